@@ -49,3 +49,10 @@ MORE = [*MORE_CLASSES, *sorted(WITHOUT_CLASS)]
 def config(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(text_of(f"real/{name}"))
     return found
+
+
+def said_of(what: str) -> list[Any]:
+    """Return the rows of net/said_of_configs.json on something: a config, a change of it, what is said."""
+    path = Path(__file__).parent / "net" / "said_of_configs.json"
+    rows: list[Any] = json.loads(path.read_text(encoding="utf-8"))[what]
+    return rows

@@ -10,7 +10,6 @@ from mutation import held
 from mutation.covering import Covering
 from mutation.operators import Mutant, mutants
 
-NAMES = ("a", "b", "c", "masks", "d")
 SOURCE = b'''"""Docstring 1."""
 LIMIT = 3
 

@@ -126,13 +126,6 @@ def narrow_sum(q, k, positions):
     return total * q.shape[-1] ** -0.5
 
 
-def test_a_float16_accumulator_fails_and_is_named() -> None:
-    with pytest.raises(
-        AssertionError, match=r"score drift .*behaves like: drift as large as that of a float16 accumulator"
-    ):
-        assert_shift_invariant(scores=narrow_sum, dtype="fp32", **SMALL)
-
-
 def test_keys_that_are_turned_otherwise_fail() -> None:
     def skewed(q, k, positions):
         return half_torch(q, positions), half_torch(k, positions + 1)
@@ -222,27 +215,27 @@ def test_a_recipe_that_is_coarser_allows_more() -> None:
         assert_shift_invariant(rounded, recipe="meta", **SMALL)
 
 
-def test_scores_of_a_head_that_is_turned_otherwise_name_it() -> None:
-    def scores(q, k, positions):
-        turned = half_torch(q, positions)
-        turned[:, 2] = q[:, 2]
-        return turned @ half_torch(k, positions).transpose(-1, -2) * q.shape[-1] ** -0.5
+def one_head_unrotated(q, k, positions):
+    turned = half_torch(q, positions)
+    turned[:, 2] = q[:, 2]
+    return turned @ half_torch(k, positions).transpose(-1, -2) * q.shape[-1] ** -0.5
 
-    with pytest.raises(AssertionError, match="head 2 of 4: nothing known explains it"):
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        (narrow_sum, r"score drift .*behaves like: drift as large as that of a float16 accumulator"),
+        (one_head_unrotated, "head 2 of 4: nothing known explains it"),
+        (
+            lambda q, k, positions: 1.05 * narrow_sum(q.float(), k.float(), positions),
+            r"nothing known explains it \[unexplained\]$",
+        ),
+        (
+            lambda q, k, positions: float("nan") * narrow_sum(q.float(), k.float(), positions),
+            r"behaves like: nan or inf \[nonfinite\]$",
+        ),
+    ],
+)
+def test_wrong_scores_fail_and_are_named_where_they_can_be(scores, message) -> None:
+    with pytest.raises(AssertionError, match=message):
         assert_shift_invariant(scores=scores, dtype="fp32", **SMALL)
-
-
-def test_scores_that_nothing_explains_are_given_no_name() -> None:
-    def scaled(q, k, positions):
-        return 1.05 * narrow_sum(q.float(), k.float(), positions)
-
-    with pytest.raises(AssertionError, match=r"nothing known explains it \[unexplained\]$"):
-        assert_shift_invariant(scores=scaled, dtype="fp32", **SMALL)
-
-
-def test_scores_that_are_nan_say_so() -> None:
-    def wrong(q, k, positions):
-        return float("nan") * narrow_sum(q.float(), k.float(), positions)
-
-    with pytest.raises(AssertionError, match=r"behaves like: nan or inf \[nonfinite\]$"):
-        assert_shift_invariant(scores=wrong, dtype="fp32", **SMALL)

@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ropeaudit import recipes, shift
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.records import Record
 from ropeaudit.bounds import Bound, bound, bounds, terms
+from ropeaudit.bounds.terms import Endings
 from ropeaudit.engine import kernel
 from ropeaudit.engine.measure import measure
 from ropeaudit.engine.plan import Plan
@@ -309,3 +312,25 @@ def test_a_cosine_and_a_sine_may_each_be_off_by_half_of_the_smallest_number(dtyp
     )
     step = fmt.smallest_subnormal
     assert terms._table_error(subject)[2] == pytest.approx(math.hypot(step / 2, step / 2), rel=1e-9, abs=0)
+
+
+NUMBERS = st.lists(st.floats(-(2.0**40), 2.0**40, allow_subnormal=False), min_size=1, max_size=6)
+
+
+@given(NUMBERS, NUMBERS, st.integers(-200, 60))
+def test_the_share_is_that_of_all_products(q, k, exponent) -> None:
+    endings = Endings()
+    for side, x in enumerate((q, k)):
+        endings.add(side, np.array(x))
+    scaled = [Fraction(a) * Fraction(b) / Fraction(2) ** exponent for a in q for b in k]
+    want = sum(x.denominator > 1 for x in scaled) / len(scaled)
+    assert endings.share_below(exponent) == pytest.approx(want, abs=1e-12)
+
+
+def test_parts_add_up_and_what_is_not_finite_has_no_last_bit() -> None:
+    parts = [Endings(), Endings()]
+    for part, x in zip(parts, (3.0, 0.5), strict=True):
+        part.add(0, np.array([x, math.inf]))
+        part.add(1, np.array([1.0, math.nan]))
+    assert Endings.joined(parts).share_below(0) == pytest.approx(2 / 16)  # 0.5 times 1.0, twice
+    assert Endings().share_below(0) == 0.0

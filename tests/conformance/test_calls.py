@@ -42,14 +42,6 @@ def found(name, *checks, dtype="bf16", **more):
         return {one.check: one for check in checks for one in code_checks.CHECKS[check](code)}
 
 
-def test_a_table_at_module_level_that_keeps_the_dtype_of_the_first_call_is_state() -> None:
-    one = found("keeps_dtype", "state", dtype="fp32")["state"]
-    assert one.failed
-    assert one.where.startswith("after a call in float16 at positions 1000 to 1063: ")
-    assert one.diagnosis == Diagnosis("state-left", {"how": "afresh"})
-    assert "loaded once" not in one.detail
-
-
 def test_state_is_the_diagnosis_wherever_the_same_call_is_right_afresh() -> None:
     results = found("stale_positions", "rotation", "short calls", "decode", "pieces", "state", "gradient")
     failed = [one for one in results.values() if one.failed]
@@ -332,10 +324,6 @@ def test_dear_code_is_called_less(monkeypatch) -> None:
 def test_cost_is_that_of_one_token_and_nothing_where_it_raises() -> None:
     assert 0 < agreement.cost(code_of("right")) < 10
     assert agreement.cost(code_of("no_single_token")) == 0
-
-
-def test_what_cannot_be_copied_is_built_anew() -> None:
-    assert found("Locked", "decode")["decode"].status == "pass"
 
 
 def test_modules_are_called_in_eval_mode_and_that_is_said() -> None:

@@ -1,70 +1,12 @@
 """Signatures of servers and trainers are understood: right code passes, and a planted fault is named."""
 
-import numpy as np
 import pytest
 import torch
-from kernels_signatures import KERNELS
 
-from ropeaudit import RopeSetting, UsageError, parse
-from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit import RopeSetting, UsageError
 from ropeaudit.main import main
-from ropeaudit.rope import scaling
-from ropeaudit.subjects.calling.foreign import ForeignOwn, in_process
+from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
-from ropeaudit.subjects.exact_rotation import rotated
-
-
-def setting_of(name: str, head_dim: int = 16) -> RopeSetting:
-    given = dict(KERNELS[name].setting)
-    if "scaling" in given:
-        given["scaling"] = scaling.parse(given["scaling"])
-    return RopeSetting.of(
-        head_dim, **given | ({"rotary_dim": head_dim // 2} if "rotary_dim" in given else {})
-    )
-
-
-def own_code(name: str, wrong: bool = False) -> ForeignOwn:
-    if name == "a_config_of_transformers":
-        pytest.importorskip("transformers")
-    return in_process(OwnCode(name, KERNELS[name].build(wrong)))
-
-
-@pytest.mark.slow  # a whole check
-def test_any_positions_heads_and_rows_are_given_as_the_signature_wants_them() -> None:
-    draw, wrong = np.random.default_rng(5), []
-    packed = np.r_[0:4, 0:6, 2, 40:43, 7, 7]
-    calls = [packed, np.array([100]), np.arange(30, 17, -1), np.arange(5)]
-    in_rows = [
-        np.stack([np.r_[0:9], np.r_[50:59], np.r_[3, 2, 1, 0, 9, 9, 9, 60, 61]]),
-        np.array([[4], [90], [0]]),
-    ]
-    for name in KERNELS:
-        own, setting = own_code(name), setting_of(name)
-        rotator = own.rotator(setting, parse("fp32"))
-        layout = setting.layout if "layout" in KERNELS[name].setting else own.layout(setting)
-        assert own.fit(setting).convention.order == KERNELS[name].order
-        for at in [*calls, *(in_rows if own.fit(setting).rows is not None else [])]:
-            for groups in (4, 2, 1):
-                q, k = (
-                    round_to(draw.standard_normal((3, heads, at.shape[-1], 16)), parse("fp32"))
-                    for heads in (4, groups)
-                )
-                rows = np.broadcast_to(at, (3, at.shape[-1]))
-                given = q.astype(np.float32), k.astype(np.float32)
-                results = rotator.rotate_both(*given, at.astype(np.int64))
-                for x, result in zip(given, results, strict=True):
-                    exact = [
-                        rotated(one[None].astype(np.float64), row, setting_with(setting, layout))[0]
-                        for one, row in zip(x, rows, strict=True)
-                    ]
-                    if not np.allclose(result, np.stack(exact), rtol=1e-7, atol=3e-5):
-                        wrong.append((name, at.tolist(), groups))
-    assert wrong == []
-
-
-def setting_with(setting: RopeSetting, layout) -> RopeSetting:
-    return RopeSetting.of(16, setting.rotary_dim, setting.base, layout, scaling=setting.scaling)
-
 
 NO_ROTATION = """
 def adds(q, k, positions):

@@ -1,6 +1,6 @@
 """Bad input gives one clear message on stderr, exit code 2, nothing on stdout and no file.
 
-The table of command lines below runs in this process; streams and signals need a process of their own.
+The command lines of net/refused.toml run in this process; streams and signals need a process of their own.
 """
 
 import json
@@ -9,6 +9,7 @@ import pickle
 import shlex
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -49,221 +50,10 @@ def refused(capsys, tmp_path, monkeypatch):
     return run
 
 
-BARE = {
-    "nope": "unknown command 'nope'; known: check, shift,",
-    "chek": "unknown command 'chek'; did you mean check?",
-    "list": "Missing kind of list; give implementations, recipes, ",
-    "list nope": "known: implementations, recipes, formats, models, axes, columns, verdicts, ",
-    "list recipes -f nope": "known: table, csv, json, jsonl, markdown",
-    "version": "; type `ropeaudit --version`\n",
-    "diff a b": "; type `ropeaudit report FILE --against FILE`\n",
-    "limit --fail-fi x": "unknown option '--fail-fi' of `ropeaudit limit`; did you mean --fail-if?\n",
-    "--junit x": "unknown option '--junit' of `ropeaudit`; --junit belongs to `ropeaudit check`\n",
-    "list models --match x": "--match belongs to `ropeaudit list implementations`\n",
-    "list frequencies --max-positoin 1": "did you mean --max-position?\n",
-    "report": "FILE",
-    "report none.jsonl": "cannot be read",
-    "report sweep.xyz": "kind of file",
-    "report x.json --by dtype --against y.json": "--by summarises and --against compares, each in a report",
-    "report x.json --column drift_max": "--column goes with --by COLUMNS, which is not there; add it, or",
-    "report x.json --worst": "--worst goes with --by COLUMNS",
-    "report x.json --ratio 2": "--ratio goes with --against FILE",
-    "report x.json --all": "--all goes with --against FILE",
-    "report x.json --fail-if 'drift_rms>1.1x'": "--fail-if goes with --against FILE, which is not there;",
-    "list diagnoses wrong-bass": "unknown diagnosis 'wrong-bass'; did you mean wrong-base",
-}
-SHIFT = {
-    "extra": "unexpected extra argument",
-    "--by x": "'--by' of `ropeaudit shift`; --by belongs to `ropeaudit explain`, `model`, `report`\n",
-    "--column x": "; did you mean --columns? --column belongs to `ropeaudit report`\n",
-    "--tol 1": "unknown option '--tol' of `ropeaudit shift`; did you mean --tolerance?\n",
-    "--nope": "unknown option '--nope' of `ropeaudit shift`; did you mean --mrope?",
-    "--offset": "requires an argument",
-    # names
-    "--dtype fp17": "unknown number format 'fp17'; did you mean fp16",
-    "--recipe huggingface": "unknown recipe 'huggingface'; known: ",
-    "--recipe hff": "did you mean hf",
-    "-f yaml": "unknown report format 'yaml'; known: table, csv",
-    "--columns drift": "unknown column 'drift'",
-    "--mask sliding": "unknown mask 'sliding'; known: causal, full",
-    "--qk normal": "unknown --qk 'normal'; known: gaussian, randn, ones, arange, diagonal, previous",
-    "--no-header -f json": "--no-header goes with table and csv",
-    # --set
-    "--set angles=fp32": "unknown stage 'angles'; did you mean angle",
-    "--set angle": "--set 'angle' is not STAGE=FORMAT; try --set angle=fp64",
-    "--set position=fp32/fp16": "this stage takes one format",
-    "--set frequency_form=sum": "unknown frequency_form 'sum'; known: inverse_power",
-    "--set scale_after_store=1": "scale_after_store = '1': give true or false",
-    # offsets
-    "--offset 1.5": "--offset '1.5' is a fraction",
-    "--offset 1e-3": "is not a whole number; try 1000, 16k",
-    "--offset ١٠": "is not a whole number",
-    "--offset 1,": "has an empty element",
-    "--offset -2^53": "is past 2^53 - 1",
-    "--offset 9007199254740991": "takes some of 256 positions past 2^53",
-    "--offset 1-10": "is a range without a step; try 1-10+1 to add 1, or 1-10*2 to multiply by 2",
-    "--offset 1-10*1": "does not count upwards; try 1k-1m*2 or 0-4096+256",
-    "--offset 0-1g+1": "has 1073741825 values; at most 100000 are allowed",
-    # sizes
-    "--head-dim 7": "head_dim 7 is not an even number from 2 to 65536",
-    "--head-dim 4 --rotary-dim 8": "rotary_dim 8 is larger than head_dim 4; give --rotary-dim 4",
-    "--heads 0": "--heads 0 is not a whole number from 1 up",
-    "--heads 1.5": "--heads '1.5' is a fraction",
-    "--heads 8 --kv-heads 3": "--kv-heads 3 does not divide --heads 8",
-    "--seed -1": "--seed -1 is negative; try --seed 0",
-    "--seq-len 1-100000+1 --head-dim 2-200000+2": "make 10000000000 settings; at most 100000 are",
-    # real numbers
-    "--base nan": "is not a finite number above 1",
-    "--base x": "--base 'x' is not a number; try --base 10000",
-    "--scale inf": "try --scale 0.125",
-    "--scale 5e-324": "try --scale 0.125",
-    # gates
-    "--fail-if x": "is not COLUMN>NUMBER; try --fail-if 'drift_rms>0.01'",
-    "--fail-if 'drift_rms>1>2'": "'1>2' is not a number",
-    "--fail-if 'drift_rms>nan'": "nan compares with nothing",
-    "--fail-if 'verdict==floor'": "unknown numeric column 'verdict'",
-    # files to write
-    "-o x": "unknown kind of file 'x'; known: .txt, .csv",
-    "-o nowhere/x.csv": "-o 'nowhere/x.csv' cannot be written: No such file or directory",
-    "-o x.csv -o ./x.csv": "both write './x.csv'",
-    "-o x.csv -o x.csv.meta.json": "both write",
-    # files to read
-    "--qk nowhere.npz": "--qk 'nowhere.npz': no such file; or give gaussian, ones or arange",
-    "--qk .": "is a folder",
-    "--qk x.npz --heads 2": "--heads is given by the file 'x.npz'; leave it out",
-    "--recipe nowhere.toml": "recipe file 'nowhere.toml': No such file or directory",
-    # turned keys, grids, attention, samples, sweeps, scaled formats
-    "--rerotate -1 -o x.csv": "--rerotate -1 is not a number from 0",
-    "--rerotate 1 --turn x": "--turn 'x' is not a whole number",
-    "--rerotate 1 --clip 10": "leave out --clip",
-    "--turn 16": "add --rerotate 64",
-    "--rerotate 1 --ticket t.md": "give --impl, or leave it out",
-    "--axes flux --grid 4x4 --offset 0.5": "--step 0.5",
-    "--softmax recipe": "add --attention",
-    "--attention --softmax fast": "unknown softmax",
-    "--attention --anchor 2^60": "past 2^53",
-    "--attention --anchor x": "not a whole number",
-    "--fail-if 'attention_tv>1'": "unknown numeric column",
-    "--sample 0": "--sample 0 is not a whole number from 1 up",
-    "--sample -1": "--sample -1 is not a whole number from 1 up",
-    "--sample many": "not a whole number",
-    "--sample 1.5": "is a fraction",
-    "--sample 37 --seq-len 8 --heads 1": "more than the 36 scores there are",
-    "--sample 9 --seq-len 8 --heads 1 --mask window:1": "more than the 8 scores",
-    "--sample 9 --seq-len 2^52 --mask full": "2^62 scores at most",
-    "--sample 10g --seq-len 1m": "of memory",
-    "--resume": "--resume needs the file to go on with; add -o sweep.jsonl",
-    "--jobs 0": "--jobs 0 is not from 1 to 1024",
-    "--shard 3": "--shard '3' is not K/N; try --shard 1/16",
-    "--shard 3/2": "--shard 3/2 is not one of 2",
-    "--shard 0/2": "--shard 0/2 is not one of 2",
-    "--shard 1/0": "--shard 1/0 is not one of 0; try --shard 1/1",
-    "--scheduler here": "--scheduler 'here' is no address",
-    "--set output=int8:head --sample 99": "give int8:token",
-    "--set output=int8:head --backend torch": "leave out --backend torch",
-    "--set output=int8:head,input=int8:head": "input or output, not both",
-    "--set angle=int8:head": "try --set output=int8:head",
-    "--set output=int8": "at input or output; try --set output=int8:head",
-    # guesses, which are told what they are called here, and names that are nearly right
-    "--theta 5": "; type --base\n",
-    "--json": "; type -f json\n",
-    "--dtype float8": "did you mean float8_e4m3 or",
-    "--dtype fp8": "did you mean fp8_e4m3 or fp8_e5m2?",
-    "--model meta-llama/Llama-3.1-8B": "did you mean llama-3.1-8b? (nothing is downloaded",
-    "--config org/name": "no such file, and nothing is downloaded",
-    "--config no.json,none.json": "'no.json': no such file",
-    "--mask full:4k": "unknown mask 'full:4k'",
-    "--mask causal:4k": "unknown mask 'causal:4k'",
-    "--mask full:4": "unknown mask 'full:4'",
-}
-SHIFT |= {f"--tolerance={typed}": "olerance" for typed in ("x", "-1", "nan", "inf", "%", "''")}
-LIMIT = {
-    "--set output=int8:head": "measured by `ropeaudit shift` and `parity`",
-    "--tolerance drift_rms -o x.csv": "'drift_rms' is not a number from 0 up; try 1%",
-    "--tolerance drift_rsm=1": "did you mean drift_rms",
-    "--tolerance seq_len=1": "unknown column of a tolerance",
-    "--tolerance distinct_positions=300": "256 are all",
-    "--up-to -1": "is not a whole number from 0 up",
-    "--up-to 2^60": "past 2^53",
-    "--budget 5 -o x.csv": "--budget 5 is not a whole number from 64 up",
-    "--columns drift": "unknown column",
-}
-DECAY = {
-    "--distance 50-1 -o x.csv": "does not count upwards",
-    "--distance -5": "is not a distance from 0",
-    "--distance 0-2^60": "is not a distance from 0",
-    "--distance 1.5": "fraction",
-    "--qk normal": "unknown --qk",
-    "--seed -1": "--seed -1",
-    "--columns drift -o x.csv": "unknown column",
-    "-f json --no-header": "--no-header",
-    "--distance 0-65536+1 --base 1e4,2e4,3e4": "200000 rows",
-}
-PARITY = {
-    "--tol 1": "unknown option '--tol' of `ropeaudit parity`; try `ropeaudit parity --help`\n",
-    "hf none-such -o x.csv": "unknown recipe",
-    "hf hf[angle=fp65]": "unknown number format",
-    "hf hf[]": "is not NAME[STAGE=FORMAT]",
-    "hf there-is-no.toml": "No such file",
-    "hf meta --set angle": "is not STAGE=FORMAT",
-    "hf meta --offset 2^60": "past 2^53",
-    "hf meta --columns drift -o x.csv": "unknown column",
-}
-EXPLAIN = {
-    "--set output=int8:head": "measured by `ropeaudit shift` and `parity`",
-    "--by layer -o x.csv": "unknown --by 'layer'",
-    "--by dtypes": "--by dtypes shows code that is called",
-    "--order bhsd": "--order bhsd is for code that is called; name some",
-    "--device cpu": "--device cpu is for code that is called",
-    "--under tf32": "--under tf32 is for code that is called",
-    "--tolerance drift_rms": "'drift_rms' is not a number from 0 up",
-    "--tolerance bias=1": "drift_rms, drift_max, drift_relative",
-    "--recipe mlx-metal": "cannot be emulated",
-    "--offset 2^60": "below 2^53",
-    "--columns wavelength -o x.csv": "unknown column",
-}
-CHECK = {
-    "x --rope-theta 5": "; type --base\n",
-    "llama-3.1-8b --tokens 16": "go with the folder of a checkpoint",
-    "llama-3.1-8b --model llama-3.1-8b": "name the model or file as the target",
-    "llama-3.1-8b --order bhsd": "goes with own code",
-    "llama-3.1-8b --up-to 0": "from 1 up",
-    "transformers-llama --up-to 4194304": "from 1 to 2097152",
-    "llama-4.1-8b": "did you mean llama-3.1-8b",
-    "llama-3.1-8": ": unknown target 'llama-3.1-8'; did you mean llama-3.1-8b",
-    "nosuch": ": 'nosuch' is no target: there is no such file or folder; give FILE.py:NAME",
-    "my-model": ": 'my-model' is no target: there is no such file or folder; give FILE.py:NAME",
-    "kernel.py": ": 'kernel.py' does not say which function; try",
-    "nosuch.py:f": ": nosuch.py: there is no such file; try",
-    "nomodule.x:f": ": nomodule.x: there is no module 'nomodule' here",
-}
-VECTORS = {
-    "--want rotation": "unknown want 'rotation'; did you mean rotated?",
-    "--positions int16": "unknown positions 'int16'",
-    "--positions int32 --offset 2^31": "give --positions int64",
-    "--offset -5": "offset -5 is negative",
-    "--offset 2^53": "past 2^53",
-    "--clip 100": "leave out --clip",
-    "--dtype tf32": "no file holds tf32",
-    "--seq-len 1": "--seq-len 1 is not from 2 to 8192",
-    "--seq-len 16k": "--seq-len 16384 is not from 2 to 8192",
-    "--kv-heads 3": "does not divide",
-    "--context 0": "--context 0 is not a number of positions",
-    "--model usual --config none.json": "--model and --config",
-    "--model most": "unknown model 'most'",
-    "--served --seq-len 47": "--served takes --seq-len 48 or more, not 47",
-}
-TABLE = BARE | {
-    f"{command} {options}": said
-    for command, refusals in {
-        "shift": SHIFT,
-        "limit": LIMIT,
-        "decay": DECAY,
-        "parity": PARITY,
-        "explain": EXPLAIN,
-        "check": CHECK,
-        "vectors -o case": VECTORS,
-    }.items()
+REFUSED = Path(__file__).parents[1] / "net" / "refused.toml"
+TABLE = {
+    f"{command} {options}".strip(): said
+    for command, refusals in tomllib.loads(REFUSED.read_text(encoding="utf-8")).items()
     for options, said in refusals.items()
 }
 
@@ -619,7 +409,6 @@ def test_the_api_refuses_as_the_command_line_does() -> None:
 
 # ---------------------------------------------------------------------------- processes and streams
 
-ROPEAUDIT = [sys.executable, "-m", "ropeaudit"]
 posix = pytest.mark.skipif(os.name != "posix", reason="a shell with pipes")
 
 

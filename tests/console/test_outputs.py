@@ -142,10 +142,15 @@ def test_saved_vectors_do_not_take_the_place_of_weights(tmp_path, capsys) -> Non
 
 MEETING = {  # options -> the file that both would write
     "-o x.json -o ./x.json": "./x.json",
+    "-o x.json -o linked/y/../x.json": "linked/y/../x.json",
+    "-o x.json -o {here}/x.json": "{here}/x.json",
     "-o x.json -o hard.json": "hard.json",
     "-o hard.json -o soft.json": "soft.json",
     "-o nowhere.json -o y.json": "y.json",
     "-o x.json --ticket ./x.json": "./x.json",
+    "-o x.json --junit soft.json": "soft.json",
+    "--junit x.json --ticket hard.json": "hard.json",
+    "--junit y.json --ticket nowhere.json": "nowhere.json",
     "-o x.csv -o x.csv.meta.json": "x.csv.meta.json",
     "-o a.csv --ticket b.csv": "b.csv",
     "-o a.csv --ticket a.csv.part": "a.csv.part",
@@ -157,13 +162,16 @@ MEETING = {  # options -> the file that both would write
 def test_one_file_named_twice_is_refused_whatever_it_is_called(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("x.json").write_text("old")
+    Path("y").mkdir()
     os.link("x.json", "hard.json")
-    links = {"soft.json": "x.json", "nowhere.json": "y.json", "b.csv": "a.csv.meta.json"}
+    links = {"soft.json": "x.json", "nowhere.json": "y.json", "b.csv": "a.csv.meta.json", "linked": "."}
     for name, target in (links | {"c.csv.meta.json": "c.csv"}).items():
         os.symlink(target, name)
     before = sorted(os.listdir())
-    for line, file in MEETING.items():
-        assert main([*SMALL, *line.split()]) == 2
+    for words, file in MEETING.items():
+        line, file = (text.replace("{here}", str(tmp_path)) for text in (words, file))
+        command = ["check", "llama-3.1-8b"] if "--junit" in line else SMALL
+        assert main([*command, *line.split()]) == 2
         said = capsys.readouterr().err
         assert f" both write {file!r}; give one of them another name\n" in said, (line, said)
         assert all(repr(word) in said for word in line.split()[1::2])

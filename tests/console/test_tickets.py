@@ -136,7 +136,6 @@ def test_a_pass_has_its_ticket_too(here, believed, capsys) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--ticket", ""], "--ticket '' names no file"),
         (["--ticket", "a.md", "-o", "a.md"], "-o 'a.md' and --ticket 'a.md' both write"),
         (["--ticket", "no/a.md"], "--ticket 'no/a.md' cannot be written"),
         (["--ticket", "-"], "--ticket - names no file"),

@@ -3,12 +3,15 @@
 `python tests/documentation/test_diagnoses_page.py` writes it.
 """
 
+import ast
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from ropeaudit.features.list.columns import explained
+from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Kind, kinds
 
 TESTS = Path(__file__).parents[1]
@@ -128,3 +131,25 @@ def test_every_code_has_one_section_in_a_class_that_is_explained() -> None:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+
+
+def test_of_one_code_all_is_told_with_lines_that_are_wrong_and_right(capsys) -> None:
+    assert main(["list", "diagnoses", "wrong-base"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    told = dict(line.split(maxsplit=1) for line in lines)
+    assert told["wrong-base"].strip() == "another base"
+    assert told["right"] == "base = config.rope_theta"
+    assert any(line.endswith("base 10500 instead of 10000") for line in lines)
+    assert "vllm#42624" in lines[-1]
+    assert main(["list", "diagnoses", "wrong-base", "-f", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["records"][0]["bugs"].startswith("vllm#42624")
+
+
+def test_examples_are_python_and_differ() -> None:
+    shown = [kind for kind in kinds().values() if kind.wrong]
+    assert len(shown) >= 25
+    for kind in shown:
+        assert kind.wrong != kind.right
+        for text in (kind.wrong, kind.right):
+            assert text.count("\n") <= 6
+            ast.parse(text)

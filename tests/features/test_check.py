@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from command_line import ran
 from net.kernel_rows import KERNELS
-from real_configs import config
+from real_configs import config, said_of
 from tiny_models import change_config, make
 
 import ropeaudit
@@ -55,15 +55,6 @@ def write(name: str, **changes: Any) -> str:
 
 def by_check(results: list[Checked]) -> dict[str, Checked]:
     return {one.finding.check: one for one in results}
-
-
-@pytest.mark.slow  # a whole check
-def test_the_table_of_code(capsys, snapshot) -> None:
-    assert main(["check", "rope.py:wrong", "--dtype", "fp32,fp64", *SMALL[:-1], "-v"]) == 1
-    assert capsys.readouterr().out == snapshot
-    assert main(["check", "rope.py:right", "--dtype", "fp32", *SMALL]) == 0
-    assert capsys.readouterr().out.startswith("PASS  rope.py:right   fp32, positions 0 to 511   ")
-    assert main(["check", "rope.py:absent", *SMALL]) == 2
 
 
 def failing(check: str, *found: Diagnosis, dtype: str = "bfloat16", **more: Any) -> Checked:
@@ -137,17 +128,6 @@ def test_margins_are_those_of_limit(name: str) -> None:
     assert all(margin > 0 for margin in seen)
 
 
-@pytest.mark.slow  # a whole check
-def test_whole_margins_are_those_of_the_command(capsys) -> None:
-    path = write("phi-3.5")
-    assert main(["check", path, "--dtype", "bf16", "-f", "json"]) == 0
-    [checked] = [row for row in json.loads(capsys.readouterr().out)["records"] if row["check"] == "limit"]
-    assert main(["limit", "--config", path, "--recipe", "hf", "-f", "json", "--length", "shifted"]) == 0
-    [expected] = json.loads(capsys.readouterr().out)["records"]
-    assert checked["measured"] == expected["margin"] >= 1
-    assert checked["status"] == "pass"
-
-
 def test_a_limit_within_the_maximum_fails() -> None:
     path = write("gpt-neox-20b")
     options = CheckOptions((ropeaudit.parse("bf16"),), recipe="uniform")
@@ -155,15 +135,6 @@ def test_a_limit_within_the_maximum_fails() -> None:
     assert results["limit"].finding.failed
     assert results["limit"].finding.measured < 1
     assert "uniform: fails at position" in results["limit"].finding.where
-
-
-def test_layer_types_one_after_another(capsys) -> None:
-    path = write("new-gemma-3")
-    whole = ran(capsys, ["check", path, "--up-to", "300", "--dtype", "bf16", "-f", "json"]).json
-    layers = [row["layer"] for row in whole["records"] if row["check"] == "limit"]
-    assert layers == ["full_attention", "sliding_attention"]
-    only = list(check(path, "bf16", up_to=300, layer="sliding_attention"))
-    assert {one.layer for one in only} == {"sliding_attention", "none"}
 
 
 @pytest.mark.parametrize(
@@ -198,116 +169,7 @@ def test_a_cast_module_is_a_note_with_the_drift_of_its_frequencies() -> None:
     assert 0.5 < finding.measured < 2**0.5
 
 
-LLAMA3 = config("llama-3.1-8b")["rope_scaling"]
-ORIGINAL = "original_max_position_embeddings"
-YARN = {"rope_type": "yarn", "factor": 4.0}
-MANY = 131072  # llama-3.1-8b's max_position_embeddings
-TWO_LENGTHS = (
-    "factor {factor} × original_max_position_embeddings {original} = {reach}, but max_position_embeddings "
-    "says {declared}; checked up to the former; original_max_position_embeddings is not below"
-)
-
-
-# change of llama-3.1-8b's config, check, status, what is said
-READ: list[tuple[dict[str, Any], str, str, str]] = [
-    ({"rope_theta": None, "model_type": "?"}, "config", "fail", "rope_theta is missing; give --base"),
-    ({"rope_theta": None}, "config", "pass", "; rope_theta missing: LlamaConfig's default 10000"),
-    (
-        {"dual_chunk_attention_config": {"chunk_size": 8}},
-        "config keys",
-        "info",
-        "not judged: dual_chunk_attention_config (positions are counted within chunks)",
-    ),
-    (
-        {"no_rope_layers": [1, 0], "num_hidden_layers": 2},
-        "config",
-        "pass",
-        "; 1 of 2 layers does not rotate: 1 (no_rope_layers)",
-    ),
-    (
-        {"no_rope_layers": [0, 0], "num_hidden_layers": 2},
-        "config",
-        "nothing to check",
-        "no layer of 2 rotates",
-    ),
-    ({}, "config keys", "pass", "every key about RoPE is used"),
-    ({"torch_dtype": "bfloat16"}, "config", "pass", "the config's dtype is bfloat16"),
-    (
-        {"rope_scaling": {**LLAMA3, ORIGINAL: MANY}},
-        "config keys",
-        "info",
-        TWO_LENGTHS.format(original="131,072", declared="131,072", factor=8, reach="1,048,576"),
-    ),
-    (
-        {"rope_scaling": YARN, "max_position_embeddings": 32768, ORIGINAL: 65536},
-        "config keys",
-        "info",
-        TWO_LENGTHS.format(original="65,536", declared="32,768", factor=4, reach="262,144"),
-    ),
-    (
-        {"rope_scaling": {**YARN, "rope_type": "dynamic", ORIGINAL: MANY}},
-        "config keys",
-        "info",
-        "not used, .*: rope_scaling.original_max_position_embeddings = 131072$",
-    ),
-    (
-        {"rope_scaling": {"rope_type": "dynamic", "factor": 1.0}},
-        "config keys",
-        "info",
-        "the scaling changes nothing (dynamic ×1): frequencies, attention factor, softmax scale and "
-        "positions served are those without it; compared up to the 131,072 positions served",
-    ),
-    (
-        {
-            "layer_types": ["full_attention", "sliding_attention"],
-            "rope_scaling": {
-                "full_attention": {"rope_type": "linear", "factor": 1.0},
-                "sliding_attention": {"rope_type": "default"},
-            },
-        },
-        "config keys",
-        "info",
-        "the scaling changes nothing (linear ×1 of full_attention): ",
-    ),
-    (
-        {"rope_scaling": {**YARN, ORIGINAL: 16384}},
-        "config keys",
-        "info",
-        "factor 4 × original_max_position_embeddings 16,384 = 65,536, but max_position_embeddings says "
-        "131,072; checked up to the latter",
-    ),
-    (
-        {"rope_scaling": {**LLAMA3, "low_freq_factor": 4.0}},
-        "config keys",
-        "info",
-        "low_freq_factor and high_freq_factor are both 4: llama3 blends frequencies between them, and none "
-        "is; give a low_freq_factor below high_freq_factor",
-    ),
-    (
-        {"rope_scaling": {**LLAMA3, "low_freq_factor": 8.0}},
-        "config keys",
-        "info",
-        "low_freq_factor = 8 is above high_freq_factor = 4: llama3 divides .* blends none; give a low_freq",
-    ),
-    (
-        {"rope_scaling": {**YARN, "beta_fast": 1, "beta_slow": 32}},
-        "config keys",
-        "info",
-        "beta_fast = 1 is below beta_slow = 32: yarn keeps frequencies of more than beta_fast rotations and "
-        "divides those of less than beta_slow, and between them both hold; swap the two",
-    ),
-    ({"rope_scaling": {**YARN, "beta_fast": 1}}, "config keys", "pass", "every key about RoPE is used"),
-    (
-        {"rope_scaling": {**YARN, "factor": None, ORIGINAL: 32768}},
-        "config keys",
-        "info",
-        "factor is null, for which max_position_embeddings / original_max_position_embeddings = 4 is taken",
-    ),
-    ({"rope_scaling": {**YARN, ORIGINAL: 32768}}, "config keys", "pass", "every key about RoPE is used"),
-]
-
-
-@pytest.mark.parametrize(("change", "name", "status", "told"), READ)
+@pytest.mark.parametrize(("change", "name", "status", "told"), said_of("checked"))
 def test_what_a_config_says(change: dict[str, Any], name: str, status: str, told: str) -> None:
     import re
 
@@ -343,16 +205,6 @@ def test_what_nothing_judges_is_no_pass(folder: Path, capsys) -> None:
     assert told.startswith("error[judged]: no check judges it: there is no config")
     cases = parsed("j.xml").iter("testcase")
     assert [case.get("name") for case in cases if case.find("failure") is not None] == ["judged"]
-
-
-@pytest.mark.slow  # a whole check
-def test_several_targets_of_several_kinds(capsys) -> None:
-    path = write("gpt-j-6b")
-    targets = ["rope.py:wrong", path, "rope.py:right"]
-    whole = ran(capsys, ["check", *targets, "--up-to", "512", "--dtype", "fp32", "-f", "json"], 1).json
-    assert list(dict.fromkeys(row["target"] for row in whole["records"])) == targets
-    assert list(dict.fromkeys(row["kind"] for row in whole["records"])) == ["code", "config"]
-    assert whole["headline"].startswith("1 of 3 targets fails: FAIL rope.py:wrong: ")
 
 
 def parsed(path: str) -> ElementTree.Element:
@@ -476,20 +328,14 @@ def test_a_waiver_is_of_a_file_however_its_path_is_written(folder: Path, named, 
     assert bool(waivers.notes([failed], accepted)) != same
 
 
-@pytest.mark.slow  # a whole check
-def test_a_waiver_that_ended_says_so(capsys) -> None:
-    assert checked("--waive", waive({**ENTRY, "until": "2020-01-31"})) == 1
-    assert "its waiver ended on 2020-01-31: ticket 12" in capsys.readouterr().out
-
-
-@pytest.mark.slow  # a whole check
-def test_a_waiver_holds_through_its_last_day() -> None:
-    day = datetime.date(2027, 1, 31)
+def test_a_waiver_holds_through_its_last_day_and_says_then_that_it_ended() -> None:
     [one] = waivers.read(waive({**ENTRY, "until": "2027-01-31"}))
-    failed = [one for one in check("rope.py:wrong", "fp32", up_to=512, head_dim=16) if one.finding.failed][:1]
-    assert [c.finding.status for c in waivers.applied(failed, [one], day)] == ["waived"]
-    later = day + datetime.timedelta(days=1)
-    assert [c.finding.status for c in waivers.applied(failed, [one], later)] == ["fail"]
+    held, ended = (
+        next(waivers.applied([failing("rotation", BASE)], [one], day)).finding
+        for day in (datetime.date(2027, 1, 31), datetime.date(2027, 2, 1))
+    )
+    assert (held.status, ended.status) == ("waived", "fail")
+    assert ended.detail.endswith("; its waiver ended on 2027-01-31: ticket 12")
 
 
 @pytest.mark.slow  # a whole check
@@ -503,11 +349,6 @@ def test_a_waiver_of_another_dtype_or_of_what_passes_waives_nothing(capsys) -> N
     day = datetime.date(2999, 1, 31)
     [text] = waivers.notes([one], [waivers.Waiver("config keys", "c", "r", day, "bfloat16")])
     assert text.endswith("waives nothing: that check is made once for all dtypes; leave out dtype")
-    Path("waive.toml").write_text(
-        '[[waive]]\ncheck="rotation"\ntarget="rope.py:right"\nreason="r"\nuntil=2999-01-31\n'
-    )
-    assert main(["check", "rope.py:right", "--waive", "waive.toml", *SMALL[:-1]]) == 0
-    assert "waives nothing: it does not fail; remove the entry" in capsys.readouterr().out
 
 
 def test_a_waiver_of_a_diagnosis_is_of_failures_with_that_code() -> None:

@@ -226,13 +226,6 @@ def test_the_command_gives_the_golden_values(capsys) -> None:
     assert list(results[0]) == list(reports_decay.COLUMNS)
 
 
-def test_distances_are_lists_and_ranges(capsys) -> None:
-    words = "3,0-128+64,1-8*2,1000-1008"
-    rows = ran(capsys, ["decay", "--distance", words, "--qk", "ones", "-f", "csv"]).rows
-    results = [int(row["distance"]) for row in rows]
-    assert results == [3, 0, 64, 128, 1, 2, 4, 8, *range(1000, 1009)]
-
-
 def test_captured_vectors_bring_their_head_dim(tmp_path, capsys) -> None:
     generator = np.random.default_rng(1)
     path = tmp_path / "qk.npz"

@@ -18,7 +18,7 @@ from ropeaudit.audits import variants
 from ropeaudit.audits.cases import Case
 from ropeaudit.features.explain import blames
 from ropeaudit.features.explain.analysis import run
-from ropeaudit.features.explain.report import COLUMNS, KINDS
+from ropeaudit.features.explain.report import KINDS
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
 from ropeaudit.recipes import named
@@ -367,20 +367,6 @@ def test_other_settings_run() -> None:
         assert result.drift.rms == pytest.approx(record.drift_rms, rel=1e-3), case
         assert total(result, "stage") == pytest.approx(1.0, abs=0.01)
         assert total(result, "pair") == pytest.approx(1.0, abs=0.01)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_every_kind(kind, capsys) -> None:
-    command = ["explain", "--recipe", "vllm-cuda", "--by", kind, "--dtype", "bf16,fp16", "-q"]
-    command += ["--heads", "1", "--seq-len", "16", "--head-dim", "64"]
-    results = ran(capsys, [*command, "-f", "csv"]).rows
-    assert list(results[0]) == list(COLUMNS[kind])
-    assert {row["dtype"] for row in results} == {"bfloat16", "float16"}
-    report = ran(capsys, [*command, "-f", "json"]).json
-    plural = {"stages", "pairs", "remedies"} - {{"remedy": "remedies"}.get(kind, f"{kind}s")}
-    assert plural <= set(report)
-    assert len(report["records"]) == len(results)
-    assert report["headline"].startswith("OK vllm-cuda: bf16, offset 1,000: scores 0.")
 
 
 def test_what_is_within_the_tolerance_needs_no_change() -> None:

@@ -1,22 +1,19 @@
 """Of code: imitations of recipes, and real packages, are told apart by their numbers and their dtypes."""
 
-import json
 import math
 from dataclasses import replace
 
 import imitations
 import numpy as np
 import pytest
-from command_line import ran
 
 from ropeaudit import parse
 from ropeaudit.features.explain import tracing
 from ropeaudit.features.explain import tracing as compared
 from ropeaudit.features.explain.analysis import CodeExplanation
-from ropeaudit.features.explain.report import COLUMNS, dtypes_rows
+from ropeaudit.features.explain.report import dtypes_rows
 from ropeaudit.features.explain.report import report as explain_report
 from ropeaudit.features.explain.tracing import Stage
-from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
@@ -122,18 +119,6 @@ def test_profiles_are_those_of_the_audit() -> None:
         assert result.drifts[record.offset] == pytest.approx(record.drift_rms, rel=0.01)
 
 
-def test_command_and_its_forms(capsys) -> None:
-    results = ran(capsys, ["explain", "transformers-llama", "-f", "csv"]).rows
-    assert list(results[0]) == list(COLUMNS["dtypes"])
-    assert {row["agrees"] for row in results} == {"yes", ""}
-    assert "hf" in results[0]["nearest"].split()
-    assert main(["explain", "transformers-llama", "-f", "json", "--dtype", "fp16", "--offset", "0"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["headline"].startswith("OK transformers-llama: fp16, offset 0: scores 0.")
-    assert [row["offset"] for row in report["profiles"]] == [0]
-    assert "hf" in report["recipes"][0]["recipes"].split()
-
-
 def test_headline_and_stages_say_the_same() -> None:
     """Frequencies outweigh the rest by far; what was seen of the other stages still counts."""
     result, words = traced("cast_frequencies"), "bfloat16 frequencies, float32 rotation"
@@ -199,13 +184,3 @@ def test_offsets_past_a_cache_are_named(tmp_path, capsys) -> None:
     (note,) = told(result).notes
     assert "offset 131072 was left out: IndexError: index 131072 is out of bounds" in note
     assert "meta" in names(result)
-
-
-@pytest.mark.slow  # a whole check
-def test_a_refusal_is_a_row(tmp_path, capsys) -> None:
-    path = tmp_path / "own.py"
-    path.write_text(
-        "def f(x, positions):\n    if x.dtype.itemsize < 4: raise TypeError('no half')\n    return x\n"
-    )
-    (row,) = ran(capsys, ["explain", f"{path}:f", "--offset", "0", "-f", "csv"]).rows
-    assert (row["nearest"], row["refused"]) == ("none", "TypeError: no half")

@@ -352,13 +352,8 @@ def test_custom_code_is_not_executed(copied, capsys) -> None:
         (["--offset", "-1"], "--offset -1 is not a number from 0"),
         (["--dtype", "e4m3"], "models run in float64, float32, float16, bfloat16"),
         (["--dtype", "fp17"], "unknown number format"),
-        (["--seed", "-1"], "is negative"),
-        (["--threshold", "x"], "is not a number"),
-        (["--by", "token"], "unknown kind of rows"),
-        (["--columns", "drift"], "unknown column"),
         (["--save-qk", "{none}/q.safetensors"], "is not a file in a folder"),
         (["--save-qk", "q.npz"], "is not a file in a folder"),
-        (["-f", "xml"], "unknown report format"),
     ],
 )
 def test_bad_options_get_one_line(options, error_line, built, tmp_path, capsys) -> None:

@@ -396,24 +396,6 @@ def test_a_row_that_is_moved_as_a_whole_is_named_and_does_not_fail(name, fault, 
     ) in said.notes
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt_neox"])
-def test_one_layer_of_decode_at_other_positions(name, built, loads) -> None:
-    def plant(model):
-        module, key = next(frequencies(model))
-
-        def other(_, args, kwargs):
-            cos, sin = kwargs["position_embeddings"]
-            turned = later(cos, sin, module._buffers[key])
-            return args, kwargs | ({"position_embeddings": turned} if cos.shape[-2] == 1 else {})
-
-        attention(model, LAYER).register_forward_pre_hook(other, with_kwargs=True)
-
-    one, said = audited(loads, built(name), plant, dtypes="fp32")
-    assert (one.word, codes(one.diagnosis)) == ("wrong_decode", "positions-off")
-    assert (one.decoded.way, one.decoded.layer) == ("with a cache", LAYER)
-    assert failed(said) == ("wrong decode", "positions-off", f"layer {LAYER}: positions +1")
-
-
 @pytest.fixture
 def rotates(monkeypatch):
     """Return what lets a model rotate otherwise: change(plain, further, q, k, cos, sin, layer)."""
@@ -468,17 +450,6 @@ def in_decode(q_by, k_by, layers=range(99)):
     return change
 
 
-@pytest.mark.parametrize(("name", "side"), [("deepseek_v3", "q"), ("phi3", "k")])
-def test_q_or_k_alone_of_decode_at_other_positions(name, side, built, rotates) -> None:
-    rotates(built(name), in_decode(int(side == "q"), int(side == "k")))
-    one, said = reported(built(name))
-    assert (one.word, codes(one.diagnosis)) == ("wrong_decode", "positions-off")
-    assert (one.diagnosis.where.sides, one.decoded.layer) == ((side,), 0)
-    assert failed(said)[2] == f"layer 0, {side} alone: positions +1"
-    assert one.decoded.way == "with a cache"
-    assert wording.sentence(one.decoded.wrong) == f"layer 0, {side} alone: positions +1"
-
-
 def twice(plain, further, q, k, cos, sin, layer):
     return plain(*plain(q, k, cos, sin), cos, sin) if q.shape[-2] == 1 else plain(q, k, cos, sin)
 
@@ -501,6 +472,7 @@ def q_moved_and_k_larger(plain, further, q, k, cos, sin, layer):
 
 SAID = {
     "both further": (in_decode(1, 2), "layer 0, q: positions +1; layer 0, k: positions +2"),
+    "q alone": (in_decode(1, 0), "layer 0, q alone: positions +1"),
     "twice": (twice, "layer 0: rotated twice"),
     "k unrotated": (k_unrotated, "layer 0, k alone: no rotation"),
     "k backwards": (k_backwards, "layer 0, k alone: the other direction"),

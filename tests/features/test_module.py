@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 from tiny_models import change_config, make, split
 
 from ropeaudit import shift
-from ropeaudit.features.module.report import COLUMNS
 from ropeaudit.main import main
 
 KERNELS = "rope_buffers.py"
@@ -25,38 +24,6 @@ def audited(capsys, *arguments, code=0):
         file = Path(folder, "a.json")
         assert main(["module", *map(str, arguments), "-o", str(file), "-q"]) == code
         return json.loads(file.read_text()) | {"answer": capsys.readouterr().out}
-
-
-NONE = ("none", "none", "unknown")
-NOT_CAST = ("plain", "halves", "other_base", "tables", "twice", "cis", "attribute", "mixed")
-
-
-@pytest.mark.parametrize(
-    ("name", "code", "expected"),
-    [
-        *((name, 0, NONE) for name in NOT_CAST),
-        ("powers", 0, NONE),  # every format holds powers of two
-        ("scaled", 1, NONE),  # no base explains it: nothing was judged
-        ("bf16", 1, ("bfloat16", "stored", "no")),
-        ("bf16_back", 1, ("bfloat16", "back", "no")),
-        ("fp16_back", 1, ("float16", "back", "no")),
-        ("tables_back", 1, ("bfloat16", "back", "no")),
-        ("lone", 1, ("bfloat16", "back", "unknown")),
-    ],
-)
-def test_what_was_cast(name, code, expected, spec, capsys) -> None:
-    result = audited(capsys, spec(name), code=code)
-    assert {(row["cast"], row["how"], row["agrees"]) for row in result["records"]} == {expected}
-    assert list(result["records"][0]) == list(COLUMNS)
-    status = result["answer"].partition(" ")[0]
-    assert status == ("FAIL" if code else "WARN")  # nothing says what is right
-    assert (f"{expected[0]} numbers: cast and cast back" in result["answer"]) == (expected[1] == "back")
-
-
-def test_a_wrong_base_is_no_cast(spec, tmp_path, capsys) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    result = audited(capsys, spec("other_base"), "--config", tmp_path, code=1)
-    assert "1 of 1 RoPE buffer off\nerror[wrong-base]: base 750000 instead of 10000\n" in result["answer"]
 
 
 def test_a_state_dict_that_holds_itself_ends(tmp_path, capsys) -> None:
@@ -170,6 +137,8 @@ def test_factories_that_are_not_there(tmp_path, capsys) -> None:
     (tmp_path / "bad.py").write_text("import no_such_package\n")
     assert "cannot be imported: ModuleNotFoundError" in refused(capsys, f"{tmp_path / 'bad.py'}:f")
     assert "no such file" in refused(capsys, f"{tmp_path / 'none.py'}:f")
+    (tmp_path / "leaves.py").write_text("import sys\ndef make(): sys.exit(0)\n")
+    assert "raises SystemExit: 0" in refused(capsys, f"{tmp_path / 'leaves.py'}:make")
     assert "cannot be imported" in refused(capsys, "no_such_package.part:f")
 
 

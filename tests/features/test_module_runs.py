@@ -70,20 +70,6 @@ def test_the_drift_is_that_of_random_scores(spec, capsys) -> None:
     assert row["drift"] == pytest.approx(float(drift), rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("name", "ways", "code"),
-    [
-        ("Aliasing", "to", "narrow-positions"),
-        ("Angles", "to", "narrow-angles"),
-        ("Axes", "to", "narrow-frequencies"),
-        ("Rounded", "built", ""),
-    ],
-)
-def test_a_run_that_is_off_names_its_cause(name, ways, code, spec, capsys) -> None:
-    audit = rows(capsys, spec(name), "--loaded", ways, "--up-to", "1k", code=int(bool(code)))
-    assert [row["diagnosis"] for row in audit] == [code]
-
-
 def test_an_angle_table_ends_and_is_judged_as_far_as_it_goes(spec, capsys) -> None:
     result = audited(capsys, spec("Angles"), "--loaded", "built,to", code=1)
     built, cast = result["records"]
@@ -94,21 +80,9 @@ def test_an_angle_table_ends_and_is_judged_as_far_as_it_goes(spec, capsys) -> No
     assert "holds 1024 positions; it was run at those, and not up to 4096" in " ".join(result["notes"])
 
 
-@pytest.mark.parametrize(
-    ("name", "call"), [("Axes", "3 axes at the same position"), ("Layers", "layer_type")]
-)
-def test_modules_of_several_axes_or_layer_types(name, call, spec, capsys) -> None:
-    built, cast = rows(capsys, spec(name), "--loaded", "built,to", "--up-to", "1k", code=1)
-    assert (built["result"], cast["result"], built["returns"]) == ("within", "off", "cos and sin")
-    assert call in built["call"] or call == "layer_type"
-    assert cast["cos_error"] > 0.15
-
-
-@pytest.mark.parametrize("name", ["Computed", "Complex", "Healing", "Scaled", "Rounded", "Augmented"])
-def test_correct_modules_are_silent(name, spec, capsys) -> None:
-    result = audited(capsys, spec(name), "--dtype", "bf16,fp16")
-    assert {row["result"] for row in result["records"]} == {"within"}
-    assert {row["loaded"] for row in result["records"]} >= {"built", "to", "default-dtype"}
+@pytest.mark.parametrize("name", ["Computed", "Augmented"])
+def test_of_a_module_that_trains_otherwise_it_is_said(name, spec, capsys) -> None:
+    result = audited(capsys, spec(name), "--loaded", "built")
     assert result["answer"].startswith("OK")
     notes = " ".join(result.get("notes", ()))
     assert ("in eval mode, without what training adds" in notes) == (name == "Augmented")
@@ -137,43 +111,8 @@ def test_a_model_that_was_cast_is_compared_with_what_was_meant(spec, capsys) -> 
     assert "3 modules Llama hold the same values: the first stands for all" in result["notes"]
 
 
-def test_what_cannot_be_run_is_judged_by_its_buffers(spec, capsys) -> None:
-    result = audited(capsys, spec("NoPositions"), "--loaded", "built,to", code=1)
-    built, cast = result["records"]
-    assert (built["result"], cast["result"]) == ("not run", "off")
-    assert built["positions"] is None
-    assert cast["buffer_error"] == pytest.approx(2.0**-8, rel=0.1)
-    assert "not run: forward(secret) wants secret, which is not known" in cast["finding"]
-    unknown = audited(capsys, spec("Fails"), "--loaded", "built")["answer"]
-    assert unknown.startswith("WARN")
-    assert "not checked     what Fails returns (raised RuntimeError: no kernel here)" in unknown
-
-
-def test_overflow_is_no_number(spec, capsys) -> None:
-    up_to = ("--up-to", "2k", "--loaded", "to", "--dtype", "fp16")
-    (row,) = rows(capsys, spec("Overflowing"), *up_to, code=1)
-    assert row["nonfinite"] > 0
-    assert "nan or infinite" in row["finding"]
-
-
-def test_a_buffer_that_is_broken_is_said_before_a_run_that_is_right(spec, capsys) -> None:
-    result = audited(capsys, spec("Unused"), "--loaded", "built", code=1)
-    assert result["headline"].endswith("1 of 1 RoPE buffer cast (narrow-frequencies)")
-    assert result["records"][0]["result"] == "within"
-
-
-def test_positions_under_a_name_that_says_nothing(spec, capsys) -> None:
-    built, cast = rows(capsys, spec("Positions"), "--loaded", "built,to", code=1)
-    assert built["call"] == "forward(t), positions in float32"
-    assert (built["distinct_positions"], cast["distinct_positions"]) == (4096, 769)
-
-
 def test_refusals(spec, tmp_path, capsys) -> None:
-    assert "unknown way of loading 'twice'" in refused(capsys, spec("Llama"), "--loaded", "twice")
-    assert "unknown dtype of a module" in refused(capsys, spec("Llama"), "--dtype", "e4m3")
-    assert "--up-to 9: a module is known by 67 positions" in refused(capsys, spec("Llama"), "--up-to", "9")
     assert "needs the arguments dim, secret" in refused(capsys, spec("Needs"))
-    assert "is not NAME=VALUE; try --build head_dim=128" in refused(capsys, spec("Needs"), "--build", "9")
     assert "unexpected keyword" in refused(capsys, spec("Llama"), "--build", "no=1")
     torch.save({"inv_freq": torch.ones(4)}, tmp_path / "a.pt")
     for flag in (("--loaded", "to"), ("--build", "a=1")):

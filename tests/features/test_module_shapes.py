@@ -30,21 +30,6 @@ def test_other_forms_are_run_and_a_cast_shows(name, returns, spec, capsys) -> No
     assert cast["cos_error"] == pytest.approx(float(error.abs().max()), rel=1e-3)
 
 
-def test_a_module_that_rotates_x_is_for_check(spec, capsys) -> None:
-    result = ran(capsys, spec("Rotates"), "--loaded", "built", code=1)
-    assert result["records"][0]["result"] == "not run"
-    assert "(code that rotates x is for `check`)" in result["answer"]
-
-
-def test_a_base_is_what_runs_are_compared_with(spec, capsys) -> None:
-    right = ran(capsys, spec("Anew"), "--loaded", "built", "--base", "500000", code=0)
-    assert right["records"][0]["against"] == "base 500000"
-    wrong = ran(capsys, spec("Anew"), "--loaded", "built", "--base", "10000", code=1)
-    assert "FAIL" in wrong["headline"]
-    assert "1 of 1 run off; Anew as built: all 256 positions are distinct, cos is" in wrong["answer"]
-    assert wrong["records"][0]["cos_error"] > 1
-
-
 def test_a_base_that_was_not_used_is_said(spec, capsys) -> None:
     result = ran(capsys, spec("Axes"), "--loaded", "built", "--base", "500000", code=0)
     (note,) = [note for note in result["notes"] if note.startswith("base 500000 was not used for what Axes")]

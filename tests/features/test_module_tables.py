@@ -310,14 +310,6 @@ def test_of_cos_and_sin_the_one_that_is_right_is_not_blamed_for_the_other(
         assert one.finding.startswith(f"{side} alone: "), one.finding
 
 
-def test_a_sin_of_the_other_sign_is_wrong_alone() -> None:
-    """And cos is that of the other direction as much: of which of the two it is, nothing is said."""
-    cos, sin = table(RIGHT, 512)
-    found = check(Dump("x", "the cos/sin table", cos=cos, sin=-sin), PLAIN)
-    assert (codes(found.diagnosis), found.side) == ("wrong-direction", "sin")
-    assert words(found).startswith("the other direction (")
-
-
 @pytest.mark.parametrize("sides", [("cos", "sin"), ("cos",), ("sin",)])
 @pytest.mark.parametrize(("rows", "held"), [((10, 11), (11, 10)), ((10, 11, 12), (12, 10, 11))])
 def test_rows_that_are_exchanged_say_which_they_hold(

@@ -25,43 +25,6 @@ KERNELS = "rope_buffers.py"
 # --- what a buffer is, by its values
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "what", "cast"),
-    [
-        ("kandinsky", 0, {"angles"}, "none"),
-        ("kandinsky_cast", 1, {"angles"}, "bfloat16"),
-        ("kandinsky_back", 1, {"angles"}, "bfloat16"),
-        ("codegen", 0, {"both"}, "none"),
-        ("codegen_back", 1, {"both"}, "float16"),
-        ("complex_table", 0, {"both"}, "none"),
-        ("stacked", 0, {"both"}, "none"),
-        ("matrices", 0, {"both"}, "none"),
-        ("other_names", 0, {"cos", "sin"}, "none"),
-        ("periods", 0, {"periods"}, "none"),
-        ("periods_cast", 1, {"periods"}, "bfloat16"),
-        ("periods_back", 1, {"periods"}, "bfloat16"),
-        ("linear", 0, {"inv_freq"}, "none"),
-    ],
-)
-def test_buffers_are_known_by_their_values(name, code, what, cast, spec, capsys) -> None:
-    result = audited(capsys, spec(name), code=code)
-    assert {row["what"] for row in result["records"]} == what
-    assert {row["cast"] for row in result["records"]} == {cast}
-    base = "base 100" if "periods" in name else "base 10000"
-    assert all(row["against"].startswith(base) for row in result["records"]), result["records"]
-    if cast == "none":
-        assert "nothing says which values are right" in result["headline"]
-        assert {row["agrees"] for row in result["records"]} == {"unknown"}
-    base = base.removeprefix("base ")
-    reported = audited(capsys, spec(name), "--base", base, code=int(code or name == "linear"))
-    assert {row["agrees"] for row in reported["records"]} == {"no" if code or name == "linear" else "yes"}
-
-
-def test_other_tensors_are_no_rope_buffers(spec, capsys) -> None:
-    nothing = audited(capsys, spec("none_of_it"), code=1)["headline"]
-    assert nothing.endswith("no RoPE buffer among 9 tensors")
-
-
 def test_an_angle_table_that_was_cast_is_off_by_radians(spec, capsys) -> None:
     """Kandinsky 5 after .to(bfloat16): cos is off by more than 1 within 1024 rows."""
     result = audited(capsys, spec("kandinsky_cast"), "--base", "1e4", code=1)
@@ -73,60 +36,12 @@ def test_an_angle_table_that_was_cast_is_off_by_radians(spec, capsys) -> None:
     assert result["records"][0]["diagnosis"] == "narrow-angles"
 
 
-def test_positions_in_bfloat16_are_seen_in_a_table(spec, capsys) -> None:
-    result = audited(capsys, spec("bf16_positions"), code=1)
-    assert {row["cast"] for row in result["records"]} == {"none"}
-    assert {row["diagnosis"] for row in result["records"]} == {"narrow-positions"}
-    assert result["headline"].endswith("off (narrow-positions)")
-
-
 def test_rows_that_were_not_compared_are_said(spec, capsys) -> None:
     result = audited(capsys, spec("long"), "--base", "1e4")
     assert " behind row 8,192 (808 rows)" in result["answer"]
 
 
 # --- what they are judged against
-
-
-@pytest.mark.parametrize("given", [("--base", "1e4"), ("--base", "1e4", "--head-dim", "128"), ("--config",)])
-def test_a_frequency_that_is_off_by_half_is_off(given, spec, tmp_path, capsys) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    given = (*given, tmp_path) if given == ("--config",) else given
-    result = audited(capsys, spec("one_off"), *given, code=1)
-    assert result["records"][0]["diagnosis"] == "entries-off"
-    assert "error[entries-off]: 1 of 64 frequencies off: 17" in result["answer"]
-    many = audited(capsys, spec("half_off"), *given, code=1)
-    assert many["records"][0]["agrees"] == "no"
-    assert many["records"][0]["largest_error"] == pytest.approx(0.5, rel=1e-6)
-
-
-def test_without_a_base_the_odd_one_out_is_named(spec, capsys) -> None:
-    result = audited(capsys, spec("one_off"), code=1)
-    assert "error[entries-off]: 1 of 64 frequencies off: 17" in result["answer"]
-    assert result["records"][0]["against"] == "base 10000 (guessed)"
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "agrees"),
-    [
-        ("plain", ("--base", "1e4"), "yes"),
-        ("plain", ("--base", "5e5"), "no"),
-        ("halves", ("--base", "1e4"), "yes"),
-        ("cis", ("--base", "1e4"), "yes"),
-        ("cis", ("--base", "2e4"), "no"),
-        ("plain", ("--base", "1e4", "--scaling", "linear:factor=4"), "no"),
-        ("plain", ("--base", "1e4", "--rotary-dim", "128", "--head-dim", "256"), "yes"),
-        ("plain", ("--model", "llama-3.1-8b"), "no"),
-        ("plain", ("--model", "llama-2-7b"), "yes"),
-        ("plain", ("--rotary-dim", "128"), "unknown"),
-        ("other_base", ("--model", "llama-2-7b", "--base", "7.5e5"), "yes"),
-    ],
-)
-def test_it_is_judged_against_what_was_given(name, given, agrees, spec, capsys) -> None:
-    result = audited(capsys, spec(name), *given, code=int(agrees == "no"))
-    assert {row["agrees"] for row in result["records"]} == {agrees}
-    assert ("nothing says" in result["headline"]) == (agrees == "unknown")
-    assert ("guessed" in result["records"][0]["against"]) == (agrees == "unknown")
 
 
 def test_the_base_stands_above_a_config(spec, tmp_path, capsys) -> None:
@@ -163,6 +78,7 @@ def test_scaled_frequencies_are_described_and_not_called_right(tmp_path, capsys)
     assert row["agrees"] == "unknown"
     assert row["drift_256"] is None
     assert "nothing says which values are right" in result["headline"]
+    assert result["answer"].startswith("WARN")
     given = ("--base", "5e5", "--scaling", llama3)
     assert audited(capsys, tmp_path / "a.pt", *given)["records"][0]["agrees"] == "yes"
 

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from command_line import ran, refused
+from command_line import ran
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -127,8 +127,9 @@ def test_what_shares_no_case_says_why() -> None:
         compare(ROWS, [changed(row, seed=1) for row in ROWS])
     with pytest.raises(BadInput, match="the later one is empty"):
         compare(ROWS, [])
-    with pytest.raises(UsageError, match=r"ratio 0\.5"):
-        compare(ROWS, ROWS, 0.5)
+    for ratio in (0.5, math.nan):
+        with pytest.raises(UsageError, match=rf"ratio {ratio}"):
+            compare(ROWS, ROWS, ratio)
 
 
 @given(st.sampled_from(COMPARED), st.floats(1e-3, 1e3), st.floats(1.0, 4.0))
@@ -174,39 +175,7 @@ def test_changes_within_the_certificate_are_none() -> None:
     assert pair.changed == ("drift_rms",)
 
 
-def test_baseline_in_one_step(reports, capsys) -> None:
-    baseline = ["--baseline", f"{reports / 'b.csv'}"]
-    again = [*SHIFT, *baseline, "--fail-if", "drift_rms>1.01x"]
-    out = ran(capsys, [word for word in again if word != "-q"]).out
-    assert f"12 cases since {reports / 'b.csv'}   none drifts more" in out
-    assert "1, most: hf bfloat16 at offset 131072 0.909 times" in out
-    (row,) = ran(capsys, [*again, "-f", "json"]).json["changes"]
-    assert row["drift_rms_ratio"] == pytest.approx(1 / 1.1)
-    planted(reports / "a.csv", reports / "c.csv", 0.9)
-    command = [*SHIFT[:-1], "--baseline", f"{reports / 'c.csv'}", "-f", "csv"]
-    seen = ran(capsys, [*command, "--fail-if", "drift_rms>1.1x"], 1)
-    assert seen.out.count("\n") == 13
-    assert "1 drift more, the worst: hf bfloat16 at offset 131072 1.11 times" in seen.err
-    assert "(drift_rms>1.1x) for hf bfloat16" in seen.err
-
-
 def test_a_baseline_of_other_cases_keeps_the_rows(reports, capsys) -> None:
     seen = ran(capsys, [*SHIFT, "--seed", "1", "--baseline", reports / "a.csv", "-f", "csv"], 2)
     assert seen.out.count("\n") == 13
     assert "no case in common: seed is 0 in the earlier and 1" in seen.err
-
-
-@pytest.mark.parametrize(
-    ("options", "error_line"),
-    [
-        (["report", "none.csv", "--against", "A"], "'none.csv' cannot be read"),
-        (["report", "A", "--against", "A", "--ratio", "nan"], "--ratio nan is not 1 or more"),
-        (["report", "A", "--against", "A", "--fail-if", "drift_rms>x"], "is not a number"),
-        (["report", "A", "--against", "A", "--fail-if", "drift>1.1x"], "unknown numeric column"),
-        (["report", "A", "--against", "A", "--columns", "drift_rms"], "unknown column"),
-        (["shift", "--fail-if", "drift_rms>1.1x"], "add --baseline FILE"),
-    ],
-)
-def test_bad_input_gets_one_line(options, error_line, reports, capsys) -> None:
-    typed = [reports / "a.csv" if word == "A" else word for word in options]
-    assert error_line in refused(capsys, typed)

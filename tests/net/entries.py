@@ -23,6 +23,7 @@ from ropeaudit.main import main
 from .compare import UNHELD, Renamed, held
 
 HERE = Path(__file__).parent / "commands"
+CALLED = HERE.parents[1] / "kernels" / "called"
 Rows = list[dict[str, Any]]
 COMMANDS = ("check", "shift", "limit", "explain", "parity", "decay", "module", "model", "vectors")
 COMMANDS += ("list", "plot", "report")
@@ -33,10 +34,11 @@ BAD_USE = 2
 class Entry:
     """A command line with what it must give.
 
-    line: with {in}, {kernels} and {configs} for what `inputs.write` writes. before: lines that are run first
-    in the same folder. files: what lies in that folder afterwards. key: the column that names a row. unheld:
-    columns that are not compared. dtype: of the numbers, where no column says it. needs: packages without
-    which it is skipped. defaults: it leaves out options, and changes with a default.
+    line: with {in}, {kernels} and {configs} for what `inputs.write` writes, {called} for kernels/called.
+    before: lines that are run first in the same folder. files: what lies in that folder afterwards. key:
+    the column that names a row. unheld: columns that are not compared. dtype: of the numbers, where no
+    column says it. needs: packages without which it is skipped. defaults: it leaves out options, and
+    changes with a default.
     """
 
     command: str
@@ -93,7 +95,7 @@ def run(entry: Entry, inputs: Path, folder: Path, renamed: Renamed) -> Seen:
     """Run an entry in process, in a new folder. Returns what it gave, without the places of this machine."""
     folder.mkdir(parents=True)
     places = {"{kernels}": inputs / "kernels.py", "{configs}": inputs / "configs", "{in}": inputs}
-    places["{tmp}"] = folder
+    places |= {"{called}": CALLED, "{tmp}": folder}
     words: list[str] = []
     for line in (*entry.before, entry.line):
         words = shlex.split(renamed.line(line))
@@ -143,11 +145,13 @@ def called(words: list[str], folder: Path, stdin: str = "") -> tuple[int, str, s
 
 
 def without_places(row: dict[str, Any], inputs: Path, folder: Path) -> dict[str, Any]:
-    """Return a row as it is stored, with IN and TMP for the folders of a run."""
+    """Return a row as it is stored, with IN, TMP and CALLED for the folders of a run."""
     plain = {}
     for name, value in row.items():
         if isinstance(value, str):
-            value = value.replace(str(inputs), "IN").replace(str(folder), "TMP")
+            value = (
+                value.replace(str(inputs), "IN").replace(str(folder), "TMP").replace(str(CALLED), "CALLED")
+            )
         plain[name] = held(value)
     return plain
 

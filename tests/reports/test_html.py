@@ -25,7 +25,6 @@ from ropeaudit.reports import Report
 from ropeaudit.reports.charts.drift import position_format
 from ropeaudit.reports.drift import report as drift_report
 from ropeaudit.reports.numbers import printable
-from ropeaudit.reports.reading import read, record
 
 HOSTILE = "\"'></script><script>pwned=1</script><img src=x onerror=pwned=1>\x1b[31m\u202eevil\x00```\n&lt;"
 RESULTS = list(shift((0, 100, 5000), ("fp32", "bf16"), ("uniform", "hf"), seq_len=16, heads=1, head_dim=8))
@@ -347,11 +346,6 @@ def test_a_ticket_of_many_rows_holds_the_worst(tmp_path: Path) -> None:
     assert "The 50 worst of 999 cases are shown" in ticket
     assert next(line for line in ticket.splitlines() if "growing" in line) == "| 949 | growing |"
     assert text.count("<tr data-verdict") == 999
-
-
-def test_a_record_read_back_is_the_record(tmp_path: Path) -> None:
-    back = [record(row) for row in read(written(tmp_path, "a.json", columns=["all"]))]
-    assert list(map(repr, back)) == list(map(repr, RESULTS))
 
 
 def test_ten_times_as_many_rows_take_ten_times_as_long() -> None:

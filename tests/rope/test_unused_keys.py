@@ -1,9 +1,7 @@
 """Keys of a config.json that change nothing: none in real configs, and planted ones are named."""
 
-from typing import Any
-
 import pytest
-from real_configs import config
+from real_configs import config, said_of
 
 from ropeaudit.errors import BadInput, BadShape
 from ropeaudit.rope import hf_json
@@ -11,64 +9,13 @@ from ropeaudit.rope.hf_config import from_config, layer_words
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.rope.unused_keys import about_rope, idle_scalings, unused_keys
 
-YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
-
-
-# config, what is added, what is said of it
-PLANTED: list[tuple[str, dict[str, Any], list[str]]] = [
-    ("llama-3.1-8b", {"rotary_emb_base": 10000}, ["rotary_emb_base = 10000 (500000 is used)"]),
-    ("llama-3.1-8b", {"rotary_emb_base": 500000}, []),
-    ("llama-3.1-8b", {"qk_rope_head_dim": 64}, ["qk_rope_head_dim = 64"]),
-    ("gpt-neox-20b", {"partial_rotary_factor": 0.25, "rotary_pct": 0.5}, ["rotary_pct = 0.5 (0.25 is used)"]),
-    ("gemma-3-27b", {"vision_config": {"rope_theta": 100.0}}, ["vision_config.rope_theta = 100.0"]),
-    (
-        "llama-3.1-8b",
-        {"rope_scaling": {**YARN, "finetuned": True}},
-        [
-            "rope_scaling.finetuned = true (whether weights were trained with the scaling; that changes no "
-            "number)"
-        ],
-    ),
-    (
-        "llama-3.1-8b",
-        {"rope_scaling": YARN, "original_max_position_embeddings": 4096},
-        ["rope_scaling.original_max_position_embeddings = 32768 (4096 is used)"],
-    ),
-]
-
 
 def test_what_is_not_used_is_named() -> None:
-    for name, added, named in PLANTED:
+    for name, added, named in said_of("unused"):
         assert [str(key) for key in unused_keys({**config(name), **added})] == named, (name, added)
 
 
-ONES, TWOS, LENGTH = [1.0] * 64, [2.0] * 64, "original_max_position_embeddings"
-LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, LENGTH: 8192}
-LONGROPE = {"rope_type": "longrope", "short_factor": ONES, "long_factor": ONES, LENGTH: 4096}
-# RoPE parameters of llama-3.1-8b, which declares 131072 positions, and whether they change anything
-IDLE: list[tuple[dict[str, Any], bool]] = [
-    ({**LLAMA3, "factor": 1.0}, True),
-    ({**LLAMA3, "factor": 1.0, "high_freq_factor": 1.0}, True),
-    ({**LLAMA3, "factor": 1.0, LENGTH: 262144}, False),  # it serves twice as many positions
-    ({**LLAMA3, "factor": 1.001}, False),
-    ({**LLAMA3, "factor": 8.0}, False),
-    *(({"rope_type": kind, "factor": 1.0}, True) for kind in ("linear", "dynamic", "yarn", "proportional")),
-    *(({"rope_type": kind, "factor": 2.0}, False) for kind in ("linear", "dynamic", "yarn", "proportional")),
-    ({"rope_type": "yarn", "factor": 1.0, "attention_factor": 1.1}, False),
-    ({"rope_type": "proportional", "partial_rotary_factor": 0.25}, False),
-    ({**LONGROPE, LENGTH: 131072}, True),
-    ({**LONGROPE, LENGTH: 131072, "long_factor": TWOS}, True),  # of positions that are not served
-    ({**LONGROPE, "attention_factor": 1.0}, True),
-    ({**LONGROPE, "attention_factor": 1.0, "long_factor": TWOS}, False),
-    (LONGROPE, False),  # its attention factor
-    ({"rope_type": "default"}, False),  # no scaling
-]
-
-
-def test_a_scaling_that_changes_nothing_is_told_by_its_numbers() -> None:
-    for rope, idle in IDLE:
-        found = idle_scalings({**config("llama-3.1-8b"), "rope_scaling": rope})
-        assert list(found) == (["full_attention"] if idle else []), rope
+LENGTH = "original_max_position_embeddings"
 
 
 def test_a_scaling_within_the_softmax_scale_changes_it() -> None:
@@ -104,25 +51,7 @@ def test_an_odd_dim_is_answered_with_one_that_fits() -> None:
             RopeSetting.of(value)
 
 
-# config, what is added, what is said of its layers
-LAYERS: list[tuple[str, dict[str, Any], str]] = [
-    ("llama-3.1-8b", {}, ""),
-    ("llama-3.1-8b", {"num_hidden_layers": 32}, "32 layers"),
-    ("gemma-3-27b", {}, "one in 6 full_attention"),
-    (
-        "llama-3.1-8b",
-        {"no_rope_layer_interval": 4},
-        "one layer in 4 does not rotate (no_rope_layer_interval)",
-    ),
-    (
-        "new-gemma-3",
-        {"model_type": "cohere2"},
-        "1 sliding_attention, 1 full_attention layers; 1 of 2 layers does not rotate: 1 (full_attention)",
-    ),
-]
-
-
 def test_layers_with_and_without() -> None:
-    for name, added, words in LAYERS:
+    for name, added, words in said_of("layers"):
         values = {**config(name), **added}
         assert layer_words(values, from_config(values, name, "here")) == words

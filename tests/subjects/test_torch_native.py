@@ -13,7 +13,7 @@ from ropeaudit.errors import NotEmulated, OutOfMemory, UnknownName, UsageError
 from ropeaudit.main import main
 from ropeaudit.rope import axes, scaling
 from ropeaudit.rope.frequencies import FORMS, unscaled
-from ropeaudit.subjects import Subject, torch_arrays, torch_native
+from ropeaudit.subjects import torch_arrays, torch_native
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.torch_native import Numbers, TorchNative, memory, plain
 
@@ -34,10 +34,6 @@ def native(recipe: str, dtype: str, setting: RopeSetting | None = None, **change
 
 def plotted(rows: int, dtype: str, seed: int = 0) -> np.ndarray:
     return round_to(np.random.default_rng(seed).standard_normal((rows, 128)), parse(dtype))
-
-
-def test_it_is_a_subject() -> None:
-    assert isinstance(native("hf", "bf16"), Subject)
 
 
 def disagreements(names: list[str], **case: int) -> list[str]:
@@ -266,14 +262,6 @@ def test_bad_choices() -> None:
     for given, error, text in BAD:
         with pytest.raises(error, match=text):
             shift(0, "fp32", heads=1, seq_len=4, **given)
-
-
-def test_the_command(capsys, snapshot) -> None:
-    chosen = "implementation,dtype,offset,backend,device,distinct_positions,predicted_rms,verdict"
-    arguments = ["--backend", "torch", "--device", "cpu", "--offset", "0,1000,128k", "--dtype", "fp16,bf16"]
-    small = ["--recipe", "hf,uniform", "--heads", "1", "--seq-len", "40"]
-    assert main(["shift", *arguments, *small, "--columns", chosen]) == 0
-    assert capsys.readouterr().out.split("\n", 1)[1] == snapshot
 
 
 def test_an_overflow_in_float16_is_a_finding() -> None:

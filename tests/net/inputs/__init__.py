@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from net.kernel_rows import KERNELS
 from ropeaudit.main import main
+
+from ..kernel_rows import KERNELS
 
 HERE = Path(__file__).parent
 SIZES = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 2}
