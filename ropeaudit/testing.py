@@ -329,11 +329,11 @@ def _test_rotation(test: _Test, subject: ForeignOwn, offsets: Sequence[int], who
 
 
 @contextlib.contextmanager
-def _raising(name: str, dtype: Format, offset: int) -> Iterator[None]:
-    """Turn what own code raises into a failure."""
+def _raising(name: str, dtype: Format, offset: int, kind: type[Exception] = ForeignError) -> Iterator[None]:
+    """Turn what own code raises into a failure. kind: of errors."""
     try:
         yield
-    except ForeignError as error:
+    except kind as error:
         raise NotShiftInvariant(f"{name} raises in {dtype} at offset {offset}: {one_line(error)}") from error
 
 
@@ -346,14 +346,10 @@ def _test_scores(
     heads, length = q.shape[:2]
     for offset in offsets:
         at = np.arange(length, dtype=np.int64) + offset
-        try:
+        with _raising(name, test.resolved.dtype, offset, Exception):  # whatever it raises is a failure
             results = conventions.scored(
                 function, q, k, at, test.resolved.dtype, order, cast(Engine, called.engine), called.device
             ).reshape(heads, length, length)
-        except Exception as error:  # whatever it raises is a failure
-            raise NotShiftInvariant(
-                f"{name} raises in {test.resolved.dtype} at offset {offset}: {one_line(error)}"
-            ) from error
         seen = measure.of_scores(results, test.exact())
         test.check_drift(seen, offset, functools.partial(_like_scores, test, results, offset))
 

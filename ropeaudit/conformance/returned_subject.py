@@ -87,8 +87,7 @@ class ReturnedCode(Code, Rotator):
         part = slice(first, first + len(x))
         if b < 0 or not np.array_equal(self.given[side][b, h, part], x):
             raise NotAsked("vectors that the case does not give")
-        rotated: FloatArray = self._call(int(at[0]) - first, first, at)[side][b, h, part]
-        return rotated
+        return np.asarray(self._call(int(at[0]) - first, first, at)[side][b, h, part])
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Sides:
         """Return what was written back for q and k of all batch elements. Raises: NotAsked."""

@@ -116,10 +116,7 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     random = np.random.default_rng([code.seed, 2]).integers(0, max(1, code.up_to - whole + 1), count)
     offsets = sorted({*begun, *map(int, random[: count - len(begun)])})
 
-    def afresh() -> Pieces:
-        return Pieces(code.rotator(), (1,), code.rotator)
-
-    fresh = Agreement(code, words, Pieces(code.rotator(), (1,)), afresh)
+    fresh = _in_pieces(code, words, (1,), code.rotator())
     fresh.take_all(beginning(whole_call(code, offset, whole), length) for offset in offsets)
     calls = f"runs of {length} positions, each a call of its own"
     if fresh.failed:
@@ -134,22 +131,25 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     chosen = sorted({prefill, *begin[:: max(1, len(begin) // later_runs)]})
     rotator = code.rotator()
     rotator.rotate_both(*given_vectors(code, prefill), np.arange(prefill, dtype=np.int64))
-    filled = Agreement(code, f"{words} after a prefill of {prefill}", Pieces(rotator, (1,)), afresh)
+    filled = _in_pieces(code, f"{words} after a prefill of {prefill}", (1,), rotator)
     filled.take_all(whole_call(code, offset, later) for offset in chosen)
     detail += f"; {len(chosen)} runs of {later} after a prefill of {prefill}"
     yield worst([fresh, filled]).finding("decode", detail)
+
+
+def _in_pieces(code: CodeUnderTest, words: str, lengths: Sequence[int], rotator: Rotator) -> Agreement:
+    """Return what an instance is called by piece after piece; one without a past has one for each."""
+    return Agreement(
+        *(code, words, Pieces(rotator, lengths)), lambda: Pieces(code.rotator(), lengths, code.rotator)
+    )
 
 
 def pieces(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether the sequence in pieces of uneven lengths is rotated as the whole."""
     length = min(sum(_PIECES), code.up_to)
     offsets = some_offsets(code, length, 5)
-
-    def afresh() -> Pieces:
-        return Pieces(code.rotator(), _PIECES, code.rotator)
-
     words = f"in pieces of {_PIECES[0]} to {_PIECES[-1]}"
-    agreement = Agreement(code, words, Pieces(code.rotator(), _PIECES), afresh)
+    agreement = _in_pieces(code, words, _PIECES, code.rotator())
     agreement.take_all(whole_call(code, offset, length) for offset in offsets)
     detail = f"{length} positions {words}, at {len(offsets)} offsets up to {offsets[-1]}"
     yield agreement.finding("pieces", detail + _BY_OWN * code.each_call)

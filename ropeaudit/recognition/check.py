@@ -358,9 +358,8 @@ class CosSinTable:
             diagnosis,
             values={**diagnosis.values, **self._exchanged(rows, fmt)},
             where=Where(sides=() if sides.all() else tuple(np.array(["cos", "sin"])[sides].tolist())),
+            also=tuple(filter(None, [inferred.rounded({"table": fmt})])),
         )
-        if fmt is not None:
-            diagnosis = replace(diagnosis, also=tuple(filter(None, [inferred.rounded({"table": fmt})])))
         none = np.zeros(self.exact.size, np.bool_)
         return inferred.hypothesis(diagnosis, none, np.zeros(1), 0.5 + inferred.cast_cost(fmt))
 

@@ -252,8 +252,7 @@ def wrap(size: int, *, restarts: bool = False) -> Fault:
 
     def seen(rows: Positions, head: int) -> Positions:
         start = rows[..., :1] if restarts else 0
-        wrapped: Positions = start + (rows - start) % size
-        return wrapped
+        return np.asarray(start + (rows - start) % size)
 
     return Fault(Diagnosis("restart" if restarts else "wrap", {"size": size}), seen=seen)
 

@@ -224,8 +224,7 @@ class _Side:
 
         def seen(rows: Positions, head: int) -> Positions:
             taken = np.minimum((np.arange(len(rows)) * own + head) // other, len(rows) - 1)
-            moved: Positions = rows[taken]
-            return moved
+            return np.asarray(rows[taken])
 
         if own != other:
             yield Fault(Diagnosis("rows-by-other-heads", {"seen": other, "asked": own}), seen=seen)
