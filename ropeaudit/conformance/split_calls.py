@@ -19,7 +19,6 @@ from ropeaudit.conformance.agreement import (
     Agreement,
     Both,
     CallForm,
-    WholeCall,
     beginning,
     called,
     cost,
@@ -205,8 +204,10 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
 
         seen = Agreement(code, words, of_views(strides, instance), of_views)
         wholes = [whole_call(code, offset, length) for offset in offsets]
-        if strides == "expanded":
-            wholes = [_first_row(code, instance, whole) for whole in wholes]
+        if strides == "expanded":  # plain calls in which all batch elements are the first
+            firsts = [[np.repeat(x[:1], len(x), axis=0) for x in whole.block.given] for whole in wholes]
+            both = zip(firsts, wholes, strict=True)
+            wholes = [called(code, instance, (q, k), whole.block.at) for (q, k), whole in both]
         seen.take_all(wholes)
         if seen.raised:
             refused.setdefault(seen.raised, []).append(words)
@@ -218,9 +219,3 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
         return
     detail = f"{', '.join(one.words for one in done)}, at {len(offsets)} offsets"
     yield worst(done).finding("strides", "; ".join([detail, *raising]))
-
-
-def _first_row(code: CodeUnderTest, rotator: Rotator, whole: WholeCall) -> WholeCall:
-    """Return a plain call in which all batch elements are the first."""
-    q, k = (np.repeat(x[:1], len(x), axis=0) for x in whole.block.given)
-    return called(code, rotator, (q, k), whole.block.at)
