@@ -54,7 +54,6 @@ _CLEAR = 0.3  # what scores behave like is at most this share as far away as wha
 _STEP, _EVERY = 2**14, 2**18 + 2**14  # positions of a call, and of all calls between the offsets
 _QUICK = 4096  # positions that `assert_rope` looks at
 _MASK: masks.Mask = "full"
-_SILENT: Callable[[float], None] = lambda share: None  # noqa: E731  # no progress is shown
 _EXACT_SUMS = {"accumulate": "fp64", "score": "fp64"}
 
 
@@ -122,7 +121,7 @@ def assert_rope(
     [case] = arguments.cases_of(None, rope)
     findings: list[str] = []
     with chance.put_back():
-        results = list(code_target.of_code(own, own.name, case, options, _SILENT, findings.extend))
+        results = list(code_target.of_code(own, own.name, case, options, arguments.silent, findings.extend))
     for one in results:
         if one.finding.check == "keys":
             warnings.warn(f"{own.name}: {one.finding.detail}", stacklevel=2)
@@ -318,7 +317,9 @@ def _test_rotation(test: _Test, subject: ForeignOwn, offsets: Sequence[int], who
             test.check_places(rotator, vectors, offset)
             if rows:
                 test.check_places(rotator, vectors, offset, rows)
-            cell = measure.measure(Plan([called], [[offset]], test.inputs, setting, _MASK), 1, _SILENT)
+            cell = measure.measure(
+                Plan([called], [[offset]], test.inputs, setting, _MASK), 1, arguments.silent
+            )
         test.check_drift(cell[0, offset], offset, lambda: _UNEXPLAINED)
     first, last = min(offsets), max(offsets) + test.inputs.seq_len
     for start in range(first, last, _STEP) if whole and last - first <= _EVERY else ():

@@ -302,7 +302,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     seen = repr(str(path))
     content = content_of(path, f"case {str(path.parent)!r}")
     try:
-        parsed = json.loads(content)
+        parsed: dict[str, Any] = json.loads(content)
         version = parsed["format"], parsed["version"]
         digest, list_of_calls = parsed["digest"], parsed["calls"]
         right = digest_of(parsed)
@@ -320,8 +320,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         )
     if digest != right:
         raise BadInput(f"{seen} was changed after it was written: its digest does not hold; {_REMEDY}")
-    result: dict[str, Any] = parsed
-    return result
+    return parsed
 
 
 def is_alone(folder: Path) -> bool:

@@ -137,15 +137,13 @@ def factor(
     if not np.isfinite(w).all() or not size:
         return None
     times = float((np.conj(exact) * w).sum().real) / size
-    allowed = (
-        allowance.allowed(allowance.careful(dtype), setting, at) * np.abs(z) + 4 * dtype.smallest_subnormal
-    )
+    rule, tiny = allowance.careful(dtype), 4 * dtype.smallest_subnormal
+    allowed = allowance.allowed(rule, setting, at) * np.abs(z) + tiny
     if times <= _FAINT or (np.abs(w - times * exact) > max(1.0, times) * allowed).any():
         return None
     if not (np.abs(w - exact) > allowed).any():  # these are as long as they should be
         return None
-    asked = attention_factor(setting.scaling)
-    near = 4 * allowance.rounding_error(allowance.careful(dtype), setting)
+    asked, near = attention_factor(setting.scaling), 4 * allowance.rounding_error(rule, setting)
     for seen in other_factors(setting.scaling):
         if abs(times * asked - seen) <= near * seen:
             return Diagnosis("attention-factor", {"seen": seen, "asked": asked})
