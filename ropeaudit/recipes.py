@@ -150,7 +150,10 @@ class Resolved:
 
     def stages(self) -> dict[str, str]:
         """Return stage -> format name, for people and for files."""
-        return {stage: _text(getattr(self, stage)) for stage in STAGES}
+        formats = {stage: getattr(self, stage) for stage in STAGES}
+        chains = {stage: one if isinstance(one, tuple) else (one,) for stage, one in formats.items()}
+        names = {stage: [fmt.name if fmt else "none" for fmt in chain] for stage, chain in chains.items()}
+        return {stage: "/".join(dict.fromkeys(each)) for stage, each in names.items()}
 
     def switches(self) -> dict[str, str]:
         """Return switch -> how it is set, of those that are not as in `PLAIN`."""
@@ -279,11 +282,3 @@ def _string(key: str, value: Any) -> str:
     if not isinstance(value, str):
         raise UsageError(f'{key} = {value!r} is not text; put text in quotes, as in angle = "fp32"')
     return value
-
-
-def _text(formats: Format | tuple[Format, Format] | None) -> str:
-    if formats is None:
-        return "none"
-    if isinstance(formats, Format):
-        return formats.name
-    return formats[0].name if formats[0] is formats[1] else "/".join(f.name for f in formats)

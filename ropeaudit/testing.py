@@ -54,7 +54,6 @@ _CLEAR = 0.3  # what scores behave like is at most this share as far away as wha
 _STEP, _EVERY = 2**14, 2**18 + 2**14  # positions of a call, and of all calls between the offsets
 _QUICK = 4096  # positions that `assert_rope` looks at
 _MASK: masks.Mask = "full"
-_SILENT: Callable[[float], None] = lambda share: None  # noqa: E731  # no progress is shown
 _EXACT_SUMS = {"accumulate": "fp64", "score": "fp64"}
 
 
@@ -122,7 +121,7 @@ def assert_rope(
     [case] = arguments.cases_of(None, rope)
     findings: list[str] = []
     with chance.put_back():
-        results = list(code_target.of_code(own, own.name, case, options, _SILENT, findings.extend))
+        results = list(code_target.of_code(own, own.name, case, options, arguments.silent, findings.extend))
     for one in results:
         if one.finding.check == "keys":
             warnings.warn(f"{own.name}: {one.finding.detail}", stacklevel=2)
@@ -318,7 +317,9 @@ def _test_rotation(test: _Test, subject: ForeignOwn, offsets: Sequence[int], who
             test.check_places(rotator, vectors, offset)
             if rows:
                 test.check_places(rotator, vectors, offset, rows)
-            cell = measure.measure(Plan([called], [[offset]], test.inputs, setting, _MASK), 1, _SILENT)
+            cell = measure.measure(
+                Plan([called], [[offset]], test.inputs, setting, _MASK), 1, arguments.silent
+            )
         test.check_drift(cell[0, offset], offset, lambda: _UNEXPLAINED)
     first, last = min(offsets), max(offsets) + test.inputs.seq_len
     for start in range(first, last, _STEP) if whole and last - first <= _EVERY else ():
@@ -329,11 +330,11 @@ def _test_rotation(test: _Test, subject: ForeignOwn, offsets: Sequence[int], who
 
 
 @contextlib.contextmanager
-def _raising(name: str, dtype: Format, offset: int) -> Iterator[None]:
-    """Turn what own code raises into a failure."""
+def _raising(name: str, dtype: Format, offset: int, kind: type[Exception] = ForeignError) -> Iterator[None]:
+    """Turn what own code raises into a failure. kind: of errors."""
     try:
         yield
-    except ForeignError as error:
+    except kind as error:
         raise NotShiftInvariant(f"{name} raises in {dtype} at offset {offset}: {one_line(error)}") from error
 
 
@@ -346,14 +347,10 @@ def _test_scores(
     heads, length = q.shape[:2]
     for offset in offsets:
         at = np.arange(length, dtype=np.int64) + offset
-        try:
+        with _raising(name, test.resolved.dtype, offset, Exception):  # whatever it raises is a failure
             results = conventions.scored(
                 function, q, k, at, test.resolved.dtype, order, cast(Engine, called.engine), called.device
             ).reshape(heads, length, length)
-        except Exception as error:  # whatever it raises is a failure
-            raise NotShiftInvariant(
-                f"{name} raises in {test.resolved.dtype} at offset {offset}: {one_line(error)}"
-            ) from error
         seen = measure.of_scores(results, test.exact())
         test.check_drift(seen, offset, functools.partial(_like_scores, test, results, offset))
 

@@ -99,7 +99,8 @@ class Agreement:
             b, h, s, p = (int(i) for i in np.unravel_index(int(over[side].argmax()), over[side].shape))
             self.excess, position = worst, int(block.at[s])
             self.place = f"{side}, batch element {b}, head {h}, position {position}, pair {p}"
-            rows = _rows_of_call(_calls(self.code, self.form, block.length), s)
+            calls = _calls(self.code, self.form, block.length)
+            rows = next(part for part in calls if s < part.stop)
             setting = self.code.setting_at(block.at[rows])
             self.allowed = allowance.allowed_at(self.code.rule, setting, position, p)
             if worst > 1:
@@ -186,7 +187,7 @@ class Agreement:
         if isinstance(form, CallForm) and (code.seen.wrong_rotation or code.each_call):
             # a plain call is wrong too: the call that is wrong here shows whether it is so in the same way;
             # or each call is held to frequencies of its own
-            rows = _rows_of_call(form.calls(mine.length), worst)
+            rows = next(part for part in form.calls(mine.length) if worst < part.stop)
             if rows != slice(0, mine.length):
                 mine, form = _some(mine, rows), form.rotator
                 over = {name: part[:, :, rows] for name, part in over.items()}
@@ -217,11 +218,6 @@ def _calls(code: CodeUnderTest, form: Rotator, length: int) -> list[slice]:
     if code.each_call and isinstance(form, CallForm):
         return list(form.calls(length))
     return [slice(0, length)]
-
-
-def _rows_of_call(calls: Iterable[slice], row: int) -> slice:
-    """Return the rows of the call that takes a row."""
-    return next(part for part in calls if row < part.stop)
 
 
 def _excess(code: CodeUnderTest, form: Rotator, x: FloatArray, y: FloatArray, block: CalledBlock) -> Array:

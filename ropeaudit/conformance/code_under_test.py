@@ -149,7 +149,7 @@ class CodeUnderTest:
         return verification.judged(blocks, rotator, self.setting, self.dtype, **held)
 
     def held(self, explain: bool = True) -> Held:
-        """Return to what all of its calls are held; see `verification.judged`."""
+        """Return to what all of its calls are held."""
         return {
             "afresh": self.rotator,
             "rule": self.rule,

@@ -238,7 +238,8 @@ def followed(code: CodeUnderTest) -> bool:
         return False
     if code.tested.refusal(code.setting, code.dtype):
         return False
-    first, ends = _around(code, border - min(_AWAY, border // 2), border)
+    end = border - min(_AWAY, border // 2)
+    first, ends = max(0, end - _TOKENS), (end, min(border + _TOKENS, code.up_to))
     try:
         given, short, long = _rotated(code, first, ends)
     except ForeignError:
@@ -300,7 +301,7 @@ def _misplaced(code: CodeUnderTest, block: CalledBlock, border: int) -> Diagnosi
 
 def _cached(code: CodeUnderTest, border: int) -> Finding:
     """Return by how much keys that were cached before the border differ from those of a call across it."""
-    first, ends = _around(code, border, border)
+    first, ends = max(0, border - _TOKENS), (border, min(border + _TOKENS, code.up_to))
     given, short, long = _rotated(code, first, ends)
     pairs = [np.abs(exact_rotation.complex_pairs(one, code.setting)) for one in (long - short, given)]
     apart = float((pairs[0] / np.maximum(pairs[1], 1e-30)).max())
@@ -312,11 +313,6 @@ def _cached(code: CodeUnderTest, border: int) -> Finding:
         "one whole call gives; code that holds the frequencies of one length has no such switch"
     )
     return noted(_NAME, detail, measured=apart, unit=PAIR, where=f"from position {border:,} on")
-
-
-def _around(code: CodeUnderTest, end: int, border: int) -> tuple[int, tuple[int, int]]:
-    """Return the first position of a run up to an end, and that end and one behind the border."""
-    return max(0, end - _TOKENS), (end, min(border + _TOKENS, code.up_to))
 
 
 def _rotated(

@@ -87,11 +87,6 @@ def not_applicable(check: str, reason: str) -> Finding:
     return Finding(check, "not applicable", reason)
 
 
-def left_out(check: str, reason: str) -> Finding:
-    """Return a finding of a check that is made on request alone, with the reason."""
-    return Finding(check, "left out", f"{reason}; --thorough makes it")
-
-
 def noted(check: str, detail: str, **rest: Any) -> Finding:
     """Return a finding that is not judged. rest: the other fields of `Finding`."""
     return Finding(check, "info", detail, **rest)

@@ -16,6 +16,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.straddling import straddling
+from ropeaudit.conformance.agreement import CallForm
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable, of_worst_pair
 from ropeaudit.errors import ForeignError, did
@@ -149,7 +150,7 @@ def of_gradient(found: Diagnosis) -> Diagnosis:
 
 
 @dataclass(slots=True)
-class GradientRotator(Rotator):
+class GradientRotator(CallForm):
     """Own code whose backward pass is called as if it rotated.
 
     It takes upstream gradients of q and k and returns gradients, the second member of each pair negated in
@@ -158,11 +159,6 @@ class GradientRotator(Rotator):
     """
 
     rotator: ForeignRotator
-
-    @property
-    def has_past(self) -> bool:
-        """Whether it is a function that may have been called before; see `ForeignRotator`."""
-        return self.rotator.has_past
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return the gradients of q and k, with respect to upstream ones. Shapes: as `Rotator` says."""

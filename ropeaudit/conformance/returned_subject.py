@@ -80,15 +80,14 @@ class ReturnedCode(Code, Rotator):
 
         Raises: NotAsked.
         """
-        return np.stack([self._head(head, at, int(key)) for head in x])
-
-    def _head(self, x: FloatArray, at: Positions, side: int) -> FloatArray:
-        b, h, first = self._rows.get((side, x[:1].tobytes()), (-1, -1, -1))
-        part = slice(first, first + len(x))
-        if b < 0 or not np.array_equal(self.given[side][b, h, part], x):
-            raise NotAsked("vectors that the case does not give")
-        rotated: FloatArray = self._call(int(at[0]) - first, first, at)[side][b, h, part]
-        return rotated
+        results, side = [], int(key)
+        for head in x:
+            b, h, first = self._rows.get((side, head[:1].tobytes()), (-1, -1, -1))
+            part = slice(first, first + len(head))
+            if b < 0 or not np.array_equal(self.given[side][b, h, part], head):
+                raise NotAsked("vectors that the case does not give")
+            results.append(self._call(int(at[0]) - first, first, at)[side][b, h, part])
+        return np.stack(results)
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Sides:
         """Return what was written back for q and k of all batch elements. Raises: NotAsked."""

@@ -19,7 +19,6 @@ from ropeaudit.conformance.agreement import (
     Agreement,
     Both,
     CallForm,
-    WholeCall,
     beginning,
     called,
     cost,
@@ -115,10 +114,7 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     random = np.random.default_rng([code.seed, 2]).integers(0, max(1, code.up_to - whole + 1), count)
     offsets = sorted({*begun, *map(int, random[: count - len(begun)])})
 
-    def afresh() -> Pieces:
-        return Pieces(code.rotator(), (1,), code.rotator)
-
-    fresh = Agreement(code, words, Pieces(code.rotator(), (1,)), afresh)
+    fresh = _in_pieces(code, words, (1,), code.rotator())
     fresh.take_all(beginning(whole_call(code, offset, whole), length) for offset in offsets)
     calls = f"runs of {length} positions, each a call of its own"
     if fresh.failed:
@@ -133,22 +129,25 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     chosen = sorted({prefill, *begin[:: max(1, len(begin) // later_runs)]})
     rotator = code.rotator()
     rotator.rotate_both(*given_vectors(code, prefill), np.arange(prefill, dtype=np.int64))
-    filled = Agreement(code, f"{words} after a prefill of {prefill}", Pieces(rotator, (1,)), afresh)
+    filled = _in_pieces(code, f"{words} after a prefill of {prefill}", (1,), rotator)
     filled.take_all(whole_call(code, offset, later) for offset in chosen)
     detail += f"; {len(chosen)} runs of {later} after a prefill of {prefill}"
     yield worst([fresh, filled]).finding("decode", detail)
+
+
+def _in_pieces(code: CodeUnderTest, words: str, lengths: Sequence[int], rotator: Rotator) -> Agreement:
+    """Return what an instance is called by piece after piece; one without a past has one for each."""
+    return Agreement(
+        *(code, words, Pieces(rotator, lengths)), lambda: Pieces(code.rotator(), lengths, code.rotator)
+    )
 
 
 def pieces(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether the sequence in pieces of uneven lengths is rotated as the whole."""
     length = min(sum(_PIECES), code.up_to)
     offsets = some_offsets(code, length, 5)
-
-    def afresh() -> Pieces:
-        return Pieces(code.rotator(), _PIECES, code.rotator)
-
     words = f"in pieces of {_PIECES[0]} to {_PIECES[-1]}"
-    agreement = Agreement(code, words, Pieces(code.rotator(), _PIECES), afresh)
+    agreement = _in_pieces(code, words, _PIECES, code.rotator())
     agreement.take_all(whole_call(code, offset, length) for offset in offsets)
     detail = f"{length} positions {words}, at {len(offsets)} offsets up to {offsets[-1]}"
     yield agreement.finding("pieces", detail + _BY_OWN * code.each_call)
@@ -204,8 +203,10 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
 
         seen = Agreement(code, words, of_views(strides, instance), of_views)
         wholes = [whole_call(code, offset, length) for offset in offsets]
-        if strides == "expanded":
-            wholes = [_first_row(code, instance, whole) for whole in wholes]
+        if strides == "expanded":  # plain calls in which all batch elements are the first
+            firsts = [[np.repeat(x[:1], len(x), axis=0) for x in whole.block.given] for whole in wholes]
+            both = zip(firsts, wholes, strict=True)
+            wholes = [called(code, instance, (q, k), whole.block.at) for (q, k), whole in both]
         seen.take_all(wholes)
         if seen.raised:
             refused.setdefault(seen.raised, []).append(words)
@@ -217,9 +218,3 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
         return
     detail = f"{', '.join(one.words for one in done)}, at {len(offsets)} offsets"
     yield worst(done).finding("strides", "; ".join([detail, *raising]))
-
-
-def _first_row(code: CodeUnderTest, rotator: Rotator, whole: WholeCall) -> WholeCall:
-    """Return a plain call in which all batch elements are the first."""
-    q, k = (np.repeat(x[:1], len(x), axis=0) for x in whole.block.given)
-    return called(code, rotator, (q, k), whole.block.at)

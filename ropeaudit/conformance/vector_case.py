@@ -212,22 +212,17 @@ def spec_of(content: Mapping[str, Any]) -> CaseSpec:
     try:
         shape = dict(content["scaling"])
         scale = scaling.from_mapping(str(shape.pop("kind")), shape)
-        setting = RopeSetting.of(
-            _whole(content, "head_dim"),
-            _whole(content, "rotary_dim"),
-            float(content["base"]),
-            content["layout"],
-            float(content["softmax_scale"]),
-            scale,
-            scale.length_for(_whole(content, "context")),
-        )
+        head_dim, rotary_dim = _whole(content, "head_dim"), _whole(content, "rotary_dim")
+        given = float(content["base"]), content["layout"], float(content["softmax_scale"])
+        context = _whole(content, "context")
+        setting = RopeSetting.of(head_dim, rotary_dim, *given, scale, scale.length_for(context))
         dtype = parse(str(content["dtype"]))
         names = ("heads", "kv_heads", "seq_len", "seed")
         heads, kv_heads, seq_len, seed = (_whole(content, name) for name in names)
         spec = CaseSpec(
             *(setting, dtype, heads, kv_heads, seq_len, seed),
             offsets=tuple(_integer(offset) for offset in content["offsets"]),
-            context=_whole(content, "context"),
+            context=context,
             want=str(content["want"]),
             positions=str(content["positions_dtype"]),
             model=str(content["model"]),
@@ -307,7 +302,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     seen = repr(str(path))
     content = content_of(path, f"case {str(path.parent)!r}")
     try:
-        parsed = json.loads(content)
+        parsed: dict[str, Any] = json.loads(content)
         version = parsed["format"], parsed["version"]
         digest, list_of_calls = parsed["digest"], parsed["calls"]
         right = digest_of(parsed)
@@ -325,8 +320,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         )
     if digest != right:
         raise BadInput(f"{seen} was changed after it was written: its digest does not hold; {_REMEDY}")
-    result: dict[str, Any] = parsed
-    return result
+    return parsed
 
 
 def is_alone(folder: Path) -> bool:

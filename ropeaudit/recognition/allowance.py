@@ -79,8 +79,7 @@ def phase_error(
     theta = frequencies(setting) if theta is None else np.abs(theta)
     relative = frequency_error(setting, recipe, theta) + 2.0**-50
     relative = relative + 2 * recipe.angle[0].unit_roundoff + recipe.angle[1].unit_roundoff
-    phase: Array = np.abs(at.astype(np.float64))[:, None] * (theta * relative)
-    return phase
+    return np.asarray(np.abs(at.astype(np.float64))[:, None] * (theta * relative))
 
 
 def frequency_error(
@@ -130,8 +129,7 @@ def table_error(recipe: Resolved, setting: RopeSetting) -> float:
 @functools.lru_cache(maxsize=512)
 def frequencies(setting: RopeSetting) -> Array:
     """Return the frequencies in float64, scaled, radians per token. Shapes: -> (p,)."""
-    theta: Array = np.abs(exact_rotation.exact(setting).angles(np.array([1], dtype=np.int64))[0])
-    return theta
+    return np.asarray(np.abs(exact_rotation.exact(setting).angles(np.array([1], dtype=np.int64))[0]))
 
 
 _DEVIATIONS = 3  # of a mean error that is one of chance

@@ -115,7 +115,18 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
     without = min((h.residual for h in ranked if h.diagnosis is None), default=0.0)
     best = next(iter(right + rest), None)
     left = best.residual / without if best is not None and without else 0.0
-    diagnosis = Diagnosis("nonfinite") if nonfinite else _diagnosis(right, best, left, work)
+    diagnosis = best.diagnosis if best else None
+    if nonfinite:
+        diagnosis = Diagnosis("nonfinite")
+    elif best and best.explains and diagnosis:  # with its equals
+        equals = (one.diagnosis for one in right[1:] if one.cost <= best.cost + _EQUAL)
+        diagnosis = replace(diagnosis, alternatives=tuple(one for one in equals if one is not None))
+    elif best and best.few and not best.explains:  # but for a few pairs
+        where = work.where() if isinstance(work, CosSinTable) and not diagnosis else Where()
+        entries = inferred.entries_off(work.things, best.strays, work.off.size)
+        diagnosis = replace(entries, where=where, also=(diagnosis,) if diagnosis else ())
+    elif diagnosis:  # at least near
+        diagnosis = replace(diagnosis, certainty="resembles") if left <= _NEAR else None
     return TableFinding(
         agrees=not work.off.any(),
         rows=rows,
@@ -154,26 +165,6 @@ def _worse(first: Array, second: Array, right: Array) -> Array:
     with np.errstate(invalid="ignore"):
         nearer = np.abs(second - right) <= np.abs(first - right)
     return np.where(nearer | ~np.isfinite(first), first, second)
-
-
-def _diagnosis(
-    right: list[Hypothesis], best: Hypothesis | None, left: float, work: FrequencyList | CosSinTable
-) -> Diagnosis | None:
-    """Return what explains a dump: with its equals, but for a few pairs, or what is at least near."""
-    if best is None:
-        return None
-    if best.explains:
-        equals = (one.diagnosis for one in right[1:] if one.cost <= best.cost + _EQUAL)
-        alternatives = tuple(one for one in equals if one is not None)
-        return None if best.diagnosis is None else replace(best.diagnosis, alternatives=alternatives)
-    if best.few:
-        entries = inferred.entries_off(work.things, best.strays, work.off.size)
-        if best.diagnosis is None:
-            return replace(entries, where=work.where() if isinstance(work, CosSinTable) else Where())
-        return replace(entries, also=(best.diagnosis,))
-    if best.diagnosis is None or left > _NEAR:
-        return None
-    return replace(best.diagnosis, certainty="resembles")
 
 
 class FrequencyList:
@@ -358,9 +349,8 @@ class CosSinTable:
             diagnosis,
             values={**diagnosis.values, **self._exchanged(rows, fmt)},
             where=Where(sides=() if sides.all() else tuple(np.array(["cos", "sin"])[sides].tolist())),
+            also=tuple(filter(None, [inferred.rounded({"table": fmt})])),
         )
-        if fmt is not None:
-            diagnosis = replace(diagnosis, also=tuple(filter(None, [inferred.rounded({"table": fmt})])))
         none = np.zeros(self.exact.size, np.bool_)
         return inferred.hypothesis(diagnosis, none, np.zeros(1), 0.5 + inferred.cast_cost(fmt))
 

@@ -24,6 +24,10 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.rope_values import Dump
 
 _SAME = 1e-5  # relative: what float32 metadata and divisors, computed in float32, leave of numbers
+# scaling -> where a file says it, if always there
+_KEYS = dict.fromkeys(("llama3", "proportional"), "rope_freqs.weight") | {
+    "longrope": "rope_factors_short.weight, rope_factors_long.weight"
+}
 _BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # where a config gives none
 
 
@@ -84,7 +88,8 @@ def _of_layer(file: GgufRope, seen: RopeSetting, asked: RopeSetting) -> Iterator
             return  # lists for other pairs
     found = _scaling(seen, asked)
     if found is not None:
-        yield found, _keys(file, asked.scaling)
+        keys = "rope_freqs.weight" if "rope_freqs.weight" in file.divisors else "rope.scaling.*"
+        yield found, _KEYS.get(asked.scaling.kind, keys)
         if found.code == "missing-scaling":
             return  # its attention factor is missing with it
         usual = replace(seen.scaling, attention_factor=None)
@@ -94,15 +99,6 @@ def _of_layer(file: GgufRope, seen: RopeSetting, asked: RopeSetting) -> Iterator
     if not _near(*factors):
         values = dict(zip(("seen", "asked"), factors, strict=True))
         yield Diagnosis("attention-factor", values), "rope.scaling.attn_factor"
-
-
-def _keys(file: GgufRope, asked: Scaling) -> str:
-    """Return where a file says its scaling."""
-    if asked.kind in ("llama3", "proportional"):
-        return "rope_freqs.weight"
-    if asked.kind == "longrope":
-        return "rope_factors_short.weight, rope_factors_long.weight"
-    return "rope.scaling.*" if "rope_freqs.weight" not in file.divisors else "rope_freqs.weight"
 
 
 def _scaling(seen: RopeSetting, asked: RopeSetting) -> Diagnosis | None:

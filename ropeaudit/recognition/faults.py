@@ -71,29 +71,24 @@ class Fault:
         """Return the positions that it takes for those given. Shapes: (b, s) -> (b, s)."""
         return self.seen(rows, head) if self.seen else rows
 
-    def turned(self, pairs: Complex, rotations: Complex) -> Complex:
-        """Return what it makes of pairs. Shapes: (s, p) twice -> (s, p)."""
-        return self.turn(pairs, rotations) if self.turn else pairs * rotations
-
     def beside(self, other: Fault) -> Fault:
         """Return both together; this one changes the setting, or sees positions, first."""
-        first, second = self, other
 
         def change(asked: RopeSetting) -> RopeSetting:
-            return second.setting(first.setting(asked))
+            return other.setting(self.setting(asked))
 
         def seen(rows: Positions, head: int) -> Positions:
-            return second.positions(first.positions(rows, head), head)
+            return other.positions(self.positions(rows, head), head)
 
         either: dict[str, Any] = {
-            name: getattr(first, name) or getattr(second, name)
+            name: getattr(self, name) or getattr(other, name)
             for name in ("turn", "recipe", "crossed", "rounded", "coarse", "fitted", "mixes")
         }
         return Fault(
-            diagnosis=replace(first.diagnosis, also=(*first.diagnosis.also, second.diagnosis)),
-            change=change if first.change or second.change else None,
-            seen=seen if first.seen or second.seen else None,
-            times=first.times * second.times,
+            diagnosis=replace(self.diagnosis, also=(*self.diagnosis.also, other.diagnosis)),
+            change=change if self.change or other.change else None,
+            seen=seen if self.seen or other.seen else None,
+            times=self.times * other.times,
             **either,
         )
 
@@ -252,8 +247,7 @@ def wrap(size: int, *, restarts: bool = False) -> Fault:
 
     def seen(rows: Positions, head: int) -> Positions:
         start = rows[..., :1] if restarts else 0
-        wrapped: Positions = start + (rows - start) % size
-        return wrapped
+        return np.asarray(start + (rows - start) % size)
 
     return Fault(Diagnosis("restart" if restarts else "wrap", {"size": size}), seen=seen)
 

@@ -252,9 +252,8 @@ def together(*faults: Diagnosis | None) -> Diagnosis | None:
 
 def entries_off(things: str, entries: tuple[int, ...], total: int) -> Diagnosis:
     """Return that a few of so many are off: pairs, frequencies or rows."""
-    return Diagnosis(
-        "entries-off", {"count": len(entries), "total": total, "things": things, "entries": entries}
-    )
+    values: dict[str, Value] = {"count": len(entries), "total": total, "things": things, "entries": entries}
+    return Diagnosis("entries-off", values)
 
 
 def formats_holding(values: Array, most: int = 0) -> list[Format]:

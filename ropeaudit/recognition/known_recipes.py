@@ -147,8 +147,7 @@ def rotated(group: RecipeGroup, x: FloatArray, at: Positions, setting: RopeSetti
     """Return x as a recipe rotates it. Shapes: (..., s, d), (s,) -> (..., s, d)."""
     subject = Emulated(group.resolved, setting)
     table, flat = subject.table(at, 0), round_to(x, subject.input).reshape(-1, *x.shape[-2:])
-    results: FloatArray = np.stack([subject.rotate(head, table) for head in flat]).reshape(x.shape)
-    return results
+    return np.asarray(np.stack([subject.rotate(head, table) for head in flat]).reshape(x.shape))
 
 
 def rms_difference(y: FloatArray, other: FloatArray) -> float:

@@ -98,8 +98,7 @@ def explained(
     found: dict[str, Diagnosis] = {}
     fitted: Sequence[Fault] = ()
     for name, side in sides.items():
-        asked = name, side, setting, dtype, rotator
-        search = _Side(*asked, fitted=fitted, searches=searches or Searches())
+        search = _Side(name, side, setting, dtype, rotator, False, fitted, searches or Searches())
         found[name] = search.diagnosis()
         fitted = search.fitted
     return joined(found)
@@ -130,12 +129,9 @@ def common(first: Diagnosis, second: Diagnosis) -> Diagnosis | None:
         return None
     equals = [replace(first, alternatives=()), *first.alternatives]
     others = [replace(second, alternatives=()), *second.alternatives]
-    both = [one for one in equals if _bare(one) in map(_bare, others)]
+    placeless = [replace(one, where=Where()) for one in others]
+    both = [one for one in equals if replace(one, where=Where()) in placeless]
     return replace(both[0], where=first.where, alternatives=tuple(both[1:])) if both else None
-
-
-def _bare(one: Diagnosis) -> Diagnosis:
-    return replace(one, where=Where())
 
 
 @dataclass
@@ -224,8 +220,7 @@ class _Side:
 
         def seen(rows: Positions, head: int) -> Positions:
             taken = np.minimum((np.arange(len(rows)) * own + head) // other, len(rows) - 1)
-            moved: Positions = rows[taken]
-            return moved
+            return np.asarray(rows[taken])
 
         if own != other:
             yield Fault(Diagnosis("rows-by-other-heads", {"seen": other, "asked": own}), seen=seen)
@@ -411,7 +406,8 @@ class _Side:
             turns = cos.astype(np.float64) + 1j * sin.astype(np.float64)
         else:
             turns = exact_rotation.rotations(other, seen, self.dtype)
-        return w, z, fault.turned(exact_rotation.complex_pairs(inner, other), turns)
+        pairs = exact_rotation.complex_pairs(inner, other)
+        return w, z, fault.turn(pairs, turns) if fault.turn else pairs * turns
 
     def _shows(self, fault: Fault) -> bool:
         """Return whether a fault explains a part of the error, whatever roundings leave of it."""

@@ -89,36 +89,13 @@ def _frequencies(
 def base(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> Iterator[Fault]:
     """Yield the base whose powers all frequencies are, in ever more digits; nothing where they are not.
 
-    Of dynamic scaling it is the one that is scaled to them. Shapes: at (s,), x and rotated y (h, s, d).
+    Of dynamic scaling it is the one that is scaled to them. It is that of steps from position to position,
+    then of the way from position 0: by slow pairs first, which have lost no rotation, then by all whose
+    rotations the base of the last round leaves certain. Shapes: at (s,), x and rotated y (h, s, d).
     """
     measured = _frequencies(at, x, y, setting)
     if measured is None or setting.scaling.kind not in ("default", "dynamic"):
         return
-    log = _log_base(at, x, y, measured, setting, dtype)
-    if log is None:
-        return
-    times = effective_base(setting) / setting.base
-    for digits in range(2, 11):
-        rounded = float(f"{np.exp(log) / times:.{digits}g}")
-        if 1 < rounded < LARGEST_BASE and rounded != setting.base:
-            told, other = of_base(setting, rounded)
-            yield Fault(told, functools.partial(instead, other), fitted=True)
-
-
-def _log_base(
-    at: Positions,
-    x: FloatArray,
-    y: FloatArray,
-    measured: tuple[Array, Array],
-    setting: RopeSetting,
-    dtype: Format,
-) -> float | None:
-    """Return the logarithm of the base of measured frequencies; None where no pair shows it.
-
-    measured: the frequencies, and how uncertain they are.
-    It is that of steps from position to position, then of the way from position 0: by slow pairs first, which
-    have lost no rotation, then by all whose rotations the base of the last round leaves certain.
-    """
     start, power = int(at[0]), 2 * np.arange(setting.pairs) / setting.rotary_dim
     theta, uncertain = measured[0], measured[1] + _CLOSEST * measured[0]
     usable, error = (power > 0) & (theta > 0) & (theta < 1), math.inf
@@ -126,13 +103,18 @@ def _log_base(
     noise = np.full(power.shape, allowance.rounding_error(allowance.careful(dtype), setting) + _STILL)
     for _ in range(_ROUNDS if start else 1):
         if not usable.any():
-            return None
+            return
         log, log_error = solved_base(theta[usable], power[usable], uncertain[usable])
         guess, error = np.exp(-power * log), min(error, log_error)
         turned = (w * np.conj(z) * np.exp(-1j * at[:, None] * guess)).sum(axis=(0, 1))
         theta, uncertain = guess + np.angle(turned) / max(1, start), noise / max(1, start)
         usable = (power > 0) & (start * guess * power * error < 1) & (theta > 0) & (theta < 1)
-    return log
+    times = effective_base(setting) / setting.base
+    for digits in range(2, 11):
+        rounded = float(f"{np.exp(log) / times:.{digits}g}")
+        if 1 < rounded < LARGEST_BASE and rounded != setting.base:
+            told, other = of_base(setting, rounded)
+            yield Fault(told, functools.partial(instead, other), fitted=True)
 
 
 def moves(found: Diagnosis, at: Positions, setting: RopeSetting, dtype: Format) -> bool:
@@ -155,15 +137,13 @@ def factor(
     if not np.isfinite(w).all() or not size:
         return None
     times = float((np.conj(exact) * w).sum().real) / size
-    allowed = (
-        allowance.allowed(allowance.careful(dtype), setting, at) * np.abs(z) + 4 * dtype.smallest_subnormal
-    )
+    rule, tiny = allowance.careful(dtype), 4 * dtype.smallest_subnormal
+    allowed = allowance.allowed(rule, setting, at) * np.abs(z) + tiny
     if times <= _FAINT or (np.abs(w - times * exact) > max(1.0, times) * allowed).any():
         return None
     if not (np.abs(w - exact) > allowed).any():  # these are as long as they should be
         return None
-    asked = attention_factor(setting.scaling)
-    near = 4 * allowance.rounding_error(allowance.careful(dtype), setting)
+    asked, near = attention_factor(setting.scaling), 4 * allowance.rounding_error(rule, setting)
     for seen in other_factors(setting.scaling):
         if abs(times * asked - seen) <= near * seen:
             return Diagnosis("attention-factor", {"seen": seen, "asked": asked})

@@ -171,7 +171,13 @@ class SameFrequencies(Rotator):
 
 
 class Held(TypedDict, total=False):
-    """To what calls are held, and what is looked for where they are wrong; see `judged`."""
+    """To what calls are held, and what is looked for where they are wrong.
+
+    afresh: makes an instance without a past. rule: the recipe whose errors are allowed, by default
+    `allowance.careful`. searches: those of other calls of the same code. explain: whether what explains a
+    wrong one is looked for (so by default). each_call: whether each call is held to the frequencies for its
+    own length, its largest position + 1, and not to those of the setting.
+    """
 
     afresh: Callable[[], Rotator] | None
     rule: Resolved | None
@@ -195,7 +201,7 @@ def check(
 
     warm: the instance is called at the positions before the shift first, so that what it keeps of a call
     shows. batch_step: added to the positions from one batch element to the next, where code takes a row for
-    each. held: see `judged`.
+    each.
     """
 
     def blocks() -> Iterator[CalledBlock]:
@@ -215,25 +221,16 @@ def judged(
     rotator: Rotator,
     setting: RopeSetting,
     dtype: Format,
-    *,
-    afresh: Callable[[], Rotator] | None = None,
-    rule: Resolved | None = None,
-    searches: Searches | None = None,
-    explain: bool = True,
-    each_call: bool = False,
+    **held: Unpack[Held],
 ) -> Places:
-    """Return where the worst rotated pair stands of calls that were made.
-
-    afresh: makes an instance without a past. rule: the recipe whose errors are allowed, by default
-    `allowance.careful`. searches: those of other calls of the same code. explain: whether what explains a
-    wrong one is looked for. each_call: whether each call is held to the frequencies for its own length, its
-    largest position + 1, and not to those of the setting.
-    """
+    """Return where the worst rotated pair stands of calls that were made."""
+    afresh, searches, each_call = held.get("afresh"), held.get("searches"), held.get("each_call", False)
 
     def held_to(block: CalledBlock) -> RopeSetting:
         return setting.for_positions(int(block.at.max()) + 1) if each_call else setting
 
-    seen, rule = {"q": _SideExcess(), "k": _SideExcess()}, rule or allowance.careful(dtype)
+    seen = {"q": _SideExcess(), "k": _SideExcess()}
+    rule = held.get("rule") or allowance.careful(dtype)
     for block in blocks:
         over, own = None, held_to(block)
         for side_excess, x, y in zip(seen.values(), block.given, block.rotated, strict=True):
@@ -243,39 +240,26 @@ def judged(
     worst = max(seen, key=lambda name: seen[name].excess)
     sides = {name: side for name, part in seen.items() if (side := part.side()) is not None}
     found = None
-    if sides and explain:
+    if sides and held.get("explain", True):
         block = sides[worst].block
-        rows, own = block.rows(), held_to(block)
+        rows, of_worst = block.rows(), held_to(block)
         found = unstable(rotator, block, afresh, searches)
         if found is None and afresh:
-            found = state(afresh(), block, lambda x, y: excess(x, y, rows, own, dtype, rule))
-        found = found or _explained(sides, held_to, dtype, rotator, searches, each_call)
+            found = state(afresh(), block, lambda x, y: excess(x, y, rows, of_worst, dtype, rule))
+        alike: dict[RopeSetting, dict[str, MisplacedSide]] = {}  # held to the same frequencies
+        for name, side in sides.items() if found is None else ():
+            alike.setdefault(held_to(side.block), {})[name] = side
+        told: dict[str, Diagnosis] = {}
+        for own, some in alike.items():
+            probed = SameFrequencies(rotator, own) if each_call else rotator
+            found = rotation.explained(some, own, dtype, probed, searches)
+            told |= {name: rotation.of_side(found, name) for name in some}
+        if len(alike) > 1:
+            found = rotation.joined(told)
     first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
     batch, head, position, pair = seen[worst].place
     allowed = allowance.allowed_at(rule, seen[worst].setting or setting, position, pair)
     return Places(seen[worst].excess, worst, batch, head, position, pair, found, first, allowed, tuple(sides))
-
-
-def _explained(
-    sides: dict[str, MisplacedSide],
-    held_to: Callable[[CalledBlock], RopeSetting],
-    dtype: Format,
-    rotator: Rotator,
-    searches: Searches | None,
-    each_call: bool,
-) -> Diagnosis:
-    """Return what explains the sides, together where their calls are held to the same frequencies."""
-    together: dict[RopeSetting, dict[str, MisplacedSide]] = {}
-    for name, side in sides.items():
-        together.setdefault(held_to(side.block), {})[name] = side
-    found: dict[str, Diagnosis] = {}
-    for own, alike in together.items():
-        probed = SameFrequencies(rotator, own) if each_call else rotator
-        one = rotation.explained(alike, own, dtype, probed, searches)
-        if len(together) == 1:
-            return one
-        found |= {name: rotation.of_side(one, name) for name in alike}
-    return rotation.joined(found)
 
 
 def with_rows(check_at: Callable[[int], Places], by_batch: bool, offset: int) -> Places:

@@ -17,9 +17,7 @@ from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, Finding, faulty
 from ropeaudit.conformance.vector_case import MANIFEST
 from ropeaudit.errors import BadInput, ForeignError, RopeAuditError, UnknownName, UsageError, did, unusable
 from ropeaudit.features.check import code_target, waivers
-from ropeaudit.features.check.checked import NONE, Kind, interrupted
-from ropeaudit.features.check.checked import Checked as Checked
-from ropeaudit.features.check.checked import CheckOptions as CheckOptions
+from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Kind, interrupted
 from ropeaudit.rope import presets
 from ropeaudit.runtime import doing
 from ropeaudit.subjects import factories

@@ -24,7 +24,6 @@ Progress: TypeAlias = Callable[[float], None]
 Note: TypeAlias = Callable[[Sequence[str]], None]
 NONE = "none"  # a dtype or a layer type where a check has none
 _MOST = 3  # names that a sentence lists
-_CONFIG = "config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ def place(one: Checked) -> tuple[str, int]:
         return _of_code(one.target)
     path = Path(one.target)
     if path.is_dir():
-        path /= MANIFEST if one.kind == "case" else _CONFIG
+        path /= MANIFEST if one.kind == "case" else "config.json"
     return (shown_path(path), 0) if path.is_file() else ("", 0)
 
 

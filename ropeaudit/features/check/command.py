@@ -15,7 +15,7 @@ from ropeaudit.console.tickets import ticket_option
 from ropeaudit.errors import UsageError
 
 if TYPE_CHECKING:
-    from ropeaudit.features.check.analysis import Checked
+    from ropeaudit.features.check.checked import Checked
     from ropeaudit.reports import Report
     from ropeaudit.reports.tickets.ticket import Ticket
 
@@ -106,7 +106,7 @@ def check(
     from ropeaudit.console import delivery, output_files, settings, tickets
     from ropeaudit.features.check import analysis, waivers
     from ropeaudit.features.check import report as tables
-    from ropeaudit.features.check.checked import not_begun
+    from ropeaudit.features.check.checked import CheckOptions, not_begun
     from ropeaudit.reports.forms.sarif import annotation
     from ropeaudit.reports.numbers import counted
 
@@ -115,7 +115,7 @@ def check(
     if len(cases) != 1:
         raise UsageError("check takes one RoPE setting at a time; give a single value of each option")
     formats = tuple(dict.fromkeys(map(parse, dtype)))
-    asked = analysis.CheckOptions(dtypes=formats, environments=under or DEFAULT, **requested)
+    asked = CheckOptions(dtypes=formats, environments=under or DEFAULT, **requested)
     accepted = waivers.read(waive) if waive is not None else []
     findings: list[str] = []
     checked: list[Checked] = []

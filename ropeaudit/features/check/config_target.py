@@ -118,25 +118,20 @@ def _keys(target: _Target, model: ModelRope) -> Finding:
         return judged("config keys", False, f"it contradicts itself: {listed}; keep one value")
     said = [f"not used, for it changes no frequency, scale or length: {listed}"] * bool(unused)
     said += dict.fromkeys(filter(None, (_doubtful(one.scaling) for one in model.layers.values())))
-    said += filter(None, [_idle(target.config, target.case.base, model), _lengths(target, model)])
+    if idle := idle_scalings(target.config, target.case.base):
+        several = len(model.layers) > 1
+        names = [f"{short_name(str(one))}{f' of {layer}' * several}" for layer, one in idle.items()]
+        by_length = any(one.depends_on_length for one in idle.values())
+        within = f"; compared up to the {model.maximum:,} positions served" * by_length
+        said.append(
+            f"the scaling changes nothing ({', '.join(names)}): frequencies, attention factor, softmax scale "
+            f"and positions served are those without it{within}"
+        )
+    said += filter(None, [_lengths(target, model)])
     said += [f"not judged: {key} ({why})" for key, why in model.unjudged.items()]
     if said:
         return noted("config keys", "; ".join(said))
     return judged("config keys", True, "every key about RoPE is used")
-
-
-def _idle(config: Mapping[str, Any], base: float | None, model: ModelRope) -> str:
-    """Return which layer types have a scaling that changes nothing."""
-    idle, several = idle_scalings(config, base), len(model.layers) > 1
-    if not idle:
-        return ""
-    names = [f"{short_name(str(one))}{f' of {layer}' * several}" for layer, one in idle.items()]
-    by_length = any(one.depends_on_length for one in idle.values())
-    within = f"; compared up to the {model.maximum:,} positions served" * by_length
-    return (
-        f"the scaling changes nothing ({', '.join(names)}): frequencies, attention factor, softmax scale and "
-        f"positions served are those without it{within}"
-    )
 
 
 def _doubtful(scaling: Scaling) -> str:
