@@ -5,28 +5,25 @@ diagonal: q = k = psi; the score Σ |psi_i|² cos(t theta_i) is largest at dista
 previous: k_i is psi_i rotated by theta_i, one token; the score is largest at distance 1.
 psi lives on the fastest frequencies, for these distinguish neighbours, with the same size on each.
 Source: Round and Round We Go!, arXiv 2410.06205, which finds such heads in a trained model.
-Letters: b batch, h heads, g key-value heads, s positions, d head_dim, f fast pairs, t distances in tokens.
+Letters: h heads, g key-value heads, s positions, d head_dim, f fast pairs, t distances in tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
+from ropeaudit.errors import BadShape, UnknownName, UsageError
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import digests
-from ropeaudit.tensor_files import tensors as tensorfiles
-from ropeaudit.tensor_files.tensors import Tensors, Unnamed
 
 BEHIND = {"diagonal": 0, "previous": 1}  # kind of head -> distance of the token that it looks at
 SYNTHETIC = ("gaussian", "ones", "arange", *BEHIND)
@@ -175,86 +172,12 @@ def on_16_bit_grid(x: Array) -> Array:
 
 
 def from_file(spec: str) -> Inputs:
-    """Return captured q and k. Raises: BadInput, BadShape."""
-    q, k = captured(spec)
+    """Return captured q and k; see `ropeaudit.inputs.captured.read`. Raises: BadInput, BadShape."""
+    from ropeaudit.inputs import captured  # in-function: most q and k come from no file
+
+    q, k = captured.read(spec)
     name = spec if spec.isprintable() else repr(spec)[1:-1]
     return Inputs(q, k, name, None, digests.of_arrays((q, k)))
-
-
-_NAMES = {"q": ("q", "query"), "k": ("k", "key")}
-_REMEDIES = {
-    "is a folder": "give a file with q and k",
-    "no such file": "or give gaussian, ones or arange",
-    "the file is empty": "give one with q and k",
-}
-# Squares of scores, and the low parts of products, stay clear of overflow and of underflow's grid.
-_SMALLEST, _LARGEST = 1e-60, 1e60
-
-
-def captured(spec: str) -> tuple[Array, Array]:
-    """Return q and k, captured from a real model, in float64, exactly as stored.
-
-    .safetensors, .npz, .pt and .pth hold two tensors called q and k (or query and key). Nothing in a file is
-    ever executed: no pickles. spec: a path, or two .npy paths with a comma between them.
-    Shapes: (h, s, d) and (g, s, d); (b, h, s, d) is folded into (b*h, s, d).
-    Raises: BadInput for whatever is wrong with the file or with its tensors.
-    """
-    paths = tensorfiles.paths(spec)
-    for path in paths:
-        if wrong := tensorfiles.wrong(path):
-            raise BadInput(
-                f"--qk {str(path)!r}: {wrong}; {_REMEDIES.get(wrong, 'give a file that can be read')}"
-            )
-    tensors = tensorfiles.guarded(f"--qk {spec!r}", paths[0], lambda: _tensors(paths))
-    q, k = (_heads(spec, which, tensors) for which in _NAMES)
-    if q.shape[1:] != k.shape[1:]:
-        raise BadInput(
-            f"--qk {spec!r}: q has shape {q.shape} and k {k.shape}; they must agree in positions and head_dim"
-        )
-    return q, k
-
-
-def _tensors(paths: list[Path]) -> Tensors:
-    if len(paths) == 2:
-        return {name: tensorfiles.read_npy(p) for name, p in zip("qk", paths, strict=True)}
-    path, known = paths[0], tensorfiles.SUFFIXES
-    if path.suffix.lower() not in known:
-        seen = "one .npy file holds one tensor" if path.suffix == ".npy" else "unknown kind of file"
-        raise BadInput(f"--qk {str(path)!r}: {seen}; give one of {', '.join(known)}, or a pair q.npy,k.npy")
-    try:
-        wanted = {name for names in _NAMES.values() for name in names}
-        return tensorfiles.read(path, wanted)
-    except Unnamed as other:
-        what = "an archive with" if path.suffix.lower() == ".npz" else "a dict of"
-        raise BadInput(f"--qk {str(path)!r}: holds {other.args[0]}; give {what} q and k") from None
-
-
-def _heads(spec: str, name: str, tensors: Tensors) -> Array:
-    """Check one tensor and bring it to (h, s, d) in float64."""
-    called = next((one for one in _NAMES[name] if one in tensors), None)
-    if called is None:
-        seen = f"no tensor called {' or '.join(_NAMES[name])}; it holds {tensorfiles.listed(tensors)}"
-        raise BadInput(f"--qk {spec!r}: {seen}")
-    tensor = tensorfiles.real(f"--qk {spec!r}: {name}", tensors[called])
-    if tensor.ndim not in (3, 4) or 0 in tensor.shape or tensor.shape[-1] % 2:
-        raise BadInput(
-            f"--qk {spec!r}: {name} has shape {tensor.shape}; give (heads, seq, head_dim) or "
-            "(batch, heads, seq, head_dim), none of them 0, head_dim even"
-        )
-    with np.errstate(over="ignore", invalid="ignore"):  # what becomes inf or nan here is refused below
-        values = tensor.astype(np.float64).reshape(-1, *tensor.shape[-2:])
-    if not np.isfinite(values).all():
-        bad = int(values.size - np.isfinite(values).sum())
-        raise BadInput(
-            f"--qk {spec!r}: {name} has {bad} nan or infinite values of {values.size}; give finite ones"
-        )
-    largest = float(np.abs(values).max())
-    if largest > _LARGEST or 0.0 < largest < _SMALLEST:
-        raise BadInput(
-            f"--qk {spec!r}: the largest value of {name} is {largest:.3g}; "
-            f"give one between {_SMALLEST:g} and {_LARGEST:g}"
-        )
-    return values
 
 
 def is_file(spec: str) -> bool:
