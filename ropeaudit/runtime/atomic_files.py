@@ -1,6 +1,7 @@
 """Files that are written beside their place and then put into it, by several runs at once if need be.
 
-While such a file is open it is locked. One that nobody has locked was left by a run that was killed.
+Where the system lets a file be without a name, it gets one as it is put: of a run that is killed before,
+nothing stays. Elsewhere it is locked while it is open; what nobody has locked was left by a killed run.
 """
 
 from __future__ import annotations
@@ -37,11 +38,19 @@ def lock(number: int) -> bool | None:
 
 
 def opened(target: Path) -> IO[bytes]:
-    """Open a new file in the folder of `target`, and clear those that killed runs left. Raises: OSError."""
+    """Open a new file in the folder of `target`, and clear those that killed runs left. Raises: OSError.
+
+    Its name is the one that it gets, where it has none yet.
+    """
     import tempfile  # in-function: it loads compressors, and most runs write no file
 
     prefix = _prefix(target.name)
     _clear(target.parent, prefix)
+    with contextlib.suppress(AttributeError, OSError):  # of Linux, and of most file systems
+        number = paths.out_of_reach(os.open(target.parent, os.O_TMPFILE | os.O_RDWR, 0o600))
+        lock(number)
+        name = str(target.parent / f"{prefix}{os.urandom(4).hex()}{_SUFFIX}")
+        return open(name, "w+b", opener=lambda *_: number)  # noqa: SIM115 it is handed over
     while True:
         number, name = tempfile.mkstemp(_SUFFIX, prefix, target.parent)
         number = paths.out_of_reach(number)
@@ -61,7 +70,15 @@ def fill(file: IO[bytes], content: bytes, target: Path) -> None:
     file.write(content)
     file.flush()
     os.fsync(file.fileno())
-    os.chmod(file.name, _mode(target))
+    os.chmod(file.fileno() if os.chmod in os.supports_fd else file.name, _mode(target))
+
+
+def _named(file: IO[bytes]) -> str:
+    """Return the name of a file of `opened`, which gets it now if it has none. Raises: OSError."""
+    if not os.path.lexists(file.name):
+        number = file.fileno()  # given as a folder too: with one alone the link to the file is followed
+        os.link(f"/proc/self/fd/{number}", file.name, src_dir_fd=number)
+    return file.name
 
 
 class Kept(OSError):
@@ -78,7 +95,7 @@ def put(file: IO[bytes], target: Path) -> str:
         file.close()
     with file:
         try:
-            os.replace(file.name, target)
+            os.replace(_named(file), target)
             return ""
         except OSError:
             copy = Path(file.name)
@@ -187,7 +204,7 @@ def put_and_keep_open(file: IO[bytes], target: Path) -> int | None:
     try:
         fcntl.fcntl(number, fcntl.F_SETFL, fcntl.fcntl(number, fcntl.F_GETFL) | os.O_APPEND)
         with file:
-            os.replace(file.name, target)
+            os.replace(_named(file), target)
     except BaseException:
         os.close(number)
         raise
