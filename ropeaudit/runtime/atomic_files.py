@@ -99,6 +99,9 @@ def put(file: IO[bytes], target: Path) -> str:
             return ""
         except OSError:
             copy = Path(file.name)
+            if not copy.exists():  # a file system without links
+                file.seek(0)
+                copy.write_bytes(file.read())
             try:
                 with open(target, "r+b" if target.exists() else "xb") as there:
                     there.write(copy.read_bytes())
