@@ -52,6 +52,7 @@ class ForeignCode(Code):
         self.narrow: dict[Format, bool] = {}
         self.ready: set[RopeSetting] = set()  # for which an instance was built, and not called
         self._uncalled: dict[str, Session] = {}  # by environment: of what is asked without a call
+        self._logs: dict[tuple[RopeSetting, Format, int], dict[str, StageLog]] = {}
 
     @property
     def version(self) -> str:
@@ -79,7 +80,7 @@ class ForeignCode(Code):
         if environment.kind == "none":
             return self
         other = copy.copy(self)
-        other.environment, other.clean, other.findings = environment, self, []
+        other.environment, other.clean, other.findings, other._logs = environment, self, [], {}
         return other
 
     def session(self) -> Session:
@@ -141,8 +142,10 @@ class ForeignCode(Code):
     def logged(self, setting: RopeSetting, dtype: Format, x: FloatArray, length: int) -> dict[str, StageLog]:
         """Return what torch does in one call of a new instance: see `dispatch_log.logged`."""
         self.fit(setting)
-        logs: dict[str, StageLog] = self.ask(self.session(), "logged", setting, dtype, x, length)
-        return logs
+        key = setting, dtype, length
+        if key not in self._logs:  # what each environment is compared with is looked at once
+            self._logs[key] = self.ask(self.session(), "logged", setting, dtype, x, length)
+        return self._logs[key]
 
 
 class ForeignOwn(ForeignCode):
