@@ -42,7 +42,7 @@ class CallForm(Rotator):
 
     @property
     def has_past(self) -> bool:
-        """Whether it is a function that may have been called before; see `ForeignRotator`."""
+        """Whether it may have been called before; see `ForeignRotator`."""
         return self.rotator.has_past
 
     def calls(self, length: int) -> Iterator[slice]:
@@ -83,7 +83,7 @@ class Agreement:
         return bool(self.raised) or (self.calls > 0 and not self.excess <= 1)
 
     def take(self, whole: WholeCall) -> None:
-        """Call as a plain call was made, and compare; what is raised is noted. Raises: RopeAuditError."""
+        """Make a plain call again in this form and compare. Raises: RopeAuditError."""
         block = whole.block
         try:
             rotated = self.form.rotate_both(*block.given, block.at)
@@ -129,7 +129,7 @@ class Agreement:
         return judged(check, not self.failed, detail, **sizes, **found)
 
     def _over(self, whole: WholeCall, mine: CalledBlock, side: int) -> Array:
-        """Return the error over the allowance of a side, and count the bits. Shapes: -> (b, h, s, p)."""
+        """Return a side's error over its allowance; count bits. Shapes: -> (b, h, s, p)."""
         x, expected, y = mine.given[side], whole.block.rotated[side], mine.rotated[side]
         if y.shape != expected.shape:
             raise WrongShape(f"{self.words}: the shape {y.shape} comes back for {expected.shape}")
@@ -158,7 +158,7 @@ class Agreement:
         return np.select(cases, [np.minimum(apart, over), over], apart)
 
     def _apart(self, x: FloatArray, expected: FloatArray, y: FloatArray, mine: CalledBlock) -> Array:
-        """Return the distance of the two over twice the allowance. Shapes: -> (b, h, s, p)."""
+        """Return the distance over twice the allowance. Shapes: -> (b, h, s, p)."""
         parts = [
             exact_rotation.rotated(x[:, :, part], mine.at[part], self.code.setting_at(mine.at[part]))
             for part in _calls(self.code, self.form, mine.length)
@@ -172,7 +172,7 @@ class Agreement:
     def _named(
         self, over: dict[str, Array], mine: CalledBlock, whole: WholeCall, worst: int
     ) -> Diagnosis | None:
-        """Return what explains that the form is not what it should be. worst: the row furthest off."""
+        """Return what explains a wrong form. worst: the row furthest off."""
         code = self.code
         exact = zip(mine.given, mine.rotated, strict=True)
         if all((_excess(code, self.form, x, y, mine) <= 1).all() for x, y in exact):
@@ -204,7 +204,7 @@ class Agreement:
         return rotation.explained(sides, setting, code.dtype, probed, code.seen.searches)
 
     def _state(self, afresh: Callable[[], Rotator], block: CalledBlock) -> Diagnosis | None:
-        """Return that it is state, where the same call of an instance without a past is right."""
+        """Return a diagnosis of state, where a fresh instance is right."""
         rotator = afresh()
         return verification.state(rotator, block, lambda x, y: _excess(self.code, rotator, x, y, block))
 
@@ -214,14 +214,14 @@ def _over(form: CallForm, code: CodeUnderTest) -> Rotator:
 
 
 def _calls(code: CodeUnderTest, form: Rotator, length: int) -> list[slice]:
-    """Return the rows that are held to the same frequencies: of each call where those follow its length."""
+    """Return the rows that share frequencies: those of a call, or all."""
     if code.each_call and isinstance(form, CallForm):
         return list(form.calls(length))
     return [slice(0, length)]
 
 
 def _excess(code: CodeUnderTest, form: Rotator, x: FloatArray, y: FloatArray, block: CalledBlock) -> Array:
-    """Return the error of each pair over what is allowed in its call. Shapes: -> (b, h, s, p)."""
+    """Return each pair's error over what its call allows. Shapes: -> (b, h, s, p)."""
     parts = [
         excess(code, x[:, :, part], y[:, :, part], _some(block, part))
         for part in _calls(code, form, block.length)
@@ -236,7 +236,7 @@ def _some(block: CalledBlock, rows: slice) -> CalledBlock:
 
 
 def worst(agreements: list[Agreement]) -> Agreement:
-    """Return the first that failed, or the one with the largest error, with the bits of all counted."""
+    """Return the first that failed, or the worst, with the bits of all counted."""
     failed = [agreement for agreement in agreements if agreement.failed]
     chosen = failed[0] if failed else max(agreements, key=lambda agreement: agreement.excess)
     differing = sum(agreement.differing for agreement in agreements)
@@ -251,7 +251,7 @@ DEAR = 8e-3  # seconds of CPU of a call of one token, above which there are fewe
 
 @dataclass(frozen=True, slots=True)
 class WholeCall:
-    """A call of q and k with all positions at once. over: error over allowance, (b, h, s, p) of each."""
+    """A call with all positions at once. over: error over allowance of each, (b, h, s, p)."""
 
     block: CalledBlock
     over: tuple[Array, Array]
@@ -289,13 +289,13 @@ def beginning(whole: WholeCall, length: int) -> WholeCall:
 
 
 def excess(code: CodeUnderTest, x: FloatArray, y: FloatArray, block: CalledBlock) -> Array:
-    """Return the error of each pair over what is allowed. Shapes: (b, h, s, d) twice -> (b, h, s, p)."""
+    """Return the error over what is allowed. Shapes: (b, h, s, d) twice -> (b, h, s, p)."""
     setting = code.setting_at(block.at)
     return verification.excess(x, y, block.rows(), setting, code.dtype, code.rule)
 
 
 def given_vectors(code: CodeUnderTest, length: int) -> tuple[FloatArray, FloatArray]:
-    """Return q and k, with as many batch elements and heads as one call takes. Shapes: -> (b, h, s, d)."""
+    """Return q and k, of the sizes that one call takes. Shapes: -> (b, h, s, d)."""
     batch, heads = sizes(code, length)
     shape = (batch, heads, length, code.setting.head_dim)
     q, k = (
@@ -306,7 +306,7 @@ def given_vectors(code: CodeUnderTest, length: int) -> tuple[FloatArray, FloatAr
 
 
 def sizes(code: CodeUnderTest, length: int) -> tuple[int, int]:
-    """Return the number of batch elements and of heads of a call: one where the code has no such axis."""
+    """Return the batch size and number of heads; one for an axis the code lacks."""
     order = code.order
     return BATCH if "b" in order else 1, HEADS if "h" in order and length <= 64 else 1
 
@@ -323,7 +323,7 @@ def some_offsets(code: CodeUnderTest, length: int, count: int) -> list[int]:
 
 
 def cost(code: CodeUnderTest) -> float:
-    """Return the seconds of CPU of q and k of one token, the least of five; 0 where it raises."""
+    """Return the seconds of CPU that one token takes; 0 where it raises."""
     if code.seen.cost is None:
         code.seen.cost, at = 0.0, np.array([code.up_to - 1], dtype=np.int64)
         with contextlib.suppress(ForeignError):  # the checks will see it
@@ -332,5 +332,5 @@ def cost(code: CodeUnderTest) -> float:
 
 
 def seconds_of_a_call(rotator: Rotator, given: Both, at: np.ndarray) -> float:
-    """Return the seconds of CPU of a call, the least of five. Raises: whatever the code raises."""
+    """Return the least seconds of CPU of five calls. Raises: what the code raises."""
     return rotator.seconds(*given, at, 5)

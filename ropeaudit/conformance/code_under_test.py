@@ -100,7 +100,7 @@ class CodeUnderTest:
         return self.setting.for_positions(int(at.max()) + 1) if self.each_call else self.setting
 
     def rotator(self) -> Rotator:
-        """Return a new instance, which was not called before and has no past, where that can be."""
+        """Return a new instance, without a past where that can be."""
         return self.called.rotator()
 
     def vectors(self, heads: int, length: int) -> tuple[FloatArray, FloatArray]:
@@ -144,7 +144,7 @@ class CodeUnderTest:
         )
 
     def judged(self, rotator: Rotator, blocks: Iterable[CalledBlock], **other: Unpack[Held]) -> Places:
-        """Return where the worst rotated pair of calls stands that were made: see `verification.judged`."""
+        """Return where the worst pair of these calls is: see `verification.judged`."""
         held = self.held() | other
         return verification.judged(blocks, rotator, self.setting, self.dtype, **held)
 

@@ -48,7 +48,7 @@ def check_names(code: CodeUnderTest) -> list[str]:
 
 
 def of_check(name: str) -> list[str]:
-    """Return the environment that a check is about, by the name of `check_name`; none for other checks."""
+    """Return the environment of a check, by its name; none for other checks."""
     known = environments.ENVIRONMENTS.values()
     return [environment.name for environment in known if name == check_name(environment)]
 
@@ -72,13 +72,13 @@ def under(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def rule(code: CodeUnderTest, environment: Environment) -> Resolved:
-    """Return the recipe whose roundings are allowed: where a narrower dtype is natural, in that."""
+    """Return the recipe of allowed roundings, in a narrower dtype if natural."""
     dtype = environment.narrowed(code.dtype)
     return code.claimed.recipe.resolve(dtype) if code.claimed else allowance.careful(dtype)
 
 
 def _finding(name: str, code: CodeUnderTest, environment: Environment, placed: Code) -> Finding:
-    """Return whether what is called in an environment is right; if not, what narrows it and what is left."""
+    """Return whether a call in an environment is right, or what narrows it."""
     length, last = min(_LENGTH, code.up_to), max(0, code.up_to - _LENGTH)
     offsets = sorted({0, last, *(offset for offset in _OFFSETS if offset < last)})
     offsets = [0, last] if cost(code) > DEAR else offsets
@@ -108,7 +108,7 @@ def _finding(name: str, code: CodeUnderTest, environment: Environment, placed: C
 
 
 def _other_dtype(code: CodeUnderTest, environment: Environment, rotator: Rotator) -> tuple[str, bool]:
-    """Return in a clause what dtype comes back other than clean, and whether it is the environment's own."""
+    """Return a clause on unusual dtypes, and whether the environment makes them."""
     clean = answer_of(code)
     if clean is None or not isinstance(rotator, ForeignRotator):
         return "", True
@@ -137,7 +137,7 @@ def why_not_compiled(code: CodeUnderTest) -> str:
 
 
 def compiled(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether compiled code gives what eager code gives: with inductor, or what else works here."""
+    """Yield whether compiled code gives what eager code gives."""
     own, reason = code.own, why_not_compiled(code)
     if own is None or reason:
         yield not_applicable("compiled", reason)
@@ -164,7 +164,7 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def backends() -> Iterator[str]:
-    """Yield the backends that may work here, the usual one first; inductor wants a C++ compiler."""
+    """Yield the backends that may work; inductor needs a C++ compiler."""
     has_compiler = environments.has_compiler()
     yield from (name for name in _BACKENDS if has_compiler or name != "inductor")
 
@@ -173,7 +173,7 @@ _ONE_CALL, _FIRST = 64, 1  # tokens of a call, its first position: position 0 sh
 
 
 def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether all that is given is afterwards what it was; q and k may be what is returned."""
+    """Yield whether inputs stay the same; q and k may be the result."""
     answer = answer_of(code)
     if answer is None:
         yield not_applicable("inputs", "an adapter calls it, with arrays of its own")
@@ -193,7 +193,7 @@ def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def keys(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield that k is not seen, where code takes it and returns q alone; nothing elsewhere."""
+    """Yield that k is not seen, if code takes it but returns q alone."""
     answer = answer_of(code)
     if answer is not None and answer.keys is None and code.takes_keys():
         yield noted("keys", "it takes k and returns q alone: what it does to k was not seen")

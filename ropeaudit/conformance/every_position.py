@@ -61,7 +61,7 @@ def table_end(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _raised(code: CodeUnderTest, position: int) -> str:
-    """Return what a call of one token raises, of a new instance; empty where it raises nothing."""
+    """Return what a new instance raises for one token; empty for nothing."""
     q, k = given_vectors(code, 1)
     try:
         code.rotator().rotate_both(q, k, np.array([position], dtype=np.int64))
@@ -71,7 +71,7 @@ def _raised(code: CodeUnderTest, position: int) -> str:
 
 
 def places(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether every position up to the last is rotated by itself: one instance, block after block."""
+    """Yield whether one instance rotates every position right, block after block."""
     rotator = code.rotator()
     calls = [(start, 1) for start in range(0, code.up_to, BLOCK)] + [(0, HEADS)]
     # of one batch element: other checks see more
@@ -106,7 +106,7 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def short_calls(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether heads, batch elements and short calls are rotated alike where positions break."""
+    """Yield whether short calls are right where positions break, with heads and batches."""
     offsets = straddling(code.up_to, _SHORT)
     where = f"{HEADS} heads, 2 batch elements, {_SHORT} tokens at {len(offsets)} offsets up to {offsets[-1]}"
     yield _at_offsets("short calls", code, offsets, 0, where)
@@ -211,7 +211,7 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _places(code: CodeUnderTest) -> Places:
-    """Return the worst pair of a few calls. Raises: whatever the code raises; UsageError where none fits."""
+    """Return the worst pair of a few calls. Raises: what the code raises, or UsageError."""
     rotator, blocks = code.rotator(), list[CalledBlock]()
     for length in _LENGTHS:
         q, k = given_vectors(code, min(length, code.up_to))
@@ -287,7 +287,7 @@ def switch(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _misplaced(code: CodeUnderTest, block: CalledBlock, border: int) -> Diagnosis | None:
-    """Return that a call near the border has the divisors of the other side; None where it has not."""
+    """Return that a call has the divisors of the border's other side, or None."""
     own = code.setting_at(block.at)
     other = next(
         one for one in map(code.setting.for_positions, (border, border + 1)) if one.length != own.length
@@ -300,7 +300,7 @@ def _misplaced(code: CodeUnderTest, block: CalledBlock, border: int) -> Diagnosi
 
 
 def _cached(code: CodeUnderTest, border: int) -> Finding:
-    """Return by how much keys that were cached before the border differ from those of a call across it."""
+    """Return how far keys cached before the border differ from those after."""
     first, ends = max(0, border - _TOKENS), (border, min(border + _TOKENS, code.up_to))
     given, short, long = _rotated(code, first, ends)
     pairs = [np.abs(exact_rotation.complex_pairs(one, code.setting)) for one in (long - short, given)]
@@ -318,7 +318,7 @@ def _cached(code: CodeUnderTest, border: int) -> Finding:
 def _rotated(
     code: CodeUnderTest, first: int, ends: tuple[int, int]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return k of a run up to the first end, and as new instances called up to each rotate it, in float64."""
+    """Return k up to the first end, given and as calls to each end rotate it."""
     q, k = given_vectors(code, ends[-1] - first)
     shared, results = ends[0] - first, list[FloatArray]()
     for rotator, end in zip([code.rotator(), code.rotator()], ends, strict=True):

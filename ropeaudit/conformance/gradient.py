@@ -39,7 +39,7 @@ _REMEDY = "compute what is returned from what is given, in torch and with gradie
 
 
 def gradient(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether the gradient is rotated back by the position, at offsets that break positions."""
+    """Yield whether the gradient is rotated back, at offsets that break positions."""
     own = code.own
     no_tensors = not_applicable("gradient", "it takes and returns no torch tensors")
     if code.dtype.storage_bits < _FEWEST_BITS:
@@ -56,7 +56,7 @@ def gradient(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
-    """Return whether gradients of q and k are rotated back, at each offset up to the first that is wrong."""
+    """Return whether gradients are rotated back, up to the first wrong offset."""
     length = min(_SHORT, code.up_to)
     offsets = straddling(code.up_to, length)
     q, k = code.vectors(HEADS, length)
@@ -121,7 +121,7 @@ def _cause(
 def _transposed(
     code: CodeUnderTest, backward: Rotator, upstream: tuple[FloatArray, FloatArray], at: Positions
 ) -> bool:
-    """Return whether a gradient is that of what is wrongly returned: whether <A u, g> is <u, Aᵀ g>."""
+    """Return whether the gradient fits the wrong result: <A u, g> = <u, Aᵀ g>."""
     forward, random = code.rotator(), np.random.default_rng([code.seed, 3])
     first, second = (mirrored(g, code.setting) for g in upstream)
     given_back = backward.rotate_both(first, second, at)
@@ -161,7 +161,7 @@ class GradientRotator(CallForm):
     rotator: ForeignRotator
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
-        """Return the gradients of q and k, with respect to upstream ones. Shapes: as `Rotator` says."""
+        """Return the gradients for upstream ones. Shapes: as `Rotator` says."""
         setting, called = self.rotator.setting, self.rotator
         left, right = mirrored(q, setting), mirrored(k, setting)
         if called.fit.permuted:  # it returns half-split pairs for interleaved ones: so come the upstream ones

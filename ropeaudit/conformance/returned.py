@@ -137,7 +137,7 @@ def measure(case: VectorCase, returned: Returned, name: str, claimed: Resolved |
 
 
 def _rotation(measured: Measured, returned: Returned) -> Finding:
-    """Return whether each pair of q and k stands where its position says, at every offset."""
+    """Return whether each pair of q and k is in its place at every offset."""
     code, placed = measured.code, measured.places
     spec, gradient = code.spec, code.spec.want == "gradient"
     sizes = {offset: math.inf if math.isnan(at.excess) else at.excess for offset, at in placed.items()}
@@ -156,7 +156,7 @@ def _rotation(measured: Measured, returned: Returned) -> Finding:
 
 
 def _of_pair(name: str, detail: str, worst: Places, place: str, spec: CaseSpec, up_to: int) -> Finding:
-    """Return whether the worst pair is in place, with what to change. up_to: number of positions."""
+    """Return whether the worst pair is in place. up_to: number of positions."""
     found, where = worst.diagnosis, f"{place}: {worst.words}"
     remedy, option = wording.remedy(found, spec.dtype, up_to), wording.option(found)
     return of_worst_pair(name, detail, worst, where=where, remedy=remedy, option=option)
@@ -190,7 +190,7 @@ def _served(measured: Measured, returned: Returned, known: Diagnosis | None) -> 
 
 
 def _as_known(found: Diagnosis, known: Diagnosis) -> Diagnosis:
-    """Return what explains other calls, if it is among those that explain this one equally well."""
+    """Return the diagnosis of other calls, if it explains this one as well."""
     for one in (found, *found.alternatives):
         if (one.code, one.values) == (known.code, known.values):
             return replace(one, where=found.where, alternatives=())
@@ -198,7 +198,7 @@ def _as_known(found: Diagnosis, known: Diagnosis) -> Diagnosis:
 
 
 def _drift_findings(measured: Measured, claimed: Resolved | None) -> list[Finding]:
-    """Return the checks of drift: of scores formed in float64 from q and k of the first batch element."""
+    """Return the drift checks of float64 scores of the first batch element."""
     code, records = measured.code, measured.rows
     spec, setting, dtype = code.spec, code.spec.setting, code.spec.dtype
     last = spec.offsets[-1]
@@ -219,7 +219,7 @@ def _drift_findings(measured: Measured, claimed: Resolved | None) -> list[Findin
 
 
 def consistent_diagnosis(placed: Mapping[int, Places], spec: CaseSpec) -> Diagnosis | None:
-    """Return what explains all offsets that are out of place; else the one that leaves fewest faults."""
+    """Return what explains all wrong offsets, else what leaves fewest faults."""
     off = [offset for offset, places in placed.items() if not places.excess <= 1]
     found = {offset: _consistent(placed[offset].diagnosis, spec, off) for offset in off}
     named = {offset: diagnosis for offset, diagnosis in found.items() if diagnosis and diagnosis.explains}
@@ -247,7 +247,7 @@ def consistent_diagnosis(placed: Mapping[int, Places], spec: CaseSpec) -> Diagno
 
 
 def _consistent(found: Diagnosis | None, spec: CaseSpec, off: list[int]) -> Diagnosis | None:
-    """Return the faults that fit all offsets, of those that explain one; all where none does."""
+    """Return the faults that fit all offsets; if none does, all of them."""
     if found is None or found.also:
         return found
     by_diagnosis = {
@@ -263,7 +263,7 @@ def _consistent(found: Diagnosis | None, spec: CaseSpec, off: list[int]) -> Diag
 
 
 def _fits(fault: Fault, spec: CaseSpec, off: list[int]) -> bool:
-    """Return whether a fault changes positions, or frequencies, at just the offsets that are wrong."""
+    """Return whether a fault changes just the offsets that are wrong."""
     if fault.turn or fault.setting(spec.setting) != spec.setting:
         return len(off) == len(spec.offsets)
     for offset in spec.offsets:

@@ -90,7 +90,7 @@ class ReturnedCode(Code, Rotator):
         return np.stack(results)
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Sides:
-        """Return what was written back for q and k of all batch elements. Raises: NotAsked."""
+        """Return the q and k that were written back. Raises: NotAsked."""
         if at.ndim != 1 or not all(map(np.array_equal, (q, k), self.given)):
             raise NotAsked("vectors that the case does not give")
         return self._call(int(at[0]), 0, at)
@@ -102,7 +102,7 @@ class ReturnedCode(Code, Rotator):
 
 
 class ReturnedCall(Rotator):
-    """What was written back for a call with sizes of its own; it was made once, and is looked up."""
+    """What was written back for a call with its own sizes, to look up."""
 
     def __init__(self, code: ReturnedCode, call: CaseCall) -> None:
         """Take the call of a case."""
@@ -110,7 +110,7 @@ class ReturnedCall(Rotator):
         self.call, self.given, self.rotated = call, (call.part(q, False), call.part(k, True)), code.rotated
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Sides:
-        """Return what was written back for the q, k and positions that were given. Raises: NotAsked."""
+        """Return what was written back for q, k and positions. Raises: NotAsked."""
         asked = np.array_equal(np.broadcast_to(at, (len(q), q.shape[2])), self.call.positions())
         if not asked or not all(map(np.array_equal, (q, k), self.given)):
             raise NotAsked(f"vectors or positions that are not those of {self.call.key}")
@@ -127,10 +127,10 @@ class ReturnedSubject(Called):
         return "" if offset in self.code.rotated else "the case does not ask for it"
 
     def together(self, q: FloatArray, k: FloatArray, wanted: Positions | None = None) -> None:
-        """Look each head up by itself: nothing is called, and batch elements were written back together."""
+        """Do nothing: results are looked up and nothing is called."""
 
     def distinct_positions(self, positions: Positions) -> int:
-        """Return how many positions there are: how many stay different is not seen of random vectors."""
+        """Return the count of positions; random vectors do not show equal ones."""
         return int(positions.size)
 
 
@@ -152,7 +152,7 @@ Arrays: TypeAlias = dict[Key, dict[str, FloatArray]]  # call -> name -> numbers,
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What was written back, of each call. named: whether it names the case that it is of."""
+    """What was written back, by call. named: whether it names its case."""
 
     arrays: Arrays
     named: bool
@@ -237,7 +237,7 @@ def _form(entry: Entry) -> str:
 
 
 def _tensors(case: VectorCase, path: Path, seen: str) -> tuple[Arrays, bool]:
-    """Return what a .safetensors file holds: a tensor for each raw file, named like it without .bin."""
+    """Return the tensors of a .safetensors file, named like raw files without .bin."""
     wanted = {entry["file"].removesuffix(".bin"): (key, name, entry) for key, name, entry in _entries(case)}
     if wrong := tensorfiles.wrong(path):
         raise BadInput(f"{seen}: {path.name}: {wrong}; write it again")

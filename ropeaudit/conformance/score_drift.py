@@ -101,7 +101,7 @@ def size(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """The recipes whose largest bound and prediction count, and what they are, in words."""
+    """The recipes whose largest bound and prediction count, also in words."""
 
     recipes: tuple[Resolved, ...]
     text: str
@@ -109,7 +109,7 @@ class Yardstick:
     def limits(
         self, setting: RopeSetting, inputs: Inputs, offsets: Sequence[int], mask: str = MASK
     ) -> list[Bound]:
-        """Return the bound and the prediction at each offset; scores are formed in float64."""
+        """Return bound and prediction by offset, for scores in float64."""
         subjects = [Emulated(recipe, setting) for recipe in self.recipes]
         cells = [(subject, offset) for offset in offsets for subject in subjects]
         of_cells, count = bounds.bounds(cells, inputs, mask), len(subjects)
@@ -132,7 +132,7 @@ def yardstick(
     most = allowance.allowed(rule, setting, at) * (1 + 2.0**-40)
 
     def right(recipe: Resolved) -> bool:
-        """Return whether a recipe allows no pair a larger error than right code does, at any position."""
+        """Return whether a recipe allows no larger error than right code does."""
         return bool((allowance.allowed(recipe, setting, at) <= most).all())
 
     if resembled is not None and right(resembled.resolved):
@@ -144,7 +144,7 @@ def yardstick(
 
 
 def drift(check: str, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves: Diagnosis | None) -> Finding:
-    """Return whether drift is within the bound and the prediction of the yardstick, at all offsets."""
+    """Return whether drift is within the yardstick's limits at all offsets."""
     worst = max(seen, key=lambda one: (one.fails, judging.ratio(one.rms, one.allowed)))
     where = f"{worst.tokens} at offset {worst.offset}"
     yardstick_words = f"allowed: {RMS_FACTOR:g} times the predicted RMS of {wanted.text}, and its bound"
@@ -220,7 +220,7 @@ def tolerance(
     dtype: Format,
     behaves: Diagnosis | None = None,
 ) -> Finding:
-    """Return whether drift is good enough: 1 % of the scores' RMS, at every length and offset measured."""
+    """Return whether drift stays below 1 % of the scores' RMS everywhere."""
     share = f"{judging.TOLERANCE:.0%}"
     if claimed is not None:
         return not_applicable("tolerance", f"recipe {claimed.recipe.name} says what is allowed")
@@ -248,7 +248,7 @@ _ROWS = 256  # of a long sequence that are compared, each with each
 
 
 def scores(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether scores drift as far as they may: short and long sequences, growth, tolerance."""
+    """Yield the checks of drift: short and long runs, growth, tolerance."""
     length = min(_SHORT, code.up_to)
     if HEADS * length**2 < judging.FEWEST:
         why = f"{code.up_to} positions make fewer than {judging.FEWEST} scores"
@@ -280,7 +280,7 @@ def scores(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 class ScoreRun:
-    """q and k of a sequence, and one instance of the code, which one call gives all of it."""
+    """The q and k of a sequence, and one instance that is called with all of it."""
 
     def __init__(self, code: CodeUnderTest, heads: int, length: int) -> None:
         self.code, self.length, self.last = code, length, code.up_to - length
@@ -321,11 +321,11 @@ class ScoreRun:
         return self.code.setting_at(np.array([offset + self.length - 1]))
 
     def at_the_end(self) -> tuple[CalledBlock, RopeSetting, Format]:
-        """Return the call of the last positions, where recipes differ most, and what it is held to."""
+        """Return the call of the last positions, with its setting and dtype."""
         return self._block(self.last), self._held_to(self.last), self.code.dtype
 
     def cause(self, drifts: Sequence[MeasuredDrift]) -> Diagnosis | None:
-        """Return what explains drift that is more than allowed, at the last such offset."""
+        """Return what explains too much drift at the last such offset."""
         failing = [drift for drift in drifts if drift.fails]
         if not failing:
             return None
@@ -345,7 +345,7 @@ class ScoreRun:
         block, setting = self._block(offset), self._held_to(offset)
 
         def holds(fmt: Format) -> bool:
-            """Return whether scores drift by no more than those of right code in a format."""
+            """Return whether drift is within the limits of right code in a format."""
             wanted = yardstick(None, None, setting, fmt, code.up_to)
             [limit] = wanted.limits(setting, self.inputs, [offset])
             return not replace(last, limit=limit).fails
@@ -354,7 +354,7 @@ class ScoreRun:
         return allowance.narrower_format(setting, code.dtype, *call, holds) or found
 
     def careful(self, first: MeasuredDrift) -> float:
-        """Return the RMS drift that careful code in the dtype has near offset 0, as `excess` counts it."""
+        """Return the RMS drift of careful code at offset 0, as `excess` counts it."""
         subject = Emulated(attainable.careful(self.code.dtype), self._held_to(0))
         predicted = bounds.bound(subject, self.inputs, MASK, 0).rms
         return attainable.attainable_rms(predicted, self.code.dtype, first.reference_rms)

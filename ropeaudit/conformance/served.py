@@ -41,7 +41,7 @@ _FEW = 24  # calls of code that is slow
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a call comes to: right, wrong, around (memory), or raises; what it gave, or does instead."""
+    """The outcome of a call: right, wrong, around (memory) or raises."""
 
     kind: str
     block: CalledBlock | None = None
@@ -51,7 +51,7 @@ class _Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A call that fails, the plainest that was seen to, what it takes in words, and what it came to."""
+    """The plainest call found that fails, what it takes, and its outcome."""
 
     call: ServedCall
     takes: str
@@ -111,7 +111,7 @@ class _Battery:
         return values
 
     def fits(self, call: ServedCall, most: int) -> bool:
-        """Return whether the values of a call go together, and it has so many vectors of q at most."""
+        """Return whether a call's values go together and are small enough."""
         return call.goes and call.size <= most and call.tokens <= self.code.up_to
 
     def calls(self) -> list[ServedCall]:
@@ -426,7 +426,7 @@ def words(axis: str, value: Any) -> str:
 
 
 def at(call: ServedCall, up_to: int, seed: int) -> Positions:
-    """Return the positions of a call, all below `up_to`. Shapes: -> (s,), or (b, s) where rows differ."""
+    """Return positions below `up_to`. Shapes: -> (s,) or (b, s)."""
     random, s, b = np.random.default_rng([seed, call.place]), call.tokens, call.batch
     run, last = np.arange(s, dtype=np.int64), up_to - s
     first = min(int(random.integers(0, up_to)), last)
@@ -498,7 +498,7 @@ def beside(calls: Sequence[ServedCall], values: Mapping[str, Sequence[Any]], fit
 
 
 def _bases(values: Mapping[str, Sequence[Any]], chosen: Mapping[str, Any]) -> Iterator[ServedCall]:
-    """Yield the smallest calls with some values: of one row, then of two, then of more heads."""
+    """Yield the smallest calls with some values, then with two rows or more heads."""
     least = _least(values)
     yield replace(least, **chosen)
     rows: dict[str, Any] = {"batch": 2} if 2 in values.get("batch", ()) else {}

@@ -102,7 +102,7 @@ class Reversed(CallForm):
 
 
 def decode(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether a token at a time is rotated as all at once, of a fresh instance and after a prefill."""
+    """Yield whether single tokens are rotated as all at once, also after a prefill."""
     seconds = cost(code)
     count, longest, later_runs, later = next(sizes for limit, *sizes in _RUNS if seconds < limit)
     length, later = min(longest, code.up_to), min(later, code.up_to)
@@ -136,7 +136,7 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _in_pieces(code: CodeUnderTest, words: str, lengths: Sequence[int], rotator: Rotator) -> Agreement:
-    """Return what an instance is called by piece after piece; one without a past has one for each."""
+    """Return the comparison of calls in pieces with one whole call."""
     return Agreement(
         *(code, words, Pieces(rotator, lengths)), lambda: Pieces(code.rotator(), lengths, code.rotator)
     )
@@ -154,7 +154,7 @@ def pieces(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def alone(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether a batch element is rotated alike alone and in a batch, whatever its place is."""
+    """Yield whether a batch element is rotated alike alone and in any place."""
     length = min(_ROW_LENGTH, code.up_to)
     if max(sizes(code, length)) == 1:
         yield not_applicable("alone", "it takes one row at a time, without heads")
@@ -183,7 +183,7 @@ _WAYS: dict[Strides, tuple[str, str]] = {
 
 
 def strided(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether views are rotated as what lies in one piece: transposed, sliced, expanded."""
+    """Yield whether transposed, sliced and expanded views are rotated right."""
     own = code.own
     if own is None:
         yield not_applicable("strides", "an adapter calls it, with arrays of its own")

@@ -68,7 +68,7 @@ _REMEDIES = {  # what leaks -> what to do about it
 
 @dataclass(frozen=True, slots=True)
 class AuditCall:
-    """A call of `batch` rows of `heads` heads at positions first ... first + length - 1."""
+    """A call of `batch` rows at positions first ... first + length - 1."""
 
     dtype: Format
     first: int
@@ -83,7 +83,7 @@ class AuditCall:
 
 @dataclass(frozen=True, slots=True)
 class EarlierCall:
-    """A call that is made before another. kind: how it differs. environment: what it alone is made in."""
+    """A call made before another. kind: how it differs. environment: its own alone."""
 
     kind: str
     call: AuditCall
@@ -110,7 +110,7 @@ def earlier_calls(
     environments: Sequence[Environment] = (),
     axes: str = "bh",
 ) -> list[EarlierCall]:
-    """Return what is called before a call, at positions below `up_to`. axes: those of q that the code has."""
+    """Return calls to make first, below `up_to`. axes: those of the code's q."""
     dtype, first, length = call.dtype, call.first, call.length
     last = max(0, up_to - length)
     elsewhere = first + FURTHER if first + FURTHER <= last else 0 if first else last
@@ -232,7 +232,7 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
 def _after_each(
     code: CodeUnderTest, plain: WholeCall, others: Sequence[Environment], refused: list[str]
 ) -> Iterator[_Compared]:
-    """Yield what a call after each earlier one came to; note in `refused` why one could not be made."""
+    """Yield the results after each earlier call; add why one failed to `refused`."""
     batch, heads, length, _ = plain.block.given[0].shape
     call = AuditCall(code.dtype, int(plain.block.at[0]), length, batch, heads)
     dtypes = [parse(name) for name in _DTYPES]
@@ -251,7 +251,7 @@ def _after_each(
 
 
 def _detail(code: CodeUnderTest, compared: Sequence[_Compared], refused: Sequence[str]) -> str:
-    """Return every earlier call: those that change numbers with how many, then the others by their kinds."""
+    """Return the earlier calls in words; first those that change numbers."""
     new = code.tested.begins_anew  # else it is loaded once
     where = dict.fromkeys(one.call.positions() for one in compared)
     parts = [
@@ -324,7 +324,7 @@ def kept(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def threads(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether two threads that call one instance at the same time each get what is theirs."""
+    """Yield whether two threads that share an instance both get their results."""
     rotator = code.rotator()
     if not isinstance(rotator, ForeignRotator):
         yield not_applicable("threads", _ADAPTER)
@@ -356,7 +356,7 @@ def threads(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _calls(code: CodeUnderTest, number: int) -> Iterator[CalledBlock]:
-    """Yield the calls of a thread: a run at its own positions in each, of three lengths in turn."""
+    """Yield the calls of a thread, each with its own positions, in three lengths."""
     for turn in range(_CALLS):
         length = min((_LENGTH, _SHORT, 1)[turn % 3], code.up_to)
         q, k = given_vectors(code, length)

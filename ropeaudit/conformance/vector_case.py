@@ -179,7 +179,7 @@ def _nested(value: Any) -> str:
 
 
 def flat(content: Mapping[str, Any]) -> bytes:
-    """Return the bytes of manifest.txt: a key and a value a line, no value with a blank in it."""
+    """Return the bytes of manifest.txt, with a key and a value a line."""
     elsewhere = ("inputs", "calls", "safetensors", "offsets", "scaling", "digest")
     plain = [(name, value) for name, value in content.items() if name not in elsewhere]
     plain.append(("scaling", content["scaling"]["kind"]))
@@ -201,14 +201,14 @@ def flat(content: Mapping[str, Any]) -> bytes:
 
 
 def _word(value: Any) -> str:
-    """Return a value as C reads it: numbers in full, true and false as 1 and 0, names without blanks."""
+    """Return a value as C reads it, without blanks; true is 1, false 0."""
     if isinstance(value, bool):
         return str(int(value))
     return repr(value) if isinstance(value, float) else "_".join(str(value).split())
 
 
 def spec_of(content: Mapping[str, Any]) -> CaseSpec:
-    """Return the parameters of a case that a manifest holds. Raises: BadInput, in words without its name."""
+    """Return the parameters in a manifest. Raises: BadInput, without the file's name."""
     try:
         shape = dict(content["scaling"])
         scale = scaling.from_mapping(str(shape.pop("kind")), shape)
@@ -263,7 +263,7 @@ class VectorCase:
     digest: str
 
     def vectors(self) -> dict[str, FloatArray]:
-        """Return name -> numbers of the vectors that the kernel is given at all offsets."""
+        """Return the numbers of the inputs that all offsets share, by name."""
         return {
             name: numbers((self.folder / f"{name}.bin").read_bytes(), self.spec.dtype, shape)
             for name, shape in self.spec.shapes().items()
@@ -275,7 +275,7 @@ class VectorCase:
 
 
 def read(folder: str | Path) -> VectorCase:
-    """Return the case in a folder, or of a manifest, every file of it checked. Raises: BadInput."""
+    """Return the case of a folder or manifest, all checked. Raises: BadInput."""
     path = Path(folder)
     path = path.parent if path.name == MANIFEST else path
     seen = f"case {str(path)!r}"
@@ -324,7 +324,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def is_alone(folder: Path) -> bool:
-    """Return whether a folder holds a case that nobody has changed, and no file beside it."""
+    """Return whether a folder holds just an unchanged case."""
     try:
         known = {str(file["file"]) for file in _entries(read_manifest(folder / MANIFEST))}
     except BadInput:
@@ -355,7 +355,7 @@ def _check(path: Path, seen: str, digest: str, size: int | None) -> None:
 
 
 def content_of(path: Path, seen: str, most: int = -1) -> bytes:
-    """Return what a file holds, or so many bytes of it at most. seen: what it is of. Raises: BadInput."""
+    """Return up to `most` bytes of a file, or all. seen: whose it is. Raises: BadInput."""
     try:
         size = path.stat().st_size
         if path.exists() and not path.is_file():
@@ -384,7 +384,7 @@ _STORED: dict[str, Any] = {
 
 
 def stored(dtype: Format) -> np.dtype[Any]:
-    """Return the dtype in which a file holds numbers of a format. Raises: UsageError for tf32."""
+    """Return the dtype of a format in a file. Raises: UsageError for tf32."""
     if dtype.name not in _STORED:
         raise UsageError(f"no file holds {dtype.name}; give one of {', '.join(_STORED)}")
     kind: np.dtype[Any] = np.dtype(_STORED[dtype.name])
@@ -402,7 +402,7 @@ def to_bytes(x: NDArray[Any]) -> bytes:
 
 
 def numbers(content: bytes, dtype: Format, shape: tuple[int, ...]) -> FloatArray:
-    """Return what bytes hold, in the carrier of the format. Raises: ValueError where the size is another."""
+    """Return the numbers in bytes, in their carrier. Raises: ValueError for a wrong size."""
     kind = stored(dtype)
     if len(content) != math.prod(shape) * kind.itemsize:
         raise ValueError(f"{len(content)} bytes for the shape {shape}")
@@ -410,7 +410,7 @@ def numbers(content: bytes, dtype: Format, shape: tuple[int, ...]) -> FloatArray
 
 
 def carried(x: NDArray[Any], dtype: Format) -> FloatArray:
-    """Return an array of a file in the carrier of its format; nans that signal become quiet ones."""
+    """Return a file's array in its carrier, with only quiet nans."""
     with np.errstate(invalid="ignore"):
         values: FloatArray = x.astype(dtype.carrier)
     values[np.isnan(values)] = np.nan
@@ -453,12 +453,12 @@ class CaseCall:
         return at
 
     def positions(self) -> Positions:
-        """Return the positions as they are given. Shapes: -> (s,), of served calls (b, s)."""
+        """Return the given positions. Shapes: -> (s,), of served calls (b, s)."""
         rows: Positions = self.row() + self.step * np.arange(self.batch, dtype=np.int64)[:, None]
         return rows if self.served else rows[0]
 
     def part(self, x: FloatArray, key: bool) -> FloatArray:
-        """Return its q, or k: as many numbers as it has, the first ones of all that are given."""
+        """Return its q, or k: the first of the given numbers, in its shape."""
         shape = (self.batch, self.kv_heads if key else self.heads, self.seq_len, x.shape[-1])
         return x.reshape(-1)[: math.prod(shape)].reshape(shape)
 

@@ -1,1 +1,1 @@
-"""What explains wrong numbers, of rotated vectors, frequencies and tables: diagnoses and their words."""
+"""Diagnoses of wrong rotated vectors, frequencies and tables, and their words."""

@@ -51,7 +51,7 @@ def allowed(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
 
 
 def allowed_at(recipe: Resolved, setting: RopeSetting, position: int, pair: int) -> float:
-    """Return `allowed` of one pair at a position; of a dim that is not rotated, its rounding alone."""
+    """Return `allowed` of one pair; of a dim that is not rotated, its rounding alone."""
     if pair >= setting.pairs:
         return rounding_error(recipe, setting)
     return float(allowed(recipe, setting, np.array([position]))[0, pair])
@@ -121,7 +121,7 @@ def rounding_error(recipe: Resolved, setting: RopeSetting) -> float:
 
 
 def table_error(recipe: Resolved, setting: RopeSetting) -> float:
-    """Return by how much cos and sin, as a point, may be off beside the angle, over the factor on them."""
+    """Return the error allowed for cos and sin as a point, angle aside, over their factor."""
     error = (_LIBRARY + 2 * (attention_factor(setting.scaling) != 1)) * recipe.trig.unit_roundoff
     return math.sqrt(2) * (error + (recipe.table.unit_roundoff if recipe.table else 0.0))
 

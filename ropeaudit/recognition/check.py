@@ -70,7 +70,7 @@ class TableFinding:
 
     @property
     def other_dims(self) -> bool:
-        """Whether it has pairs for other dims than are to be rotated, so that no pair is off from its own."""
+        """Whether its pairs are of other dims, so that none is compared with its own."""
         return self.diagnosis is not None and self.diagnosis.code == "partial-rotation"
 
     def diagnosis_of(self, side: str) -> Diagnosis | None:
@@ -93,7 +93,7 @@ class TableFinding:
 
     @property
     def preference(self) -> tuple[bool, tuple[tuple[int, float, float], ...]]:
-        """What sorts findings of a dump: those that agree first, then by what explains them best."""
+        """A sort key: findings that agree first, then the best explained."""
         return not self.agrees, () if self.best is None else (self.best.rank,)
 
 
@@ -143,7 +143,7 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
 
 
 def _further_off(first: Dump, second: Dump, setting: RopeSetting, exact: Array) -> Dump:
-    """Return of two dumps, which are equal but for damaged values, those that are further off."""
+    """Return the worse values of two dumps that differ in damaged values alone."""
     if first.frequencies is not None and second.frequencies is not None:
         return replace(first, frequencies=_worse(first.frequencies, second.frequencies, exact))
     if first.cos is None or first.sin is None or second.cos is None or second.sin is None:
@@ -180,7 +180,7 @@ class FrequencyList:
         self.off = np.zeros(0, bool)  # whether a pair is off; set by `rows`
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a row for every pair; a frequency of 0 has errors relative to the largest one."""
+        """Yield a row for every pair; errors at 0 are relative to the largest frequency."""
         relative = (self.values - self.exact) / inferred.reference_sizes(self.exact)
         self.off = ~(np.abs(relative) <= np.where(self.exact == 0, 0.0, self.tolerance))
         for i, error in enumerate(relative.tolist()):
@@ -194,7 +194,7 @@ class FrequencyList:
             }
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        """Yield every setting that may have been meant, alone and with the casts that fit."""
+        """Yield every setting that may be meant, with and without the casts that fit."""
         casts = inferred.formats_holding(
             self._as_stored(self.values), inferred.allowed_strays(self.values.size)
         )
@@ -263,7 +263,7 @@ class CosSinTable:
         self.sides = np.ones(2, bool)  # cos, sin: whether it is to be explained; set by `rows`
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a row for every pair: the frequency recovered, the largest error and where it begins."""
+        """Yield a row for every pair, with the frequency recovered and its errors."""
         n, pairs = self.values.shape
         largest, sides = np.zeros(pairs), np.zeros(2, bool)
         first, last, worst = np.full(pairs, n), np.full(pairs, -1), np.zeros(pairs, np.int64)
@@ -331,7 +331,7 @@ class CosSinTable:
     def _of_rows(
         self, points: NDArray[np.complex128], positions: Array, fmt: Format | None
     ) -> Hypothesis | None:
-        """Return that a few rows alone are off, and the rest is as expected, cast or not; else None."""
+        """Return that only a few rows are off, cast or not; else None."""
         n, pairs = len(self.values), inferred.allowed_strays(self.exact.size)
         missed = self._missed(points, positions, fmt)[self.sides].sum(axis=0)
         most = min(_FEW_ROWS, inferred.allowed_strays(n))
@@ -360,7 +360,7 @@ class CosSinTable:
         return Where(sides=(self.side,) if self.side else (), position=first if first == last else None)
 
     def _exchanged(self, rows: NDArray[np.int64], fmt: Format | None) -> dict[str, tuple[int, ...]]:
-        """Return which of rows that are off each of them holds, where each holds one; else nothing."""
+        """Return which row each wrong row holds, where each holds just one."""
         holds = [
             [
                 int(at)
@@ -374,7 +374,7 @@ class CosSinTable:
     def _missed(
         self, points: NDArray[np.complex128], positions: Array, fmt: Format | None
     ) -> NDArray[np.int64]:
-        """Return how many pairs of cos, and of sin, are not as expected in each row. Shapes: -> (2, s)."""
+        """Return how many pairs of each row are off. Shapes: -> (2, s), cos and sin."""
         angles = np.clip(positions[:, None] * self.exact, -self.setting.clip, self.setting.clip)
         fits = self._fits(points, angles, self.factor, self.slack(self.exact, positions), fmt)
         return np.asarray(np.count_nonzero(~fits, axis=2))
@@ -382,7 +382,7 @@ class CosSinTable:
     def _fits(
         self, points: NDArray[np.complex128], angles: Array, factor: float, slack: Array, fmt: Format | None
     ) -> NDArray[np.bool_]:
-        """Return where points are cos, and sin, of angles, within the slack, cast or not. -> (2, s, p)."""
+        """Return where points are near cos and sin of angles. Shapes: -> (2, s, p)."""
         cos = inferred.within(points.real, factor * np.cos(angles), slack, fmt)
         sin = inferred.within(points.imag, factor * np.sin(angles), slack, fmt)
         return np.stack([cos, sin])
@@ -416,7 +416,7 @@ class CosSinTable:
         return inferred.hypothesis(diagnosis, strays, errors, cost, table.setting)
 
     def _factors(self, points: NDArray[np.complex128]) -> list[tuple[float, Diagnosis | None, float]]:
-        """Return the attention factor that is expected, and the one that the lengths of the points show."""
+        """Return the expected attention factor and those that the points show."""
         factors: dict[float, tuple[Diagnosis | None, float]] = {self.factor: (None, 0.0)}
         seen = self.factor if self.side else float(np.median(np.abs(points)))
         if abs(seen / self.factor - 1) > _FACTOR:
@@ -463,7 +463,7 @@ class CosSinTable:
                 yield _AngleTable(both, at * theta, theta, cost, setting=one.setting)
 
     def _rounded(self, at: Array, fmt: Format) -> Iterator[_AngleTable]:
-        """Yield the angles of sets of rounded stages: those before cos and sin, all in one format."""
+        """Yield the angles with one or more stages rounded to one format."""
         place, theta = inferred.cast(at, fmt), inferred.cast(self.exact, fmt)
         held, cost = np.array_equal(place, at), 1 + inferred.cast_cost(fmt) / 10
         for count in (1, 2, 3):

@@ -33,7 +33,7 @@ _BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # where a config gives none
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """One difference: what it is about, the layers' type, and what was lost. keys: where the file says it."""
+    """One difference and the layer type that has it. keys: where the file says it."""
 
     layer: str
     diagnosis: Diagnosis
@@ -157,7 +157,7 @@ def _values(here: Scaling, there: Scaling) -> Mapping[str, Value]:
 
 
 def _parameters_agree(here: Scaling, there: Scaling) -> bool:
-    """Return whether two scalings of a kind, and a factor, have the same lengths, borders and lists."""
+    """Return whether two scalings agree in lengths, borders and lists."""
     if here.kind == "linear":
         return True
     if not _near(here.original, there.original):
@@ -169,7 +169,7 @@ def _parameters_agree(here: Scaling, there: Scaling) -> bool:
 
 
 def _near(first: Any, second: Any) -> bool:
-    """Return whether two numbers, or lists of them, are one, stored in float32; None is none."""
+    """Return whether numbers, or lists of them, are equal in float32."""
     if first is None or second is None:
         return first is second
     if isinstance(first, tuple):

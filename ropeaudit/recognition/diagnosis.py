@@ -23,7 +23,7 @@ Certainty = Literal["to the last bit", "within rounding", "in this call", "resem
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A row of diagnoses.toml; `group` is its class, the rest is told at the top of that file."""
+    """A row of diagnoses.toml, whose head explains it; `group` is its class there."""
 
     code: str
     group: str
@@ -103,7 +103,7 @@ class Diagnosis:
 
     @property
     def explains(self) -> bool:
-        """Whether it is a cause: what nothing known explains is none, nor what is no rotation at all."""
+        """Whether it is a cause: neither unexplained nor no rotation at all."""
         return self.code not in NO_CAUSE
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class Diagnosis:
 
     @property
     def arithmetic(self) -> bool:
-        """Whether it is what a recipe computes, named or not, which is no wrong rotation."""
+        """Whether it is a recipe's arithmetic, which is no wrong rotation."""
         return "recipes" in self.values and not self.also
 
     def parts(self) -> Iterator[Diagnosis]:
@@ -122,7 +122,7 @@ class Diagnosis:
 
 
 def codes(diagnosis: Diagnosis | None) -> str:
-    """Return the codes as one word of a row: `a+b` are two faults together, `a|b` are equals; "" for none."""
+    """Return the codes as one word: `a+b` for two faults, `a|b` for equal ones."""
     if diagnosis is None:
         return ""
     equals = (

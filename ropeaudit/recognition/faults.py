@@ -104,7 +104,7 @@ def faults(setting: RopeSetting, first: int | None = None, position: int | None 
 
 
 def of_settings(asked: RopeSetting) -> Iterator[Fault]:
-    """Yield other settings that code usually has in the place of the one that is asked for."""
+    """Yield the settings that code often has instead of the one asked for."""
     layout: Layout = "interleaved" if asked.layout == "half" else "half"
     yield Fault(Diagnosis("wrong-layout", {"layout": layout}), functools.partial(replace, layout=layout))
     factor = attention_factor(asked.scaling)
@@ -141,7 +141,7 @@ def of_settings(asked: RopeSetting) -> Iterator[Fault]:
 
 
 def _of_first_dims(asked: RopeSetting) -> Iterator[Fault]:
-    """Yield p-RoPE whose pairs lie within the dims that rotate, with its frequencies and with their own."""
+    """Yield p-RoPE with its pairs in the first dims, and its frequencies or theirs."""
     pairs = rotator_pairs(asked)
     if asked.scaling.kind != "proportional" or asked.layout != "half" or not 0 < pairs < asked.pairs:
         return
@@ -156,14 +156,14 @@ def _of_first_dims(asked: RopeSetting) -> Iterator[Fault]:
 
 
 def _with_and_without(factor: float, fault: Fault, scaling: Scaling) -> Iterator[Fault]:
-    """Yield a fault with another scaling; then with the attention factor that is asked for, if it differs."""
+    """Yield a fault; if its attention factor differs, also with the asked one."""
     yield fault
     if (own := attention_factor(scaling)) != factor:
         yield replace(fault, turn=functools.partial(lengthened, factor / own))
 
 
 def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
-    """Yield scalings with another factor or original length; some of published models where none is asked."""
+    """Yield scalings with other numbers; if none is asked for, some published ones."""
     if asked == DEFAULT:
         yield from (Scaling("linear", factor=factor) for factor in (2.0, 4.0, 8.0))
         for factor in (8.0, 32.0):
@@ -196,7 +196,7 @@ def lengthened(factor: float, pairs: Complex, rotations: Complex) -> Complex:
 def of_positions(
     first: int | None = None, position: int | None = None, factor: float = 1.0
 ) -> Iterator[Fault]:
-    """Yield other positions than those given. first, position: as in `faults`. factor: on cos and sin."""
+    """Yield other positions. first, position: as in `faults`. factor: on cos and sin."""
 
     def fault(code: str, seen: Callable[[Positions], Positions], **values: float) -> Fault:
         return Fault(Diagnosis(code, values), seen=lambda rows, head: seen(rows))
@@ -257,7 +257,7 @@ def _signed(size: int, at: Positions) -> Positions:
 
 
 def of_roundings(dtype: Format) -> Iterator[Fault]:
-    """Yield vectors that are rounded before they are rotated, and recipes with a narrow stage."""
+    """Yield inputs that are rounded first, and recipes with a narrow stage."""
     for fmt in NARROW:
         if fmt.precision < dtype.precision:
             yield Fault(Diagnosis("narrow-input", {"formats": str(fmt)}), rounded=fmt)
@@ -285,7 +285,7 @@ def of_operands(setting: RopeSetting) -> Iterator[Fault]:
 
 
 def _mixed(layout: Layout, pairs: Complex, turns: Complex) -> Complex:
-    """Rotate by a table that is laid out for the other layout: each number of a pair by another column."""
+    """Rotate with a table whose columns are in the order of the other layout."""
     p = pairs.shape[-1]
     i = np.arange(p)
     first, second = (i // 2, (i + p) // 2) if layout == "half" else (2 * i % p, (2 * i + 1) % p)

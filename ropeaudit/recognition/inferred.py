@@ -57,7 +57,7 @@ class Inference:
         return one
 
     def take(self, points: NDArray[np.complex128], start: int) -> None:
-        """Refine the frequencies of columns that hold by the points of positions from `start` on."""
+        """Refine frequencies by the points of positions from `start` on."""
         at = np.arange(start, start + len(points), dtype=np.float64)[:, None]
         fine = np.isfinite(points)
         angles = at * self.theta
@@ -192,7 +192,7 @@ class Hypothesis:
 
     @property
     def rank(self) -> tuple[int, float, float]:
-        """The simplest that explains first, then those that leave fewest pairs, then the closest."""
+        """A sort key: explanations by cost, then few strays, then the rest."""
         residual = self.residual if math.isfinite(self.residual) else math.inf
         if self.explains:
             return 0, self.cost, residual
@@ -209,7 +209,7 @@ class Hypothesis:
 
 
 def allowed_strays(count: int) -> int:
-    """Return how many of so many may be off beside a rest that is explained: an eighth, one at least."""
+    """Return how many of `count` values an explanation may leave off."""
     return max(1, count // 8) if count >= _FEWEST_PAIRS else 0
 
 
@@ -228,7 +228,7 @@ def hypothesis(
 
 
 def rounded(stages: Mapping[str, Format | None], form: FrequencyForm = "inverse_power") -> Diagnosis | None:
-    """Return that stages of `_NARROW` are rounded to formats, called by the first; None where none is."""
+    """Return the diagnosis of stages rounded to formats; None without any."""
     formats = {stage: str(fmt) for stage, fmt in stages.items() if fmt is not None}
     return _of_stages(formats, form) if formats else None
 
@@ -239,7 +239,7 @@ def _of_stages(formats: Mapping[str, Value], form: Value) -> Diagnosis:
 
 
 def together(*faults: Diagnosis | None) -> Diagnosis | None:
-    """Return faults that are there at once: the first with the others beside it, all roundings as one."""
+    """Return several faults as one diagnosis, with all roundings merged."""
     parts = [replace(part, also=()) for one in faults if one is not None for part in one.parts()]
     wrong = [part for part in parts if not part.arithmetic]
     stages: dict[str, Value] = {}
@@ -272,13 +272,13 @@ def cast(values: Array, fmt: Format | None) -> Array:
 
 
 def within(values: Array, predicted: Array, slack: Array, fmt: Format | None) -> NDArray[np.bool_]:
-    """Return where a value is what a cast makes of a number within `slack` of the predicted one."""
+    """Return where a value is a cast of a number near the predicted one."""
     low, high = cast(predicted - slack, fmt), cast(predicted + slack, fmt)
     return np.asarray((low <= values) & (values <= high))
 
 
 def reference_sizes(theta: Array) -> Array:
-    """Return what errors are relative to: the frequency, or the largest one where it is 0."""
+    """Return the divisors of relative errors: the frequency, or the largest one for 0."""
     return np.where(theta == 0, np.abs(theta).max(initial=0.0) or 1.0, np.abs(theta))
 
 

@@ -57,7 +57,7 @@ class CalledBlock:
 
 @dataclass(frozen=True, slots=True)
 class RecipeGroup:
-    """Recipes that rotate with the same arithmetic in a dtype; scores are formed in float64 for all."""
+    """Recipes with the same arithmetic in a dtype; all form scores in float64."""
 
     names: tuple[str, ...]
     resolved: Resolved
@@ -79,7 +79,7 @@ class RecipeGroup:
         }
 
     def diagnosis(self) -> Diagnosis:
-        """Return it as what explains vectors: by the first stage that is narrower than in right code."""
+        """Return it as a diagnosis, by its first stage that is too narrow."""
         one, careful = self.resolved, allowance.careful(self.resolved.dtype)
         stages = {
             "narrow-positions": (one.position, careful.position),
@@ -135,7 +135,7 @@ def variants(dtype: Format) -> tuple[RecipeGroup, ...]:
 
 
 def arithmetic(recipe: Resolved) -> tuple[object, ...]:
-    """Return all that a rotated vector depends on; cos and sin count as they are multiplied."""
+    """Return all of a recipe that changes a rotated vector."""
     table = recipe.table or recipe.trig
     narrow = recipe.trig if recipe.trig.precision < table.precision else table
     rounding = recipe.recipe.rotation_rounding
@@ -158,7 +158,7 @@ def rms_difference(y: FloatArray, other: FloatArray) -> float:
 
 
 def nonfinite_as(dtype: Format, alike: Callable[[RecipeGroup], bool]) -> Diagnosis:
-    """Return that numbers are not finite, as those of recipes are that are alike, if there are any."""
+    """Return the diagnosis of nonfinite numbers, with the recipes alike."""
     recipes = tuple(name for group in groups(dtype) if alike(group) for name in group.names)
     return Diagnosis("nonfinite", {"recipes": recipes} if recipes else {})
 
@@ -231,7 +231,7 @@ def explains(
 
 
 def _distance(x: FloatArray, other: FloatArray) -> float:
-    """Return the RMS distance; what is nonfinite in both does not count, inf where it is in one."""
+    """Return the RMS distance; inf where only one of the two is nonfinite."""
     nonfinite = ~np.isfinite(x)
     if not np.array_equal(nonfinite, ~np.isfinite(other)):
         return float("inf")

@@ -53,7 +53,7 @@ _TOGETHER = (  # kinds of faults of which two are looked for
 
 @dataclass(frozen=True, slots=True)
 class MisplacedSide:
-    """What is out of place in q or k: heads (b, h), pairs (p,), positions; and the call where it is worst."""
+    """What is out of place in q or k. Shapes: heads (b, h), pairs (p,). block: the worst call."""
 
     heads: NDArray[np.bool_]
     pairs: NDArray[np.bool_]
@@ -80,7 +80,7 @@ def explained(
     rotator: Rotator,
     searches: Searches | None = None,
 ) -> Diagnosis:
-    """Return what explains the sides that are out of place; `unexplained` where nothing known does."""
+    """Return what explains the wrong sides, or else `unexplained`."""
     if not sides:
         return Diagnosis("unexplained")  # what was out of place is right when it is called again
     block = next(iter(sides.values())).block
@@ -105,7 +105,7 @@ def explained(
 
 
 def joined(found: Mapping[str, Diagnosis]) -> Diagnosis:
-    """Return one diagnosis of both sides: the same of both is said once, else each by itself."""
+    """Return one diagnosis of both sides, said once if both have the same."""
     first, *rest = found.values()
     if rest and (both := common(first, rest[0])):
         return both
@@ -187,7 +187,7 @@ class _Side:
         return found if found.where.since is not None else replace(found, where=where)
 
     def _where(self) -> Where:
-        """Return which batch elements and heads, which one position or pair, are out of place, if not all."""
+        """Return the batch elements, heads, position or pair that are out of place."""
         off, side = self.side.heads, self.side
         batches, heads = off.any(axis=1), off.any(axis=0)
         where = Where()
@@ -205,7 +205,7 @@ class _Side:
         return where
 
     def _known(self) -> Diagnosis | None:
-        """Return the faults that explain what was returned, as few as other positions leave."""
+        """Return the faults that explain the result here and at other positions."""
         alone = self.side.heads.shape[1] == 1  # one head does not tell whether each gets its own
         known = (
             fault
@@ -215,7 +215,7 @@ class _Side:
         return self._equals(known)
 
     def _of_heads(self) -> Iterator[Fault]:
-        """Yield that the row of each head is found by the number of heads of the other of q and k."""
+        """Yield a fault that finds rows by the number of heads of the other side."""
         own, other = (self.block.given[index].shape[1] for index in (self.index, 1 - self.index))
 
         def seen(rows: Positions, head: int) -> Positions:
@@ -226,7 +226,7 @@ class _Side:
             yield Fault(Diagnosis("rows-by-other-heads", {"seen": other, "asked": own}), seen=seen)
 
     def _mixed_rows(self) -> Iterator[Fault]:
-        """Yield which row of positions each batch element is nearest to, where that is not its own."""
+        """Yield a fault if a batch element has the positions of another row."""
         block, rows = self.block, self.block.rows()
         if block.at.ndim == 1:
             return
@@ -244,7 +244,7 @@ class _Side:
             yield Fault(Diagnosis("rows-mixed-up", told), seen=lambda rows, head: rows[taken])
 
     def _of_length(self, found: Diagnosis) -> Diagnosis:
-        """Return beside a base the length at which dynamic scaling has it: one call does not tell which."""
+        """Return a wrong base also as the length at which dynamic scaling gives it."""
         asked = self.setting
         if found.code != "wrong-base" or asked.scaling.kind != "dynamic":
             return found
@@ -261,7 +261,7 @@ class _Side:
         return replace(found, code="other-scaling", values=values, alternatives=(found, *found.alternatives))
 
     def _unexplained(self) -> Diagnosis:
-        """Return that nothing explains it, or that most pairs of all heads have other lengths."""
+        """Return that nothing explains it, or that it changes the lengths."""
         before, after = (
             np.abs(exact_rotation.complex_pairs(x, self.setting)) for x in (self.given, self.rotated)
         )
@@ -272,7 +272,7 @@ class _Side:
         return Diagnosis("not-a-rotation" if every else "unexplained")
 
     def _equals(self, tried: Iterable[Fault]) -> Diagnosis | None:
-        """Return those of some faults that hold here and at other positions; the first, with its equals."""
+        """Return the first fault that holds here and elsewhere, with its equals."""
         holding = [fault for fault in tried if self._holds(fault, self.block)]
         here = holding
         for start in _probes(self.block.first) if holding and not self.near else ():
@@ -294,7 +294,7 @@ class _Side:
         return replace(unique[0], alternatives=tuple(unique[1:])) if unique else None
 
     def _nearest(self, holding: list[Fault]) -> list[Fault]:
-        """Return faults with one recipe of each kind, the nearest: others round much as it does."""
+        """Return faults with only the nearest of their recipes."""
         best: dict[tuple[str, ...], tuple[float, Fault]] = {}
         for fault in holding:
             if fault.recipe:
@@ -317,7 +317,7 @@ class _Side:
         return any(not np.array_equal(fault.positions(rows, int(h))[b], rows[b]) for b, h in self.off)
 
     def _probed(self, start: int) -> CalledBlock | None:
-        """Return a call like that of the block, from another first position; None where it raises."""
+        """Return the call made again from `start`; None where it raises."""
         moved = replace(self.block, at=self.block.at - self.block.first + start)
         try:
             rotated = self.rotator.rotate_both(*self.block.given, moved.at)
@@ -326,7 +326,7 @@ class _Side:
         return replace(moved, rotated=rotated)
 
     def _holds(self, fault: Fault, block: CalledBlock, *, shows: bool = True) -> bool:
-        """Return whether a fault puts the pairs of some vectors where they are: first at few positions."""
+        """Return whether a fault explains some vectors; a few positions first."""
         size = block.length
         few = np.unique(np.r_[: min(2, size), size // 2, max(0, size - 2) : size])
         many = np.unique(np.r_[few, np.linspace(0, size - 1, _COMPARED).astype(int), : min(_COMPARED, size)])
@@ -382,7 +382,7 @@ class _Side:
     def _seen(
         self, fault: Fault, block: CalledBlock, vector: tuple[int, int], places: NDArray[np.int64]
     ) -> tuple[tuple[FloatArray, FloatArray], Positions, Positions]:
-        """Return a vector as given and as rotated, its positions, and those that a fault takes for them."""
+        """Return a vector given and rotated, its positions and those of the fault."""
         b, h = vector
         rows = block.rows()
         given = block.given[1 - self.index if fault.crossed else self.index][b, h][places]
@@ -392,7 +392,7 @@ class _Side:
     def _expected(
         self, fault: Fault, given: FloatArray, rotated: FloatArray, seen: Positions
     ) -> tuple[NDArray[np.complex128], NDArray[np.complex128], NDArray[np.complex128]]:
-        """Return pairs as rotated, as given, and as a fault rotates them. Shapes: (s, d) -> (s, p)."""
+        """Return pairs as rotated, given and expected. Shapes: (s, d) -> (s, p)."""
         other = fault.setting(self.setting)
         w, z = (exact_rotation.complex_pairs(x, other) for x in (rotated, given))
         inner = given
@@ -410,7 +410,7 @@ class _Side:
         return w, z, fault.turn(pairs, turns) if fault.turn else pairs * turns
 
     def _shows(self, fault: Fault) -> bool:
-        """Return whether a fault explains a part of the error, whatever roundings leave of it."""
+        """Return whether a fault explains a part of the error of some vector."""
         numbers = range(len(self.off))  # one that is of some heads or rows alone shows in those
         return any(self._distance(fault, n) <= _SHOWS * self._distance(_RIGHT, n) for n in numbers)
 
@@ -423,13 +423,13 @@ class _Side:
         return rms(w - expected)
 
     def _vectors(self) -> tuple[FloatArray, FloatArray, Positions]:
-        """Return the wrong vectors of one batch element, given and rotated, and their positions (s,)."""
+        """Return the wrong vectors of one batch element, and its positions (s,)."""
         b = int(self.off[0][0])
         heads = [int(h) for element, h in self.off if element == b]
         return self.given[b][heads], self.rotated[b][heads], self.block.rows()[b]
 
     def _solved(self) -> Diagnosis | None:
-        """Return a factor, the setting that frequencies show, or a base from the first wrong position on."""
+        """Return a factor, setting or base that is fitted to the wrong vectors."""
         given, rotated, at = self._vectors()
         if factor := solving.factor(at, given[0], rotated[0], self.setting, self.dtype):
             return factor  # of all: noise decides where it is beyond what is allowed first
@@ -456,7 +456,7 @@ class _Side:
         fmt: Format | None = None,
         rounded: Format | None = None,
     ) -> Iterator[Fault]:
-        """Yield the rules that explain as which positions the wrong ones are rotated, under a setting."""
+        """Yield rules for the positions that the wrong vectors are rotated as."""
         given, rotated_as, at = self._vectors()
         given = given if rounded is None else round_to(given, rounded)
         wrong = np.isin(at, self.side.positions)
@@ -475,7 +475,7 @@ class _Side:
         return replace(self.block, at=self.block.at[..., self.first :], given=given, rotated=rotated)
 
     def _pairs_left(self) -> Diagnosis | None:
-        """Return the pairs that are not rotated, where they are those that are out of place."""
+        """Return the wrong pairs as left out, if they are not rotated."""
         off = np.flatnonzero(self.side.pairs)
         if not off.size or off[-1] >= self.setting.pairs or off.size == self.setting.pairs:
             return None
@@ -488,7 +488,7 @@ class _Side:
         return self._equals([Fault(Diagnosis("pairs-left-out", {"pairs": tuple(off.tolist())}), turn=turn)])
 
     def _two(self) -> Diagnosis | None:
-        """Return two faults that together explain the side, of two kinds, or two settings."""
+        """Return two faults that only together explain the side."""
         given, rotated, at = self._vectors()
         fitted = solving.settings(at, given, rotated, self.setting)
         sized = solving.amplitude(given[0], rotated[0], self.setting, self.dtype)
@@ -517,7 +517,7 @@ class _Side:
         return found or self._narrow_output() or self._coarse(every)
 
     def _nearer(self) -> Diagnosis | None:
-        """Return what is rounded, told at positions near 0, where float32 angles add little of their own."""
+        """Return roundings found near 0, where float32 angles are exact enough."""
         for start in _NEAR_STARTS:
             if start >= self.block.first or (near := self._probed(start)) is None:
                 return None
@@ -533,7 +533,7 @@ class _Side:
         return None
 
     def _coarse(self, every: Sequence[Fault]) -> Diagnosis | None:
-        """Return the finest format whose roundings, beside another fault, explain the side."""
+        """Return the finest format that explains the side beside another fault."""
         for one in faults.coarse(self.dtype):
             given, rotated, _ = self._vectors()
             sized = solving.amplitude(given[0], rotated[0], self.setting, one.coarse or self.dtype)
@@ -547,7 +547,7 @@ class _Side:
         return None
 
     def _comes_near(self, fault: Fault) -> bool:
-        """Return whether a fault leaves no more of the wrong vectors than roundings of narrow formats do."""
+        """Return whether a fault leaves only errors of the size of roundings."""
         few = np.arange(min(_COMPARED, self.block.length))
         for b, h in self.off:
             (given, rotated), _, seen = self._seen(fault, self.block, (int(b), int(h)), few)
@@ -557,7 +557,7 @@ class _Side:
         return True
 
     def _narrow_output(self) -> Diagnosis | None:
-        """Return the format whose roundings explain the vectors, wherever they are made."""
+        """Return the format whose roundings explain the vectors."""
         given, rotated, at = self._vectors()
         return allowance.narrower_format(self.setting, self.dtype, (given[None],), (rotated[None],), at)
 
@@ -590,7 +590,7 @@ class _Side:
         return any(taken.any() for taken, _ in seen)  # nothing is told of a setting at position 0
 
     def _position(self) -> Diagnosis | None:
-        """Return as which position the first is rotated, where the first and the last head agree on it."""
+        """Return the wrong position that the first and the last head show."""
         block, heads = self.block, np.argwhere(self.side.heads)
         found = []
         for b, h in dict.fromkeys((tuple(heads[0]), tuple(heads[-1]))):
@@ -609,7 +609,7 @@ def rms(x: NDArray[Any]) -> float:
 
 
 def _probes(first: int) -> Iterator[int]:
-    """Yield other first positions at which faults that look alike differ, the farther ones last."""
+    """Yield first positions that tell faults apart, the farther ones last."""
     for part in (1, 2, 3, 4, 6, 7):
         start = first * part // 8 + 111 * part
         if 0 < start < first:

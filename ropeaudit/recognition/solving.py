@@ -216,7 +216,7 @@ def positions(
 
 
 def rules(rotated_as: Mapping[int, int], first: int) -> Iterator[Fault]:
-    """Yield the rules by which positions may be those that they are rotated as. first: of the call."""
+    """Yield the rules that map positions to those seen. first: of the call."""
     moved = {at: other for at, other in rotated_as.items() if other != at}
     if len(rotated_as) < _RULED or not moved:
         return
@@ -236,7 +236,7 @@ def rules(rotated_as: Mapping[int, int], first: int) -> Iterator[Fault]:
 def _position(
     at: int, x: FloatArray, y: FloatArray, size: int, setting: RopeSetting, dtype: Format
 ) -> int | None:
-    """Return as which position a vector is rotated: its own where that may be. Shapes: x, y (d,)."""
+    """Return the position of a rotated vector, its own first. Shapes: x, y (d,)."""
     rule = allowance.careful(dtype)
     z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
     if not np.isfinite(w).all() or setting.pairs < 4 or abs(at) > _FARTHEST:

@@ -46,7 +46,7 @@ class Variant:
 
 
 def variants(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Variant]:
-    """Yield wrong settings, some fitted to the stored frequencies. Shapes: exact, stored (p,)."""
+    """Yield wrong settings, some fitted to `stored`. Shapes: exact, stored (p,)."""
     right, seen = exact.astype(np.float32).tobytes(), set[tuple[bytes, str]]()
     with np.errstate(all="ignore"):
         for variant in itertools.chain(
@@ -64,12 +64,12 @@ def variants(setting: RopeSetting, exact: Array, stored: Array) -> Iterator[Vari
 
 
 def _theta(setting: RopeSetting) -> Array:
-    """Return the frequencies in float64, as code would compute them: close enough for a hypothesis."""
+    """Return the float64 frequencies, exact enough for a hypothesis."""
     return np.asarray(scaled.scaled(_plain(setting), setting, FP64), dtype=np.float64)
 
 
 def _plain(setting: RopeSetting, dims: int | None = None) -> Array:
-    """Return the frequencies without the scaling. dims: that exponents are over, if not those that rotate."""
+    """Return unscaled frequencies. dims: in exponents, by default the rotary dims."""
     x = 2.0 * np.arange(setting.pairs) / (dims or setting.rotary_dim)
     return np.asarray(effective_base(setting) ** -x)
 
@@ -86,7 +86,7 @@ def of_other(setting: RopeSetting, other: RopeSetting, cost: float) -> Variant:
 
 
 def called(scaling: Scaling) -> str:
-    """Return a scaling as `--scaling` takes it; its kind alone where it holds lists, which are long."""
+    """Return a scaling as `--scaling` takes it, or its kind where it has lists."""
     listed = any(isinstance(value, tuple) for value in scaling.parameters().values())
     return scaling.kind if listed else str(scaling)
 
@@ -112,12 +112,12 @@ def of_frequencies(setting: RopeSetting, theta: Array) -> RopeSetting:
 
 
 def over(setting: RopeSetting, dims: int) -> RopeSetting:
-    """Return a setting with exponents over another number of dims, and scaled pair for pair as before."""
+    """Return a setting with other dims in its exponents and the same scaling."""
     return of_frequencies(setting, _plain(setting, dims) * (_theta(setting) / _plain(setting)))
 
 
 def _ramps(setting: RopeSetting) -> Iterator[Variant]:
-    """Yield YaRN's ramp the other way round, truncated or not, with its usual borders, or ended too early."""
+    """Yield other YaRN ramps, such as inverted, truncated or short ones."""
     scaling = setting.scaling
     if scaling.kind != "yarn":
         return
@@ -152,7 +152,7 @@ def _short_ramp(setting: RopeSetting, plain: Array) -> Array | None:
 
 
 def _scalings(setting: RopeSetting, stored: Array) -> Iterator[Variant]:
-    """Yield both of longrope's lists, no scaling, the known ones, and the expected one with other numbers."""
+    """Yield other scalings: longrope's lists, none, known ones, or other numbers."""
     if setting.scaling.kind == "longrope":
         for length in (0, int(setting.scaling.original or 0) + 1):
             yield of_other(setting, replace(setting, length=length), 0.94)
@@ -178,7 +178,7 @@ def _scalings(setting: RopeSetting, stored: Array) -> Iterator[Variant]:
 
 
 def _bases(setting: RopeSetting, stored: Array) -> Iterator[Variant]:
-    """Yield other bases: well-known ones, and those that the frequencies show, in few digits."""
+    """Yield well-known bases and those that the frequencies show."""
     if setting.scaling.kind == "explicit":
         return
     stretch, current, fitted = effective_base(setting) / setting.base, setting, []
@@ -253,7 +253,7 @@ def _exponents(setting: RopeSetting) -> Iterator[Variant]:
 
 
 def _otherwise(setting: RopeSetting, exact: Array) -> Iterator[Variant]:
-    """Yield the expected frequencies in another unit or order, and in arithmetic of a narrower format."""
+    """Yield the frequencies in other units, order or narrower arithmetic."""
     yield _explicit(setting, 1 / exact, "inverse-frequencies")
     yield _explicit(setting, exact / (2 * math.pi), "turns-per-token")
     yield _explicit(setting, exact[::-1], "pair-order")

@@ -70,7 +70,7 @@ class Places:
 
     @property
     def wrong_rotation(self) -> bool:
-        """Whether a pair is out of place and no recipe's arithmetic explains it; nan is out of place."""
+        """Whether a pair is out of place, or nan, and no recipe explains it."""
         known = self.diagnosis is not None and self.diagnosis.arithmetic
         return not self.excess <= 1 and not known
 
@@ -94,7 +94,7 @@ class GivenVectors:
     batch: int = 2
 
     def blocks(self, dtype: Format) -> Iterator[tuple[FloatArray, FloatArray, Positions]]:
-        """Yield q (b, h, n, d), k (b, g, n, d) and positions (n,), a part of the positions at a time."""
+        """Yield q (b, h, n, d), k (b, g, n, d) and positions (n,) in parts."""
         each = (len(self.q) + len(self.k)) * self.q.shape[2] * self.batch
         size = max(_FEWEST, _AT_ONCE // each)
         for start in range(0, self.positions.size, size):
@@ -108,13 +108,13 @@ class GivenVectors:
 
 @functools.lru_cache(maxsize=2)
 def _noise(seed: int, start: int, side: int, shape: tuple[int, ...]) -> Array:
-    """Return random numbers in float64, none of them those of q and k with the same seed."""
+    """Return float64 noise that differs from q and k of the same seed."""
     generator = np.random.default_rng([seed, start, side, 1])  # zeros at the end do not count
     return generator.standard_normal(shape)
 
 
 def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, seed: int) -> GivenVectors:
-    """Return random vectors at the positions of a sample and at both ends; sizes: h, g and d."""
+    """Return random vectors at sampled positions and both ends; sizes: h, g, d."""
     heads, kv_heads, d = sizes
     ends = np.array([0, 1, seq_len - 2, seq_len - 1])
     at = np.unique(np.concatenate([positions, ends[(ends >= 0) & (ends < seq_len)]])).astype(np.int64)
@@ -125,7 +125,7 @@ def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, see
 
 @dataclass(slots=True)
 class _SideExcess:
-    """What was seen of one side over all blocks: the largest excess, and which parts are out of place."""
+    """The largest excess of one side over all blocks, and where it was seen."""
 
     excess: float = -1.0
     place: tuple[int, int, int, int] = (0, 0, 0, 0)
@@ -136,7 +136,7 @@ class _SideExcess:
     setting: RopeSetting | None = None
 
     def take(self, over: Array, block: CalledBlock, setting: RopeSetting) -> None:
-        """Take in the excess of a block over what a setting allows. Shapes: over (b, h, s, p)."""
+        """Add a block's excess over what is allowed. Shapes: over (b, h, s, p)."""
         worst = np.unravel_index(int(over.argmax()), over.shape)
         off = over > 1
         self.heads = self.heads | off.any(axis=(2, 3))
@@ -158,13 +158,13 @@ class _SideExcess:
 
 @dataclass(slots=True)
 class SameFrequencies(Rotator):
-    """Code whose frequencies follow each call's length, in calls with those of a setting; others raise."""
+    """Code that raises for calls whose length changes the frequencies."""
 
     rotator: Rotator
     setting: RopeSetting
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
-        """Return q and k rotated. Raises: ForeignError for a call that has other frequencies by right."""
+        """Return q and k rotated. Raises: ForeignError for other frequencies."""
         if self.setting.for_positions(int(at.max()) + 1) != self.setting:
             raise ForeignError("a call of this length has other frequencies")
         return self.rotator.rotate_both(q, k, at)
@@ -310,7 +310,7 @@ def with_other_side(wrong: Places, judge: Callable[[_Call, bool], Places], other
 
 
 def beside(wrong: Places, others: Iterable[Places]) -> Places:
-    """Return places of which one side is out of place with what is wrong of the other in other calls."""
+    """Return places with the fault of the other side added from other calls."""
     if not _one_side(wrong) or wrong.diagnosis is None:
         return wrong
     [own] = wrong.off
@@ -330,7 +330,7 @@ def _one_side(places: Places) -> bool:
 
 
 def worst(results: Sequence[Places]) -> Places:
-    """Return the worst of several ways to call: a wrong one with most faults, then the largest error."""
+    """Return the worst places: wrong ones with most faults, then by error."""
 
     def rank(one: Places) -> tuple[bool, int, float]:
         shown = len(list(one.diagnosis.parts())) if one.diagnosis and one.wrong_rotation else 0
@@ -380,7 +380,7 @@ def _excess(
 
 
 def _sides(x: FloatArray, setting: RopeSetting) -> tuple[Array, Array]:
-    """Return the firsts and the seconds of pairs in float64. Shapes: (..., d) -> (..., p) twice."""
+    """Return both halves of pairs in float64. Shapes: (..., d) -> (..., p) twice."""
     first, second = split_pairs(x, setting)
     return first.astype(np.float64), second.astype(np.float64)
 

@@ -28,7 +28,7 @@ _BUFFER = " (inv_freq; casting a module casts its buffers)"
 
 
 def sentence(diagnosis: Diagnosis | None) -> str:
-    """Return what a diagnosis says, with where it is and what explains as much; empty for none."""
+    """Return a diagnosis in words with its equals; empty for none."""
     if diagnosis is None:
         return ""
     texts = list(dict.fromkeys(map(_whole, (diagnosis, *diagnosis.alternatives))))
@@ -63,7 +63,7 @@ def remedy(diagnosis: Diagnosis | None, dtype: Format, up_to: int) -> str:
 
 
 def option(diagnosis: Diagnosis | None) -> str:
-    """Return the option of this program by which what is there is right; empty where none makes all so."""
+    """Return the option that makes the result right; empty if there is none."""
     if diagnosis is None or diagnosis.where.since is not None:
         return ""
     texts = set[str]()
@@ -120,7 +120,7 @@ def arithmetic(values: Mapping[str, Any]) -> str:
 
 
 def _whole(diagnosis: Diagnosis) -> str:
-    """Return an explanation with all of its parts: faults together, then what is elsewhere."""
+    """Return the words of an explanation with all of its parts."""
     texts = [_clause(diagnosis)]
     for one in diagnosis.also:
         if where := _where(one.where, alone=False):
@@ -141,7 +141,7 @@ def _clause(one: Diagnosis) -> str:
 
 
 def _named(one: Diagnosis) -> dict[str, Any]:
-    """Return the values of a diagnosis as its texts hold them, and what is made of them."""
+    """Return the values of a diagnosis in the form that its texts use."""
     named: dict[str, Any] = {
         name: _listed(value) if isinstance(value, tuple) and value else value
         for name, value in one.values.items()
@@ -154,7 +154,7 @@ def _named(one: Diagnosis) -> dict[str, Any]:
 
 
 def _scaling(values: Mapping[str, Value], side: str) -> str:
-    """Return a scaling that is asked for, or seen, with which of its frequencies are meant."""
+    """Return the words for the scaling that is asked for, or seen."""
     if f"{side}_divisors" in values:
         return f"the {values[f'{side}_divisors']} divisors"
     name = "no scaling" if values[side] == "default" else str(values[side])
@@ -163,7 +163,7 @@ def _scaling(values: Mapping[str, Value], side: str) -> str:
 
 
 def _more(one: Diagnosis) -> str:
-    """Return the clause behind some sentences: a factor's likely cause, a format that holds all, recipes."""
+    """Return a clause to add: the likely cause, a format, rows or recipes."""
     values: Mapping[str, Any] = one.values
     if "held" in values:
         return f", and every number of it is a {values['held']} number"
@@ -221,7 +221,7 @@ def runs(numbers: Sequence[int]) -> str:
 
 
 def _remedy(one: Diagnosis, dtype: Format, wide: Format) -> str:
-    """Return what to change for one fault. wide: the format of positions, frequencies and angles."""
+    """Return the remedy. wide: the format of positions, frequencies and angles."""
     values = _named(one)
     if one.code in _KEPT:
         if dtype is FP64:
@@ -235,7 +235,7 @@ def _remedy(one: Diagnosis, dtype: Format, wide: Format) -> str:
 
 
 def _narrow(values: Mapping[str, Value], dtype: Format, wide: Format) -> str:
-    """Return the stages that are narrower than they should be; table and rotation may be the dtype."""
+    """Return the names of the stages that are too narrow."""
     names = []
     for stage, name in _STAGES.items():
         most = dtype if stage in ("table", "rotation") else wide

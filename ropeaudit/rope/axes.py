@@ -19,7 +19,7 @@ ARRANGEMENTS = ("split", "interleaved")
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """sections: pairs per axis, t h w. arrangement: "split" or "interleaved". shifted: the axes that move."""
+    """sections: pairs per axis, t h w. shifted: the axes that an offset moves."""
 
     sections: tuple[int, int, int]
     arrangement: str = "split"

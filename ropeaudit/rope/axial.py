@@ -27,7 +27,7 @@ ARRANGEMENTS = ("own", "split", "interleaved", "alternating", "linspace")
 
 
 class AxisPair(NamedTuple):
-    """A pair's frequency is factor · base^(-numerator/denominator); with denominator 0 it stands still."""
+    """A pair of frequency factor · base^(-numerator/denominator); 0 for denominator 0."""
 
     axis: int
     numerator: int
@@ -106,7 +106,7 @@ class AxialRope:
         return max(1.0, largest * FACTORS[self.factor])
 
     def pairs(self) -> tuple[AxisPair, ...]:
-        """Return axis and frequency of every pair of a head, in the order of the layout. Shapes: -> (p,)."""
+        """Return axis and frequency of every pair, in layout order. Shapes: -> (p,)."""
         every, count = sum(self.dims), len(self.axes)
         if self.arrangement == "own":
             return tuple(AxisPair(a, 2 * j, d) for a, d in enumerate(self.dims) for j in range(d // 2))

@@ -1,4 +1,4 @@
-"""Presets of position axes: the tables of data/axes.toml, each with where it was read, or of a .toml file."""
+"""Presets of position axes, from data/axes.toml or from a .toml file."""
 
 from __future__ import annotations
 

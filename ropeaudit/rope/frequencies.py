@@ -61,7 +61,7 @@ def frequencies(setting: RopeSetting, form: FrequencyForm, fmt: Format) -> Float
 
 @functools.lru_cache(maxsize=256)
 def effect(setting: RopeSetting, fmt: Format) -> FloatArray:
-    """Return scaled / unscaled frequency of every pair, rounded to `fmt`. Shapes: -> (p,)."""
+    """Return scaled / unscaled frequency, rounded to `fmt`. Shapes: -> (p,)."""
     plain = unscaled(scaled.effective_base(setting), setting.rotary_dim, "inverse_power", FP64)
     return round_to(scaled.scaled(plain, setting, FP64) / plain, fmt).astype(np.float64)
 
@@ -132,7 +132,7 @@ def _of_axes(rope: AxialRope, form: FrequencyForm, fmt: Format) -> FloatArray:
 
 
 def _rising(base: float, count: int, fmt: Format) -> FloatArray:
-    """Return base^x for `count` even x from 0 to 1, every operation rounded to `fmt`. Shapes: -> (count,)."""
+    """Return base^x for even x from 0 to 1, rounded to `fmt`. Shapes: -> (count,)."""
     exponents = round_to(np.arange(count) / np.float64(max(1, count - 1)), fmt).astype(np.float64)
     with localcontext(Context(prec=40, Emin=-99999, Emax=99999)):
         log = Decimal(base).ln()

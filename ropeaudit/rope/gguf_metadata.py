@@ -101,7 +101,7 @@ def of_file(file: GgufFile, name: str, source: str) -> GgufRope:
 def _scaling(
     file: GgufFile, context: int | None, rotary_dim: int, base: float, missing: dict[str, str]
 ) -> Scaling:
-    """Return the scaling, with its attention factor. missing: gets what is left to llama.cpp."""
+    """Return the scaling. missing: gets what is left to llama.cpp."""
     kind = file.values.get("rope.scaling.type")
     if kind is not None and kind not in _TYPES:
         raise BadInput(f"rope.scaling.type = {str(kind)[:40]!r} is not one of {', '.join(_TYPES)}")

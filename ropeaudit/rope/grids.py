@@ -55,21 +55,21 @@ class Grid:
         return math.prod(self.sizes)
 
     def positions(self, steps: NDArray[np.int64] | None = None) -> Floats:
-        """Return the exact positions of tokens, by default of all. Shapes: steps (s,) -> (s, a)."""
+        """Return exact positions of `steps`, or of all. Shapes: steps (s,) -> (s, a)."""
         steps = np.arange(self.count, dtype=np.int64) if steps is None else steps
         return self._per_token(exact_positions(self.rope, self.sizes), steps)
 
     def computed(self, steps: NDArray[np.int64], fmt: Format) -> Floats:
-        """Return the positions of tokens as code computes them in `fmt`. Shapes: steps (s,) -> (s, a)."""
+        """Return positions as code in `fmt` computes them. Shapes: steps (s,) -> (s, a)."""
         return self._per_token(computed_positions(self.rope, self.sizes, fmt), steps)
 
     def _per_token(self, tables: tuple[Floats, ...], steps: NDArray[np.int64]) -> Floats:
-        """Return the position of each token on each axis. Shapes: tables (n,) each, steps (s,) -> (s, a)."""
+        """Return positions by axis. Shapes: tables (n,) each, steps (s,) -> (s, a)."""
         places = np.unravel_index(steps % self.count, self.sizes)
         return np.stack([table[at] for table, at in zip(tables, places, strict=True)], axis=1)
 
     def shift(self, offset: int) -> Floats:
-        """Return by how much an offset moves each axis, a float64 number. Shapes: -> (a,)."""
+        """Return how far an offset moves each axis. Shapes: -> (a,), in float64."""
         return np.array([offset * self.step if name in self.shifted else 0.0 for name in self.rope.axes])
 
     def of_pairs(self) -> NDArray[np.int64]:
@@ -77,7 +77,7 @@ class Grid:
         return _of_pairs(self.rope)
 
     def per_pair(self, steps: NDArray[np.int64]) -> Floats:
-        """Return the position of each token on the axis of each pair. Shapes: steps (s,) -> (s, p)."""
+        """Return positions on the axis of each pair. Shapes: steps (s,) -> (s, p)."""
         return np.asarray(self.positions(steps)[:, self.of_pairs()])
 
     def check(self, offset: int) -> None:
@@ -124,7 +124,7 @@ def _of_pairs(rope: AxialRope) -> NDArray[np.int64]:
 
 @functools.lru_cache(maxsize=64)
 def exact_positions(rope: AxialRope, sizes: tuple[int, ...]) -> tuple[Floats, ...]:
-    """Return the positions along each axis, each the float64 number nearest to its formula. -> (n,) each."""
+    """Return the nearest float64 positions along each axis. Shapes: -> (n,) each."""
     ends = _fitted(rope, sizes)
     tables = [
         np.array([float(_position(rope, axis, n, i, ends)) for i in range(n)]) for axis, n in enumerate(sizes)
@@ -181,7 +181,7 @@ def computed_positions(rope: AxialRope, sizes: tuple[int, ...], fmt: Format) -> 
 
 
 def _fitted(rope: AxialRope, sizes: tuple[int, ...]) -> dict[int, Ends]:
-    """Return the ends of h and w where a grid is laid over `extent`, centrally and in its own ratio."""
+    """Return the ends of h and w for a grid centred in `extent`."""
     if "fitted" not in rope.positions:
         return {}
     h, w = rope.axes.index("h"), rope.axes.index("w")

@@ -71,7 +71,7 @@ class ModelRope:
 
 
 def read(path: str, base: float | None = None) -> ModelRope:
-    """Read a config.json, or the one in a folder; `base` is used where it gives none. Raises: BadInput."""
+    """Read a config.json or its folder; `base` is a default. Raises: BadInput."""
     config = hf_json.load(path)
     full = Path(path).absolute()
     name = full.name if full.is_dir() else full.parent.name if full.name == "config.json" else full.stem
@@ -130,7 +130,7 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
 
 
 def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
-    """Return a config with the sizes that its class takes where it gives none; and key -> that in words."""
+    """Return a config with its class's default sizes, and what was added."""
     default, taken, words = hf_json.class_default(model), dict(config), dict[str, str]()
     latent = config.get("qk_nope_head_dim") is not None or "qk_nope_head_dim" in default.sizes
     known = {**_SPELLINGS, "head_dim": (hf_json.of_type(model, "head_dim_key", "head_dim"),)}
@@ -152,7 +152,7 @@ def _spelled(keys: tuple[str, ...], model: str) -> tuple[str, ...]:
 
 
 def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Config], list[str]]:
-    """Return layer type -> its dict of RoPE parameters, each with its rope_theta; and what was not given."""
+    """Return the RoPE parameters by layer type, and the defaults taken."""
     (key, theta), usual = first(config, hf_json.BASES), hf_json.class_default(model)
     given, defaults = hf_json.rope_dict(config), list[str]()
     if usual.scaled and not given and config.get(hf_json.DICTS[1]) is None:  # a class's own has a scaling
@@ -356,7 +356,7 @@ _DEPTH = 3  # objects within one another that are looked into
 
 
 def _unjudged(config: Config, part: Config) -> dict[str, str]:
-    """Return the keys that are not judged, and why. part: the config's part about text. Raises: BadInput."""
+    """Return the keys not judged, and why. part: the text part. Raises: BadInput."""
     rope = hf_json.rope_dict(part)
     inner = (one for one in rope.values() if isinstance(one, Mapping))
     axes = any(one.get("mrope_section") is not None for one in (rope, *inner))
@@ -394,7 +394,7 @@ def layer_words(config: Mapping[str, Any], model: ModelRope) -> str:
 
 
 def kinds_of_layers(config: Mapping[str, Any], model: ModelRope) -> dict[int, str]:
-    """Return layer number -> its type, of those types that the model has a setting for. Raises: BadInput."""
+    """Return the types of layers that have a setting, by number. Raises: BadInput."""
     part = hf_json.text_part(config)
     kinds = layers_of_models.kinds_of_layers(part, hf_json.model_type(part))
     return {n: kind for n, kind in enumerate(kinds) if kind in model.layers}
@@ -407,7 +407,7 @@ _OUTSIDE = ("maximum", "fraction")  # not read in the RoPE parameters, or not as
 
 
 def _kind(rope: Config) -> str:
-    """Return the kind of scaling that RoPE parameters name, "default" where none. Raises: BadInput."""
+    """Return the kind of scaling, by default "default". Raises: BadInput."""
     names = [rope[key] for key in ("rope_type", "type") if rope.get(key) is not None]
     named = next((key for key in ("rope_type", "type") if key in rope), "")
     if named and rope[named] is None:  # transformers asks for "type" where there is no "rope_type"
@@ -463,7 +463,7 @@ def _scaling(config: Config, rope: Config, kind: str, fraction: float | None, pa
 
 
 def _check_names(config: Config, rope: Config, kind: str, values: Mapping[str, Any]) -> None:
-    """Raise BadInput for parameters that the kind does not have, and for those that it needs and lacks."""
+    """Raise BadInput for parameters that are foreign to the kind or missing."""
     rules = KINDS[kind]
     named = next((rope[key] for key in ("rope_type", "type") if rope.get(key) is not None), None)
     inside = next((key for key in hf_json.DICTS if config.get(key)), hf_json.DICTS[-1])

@@ -97,7 +97,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """Return a short text on one line for any value, be it a thousand digits or a hundred levels deep."""
+    """Return a short text on one line for any value, however long or deep."""
     if isinstance(value, str):
         return repr(value if len(value) <= 40 else value[:37] + "...")
     if value is None or isinstance(value, (bool, float)):
@@ -108,12 +108,12 @@ def shown(value: Any) -> str:
 
 
 def first(config: Config, keys: Sequence[str]) -> tuple[str, Any]:
-    """Return the first of some spellings of a key that is given, and its value; else the first and None."""
+    """Return the first spelling given, and its value; else the first and None."""
     return next(((key, config[key]) for key in keys if config.get(key) is not None), (keys[0], None))
 
 
 def number(key: str, value: Any) -> float:
-    """Return a JSON number as a float. Raises: BadInput for anything else, and beyond 1e18."""
+    """Return a JSON number as a float. Raises: BadInput for others, or beyond 1e18."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadInput(f"{key} = {shown(value)} is not a number")
     if not -_LARGEST <= value <= _LARGEST:
@@ -122,7 +122,7 @@ def number(key: str, value: Any) -> float:
 
 
 def numbers(key: str, value: Any) -> float | tuple[float, ...]:
-    """Return a JSON number or a list of them, no longer than any head has pairs. Raises: BadInput."""
+    """Return a JSON number or a list of at most 2^15 numbers. Raises: BadInput."""
     if not isinstance(value, (list, tuple)):
         return number(key, value)
     if len(value) > 2**15:
@@ -271,7 +271,7 @@ def is_one(model: str, fact: str) -> bool:
 
 
 def of_type(model: str, fact: str, usual: Any = None) -> Any:
-    """Return what a table of data/model_types.toml says of a type; `usual` where it says nothing."""
+    """Return a fact of data/model_types.toml about a type, or `usual`."""
     return _library("model_types.toml")[fact].get(model, usual)
 
 

@@ -1,4 +1,4 @@
-"""Which layer types of a model rotate, by its config and by what the code of its type does."""
+"""Which layer types of a model rotate, by its config and its code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST = 10_000  # layers that are counted one by one
 
 
 def rotating(config: Config, model: str, layers: dict[str, Config]) -> dict[str, Config]:
-    """Return the RoPE parameters by layer type, of those types alone that rotate. Raises: BadInput."""
+    """Return the RoPE parameters of the types that rotate. Raises: BadInput."""
     kinds = config.get("layer_types")
     listed = set(map(str, kinds)) if isinstance(kinds, list) else set()
     layers = _with_bases(config, kinds if isinstance(kinds, list) else [], layers)
@@ -75,7 +75,7 @@ def unrotated(config: Config, model: str) -> str:
 
 
 def unrotated_layers(config: Config, model: str) -> list[int]:
-    """Return the numbers of the layers that do not rotate, as far as numbers are known. Raises: BadInput."""
+    """Return the known numbers of layers that do not rotate. Raises: BadInput."""
     bases = config.get(hf_json.LAYER_BASES)
     if isinstance(bases, list) and not config.get("no_rope_layers"):
         return [n for n, base in enumerate(bases) if not base]
@@ -127,7 +127,7 @@ def _still(config: Config, model: str) -> tuple[list[int] | None, int, str]:
 
 
 def _with_bases(config: Config, kinds: list[Any], layers: dict[str, Config]) -> dict[str, Config]:
-    """Return them with the bases that layer_rope_theta gives, a layer each; 0 does not rotate."""
+    """Return them with the bases of layer_rope_theta; 0 does not rotate."""
     bases = config.get(hf_json.LAYER_BASES)
     if bases is None:
         return layers

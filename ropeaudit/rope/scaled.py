@@ -49,7 +49,7 @@ def attention_factor(scaling: Scaling) -> float:
 
 
 def mscale(stretch: float, weight: float) -> float:
-    """Return YaRN's temperature, 0.1 * weight * ln(stretch) + 1. Source: arXiv 2309.00071, section 3.4."""
+    """Return YaRN's temperature. Source: arXiv 2309.00071, section 3.4."""
     return 0.1 * weight * elementary.log(stretch) + 1.0 if stretch > 1 else 1.0
 
 
@@ -91,7 +91,7 @@ def _proportional(theta: Array, setting: RopeSetting, rounded: Round) -> Array:
 
 
 def yarn_range(setting: RopeSetting) -> tuple[float, float]:
-    """Return the pairs between which YaRN's ramp rises. Source: arXiv 2309.00071, appendix A.2."""
+    """Return the ends of YaRN's ramp, in pairs. Source: arXiv 2309.00071, appendix A.2."""
     scaling, d = setting.scaling, setting.rotary_dim
     original = scaling.original or 1.0
 

@@ -19,7 +19,7 @@ from ropeaudit.rope.scaling_names import parts_of
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A row of data/scalings.toml, which explains it: what a kind of scaling takes, and how it behaves."""
+    """A row of data/scalings.toml: what a kind takes and how it behaves."""
 
     example: str
     needs: Sequence[str] = ()
@@ -103,7 +103,7 @@ class Scaling:
 
     @property
     def stretch(self) -> float:
-        """The factor, or maximum / original where it is not given (yarn, longrope), or 1."""
+        """The factor, or maximum / original if it is not given, or 1."""
         if self.factor is not None:
             return self.factor
         if self.maximum is not None and self.original is not None:
@@ -112,13 +112,13 @@ class Scaling:
 
     @property
     def length_before(self) -> int | None:
-        """The number of positions before the extension, None where it is not given or nothing is extended."""
+        """The number of positions before the extension, or None."""
         length = getattr(self, self.rules.original) if self.rules.original else None
         return None if length is None else int(length)
 
     @property
     def reach(self) -> int | None:
-        """The factor times the number of positions before the extension; None where that is not given."""
+        """The factor times the positions before the extension, or None."""
         before = self.length_before
         return None if before is None else min(round(self.stretch * before), 2**53)
 
@@ -175,7 +175,7 @@ def parse(text: str) -> Scaling:
 
 
 def from_mapping(kind: str, values: Mapping[str, Any]) -> Scaling:
-    """Return a scaling from values as JSON holds them; lists may be lists. Raises: UsageError."""
+    """Return a scaling from JSON values. Raises: UsageError."""
     parameters = dict(values)
     for name, value in values.items():
         if isinstance(value, (list, tuple)):
@@ -262,7 +262,7 @@ class Served:
 
     @property
     def words(self) -> str:
-        """The number of positions, and both numbers that it is chosen of where a scaling gives a second."""
+        """The number of positions, with both candidates where there are two."""
         scaling, declared, positions, reach = self.scaling, self.declared, self.positions, self.scaling.reach
         if positions is None:
             return "nothing says for how many positions"
@@ -286,5 +286,5 @@ class Served:
 
     @property
     def disputed(self) -> bool:
-        """Return whether factor x original is known, and is another number than the declared one."""
+        """Return whether factor x original is known, and is not what is declared."""
         return self.scaling.reach is not None and self.scaling.reach != self.declared

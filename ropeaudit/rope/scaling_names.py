@@ -1,4 +1,4 @@
-"""A scaling in a few words, for people: what `str(Scaling)` writes in full may be thousands of characters."""
+"""A scaling in a few words for people, as `str(Scaling)` may be very long."""
 
 from __future__ import annotations
 

@@ -59,14 +59,14 @@ class UnusedKey:
 
 
 def unused_keys(config: Mapping[str, Any], base: float | None = None) -> list[UnusedKey]:
-    """Return the keys about RoPE that change nothing, those beside the text part too. Raises: BadInput."""
+    """Return the keys about RoPE that change nothing. Raises: BadInput."""
     model = hf_config.from_config(config, "model", "config", base)
     part = hf_json.text_part(config)
     lengths = _lengths(model.layers.values())
     reading = _effect(model, lengths)
 
     def same(path: Path, value: Any) -> bool:
-        """Return whether the reading is the same with another value in a place, without its key if None."""
+        """Return whether another value changes nothing; None removes the key."""
         changed = copy.deepcopy(dict(part))
         inner = changed
         for name in path[:-1]:
@@ -131,13 +131,13 @@ def _unscaled(rope: Any) -> Any:
 
 
 def _numbers(setting: RopeSetting, lengths: list[int]) -> list[Any]:
-    """Return what a scaling may change of a layer: softmax scale, attention factor, frequencies by length."""
+    """Return the numbers that a scaling may change: scale, factor, frequencies."""
     of_length = [frequencies(setting.for_positions(n), "inverse_power", FP64).tolist() for n in lengths]
     return [setting.scale, scaled.attention_factor(setting.scaling), of_length]
 
 
 def about_rope(name: str) -> bool:
-    """Return whether a key is about RoPE by its name, misspelt or not, and not about which layers rotate."""
+    """Return whether a key, even misspelt, is about RoPE and not about layers."""
     near = name in _ABOUT or get_close_matches(name, _ABOUT, n=1, cutoff=_MISSPELT)
     return name not in LAYERS and bool(near or "rope" in name or "rotary" in name)
 
@@ -167,7 +167,7 @@ def _changed(value: Any) -> list[Any]:
 
 
 def _outside(inner: Mapping[str, Any], part: Mapping[str, Any], inside: Path) -> Iterator[tuple[Path, Any]]:
-    """Yield the keys about RoPE that stand in other parts than the one about text: those are not read."""
+    """Yield the keys about RoPE outside the text part, which are not read."""
     for key, value in inner.items():
         if value is part:
             continue
@@ -178,7 +178,7 @@ def _outside(inner: Mapping[str, Any], part: Mapping[str, Any], inside: Path) ->
 
 
 def _used(name: str, part: Mapping[str, Any], model: ModelRope) -> list[float]:
-    """Return the values that are used of what a key is one of several spellings or places of."""
+    """Return the values used for a key that has other spellings or places."""
     settings = list(model.layers.values())
     if name in _BASES:
         return [setting.base for setting in settings]
@@ -195,7 +195,7 @@ def _used(name: str, part: Mapping[str, Any], model: ModelRope) -> list[float]:
 
 
 def _lengths(settings: Iterable[RopeSetting]) -> list[int]:
-    """Return numbers of positions at which frequencies are compared: about those where they change."""
+    """Return the numbers of positions around which frequencies change."""
     lengths = {1}
     for scaling in (setting.scaling for setting in settings):
         for border in (scaling.original, scaling.maximum):
