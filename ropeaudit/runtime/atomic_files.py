@@ -50,7 +50,7 @@ def opened(target: Path) -> IO[bytes]:
         number = paths.out_of_reach(os.open(target.parent, os.O_TMPFILE | os.O_RDWR, 0o600))
         lock(number)
         name = str(target.parent / f"{prefix}{os.urandom(4).hex()}{_SUFFIX}")
-        return open(name, "w+b", opener=lambda *_: number)  # noqa: SIM115 it is handed over
+        return open(name, "w+b", opener=lambda *_: number)
     while True:
         number, name = tempfile.mkstemp(_SUFFIX, prefix, target.parent)
         number = paths.out_of_reach(number)
