@@ -1,4 +1,4 @@
-"""Code that is not ours runs in a process of its own, behind a door; the variables that say otherwise."""
+"""The door: others' code runs in a process of its own; and the variables that change that."""
 
 TIMEOUT = "ROPEAUDIT_TIMEOUT"  # seconds without a call that ends
 ROAD = "ROPEAUDIT_DOOR"  # `SPAWN` or `IN_PROCESS`

@@ -27,10 +27,10 @@ from ropeaudit.door.messages import Arrays, Message, Reader, encoded, write
 from ropeaudit.errors import RopeAuditError, one_line
 
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-_HIGH = 200  # protocol descriptors lie from here on: code that closes the first ones does not meet them
+_HIGH = 200  # protocol descriptors start here, beyond those that code may close
 _PIECE = 2**20  # bytes that are read at once
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_NEVER_FORKED = ("jax", "jaxlib", "tensorflow", "onnxruntime")  # they start threads at their first use
+_NEVER_FORKED = ("jax", "jaxlib", "tensorflow", "onnxruntime")  # they start threads when used
 _DEBUGGED = "a debugger has no terminal in this process; give --in-process"
 _REAPED = 0.5  # seconds between two looks at which forks have ended
 _LEFT_FREE = 2**30  # bytes of memory that stay for others
@@ -87,7 +87,7 @@ def why_no_forks() -> str:
 
 
 def answered(function: Function | str, session: Session, request: Message, reply: Reply) -> None:
-    """Run a function of ours for a request, and reply with what it returns, or with what it raises."""
+    """Run a function for a request, and reply with what it returns or raises."""
     to = {"to": request.header.get("to")}
     try:
         run: Function = named(function) if isinstance(function, str) else function
@@ -102,7 +102,7 @@ def answered(function: Function | str, session: Session, request: Message, reply
 
 
 def described(error: BaseException) -> dict[str, Any]:
-    """Return what is said of an exception: its type, its words, and the last line of others' code in it."""
+    """Return an exception's type and text, and the last line of others' code in it."""
     frames = [
         (frame.filename, frame.lineno)
         for frame in traceback.extract_tb(error.__traceback__)
@@ -152,7 +152,7 @@ class _Child:
                 answered(header["function"], self.sessions[number], message, self._reply)
 
     def _open(self, message: Message) -> None:
-        """Run the opener, whose answer stays here: what it returns is what sessions are of."""
+        """Run the opener; what it returns stays here, for the sessions."""
 
         def opened(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
             enter(message.header["here"])
@@ -164,11 +164,11 @@ class _Child:
         answered(opened, Session(None, self._began), message, self._reply)
 
     def _fork(self, passed: list[int]) -> None:
-        """Fork: the new process serves the socket that was passed as this one does, and ends.
+        """Fork: the new process serves the passed socket as this one does, and ends.
 
         passed: that socket, and its stdout and stderr where it gets such of its own.
         """
-        gc.freeze()  # a collection in the new process would copy all the memory that both share
+        gc.freeze()  # a collection in the fork would copy shared memory
         group: int = _fork() if _fork is not None else -1
         if group:
             for descriptor in passed:
@@ -190,9 +190,9 @@ class _Child:
             _exit(0)
 
     def _status(self, fork: int, wait: int = 0) -> int | None:
-        """Return how a fork ended, as `os.waitstatus_to_exitcode` reads it; None where nobody says it."""
+        """Return the exit code of a fork; None while it runs, or where nobody knows it."""
         if self.forks.get(fork) is None:
-            with contextlib.suppress(ChildProcessError):  # where code ignores the end of its children
+            with contextlib.suppress(ChildProcessError):  # where code ignores SIGCHLD
                 ended, status = _waitpid(fork, wait)
                 self.forks[fork] = status if ended else None
         return self.forks.get(fork)
@@ -205,15 +205,15 @@ class _Child:
 
     def _reply(self, message: bytes) -> None:
         if _getpid() != self.pid:
-            _exit(0)  # a fork that code made, and in which its call returned too: one answers
+            _exit(0)  # a fork that code made itself must not answer
         write(self.control.fileno(), message)
 
     def _next(self) -> Message | None:
-        """Return the next message of the parent, None where it is gone; descriptors that came are kept."""
+        """Return the parent's next message, or None at the end; keep passed descriptors."""
         while not self.waiting:
             left = [one for one, status in self.forks.items() if status is None]
             if not select.select([self.control], [], [], _REAPED if left else None)[0]:
-                for one in left:  # else those that have ended stay in the table of processes
+                for one in left:  # else those that have ended stay zombies
                     self._status(one, os.WNOHANG)
                 continue
             if hasattr(socket, "recv_fds"):
@@ -228,7 +228,7 @@ class _Child:
 
 
 def enter(here: Header) -> None:
-    """Become a process of the parent's: with its folder, its environment and where it imports from."""
+    """Take over the parent's folder, environment and import path."""
     with contextlib.suppress(OSError):  # a folder that is gone
         os.chdir(here["folder"])
     os.environ.clear()
@@ -248,7 +248,7 @@ def nothing(arguments: Header) -> tuple[None, Header]:
 
 
 def _moved_high(descriptor: int) -> int:
-    """Return a copy of a descriptor where code does not look for one, closed in programs that it starts."""
+    """Move a descriptor out of the way of other code; programs do not inherit it."""
     import fcntl  # in-function: Windows has none
 
     high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH)
@@ -263,7 +263,7 @@ def die_with_parent() -> None:
 
 
 def limit_memory() -> None:
-    """Let this process be the first that a full machine ends, and take no more than is free but for 1 GiB."""
+    """Let this process be killed first when memory is short, and leave 1 GiB free."""
     with contextlib.suppress(OSError, ValueError, ImportError):
         import resource  # in-function: Windows has none
 

@@ -42,7 +42,7 @@ class Message:
 
 
 def encoded(header: Mapping[str, Any], arrays: Arrays | None = None) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a message in pieces. Raises: TypeError, ValueError for what JSON does not hold."""
+    """Yield the bytes of a message. Raises: TypeError, ValueError if it cannot be JSON."""
     held = {name: np.asarray(array, order="C") for name, array in (arrays or {}).items()}
     listed = [[name, array.dtype.str, list(array.shape)] for name, array in held.items()]
     if refused := [name for name, array in held.items() if array.dtype.kind not in _KINDS]:
@@ -105,7 +105,7 @@ class Reader:
 
 
 def _described(text: bytes) -> tuple[dict[str, Any], list[tuple[str, np.dtype[Any], tuple[int, ...]]]]:
-    """Return a header, and name, dtype and shape of the arrays behind it. Raises: Malformed."""
+    """Return the header and each array's name, dtype and shape. Raises: Malformed."""
     try:
         whole = json.loads(text)
         header, listed = whole["header"], whole["arrays"]

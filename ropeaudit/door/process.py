@@ -55,7 +55,7 @@ class Output:
         return [*lines, f"... and {left} bytes more"] if left else lines
 
 
-_outputs: deque[Output] = deque(maxlen=100)  # of the last doors, in the order in which they were opened
+_outputs: deque[Output] = deque(maxlen=100)  # of the last doors, oldest first
 _doors: weakref.WeakSet[Door] = weakref.WeakSet()
 
 
@@ -108,7 +108,7 @@ class Door:
         self.why_no_forks: str = said["returned"]["why_no_forks"]
 
     def session(self) -> Session:
-        """Return a new state of what was opened, which nothing has called. Raises: Ended."""
+        """Return a new state that nothing has called yet. Raises: Ended."""
         number = next(self._numbers)
         if self.why_no_forks:
             return Session(self, self._control, number, 0)
@@ -119,7 +119,7 @@ class Door:
         return Session(self, _Channel(ours, self), number, pid)
 
     def first_session(self) -> Session:
-        """Return a session of the process that is forked from: what it does, all later ones begin with."""
+        """Return the session of the parent of all forks: later ones inherit its state."""
         return Session(self, self._control, 0, 0)
 
     def look_again(self) -> None:
@@ -141,7 +141,7 @@ class Door:
         return self.output.lines()
 
     def how_it_ended(self, pid: int) -> str:
-        """Return how a process ended that is gone: by which signal, or with which exit code.
+        """Return how a process ended: by which signal, or with which exit code.
 
         pid: of a session; 0 for the child itself.
         """
@@ -192,7 +192,7 @@ class _Forked:
 
 
 class _Root(Door):
-    """A process that has imported what is ours and torch, and forks the child of each door."""
+    """A process that has loaded torch and our modules, and forks the doors' children."""
 
     def __init__(self) -> None:
         self.limit, self.output, self.forks, self.why_no_forks = LIMIT, Output(), 0, ""
@@ -227,7 +227,7 @@ _starting = threading.Lock()
 
 
 def _started(theirs: socket.socket, needed: Sequence[str]) -> _Spawned | _Forked:
-    """Return the process of a door: forked from the root, which is started, or one of its own."""
+    """Return the process of a door: a fork of the root if possible, else its own."""
     global _root
     if never_forks():
         return _spawned(theirs)
@@ -268,7 +268,7 @@ def _folder() -> str:
 
 
 class Session:
-    """One state of what a door opened, called by functions of ours that run in the child."""
+    """One state of what a door opened; functions of ours call it in the child."""
 
     def __init__(self, door: Door, channel: _Channel, number: int, pid: int) -> None:
         self.door, self._channel, self._number, self._pid = door, channel, number, pid
@@ -316,7 +316,7 @@ class _Channel:
         pid: int = 0,
         heard: Callable[[str], None] = lambda text: None,
     ) -> Message:
-        """Send a question and return its answer. pid: of the process there; 0 for the child itself."""
+        """Send a question and return its answer. pid: of a fork; 0 for the child itself."""
         door = self._opened()
         try:
             self._what = what
@@ -352,7 +352,7 @@ class _Channel:
         return "nobody says how" if status is None else _words(os.waitstatus_to_exitcode(status))
 
     def fork(self, passed: Sequence[int]) -> int:
-        """Let the child fork a process, and return its number. passed: its socket, its stdout and stderr."""
+        """Let the child fork, and return the pid. passed: its socket, stdout and stderr."""
         door = self._opened()
         try:
             socket.send_fds(
@@ -363,7 +363,7 @@ class _Channel:
             raise Ended(f"ended its process: {door.how_it_ended(0)}") from None
 
     def _answer(self, door: Door, what: str, pid: int, heard: Callable[[str], None]) -> Message:
-        """Wait for the answer, and read what the child prints meanwhile. Raises: Late, OSError, Malformed."""
+        """Wait for the answer and read the output. Raises: Late, OSError, Malformed."""
         self._what, deadline = what, time.monotonic() + door.limit
         with selectors.DefaultSelector() as selector:
             selector.register(self.socket, selectors.EVENT_READ)
@@ -391,7 +391,7 @@ class _Channel:
 
 
 class Here(Door):
-    """A door without a process, for a debugger: what it opens is opened and called in this one."""
+    """A door without a process, for a debugger: code is opened and called here."""
 
     def __init__(self, opened: Any, facts: Any) -> None:
         """Keep what was opened, and what is said of it."""
@@ -445,7 +445,7 @@ def _told() -> Iterator[None]:
 
 
 def limit(otherwise: float = LIMIT) -> float:
-    """Return the seconds without a call that ends after which a process is ended. Raises: UsageError."""
+    """Return how many seconds a call may take. Raises: UsageError."""
     text = os.environ.get(TIMEOUT) or repr(otherwise)
     with contextlib.suppress(ValueError):
         if (seconds := float(text)) > 0:
@@ -454,7 +454,7 @@ def limit(otherwise: float = LIMIT) -> float:
 
 
 def door(opener: str, arguments: Mapping[str, Any], needed: Sequence[str] = ()) -> Door:
-    """Return the door of an opener, as `Door` takes it: of a process, or in this one where that is asked for.
+    """Return the door of an opener, as `Door` takes it: a process, or this one if asked for.
 
     Raises: RopeAuditError of the opener; ForeignError.
     """
@@ -472,7 +472,7 @@ def here() -> Session:
 
 
 def alone(needed: Sequence[str] = ()) -> Session:
-    """Return a session in which nothing of others was opened: it waits for ever, unless a limit is asked for.
+    """Return a session without others' code: it waits for ever, unless a limit is asked for.
 
     Raises: ForeignError.
     """

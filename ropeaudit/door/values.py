@@ -43,7 +43,7 @@ class Values:
         self._constants = list(constants)
 
     def packed(self, value: Any, arrays: Arrays) -> Any:
-        """Return a value as JSON holds it; its arrays are added to `arrays`. Raises: TypeError."""
+        """Return a value as JSON, its arrays moved to `arrays`. Raises: TypeError."""
         kind = type(value)
         if kind in _PLAIN:
             return value
@@ -56,7 +56,7 @@ class Values:
             return {kind.__name__: [self.packed(one, arrays) for one in value]}
         if kind is dict:
             return {"dict": [[self.packed(one, arrays) for one in pair] for pair in value.items()]}
-        if isinstance(value, np.ndarray | np.generic):  # k that is q is sent once, and is q there too
+        if isinstance(value, np.ndarray | np.generic):  # k that is q is sent once
             name = next((name for name, array in arrays.items() if array is value), str(len(arrays)))
             arrays[name] = np.asarray(value)
             return {"array": name, "scalar": isinstance(value, np.generic)}
@@ -69,7 +69,7 @@ class Values:
         raise TypeError(f"a {kind.__qualname__} is not sent")
 
     def unpacked(self, told: Any, arrays: Arrays) -> Any:
-        """Return the value that JSON tells of. Raises: Malformed where `packed` makes no such thing."""
+        """Return the value that JSON describes. Raises: Malformed where it is invalid."""
         try:
             return self._made(told, arrays)
         except _FORGED as error:

@@ -44,7 +44,7 @@ class Subject(Protocol):
         """That of what executes the subject."""
 
     def refusal(self, seq_len: int, offset: int) -> str:
-        """Return why positions offset ... offset + seq_len - 1 cannot be audited; empty where they can."""
+        """Return why seq_len positions from offset on are refused; empty if they are not."""
 
     def table(self, positions: Positions, offset: int) -> Any:
         """Return what rotating at positions + offset needs and all heads share.
@@ -56,7 +56,7 @@ class Subject(Protocol):
         """Return x rotated by its positions. Shapes: (s, d) -> (s, d)."""
 
     def distinct_positions(self, positions: Positions) -> int:
-        """Return how many positions are still different finite numbers after the position stage."""
+        """Return how many positions are finite and distinct after the position stage."""
 
     def stages(self) -> dict[str, str]:
         """Return stage -> format name, as far as it is known."""
@@ -70,12 +70,12 @@ class RotatesHeads(Protocol):
     """
 
     def rotate_head(self, x: FloatArray, table: Any, key: bool, head: int | None) -> FloatArray:
-        """Return x of a head of q or of k, rotated; head None: of one alone. Shapes: (s, d) -> (s, d)."""
+        """Return x of a head rotated; head: None for a single one. Shapes: (s, d) -> (s, d)."""
 
 
 @runtime_checkable
 class StoresKeys(Protocol):
-    """A subject that stores k with scales, which depend on more of k than is rotated at once."""
+    """A subject that stores k with scales, which depend on more of k than one call has."""
 
     def store_key(self, x: FloatArray, table: Any, head: int | None) -> FloatArray:
-        """Return x of a head of k, rotated and stored. head: None in a sample. Shapes: (s, d) -> (s, d)."""
+        """Return x rotated and stored as k. head: None in a sample. Shapes: (s, d) -> (s, d)."""

@@ -30,7 +30,7 @@ Table = tuple[FloatArray, FloatArray]
 
 
 class OfRecipe:
-    """A resolved recipe and a RoPE setting; the engines that execute it inherit from this."""
+    """A resolved recipe and a RoPE setting; base class of the engines."""
 
     def __init__(self, recipe: Resolved, setting: RopeSetting, axes: Axes | None = None) -> None:
         self.axes = axes
@@ -58,13 +58,13 @@ class Emulated(OfRecipe):
     version = __version__
 
     def distinct_positions(self, positions: Positions) -> int:
-        """Return how many positions are still different finite numbers after the position stage."""
+        """Return how many positions are finite and distinct after the position stage."""
         rounded = round_to(positions.astype(np.float64), self.recipe.position)
         finite = np.sort(rounded[np.isfinite(rounded)])  # np.unique would load numpy.ma
         return int(np.count_nonzero(np.diff(finite))) + bool(finite.size)
 
     def distinct_tokens(self, seq_len: int, offset: int) -> int:
-        """Return how many tokens of a grid still differ in a position from every other, all being finite."""
+        """Return how many tokens of a grid have distinct, finite positions."""
         held = self.on_grid(np.arange(seq_len, dtype=np.int64), offset)
         held = held[np.isfinite(held).all(axis=1)]
         ordered = held[np.lexsort(held.T)]
@@ -108,7 +108,7 @@ class Emulated(OfRecipe):
             return round_to(total[0] if fmt is FP64 else dd.to_odd(total), fmt).astype(np.float64)
 
     def _angles(self, position: FloatArray) -> FloatArray:
-        """Return the angles of positions as they are held. Shapes: (s, 1) or (s, p) -> (s, p)."""
+        """Return the angles of held positions. Shapes: (s, 1) or (s, p) -> (s, p)."""
         recipe, form = self.recipe, self.recipe.recipe.frequency_form
         computed, stored = recipe.frequency
         cached = frequencies(self.setting, form, computed)
@@ -126,7 +126,7 @@ class Emulated(OfRecipe):
         return np.clip(angle_values, -clip, clip) if self.setting.clipped else angle_values
 
     def rotate(self, x: FloatArray, table: Table) -> FloatArray:
-        """Return x rotated; it is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
+        """Return x, in the input format, rotated. Shapes: x (s, d), table (s, p) -> (s, d)."""
         recipe, fmt = self.recipe, self.recipe.rotation
         single = x.dtype == np.float32 and fmt is not FP64
         rotated: FloatArray = np.empty(x.shape, np.float32 if single else np.float64)
@@ -163,7 +163,7 @@ def _each(pairs: FloatArray, cos: FloatArray, sin: FloatArray, fmt: Format, bits
 
 
 def _once(pairs: FloatArray, cos: FloatArray, sin: FloatArray, fmt: Format, _: int) -> FloatArray:
-    """Return round(a*cos - b*sin) and round(b*cos + a*sin): exact until one rounding. Shapes: as `_each`."""
+    """Return a*cos - b*sin and b*cos + a*sin, each rounded once. Shapes: as `_each`."""
     wide, *parts = (part.astype(np.float64, copy=False) for part in (pairs, cos, sin))
     left, right = (dd.two_product(wide, part) for part in parts)
     totals = [

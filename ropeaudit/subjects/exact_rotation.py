@@ -87,7 +87,7 @@ class Exact:
     narrowest = 24  # a float64 reference is what it can be compared with
 
     def __init__(self, setting: RopeSetting, input_format: Format) -> None:
-        """Keep the setting; q and k are rounded to `input_format` like those of the subject beside it."""
+        """Keep the setting. input_format: q and k are rounded to it."""
         self.setting, self.input = setting, input_format
 
     def refusal(self, seq_len: int, offset: int) -> str:

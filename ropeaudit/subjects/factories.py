@@ -92,7 +92,7 @@ def implementations(
 
 
 def is_own(name: str) -> bool:
-    """Return whether a name is that of the user's code (module:name) rather than of an entry of a list."""
+    """Return whether a name means the user's code (module:name), not a list's entry."""
     if name.partition(":")[0].endswith(".py"):
         return True  # whatever lists hold: they take long to read
     if ":" not in name:
@@ -103,7 +103,7 @@ def is_own(name: str) -> bool:
 
 
 def in_environments(code: Code, names: Iterable[str]) -> list[Code]:
-    """Return code as it is, then in each environment of these names. Raises: UnknownName."""
+    """Return the code clean, then in each named environment. Raises: UnknownName."""
     from ropeaudit.subjects.calling import environments
 
     return [code.under(one) for one in environments.chosen(names)]

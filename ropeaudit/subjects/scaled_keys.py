@@ -57,7 +57,7 @@ class ScaledKeys(Emulated):
         return super().rotate(x, table[0])
 
     def store_key(self, x: FloatArray, table: TableAt, head: int | None) -> FloatArray:
-        """Return x of a head of k, rotated and stored. head: None in a sample. Shapes: (s, d) -> (s, d)."""
+        """Return x rotated and stored as k. head: None in a sample. Shapes: (s, d) -> (s, d)."""
         if self.before:
             largest = self._of_group(x, 0, head)
             return self.rotate(round_to(self.scaled.stored(x, largest), self.recipe.input), table)
@@ -66,7 +66,7 @@ class ScaledKeys(Emulated):
         return round_to(self.scaled.stored(rotated, largest), self.recipe.output)
 
     def _of_group(self, x: FloatArray, offset: int, head: int | None) -> FloatArray:
-        """Return the largest absolute value of each group. Shapes: (s, d) -> what broadcasts to it."""
+        """Return the largest |x| of each group. Shapes: (s, d) -> what broadcasts to it."""
         if self.scaled.group == "token":
             return np.asarray(np.abs(x).max(axis=1, keepdims=True))
         with self._lock:
@@ -79,7 +79,7 @@ class ScaledKeys(Emulated):
         return of_head if self.scaled.group == "channel" else np.asarray(of_head.max())
 
     def _by_channel(self, offset: int) -> FloatArray:
-        """Return the largest absolute value of each dim of each head of k. Shapes: (g, d)."""
+        """Return the largest |k| of each dim of each head. Shapes: (g, d)."""
         assert self.k is not None  # noqa: S101 a sample has scales by token alone
         heads, size, _ = self.k.shape
         largest = np.zeros((heads, self.setting.head_dim))
@@ -94,7 +94,7 @@ class ScaledKeys(Emulated):
 
 
 def stored(subject: Subject, inputs: object) -> Subject:
-    """Return a subject whose scales come from these q and k, if its recipe stores keys with scales."""
+    """Return the subject, with scales from these q and k if its recipe has any."""
     if not isinstance(subject, Emulated) or subject.recipe.recipe.keys is None:
         return subject
     k = inputs.k if isinstance(inputs, Inputs) else None
@@ -102,7 +102,7 @@ def stored(subject: Subject, inputs: object) -> Subject:
 
 
 def check_sampled(recipe: Recipe) -> None:
-    """Raise UsageError for a recipe whose scales need all of k, where there is but a sample of it."""
+    """Raise UsageError for a recipe whose scales need all of k, not a sample."""
     if recipe.keys and recipe.keys[1].group != "token":
         codes = str(recipe.keys[1]).partition(":")[0]
         raise UsageError(
@@ -139,7 +139,7 @@ def turns(count: int | None, by: int | None) -> Turns | None:
 
 
 class RerotatedTable(NamedTuple):
-    """Cos and sin of some positions: where q and k end, and where k is stored first. offset: the former's."""
+    """Cos and sin where q and k end, and where k is stored first. offset: the former's."""
 
     fresh: Table
     stored: Table
@@ -153,10 +153,10 @@ class RerotatedKeys(Emulated):
     def __init__(
         self, recipe: Resolved, setting: RopeSetting, axes: Axes | None, turns: Turns, inputs: object
     ) -> None:
-        """Prepare the table of a turn. inputs: q and k; the norms of a sample's k are not kept."""
+        """Prepare the table of a turn. inputs: q and k; a sample has no norms."""
         super().__init__(recipe, setting, axes)
         self.turns = turns
-        if attention_factor(setting.scaling) != 1.0:  # it is in the stored keys, and must not come in again
+        if attention_factor(setting.scaling) != 1.0:  # the stored keys have it
             setting = replace(setting, scaling=replace(setting.scaling, attention_factor=1.0))
         self._turned = Emulated(recipe, setting, axes)
         self._turn = self._turned.table(np.zeros(1, dtype=np.int64), turns.by)
@@ -173,7 +173,7 @@ class RerotatedKeys(Emulated):
         return super().rotate(x, table.fresh)
 
     def store_key(self, x: FloatArray, table: RerotatedTable, head: int | None) -> FloatArray:
-        """Return x of a head of k, stored and then rotated turn by turn. Shapes: (s, d) -> (s, d)."""
+        """Return x of k, stored and then rotated turn by turn. Shapes: (s, d) -> (s, d)."""
         keys = super().rotate(x, table.stored)
         for start in range(0, len(keys), _TURNED_AT_ONCE):
             block = keys[start : start + _TURNED_AT_ONCE]
@@ -188,7 +188,7 @@ class RerotatedKeys(Emulated):
         return keys
 
     def _grown(self, x: FloatArray, keys: FloatArray) -> FloatArray:
-        """Return the norm of each key over that of x rotated exactly, -1 for x of 0. Shapes: -> (s,)."""
+        """Return each key's norm over the exact one, -1 where x is 0. Shapes: -> (s,)."""
         rotary = self.setting.rotary_dim
         exact = x.astype(np.float64)
         exact[:, :rotary] *= attention_factor(self.setting.scaling)

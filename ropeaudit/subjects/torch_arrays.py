@@ -1,4 +1,4 @@
-"""Between NumPy arrays and torch tensors, exactly: a carrier holds every value of its format."""
+"""Exact conversion between NumPy arrays and torch tensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def dtype(fmt: Format) -> torch.dtype:
 
 
 def to_torch(x: FloatArray, fmt: Format) -> torch.Tensor:
-    """Return x, whose values are numbers of `fmt`, as a tensor of that dtype; nothing is rounded."""
+    """Return x, whose values are exact in `fmt`, as a tensor of that dtype."""
     import torch
 
     with unseen():
@@ -43,7 +43,7 @@ def to_torch(x: FloatArray, fmt: Format) -> torch.Tensor:
 
 
 def to_numpy(x: torch.Tensor) -> FloatArray:
-    """Return a tensor's values in float64 if it is that wide, else in float32; nothing is rounded."""
+    """Return a tensor's values, unrounded, in float64 if it is that, else float32."""
     import torch
 
     for listener in listeners:

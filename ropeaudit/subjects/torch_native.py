@@ -59,13 +59,13 @@ class TorchNative(OfRecipe):
 
     @property
     def _once(self) -> Format | None:
-        """The format in which a rotation that is rounded once is computed; None if each step is rounded."""
+        """The format of a rotation that is rounded once; None if each step is rounded."""
         if self.recipe.recipe.rotation_rounding == "each":
             return None
         return FP32 if self.recipe.rotation.precision < FP32.precision else FP64
 
     def distinct_positions(self, positions: Positions) -> int:
-        """Return how many positions are still different finite numbers after the position stage."""
+        """Return how many positions are finite and distinct after the position stage."""
         rounded = torch_arrays.to_numpy(self._position(positions))
         return int(np.unique(rounded[np.isfinite(rounded)]).size)
 
@@ -126,7 +126,7 @@ class TorchNative(OfRecipe):
         return apply(torch.mul, fmt, angles, change)
 
     def rotate(self, x: FloatArray, table: Table) -> FloatArray:
-        """Return x rotated; it is in the input format already. Shapes: x (s, d), table (s, p) -> (s, d)."""
+        """Return x, in the input format, rotated. Shapes: x (s, d), table (s, p) -> (s, d)."""
         numbers, fmt, (cos, sin) = self.numbers, self.recipe.rotation, table
         wide = self._once or fmt
         with memory():
@@ -205,7 +205,7 @@ def device(name: str) -> torch.device:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The number formats of one device. float64 is computed on the CPU where the device has none."""
+    """The formats of a device. float64 is computed on the CPU if the device has none."""
 
     device: torch.device
 
@@ -222,7 +222,7 @@ class Numbers:
         return self.device.type in _WITHOUT_FLOAT64
 
     def of(self, x: FloatArray, fmt: Format) -> torch.Tensor:
-        """Return x, whose values are numbers of `fmt`, on the device; nothing is rounded."""
+        """Return x, whose values are exact in `fmt`, on the device."""
         return self.moved(torch.from_numpy(np.ascontiguousarray(x)), dtype(fmt))
 
     def moved(self, x: torch.Tensor, to: torch.dtype) -> torch.Tensor:
@@ -231,7 +231,7 @@ class Numbers:
         return x.to(place).to(to) if place.type == "cpu" else x.to(to).to(place)
 
     def keep(self, x: torch.Tensor, fmt: Format) -> torch.Tensor:
-        """Return x as numbers of `fmt`: a cast of torch's, or one rounding where torch has no such dtype."""
+        """Return x in `fmt`: by torch's cast, or rounded by us if torch has no such dtype."""
         if fmt.name in NATIVE:
             return self.moved(x, dtype(fmt))
         return self.of(round_to(torch_arrays.to_numpy(x), fmt), fmt)
@@ -239,13 +239,13 @@ class Numbers:
     def apply(
         self, operation: Callable[..., torch.Tensor], fmt: Format, *operands: torch.Tensor
     ) -> torch.Tensor:
-        """Do an operation in the widest dtype of its operands and of `fmt`, then cast to `fmt`."""
+        """Operate in the widest dtype of the operands and `fmt`, then cast to `fmt`."""
         wide = functools.reduce(torch.promote_types, (x.dtype for x in operands), dtype(fmt))
         return self.keep(operation(*(self.moved(x, wide) for x in operands)), fmt)
 
 
 def dtype(fmt: Format) -> torch.dtype:
-    """Return the dtype that carries a format: its own where that has arithmetic, else float32."""
+    """Return a format's own dtype if it has arithmetic, else float32, to carry it."""
     return torch_arrays.dtype(fmt) if fmt.name in NATIVE else torch.float32
 
 

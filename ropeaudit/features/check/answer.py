@@ -68,7 +68,7 @@ def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answe
 
 
 def text(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> str:
-    """Return the same as text for whoever called from Python, without what to type on a command line."""
+    """Return the answer as text for a caller from Python: it names no command to type."""
     plainly = [replace(one, finding=replace(one.finding, option="")) for one in own]
     result = answer(plainly, case, findings)
     facts = [fact for fact in result.facts if fact[0] != "next"]
@@ -82,7 +82,7 @@ def warns(one: Checked) -> bool:
 
 
 def _decides(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
-    """Return what the status rests on: where it was checked, how many checks fail and why."""
+    """Return what the status rests on: how many checks fail, and why."""
     if not groups and (margin := _least(own)):
         return margin
     judged = [one for one in own if one.judged]
@@ -132,7 +132,7 @@ def _by_cause(some: Sequence[Checked]) -> dict[str, list[Checked]]:
 
 
 def _codes(one: Checked) -> list[str]:
-    """Return the codes that explain a check equally well; without any, unexplained or its own name."""
+    """Return the codes that explain a check equally well; else unexplained or its name."""
     found = one.finding.diagnosis
     if found is not None and found.certainty != "resembles":
         return codes(found).split("|")
@@ -140,7 +140,7 @@ def _codes(one: Checked) -> list[str]:
 
 
 def cause_of(code: str, some: Sequence[Checked], case: Case, *, warning: bool = False) -> Cause:
-    """Return why some checks fail, or what to beware of: what it is, where, how far off, what to change."""
+    """Return a cause of failures or warnings: what, where, how far off, what to change."""
     first = next((one for one in some if code in _codes(one)), some[0])
     finding = first.finding
     pairs = [one for one in some if _excess(one) > 0 and one.dtype == first.dtype]
@@ -180,13 +180,13 @@ def cause_of(code: str, some: Sequence[Checked], case: Case, *, warning: bool = 
 
 
 def _shortened(cause: Cause, facts: Sequence[str], most: int) -> Cause:
-    """Return a cause with some facts at most, how far off it is among them, and with what to change."""
+    """Return a cause with some facts at most, and always with what to change."""
     fixes = [fact for fact in facts[most:] if fact.startswith(("fix: ", *_WAIVERS))]
     return replace(cause, facts=[*facts[:most], *fixes])
 
 
 def _advice(one: Checked, case: Case) -> Iterator[str]:
-    """Yield what to change, and what to type where the code is right and the question was not."""
+    """Yield what to change, or the option to give where the code is right."""
     finding = one.finding
     if finding.option.startswith("--base ") and _is_default(one.setting, case):
         yield f"your code uses {finding.option[2:]}; if that is meant, give {finding.option}"
@@ -214,7 +214,7 @@ def _two(value: float) -> str:
 
 
 def _figures(own: Sequence[Checked]) -> Facts:
-    """Return two or three figures: of the only dtype a line each, of several a line a dtype."""
+    """Return the figures: some lines for one dtype, one line each for several."""
     judged, facts = [one for one in own if one.judged], Facts()
     several = len(_dtypes(judged)) > 1
     for dtype in _dtypes(judged):
@@ -246,7 +246,7 @@ def _passing(some: Sequence[Checked]) -> Facts:
 
 
 def _limits(own: Sequence[Checked]) -> Facts:
-    """Return up to where each of several dtypes holds a config's setting, and what a cast module does."""
+    """Return the limit of a config in each of several dtypes, and the effect of a cast."""
     dtypes = _dtypes([one for one in own if one.finding.check == LIMIT])
     limits = [_least([one for one in own if one.dtype == dtype]) for dtype in dtypes]
     decides = "" if any(one.finding.failed for one in own) else _least(own)
@@ -260,7 +260,7 @@ def _limits(own: Sequence[Checked]) -> Facts:
 
 
 def _least(some: Sequence[Checked]) -> str:
-    """Return up to where a config's setting holds, where it holds least; empty where that was not checked."""
+    """Return the least limit of a config's setting in words; empty where none was checked."""
     limits = [one for one in some if one.finding.check == LIMIT]
     if not limits:
         return ""
@@ -280,7 +280,7 @@ def _called(target: str, findings: Sequence[str]) -> Facts:
 
 
 def _assumed(own: Sequence[Checked], case: Case) -> Facts:
-    """Return what nobody asked for and the default is taken of; of a config, what was read."""
+    """Return the defaults that were assumed; of a config, what was read."""
     setting = next((one.setting for one in own if one.setting is not None), None)
     if own[0].kind != "code" or setting is None:
         config = [one.finding for one in own if one.finding.check == "config"]

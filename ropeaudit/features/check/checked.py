@@ -110,14 +110,14 @@ class CheckOptions:
 
 
 def interrupted(finding: Finding, later: Sequence[str], noun: str) -> Finding:
-    """Return a finding; one that says what an interruption left names too what was to come after it."""
+    """Return a finding; that of an interruption also names what was not begun."""
     if finding.check != INTERRUPTED:
         return finding
     return replace(finding, detail=finding.detail + not_begun(later, noun))
 
 
 def not_begun(later: Sequence[str], noun: str) -> str:
-    """Return a clause that names what was not begun, with its semicolon; nothing where nothing is left."""
+    """Return a clause, with its semicolon, that names what was not begun; "" for nothing."""
     if not later:
         return ""
     return f"; {counted(len(later), noun)} {'was' if len(later) == 1 else 'were'} not begun: {listed(later)}"
@@ -130,7 +130,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def place(one: Checked) -> tuple[str, int]:
-    """Return the file of a target and the line of its function; empty and 0 where they are not known.
+    """Return the file of a target and the line of its function; "" and 0 where unknown.
 
     That is where the file that the target names binds its name, by an import if by nothing else.
     """
@@ -143,7 +143,7 @@ def place(one: Checked) -> tuple[str, int]:
 
 
 def _of_code(target: str) -> tuple[str, int]:
-    """Return the place of code: the target begins with a file's path, or with a module's name."""
+    """Return the file and line of code, from the path or module in its target."""
     where, _, name = target.rpartition(":")
     files = [Path(where)] if where.endswith(".py") else []
     if not files and (own := own_files.of_module(where, "")):
@@ -159,7 +159,7 @@ def _of_code(target: str) -> tuple[str, int]:
 
 
 def _line(tree: ast.AST, parts: Sequence[str]) -> int:
-    """Return the line of a dotted name, of the innermost part that the file defines; 0 where of none."""
+    """Return the line of the innermost part of a dotted name in a file; 0 for none."""
     line = 0
     for part in parts:
         last = [node for node in _defined(tree) if _names(node, part)]
@@ -170,7 +170,7 @@ def _line(tree: ast.AST, parts: Sequence[str]) -> int:
 
 
 def _defined(tree: ast.AST) -> Iterator[ast.stmt]:
-    """Yield the statements of a body, those under conditions too, and none of functions within."""
+    """Yield the statements of a body, also under conditions, not within functions."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.stmt):
             yield node

@@ -34,7 +34,7 @@ _CONVERSION = "conversion"
 
 
 def checks(name: str, case: Case, options: CheckOptions, progress: Progress, note: Note) -> Iterator[Checked]:
-    """Yield the checks of a checkpoint. note gets what its reader must know. Raises: see `analysis.check`."""
+    """Yield the checks of a checkpoint. note gets remarks. Raises: see `analysis.check`."""
     runs = options.text is not None or options.tokens is not None
     if runs:
         load.versions(
@@ -92,7 +92,7 @@ def _of_buffers(alike: Sequence[Buffer], audit: ModuleAudit) -> Finding:
 
 
 def _run(name: str, options: CheckOptions, progress: Progress, note: Note) -> Iterator[Checked]:
-    """Yield what the whole model does at shifted positions: in float64, then in each dtype."""
+    """Yield how the whole model takes shifts: in float64, then in each dtype."""
     names = [dtype.name for dtype in options.dtypes] or list(_MODEL_DTYPES)
     asked: dict[str, Any] = {one: getattr(options, one) for one in ("text", "tokens", "seed", "device")}
     audit = model_analysis.model(name, dtypes=names, **asked)
@@ -169,7 +169,7 @@ def _rounding(shifted: Shifted) -> Finding:
 
 
 def of_gguf(name: str, case: Case, note: Note) -> Iterator[Checked]:
-    """Yield the checks of a file. note gets what its reader must know. Raises: BadInput, MissingPackage."""
+    """Yield the checks of a file. note gets remarks. Raises: BadInput, MissingPackage."""
     said: dict[str, Any] = {
         field: getattr(case, field)
         for field in ("config", "model", "base", "scaling", "head_dim", "rotary_dim")

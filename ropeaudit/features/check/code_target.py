@@ -117,7 +117,7 @@ def of_code(
 
 
 def _held_to(setting: RopeSetting, up_to: int, each_call: bool) -> list[str]:
-    """Return in a sentence which frequencies calls are held to, where those depend on the length."""
+    """Return in a sentence which frequencies calls are held to, if length changes them."""
     if not setting.scaling.depends_on_length:
         return []
     depends = f"scaling {setting.scaling.kind} depends on the length;"
@@ -150,7 +150,7 @@ def _findings(asked: CodeUnderTest, recipe: str | None, progress: Progress) -> I
 
 
 def _write_wrapper(path: str, target: str, setting: RopeSetting) -> str:
-    """Write a wrapper of a target for a RoPE setting, run it, and return what to do with it.
+    """Write a wrapper of a target for a RoPE setting, run it, and return how to use it.
 
     Raises: BadOutput where the file cannot be written.
     """

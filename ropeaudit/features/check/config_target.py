@@ -49,7 +49,7 @@ _ORIGINAL = "original_max_position_embeddings"
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What all checks of a target share. config: what its config.json holds, None for a named model."""
+    """What all checks of a target share. config: of config.json, None for a named model."""
 
     name: str
     kind: Kind
@@ -66,7 +66,7 @@ class _Target:
 
 
 def checks(name: str, kind: Kind, case: Case, options: CheckOptions, progress: Progress) -> Iterator[Checked]:
-    """Yield the checks of a model's setting: layer type by layer type. Raises: see `analysis.check`."""
+    """Yield the checks of a model, by layer type. Raises: see `analysis.check`."""
     case = replace(case, seed=options.seed)  # its options stand before what the target says
     if kind == "model":
         target = _Target(name, kind, replace(case, model=name, config=None), None, NONE)
@@ -109,7 +109,7 @@ def _read(target: _Target, model: ModelRope, case: Case) -> Finding:
 
 
 def _keys(target: _Target, model: ModelRope) -> Finding:
-    """Return whether all that a config says about RoPE is used, and nothing of it twice."""
+    """Return whether a config's RoPE keys are all used, none of them twice."""
     if target.config is None:
         return not_applicable("config keys", "a named model has no config.json")
     unused = unused_keys(target.config, target.case.base)
@@ -135,7 +135,7 @@ def _keys(target: _Target, model: ModelRope) -> Finding:
 
 
 def _doubtful(scaling: Scaling) -> str:
-    """Return what a scaling says that transformers 5.23.0 computes with and warns of; empty for nothing."""
+    """Return what transformers 5.23.0 only warns of in a scaling; empty for nothing."""
     said, low, high = list[str](), scaling.low or 1.0, scaling.high or 1.0
     fast, slow = scaling.beta_fast or 32, scaling.beta_slow or 1
     below = "give a low_freq_factor below high_freq_factor"
@@ -159,7 +159,7 @@ def _doubtful(scaling: Scaling) -> str:
 
 
 def _lengths(target: _Target, model: ModelRope) -> str:
-    """Return which two lengths a config says, in cases in which transformers 5.23.0 warns of it.
+    """Return which two lengths a config says where transformers 5.23.0 warns of them.
 
     That is for llama3 where the one before scaling is not below the declared one, and for yarn wherever the
     factor is not their ratio.
@@ -185,7 +185,7 @@ def _lengths(target: _Target, model: ModelRope) -> str:
 
 
 def _of_layer(target: _Target, case: Case, options: CheckOptions, progress: Progress) -> Iterator[Checked]:
-    """Yield the checks of a layer type: how far, after a cast, and where its frequencies switch."""
+    """Yield the checks of a layer type: limits, effects of casts, frequency switches."""
     setting = case.setting(case.maximum or 1)
     if setting.scaling.depends_on_length:  # at every offset, those of its own length
         case = replace(case, length="shifted")
@@ -202,7 +202,7 @@ def _of_layer(target: _Target, case: Case, options: CheckOptions, progress: Prog
 def limits(
     case: Case, recipes: Sequence[Resolved], up_to: int | None, progress: Progress
 ) -> Iterator[Finding]:
-    """Yield how far each recipe holds. up_to: number of positions that are looked at, None for `limit`'s.
+    """Yield how far each recipe holds. up_to: number of positions, None for `limit`'s.
 
     measured is `margin` of `ropeaudit limit`: nan where there is no maximum. Raises: see `limit`.
     """
@@ -217,7 +217,7 @@ def limits(
 
 
 def _where(limit: Limit) -> str:
-    """Return up to which position nothing fails, and how many times the model's maximum that is."""
+    """Return up to where nothing fails, also as a multiple of the model's maximum."""
     failing = limit.last_position(limit.first_failure_seen)
     if limit.standing == "fails" and failing is not None:
         return f"fails at position {failing:,}"
@@ -229,7 +229,7 @@ def _where(limit: Limit) -> str:
 
 
 def _times(limit: Limit, ratio: float | None) -> str:
-    """Return a ratio to the model's maximum in words, rounded down; nothing where it has no maximum."""
+    """Return a ratio to the model's maximum in words, rounded down; else nothing."""
     if ratio is None or limit.case.maximum is None:
         return ""
     if ratio < 1:
@@ -240,7 +240,7 @@ def _times(limit: Limit, ratio: float | None) -> str:
 
 
 def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> Finding:
-    """Return what a module does whose frequencies were cast to a dtype: no fault of a config."""
+    """Return the effect of a cast of the frequencies: no fault of a config."""
     far = (maximum or NEAR) - 1
 
     def cast(setting: RopeSetting) -> Dump:

@@ -80,7 +80,7 @@ def report(
 
 
 def notes(results: Sequence[Checked]) -> list[str]:
-    """Return what was seen in checks that do not pass, what was read, and why others were not made."""
+    """Return what did not pass, what was read, and why some checks were not made."""
     messages, missing = list[str](), dict[str, list[str]]()
     for one in results:
         finding = one.finding
@@ -93,7 +93,7 @@ def notes(results: Sequence[Checked]) -> list[str]:
 
 
 def faults_of(results: Sequence[Checked]) -> list[Fault]:
-    """Return what fails and is not waived, in the order of the checks; no code is to blame for ours."""
+    """Return what fails and is not waived, in order, without faults of ours."""
     faults = []
     for one in results:
         if one.finding.failed and not one.finding.fault:
@@ -105,7 +105,7 @@ def faults_of(results: Sequence[Checked]) -> list[Fault]:
 
 
 def junit(results: Sequence[Checked]) -> bytes:
-    """Return checks as JUnit XML, which CI servers show: a suite per target and dtype, a case per check.
+    """Return checks as JUnit XML for CI: a suite per target and dtype, a case per check.
 
     The elements and attributes are those that pytest writes (`--junit-xml`), without times, which are not
     measured, and with the type of a failure: the code of its diagnosis. Skipped are a waived failure, a check

@@ -24,7 +24,7 @@ _TOKENS = 256  # of the sequences whose drift is measured
 
 
 def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) -> Ticket | None:
-    """Return the ticket of the first target that fails, or of a pass; None without checks. Runs a snippet.
+    """Return the ticket of the first failing target, or of a pass. Runs a snippet.
 
     case: the RoPE setting of the options.
     """
@@ -68,7 +68,7 @@ def _of_pass(results: Sequence[Checked]) -> Ticket:
 
 
 def _drift(failed: Sequence[Checked], case: Case, options: CheckOptions) -> tuple[list[str], Reproduction]:
-    """Return the drift at the first and the last positions that were checked, in words, and a snippet."""
+    """Return the drift at the first and last positions in words, and a snippet."""
     shown = next((one for one in failed if one.dtype != NONE and one.setting is not None), None)
     if shown is None:
         return [], Reproduction(missing="no number format fails")

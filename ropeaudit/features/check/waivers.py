@@ -40,7 +40,7 @@ class Waiver:
     diagnosis: str | None = None
 
     def covers(self, one: Checked) -> bool:
-        """Return whether it is about this check, whatever that came to, or about why it fails."""
+        """Return whether it is about this check, or about why it fails."""
         if self.check != one.finding.check or not _same(self.target, one):
             return False
         if self.dtype not in (None, one.dtype):
@@ -54,7 +54,7 @@ class Waiver:
 
 
 def _same(target: str, one: Checked) -> bool:
-    """Return whether a check is of this target: of the same file, however its path is written."""
+    """Return whether a check is of this target, however a path is written."""
     if target == one.target or one.kind == "model":
         return target == one.target
     if one.kind != "code":
@@ -126,7 +126,7 @@ def _waiver(entry: dict[str, Any], place: str) -> Waiver:
 
 
 def applied(results: Iterable[Checked], waivers: Sequence[Waiver], day: datetime.date) -> Iterator[Checked]:
-    """Yield the checks; a failure that is waived on this day no longer counts as one, and says why."""
+    """Yield the checks; a failure waived on this day no longer counts, and says why."""
     for one in results:
         found = [waiver for waiver in waivers if waiver.covers(one)] if one.finding.failed else []
         status, text = one.finding.status, ""

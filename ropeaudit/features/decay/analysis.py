@@ -147,7 +147,7 @@ def decay(
 
 
 def requested(recipes: Names, dtypes: Names, changes: Mapping[str, str] | None) -> Sequence[Resolved | None]:
-    """Return every recipe in every dtype, the usual ones where one is left out, and none where all are.
+    """Return every recipe in every dtype, usual ones by default; none if all are left out.
 
     Raises: UsageError, UnknownName, BadInput, NotEmulated.
     """
@@ -175,7 +175,7 @@ def _measured(
     compared: Sequence[Resolved | None],
     on_progress: OnProgress,
 ) -> DecayCurves:
-    """Return the rows of a setting's q and k with each recipe's scores, and what holds of every distance."""
+    """Return the rows of every input and recipe, and what holds of all distances."""
     setting, first, last = exact[0].setting, min(asked), max(asked)
     half, every = (first + last + 1) // 2, range(last + 1)
     bound, sums = bound_and_sum(setting, every)
@@ -193,7 +193,7 @@ def _measured(
 
 
 def _turned(setting: RopeSetting, distances: Positions) -> tuple[Array, Array]:
-    """Return cos and sin of the angles, which are reduced to a part of a turn before they are rounded.
+    """Return cos and sin of the angles, reduced to a part of a turn before rounding.
 
     Shapes: (s,) -> two of (p, s).
     """
@@ -231,7 +231,7 @@ def first_failing(setting: RopeSetting, sums: Array) -> int | None:
 
 
 class Scores:
-    """Exact scores of every query with every key of its head, summed: of some q and k (h, n, d).
+    """Exact scores of every query with every key of its head, summed; q and k (h, n, d).
 
     Scores are a linear form in the cos and sin of the pairs, and their squares a quadratic one.
     """
@@ -264,7 +264,7 @@ class Scores:
 
 
 def _rows(exact: Scores, distances: Sequence[int], recipe: Resolved | None) -> list[dict[str, Any]]:
-    """Return the row of every distance; q and k are rounded to a recipe's input format first."""
+    """Return a row per distance; q and k are first rounded to a recipe's input."""
     setting, some, own = exact.setting, exact.inputs, np.full((3, len(distances)), np.nan)
     about: dict[str, Any] = {name: getattr(setting, name) for name in _OF_SETTING}
     about |= {"scaling": str(setting.scaling), "source": some.source, "seed": some.seed}
@@ -348,7 +348,7 @@ def report(
 
 
 def answer(name: str, one: DecayCurves) -> Answer:
-    """Return what holds of every distance of a setting, and how far off the worst recipe is."""
+    """Return what holds at every distance, and the worst recipe's error."""
     last, maximum = max(row["distance"] for row in one.rows), one.case.maximum
     within = one.failing is not None and maximum is not None and one.failing < maximum
     decides = f"the sum of Men et al. is not negative to distance {last:,}"

@@ -108,7 +108,7 @@ def _of_head(bench: Bench, recipe: Resolved, table: Table, head: int) -> Parts:
 
 
 def _factors(bench: Bench, head: int, q: Array, k: Array) -> Sequence[tuple[Array, Array]]:
-    """Return, per pair, the two factors whose product is its part of the drift. Shapes: (n, 4) each."""
+    """Return, per pair, two factors whose product is its drift. Shapes: (n, 4) each."""
     setting = bench.setting
     exact_q, exact_k = bench.factors(head, 1.0)
     errors = _error(q, exact_q), _error(k, exact_k)
@@ -123,7 +123,7 @@ def _factors(bench: Bench, head: int, q: Array, k: Array) -> Sequence[tuple[Arra
 
 
 def _error(x: Array, exact: Factor) -> Array:
-    """Return x minus the exact vector, with the bits that float64 does not hold of the latter."""
+    """Return x minus the exact vector, with its bits beyond float64."""
     if exact.head is None or exact.rest is None:
         return np.asarray(x - exact.whole)
     return np.asarray((x - exact.head) - exact.rest)
@@ -298,7 +298,7 @@ def _of_code(
     tolerance: DriftTolerance | None,
     work: Iterator[OnProgress],
 ) -> CodeExplanation:
-    """Return the trace of code, compared with recipes at `compared`, and why it drifts at `offsets`."""
+    """Return the trace of code, compared at `compared`, and why it drifts at `offsets`."""
     if factory.code is None:
         raise TypeError(f"{factory.name} is not called")
     case, inputs, setting = vectors

@@ -44,7 +44,7 @@ def formats(recipe: Resolved, stage: str) -> tuple[Format, ...]:
 
 
 def widened(recipe: Resolved, stages: Mapping[str, Format]) -> Resolved:
-    """Return the recipe with each of these stages at least as precise as the format beside it.
+    """Return the recipe with each of these stages at least as precise as its format.
 
     Both parts of a stage that is computed in one format and stored in another are widened.
     """
@@ -67,7 +67,7 @@ def alone(recipe: Resolved, players: Iterable[str], stages: Iterable[str]) -> Re
 
 
 def players(recipe: Resolved, positions: Positions) -> list[str]:
-    """Return the stages that can round: not those in float64, nor a position stage that is exact."""
+    """Return the stages that can round: no float64 ones, no exact position stage."""
     exact = positions.astype(np.float64)
     with np.errstate(over="ignore"):
         positions_exact = bool((round_to(exact, recipe.position) == exact).all())
@@ -148,14 +148,14 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class NonfiniteScores:
-    """Scores that are not finite: the stage that makes them, and those any of which repairs them all."""
+    """Scores that are not finite: the stage to blame, and stages that each repair all."""
 
     first: str
     repaired_by: tuple[str, ...]
 
 
 def nonfinite_scores(bench: Bench, recipe: Resolved, names: Sequence[str]) -> NonfiniteScores:
-    """Return the first stage that makes a score nonfinite, as stage after stage rounds, and what repairs all.
+    """Return the first stage whose rounding makes a score nonfinite, and what repairs all.
 
     names: the stages that round.
     """
@@ -270,7 +270,7 @@ def tolerance(column: str, bound: float) -> DriftTolerance:
 
 
 def usual(drift: Statistics) -> DriftTolerance:
-    """Return the tolerance where none is given: a tenth of the RMS drift, or scores that are finite."""
+    """Return the default tolerance: a tenth of the RMS drift, or finite scores."""
     if drift.nonfinite:
         return DriftTolerance("", math.nan, False)
     return DriftTolerance("drift_rms", USUAL_SHARE * drift.rms, False)

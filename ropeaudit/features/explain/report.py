@@ -160,7 +160,7 @@ def dtypes_rows(one: Trace) -> list[Row]:
 
 
 def profile_rows(one: Trace) -> list[Row]:
-    """Return a row an offset: the drift of code, and what the nearest recipe predicts, nan without one."""
+    """Return a row per offset: the drift of code, and the nearest recipe's or nan."""
     results = []
     for offset, drift in one.drifts.items():
         predicted = one.predicted.get(offset, math.nan)
@@ -263,7 +263,7 @@ def _of_code(traces: Sequence[Trace]) -> dict[str, Report]:
 
 
 def _of_stages(results: Sequence[Explanation], main: str) -> dict[str, Report]:
-    """Return the rows by stage, pair and remedy; those of `main` have all columns in files."""
+    """Return the rows by stage, pair and remedy; in files `main` has all columns."""
     whole = {kind: [row for one in results for row in rows_of(one)] for kind, rows_of in KINDS.items()}
     varying = settings.varying(whole["stage"])
     cells = ["implementation", "dtype", "offset"]
@@ -283,7 +283,7 @@ def _of_stages(results: Sequence[Explanation], main: str) -> dict[str, Report]:
 
 
 def _dropped(trace: Trace) -> list[str]:
-    """Return at which offsets code was refused, and whether its operations could be seen."""
+    """Return which offsets were refused, and whether operations were seen."""
     who = " ".join([trace.name, *under(trace.environment), str(trace.dtype)])
     texts = [f"{who}: offset {offset} was left out: {reason}" for offset, reason in trace.dropped.items()]
     if not trace.refused and not trace.stages:
@@ -326,7 +326,7 @@ def answer(results: Sequence[Explanation | CodeExplanation]) -> Answer:
 
 
 def _of_case(one: Explanation, called: Sequence[tuple[str, str]] = ()) -> tuple[float, Answer]:
-    """Return how much a case drifts, and the answer on it. called: facts of the code that was called."""
+    """Return how much a case drifts, and its answer. called: facts of the called code."""
     accepted = one.tolerance if one.tolerance.given else DriftTolerance("drift_relative", TOLERANCE, True)
     good = not one.drift.nonfinite and accepted.met_by(one.drift, one.reference)
     amount, limit = _amount(one, one.drift, accepted), _limit(accepted)
@@ -374,7 +374,7 @@ def _limit(accepted: DriftTolerance) -> str:
 
 
 def _stages(one: Explanation, good: bool) -> list[tuple[str, str]]:
-    """Return the stages by share, each with its format and, where that helps, the one of the remedy."""
+    """Return the stages by share, with their formats and those of the remedy."""
     if one.drift.max <= one.error:
         return [("stages", "no shares: the drift is within the certified error of the reference")]
     if any(math.isnan(blame.share) for blame in one.blames):
@@ -411,7 +411,7 @@ def changes(one: Explanation, remedy: Remedy) -> str:
 
 
 def _widened(one: Explanation, remedy: Remedy) -> list[tuple[str, str]]:
-    """Return the stages that a remedy widens, in their order, with the format that each is widened to."""
+    """Return the stages that a remedy widens, in order, with their new formats."""
     wide = blames.widened(one.recipe, remedy.widths)
     texts = {s: "/".join(dict.fromkeys(f.short for f in blames.formats(wide, s))) for s in remedy.widths}
     return [(stage, texts[stage]) for stage in STAGES if stage in texts]
@@ -439,7 +439,7 @@ def _around(one: Explanation) -> list[tuple[str, str]]:
 
 
 def _told_of_code(one: CodeExplanation) -> list[tuple[float, Answer]]:
-    """Return the answers on code: of each offset that is explained, and where none is, on what it does."""
+    """Return the answers on code, by explained offset; without any, on what it does."""
     trace = one.trace
     called = [("behaves like", _likeness(trace))] if trace.likely else []
     called += [("called as", text.rpartition(": called as ")[2].rstrip(".")) for text in one.findings[:1]]
@@ -488,7 +488,7 @@ def _shortened(names: Sequence[str]) -> Sequence[str]:
 
 
 def _unlike(trace: Trace) -> Cause:
-    """Return what explains code that is like no recipe, at the largest offset where it is wrong."""
+    """Return why code is like no recipe, at the largest offset that is wrong."""
     drifts = ", ".join(f"{short(drift)} at {offset:,}" for offset, drift in trace.drifts.items())
     facts = [f"RMS drift by offset: {drifts}"]
     if trace.faults and (

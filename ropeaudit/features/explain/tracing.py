@@ -71,7 +71,7 @@ class Likeness:
 
 @dataclass(frozen=True, slots=True)
 class KnownRecipes:
-    """q and k, and what all recipes do to them: vectors by (group, offset), RMS drifts by offset."""
+    """q and k, and what recipes do: vectors by (group, offset), RMS drifts by offset."""
 
     inputs: Inputs
     exact: VectorsAt
@@ -80,7 +80,7 @@ class KnownRecipes:
 
 
 def nearest(likely: Sequence[Likeness]) -> list[Likeness]:
-    """Return those that none is nearer than: of ties those whose dtypes differ least from the seen ones."""
+    """Return the nearest ones; of ties those whose dtypes differ least from the seen ones."""
     near = [like for like in likely if like.distance <= likely[0].distance * (1 + _TIE) + 1e-12]
     fewest = min((len(like.differing) for like in near), default=0)
     return [like for like in near if len(like.differing) == fewest]
@@ -117,7 +117,7 @@ def compared(dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int,
 def rms_drifts(
     subjects: Sequence[Subject], inputs: Inputs, setting: RopeSetting, offsets: Sequence[int]
 ) -> list[dict[int, float]]:
-    """Return the RMS drift of each subject at each offset, which begin with 0; scores are float64's."""
+    """Return the RMS drift by subject and offset (the first is 0) of float64 scores."""
     plan = Plan(subjects, [list(offsets)] * len(subjects), inputs, setting, "causal")
     cells = measure.measure(plan, run_metadata.threads(), lambda share: None)
     return [
@@ -126,7 +126,7 @@ def rms_drifts(
 
 
 def likenesses(seen: Trace, own: VectorsAt, known: KnownRecipes) -> list[Likeness]:
-    """Return how near every known recipe is to code, nearest first. own: q as the code rotates it, (h, s, d).
+    """Return how near all recipes are to code, nearest first. own: its rotated q, (h, s, d).
 
     The nearest one with the dtypes that were seen stands before all others where that comes nearer.
     """
@@ -146,7 +146,7 @@ def _likeness(
     vectors: VectorsAt,
     drifts: DriftsAt,
 ) -> Likeness:
-    """Compare a group's numbers at every offset, its RMS drifts, and its dtypes with what was seen."""
+    """Compare a group's numbers, RMS drifts and dtypes with what was seen."""
     distance, equal = 0.0, []
     for offset, mine in own.items():
         other = vectors[offset]
@@ -166,7 +166,7 @@ def _likeness(
 
 
 def _factor(first: float, second: float) -> float:
-    """Return by which factor two RMS drifts differ, at least 1; inf where only one is undefined."""
+    """Return the ratio of two RMS drifts, at least 1; inf if one is undefined."""
     if math.isnan(first) or math.isnan(second):
         return 1.0 if math.isnan(first) and math.isnan(second) else math.inf
     low, high = sorted((first, second))
@@ -176,7 +176,7 @@ def _factor(first: float, second: float) -> float:
 def _with_seen_dtypes(
     ranked: Sequence[Likeness], known: KnownRecipes, seen: Trace, own: VectorsAt
 ) -> list[Likeness]:
-    """Return the nearest recipe with the dtypes that were seen, where its numbers are nearer then."""
+    """Return the nearest recipe in the dtypes that were seen, if that is nearer."""
     best = nearest(ranked)[0]
     if not best.differing or best.distance > LIKE:
         return []
@@ -226,7 +226,7 @@ class Trace:
     environment: str = "none"
 
     def told(self) -> str:
-        """Return what explains it where it is like no recipe, with the offsets, in words."""
+        """Return what explains code that is like no recipe, with the offsets."""
         offsets: dict[str, list[int]] = {}
         for offset, found in self.faults.items():
             offsets.setdefault(wording.sentence(found), []).append(offset)
@@ -237,7 +237,7 @@ class Trace:
         )
 
     def diagnosis(self) -> str:
-        """Return the codes of what explains it at the largest offset where it is wrong; "" for none."""
+        """Return the codes that explain it at the largest wrong offset; "" for none."""
         if self.likely:
             found = self.nearest()[0].group.diagnosis()
             return "" if found.code == "known-recipe" else codes(found)
@@ -253,7 +253,7 @@ class Trace:
 
 
 def usual_offsets(case: Case) -> tuple[int, ...]:
-    """Return the offsets at which code is compared: OFFSETS, of a known range those within it and its end."""
+    """Return the offsets to compare code at: OFFSETS, or those in a known range and its end."""
     if case.maximum is None:
         return OFFSETS
     last = max(0, case.maximum - COMPARED)
@@ -311,7 +311,7 @@ def trace(
 def _faults(
     subject: Called, inputs: Inputs, setting: RopeSetting, offsets: Sequence[int]
 ) -> dict[int, Diagnosis]:
-    """Return what explains vectors at each offset where they are wrong, as no recipe does."""
+    """Return why vectors are wrong as no recipe's are, by offset."""
     vectors = GivenVectors(inputs.q, inputs.k, np.arange(COMPARED, dtype=np.int64), inputs.seed or 0)
     found = {}
     for offset in offsets:
@@ -327,7 +327,7 @@ def _faults(
 
 
 def _stages(implementation: Code, dtype: Format, setting: RopeSetting, inputs: Inputs) -> tuple[Stage, ...]:
-    """Return the stages that torch's operations show in one run; none where it does not run in torch."""
+    """Return the stages that torch shows in one run; none for other engines."""
     if implementation.engine != "torch":
         return ()
     x = np.ascontiguousarray(round_to(inputs.q[:1], dtype), dtype=dtype.carrier)

@@ -68,7 +68,7 @@ class Regime:
 
 
 def regimes(case: Case, setting: RopeSetting, seq_len: int, up_to: int) -> list[Regime]:
-    """Return the first two regimes of the offsets 0 ... up_to; one where the offset changes no frequency."""
+    """Return the first two regimes up to an offset; one where frequencies stay the same."""
     ranges: list[Regime] = []
     first = 0
     while first <= up_to and len(ranges) < _REGIMES:
@@ -133,7 +133,7 @@ def run(
     budget: int | None = None,
     on_progress: OnProgress = arguments.silent,
 ) -> Iterator[Limit]:
-    """Check the arguments, and yield the limits: case by case, subject by subject, tolerance by tolerance.
+    """Check the arguments, and yield the limits by case, subject and tolerance.
 
     Raises: UsageError, UnknownName, BadShape, BadInput.
     """
@@ -154,14 +154,14 @@ def run(
 
 
 def usual_up_to(case: Case, subject: Chosen) -> int:
-    """Return the largest offset where none is given: of code the last one within the maximum, or 128k."""
+    """Return the default largest offset: for code the last within the maximum or 128k."""
     if isinstance(subject, Resolved):
         return UP_TO
     return max(0, (case.maximum or CODE_UP_TO) - (case.seq_len or 256))
 
 
 def most(case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False) -> int:
-    """Return how many offsets may be measured by default: the fewer, the more work each of them is.
+    """Return how many offsets may be measured by default: fewer if each is more work.
 
     code: each offset takes a number of calls, most of them to see where it puts the rotated pairs.
     """
@@ -175,7 +175,7 @@ def most(case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False) -
 
 
 class CaseLimits:
-    """One subject in one case: the records of the offsets that were measured, and what is proved of it."""
+    """One subject in one case: its measured records, and what is proved of it."""
 
     def __init__(self, case: Case, inputs: Inputs, setting: RopeSetting, subject: Chosen, up_to: int) -> None:
         self.case, self.inputs, self.seq_len, self.subject = case, inputs, inputs.q.shape[1], subject
@@ -192,7 +192,7 @@ class CaseLimits:
     def limits(
         self, tolerances: Sequence[Tolerance], budget: int | None, on_progress: OnProgress
     ) -> list[Limit]:
-        """Return the limits: each is searched with up to `budget` offsets and judged by all measured ones."""
+        """Return the limits: up to `budget` offsets each, judged by all measured ones."""
         budget = budget or most(self.case, self.inputs, self.setting, self.called)
         for accepted in tolerances:
             if accepted.column in AT_LEAST and accepted.value > self.seq_len:
@@ -202,7 +202,7 @@ class CaseLimits:
         return [self.limit(accepted, bound) for accepted, bound in zip(tolerances, bounds, strict=True)]
 
     def search(self, accepted: Tolerance, most: int) -> int | None:
-        """Measure the offsets that decide a tolerance; return up to where the bound proves it."""
+        """Measure what decides a tolerance; return up to where the bound proves it."""
         self.at(0)
         proved = self.proved_up_to(accepted)
         within = -1 if self.frozen or not self.case.maximum else self.case.maximum - self.seq_len
@@ -229,7 +229,7 @@ class CaseLimits:
         return proved
 
     def proved_up_to(self, accepted: Tolerance) -> int | None:
-        """Return the largest offset up to which the bound of a recipe proves a tolerance, None if not at 0.
+        """Return the largest offset up to which the bound proves a tolerance, None if not at 0.
 
         The bound of a regime grows with the offset, so that bisection finds it.
         """
@@ -266,7 +266,7 @@ class CaseLimits:
         return error <= largest * _SURE
 
     def bound(self, regime: Regime, offset: int) -> float:
-        """Return the bound of drift at all offsets from 0 to this one, with the frequencies of a regime."""
+        """Return the drift bound for offsets up to this one, at a regime's frequencies."""
         key = regime.first, offset
         if key not in self.bounds and isinstance(self.subject, Resolved):
             self.advance()
@@ -276,7 +276,7 @@ class CaseLimits:
         return self.bounds[key]
 
     def limit(self, accepted: Tolerance, bound: int | None) -> Limit:
-        """Return what is known of a tolerance; what was measured for other tolerances counts too."""
+        """Return what is known of a tolerance; every measured record counts."""
         held = {offset: accepted.holds(record) for offset, record in self.records.items()}
         known = boundary_search.boundary(held, -1 if bound is None else bound, self.up_to)
         if not self.called:
@@ -304,7 +304,7 @@ class CaseLimits:
         return self.records[offset]
 
     def measure(self, offsets: Sequence[int], bounded: bool = False) -> None:
-        """Measure offsets as `ropeaudit shift` does. bounded: with their a-priori bounds, once more."""
+        """Measure offsets as `ropeaudit shift` does. bounded: with a-priori bounds."""
         if offsets:
             self.making = self.done, len(offsets)
             self.records |= {one.offset: one for one in self.runs[bounded].records(offsets)}

@@ -97,7 +97,7 @@ class _BoundarySearch:
         self.failing: int | None = None  # the lowest known
 
     def run(self) -> Boundary:
-        """Return the boundary; the last offset of which no failure is known is always tested itself."""
+        """Return the boundary; the last offset without a known failure is always tested."""
         q = self.question
         self.ask([0])
         if self.failing is None and q.up_to - max(q.proved, 0) <= self.left():  # 0 is tested already
@@ -139,7 +139,7 @@ class _BoundarySearch:
             start, size = start + size, min(2 * size, _AT_ONCE)
 
     def refine(self) -> None:
-        """Look for failures below the lowest one, until there is no news or no test is left."""
+        """Look for failures below the lowest one until none is new or no test is left."""
         low, reserved, known = self.question.proved + 1, _SPREAD + _LAST, -2
         while known != self.top() and self.left(reserved) > 0:
             if self.failing is not None and self.failing - low <= self.left():
@@ -161,11 +161,11 @@ class _BoundarySearch:
             self.walk(range(low, self.top() + 1))
 
     def binade_below(self) -> range:
-        """Return the upper half of the offsets below the lowest failure, less those that are proved."""
+        """Return the unproved upper half of the offsets below the lowest failure."""
         return range(max(self.question.proved + 1, self.top() // 2), self.top() + 1)
 
     def left(self, reserved: int = 0) -> int:
-        """Return how many tests are left beside the reserved ones; below 0 where these are spent too."""
+        """Return how many tests are left beside the reserved ones; may be negative."""
         return self.question.most - len(self.tested) - reserved
 
     def top(self) -> int:
@@ -173,7 +173,7 @@ class _BoundarySearch:
         return self.question.up_to if self.failing is None else self.failing - 1
 
     def cut(self, reserved: int) -> None:
-        """Narrow the gap between the lowest failure and what holds below it, until they are neighbours."""
+        """Narrow the gap below the lowest failure until its ends are neighbours."""
         while self.failing is not None and self.left(reserved) > 0:
             low = max(self.question.proved, max((x for x in self.held if x < self.failing), default=-1))
             gap = self.failing - low
@@ -183,7 +183,7 @@ class _BoundarySearch:
 
 
 def grid(question: Question) -> list[int]:
-    """Return offsets at which to look first: about six to a power of two, landmarks, and the last one.
+    """Return the offsets to test first: about six per power of two, landmarks, the last one.
 
     At a power of two and at a landmark: the last sequence before it, the first with it, and with one beyond.
     """
@@ -217,7 +217,7 @@ def thinned(offsets: Sequence[int], most: int) -> list[int]:
 
 
 def spread(low: int, high: int, count: int) -> list[int]:
-    """Return up to `count` offsets from low to high: half of them evenly, half by equal ratios."""
+    """Return up to `count` offsets: half evenly spaced, half by equal ratios."""
     if count < 2 or high <= low:
         return []
     span, half = high - low, count // 2

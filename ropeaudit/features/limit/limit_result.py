@@ -24,7 +24,7 @@ TOLERABLE = (*_ERRORS, *SELF, "nonfinite", *AT_LEAST)
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """The worst value of a column that is accepted: at most it, for distinct_positions at least it."""
+    """The worst accepted value of a column: a minimum for distinct_positions, else a maximum."""
 
     column: str
     value: float
@@ -41,7 +41,7 @@ class Tolerance:
         return value >= self.value if self.column in AT_LEAST else abs(value) <= self.value
 
     def telling(self, value: float) -> str:
-        """Return a value that breaks it with four digits, or as many more as show that it does."""
+        """Return a value that breaks it in four digits, or as many as show that."""
         shares = self.column == RELATIVE
         for digits in range(4, 17):
             text = f"{100 * value if shares else value:.{digits}g}"
@@ -50,7 +50,7 @@ class Tolerance:
         return f"{self.column} {value!r}"
 
     def __str__(self) -> str:
-        """Return it with every digit: `drift_rms ≤ 0.01`, or `1 %` of the drift relative to the scores."""
+        """Return it with every digit: `drift_rms ≤ 0.01`, or `1 %` for drift_relative."""
         number = f"{self.value:g}" if float(f"{self.value:g}") == self.value else repr(self.value)
         if self.column == RELATIVE and float(f"{100 * self.value:g}") / 100 == self.value:
             return f"{100 * self.value:g} %"

@@ -51,7 +51,7 @@ def report(
     metadata: Mapping[str, Any],
     extra_notes: Sequence[str] = (),
 ) -> Report:
-    """Return the report; `columns` chooses and orders what is shown. extra_notes: the first ones."""
+    """Return the report; `columns` are those to show. extra_notes: the first ones."""
     rows = [row(result) for result in results]
     subject, dtype, *others = COLUMNS.screen(rows)
     screen = settings.screen(rows, [subject, dtype], others)
@@ -88,7 +88,7 @@ def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer
 
 
 def status(one: Limit) -> Status:
-    """Return how it stands within the positions of its model; of no model, within `CODE_UP_TO`."""
+    """Return the status within its model's positions, else within `CODE_UP_TO`."""
     if one.fails_at_zero or one.standing == "fails":
         return "FAIL"
     misplaced = one.at_failure is not None and one.at_failure.verdict == "wrong_rotation"
@@ -135,7 +135,7 @@ def told(one: Limit) -> str:
 
 
 def evidence(one: Limit) -> list[tuple[str, str]]:
-    """Return what stands behind it, as facts of an answer: what was tested, what failed, what is proven."""
+    """Return the evidence as facts: what was tested, what failed, what is proven."""
     tests, facts = one.boundary, list[tuple[str, str]]()
     if one.fails_at_zero:
         return facts
@@ -162,7 +162,7 @@ def _place(one: Limit, offset: int) -> str:
 
 
 def failure(one: Limit) -> str:
-    """Return the value at the first failure seen, with as many digits as tell it from the tolerance."""
+    """Return the value at the first failure, in digits that tell it from the tolerance."""
     record, accepted = one.at_failure, one.tolerance
     if record is None:
         return ""
@@ -195,7 +195,7 @@ def _causes(one: Limit) -> list[Cause]:
 
 
 def _around(one: Limit, limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return why it fails, how it is called, what was assumed, what was not checked, what to type next."""
+    """Return why it fails, how it is called, what was assumed or unchecked, what to type."""
     zero, record, facts = one.at_zero, one.at_failure, list[tuple[str, str]]()
     if one.findings and len(limits) == 1:
         facts.append(("called as", one.findings[0].rpartition(": called as ")[2]))
@@ -224,7 +224,7 @@ def _around(one: Limit, limits: Sequence[Limit], rows: Sequence[Mapping[str, Any
 
 
 def notes(limits: Sequence[Limit]) -> list[str]:
-    """Return what else the reader must know: how code was called, remedies, frequencies that change."""
+    """Return other notes: how code was called, remedies, changing frequencies."""
     failing = [limit.at_failure for limit in limits if limit.at_failure is not None]
     texts = [text for limit in limits for text in limit.findings]
     texts += verdicts.notes(failing, lambda record: {})

@@ -22,7 +22,7 @@ _UP_TO = 131072  # positions that code must hold whose remedy is told
 
 
 def _row(kind: str, one: object, /, **own: Any) -> Row:
-    """Return a row of a list: its own columns, and those that are called as attributes that they hold."""
+    """Return a row of a list: its own columns, and attributes of the same names."""
     return {name: own[name] if name in own else getattr(one, name) for name in table(f"list-{kind}")}
 
 
@@ -33,7 +33,7 @@ def recipe_row(one: Recipe) -> Row:
 
 
 def entry_row(one: Entry) -> Row:
-    """Return the row of an implementation; a family's class has one layout, measured when it is called."""
+    """Return the row of an implementation; a family's layout is known only when called."""
     several = one.target or one.classes > 1
     return _row(
         *("implementations", one),
@@ -84,7 +84,7 @@ def diagnosis_row(one: Kind) -> Row:
 
 
 def explained(one: Kind) -> dict[str, str]:
-    """Return all that is known of a diagnosis: label and text, the sentences as for its plausible values."""
+    """Return all about a diagnosis by label, with plausible values in its sentences."""
     found = Diagnosis(one.code, one.values)
     backward = Diagnosis(one.code, one.values, Where(gradient=True))
     texts = {
@@ -103,7 +103,7 @@ def explained(one: Kind) -> dict[str, str]:
 
 
 def explained_rows(one: Kind) -> list[Row]:
-    """Return the same as rows for people, beneath the code and the title: a line of a text each."""
+    """Return the same as rows for people, under code and title, a line each."""
     return [
         {one.code: "" if number else label, one.title: line}
         for label, text in explained(one).items()

@@ -121,7 +121,7 @@ def rows(
 
 
 def headline(table: Sequence[Row], formats: Sequence[Format]) -> str:
-    """Return the finding in a sentence: which turns are never completed, and where angles coincide."""
+    """Return how many turns are never completed, and where angles coincide."""
     if not table:
         return "No pair is rotated."
     unfinished = sum(row["wavelength"] > row["maximum"] for row in table)
@@ -134,7 +134,7 @@ def headline(table: Sequence[Row], formats: Sequence[Format]) -> str:
 def report(
     results: Sequence[FrequencyTable], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
-    """Return the report; `columns` chooses and orders what is shown and written. Raises: UnknownName."""
+    """Return the report; `columns` are those to show and write. Raises: UnknownName."""
     rows = [row for table in results for row in table.rows]
     formats = results[0].formats if results else []
     known = list(rows[0]) if rows else list(COLUMNS)
@@ -160,7 +160,7 @@ def report(
 def _recipe_numbers(
     setting: RopeSetting, formats: Sequence[Format], recipes: Sequence[Recipe]
 ) -> dict[str, tuple[Array, list[Decimal]]]:
-    """Return name -> the numbers that a recipe stores, and the frequencies that they stand for."""
+    """Return name -> the numbers that a recipe stores, and what they stand for."""
     numbers = {}
     for recipe in recipes:
         resolved = [(fmt, recipe.resolve(fmt)) for fmt in formats]
@@ -227,7 +227,7 @@ def first_shared_angle(theta: Decimal, fmt: Format) -> int:
         spacing, start = 2 * spacing, spacing * 2**fmt.precision
 
     def held(position: int) -> Fraction:
-        """Round to the grid of `spacing`, or below `start` to the finer one: round() is to even."""
+        """Round half to even on the grid of `spacing`, finer below `start`."""
         value = position * exact
         grid = spacing if value >= start else spacing / 2
         return round(value / grid) * grid

@@ -227,7 +227,7 @@ class ModelAudit(Result):
                 )
 
     def _runner(self, fmt: Format, scales: dict[int, float] | None = None) -> tuple[Runner, tuple[Held, ...]]:
-        """Return what runs the model in a dtype, and what it holds that is not of its config.
+        """Return what runs the model in a dtype, and what it holds against its config.
 
         scales: of the float64 run; without them it is that run.
         """
@@ -239,7 +239,7 @@ class ModelAudit(Result):
         return Runner(loaded, scales is None, self.folder.maximum, scales, self.device), found
 
     def _first(self, runner: Runner, held: Sequence[Held]) -> Pass:
-        """Return the pass from position 0. Raises: BadInput, with what the model holds if that is wrong."""
+        """Return the pass from position 0. Raises: BadInput, with what the model wrongly holds."""
         from ropeaudit.recognition import wording
 
         try:
@@ -254,7 +254,7 @@ class ModelAudit(Result):
     def _reference(
         self, runner: Runner, held: Sequence[Held], step: Callable[[], None]
     ) -> tuple[dict[int, Pass], dict[int, str]]:
-        """Return of float64, by offset, the pass but for q and k, and what of the model a shift changes."""
+        """Return the float64 passes without q and k, and what a shift changes, by offset."""
         from ropeaudit.features.model import decode
         from ropeaudit.features.model.forward_pass import check_reach
 
@@ -293,7 +293,7 @@ class ModelAudit(Result):
         return passes, causes
 
     def _rotation(self, runner: Runner, base: Pass) -> dict[int, RotatedPairs]:
-        """Return how layers rotate, where a second run shows it; nearer where the model ends or switches."""
+        """Return how layers rotate, as a second run shows, nearer if the model ends or switches."""
         from ropeaudit.features.model.forward_pass import differ
 
         widest = max((layer.q.shape[-1] for layer in base.layers.values()), default=None)
@@ -354,12 +354,12 @@ def verdict_of(change: Change, offset: int) -> str:
 
 
 def structure_allowed(change: Change, offset: int) -> float:
-    """Return how much a float64 logit may change by rounding; a larger change is one of the model."""
+    """Return how much rounding may change a float64 logit; more is due to the model."""
     return STRUCTURE * max(1.0, offset / _REACH) * max(1.0, change.reference_largest)
 
 
 def cause_of(base: Pass, shifted: Pass) -> str:
-    """Return what of a model a shift changes, as far as it is seen: the last of these that is."""
+    """Return what of a model a shift changes: the last of these that is seen."""
     from ropeaudit.features.model.forward_pass import differ
 
     cause = "other"

@@ -88,7 +88,7 @@ class Decoded:
 
     @property
     def rank(self) -> tuple[bool, bool, bool]:
-        """How bad it is: a cause that changes logits, other logits, a row that is moved as a whole."""
+        """How bad it is: a wrong cause, other logits, a moved row, in this order."""
         return self.wrong is not None, self.differs, bool(self.way)
 
 
@@ -107,7 +107,7 @@ class _LastVectors(Capture):
 def compare(
     runner: Runner, ids: list[int], base: Pass, pairs: Mapping[int, RotatedPairs], allowed: float
 ) -> Decoded | str:
-    """Return how decode differs from one pass of a model in float64; a reason where it cannot be run.
+    """Return how decode differs from one float64 pass; a reason where it cannot run.
 
     base: the pass over the tokens from position 0. pairs: how its layers rotate. allowed: how far a logit may
     be off, over the largest.
@@ -129,7 +129,7 @@ def compare(
 
 
 def _generated(runner: Runner, rows: Sequence[list[int]]) -> _Generated:
-    """Return logits (steps, rows, v) and q and k by layer and step, of all but the last tokens."""
+    """Return logits (steps, rows, v), and q and k by layer and step, without last tokens."""
     from transformers import GenerationConfig
 
     pads = [len(rows[0]) - len(row) for row in rows]
@@ -217,7 +217,7 @@ def _differs(
 
 
 def _diagnosis(moves: Sequence[_Moves], position: int, layer: int) -> Diagnosis:
-    """Return what a layer's q and k are rotated by, some of which are moved. moves: from a position on."""
+    """Return what moves a layer's q and k, or one of them. moves: from a position on."""
     by_side = {side: _of_side([here.get(side, 0) for here in moves], position) for side in moves[0]}
     alike = len(by_side) == 2 and len(set(map(repr, by_side.values()))) == 1
     if alike:
@@ -230,7 +230,7 @@ def _diagnosis(moves: Sequence[_Moves], position: int, layer: int) -> Diagnosis:
 
 
 def _of_side(counts: Sequence[int | None], position: int) -> Diagnosis:
-    """Return what rotates a side further by so many tokens, step by step from a position on."""
+    """Return why a side is moved by so many tokens, from a position on."""
     if counts[0] is None:
         return Diagnosis("unexplained")
     if len(set(counts)) == 1:
@@ -242,7 +242,7 @@ def _of_side(counts: Sequence[int | None], position: int) -> Diagnosis:
 
 
 def _moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> int | None:
-    """Return by how many tokens x is rotated further; None by none. Shapes: (h, d), (h, d)."""
+    """Return by how many tokens x is moved; None by none. Shapes: (h, d), (h, d)."""
     if pairs is None or not pairs.frequencies.size or x.shape != expected.shape or not np.isfinite(x).all():
         return None
     reach = np.array(sorted(range(-_REACH, _REACH + 1), key=abs)[1:])

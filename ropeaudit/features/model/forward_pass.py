@@ -60,7 +60,7 @@ class Pass:
     choices: list[Any]
 
     def sends_alike(self, other: Pass) -> bool:
-        """Return whether tokens go to the same experts in another pass; so it is where there are none."""
+        """Return whether tokens go to the same experts in another pass; true without experts."""
         both = zip(self.choices, other.choices, strict=False)
         return all(a.shape != b.shape or torch.equal(a, b) for a, b in both)
 
@@ -158,7 +158,7 @@ class Runner:
 
 
 def _holds(whole: Any, part: Any) -> bool:
-    """Return whether the first or the last dims of each head are those of a part, or of its only head.
+    """Return whether the first or last dims of each head are those of a part or its only head.
 
     Shapes: (h, s, d), (h or 1, s, r).
     """
@@ -169,7 +169,7 @@ def _holds(whole: Any, part: Any) -> bool:
 
 
 class Capture(TorchFunctionMode):
-    """An attention function for transformers: it keeps q and k and leaves the rest to the model's own.
+    """An attention function for transformers that keeps q and k and calls the model's own.
 
     As a mode it listens to torch for q·k, in models that do not call it: a layer is a product of (…, s, d)
     and (…, d, s) whose multiple, plus a mask, goes into a softmax. Such layers are numbered in the order in
@@ -180,7 +180,7 @@ class Capture(TorchFunctionMode):
     """
 
     def __init__(self, scales: dict[int, float] | None = None, exact: bool = False) -> None:
-        """Begin with nothing. exact: whether the model computes in float64, and so shows its scales."""
+        """Begin with nothing. exact: whether the model computes in float64."""
         super().__init__()
         self.layers: dict[int, LayerVectors] = {}
         self.attended, self.exact, self.number = False, exact, 0
@@ -216,7 +216,7 @@ class Capture(TorchFunctionMode):
             self.layers[self._number(module)] = self.vectors(query, key, scale, visible)
 
     def vectors(self, q: Any, k: Any, scale: float, visible: Any) -> LayerVectors:
-        """Return q and k of a layer, and the call whose results they are, in their first or their last dims.
+        """Return q and k of a layer, and the call that returned their first or last dims.
 
         Shapes: (..., h, s, d), (..., g, s, d) of a batch of one.
         """
@@ -236,7 +236,7 @@ class Capture(TorchFunctionMode):
 
     @contextlib.contextmanager
     def listening(self, model: Any) -> Iterator[None]:
-        """Listen to the functions that rotate, in the files of a model's modules, within the block."""
+        """Listen to the rotating functions of a model's files within the block."""
         files = {type(module).__module__ for module in model.modules()}
         found = [
             (file, name, function)
@@ -253,7 +253,7 @@ class Capture(TorchFunctionMode):
                 setattr(sys.modules[file], name, function)
 
     def _heard(self, function: Any) -> Any:
-        """Return a function that keeps its calls with q and k of one sequence, (1, h, s, d), (1, g, s, d)."""
+        """Return a function that keeps its calls on q and k, (1, h, s, d), (1, g, s, d)."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
@@ -269,7 +269,7 @@ class Capture(TorchFunctionMode):
         return call
 
     def _number(self, module: Any) -> int:
-        """Return the layer's own number, or the next one where it has none or another stack has taken it."""
+        """Return the layer's own number, or the next free one if it has none or it is taken."""
         number = getattr(module, "layer_idx", None)
         number = None if number is None or number < 0 else int(number)  # where layers share their attention
         known = next((n for n, one in self._modules.items() if one is module), None)
@@ -306,7 +306,7 @@ class Capture(TorchFunctionMode):
             self._keep(_heads(query), _heads(key), scale, visible)
 
     def _softmax(self, scores: Any, q: Any, k: Any) -> None:
-        """Note a layer, if its scores are a multiple of the last product. Shapes: (…, s, s)."""
+        """Note a layer whose scores are a multiple of the product. Shapes: (…, s, s)."""
         self.factors = None
         if tuple(scores.shape[-2:]) != (q.shape[-2], k.shape[-2]):
             return
@@ -330,7 +330,7 @@ class Capture(TorchFunctionMode):
 
 
 def visible_scores(mask: Any, size: int, *, causal: bool = True) -> NDArray[np.bool_]:
-    """Return the scores that a query sees. mask: added to them, or true where it sees; None by `causal`."""
+    """Return the visible scores. mask: added, or true where visible; None: by `causal`."""
     if mask is None:
         full = np.ones((size, size), np.bool_)
         return np.tril(full) if causal else full
@@ -350,7 +350,7 @@ def _attend(
 
 
 def _heads(x: Any) -> Any:
-    """Return the heads of the first of a batch of one. Shapes: (1, h, s, d) or (h, s, d) -> (h, s, d)."""
+    """Return the heads of the first sequence. Shapes: (1, h, s, d) or (h, s, d) -> (h, s, d)."""
     return x.detach().reshape(-1, *x.shape[-2:])
 
 
@@ -385,7 +385,7 @@ class Lookups(TorchFunctionMode):
         return result
 
     def _note(self, tensors: list[Any]) -> None:
-        """Note which rows of a table are looked up: an integer tensor beside one of numbers."""
+        """Note the rows that an integer tensor looks up in a table of floats."""
         table = next((one for one in tensors if one.is_floating_point() and one.ndim == 2), None)
         indices = next((one for one in tensors if one.dtype in (torch.int64, torch.int32)), None)
         if table is None or indices is None:
@@ -412,7 +412,7 @@ def differ(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 
 def check_reach(rows: dict[str, Lookup], ids: list[int], offsets: list[int]) -> None:
-    """Raise UsageError for an offset that positions in a table do not reach. rows: of the run at offset 0."""
+    """Raise UsageError for an offset past a position table. rows: of the run at offset 0."""
     count = len(ids)
     for name, one in rows.items():
         if name == UNNAMED:  # it may be built as long as the positions need
@@ -432,7 +432,7 @@ def check_reach(rows: dict[str, Lookup], ids: list[int], offsets: list[int]) -> 
 
 @dataclass(slots=True)
 class Change:
-    """Statistics over all logits of two passes, and those of their difference from the float64 passes.
+    """Statistics over all logits of two passes, and over their difference from float64.
 
     structural: the change that float64 shows; precision: the rest; error: shifted logits minus float64's;
     base_error: those at offset 0.
@@ -469,7 +469,7 @@ class Change:
 
 
 def compare(base: Any, shifted: Any, reference_base: Any, reference_shifted: Any, ids: list[int]) -> Change:
-    """Compare logits of the same tokens at two places, in float64. Shapes: four of (s, v)."""
+    """Compare logits at two places, in float64. Shapes: four of (s, v)."""
     total, targets, entropy = Change(), torch.tensor(ids), torch.nn.functional.cross_entropy
     for start in range(0, base.shape[0], _ROWS):
         four = (base, shifted, reference_base, reference_shifted)

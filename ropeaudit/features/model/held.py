@@ -50,7 +50,7 @@ class Held:
 
 
 def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
-    """Return what a freshly loaded model holds that is not of its config; nothing where all of it is.
+    """Return what a freshly loaded model holds that is not of its config.
 
     Where a module's class cannot be called with a config alone, what config.json says stands for what it
     would build.
@@ -80,7 +80,7 @@ def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
 
 
 def together(found: Sequence[tuple[int | None, Diagnosis]]) -> Diagnosis | None:
-    """Return the first diagnosis, with the layers that share it, none where None does; None without any.
+    """Return the first diagnosis with the layers that share it, none if None does.
 
     found: of each layer, None where layers share a module.
     """
@@ -93,7 +93,7 @@ def together(found: Sequence[tuple[int | None, Diagnosis]]) -> Diagnosis | None:
 
 
 def frequencies(module: Any) -> dict[str, Array]:
-    """Return the frequencies that a module rotates by, (p,), by the names of their buffers."""
+    """Return the frequencies of a module, (p,), by the names of their buffers."""
     return {
         key: values.detach().to("cpu", torch.float64).reshape(-1).numpy()
         for key, values in module._buffers.items()
@@ -102,14 +102,14 @@ def frequencies(module: Any) -> dict[str, Array]:
 
 
 def factor(module: Any, key: str) -> float | None:
-    """Return what multiplies cos and sin of the frequencies in a buffer; None where the module says none."""
+    """Return the factor of cos and sin for a buffer; None where the module has none."""
     own = getattr(module, key.replace("inv_freq", "attention_scaling"), None)
     own = getattr(module, "attention_scaling", None) if own is None else own
     return float(own) if isinstance(own, (int, float)) else None
 
 
 def _of_frequencies(values: Array, built: Array | None, settings: list[RopeSetting]) -> Diagnosis | None:
-    """Return what explains that frequencies are not those that are built; None where they are."""
+    """Return why frequencies are not those that are built; None where they are."""
     if built is None:
         fitting = [one for one in settings if one.pairs == values.size]
         if any(_near(values, allowance.frequencies(one)) for one in fitting):
@@ -141,7 +141,7 @@ def _near(values: Array, built: Array) -> bool:
 
 
 def _wild(values: Array) -> Diagnosis | None:
-    """Return that numbers are none that any model has, with the wildest of them; None where they may be."""
+    """Return that numbers fit no model, with the wildest; None where they may."""
     sizes = np.abs(values)
     if not np.isfinite(values).all():
         return Diagnosis("nonfinite")
@@ -152,7 +152,7 @@ def _wild(values: Array) -> Diagnosis | None:
 
 
 def _setting(built: Array) -> RopeSetting | None:
-    """Return a setting with these frequencies: of a base where they are its powers. Shapes: (p,)."""
+    """Return a setting with these frequencies, by its base if possible. Shapes: (p,)."""
     p = built.size
     try:
         if p >= _FEWEST and built[0] > 0 and built[1] > 0:
@@ -165,7 +165,7 @@ def _setting(built: Array) -> RopeSetting | None:
 
 
 def _of_table(table: Any, built: Any) -> Diagnosis | None:
-    """Return what is wrong with a table of cosines and sines that was computed; None where nothing is."""
+    """Return what is wrong with a computed table of cos and sin; None for nothing."""
     values = table.detach().to("cpu", torch.float64)
     if not bool(torch.isfinite(values).all()):
         return Diagnosis("nonfinite")
@@ -187,7 +187,7 @@ class _RequestedDtype(TorchFunctionMode):
 
 
 class Float64Mode(TorchDispatchMode):
-    """Answers narrower formats with float64 in every operation. narrow: those that gave another yet."""
+    """Answers narrower formats with float64. narrow: operations that gave another one."""
 
     def __init__(self, narrow: set[str]) -> None:
         """Begin with those that are known."""
@@ -211,7 +211,7 @@ def _wider(kwargs: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def wide(narrow: set[str] | None = None) -> Iterator[Float64Mode]:
-    """Yield a mode in which float32, bfloat16 and float16 become float64; `narrow` gets what did not."""
+    """Yield a mode that computes in float64; `narrow` gets what does not."""
     before, mode = torch.get_default_dtype(), Float64Mode(set() if narrow is None else narrow)
     torch.set_default_dtype(torch.float64)
     try:
@@ -231,7 +231,7 @@ def rotaries(model: Any) -> dict[str, Any]:
 
 
 def widen(model: Any) -> list[str]:
-    """Convert a model to float64, its rotary modules as it holds them; return the names of narrow tables.
+    """Convert a model to float64 with its rotary modules; return the names of narrow tables.
 
     Frequencies and factors keep the numbers that were loaded: whether those are the config's says `held`. A
     table of cosines and sines is made anew where it agrees with the one that its class computes: each number
@@ -257,7 +257,7 @@ def widen(model: Any) -> list[str]:
 
 
 def rebuilt(module: Any, config: Any) -> Any:
-    """Return a second module of the same class and config, built in float64; None where it takes more."""
+    """Return the module built again from its config in float64; None if that fails."""
     numbered = {"layer_idx": module.layer_idx} if hasattr(module, "layer_idx") else {}
     try:
         with wide():
@@ -267,7 +267,7 @@ def rebuilt(module: Any, config: Any) -> Any:
 
 
 def agree(table: Any, built: Any) -> bool:
-    """Return whether a table is one that was built, within its own roundings and those of float32 angles.
+    """Return whether a table is the built one, up to its own and float32 angles' roundings.
 
     Shapes: alike, a row for each position.
     """
@@ -277,7 +277,7 @@ def agree(table: Any, built: Any) -> bool:
 
 
 def tabled(model: Any) -> dict[str, Any]:
-    """Return the modules that computed a table of floats when they were built: sines and cosines, mostly."""
+    """Return the modules that computed a table when built, mostly of sines and cosines."""
     known = rotaries(model)
     return {
         name: module

@@ -84,7 +84,7 @@ class RotatedPairs:
         return turned
 
     def arranged(self, x: Array, layout: str) -> Array:
-        """Return x with the rotated dims first, in a layout; scores stay. Shapes: (h, s, d) -> (h, s, d)."""
+        """Return x with rotated dims first; scores stay. Shapes: (h, s, d) -> (h, s, d)."""
         dims = np.arange(x.shape[-1])
         a, b = self.split(dims.astype(np.float64))
         rotated = np.stack([a, b], -1).reshape(-1) if layout == "interleaved" else np.concatenate([a, b])
@@ -97,7 +97,7 @@ def as_array(x: Any) -> Array:
 
 
 def off(x: Array, expected: Array) -> float:
-    """Return how far x is from what is expected, over the largest of that; inf of another shape or of nan."""
+    """Return the largest error over the largest expected value; inf if not comparable."""
     if x.shape != expected.shape:
         return np.inf
     with np.errstate(invalid="ignore", over="ignore"):
@@ -109,7 +109,7 @@ NO_PAIRS = RotatedPairs(0, "half", np.zeros(0))
 
 
 def tables(model: Any, head_dim: int | None = None) -> list[Table]:
-    """Return every list of frequencies that a model holds, and what multiplies cos and sin.
+    """Return every list of frequencies that a model holds, and its factor of cos and sin.
 
     head_dim: the largest; those that do not fit into it rotate no head, such as of sines that are added to
     the embedding.
@@ -134,7 +134,7 @@ def tables(model: Any, head_dim: int | None = None) -> list[Table]:
 
 
 def _of_sines(table: Array) -> Array:
-    """Return the frequencies of a table of sines and cosines side by side, none of another table.
+    """Return the frequencies of a table of sin and cos side by side, else none.
 
     Shapes: (s, 2p) -> (p,). They are the angles of position 1, which are below a half turn.
     """
@@ -150,7 +150,7 @@ def _of_sines(table: Array) -> Array:
 def rotated_pairs(
     base: Mapping[int, LayerVectors], other: Mapping[int, LayerVectors], distance: int, held: Sequence[Table]
 ) -> dict[int, RotatedPairs]:
-    """Return layer -> its pairs, `NO_PAIRS` where q and k stay; layers that nothing fits are left out."""
+    """Return the pairs by layer, `NO_PAIRS` for no rotation; omit layers that nothing fits."""
     results = {}
     for layer, before in base.items():
         tried, head_dim = [NO_PAIRS], before.q.shape[-1]
@@ -168,13 +168,13 @@ def rotated_pairs(
 
 
 def unrotated(pairs: Mapping[int, RotatedPairs]) -> set[int]:
-    """Return the layers whose q and k stay when positions move, of a model whose other layers rotate."""
+    """Return the layers that do not rotate, of a model whose other layers do."""
     still = {layer for layer, one in pairs.items() if not one.frequencies.size}
     return still if len(still) < len(pairs) else set()
 
 
 def longer_queries(both: Iterable[tuple[LayerVectors, LayerVectors]]) -> bool:
-    """Return whether a shift multiplies queries: in the first layer that changes, and its keys stay as long.
+    """Return whether a shift multiplies queries but not keys, in the first layer that changes.
 
     RoPE leaves lengths; a temperature that grows with the position does not. 1e-9: far above rounding of
     float64.

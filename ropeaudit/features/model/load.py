@@ -57,7 +57,7 @@ class Folder:
 
     @property
     def rope(self) -> ModelRope | None:
-        """What its config says of RoPE; None where whoever reads it refuses it, with the reason."""
+        """What its config says of RoPE; None where that cannot be read."""
         try:
             return hf_config.read(str(self.path))
         except RopeAuditError:
@@ -80,7 +80,7 @@ def versions(needs: str = "`ropeaudit model` needs", otherwise: str = "") -> dic
 
 
 def open_folder(spec: str, trusted: bool) -> Folder:
-    """Return a folder whose config and shards are all there. Raises: BadInput, MissingPackage."""
+    """Return a folder whose files are all there. Raises: BadInput, MissingPackage."""
     versions()
     path = Path(spec)
     if not path.is_dir():
@@ -113,7 +113,7 @@ def known_type(config: dict[str, Any]) -> bool:
 
 
 def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
-    """Return the model, in evaluation, its weights in a dtype on a device. Raises: BadInput, UsageError."""
+    """Return the model, in evaluation, in a dtype. Raises: BadInput, UsageError."""
     with quiet_transformers():
         from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as OF_TEXT
@@ -161,7 +161,7 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
 
 
 def _dropped_frequencies(folder: Folder, model: Any) -> list[str]:
-    """Return the names of frequencies that the folder's .safetensors hold and the model has no place for."""
+    """Return the names of stored frequencies that the model has no place for."""
     names: list[str] = []
 
     def noted(name: str, *_: Any) -> bool:
@@ -175,7 +175,7 @@ def _dropped_frequencies(folder: Folder, model: Any) -> list[str]:
 
 
 def left_on_meta(model: Any) -> list[str]:
-    """Return the names of buffers, and of tensors beside them, that loading left without memory."""
+    """Return the names of tensors that loading left without memory."""
     return [
         f"{name}.{key}".lstrip(".")
         for name, module in model.named_modules()
@@ -185,7 +185,7 @@ def left_on_meta(model: Any) -> list[str]:
 
 
 def listen(attention: Any) -> None:
-    """Let models that were loaded here attend with a function of transformers' attention interface."""
+    """Let models that were loaded here use this function for attention."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 

@@ -76,7 +76,7 @@ def report(
 
 
 def answer(audit: ModelAudit, results: Sequence[Shifted], summary: Sequence[Mapping[str, Any]]) -> Answer:
-    """Return whether the model itself is wrong, a shift changes it, or rounding alone shows."""
+    """Return whether the model is wrong, a shift changes it, or only rounding shows."""
     if not summary:
         return Answer("WARN", audit.folder.name, "nothing was run")
     causes = dict[str, Cause]()
@@ -133,7 +133,7 @@ def _wrong(audit: ModelAudit, one: Shifted, row: Mapping[str, Any]) -> Cause:
 def _facts(
     audit: ModelAudit, results: Sequence[Shifted], summary: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, str]]:
-    """Return what a shift changes in each dtype, what was read, what was not checked, what to type next."""
+    """Return what a shift changes by dtype, what was read or unchecked, what to type."""
     facts, layers = [], max(row["layers_compared"] for row in summary)
     for dtype in dict.fromkeys(row["dtype"] for row in summary):
         row = max((row for row in summary if row["dtype"] == dtype), key=_change)
@@ -250,7 +250,7 @@ def rows_of(
 def summary_row(
     audit: ModelAudit, one: Shifted, threshold: float, versions: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the row of a model in a dtype at an offset. threshold: score drift that a layer may have."""
+    """Return the row of a dtype and offset. threshold: score drift a layer may have."""
     change, count, scores = one.change, max(one.change.count, 1), _scores(one.heads)
     scored = max(len(audit.tokens.ids) - 1, 1)
     loss = change.defined(change.loss_sum / scored)
@@ -321,7 +321,7 @@ VALUES = Values([Report, Answer, Cause], COLUMNS.values())
 def in_child(
     asked: Mapping[str, Any], columns: Sequence[str], by: str, threshold: float
 ) -> Callable[[Callable[[float], None]], Iterator[tuple[str, Report]]]:
-    """Read a model in a process of its own; what is returned runs it, and yields step by step.
+    """Read a model in a process of its own; return what runs it step by step.
 
     A step is the verdict in a dtype at an offset, and the report of all so far. asked: arguments of
     `analysis.model`. Raises: RopeAuditError.

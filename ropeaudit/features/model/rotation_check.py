@@ -37,7 +37,7 @@ _LEAST = 3  # positions: two tell no frequency from another
 
 
 class _Unanswered(ForeignError):
-    """A call that the model cannot be asked for, or in which the layer gets other vectors."""
+    """A call that cannot be made, or in which the layer gets other vectors."""
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class _LayerRotator(Rotator):
 
 
 def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting | None]:
-    """Return layer -> its setting, None where it is not to rotate, of a type that transformers knows."""
+    """Return layer -> its setting, None without rotation; {} for an unknown type."""
     rope = folder.rope if known_type(folder.config) else None
     if rope is None:
         return {}
@@ -96,7 +96,7 @@ def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting | 
 def check_layers(
     audit: ModelAudit, runner: Runner, offset: int, seen: Pass, dtype: Format, held: Diagnosis | None
 ) -> dict[int, Places]:
-    """Return layer -> where its worst rotated pair stands, of the layers whose q and k before are seen.
+    """Return layer -> its worst rotated pair, for layers whose q and k before are seen.
 
     What explains a later layer as it does the first wrong one is said so. held: what is wrong with the
     frequencies that the model holds; where no setting has those, they explain each wrong layer.
@@ -139,7 +139,7 @@ def check_layers(
 def _compared(
     vectors: LayerVectors, setting: RopeSetting, still: bool, rule: Format, offset: int
 ) -> tuple[RopeSetting, bool, Both] | None:
-    """Return the setting by which a layer's rotation is judged, whether it joins pairs, q and k before."""
+    """Return the setting to judge a layer by, whether it joins pairs, and q and k before."""
     if vectors.called and vectors.called[0][0].shape[-1] == setting.rotary_dim:
         setting = replace(setting, head_dim=setting.rotary_dim)  # those dims alone were given
     tried = []
@@ -178,7 +178,7 @@ def _rotation(vectors: LayerVectors, still: bool, joined: bool) -> tuple[Both, B
 
 
 def _unasked(given: Both, rotated: Both, rule: Format, offset: int) -> Places:
-    """Return where a layer that is not to rotate changes q and k most, over what one rounding may."""
+    """Return where an unrotated layer changes q and k most, relative to one rounding."""
     sizes = []
     for x, y in zip(given, rotated, strict=True):
         with np.errstate(invalid="ignore"):
@@ -191,6 +191,6 @@ def _unasked(given: Both, rotated: Both, rule: Format, offset: int) -> Places:
 
 
 def _same(first: Diagnosis, other: Diagnosis) -> bool:
-    """Return whether a diagnosis, or what explains as much, is that of the first wrong layer."""
+    """Return whether a diagnosis or an equal one is the first layer's."""
     equals = [other, *other.alternatives]
     return any((one.code, other.where) == (first.code, first.where) for one in equals)

@@ -138,7 +138,7 @@ def module(
 
 
 def _lost(opened: Source) -> Sequence[Lost]:
-    """Return what the conversion to a GGUF file lost; a note on what of it was not compared."""
+    """Return what the conversion to GGUF lost; note what was not compared."""
     expected = opened.expected
     if opened.gguf is None or expected.model is None:
         return ()

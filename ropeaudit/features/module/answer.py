@@ -26,7 +26,7 @@ _GIVE = "--config, --model or --base"
 
 
 def answer(audit: ModuleAudit) -> Answer:
-    """Return whether a source is wrong, right, or nothing says what is right, and what that rests on."""
+    """Return whether a source is wrong, right or not judged, and why."""
     buffers, ran = audit.buffers, [one for one in audit.runs if one.measured is not None]
     noun, total = f"RoPE {audit.source.noun}", counted(len(audit.runs), "run")
     if audit.wrong:
@@ -55,7 +55,7 @@ def answer(audit: ModuleAudit) -> Answer:
 
 
 def _lost(audit: ModuleAudit) -> list[Cause]:
-    """Return a cause for each setting that a conversion to GGUF lost; the effect is of all together."""
+    """Return a cause per setting lost in conversion; the first has the effect of all."""
     effect = _effect(max(audit.buffers, key=_size)) if audit.buffers else ""
     causes = list[Cause]()
     for one in audit.lost:
@@ -66,7 +66,7 @@ def _lost(audit: ModuleAudit) -> list[Cause]:
 
 
 def _causes(audit: ModuleAudit) -> list[Cause]:
-    """Return a cause for each code; runs stand first where loading modes were requested."""
+    """Return a cause for each code, runs first if loading modes were given."""
     groups: dict[str, list[Buffer | Run]] = {}
     both: tuple[Buffer | Run, ...] = (*audit.buffers, *audit.runs)
     for one in sorted(both, key=lambda one: isinstance(one, Buffer) == audit.ways):
@@ -77,7 +77,7 @@ def _causes(audit: ModuleAudit) -> list[Cause]:
 
 
 def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer | Run]) -> Cause:
-    """Return what buffers and runs of one code have in common; the worst of each stands for all."""
+    """Return what all of one code have in common; the worst stands for all."""
     buffers = sorted((one for one in some if isinstance(one, Buffer)), key=_size, reverse=True)
     runs = sorted((one for one in some if isinstance(one, Run)), key=badness, reverse=True)
     worst = buffers[0] if isinstance(some[0], Buffer) else runs[0]
@@ -124,7 +124,7 @@ def _size(one: Buffer) -> tuple[float, float]:
 
 
 def _cast(one: Buffer) -> str:
-    """Return how a buffer came to hold numbers of a narrow format; empty where it does not."""
+    """Return how a buffer came to hold narrow numbers; empty if it does not."""
     return {
         "stored": f"stored in {one.cast}, which no later conversion restores",
         "graph": f"converted to {one.cast} by the graph: leave out that conversion",
@@ -141,7 +141,7 @@ def _effect(one: Buffer) -> str:
 
 
 def _definition(owner: Any, method: str) -> tuple[str, int, str]:
-    """Return file, line and text of the line where a module defines a method; ("", 0, "") where unknown."""
+    """Return file, line and text of a method's definition; ("", 0, "") if unknown."""
     code = getattr(inspect.unwrap(vars(type(owner)).get(method, len)), "__code__", None)
     if code is None or not os.path.isfile(code.co_filename):
         return "", 0, ""
@@ -152,7 +152,7 @@ def _definition(owner: Any, method: str) -> tuple[str, int, str]:
 
 
 def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
-    """Return what was measured, how, against what, what was not checked, and what to type next."""
+    """Return what was measured, how, what was not checked, and what to type."""
     source, facts = audit.source, list[tuple[str, str]]()
     given = {one.label: one.guessed for one in audit.buffers if one.table is not None}
     measured = [(one, one.measured) for one in audit.runs if one.measured is not None]
@@ -183,7 +183,7 @@ def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
 
 
 def _unchecked(audit: ModuleAudit) -> list[str]:
-    """Return what was not checked: modules, loading modes, rows, and what the source does not show."""
+    """Return what was not checked, and what the source does not show."""
     parts = [f"what {kind} returns ({why.reason})" for kind, why in audit.unjudged.items()]
     left = [mode for way, mode in _MODES.items() if way not in {one.loaded for one in audit.runs}]
     if audit.runs and left:
@@ -202,7 +202,7 @@ def _unchecked(audit: ModuleAudit) -> list[str]:
 
 
 def _next(audit: ModuleAudit) -> str:
-    """Return what to type: for details and, where nothing says what is right, for a judgement."""
+    """Return what to type for details or, without a judgement, to get one."""
     source = audit.source
     rows = f"{'pair by pair' if source.kind == 'dump' else 'all rows'}: -v"
     if audit.wrong:
@@ -224,7 +224,7 @@ _PART = 0.01  # share of what is allowed, above which a part of it is named
 
 
 def finding(one: Run, *, brief: bool = False) -> str:
-    """Return what a run showed, in a clause. brief: without what is allowed, and what explains it."""
+    """Return what a run showed, in a clause. brief: without limit and explanation."""
     seen = one.measured
     if seen is None:
         error = one.buffer_error

@@ -186,7 +186,7 @@ class Buffer(RopeBuffer):
 
 
 def sentence(table: TableFinding) -> str:
-    """Return how a table differs from what it should be, and what explains that, in a sentence."""
+    """Return in a sentence how a table differs from what it should be, and why."""
     name, diagnosis = table.name, table.diagnosis
     if table.nonfinite:
         return f"{name} holds {table.nonfinite} nan or infinite values of {table.values}."
@@ -232,7 +232,7 @@ def _size(table: TableFinding) -> str:
 
 
 def audited(opened: Source) -> list[Buffer]:
-    """Return the buffers; where a module's own config is about something else, compared without it."""
+    """Return the buffers, compared without the module's own config if that does not fit."""
     try:
         return list(run(opened))
     except BadInput:
@@ -243,7 +243,7 @@ def audited(opened: Source) -> list[Buffer]:
 
 
 def run(source: Source) -> Iterator[Buffer]:
-    """Yield every buffer and what is wrong with it. Raises: BadInput where none fits what is expected."""
+    """Yield the audited buffers. Raises: BadInput where none fits what is expected."""
     groups = list(grouped(source.buffers))
     rows = ROWS if source.kind == "module" else None
     dumps = [dump_of(parts, rows) for parts in groups]
@@ -278,7 +278,7 @@ def run(source: Source) -> Iterator[Buffer]:
 
 
 def _compared(buffer: Buffer, dump: Dump, expected: Expected, misfit: bool) -> Buffer:
-    """Return a buffer with its table compared with the expected setting that fits best, else with a guess."""
+    """Return a buffer, its table compared with the setting that fits best, or a guess."""
     found = _of_other_dims(dump, expected) if misfit else None
     if found is None:
         fitting = [named for named in expected.settings(pairs_of(dump)) if fits(dump, named[1].pairs)]
@@ -297,7 +297,7 @@ def _compared(buffer: Buffer, dump: Dump, expected: Expected, misfit: bool) -> B
 
 
 def _of_other_dims(dump: Dump, expected: Expected) -> Guess | None:
-    """Return a table that is that of other dims of the head, where part of them is to be rotated."""
+    """Return a table of another rotary_dim, where only part of a head rotates."""
     dims = 2 * pairs_of(dump)
     for label, asked in expected.settings(None):
         if asked.rotary_dim < asked.head_dim >= dims and asked.scaling.kind not in BY_PAIR:
@@ -312,7 +312,7 @@ def _of_other_dims(dump: Dump, expected: Expected) -> Guess | None:
 
 
 def _judged(buffer: RopeBuffer, alone: bool, comparison: Buffer, most: int | None) -> Buffer:
-    """Return what is wrong with a buffer of a table. most: the rows that are compared, all if None."""
+    """Return what is wrong with a buffer. most: the rows that are compared, None for all."""
     values, table = buffer.values, comparison.table
     spared = not alone and table is not None and table.side not in ("", buffer.what)
     cast, how = _cast(buffer.stored, spared or (table is not None and table.agrees))
@@ -335,7 +335,7 @@ def _judged(buffer: RopeBuffer, alone: bool, comparison: Buffer, most: int | Non
 
 
 def _cast(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
-    """Return the format that a buffer was cast to, and how that shows; none, none where nothing does."""
+    """Return the format that a buffer was cast to, and how that shows; else none, none."""
     if tensor.dtype not in _WIDE:
         return tensor.dtype, "stored"
     values = np.concatenate([tensor.values.real.ravel(), tensor.values.imag.ravel()])

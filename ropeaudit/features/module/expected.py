@@ -33,7 +33,7 @@ _NEAR = 0.01  # of the frequencies, relative
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is known of the frequencies; options stand above the model. What is unknown is None."""
+    """What is known of the frequencies, or None; options stand above the model."""
 
     model: ModelRope | None = None
     base: float | None = None
@@ -42,7 +42,7 @@ class Expected:
     rotary_dim: int | None = None
 
     def settings(self, pairs: int | None) -> list[tuple[str, RopeSetting]]:
-        """Return what is expected, with what to call it: a setting per layer type, long sequences separately.
+        """Return what is expected, by name: a setting per layer type, also for long sequences.
 
         pairs: those of a table, where nothing says how many there should be.
         """
@@ -69,7 +69,7 @@ class Expected:
         return [(label, setting) for label, setting in expected if setting.pairs]
 
     def pairs(self) -> list[tuple[str, int]]:
-        """Return how many pairs there should be, with what says so; nothing where nothing does."""
+        """Return how many pairs there should be, by what says so."""
         if self.model is not None:
             return [(label, setting.pairs) for label, setting in self.settings(None)]
         given = {"--rotary-dim": self.rotary_dim, "--head-dim": self.head_dim}
@@ -94,7 +94,7 @@ class Expected:
         return ", ".join([begin, *parts])
 
     def plain(self, pairs: int | None, base: float) -> RopeSetting:
-        """Return a setting of this base and what the options say, of `pairs` pairs where they say nothing."""
+        """Return a setting of this base and the options, with `pairs` pairs by default."""
         given = [
             dims
             for dims in (self.rotary_dim, self.head_dim, None if pairs is None else 2 * pairs)
@@ -125,7 +125,7 @@ Guess: TypeAlias = tuple[TableFinding, str, RopeSetting]  # what is found, the l
 
 
 def guessed(dump: Dump, expected: Expected) -> Guess | None:
-    """Return what is found with a base that the values show; None where none explains them up to a fault.
+    """Return what is found with a base that the values show; None where it explains nothing.
 
     A scaling that explains them is named, and the setting is that without it.
     """
@@ -157,7 +157,7 @@ def _named(best: Hypothesis) -> str:
 
 
 def _bases(theta: Array, setting: RopeSetting) -> list[float]:
-    """Return bases that come near frequencies (p,): published ones, then fitted ones in few digits."""
+    """Return bases near frequencies (p,): published ones, then fitted ones."""
     exponents = 2.0 * np.arange(setting.pairs) / setting.rotary_dim
     with np.errstate(all="ignore"):
         theta = theta / theta[0] if 1.5 * theta[0] < 1 else theta  # linear scaling divides all of them
@@ -179,7 +179,7 @@ def _bases(theta: Array, setting: RopeSetting) -> list[float]:
 
 
 def _frequencies(dump: Dump) -> Iterator[Array]:
-    """Yield the frequencies (p,) that the values show: from the first row on, then those most rows show."""
+    """Yield the frequencies (p,) that the values show: from the first row, then from most."""
     if dump.frequencies is not None:
         yield dump.frequencies
         return
@@ -196,7 +196,7 @@ NEAR, FAR = 256, 131072  # tokens: a short sequence's length, and a long distanc
 
 
 def drifts(dump: Dump, setting: RopeSetting, far: int = FAR) -> tuple[float | None, float | None]:
-    """Return the drift over a causal sequence of `NEAR` tokens, and at a distance of `far`."""
+    """Return the drift over `NEAR` causal tokens, and at a distance of `far`."""
     if dump.frequencies is None:  # a table has no further rows
         return _sequence(dump, setting), None
     return _sequence(dump, setting), float(_at(dump.frequencies, setting, [far])[0])
@@ -204,14 +204,14 @@ def drifts(dump: Dump, setting: RopeSetting, far: int = FAR) -> tuple[float | No
 
 @functools.lru_cache(maxsize=8)
 def of_float32(setting: RopeSetting) -> float:
-    """Return the drift over `NEAR` tokens of the setting's exact frequencies, rounded once to float32."""
+    """Return the drift over `NEAR` tokens from rounding frequencies once to float32."""
     exact = np.array([float(theta) for theta in exact_frequencies.frequencies(setting)])
     rounded = exact.astype(np.float32).astype(np.float64)
     return _sequence(Dump("", "inv_freq", frequencies=rounded), setting) or 0.0
 
 
 def _sequence(dump: Dump, setting: RopeSetting) -> float | None:
-    """Return the RMS over all distances below `NEAR`, each as often as a causal sequence has it."""
+    """Return the RMS over distances below `NEAR`, each as often as in a causal sequence."""
     rows = NEAR if dump.cos is None else min(NEAR, len(dump.cos))
     if rows < 2:
         return None
@@ -247,7 +247,7 @@ def _at(frequencies: Array, setting: RopeSetting, distances: Sequence[int]) -> A
 
 
 def _share(mean_square: Any, setting: RopeSetting) -> Any:
-    """Return the root of the drift's mean square per pair over that of exact scores, all dims counted."""
+    """Return the RMS drift relative to that of exact scores, with all dims counted."""
     power = float(np.abs(_exact(np.zeros(1), setting)[0, 0]) ** 4)
     share = setting.rotary_dim / setting.head_dim
     return np.sqrt(mean_square * share / (power * share + (1 - share)))

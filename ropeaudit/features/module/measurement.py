@@ -66,7 +66,7 @@ class Measurement:
 
     @property
     def rounded(self) -> bool:
-        """Whether it is beyond what is allowed, and one rounding to what it returns now explains it."""
+        """Whether it is beyond the allowed error, and one rounding explains it."""
         return self.excess > 1 and self.once <= 1
 
 
@@ -126,7 +126,7 @@ def _errors(points: Any, should: Any, of_angle: Any, factor: Any, usual: str, he
 
 
 def _unit(held: str) -> float:
-    """Return the unit roundoff of a dtype; 0 of complex ones and of angles, which count as float32."""
+    """Return the unit roundoff of a dtype; 0 of complex ones and of angles."""
     return 0.0 if not held or held.startswith("complex") else parse(held).unit_roundoff
 
 
@@ -137,7 +137,7 @@ def _of_call(
     n: int,
     usual: str,
 ) -> Measurement:
-    """Return what a call returns at positions 0 to n - 1, in chunks, compared with the exact values."""
+    """Return what a call returns at n positions, compared with exact values."""
     rows: set[bytes] = set()
     angles, returned = places.what == "angles", ""
     parts, nonfinite = list[tuple[int, Array]](), 0
@@ -181,7 +181,7 @@ def _of_call(
 
 
 def _diagnosis(seen: Measurement, points: NDArray[np.complex128], reference: Reference) -> Diagnosis | None:
-    """Return what explains that points (n, c) of the first positions are off; None where nothing does."""
+    """Return why the first points (n, c) are off; None where nothing explains it."""
     if seen.nonfinite:
         return Diagnosis("nonfinite")
     if seen.rounded:
@@ -213,7 +213,7 @@ def _diagnosis(seen: Measurement, points: NDArray[np.complex128], reference: Ref
 def _chunks(
     module: Any, call: Call, places: TensorPlaces, n: int, dtype: Any
 ) -> Iterator[tuple[int, list[Any], str]]:
-    """Yield planes of up to `CHUNK` positions, with the first, and the dtype that was returned."""
+    """Yield planes of up to `CHUNK` positions, the first position and the dtype."""
     step = n if n <= TOGETHER or not call.free else CHUNK
     for begin in range(0, n, step):
         stop = min(n, begin + step)

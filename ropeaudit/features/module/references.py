@@ -78,7 +78,7 @@ class Reference:
 
 
 def shown(module: Any, fitted: Fitted[TensorPlaces], n: int, dtype: Any) -> list[Reference]:
-    """Return what a module shows at positions 0 to n - 1, by call: the first decide, others refine.
+    """Return what a module shows at n positions, by call: the first decide, others refine.
 
     Positions that several calls take are given to a copy, for calls may change what depends on the length.
     """
@@ -121,7 +121,7 @@ def _factor(points: Any, factor: Array, seen: Inference) -> Array:
 def _later(
     module: Any, fitted: Fitted[TensorPlaces], call: Call, begin: int, n: int, dtype: Any
 ) -> Iterator[tuple[int, Any]]:
-    """Yield points of a copy of a module at positions from `begin` on; nothing more where that raises."""
+    """Yield points of a copy of a module from `begin` on, until it raises."""
     try:
         other = copy.deepcopy(module)
         for start in range(begin, n, CHUNK):
@@ -177,7 +177,7 @@ def _wrapped(angles: Array) -> Array:
 
 
 def _usual(seen: Reference) -> Reference | None:
-    """Return the frequencies of a usual base that agrees with all that rotate; None without one."""
+    """Return a usual base's frequencies that agree with all that rotate, or None."""
     moving = np.abs(seen.theta) > np.maximum(_STILL, seen.uncertain)
     known = usual(np.abs(seen.theta[moving]), seen.uncertain[moving]) if moving.any() else None
     if known is None:
@@ -219,13 +219,13 @@ def explicit(seen: Reference, expected: Expected, axes: bool, n: int) -> Referen
 
 
 def speeds(seen: Reference) -> Array:
-    """Return the frequencies that a call shows, each once, from fast to slow; without those that are 0."""
+    """Return the distinct nonzero frequencies of a call, from fast to slow."""
     theta = np.abs(seen.theta)
     return np.asarray(np.unique(theta[theta > _STILL])[::-1])
 
 
 def possible_pairs(seen: Reference, axes: bool) -> set[int]:
-    """Return how many pairs a setting may have that columns belong to: those that rotate, or all.
+    """Return how many pairs the setting of the columns may have: those that rotate, or all.
 
     axes: whether the call has several, which may share frequencies; else equal columns are of one pair.
     """
@@ -241,7 +241,7 @@ def _of_setting(label: str, setting: RopeSetting) -> Known:
 
 
 def frequencies_of(tensor: Any) -> Array | None:
-    """Return the frequencies that a tensor of torch holds, as its values say; None where they do not."""
+    """Return the frequencies that a tensor's values show; None for none."""
     values = values_of(tensor)
     seen = _frequencies(rope_values.known(values), values, str(tensor.dtype).removeprefix("torch."))
     return None if seen is None else seen[0]
@@ -265,13 +265,13 @@ def _unit(dtype: str) -> float:
 
 
 def _inferred(points: NDArray[np.complex128], dtype: str) -> _Held:
-    """Return the frequencies that a table of a dtype shows, and how far off each may be, relative."""
+    """Return the frequencies that a table shows, and their relative uncertainty."""
     seen = Inference.of(points, _unit(dtype))
     return seen.theta, seen.uncertain / np.where(seen.theta == 0, 1.0, np.abs(seen.theta))
 
 
 def _of_both(cos: Buffer, buffers: Sequence[Buffer]) -> _Held | None:
-    """Return the frequencies of a table of cos and the sin beside it; None where there is none."""
+    """Return the frequencies of a cos table and the sin beside it, or None."""
     for sin in buffers:
         same = sin.what == "sin" and sin.stored.values.shape == cos.stored.values.shape
         beside = sin.stored.name.rpartition(".")[0] == cos.stored.name.rpartition(".")[0]
@@ -353,7 +353,7 @@ class TensorPlaces:
 
 
 def places(returned: Any, rows: int) -> TensorPlaces | None:
-    """Return where cos and sin, or angles, of positions 0 to `rows` - 1 stand; None where they do not."""
+    """Return where cos and sin, or angles, of the first `rows` positions stand, if anywhere."""
     for candidate, planes in _candidates(returned, rows):
         if _rotates(candidate.points(planes)) and (candidate.what != "angles" or _grows(planes[0])):
             return candidate
@@ -361,7 +361,7 @@ def places(returned: Any, rows: int) -> TensorPlaces | None:
 
 
 def misplaced(known: Sequence[Planes], returned: Any, rows: int) -> TensorPlaces | None:
-    """Return where cos and sin of whole positions stand, whichever those are; None where they do not.
+    """Return where cos and sin of any whole positions stand; None where they do not.
 
     known: frequencies (p,) that they may have, each in one column or in two.
     """
@@ -410,7 +410,7 @@ def _places(tensors: Sequence[Any], rows: int) -> Iterator[TensorPlaces]:
 
 
 def _halves(sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
-    """Yield indices that choose cos and sin. sizes: of the axes behind that of positions."""
+    """Yield indices that choose cos and sin. sizes: of axes after positions."""
     if tuple(sizes[-2:]) == (2, 2):
         yield (..., 0, 0), (..., 1, 0)
         yield (..., 0, 0), (..., 0, 1)
@@ -436,7 +436,7 @@ def values_of(tensor: Any) -> Planes:
 
 
 def _rotates(points: NDArray[np.complex128]) -> bool:
-    """Return whether every column rotates by a constant angle from row to row, or stays, from angle 0."""
+    """Return whether every column starts at angle 0 and turns by a constant angle."""
     if not np.isfinite(points).all() or points.shape[1] == 0:
         return False
     lengths = np.abs(points)

@@ -102,7 +102,7 @@ def run_row(one: Run) -> dict[str, Any]:
 
 
 def columns_of(ways: bool) -> tuple[Columns, str]:
-    """Return the columns of an audit's rows, of runs or of buffers, and what they are of, for a message."""
+    """Return the columns for runs or for buffers, and a name of them for a message."""
     return (RUNS, "(of runs)") if ways else (COLUMNS, "(of buffers)")
 
 
@@ -174,7 +174,7 @@ def _of_pairs(buffers: Sequence[Buffer]) -> dict[str, Report]:
 
 
 def module_ticket(audit: ModuleAudit) -> Ticket:
-    """Return the ticket of the run that is furthest off or the buffer that moves scores most, or of a pass.
+    """Return the ticket of the worst run or of the buffer that moves scores most, or of a pass.
 
     Runs come first where ways of loading were requested.
     """
@@ -211,10 +211,10 @@ VALUES = Values([Report, Answer, Cause, Ticket, Reproduction], [COLUMNS, RUNS, r
 
 
 class ModuleRun:
-    """The audit of a module in a child: whether it fails, whether `ways` were, and what is reported of it."""
+    """The audit of a module in a child: if it fails, if `ways` were asked for, and its report."""
 
     def __init__(self, asked: Mapping[str, Any]) -> None:
-        """Build and run the module. asked: arguments of `analysis.module`. Raises: RopeAuditError."""
+        """Build and run the module. asked: for `analysis.module`. Raises: RopeAuditError."""
         spec, arrays = str(asked["source"]), dict[str, Any]()
         given = {"asked": VALUES.packed(dict(asked), arrays)}
         try:

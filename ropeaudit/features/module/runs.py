@@ -59,7 +59,7 @@ class Run:
 
     @property
     def wrong(self) -> bool:
-        """Whether what it returns, or without a run what it holds, is off beyond what float32 explains."""
+        """Whether its result, or else what it holds, is off beyond float32 rounding."""
         if self.imaginary_lost:
             return True
         if self.measured is not None:
@@ -73,7 +73,7 @@ class Run:
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        """What explains that it is off; None where it is not, and where nothing that was tried does."""
+        """What explains that it is off; None where it is not, or nothing does."""
         if self.measured is not None:
             return self.measured.diagnosis
         return Diagnosis("buffer-cast", {"format": self.held}) if self.wrong and self.held in CASTS else None
@@ -97,7 +97,7 @@ def run(
     dtypes: Sequence[Format],
     up_to: int,
 ) -> list[Run]:
-    """Return what every RoPE module of a source does in every way of loading; notes go to the source.
+    """Return what every RoPE module does in every way of loading; notes go to the source.
 
     known: what the buffers of the built one hold. expected: what was given explicitly, if anything. ways: all
     usual ones where None. up_to: how many positions.
@@ -135,7 +135,7 @@ def _own_dtype(module: Any) -> Any:
 def _loaded(
     source: Source, builder: Builder, way: str, fmt: Format, found: Sequence[RopeModule]
 ) -> Iterator[Run]:
-    """Yield the result of every module, loaded in a way; a note instead where that cannot be."""
+    """Yield a run of every module in a loading mode; else note why not."""
     import torch
 
     dtype, loaded, holder = getattr(torch, fmt.name), source.module, ""
@@ -164,7 +164,7 @@ def _loaded(
 
 
 def _device(source: Source) -> Device:
-    """Return where modules are run: where they were asked to be, else where they were made."""
+    """Return where modules run: the requested device, else their own."""
     return source.place or devices.of_module(source.module) or devices.CPU
 
 
@@ -210,7 +210,7 @@ class RopeModule:
         return bool(self.references) and self.references[0].source is None
 
     def measured(self, module: Any, dtype: Any) -> Measurement:
-        """Return what the module, loaded in some way, returns. Raises: whatever it raises."""
+        """Return what the module returns once loaded. Raises: whatever it raises."""
         fitted = self.fitted
         assert not isinstance(fitted, NotFitted)  # noqa: S101
         call, count = fitted.calls[0], min(forwards.PROBE, self.positions)
@@ -222,7 +222,7 @@ class RopeModule:
         return measurement.of_positions(module, fitted, self.references, self.positions, dtype, usual)
 
     def held(self, module: Any) -> tuple[str, float | None]:
-        """Return dtypes of the buffers that hold RoPE, and what they are off from as built, relative."""
+        """Return the dtypes of its RoPE buffers, and their largest relative error."""
         dtypes, errors = [], []
         for one in self.known:
             place, values = one.buffer, one.theta if one.held is None else one.held
@@ -251,7 +251,7 @@ class RopeModule:
 
 
 def _candidates(source: Source, known: Sequence[Known]) -> Iterator[tuple[str, Any]]:
-    """Yield modules that hold RoPE buffers or are called so, each kind with the same buffers once."""
+    """Yield modules with RoPE buffers or such names, one per kind and buffers."""
     counts: dict[tuple[Any, ...], int] = {}
     for name, module in source.module.named_modules():
         leaf = next(module.children(), None) is None and next(module.parameters(), None) is None
@@ -353,7 +353,7 @@ HELD = "held"  # the name of a module in the model that is built around it
 
 
 def loaded_by(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
-    """Return a fresh module that was loaded in a way, in eval mode, and where it stands in what was loaded.
+    """Return a fresh module, loaded in a way in eval mode, and its place in what was loaded.
 
     Raises: BadInput.
     """
@@ -380,7 +380,7 @@ def loaded_by(builder: Builder, way: str, dtype: Any) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def imaginary_parts() -> Iterator[list[str]]:
-    """Within the block, list torch's warnings that imaginary parts are discarded instead of showing them."""
+    """Within the block, list torch's warnings of lost imaginary parts, and hide them."""
     import torch
 
     discarded, always = list[str](), torch.is_warn_always_enabled()
@@ -417,7 +417,7 @@ def _from_pretrained(builder: Builder, module: Any, dtype: Any) -> tuple[Any, st
 
 
 def _library(cls: type[Any]) -> str:
-    """Return whose from_pretrained loads a class, or a model that holds it; nothing for other classes."""
+    """Return whose from_pretrained loads a class or its holder; "" for others."""
     for base in cls.__mro__:
         name = base.__module__.partition(".")[0]
         if name in ("transformers", "diffusers"):
@@ -449,7 +449,7 @@ def _of_diffusers(builder: Builder) -> Any:
 
 
 def _of_transformers(builder: Builder) -> Any:
-    """Return a model of the kind that holds such a module, which knows how its buffers are made anew."""
+    """Return a model to hold the module, which knows how to make buffers anew."""
     from transformers import PreTrainedModel
 
     cls, arguments = builder.cls, builder.arguments or {}

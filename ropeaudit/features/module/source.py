@@ -93,7 +93,7 @@ class Source:
 
 
 def kind_of_name(name: str) -> str:
-    """Return what a buffer holds by its name: inv_freq, cos, sin, both; nothing for others."""
+    """Return what a buffer's name says: inv_freq, cos, sin, both or ""."""
     last = name.rpartition(".")[2].lower()
     return "inv_freq" if last.endswith("inv_freq") else KINDS.get(last, "")
 
@@ -101,7 +101,7 @@ def kind_of_name(name: str) -> str:
 def load(
     spec: str, expected: Expected, arguments: Mapping[str, Any], length: int, device: str | None = None
 ) -> Source:
-    """Return the buffers behind a path, a factory or a class; `expected` says more than a config beside them.
+    """Return the buffers of a path, factory or class; `expected` overrules a config there.
 
     spec: "cos.npy,sin.npy" is a path too. arguments: for a factory or a class. length: positions that a
     class is built for. device: where the module is moved. Raises: BadInput, UsageError.
@@ -139,7 +139,7 @@ def load(
 
 
 def _of_metadata(rope: GgufRope) -> list[RopeBuffer]:
-    """Return the frequencies that a GGUF file gives each type of layer: longrope's are two lists."""
+    """Return the frequencies of a GGUF file by layer type: longrope has two."""
     buffers = []
     for layer, setting in rope.model.layers.items():
         name = "rope" if len(rope.model.layers) == 1 else f"rope ({layer})"
@@ -178,7 +178,7 @@ def _stored(spec: str) -> tuple[list[RopeBuffer], int]:
 
 
 def _read(data: Any, name: str, source: str, base: float | None, notes: list[str]) -> ModelRope | None:
-    """Return what a config says; where it is not understood, a note, and buffers are compared without it."""
+    """Return what a config says, or None with a note where it is not understood."""
     try:
         return hf_config.from_config(data, name, repr(source), base)
     except BadInput as error:
@@ -212,13 +212,13 @@ def _buffers(tensors: Iterable[StoredTensor], dumped: bool = False, lone: bool =
 
 
 def _kind_by_name(name: str, shape: tuple[int, ...]) -> str:
-    """Return what a tensor holds by its name: (p,) frequencies, (n, p) tables; nothing for other shapes."""
+    """Return what a name says: (p,) frequencies, (n, p) tables, "" for other shapes."""
     axes = {"": (), "inv_freq": (0, 1), "both": (2, 3)}.get(kind_of_name(name), (2,))
     return kind_of_name(name) if sum(size != 1 for size in shape) in axes else ""
 
 
 def _kind_by_shape(values: NDArray[Any]) -> str:
-    """Return what a tensor holds if it is a table: frequencies on one axis, else cos and sin."""
+    """Return what a shape says: frequencies on one axis, else cos and sin."""
     sizes, is_complex = np.squeeze(values).shape, np.iscomplexobj(values)
     if len(sizes) < 2:
         return "" if is_complex else "inv_freq"
@@ -227,7 +227,7 @@ def _kind_by_shape(values: NDArray[Any]) -> str:
 
 
 def is_code(spec: str) -> bool:
-    """Return whether a spec names what is executed, FILE.py:NAME or PACKAGE.MODULE:NAME, and no file."""
+    """Return whether a spec is FILE.py:NAME or PACKAGE.MODULE:NAME, and no file."""
     _, colon, name = spec.rpartition(":")
     return bool(colon) and name.isidentifier() and not Path(spec).exists()
 
@@ -253,7 +253,7 @@ def _factory(spec: str) -> Callable[[], Any] | None:
 
 
 def _from_factory(spec: str, builder: Builder, expected: Expected, place: Device | None) -> Source:
-    """Return the buffers of the module that is built, moved to a place. Raises: BadInput."""
+    """Return the buffers of a module, built and moved. Raises: BadInput."""
     import torch
 
     module = moved(spec, builder.build(), place)

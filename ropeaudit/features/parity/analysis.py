@@ -42,7 +42,7 @@ Compared: TypeAlias = Recipe | Code
 
 
 def subject(spec: str, common: Mapping[str, str], alone: bool = False, device: str | None = None) -> Compared:
-    """Return a recipe by name or file, with its own changes in brackets: hf[angle=fp64,table=fp32]; or code.
+    """Return code, or a recipe with its changes in brackets: hf[angle=fp64,table=fp32].
 
     Code is a name of `list implementations`, or the user's own as FILE.py:NAME. common: changes made to a
     recipe before its own. alone: whether there is no recipe for them to change. device: where code is called.
@@ -74,7 +74,7 @@ def is_code(name: str) -> bool:
 def subjects(
     a: str, b: str, changes: Mapping[str, str], device: str | None = None
 ) -> tuple[tuple[Compared, Compared], tuple[str, str]]:
-    """Return two subjects as they were typed, and what to call them. Raises: see `subject`."""
+    """Return two subjects as typed, and their names. Raises: see `subject`."""
     if device is not None and not any(is_code(spec.strip().partition("[")[0]) for spec in (a, b)):
         raise UsageError(f"--device {device} is where code is called, and neither {a} nor {b} is code")
     both = all(is_code(spec.strip()) for spec in (a, b))
@@ -85,7 +85,7 @@ def subjects(
 
 
 def names(pair: Sequence[Compared], specs: Sequence[str]) -> tuple[str, str]:
-    """Return what to call two subjects: their names, or what was typed where two files share a name."""
+    """Return the names of two subjects, or what was typed if they share a name."""
     first, second = (one.name for one in pair)
     return (specs[0], specs[1]) if first == second and pair[0] != pair[1] else (first, second)
 
@@ -100,7 +100,7 @@ def factory(one: Compared, dtype: Format) -> SubjectFactory:
 
 
 def in_layout(case: Case, pair: Sequence[Compared], dtype: Format) -> Case:
-    """Return a case in the layout of the first of the two that is code, unless one was requested."""
+    """Return a case in the layout of the first code, unless one was requested."""
     if case.layout is not None or case.model is not None or case.config is not None:
         return case
     layouts = (factory(one, dtype).layout for one in pair if not isinstance(one, Recipe))
@@ -109,7 +109,7 @@ def in_layout(case: Case, pair: Sequence[Compared], dtype: Format) -> Case:
 
 
 def own_layout(one: Compared, setting: RopeSetting) -> Layout:
-    """Return the layout in which a subject rotates q and k that come in a layout: of code, its own."""
+    """Return the layout in which a subject rotates q and k: code has its own."""
     if isinstance(one, Recipe):
         return setting.layout
     if fit := one.fit(setting):
@@ -118,7 +118,7 @@ def own_layout(one: Compared, setting: RopeSetting) -> Layout:
 
 
 def rotation(subject: Subject, inputs: Inputs, offset: int, setting: RopeSetting) -> FreshRotation:
-    """Return q and k as one side rotates them: given in its layout, and returned in that of the case.
+    """Return q and k as a subject rotates them, given in its layout, returned in the case's.
 
     setting: of the case; that of the subject may have another layout.
     """
@@ -132,7 +132,7 @@ def rotation(subject: Subject, inputs: Inputs, offset: int, setting: RopeSetting
 
 
 def orders(setting: RopeSetting, layout: Layout, halves: bool) -> tuple[Dims | None, Dims | None]:
-    """Return the orders of dims that take x (s, d) into a layout, and what comes back out of it.
+    """Return the orders of dims that take x (s, d) into a layout, and out of it.
 
     setting: with the layout that x has and that is to come back. halves: it comes back half-split, though its
     pairs are interleaved.
@@ -363,7 +363,7 @@ def report(results: Sequence[Parity], columns: Sequence[str] | None, metadata: M
 
 
 def answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Answer:
-    """Return the answer: how far apart the two are where they are farthest, and each case in a line."""
+    """Return how far apart the two are where they are farthest, and each case."""
     shared, own = settings.told_apart(rows, ("model", "dtype", "offset"))
     every = sorted(zip(rows, own, strict=True), key=lambda one: _distance(one[0]), reverse=True)
     worst, name = every[0]
@@ -386,7 +386,7 @@ def answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Answ
 
 
 def _distance(one: Mapping[str, Any]) -> float:
-    """Return how far apart two are as a share of the scores' RMS; inf where they cannot be compared."""
+    """Return the distance as a share of the scores' RMS; inf if not comparable."""
     relative, lost = float(one["parity_relative"]), one["a_nonfinite"] + one["b_nonfinite"]
     if one["parity_max"] == 0:
         return 0.0
@@ -394,7 +394,7 @@ def _distance(one: Mapping[str, Any]) -> float:
 
 
 def _apart(one: Mapping[str, Any], name: str = "") -> str:
-    """Return how far apart two are in a case, if it has a name, and which is closer to the exact result."""
+    """Return how far apart two are in a case, and which is closer to the exact result."""
     where = f" ({name})" if name else ""
     if one["refused"] != "none":
         return f"{one['refused']}{where}"
@@ -430,7 +430,7 @@ def _bits(one: Mapping[str, Any]) -> str:
 
 
 def notes(results: Sequence[Parity]) -> list[str]:
-    """Return what else the reader must know: layouts, inputs and scores that differ, scores that are lost."""
+    """Return other notes: layouts, inputs and scores that differ, scores that are lost."""
     texts: list[str] = []
     for one in results:
         where = f"{one.dtype} at offset {one.offset}"

@@ -115,7 +115,7 @@ def _shared(row: Row) -> bool:
 
 
 def frequencies(rows: Sequence[Row], length: int) -> Picture:
-    """Return the picture of rows by pair. length: positions of the sequence, where fast pairs end."""
+    """Return the picture of rows by pair. length: positions of the sequence."""
     cases, notes = style.cases(rows, style.MOST_LINES)
     title = _frequencies_title(cases, length)
     figure, (axes,) = style.figure(title)
@@ -209,7 +209,7 @@ def decay(rows: Sequence[Row], headline: str) -> Picture:
 def _curves(
     rows: Sequence[Row], column: str, settings: Sequence[str], sources: Sequence[str]
 ) -> dict[str, Series]:
-    """Return the lines of a panel by name: one a setting, of scores one a source of q and k too."""
+    """Return a panel's lines by name: by setting, of scores also by source."""
     groups: dict[tuple[str, str], dict[int, Row]] = {}
     for row in sorted(rows, key=lambda row: row["distance"]):
         source = str(row.get("source")) if column == "rms_relative" else sources[0]

@@ -191,7 +191,7 @@ _UNDEFINED["within_tolerance"] = UNKNOWN  # None would say that it is undecided
 
 
 def row(one: Group) -> dict[str, Any]:
-    """Return the row of a group of rows. out_of_tolerance: None where no row says whether it is."""
+    """Return the row of a group. out_of_tolerance: None where no row says it."""
     counts, qualities = one.verdicts, [quality(row) for row in one.rows]
     return {
         "cases": len(one.rows),
@@ -236,7 +236,7 @@ def worst(
     metadata: Mapping[str, Any],
     names: Sequence[str],
 ) -> Report:
-    """Return the worst row of each group, with the columns of a record that the files have; see `report`."""
+    """Return the worst row of each group, with all columns of the files; see `report`."""
     whole = [group.worst for group in results if group.worst]
     known = reading.told(whole)
     rows = [{name: one.get(name) for name in (*known, *(columns or ()))} for one in whole]
@@ -252,7 +252,7 @@ def worst(
 
 
 def answer(results: Sequence[Group]) -> Answer:
-    """Return what people read first: how many are out of tolerance, and the worst value."""
+    """Return how many are out of tolerance, and the worst value."""
     rows = [row for group in results for row in group.rows]
     column = results[0].column if results else ""
     measured = [row for row in rows if row.get("verdict") != "refused"]
@@ -323,7 +323,7 @@ def merged(
 
 
 def _filled(path: str, row: Row) -> Row:
-    """Return a row with every column, and its file. Raises: BadInput for one that no page can show."""
+    """Return a whole row with its file. Raises: BadInput for one that no page can show."""
     for name in _NEEDED:
         if name not in row:
             raise BadInput(f"{path!r} has no column {name}; write it again without --columns")
@@ -334,7 +334,7 @@ def _filled(path: str, row: Row) -> Row:
 
 
 def _frozen(rows: Sequence[Record]) -> bool:
-    """Return whether frequencies stand for one number of positions, whatever the offset."""
+    """Return whether frequencies stay the same at several offsets."""
     lengths: dict[tuple[str, int], set[int | None]] = {}
     for row in rows:
         lengths.setdefault((row.scaling, row.seq_len), set()).add(row.length)
@@ -343,7 +343,7 @@ def _frozen(rows: Sequence[Record]) -> bool:
 
 
 def carried(path: str) -> dict[str, Any]:
-    """Return the command, time, environment and stages that a report carries; "lacking" says why none."""
+    """Return how a report was made; "lacking" says why nothing is known."""
     form = reports.form_named(reading.form_of(path))
     if form.metadata == "nowhere":
         return {
@@ -360,7 +360,7 @@ def carried(path: str) -> dict[str, Any]:
 
 
 def _known(whole: Any) -> dict[str, Any]:
-    """What is known of the making of a report, in the shape that it must have: anything else is left out."""
+    """What is known of how a report was made, without values of a wrong type."""
     if not isinstance(whole, dict):
         return {}
     results = {name: whole[name] for name in ("command", "time") if isinstance(whole.get(name), str)}

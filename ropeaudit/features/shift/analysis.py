@@ -93,7 +93,7 @@ def usual_recipes(called: Sequence[str]) -> Sequence[str]:
 
 
 def usual_offsets(cases: Sequence[Case], called: bool) -> Sequence[int]:
-    """Return offsets where none is given: for code those that positions break at, up to the maximum."""
+    """Return the default offsets: for code where positions break, up to the maximum."""
     if not called:
         return OFFSETS
     return straddling(

@@ -121,7 +121,7 @@ def vectors(
 def _specified(
     case: Case, dtype: Format, asked: list[int], want: str, positions: str, context: int | None, served: bool
 ) -> tuple[CaseSpec, tuple[int, ...]]:
-    """Return the parameters of a case, and which of its offsets were not asked for. Raises: see `vectors`."""
+    """Return a case's parameters, and which offsets were added. Raises: see `vectors`."""
     for name, allowed in (("qk", "gaussian"), ("mask", "causal"), ("sample", None), ("mrope", None)):
         if getattr(case, name) != allowed:
             raise UsageError(f"vectors take no {name}; leave it out")
@@ -169,7 +169,7 @@ def _specified(
 
 
 def check_free(folder: str) -> None:
-    """Raise UsageError unless a folder is not there, is empty, or holds what this wrote and nothing else."""
+    """Raise UsageError unless a folder is new, empty, or holds only what this wrote."""
     path = Path(folder)
     try:
         if path.is_dir():
@@ -196,7 +196,7 @@ def _folder_names(specs: Sequence[CaseSpec]) -> list[str]:
 
 
 def files(spec: CaseSpec) -> dict[str, bytes]:
-    """Return file name -> bytes of a case, each of its arrays in the dtype of the file, the manifest last."""
+    """Return file name -> bytes of a case, arrays in its dtype, the manifest last."""
     import safetensors.numpy as safetensors
 
     arrays: dict[str, NDArray[Any]] = {}
@@ -245,7 +245,7 @@ COLUMNS = table("vectors")
 def report(
     results: Sequence[WrittenCase], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
-    """Return the report of what was written; `columns` chooses and orders what is shown and written."""
+    """Return the report of what was written; `columns` are those to show and write."""
     rows, texts = [row(result) for result in results], notes(results)
     some = []
     if rows:
@@ -264,7 +264,7 @@ def report(
 
 
 def notes(results: Sequence[WrittenCase]) -> list[str]:
-    """Return which offsets were added, what lies past the model's positions, how frequencies were chosen."""
+    """Return notes: added offsets, positions past the maximum, the frequencies used."""
     texts: list[str] = []
     for one in results:
         spec, maximum = one.spec, one.maximum

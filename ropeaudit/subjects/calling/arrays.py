@@ -58,7 +58,7 @@ def torch() -> Any:
 
 
 def new_array(x: FloatArray, dtype: Format, engine: Engine, device: Device = CPU) -> Any:
-    """Return a new array in a dtype, a tensor on the device, for jax one of NumPy; nothing is rounded."""
+    """Return a new array without rounding: a tensor on the device, or one of NumPy."""
     if engine == "torch":
         with torch_arrays.unseen():
             return device.put(torch_arrays.to_torch(x, dtype).clone())
@@ -108,7 +108,7 @@ def strided(array: Any, strides: Strides, order: str) -> Any:
 
 
 class Buffer:
-    """Vectors as views of one larger buffer, which is nan elsewhere: who reads or writes there is seen."""
+    """Views of one larger buffer that is nan elsewhere, so that stray access is seen."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Buffer:
         behind = {name: shapes[name] for name in shapes if name not in together}
         in_turn, size = _in_turn(behind, size, 2 if strides == "stepped" else 1)
         self._lies |= in_turn
-        beyond = size  # who takes the strides of one vector for another's reads nan there, and nothing else
+        beyond = size  # code that mixes up strides reads nan there
         self.buffer = new_array(np.full(size + beyond, np.nan, dtype.carrier), dtype, engine, device)
         self.views = {name: _view(self.buffer, shapes[name], *lies) for name, lies in self._lies.items()}
         for name, x in vectors.items():
@@ -153,7 +153,7 @@ class Buffer:
 
 
 class Refilling:
-    """Code that is given integers, such as positions, in the arrays of an earlier call of their shape.
+    """Code that is given integers, such as positions, in arrays of an earlier call.
 
     Servers keep such buffers, and write the positions of each call into them.
     """
@@ -181,7 +181,7 @@ _Lies: TypeAlias = dict[str, tuple[int, tuple[int, ...]]]  # name -> where it be
 
 
 def _in_turn(shapes: dict[str, tuple[int, ...]], begin: int, step: int) -> tuple[_Lies, int]:
-    """Return where vectors lie one behind the other, and where the last ends; step: of the last axis."""
+    """Return the place of vectors one after another, and the end. step: of the last axis."""
     lies = _Lies()
     for name, shape in shapes.items():
         sizes = np.cumprod([step, *shape[:0:-1]])[::-1]
@@ -191,7 +191,7 @@ def _in_turn(shapes: dict[str, tuple[int, ...]], begin: int, step: int) -> tuple
 
 
 def _packed(shapes: dict[str, tuple[int, ...]], order: str) -> tuple[_Lies, int]:
-    """Return where vectors lie that share the rows of a joint projection, and where those end."""
+    """Return the place of vectors in the rows of a joint projection, and the end."""
     if not shapes:
         return {}, _MARGIN
     sizes = {name: dict(zip(order, shape, strict=True)) for name, shape in shapes.items()}
@@ -226,7 +226,7 @@ def shared(returned: Any, given: Any) -> bool:
 
 
 def values(array: Any) -> tuple[FloatArray, str]:
-    """Return a copy of the numbers of a tensor or an array, and the name of its dtype. Raises: WrongShape."""
+    """Return a copy of an array's numbers, and its dtype's name. Raises: WrongShape."""
     if isinstance(array, np.ndarray):
         if array.dtype.kind not in "fV" or array.dtype == object:
             raise WrongShape(f"returns an array of {array.dtype}")
@@ -249,7 +249,7 @@ def content(array: Any) -> bytes:
 
 
 def known(returned: Any) -> Any:
-    """Return what came back with arrays of other libraries, such as jax, as those of NumPy."""
+    """Return what came back, with arrays of other libraries as NumPy's."""
     returned = listed(returned)
     if isinstance(returned, (tuple, list)):
         return type(returned)(map(known, returned)) if type(returned) in (tuple, list) else returned
@@ -281,7 +281,7 @@ def listed(returned: Any) -> Any:
 
 
 def _kind(name: str) -> str:
-    """Return which of q, k and v a field is called after; nothing where it is after none."""
+    """Return which of q, k and v a field is named after; empty if none."""
     words = name.lower().replace("-", "_").split("_")
     kinds = {
         "q": ("q", "query", "queries", "xq"),
@@ -296,7 +296,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def parts(returned: Any, both: bool) -> tuple[Any, Any, Any]:
-    """Return the rotated vector, and keys and values where q and k were given. Raises: WrongShape."""
+    """Return the rotated q, and k and v where they came back. Raises: WrongShape."""
     returned = listed(returned)
     if not isinstance(returned, (tuple, list)):
         return returned, None, None
@@ -324,7 +324,7 @@ def quietly(function: Any, positional: list[Any], named: dict[str, Any], device:
 
 
 _FEWEST_ROWS = 2**12  # of a table of all positions
-_LARGE, _STEP = 2**20, 61  # numbers of an array of which not all are looked at, but each 61st
+_LARGE, _STEP = 2**20, 61  # of larger arrays only each 61st number is read
 # role, width, narrow, engine, device, dtype, setting, changes
 WholeKey = tuple[str, str, bool, Engine, Device, Format, RopeSetting, tuple[tuple[str, str], ...]]
 
@@ -358,7 +358,7 @@ def table(
 
 
 def given_table(table: Any, held: Format | None, engine: Engine, device: Device) -> Any:
-    """Return a table as an array of the engine, rounded to a dtype of 16 bits where it is to be held so."""
+    """Return a table as an array of the engine, rounded if `held` has at most 16 bits."""
     if table.dtype.kind != "c" and held and held.storage_bits <= 16:
         rounded = round_to(np.ascontiguousarray(table), held)
         return new_array(rounded, held, engine, device)
@@ -388,7 +388,7 @@ def whole_table(key: WholeKey, last: int) -> Any:
 
 
 def fingerprint(array: Any) -> object:
-    """Return all bits of an array; of a large tensor how often it was changed, of other large ones a few."""
+    """Return an array's bits; of a large tensor its version, of a large array some bits."""
     if isinstance(array, tuple):
         return tuple(map(fingerprint, array))
     plain = isinstance(array, np.ndarray)
@@ -401,7 +401,7 @@ def fingerprint(array: Any) -> object:
 def _cos_sin(
     dtype: Format, changes: tuple[tuple[str, str], ...], setting: RopeSetting, at: bytes
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return cos, sin and the angle at positions, which q and k share. Shapes: -> (s, p) thrice."""
+    """Return cos, sin and the angle at positions. Shapes: -> (s, p) each."""
     recipe = recipes.named("fp64-angles").changed(dict(changes)).resolve(dtype)
     emulated, positions = Emulated(recipe, setting), np.frombuffer(at, np.int64)
     return *emulated.table(positions, 0), emulated.angles(positions)
@@ -432,7 +432,7 @@ def applied(
 def _columns(
     table: Any, sizes: tuple[int, int], setting: RopeSetting, width: str, letters: str
 ) -> FloatArray:
-    """Return a table with a column for each pair, to be multiplied with x. Raises: WrongShape."""
+    """Return a table with one column a pair, to multiply x by. Raises: WrongShape."""
     numbers = values(table)[0].astype(np.float64)
     batch, length = sizes
     columns = setting.pairs if width == "pairs" else setting.rotary_dim

@@ -27,7 +27,7 @@ class NoGradient(ForeignError):
 
 
 class SwitchedOff(NoGradient):
-    """The code switches autograd off before it uses what it is given, as torch.no_grad() does."""
+    """The code uses its inputs with autograd off, as under torch.no_grad()."""
 
 
 def switched_off(call: Callable[[], object]) -> bool:
@@ -54,7 +54,7 @@ def switched_off(call: Callable[[], object]) -> bool:
 def gradients(
     returned: tuple[Any, ...], leaves: tuple[Any, ...], upstream: tuple[Any, ...], names: tuple[str, ...]
 ) -> tuple[Any, ...]:
-    """Return the gradients of vectors, given those of what was returned for them. Raises: NoGradient."""
+    """Return the gradients of the leaves for those of the results. Raises: NoGradient."""
     for name, result in zip(names, returned, strict=True):
         if not getattr(result, "requires_grad", False):
             raise NoGradient(
@@ -148,7 +148,7 @@ def of_tensors(
 
 
 def mirrored(x: FloatArray, setting: RopeSetting) -> FloatArray:
-    """Return x with the second member of each pair negated; a rotation between two of them is its inverse."""
+    """Return x with the second of each pair negated; around a rotation this inverts it."""
     result = np.array(x)
     second = split_pairs(result, setting)[1]
     np.negative(second, out=second)

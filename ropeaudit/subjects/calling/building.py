@@ -1,4 +1,4 @@
-"""Modules to be run: what a factory returns, or a class built from a default config or usual sizes."""
+"""Modules to run: from a factory, or a class built with a default config or usual sizes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _needed(target: type[Any]) -> list[str]:
 
 
 def possible_arguments(target: type[Any], given: Mapping[str, Any], length: int) -> Iterator[dict[str, Any]]:
-    """Yield arguments that a class may be built with: one list for each config that may be meant."""
+    """Yield possible arguments of a class: one set for each config that may be meant."""
     rest = [name for name in _needed(target) if name not in given]
     configs = [name for name in rest if name == "config" or name.endswith("_config")]
     known = {name: _usual(target, name, length) for name in rest if name not in configs}
@@ -116,7 +116,7 @@ def possible_arguments(target: type[Any], given: Mapping[str, Any], length: int)
 
 
 def _usual(target: type[Any], name: str, length: int) -> Any:
-    """Return a usual value of an argument, or its default in another class of the module, or None."""
+    """Return a usual value of an argument, another class's default for it, or None."""
     usual = {
         **dict.fromkeys(signatures.ROLES["dim"], HEAD_DIM),
         **dict.fromkeys(signatures.ROLES["base"], BASE),
@@ -136,7 +136,7 @@ def _usual(target: type[Any], name: str, length: int) -> Any:
 
 
 def _configs(target: type[Any], name: str) -> Iterator[Any]:
-    """Yield default configs: of the annotated class, of the configuration file beside, then their parts."""
+    """Yield default configs: of annotated classes, of the file beside, then their parts."""
     classes = dict.fromkeys([*_annotated(target, name), *_beside(target)])
     built: list[Any] = []
     for cls in classes:
@@ -188,7 +188,7 @@ class _Config(dict[str, Any]):
         self[name] = value
 
 
-_HEADS = 4  # of a config that code is built from: it does not matter to RoPE, but to hidden_size
+_HEADS = 4  # of a config: it matters to hidden_size, but not to RoPE
 
 
 def building_argument(
@@ -206,7 +206,7 @@ def building_argument(
     number where they are not known.
     Raises: UsageError for a scaling that no config can say.
     """
-    # of dynamic scaling a config says the length before the extension as its largest position
+    # with dynamic scaling, a config's largest position is the length before the extension
     before = setting.scaling.maximum if setting.scaling.kind == "dynamic" else None
     values: dict[str, Callable[[], Any]] = {
         "base": lambda: setting.base,
@@ -225,14 +225,14 @@ def building_argument(
 
 
 def _scaling_dict(setting: RopeSetting) -> dict[str, Any] | None:
-    """Return a setting's scaling as a config of Hugging Face says it; None where there is none."""
+    """Return the scaling as Hugging Face configs spell it; None without scaling."""
     scaling = setting.scaling
     if scaling.kind == "default":
         return None
     if not scaling.rules.in_config:
         raise UsageError(f"scaling {scaling.kind} is in no config; give code that knows it by itself")
     values: dict[str, Any] = {"rope_type": scaling.kind, "type": scaling.kind}
-    if scaling.kind == "llama3":  # is younger than the key "rope_type", and no config says it under the other
+    if scaling.kind == "llama3":  # newer than "rope_type": no config has it under "type"
         del values["type"]
     spelled = {ours: theirs for theirs, ours in HF_NAMES.items()}
     for key, value in scaling.parameters().items():
@@ -253,7 +253,7 @@ def _rope_parameters(setting: RopeSetting) -> dict[str, Any]:
 
 
 def _config(setting: RopeSetting, target: Any, name: str, declared: int | None) -> Any:
-    """Return a config of a model with this setting: of the class that is annotated, else a plain object."""
+    """Return a config with this setting: of an annotated class, else a plain object."""
     scaling = setting.scaling
     original = {"original_max_position_embeddings": int(scaling.original)} if scaling.original else {}
     values = {
@@ -278,13 +278,13 @@ def _config(setting: RopeSetting, target: Any, name: str, declared: int | None) 
 
 
 def is_module(thing: Any) -> bool:
-    """Return whether it is an instance of torch.nn.Module; torch is not imported to find out."""
+    """Return whether it is an instance of torch.nn.Module, without importing torch."""
     torch: Any = sys.modules.get("torch")
     return hasattr(torch, "nn") and isinstance(thing, torch.nn.Module)
 
 
 def can_be_copied(thing: Any) -> bool:
-    """Return whether a deep copy shares no state: what functions close over is not copied."""
+    """Return whether a deep copy shares no state; closures are not copied."""
     if inspect.isroutine(thing) or not hasattr(thing, "__dict__"):
         return False
     parts = thing.modules() if is_module(thing) else [thing]
@@ -302,7 +302,7 @@ def copied(thing: Any) -> Any:
     torch: Any = sys.modules.get("torch")
     if hasattr(torch, "Tensor"):
         for tensor in _tensors(thing, torch):
-            # sparse tensors and those of odd backends have no lazy clone, an older torch has none at all
+            # sparse tensors, odd backends and an older torch have no lazy clone
             with contextlib.suppress(AttributeError, RuntimeError, NotImplementedError):
                 lazy = torch._lazy_clone(tensor.detach()).untyped_storage()
                 storages.setdefault(tensor.untyped_storage()._cdata, lazy)

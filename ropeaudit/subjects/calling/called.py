@@ -54,7 +54,7 @@ class Called:
         dtype: Format,
         instance: Rotator | None = None,
     ) -> None:
-        """Keep what is to be called. instance: the one that is; None for a new one wherever it begins."""
+        """Keep what is to be called. instance: None to make a new one for each use."""
         self.code, self.setting, self.instance = code, setting, instance
         self.name, self.backend = code.name, code.engine
         self.device, self.environment = code.device.label, code.environment_label
@@ -85,13 +85,13 @@ class Called:
         return sum(x.size for x in self.given or ()) * int(self.dtype.carrier.itemsize)
 
     def stages(self) -> dict[str, str]:
-        """Return what is known: how q, k and the scores are held; the order of axes that was requested."""
+        """Return the formats of q, k and scores, and the order of axes if requested."""
         formats = {"input": self.input.name, "accumulate": self.accumulate.name, "score": self.score.name}
         order = self.code.order
         return {**formats, **self.code.changes} | ({"order": order.lower()} if order else {})
 
     def refusal(self, seq_len: int, offset: int) -> str:
-        """Return why positions from `offset` on are refused; the first and the last of them are tried."""
+        """Return why positions are refused, by a call at the first and at the last."""
         if reason := self.code.refusal(self.setting, self.dtype):
             return reason
         ends = np.unique(np.array([0, seq_len - 1]))
@@ -103,7 +103,7 @@ class Called:
         return ""
 
     def _hint(self, error: Exception) -> str:
-        """Return what to do where devices are mixed, or code of NumPy fails for a dtype that it has not."""
+        """Return a hint where devices are mixed, or NumPy lacks the dtype."""
         if places := advice(str(error), self.code.device):
             return f"; {places}"
         if self.code.engine != "numpy" or self.dtype.name in _OF_NUMPY:
@@ -180,7 +180,7 @@ class Called:
             raise
 
     def distinct_positions(self, positions: Positions) -> int:
-        """Return how many positions rotate a vector of ones differently, and to finite numbers."""
+        """Return how many positions rotate ones to distinct finite vectors."""
         rotated = self.rotate(np.ones((positions.size, self.setting.head_dim)), self.table(positions, 0))
         finite = rotated[np.isfinite(rotated).all(axis=1)]
         return int(np.unique(finite, axis=0).shape[0])

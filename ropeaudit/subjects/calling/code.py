@@ -44,11 +44,11 @@ class StageLog:
 
 
 class Rotator(ABC):
-    """One instance of code in a dtype and an environment, which may keep state from call to call."""
+    """One instance of code in a dtype and an environment; it may keep state."""
 
     @property
     def has_past(self) -> bool:
-        """Whether it is a function that may have been called before, and may keep something of that."""
+        """Whether it is a function that may have been called before and kept state."""
         return False
 
     def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
@@ -70,13 +70,13 @@ class Rotator(ABC):
     def rotate_parts(
         self, q: FloatArray, k: FloatArray, at: Positions, parts: Sequence[tuple[int, int]]
     ) -> tuple[FloatArray, FloatArray]:
-        """Return q and k rotated part after part, a call each. parts: first token and end of each."""
+        """Return q and k rotated, one call a part. parts: first token and end of each."""
         rotated = [self.rotate_both(q[:, :, i:j], k[:, :, i:j], at[..., i:j]) for i, j in parts]
         first, second = (np.concatenate(results, axis=2) for results in zip(*rotated, strict=True))
         return first, second
 
     def seconds(self, q: FloatArray, k: FloatArray, at: Positions, times: int) -> float:
-        """Return the seconds of CPU of a call, the least of some. Raises: whatever the code raises."""
+        """Return the CPU seconds of the fastest call. Raises: whatever the code raises."""
         taken = []
         for _ in range(times):
             began = time.process_time()
@@ -89,7 +89,7 @@ class Rotator(ABC):
 
         Raises: NotImplementedError where nothing is called, or in one way alone.
         """
-        raise NotImplementedError  # what is looked up, and a way to call an instance, have no other dtype
+        raise NotImplementedError  # some rotators have no other dtype
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class Code(ABC):
     @property
     @abstractmethod
     def version(self) -> str:
-        """Of the package; of own code the digest of its files, which grows where a call imports more."""
+        """Of the package; of own code a digest of its files, which later imports extend."""
 
     @property
     def loaded_version(self) -> str:
@@ -179,11 +179,11 @@ class Code(ABC):
         return self.refuses(setting, dtype)
 
     def fit(self, setting: RopeSetting) -> Fit | None:
-        """Return how it is called, where that was found out; None of what an adapter calls."""
+        """Return how it is called; None for an adapter."""
         return None
 
     def layout(self, setting: RopeSetting) -> Layout:
-        """Return the layout in which it is audited unless another is requested. Raises: UsageError."""
+        """Return the layout that is audited by default. Raises: UsageError."""
         fit = self.fit(setting)
         return fit.layout if fit else self.layouts[0]
 
@@ -192,13 +192,13 @@ class Code(ABC):
         """Return a new instance, which has seen no other dtype and no other positions."""
 
     def logged(self, setting: RopeSetting, dtype: Format, x: FloatArray, length: int) -> dict[str, StageLog]:
-        """Return what torch does in one call of a new instance: see `dispatch_log.logged`."""
+        """Return what torch does in one call: see `dispatch_log.logged`."""
         from ropeaudit.subjects.calling import dispatch_log  # in-function: it imports torch
 
         return dispatch_log.logged(self, setting, dtype, x, length)
 
     def under(self, environment: Environment) -> Code:
-        """Return the same code as it is called in an environment; itself in the clean one."""
+        """Return the code as called in an environment; itself in the clean one."""
         return self
 
 

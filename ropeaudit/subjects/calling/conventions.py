@@ -40,7 +40,7 @@ begins: Callable[[str], None] = lambda what: None  # noqa: E731
 
 @contextlib.contextmanager
 def contained() -> Iterator[None]:
-    """Turn sys.exit and whatever else leaves the block into an exception whose text can be read."""
+    """Turn sys.exit and the like into an exception whose text can be read."""
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
@@ -137,7 +137,7 @@ class Convention:
 
     @property
     def padded(self) -> bool:
-        """Whether it is told where sequences begin at most, and nothing of positions: each begins at 0."""
+        """Whether every sequence begins at position 0, as the code takes no positions."""
         roles = set(self.signature.roles)
         told = "cu_seqlens" in roles and not roles & {"positions", "offset", *_TABLES}
         return told or self.signature.unplaced
@@ -149,7 +149,7 @@ class Convention:
 
     @property
     def grouped(self) -> bool:
-        """Whether k may have fewer heads than q: of q and k in one array where their numbers are said."""
+        """Whether k may have fewer heads than q; packed qkv must then state the numbers."""
         roles = self.signature.roles
         return "qkv" not in roles or ("H" in self.order and bool({"heads", "kv_heads"} & set(roles)))
 
@@ -193,7 +193,7 @@ class Convention:
         )
 
     def _padded(self, call: _Call, x: FloatArray, k: FloatArray, first: int) -> Answer:
-        """Call with tokens before the first, which is to stand there; they are left out of the answer."""
+        """Call with `first` more tokens in front, and drop them from the answer."""
         tokens = np.r_[np.zeros(first, np.int64), np.arange(x.shape[2])]
         answer = self._run(call, x[:, :, tokens], k[:, :, tokens], np.arange(len(tokens)))
         keys = None if answer.keys is None else answer.keys[:, :, first:]
@@ -215,7 +215,7 @@ class Convention:
             for row, each in enumerate(rows)
             for part, first in runs(each)
         ]
-        values, keys = np.zeros_like(flat[0]), np.zeros_like(flat[1])  # what is not written yet is cast too
+        values, keys = np.zeros_like(flat[0]), np.zeros_like(flat[1])  # unwritten parts are cast too
         answers = []
         for group, pad in self._groups(pieces):
             tokens = np.concatenate(
@@ -241,7 +241,7 @@ class Convention:
         return Answer.joined(answers, back[0], None if answers[0].keys is None else back[1])
 
     def _groups(self, pieces: list[_Piece]) -> list[tuple[list[_Piece], bool]]:
-        """Return the pieces that share a call, and whether they are padded up to their positions."""
+        """Return the pieces of each call, and whether it pads up to their positions."""
         roles = set(self.signature.roles)
         if "cu_seqlens" not in roles and "offset" in roles:
             return [([piece], False) for piece in pieces]
@@ -280,7 +280,7 @@ class Convention:
         )
 
     def _call_once(self, call: _Call, x: FloatArray, k: FloatArray, at: Positions, letters: str) -> Answer:
-        """Call with all axes that the function has. Shapes: x and k have the axes `letters`."""
+        """Call with all axes of the function. Shapes: x and k have the axes `letters`."""
         sizes = dict(zip(letters, x.shape, strict=True))
         of_keys = {**sizes, "h": dict(zip(letters, k.shape, strict=True)).get("h", 1)}
         call = replace(call, heads=(sizes.get("h", 1), of_keys["h"]))
@@ -309,7 +309,7 @@ class Convention:
             buffer.check_around()
         changed = any(arrays.content(x) != old for x, old in zip(vectors, before, strict=True))
         changed_beside = tuple(r for r, old in beside.items() if arrays.fingerprint(arguments[r]) != old)
-        if returned is None:  # it rotated its input where it lay; at position 0 nothing shows
+        if returned is None:  # it rotated in place; at position 0 nothing shows
             returned = tuple(vectors) if "k" in arguments else vectors[0] if vectors else None
         if self.composed:
             returned = arrays.applied(returned, x, letters, call.setting, call.dtype, self.width)
@@ -347,14 +347,14 @@ class Convention:
     def _vector(
         self, role: str, three: tuple[FloatArray, FloatArray, FloatArray], letters: str
     ) -> FloatArray:
-        """Return what a role is given of q, k and v, with axes in the order of the function."""
+        """Return q, k, v or all packed, with axes in the function's order."""
         if role == "qkv":
             return shapes.packed(three, self.order, letters)
         order = self.order if "qkv" not in self.signature.roles else shapes.backs(self.order)[0]
         return shapes.laid(three[{"k": 1, "v": 2}.get(role, 0)], order, letters)
 
     def _returned(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
-        """Return what the function returns for each role's argument, as far as it is an array."""
+        """Return what the function returns, called for each head of k if headless."""
         if not self.headless:
             return self._once(call, arguments)
         q, k, axis = arguments["q"], arguments["k"], shapes.axis(self.order, "h")
@@ -386,7 +386,7 @@ class Convention:
     def _rotated(
         self, returned: Any, sizes: shapes.Sizes, letters: str, what: str = ""
     ) -> tuple[FloatArray, str]:
-        """Return the values of what came back, with axes as they were before, and its dtype."""
+        """Return the values that came back, in the original axes, and their dtype."""
         values, dtype = arrays.values(returned)
         order = self.back or self.order
         self._check_shape(values, order, sizes, what)
@@ -462,7 +462,7 @@ def scored(
     engine: Engine,
     device: Device = CPU,
 ) -> FloatArray:
-    """Return what f(q, k, positions) gives for all heads at once. Shapes: q, k (h, s, d), at (s,)."""
+    """Return f(q, k, positions) for all heads at once. Shapes: q, k (h, s, d), at (s,)."""
     letters = order[-3:] if len(order) == 3 else order
     if sorted(letters) not in (sorted("bhsd"), sorted("hsd")):
         raise UnknownName("order", order, [known for known in ORDERS if "h" in known])

@@ -32,14 +32,14 @@ from ropeaudit.subjects.exact_rotation import half_split, rotated
 _BATCH, _HEADS, _START, _LENGTH = 5, 3, 3, 7  # of the trial: positions 3 ... 9
 _HEADLESS = ("bshd", "bhsd", "sbhd", "thd")  # orders of q beside which k may have no axis of heads
 _MOST_ENDS = 3  # calls that end their process: then all may
-_SURE = 1e-3  # relative RMS error of a call that is right, beside the roundings of its dtype
-_DTYPES = (FP32, parse("bf16"), parse("fp16"))  # that are tried, one after the other, until code fits
+_SURE = 1e-3  # relative RMS error of a right call, without its dtype's roundings
+_DTYPES = (FP32, parse("bf16"), parse("fp16"))  # tried in turn until code fits
 NEAR = 0.1  # relative RMS error of a call that is right but coarse
 _STRAY = 0.03  # relative: what float32 code may leave that is wrong, but rotates
 
 
 class NoFit(NotUnderstood):
-    """Code fits no call in a dtype; another one may do. nearest: one that works, if any does."""
+    """Code fits no call in this dtype. nearest: a fit in another, if any."""
 
     nearest: Fit | None = None
 
@@ -68,7 +68,7 @@ class Fit:
 
     @property
     def joined_wrongly(self) -> bool:
-        """Whether heads that are joined in one axis are not rotated alike: it may take them for one head."""
+        """Whether joined heads are not rotated alike: the code may take them for one."""
         return "(" in self.convention.order and (self.left or (self.sure and bool(self.odd)))
 
     @property
@@ -133,7 +133,7 @@ def fit(trial: Trial) -> Fit:
 
 
 def _fit_in(dtype: Format, trial: Trial) -> Fit:
-    """Return how to call it in a dtype: the nearest fit with the first engine that has one."""
+    """Return the nearest fit in a dtype, with the first engine that has one."""
     known = {one.lower(): one for one in (*shapes.PACKED, *shapes.TOKENS, *ORDERS)}
     order, device = trial.order, trial.device
     if order is not None and order.lower() not in known:
@@ -213,7 +213,7 @@ def _uncallable(name: str, failed: Sequence[tuple[Signature, Exception]], device
 
 
 def engines(function: Any, device: Device) -> list[Engine]:
-    """Return what may make a function's arrays, likeliest first; arrays of NumPy lie on the CPU."""
+    """Return the likely engines of a function; NumPy's only on the CPU."""
     likely: list[Engine] = ["torch", "numpy"]
     if signatures.wants_jax(function):
         likely = ["jax", "numpy"]
@@ -223,7 +223,7 @@ def engines(function: Any, device: Device) -> list[Engine]:
 
 
 def _headless(best: Fit, trial: Trial, dtype: Format) -> Fit | None:
-    """Return how code that takes k with and without heads is called without, where it takes rows then."""
+    """Return the fit that gives k without heads, if rows fit too; else None."""
     convention = replace(best.convention, headless=True)
     if not {"q", "k"} <= set(convention.signature.roles) or convention.order not in _HEADLESS:
         return None
@@ -260,7 +260,7 @@ def _conventions(
     device: Device,
     failed: Sequence[tuple[Signature, Exception]],
 ) -> Iterator[Convention]:
-    """Yield every order of axes, rank and width of tables that the signatures leave open."""
+    """Yield the orders of axes, ranks and widths that signatures leave open."""
     for signature in signatures:
         if not signature.vectorless:
             yield from _of_signature(signature, orders, engine, device)
@@ -283,7 +283,7 @@ def _of_signature(
 ) -> Iterator[Convention]:
     """Yield the same of one signature."""
     roles = set(signature.roles)
-    served = signature.roles[0] == "positions" and not signature.tables  # as vLLM has it: tokens of all
+    served = signature.roles[0] == "positions" and not signature.tables  # as in vLLM: tokens of all
     packed, tokens = "qkv" in roles, "cu_seqlens" in roles
     if orders is None and packed:
         orders = shapes.PACKED_TOKENS if tokens else shapes.PACKED
@@ -381,7 +381,7 @@ def misfit(
 
 
 def _stray(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool) -> float:
-    """Return which share of the vectors no rotation of the first `rotary_dim` dims explains."""
+    """Return the share of vectors that no rotation of the rotary dims explains."""
     if permuted:
         values = values[..., np.argsort(half_split(setting.rotary_dim, setting.head_dim))]
     rest = values[..., setting.rotary_dim :] - x[..., setting.rotary_dim :]
@@ -407,14 +407,14 @@ def _heads_differ(z: Any, w: Any) -> bool:
 
 
 def _turns(before: tuple[FloatArray, FloatArray], after: tuple[FloatArray, FloatArray]) -> bool:
-    """Return whether pairs of most heads change otherwise at another position. Shapes: twice (b, h, s, p)."""
+    """Return whether most heads change with position. Shapes: both (b, h, s, p)."""
     z, w = (a + 1j * b for a, b in (before, after))
     each = [_matrices(z[:, head], w[:, head])[0] for head in range(z.shape[1])]
     return bool(np.median([np.abs(one[1:] - one[:-1]).max() for one in each]) > _STRAY)
 
 
 def _matrices(z: Any, w: Any) -> tuple[Any, Any]:
-    """Return a and b (s, p, 2) of w = a z + b conj(z) by least squares; the relative RMS that they leave."""
+    """Return a and b (s, p, 2) of w = a z + b conj(z) by least squares; the relative RMS left."""
     size = np.sqrt(np.mean(np.abs(w) ** 2)) + 1e-30
     basis = np.stack([z, z.conj()])
     left = np.einsum("insp,jnsp->spij", basis.conj(), basis)

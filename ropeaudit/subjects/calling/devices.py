@@ -1,4 +1,4 @@
-"""Where code is called: the device on which it is given arrays, and to which modules are moved."""
+"""The device on which code is given arrays, and to which modules are moved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_GPUS = ("cuda", "gpu", "triton", "active driver")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device. name: as torch or jax spells it. label: what to call it in a record. of_jax: jax's own."""
+    """A device. name: as torch or jax spells it. label: in records. of_jax: jax's object."""
 
     name: str = "cpu"
     label: str = "cpu"
@@ -34,7 +34,7 @@ class Device:
         return "" if self.is_cpu else f" on {self.name}"
 
     def put(self, array: Any) -> Any:
-        """Return a tensor on the device; for jax, an array of NumPy as one of jax there."""
+        """Return an array on the device: a tensor, or one of jax."""
         if self.of_jax is not None:
             if array.dtype == "int64" and abs(array).max(initial=0) >= 2**31 and not jax_is_wide():
                 raise OverflowError("jax has no positions from 2^31 on; set JAX_ENABLE_X64=1")
@@ -42,7 +42,7 @@ class Device:
         return array if self.is_cpu else array.to(self.name)
 
     def current(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which kernels are launched on the device: Triton's go to the current one."""
+        """Return a context that makes it the current device, where Triton's kernels run."""
         if self.name.startswith("cuda:") and self.of_jax is None:
             context: contextlib.AbstractContextManager[Any] = sys.modules["torch"].cuda.device(self.name)
             return context
@@ -53,7 +53,7 @@ class Device:
         return all(str(place) == self.name for place in _places(module))
 
     def moved(self, module: Any) -> Any:
-        """Return a module with all that it registers on the device: itself, moved as users move it."""
+        """Return a module moved to the device; it is moved in place, as users do."""
         return module if self.holds(module) else module.to(self.name)
 
 
@@ -61,7 +61,7 @@ CPU = Device()
 
 
 def of_torch(name: str | None) -> Device:
-    """Return torch's device of a name, the CPU where it is None. Raises: UsageError where there is none."""
+    """Return torch's device of a name; None is the CPU. Raises: UsageError."""
     if name is None or name.strip().lower() == "cpu":
         return CPU
     from ropeaudit.subjects import torch_native  # in-function: importing torch takes seconds
@@ -76,7 +76,7 @@ def _of(place: Any) -> Device:
 
 
 def of_jax(name: str | None) -> Device:
-    """Return jax's device of a name, its default one where it is None. Raises: UsageError."""
+    """Return jax's device of a name; None is its default. Raises: UsageError."""
     jax = importlib.import_module("jax")
     kind, _, number = (name or "").strip().lower().partition(":")
     try:
@@ -100,7 +100,7 @@ def of_tensor(tensor: Any) -> Device:
 
 
 def of_module(module: Any) -> Device | None:
-    """Return where all parameters and buffers of a module lie; None without any, or on several devices."""
+    """Return the one device of a module's tensors; None if there is none or several."""
     places = _places(module)
     return _of(places.pop()) if len(places) == 1 else None
 
@@ -110,7 +110,7 @@ def _places(module: Any) -> set[Any]:
 
 
 def advice(message: str, device: Device) -> str:
-    """Return what to do where a call raised this because of devices; empty where it is about others."""
+    """Return advice on an error about devices; empty for any other error."""
     text = message.lower()
     mixed = any(part in text for part in _MIXED)
     if device.is_cpu and (mixed or any(part in text for part in _OF_GPUS)):

@@ -38,7 +38,7 @@ _SUMS = ("add", "sub", "rsub", "addcmul")
 class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Keep torch from loading its compiler, which takes longer than all checks together."""
+        """Keep torch from loading its compiler, which takes long."""
         return False
 
 
@@ -66,7 +66,7 @@ class DispatchLog(_Mode):
     """Notes what happens to x (h, s, d) and positions (s,) while it is entered."""
 
     def __init__(self, heads: int, length: int, head_dim: int, pairs: int) -> None:
-        """Keep the sizes by which arrays are recognised; they should differ from each other."""
+        """Keep the sizes that tell arrays apart; they should all differ."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.length, self.pairs, self.size = length, pairs, heads * length * head_dim
         self.head_dim = head_dim
@@ -106,7 +106,7 @@ class DispatchLog(_Mode):
             log.products.setdefault(name, _dtype_name(given[-1]))
 
     def _stage(self, name: str, stages: set[str], given: list[torch.Tensor], out: torch.Tensor) -> str:
-        """Return the stage of an operation, from those of its arguments; empty where it is unknown."""
+        """Return the stage of an operation from those of its arguments, or nothing."""
         numbers, times = out.numel(), name in _TIMES
         if not given:  # arange, zeros, a constant
             if name != "arange":
@@ -128,7 +128,7 @@ class DispatchLog(_Mode):
         return max(stages, key=STAGES.index, default="")
 
     def _tag(self, tensor: torch.Tensor) -> str:
-        """Return the stage of a tensor; one that was made outside is recognised by its size."""
+        """Return the stage of a tensor; tensors made outside are known by size."""
         if id(tensor) in self.tagged:
             return self.tagged[id(tensor)][0]
         count = tensor.numel()

@@ -53,16 +53,16 @@ class Environment:
         return ""
 
     def narrowed(self, dtype: Format) -> Format:
-        """Return the dtype that a rotation may have of right: that of q and k, or the environment's."""
+        """Return the narrower dtype of the two: that of q and k, or the environment's."""
         return self.dtype if self.dtype and self.dtype.precision < dtype.precision else dtype
 
     def label(self, device: str = "cpu") -> str:
-        """Return what a row calls it: where the device has no TF32, its products are emulated."""
+        """Return the name in records, which says where TF32 is emulated."""
         return f"{self.name}:emulated" if self._emulated(device) else self.name
 
     @contextlib.contextmanager
     def entered(self, device: str = "cpu") -> Iterator[None]:
-        """Call within the block as this environment has it; torch is afterwards as before."""
+        """Call under this environment within the block; restore torch afterwards."""
         if self.kind in ("none", "compile") or self._emulated(device):
             yield
             return
@@ -88,7 +88,7 @@ class Environment:
                 precise.allow_tf32 = before[2]
 
     def built(self) -> contextlib.AbstractContextManager[None]:
-        """Return in what instances are built: models are under autocast when they run alone."""
+        """Return the context for building: only the default dtype applies there."""
         return self.entered() if self.kind == "default-dtype" else contextlib.nullcontext()
 
     def wrapped(self, function: Any, device: str = "cpu") -> Any:
@@ -173,7 +173,7 @@ def has_compiler() -> bool:
 
 @contextlib.contextmanager
 def silent(errors: bool = False) -> Iterator[None]:
-    """Keep a compiler's warnings of what it does not compile out of the report; errors: what it logs too."""
+    """Silence warnings of what a compiler skips. errors: silence its error logs too."""
     import logging
 
     before = logging.root.manager.disable
@@ -187,7 +187,7 @@ def silent(errors: bool = False) -> Iterator[None]:
 
 
 def quieted(function: Any) -> Callable[..., Any]:
-    """Return what calls a function without its warnings: what it is given here may make no sense to it."""
+    """Return a function with its warnings and logs silenced: test inputs may cause them."""
 
     def called(*plain: Any, **named: Any) -> Any:
         with silent(errors=True):

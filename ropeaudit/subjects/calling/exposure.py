@@ -51,7 +51,7 @@ class Consequence:
 
     @property
     def shows(self) -> bool:
-        """Whether it is worse than clean: what an earlier call left does not show in a new instance."""
+        """Whether it is worse than clean: in distinct positions or the error of cos."""
         return self.distinct < self.clean_distinct or self.cos_error > 1.5 * self.clean_cos_error
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ def _width(name: str) -> int:
 
 
 def cause(code: Code, setting: RopeSetting, dtype: Format) -> str:
-    """Return which stage an environment narrows, and by which operation; empty where none was seen to be."""
+    """Return the stage that an environment narrows and the operation, or nothing."""
     if code.clean is None or code.environment.kind == "compile":
         return ""
     clean = _stages(code.clean, setting, dtype)
@@ -111,7 +111,7 @@ def angle_product(stages: Mapping[str, StageLog]) -> tuple[str, str]:
 
 
 def _stages(code: Code, setting: RopeSetting, dtype: Format) -> Mapping[str, StageLog]:
-    """Return what torch does in a call, stage by stage; nothing where that cannot be had."""
+    """Return what torch does in each stage of a call; empty if that fails."""
     if code.engine != "torch":
         return {}
     x = np.random.default_rng(0).standard_normal((1, _LOGGED, setting.head_dim))
@@ -140,7 +140,7 @@ def consequence(
 
 
 def _measured(code: Code, setting: RopeSetting, dtype: Format, at: np.ndarray) -> tuple[int, float]:
-    """Return how many positions rotate pairs (1, 0) differently, and the largest error of cos."""
+    """Return how many rotations of (1, 0) are distinct, and cos's largest error."""
     x = np.zeros((1, 1, at.size, setting.head_dim), dtype.carrier)
     pairs = setting.pairs
     x[..., slice(0, pairs) if setting.layout == "half" else slice(0, 2 * pairs, 2)] = 1.0

@@ -1,4 +1,4 @@
-"""Code that runs in a process of its own, the user's or that of an entry of a list, asked through a door."""
+"""Code that runs in a process of its own, the user's or a list's, asked through a door."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ForeignCode(Code):
 
     @property
     def version(self) -> str:
-        """The digest of its file and of what it imported from its folder so far, or may import in a call."""
+        """The digest of its file and of what it imports from its folder, now or in a call."""
         return self._seen[1]
 
     @property
@@ -71,12 +71,12 @@ class ForeignCode(Code):
 
     @property
     def begins_anew(self) -> bool:
-        """Whether a new instance has no past: each is a process of its own, or its file is executed anew."""
+        """Whether a new instance has no past, as its process or its file is started anew."""
         told = self.door.facts
         return not self.door.why_no_forks or bool(told["has_instances"] or told["again"])
 
     def under(self, environment: Environment) -> Self:
-        """Return the same code in an environment; how it is called is found out without it."""
+        """Return the same code in an environment; it is called as in the clean one."""
         if environment.kind == "none":
             return self
         other = copy.copy(self)
@@ -104,7 +104,7 @@ class ForeignCode(Code):
         return session
 
     def ask(self, session: Session, asked: str, *given: Any) -> Any:
-        """Return what is asked of `inside`. Raises: RopeAuditError, ForeignError, those of `inside.OURS`."""
+        """Return the answer of `inside`. Raises: RopeAuditError, ForeignError, `inside.OURS`."""
         arrays: dict[str, Any] = {}
         told = {"asked": asked, "given": VALUES.packed(list(given), arrays)}
         answer, results = session.ask(f"{_INSIDE}:asked", told, arrays)
@@ -114,7 +114,7 @@ class ForeignCode(Code):
             self._seen = max(self._seen, version)  # of the session that imported most
             kind, text = answer.get("ours", ("", ""))
             value = None if kind else VALUES.unpacked(answer["value"], dict(results))
-        except (AttributeError, LookupError, TypeError, ValueError) as error:  # of code that forges an answer
+        except (AttributeError, LookupError, TypeError, ValueError) as error:  # of a forged answer
             raise Malformed(f"wrote where ropeaudit reads: {type(error).__name__}") from None
         self.findings += [one for one in findings if one not in self.findings]
         self.overwritten += [one for one in overwritten if one not in self.overwritten]
@@ -134,16 +134,16 @@ class ForeignCode(Code):
         return ForeignCalls(self, setting, dtype, _Instance(self, setting, dtype))
 
     def backward(self, setting: RopeSetting, dtype: Format) -> ForeignCalls | None:
-        """Return what calls the backward pass of what an adapter calls; None where autograd does not run."""
+        """Return calls of an adapter's backward pass; None where autograd does not run."""
         if not self.differentiable or self.clean is not None:
             return None
         return ForeignCalls(self, setting, dtype, _Instance(self, setting, dtype), (("backward",),))
 
     def logged(self, setting: RopeSetting, dtype: Format, x: FloatArray, length: int) -> dict[str, StageLog]:
-        """Return what torch does in one call of a new instance: see `dispatch_log.logged`."""
+        """Return what torch does in one call: see `dispatch_log.logged`."""
         self.fit(setting)
         key = setting, dtype, length
-        if key not in self._logs:  # what each environment is compared with is looked at once
+        if key not in self._logs:  # one clean log serves all environments
             self._logs[key] = self.ask(self.session(), "logged", setting, dtype, x, length)
         return self._logs[key]
 
@@ -155,10 +155,10 @@ class ForeignOwn(ForeignCode):
     clean: ForeignOwn | None = None
 
     def __init__(self, door: Door, requested: Changes = NO_CHANGES, alone: bool = False) -> None:
-        """Keep the door, and which stages were asked to change. alone: whether they reach nothing else."""
+        """Keep the door and the requested stages. alone: they apply to nothing else."""
         super().__init__(door)
         self._requested, self._alone = requested, alone
-        self._failed: dict[RopeSetting, ForeignError] = {}  # settings in which no way to call it was found
+        self._failed: dict[RopeSetting, ForeignError] = {}  # settings that no call fits
 
     @property
     def flag(self) -> Layout | None:
@@ -171,7 +171,7 @@ class ForeignOwn(ForeignCode):
         return bool(self.door.facts["told_dims"])
 
     def fit(self, setting: RopeSetting) -> Fit:
-        """Return how it is called, found out once a setting. Raises: UsageError, ForeignError."""
+        """Return how it is called, found once. Raises: UsageError, ForeignError."""
         if self.clean is not None:
             fit = self.clean.fit(setting)
             self.engine, self.changes, self.device = self.clean.engine, self.clean.changes, self.clean.device
@@ -188,7 +188,7 @@ class ForeignOwn(ForeignCode):
         return self.fits[key]
 
     def _found(self, key: RopeSetting) -> Fit:
-        """Find out how it is called, in one session, and another wherever it ends its process."""
+        """Find out how it is called, with a new session whenever its process ends."""
         sessions = [self.session()]
 
         def call(convention: Convention, x: FloatArray, at: Positions, dtype: Format) -> Answer:
@@ -226,7 +226,7 @@ class ForeignOwn(ForeignCode):
             self.findings.append(text)
 
     def layout(self, setting: RopeSetting) -> Layout:
-        """Return the layout in which it is audited unless another is requested. Raises: UsageError."""
+        """Return the layout that is audited by default. Raises: UsageError."""
         try:
             return super().layout(setting if self.flag is None else replace(setting, layout=self.flag))
         except ForeignError:  # which its calls will show
@@ -240,7 +240,7 @@ class ForeignOwn(ForeignCode):
         return self.narrow[dtype]
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return why a dtype is not taken, or its environment cannot be had; the rest shows in calls."""
+        """Return why the dtype or environment is refused; other refusals show in calls."""
         if self.clean is not None:
             engine, kind = self.fit(setting).convention.engine, self.environment.kind
             lacking = self.environment.lacking(engine, dtype, self.device.name)
@@ -253,7 +253,7 @@ class ForeignOwn(ForeignCode):
     def rotator(self, setting: RopeSetting, dtype: Format) -> ForeignRotator:
         """Return what calls a new instance, in a state of its own."""
         fit = self.fit(setting)
-        if self.built and setting not in self.ready:  # it may be dear: forks begin with one that was built
+        if self.built and setting not in self.ready:  # building may be slow: forks inherit it
             self.ready.add(setting)
             self.ask(self._begun(self.door.first_session(), first=True), "build", setting)
             self.door.look_again()
@@ -262,7 +262,7 @@ class ForeignOwn(ForeignCode):
 
 
 def in_process(own: OwnCode) -> ForeignOwn:
-    """Return own code as checks call it, in this process: a callable is in the hands of whoever gives it."""
+    """Return own code to be called in this process, as its callable lives here."""
     opened = Opened(own)
     return ForeignOwn(Here(opened, facts(opened)))
 
@@ -278,7 +278,7 @@ class _Instance:
     in_place: bool = False
 
     def called(self, steps: Sequence[Sequence[Any]], method: str, *given: Any) -> Any:
-        """Return what a method of a rotator returns, of the instance called in some way."""
+        """Return what a method of the rotator made by `steps` returns."""
         if self.session is None:
             self.session = self.code.session()
         told = [list(step) for step in steps]
@@ -290,7 +290,7 @@ class _Instance:
 
 @dataclass(slots=True)
 class ForeignCalls(Rotator):
-    """An instance that a child calls. steps: how it is called, as methods of the rotator there."""
+    """An instance called in a child. steps: methods of the rotator called before."""
 
     code: ForeignCode
     setting: RopeSetting
@@ -300,7 +300,7 @@ class ForeignCalls(Rotator):
 
     @property
     def has_past(self) -> bool:
-        """Whether it is a function that may have been called before, and may keep something of that."""
+        """Whether it is a function that may have been called before and kept state."""
         return not self.code.begins_anew
 
     def _called(self, method: str, *given: Any) -> Any:
@@ -314,7 +314,7 @@ class ForeignCalls(Rotator):
         return cast(FloatArray, self._called("rotate_one", x, at, key))
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> _Both:
-        """Return q and k rotated, by one call where it takes both, dims in the order they were given."""
+        """Return q and k rotated, in one call if possible, in their order of dims."""
         return cast(_Both, self._called("rotate_both", q, k, at))
 
     def rotate_whole(self, q: FloatArray, k: FloatArray, at: Positions) -> _Both:
@@ -328,19 +328,19 @@ class ForeignCalls(Rotator):
         return cast(_Both, self._called("rotate_parts", q, k, at, list(parts)))
 
     def otherwise(self, dtype: Format, environment: Environment | None = None) -> Self:
-        """Return the same instance, called in another dtype, and in an environment where one is given."""
+        """Return the same instance in another dtype, and in another environment if given."""
         if isinstance(self.code, ForeignOwn):
             self.code.narrow_tables(self.setting, dtype)
         return replace(self._further("otherwise", dtype, environment), dtype=dtype)
 
     def seconds(self, q: FloatArray, k: FloatArray, at: Positions, times: int) -> float:
-        """Return the seconds of CPU of a call, the least of some, as the child measures them."""
+        """Return the CPU seconds of the fastest call, as the child measures them."""
         return float(self._called("seconds", q, k, at, times))
 
 
 @dataclass(slots=True, kw_only=True)
 class ForeignRotator(ForeignCalls):
-    """The same of own code, which is given arrays as its users give them. fit: how it is called."""
+    """The same for own code, given arrays as its users do. fit: how it is called."""
 
     fit: Fit
 
@@ -350,7 +350,7 @@ class ForeignRotator(ForeignCalls):
         return self.instance.in_place
 
     def answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
-        """Return what one call gives, with what it did beside; what is returned stays in the child."""
+        """Return what one call gives and does; the returned arrays stay in the child."""
         return cast(Answer, self._called("answer", q, k, at))
 
     def kept(self, q: FloatArray, k: FloatArray | None, at: Positions) -> list[FloatArray]:
@@ -362,15 +362,15 @@ class ForeignRotator(ForeignCalls):
         return cast(list[FloatArray], self._called("kept_now"))
 
     def at_once(self, threads: Sequence[Sequence[CallOf]]) -> list[list[_Both]]:
-        """Return what calls of several threads give that run at the same time: q, k and positions of each."""
+        """Return what threads that run at once give. threads: q, k, positions a call."""
         return cast(list[list[_Both]], self._called("at_once", [list(calls) for calls in threads]))
 
     def lying(self, strides: Strides, index: Literal["int64", "int32"] = "int64") -> ForeignRotator:
-        """Return the same instance, given vectors that lie so in memory, and positions as such integers."""
+        """Return the same instance, given vectors of other strides and other integers."""
         return self._further("lying", strides, index)
 
     def refilling(self) -> ForeignRotator:
-        """Return the same instance, given positions in one tensor that each call fills anew."""
+        """Return the same instance, given positions in one tensor that is refilled."""
         return self._further("refilling")
 
     def compiled(self, backend: str) -> ForeignRotator:

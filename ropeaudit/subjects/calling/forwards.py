@@ -1,4 +1,4 @@
-"""How a module's forward is called at positions: which arguments it takes, by their names."""
+"""How a module's forward is called at positions, by the names of arguments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def constant(value: object) -> Argument:
 
 
 def zeros(*sizes: int | None) -> Argument:
-    """Return vectors that are zeros, which give dtype, device and sizes; None stands for n."""
+    """Return zeros that carry dtype, device and sizes; None stands for n."""
 
     def build(at: Any, dtype: Any) -> Any:
         import torch  # not at.new_zeros: who logs operations would take vectors for positions
@@ -58,7 +58,7 @@ PLAIN: dict[str, Argument] = {
 
 
 def _several(count: int, last: bool, batch: bool, alike: bool = True) -> tuple[str, Argument]:
-    """Return positions of several axes, (b, n, axes) or (axes, b, n): alike, or all but the first at 0."""
+    """Return positions of axes, (b, n, axes) or (axes, b, n): alike, or the first alone."""
 
     def build(at: Any, dtype: Any) -> Any:
         rows = at[None] if batch else at
@@ -141,7 +141,7 @@ class Call:
             return self.at(module, torch.arange(start, stop, device=self.device), dtype)
 
     def at(self, module: Any, positions: Any, dtype: Any) -> Any:
-        """Return what a module returns at positions (n,), a tensor. Raises: whatever it raises."""
+        """Return a module's output at positions (n,). Raises: whatever it raises."""
         import torch
 
         arguments = {name: one(positions, dtype) for name, one in self.arguments.items()}
@@ -151,7 +151,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Fitted(Generic[Where]):
-    """The calls that a module takes, one a layer type, and where what they return holds cos and sin."""
+    """The calls of a module, one a layer type, and where results hold cos and sin."""
 
     calls: tuple[Call, ...]
     places: Where
@@ -170,7 +170,7 @@ class NotFitted:
 
     @classmethod
     def unseen(cls, more: str) -> NotFitted:
-        """Return that what a module returns was not understood, and what is known of it."""
+        """Return that an output was not understood, and what is known of it."""
         return cls(f"{_NOT_SEEN}{more}", "not seen")
 
 
@@ -221,7 +221,7 @@ def possible(module: Any, device: str) -> Iterator[Call]:
 
 
 def _parameters(module: Any, grids: bool = False) -> tuple[list[inspect.Parameter], NotFitted | None]:
-    """Return the parameters to fill in, or why that cannot be done; a module without a forward says so."""
+    """Return the parameters to fill in, or why that fails, as without a forward."""
     forward = type(module).forward
     if getattr(forward, "__qualname__", "").startswith(("Module.", "_forward_unimplemented")):
         return [], NotFitted("it has no forward", "no forward")
@@ -243,7 +243,7 @@ def _parameters(module: Any, grids: bool = False) -> tuple[list[inspect.Paramete
 def _calls(
     module: Any, parameters: list[inspect.Parameter], device: str, grids: bool = False
 ) -> Iterator[tuple[Call, ...]]:
-    """Yield calls, likeliest first, one a layer type; none where no argument says where tokens stand."""
+    """Yield calls, likeliest first, one a layer type; none if positions have no place."""
     named = {one.name: role(one.name) for one in parameters}
     if not named:
         return

@@ -1,4 +1,4 @@
-"""What the child of a door does for `foreign`: it imports code, and calls it as messages ask."""
+"""The child's side of `foreign`: it imports code, and calls it as messages ask."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Opened:
 
 @dataclass(slots=True)
 class _State:
-    """What one session calls: code in an environment, and its instance in each way that it is called."""
+    """What a session calls: code in an environment, and its rotators by their setup."""
 
     code: Code
     rotators: dict[str, Rotator] = field(default_factory=dict)
@@ -172,7 +172,7 @@ def _called(
 
 
 def _forms(state: _State, setting: RopeSetting) -> Any:
-    """Return the signatures in which own code may be called, and what may make its arrays."""
+    """Return possible signatures of own code, and its likely engines."""
     function = cast(OwnCode, state.code).instance(setting)
     possible = signatures.possible_signatures(function, state.code.name)
     return possible, detection.engines(function, state.code.device)

@@ -114,7 +114,7 @@ def here(
 
 
 def _named(module: Any, where: str, name: str) -> Any:
-    """Return what has a dotted name in a module. Raises: UsageError where it is not there, or not called."""
+    """Return what a dotted name is in a module. Raises: UsageError if nothing callable is there."""
     thing = module
     for part in name.split("."):
         if not hasattr(thing, part):
@@ -166,7 +166,7 @@ def imported(where: str) -> tuple[Any, OwnFiles | None]:
 
 
 def _files(where: str) -> OwnFiles | None:
-    """Return the files of own code by its path or its name; None for those of a package."""
+    """Return the files of own code by path or name; None for a package."""
     if _by_path(where):
         return own_files.of_file(Path(where))
     try:
@@ -176,7 +176,7 @@ def _files(where: str) -> OwnFiles | None:
 
 
 def _version(module: Any) -> str:
-    """Return the digest of the file that a module was made from; none where there is no such file."""
+    """Return the digest of a module's file; "none" without a file."""
     try:
         return digests.of_bytes(Path(module.__file__).read_bytes())
     except (AttributeError, TypeError, OSError):

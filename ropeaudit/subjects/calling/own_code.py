@@ -96,7 +96,7 @@ class OwnCode(Code):
 
     @property
     def version(self) -> str:
-        """The digest of its file and of what it imported from its folder so far, or may import in a call."""
+        """The digest of its file and of what it imports from its folder, now or in a call."""
         return self.files.version if self.files is not None else self._loaded
 
     @property
@@ -105,7 +105,7 @@ class OwnCode(Code):
         return self._loaded
 
     def under(self, environment: Environment) -> OwnCode:
-        """Return the same code in an environment; how it is called is found out without it."""
+        """Return the same code in an environment; it is called as in the clean one."""
         if environment.kind == "none":
             return self
         other = copy.copy(self)
@@ -119,7 +119,7 @@ class OwnCode(Code):
     def tried(
         self, setting: RopeSetting, convention: Convention, x: FloatArray, at: Positions, dtype: Format
     ) -> Answer:
-        """Return what a call of a new instance gives that may not be understood. Raises: WrongShape."""
+        """Return what a call of a new instance gives in a trial. Raises: WrongShape."""
         function, nothing = environments.quieted(self.instance(setting)), list[bool]()
 
         def called(*plain: Any, **named: Any) -> Any:
@@ -144,7 +144,7 @@ class OwnCode(Code):
         return self.narrow[dtype]
 
     def _wants_narrow_tables(self, convention: Convention, setting: RopeSetting, dtype: Format) -> bool:
-        """Return whether float32 tables alone make what is returned float32: then the dtype's are wanted."""
+        """Return whether only float32 tables make the result float32; then narrow them."""
         roles = set(convention.signature.roles)
         real = {"cos", "cos_sin", "sin_cos"} & roles or ("freqs" in roles and convention.width != "pairs")
         if not real or dtype.storage_bits > _MOST_BITS or "table" in self.changes:
@@ -155,7 +155,7 @@ class OwnCode(Code):
             answer = replace(convention, narrow=narrow)(self.instance(setting), x, at, setting, dtype)
             return {answer.dtype, answer.keys_dtype}
 
-        with contextlib.suppress(Exception):  # whatever other people's code raises: the calls will show it
+        with contextlib.suppress(Exception):  # whatever it raises, the calls will show
             return returned(False) == {FP32.name} and returned(True) == {torch_arrays.spelled(dtype)}
         return False
 
@@ -218,7 +218,7 @@ class OwnCode(Code):
         return self._for_inference(copied(thing)) if is_module(thing) else thing
 
     def _for_inference(self, thing: Any) -> Any:
-        """Return what was made, a module in eval mode, in which models run that are served, on the device."""
+        """Return what was made; a module in eval mode, as in serving, and on the device."""
         if not is_module(thing):
             return thing
         if self._follows:
@@ -237,7 +237,7 @@ class OwnCode(Code):
         return thing
 
     def rotator(self, setting: RopeSetting, dtype: Format) -> OwnRotator:
-        """Return what calls a new instance; where no copy is wanted, of a module that lies there itself."""
+        """Return the rotator of a new instance, or of the module itself without a copy."""
         fit = self.fit(setting)
         if fit.layout != setting.layout and fit.sure:
             self._note(f"behaves like {fit.layout} pairs; it is audited as {setting.layout}, as asked")
@@ -248,7 +248,7 @@ class OwnCode(Code):
         return OwnRotator(self, fit, setting, dtype, self.environment.wrapped(instance, self.device.name))
 
     def build(self, setting: RopeSetting) -> None:
-        """Build what each new instance is a copy of, where it can be copied; calls show what it raises."""
+        """Build what instances are copied from; later calls show any exception."""
         with contextlib.suppress(Exception):
             self.instance(setting)
 
@@ -304,7 +304,7 @@ class OwnRotator(Rotator):
 
     @property
     def has_past(self) -> bool:
-        """Whether it is a function that may have been called before, and may keep something of that."""
+        """Whether it is a function that may have been called before and kept state."""
         return self.instance is self.own.thing
 
     @property
@@ -319,7 +319,7 @@ class OwnRotator(Rotator):
         return rotated
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
-        """Return q and k rotated, by one call where it takes both, dims in the order they were given."""
+        """Return q and k rotated, in one call if possible, in their order of dims."""
         first, second = self.rotate_whole(q, k, at)
         if not self.fit.permuted:
             return first, second
@@ -348,7 +348,7 @@ class OwnRotator(Rotator):
         return [arrays.values(one)[0].copy() for one in self.held]
 
     def at_once(self, threads: Sequence[Sequence[CallOf]]) -> list[list[tuple[FloatArray, FloatArray]]]:
-        """Return what calls of several threads give that run at the same time: q, k and positions of each."""
+        """Return what threads that run at once give. threads: q, k, positions a call."""
 
         def run(calls: Sequence[CallOf]) -> list[tuple[FloatArray, FloatArray]]:
             return [self.rotate_both(*call) for call in calls]
@@ -356,7 +356,7 @@ class OwnRotator(Rotator):
         return two_threads.at_once([partial(run, calls) for calls in threads])
 
     def lying(self, strides: Strides, index: Literal["int64", "int32"] = "int64") -> OwnRotator:
-        """Return the same instance, given vectors that lie so in memory, and positions as such integers."""
+        """Return the same instance, given vectors of other strides and other integers."""
 
         def of(convention: Convention) -> Convention:
             return replace(convention, strides=strides, index=index)
@@ -365,7 +365,7 @@ class OwnRotator(Rotator):
         return replace(self, fit=replace(self.fit, convention=of(self.fit.convention), rows=rows))
 
     def refilling(self) -> OwnRotator:
-        """Return the same instance, given positions in one tensor that each call fills anew."""
+        """Return the same instance, given positions in one tensor that is refilled."""
         return replace(self, instance=Refilling(self.instance))
 
     def compiled(self, backend: str) -> OwnRotator:
@@ -379,7 +379,7 @@ class OwnRotator(Rotator):
         return replace(self, instance=Backward(self.instance, self.fit.convention.signature))
 
     def otherwise(self, dtype: Format, environment: Environment | None = None) -> OwnRotator:
-        """Return the same instance, called in another dtype, and in an environment where one is given."""
+        """Return the same instance in another dtype, and in another environment if given."""
         if environment is None:
             return replace(self, dtype=dtype)
         wrapped = environment.wrapped(self.instance, self.own.device.name)
@@ -400,5 +400,5 @@ class OwnRotator(Rotator):
 
 
 def fit_key(setting: RopeSetting, flag: str | None) -> RopeSetting:
-    """Return the setting by which it is known how code is called: a flag tells it the layout."""
+    """Return the setting that identifies a fit: layout counts only with a flag."""
     return replace(setting, layout=setting.layout if flag else "half", scale=1.0)

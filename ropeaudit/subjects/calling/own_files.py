@@ -39,7 +39,7 @@ class OwnFiles:
     name: str
     file: str
     sources: dict[str, bytes] = field(default_factory=dict)
-    _seen: set[str] = field(default_factory=set)  # modules that were loaded at the last look
+    _seen: set[str] = field(default_factory=set)  # modules loaded at the last look
     _version: str = ""
 
     def load(self) -> ModuleType:
@@ -63,7 +63,7 @@ class OwnFiles:
         return _executed(spec)
 
     def again(self) -> OwnFiles:
-        """Return the same files before they were imported: they are taken out of sys.modules."""
+        """Return the files as before import, with modules out of sys.modules."""
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
             if isinstance(file, str) and self._owns(file) and name != "__main__":
@@ -78,7 +78,7 @@ class OwnFiles:
         return importlib.import_module(self.name)
 
     def _make_room(self) -> None:
-        """Let names of the folder mean its files where this process has loaded others of these names."""
+        """Unload modules whose names hide files of the folder in this process."""
         names = [self.name.partition(".")[0]] if not self.file else list(sys.modules)
         for name in names:
             if name in _SHARED or "." in name or name not in sys.modules or FrozenImporter.find_spec(name):
@@ -90,7 +90,7 @@ class OwnFiles:
 
     @property
     def version(self) -> str:
-        """The digest of the files: of one that of its bytes; of more, of their names in the folder too."""
+        """The digest of the files' bytes; of several, of their names in the folder too."""
         if len(self._seen) != len(sys.modules):
             self._read([module for name, module in list(sys.modules.items()) if name not in self._seen])
             self._seen = set(sys.modules)
@@ -98,7 +98,7 @@ class OwnFiles:
         return self._version
 
     def _read(self, modules: Iterable[ModuleType]) -> None:
-        """Read files of modules that were imported, and those that functions in them may import later."""
+        """Read the files of imported modules, and those that they may import later."""
         left: list[tuple[str, str]] = []  # each with its package
         for module in modules:
             file = getattr(module, "__file__", None)
@@ -121,7 +121,7 @@ class OwnFiles:
         return file == self.file or (inside and not INSTALLED & set(Path(file).parts))
 
     def _offers(self, name: str) -> bool:
-        """Return whether a name leads to the folder: of a module by name, what is installed comes first."""
+        """Return whether a name is found first in the folder on sys.path."""
         root = name.partition(".")[0]
         if root in _SHARED or FrozenImporter.find_spec(root):
             return False
@@ -181,7 +181,7 @@ def _places(spec: ModuleSpec | None) -> list[str]:
 
 
 def _file(folder: str, name: str) -> tuple[str, str] | None:
-    """Return the source file of a dotted name in a folder, and its package; None where none is."""
+    """Return the file and package of a dotted name in a folder; None if missing."""
     place = Path(folder, *name.split("."))
     if (init := place / "__init__.py").is_file():
         return str(init), name
@@ -190,7 +190,7 @@ def _file(folder: str, name: str) -> tuple[str, str] | None:
 
 
 def _depth(path: Path) -> int:
-    """Return in how many packages a file stands that imports relative to one; 0 for any other file."""
+    """Return how many packages hold a file with relative imports; 0 for others."""
     if path.stem == "__init__":
         return 0
     try:

@@ -45,7 +45,7 @@ def axis(order: str, letter: str) -> int:
 
 
 def backs(order: str) -> tuple[str, ...]:
-    """Return the orders in which q, k and v may come back one by one, where they were given packed."""
+    """Return the orders in which packed q, k and v may come back one by one."""
     apart = order.replace("3", "").replace("H", "h").replace("(d)", "d")
     whole = re.sub(r"[()]", "", apart)
     turned = "bhsd" if "b" in order else "htd"
@@ -53,14 +53,14 @@ def backs(order: str) -> tuple[str, ...]:
 
 
 def laid(x: FloatArray, order: str, letters: str) -> FloatArray:
-    """Return an array whose axes are `letters` with axes in an order, some joined; it is contiguous."""
+    """Return a contiguous array with its axes, `letters`, in an order, some joined."""
     single = re.sub(r"[()]", "", order.replace("t", "s").replace("H", "h"))
     turned = x.transpose([letters.index(letter) for letter in single])
     return np.ascontiguousarray(turned).reshape(shape(order, dict(zip(single, turned.shape, strict=True))))
 
 
 def lifted(x: Any, order: str, letters: str, sizes: Sizes) -> Any:
-    """Return what `laid` was given; of tensors too. The shape has to be that of these sizes."""
+    """Return the inverse of `laid`, for tensors too; the sizes must fit."""
     single = re.sub(r"[()]", "", order.replace("t", "s").replace("H", "h"))
     apart = x.reshape([sizes[letter] for letter in single])
     axes = [single.index(letter) for letter in letters]
@@ -74,14 +74,14 @@ def shape(order: str, sizes: Sizes) -> tuple[int, ...]:
 
 
 def packed(three: tuple[FloatArray, FloatArray, FloatArray], order: str, letters: str) -> FloatArray:
-    """Return q, k and v in one array. Shapes: each has the axes `letters`; heads may differ for H alone."""
+    """Return q, k and v in one array. Shapes: axes `letters`; heads differ only with H."""
     if "3" in order:
         return laid(np.stack(three), order, "3" + letters)
     return laid(np.concatenate(three, axis=letters.index("h")), order, letters)
 
 
 def unpacked(x: Any, order: str, letters: str, sizes: Sizes, keys: int) -> tuple[Any, Any, Any]:
-    """Return q, k and v out of one array or tensor, `sizes` those of q. keys: heads of k."""
+    """Return q, k and v out of one array. sizes: those of q. keys: heads of k."""
     if "3" in order:
         joined = lifted(x, order, "3" + letters, {**sizes, "3": 3})
         return joined[0], joined[1], joined[2]

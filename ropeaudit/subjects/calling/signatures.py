@@ -49,7 +49,7 @@ _BY_NUMBER = {
     3: (("q", "k", "positions"), ("x", "cos", "sin"), ("q", "k", "freqs")),
     4: (("q", "k", "cos", "sin"),),
 }
-LENGTH = 2**18  # positions of a module that wants to know how many; grown where more are needed
+LENGTH = 2**18  # positions of a module that needs a number; grown on demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Signature:
 
     @property
     def counts(self) -> bool:
-        """Whether it is given how many tokens there are with each in place of its position."""
+        """Whether it is given numbers of tokens in place of their positions."""
         return any(role == "positions" and name in LENGTHS for name, role in self.arguments)
 
     @property
@@ -74,7 +74,7 @@ class Signature:
 
     @property
     def vectorless(self) -> bool:
-        """Whether nothing is given that could be rotated: then cos and sin may come back."""
+        """Whether it takes no vectors, so that it may return cos and sin."""
         return not set(_VECTORS) & set(self.roles)
 
     @property
@@ -89,7 +89,7 @@ class Signature:
 
     @property
     def whole(self) -> bool:
-        """Whether tables hold all positions from 0, for others among the arguments say which are meant."""
+        """Whether tables hold all positions from 0, as other arguments pick some."""
         return bool(self.tables) and bool({"positions", "offset"} & set(self.roles))
 
     def called(self, role: str, otherwise: str, doubtful: bool = False) -> Signature:
@@ -103,7 +103,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class _Parameters:
-    """The parameters of a function, without *args and **kwargs; `variadic`: it takes *args, or any."""
+    """A function's parameters without *args and **kwargs. variadic: it may take more."""
 
     fixed: tuple[inspect.Parameter, ...]
     variadic: bool
@@ -120,7 +120,7 @@ class _Parameters:
 
 
 def possible_signatures(function: Any, name: str) -> list[Signature]:
-    """Return the ways in which a function may be called, likeliest first. Raises: UsageError."""
+    """Return possible calls of a function, likeliest first. Raises: UsageError."""
     parameters = _parameters(function)
     numbered = [roles for count in _argument_counts(parameters) for roles in _BY_NUMBER.get(count, ())]
     by_number = [Signature(tuple((None, role) for role in roles)) for roles in numbered]
@@ -150,7 +150,7 @@ def _denied(signature: Signature, parameters: _Parameters) -> bool:
 
 
 def left_out(function: Any, signature: Signature) -> list[str]:
-    """Return the names of arguments that say where tokens stand, and that a signature leaves out."""
+    """Return the names of arguments for token positions that are left out."""
     parameters = _parameters(function)
     given = {name for name, _ in signature.arguments}
     if None in given:
@@ -168,7 +168,7 @@ def building(function: Any, scaled: bool = False) -> dict[str, str] | None:
     parameters = _parameters(function)
     roles, needed = parameters.roles, {parameter.name for parameter in parameters.needed}
     given = (*_ALWAYS, "scaling", "rope_parameters") if scaled else _ALWAYS
-    partial = "rotary_dim" in roles or "fraction" in roles.values()  # then the other dim is that of a head
+    partial = "rotary_dim" in roles or "fraction" in roles.values()  # the other dim is a head's
     return {
         name: "head_size" if role == "dim" and partial and name != "rotary_dim" else role
         for name, role in roles.items()
@@ -177,13 +177,13 @@ def building(function: Any, scaled: bool = False) -> dict[str, str] | None:
 
 
 def not_for_building(function: Any) -> list[str]:
-    """Return the names of the needed arguments of which is not known what a class or a factory is given."""
+    """Return the needed arguments whose value in building is not known."""
     parameters = _parameters(function)
     return [one.name for one in parameters.needed if parameters.roles[one.name] not in BUILDING]
 
 
 def flag(function: Any) -> str | None:
-    """Return the layout that a function or a class has by itself, where an argument says which; else None."""
+    """Return the layout that a function's flag sets by default; None without one."""
     for one in (function, getattr(function, "forward", None)):
         for parameter in () if one is None else _parameters(one).fixed:
             layout = FLAGS.get(_ROLE.get(parameter.name.lower(), ""))
@@ -196,7 +196,7 @@ def flag(function: Any) -> str | None:
 
 
 def is_factory(function: Any) -> bool:
-    """Return whether a function takes no vectors, so that it must be one that returns what does."""
+    """Return whether a function takes no vectors, so must return one that does."""
     parameters = _parameters(function)
     if parameters.variadic or building(function) is None:
         return False
@@ -209,7 +209,7 @@ def wants_jax(function: Any) -> bool:
 
 
 def wants_numpy(function: Any) -> bool:
-    """Return whether annotations, or what its module imports, name NumPy or jax and not torch."""
+    """Return whether annotations or imports name NumPy or jax, and not torch."""
     called = getattr(function, "forward", function)
     annotations = " ".join(str(note) for note in getattr(called, "__annotations__", {}).values())
     if "Tensor" in annotations or "torch" in annotations:
@@ -227,7 +227,7 @@ def _roots(called: Any) -> set[str]:
 
 
 def _parameters(function: Callable[..., Any]) -> _Parameters:
-    """Return those of a function, of a module's forward, of a class's __init__; if nobody knows, any."""
+    """Return those of a function, a module's forward or a class; any if not known."""
     # an operator of torch, be it defined in Python or in C++, has a schema
     overload: Any = getattr(function, "_opoverload", None) or getattr(function, "default", function)
     if type(overload).__module__ == "torch._ops" and hasattr(overload, "_schema"):
@@ -251,7 +251,7 @@ def _parameter(argument: Any) -> inspect.Parameter:
 
 
 def _argument_counts(parameters: _Parameters) -> list[int]:
-    """Return with how many arguments a function may be called by position, the likeliest number first."""
+    """Return likely numbers of positional arguments, the likeliest first."""
     needed, fixed = parameters.needed, parameters.fixed
     if any(parameter.kind is parameter.KEYWORD_ONLY for parameter in needed):
         return []

@@ -1,4 +1,4 @@
-"""Functions that run at the same time, in threads that take turns line by line, on every machine alike."""
+"""Functions in threads that take turns line by line, alike on every machine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def at_once(functions: Sequence[Callable[[], T]]) -> list[T]:
 
 
 class _Turns:
-    """Threads that run a line each in turn. A thread that waits for another's lock is not waited for long."""
+    """Threads that run a line each in turn; one that waits for a lock is passed over."""
 
     def __init__(self, count: int) -> None:
         self.changed, self.turn, self.running = threading.Condition(), 0, set(range(count))

@@ -45,7 +45,7 @@ FAMILIES = {
 
 
 def listed(pattern: str | None = None) -> list[Entry]:
-    """Return the entries, and a row for each family; those whose names fit a pattern, members one by one."""
+    """Return entries and a row a family, or the entries and members that match."""
     if pattern is None:
         return [*ENTRIES.values(), *(family.summary for family in FAMILIES.values())]
     members = [entry for family in FAMILIES.values() for entry in family.members().values()]
@@ -58,13 +58,13 @@ def is_known(name: str) -> bool:
 
 
 def known(name: str) -> None:
-    """Raise UnknownName for a name that nothing has; a package that is not installed raises nothing."""
+    """Raise UnknownName for an unknown name; a missing package is no error here."""
     with contextlib.suppress(MissingPackage):
         entry_of(name)
 
 
 def entry_of(name: str) -> Entry:
-    """Return the entry of a name. Raises: UnknownName; MissingPackage where its family is not installed."""
+    """Return the entry of a name. Raises: UnknownName; MissingPackage for its family."""
     if name in ENTRIES:
         return ENTRIES[name]
     family = FAMILIES.get(name.partition(":")[0]) if ":" in name else None
@@ -164,7 +164,7 @@ def _check_installed(entry: Entry) -> None:
 
 
 def opened(arguments: Mapping[str, Any]) -> tuple[Opened, Mapping[str, Any]]:
-    """Import the code of an entry, as the opener of a door does. Raises: MissingPackage, UsageError."""
+    """Import an entry's code, as a door's opener. Raises: MissingPackage, UsageError."""
     from ropeaudit.subjects.calling.inside import Opened, facts  # in-function: lists open nothing
 
     one = Opened(_loaded(entry_of(arguments["name"]), arguments["device"]))

@@ -45,7 +45,7 @@ class Adapter(Code):
         self.movable = entry.movable and entry.engine == "torch"
 
     def on(self, device: str | None) -> Self:
-        """Return it, to be called on a device. Raises: UsageError where it cannot be, or there is none."""
+        """Return it for calls on a device. Raises: UsageError where that is impossible."""
         if device is not None and not self.movable and device.strip().lower() != "cpu":
             raise UsageError(f"--device {device}: {self.name} is called on the CPU alone; leave it out")
         self.device = of_torch(device)
@@ -57,7 +57,7 @@ class Adapter(Code):
         return self._version
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return why a setting, a dtype or the environment is not taken; empty where all are."""
+        """Return why a setting, dtype or environment is refused; empty if none is."""
         if self.environment.kind == "compile":
             return "compile takes your own code, FILE.py:NAME; an adapter calls this, with arrays of its own"
         if lacking := self.environment.lacking(self.engine, dtype, self.device.name):
@@ -86,7 +86,7 @@ class Adapter(Code):
         return Alike(rotate, dtype)
 
     def under(self, environment: Environment) -> Self:
-        """Return the same code as it is called in an environment; itself in the clean one."""
+        """Return the code as called in an environment; itself in the clean one."""
         if environment.kind == "none":
             return self
         other = copy.copy(self)
@@ -95,12 +95,12 @@ class Adapter(Code):
 
     @abstractmethod
     def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
-        """Return the function of a new instance, made for a dtype, which takes the others too."""
+        """Return a new instance's function, made for a dtype; it takes others too."""
 
 
 @dataclass(slots=True)
 class _OfTensors(Alike):
-    """A rotation of tensors. turn: makes another, of a new instance, whose backward pass is called."""
+    """A rotation of tensors. turn: makes one of a new instance, for backward passes."""
 
     turn: Callable[[], Alike]
 

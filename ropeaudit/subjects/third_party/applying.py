@@ -145,7 +145,7 @@ def _called(tree: ast.Module, cls: str) -> list[str]:
 
 
 def possible(cls: Any) -> Iterator[Apply]:
-    """Yield the ways in which vectors may be rotated by what a class returns, likeliest first."""
+    """Yield ways to rotate vectors by what a class returns, likeliest first."""
     for function in functions(cls):
         for order in ORDERS:
             yield Apply(function, order)

@@ -1,4 +1,4 @@
-"""What `data/adapters.toml` says of the implementations that can be called: entries, and families of them."""
+"""The callable implementations that `data/adapters.toml` lists: entries and families."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Entry:
 
     @property
     def snippet(self) -> str:
-        """Its code, where tensors and its package are all that it takes; empty elsewhere."""
+        """Its code, if it needs only tensors and its package; empty elsewhere."""
         return self.code if self.engine == "torch" and "ropeaudit" not in self.code else ""
 
     @property
@@ -116,7 +116,7 @@ class Family:
         return util.find_spec(self.name) is not None
 
     def members(self) -> Mapping[str, Entry]:
-        """Return its implementations by name; the package's files are read and not executed."""
+        """Return its implementations by name, without executing the package."""
         return _members(self)
 
     @property

@@ -32,7 +32,7 @@ class _Memory(ctypes.Structure):
 
 
 class Ggml(Adapter):
-    """ggml_rope_ext without YaRN: positions are an int32 tensor, angles a recurrence in float32."""
+    """ggml_rope_ext without YaRN: int32 positions, angles by a float32 recurrence."""
 
     def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
         """Return the function; each call has a graph of its own."""
@@ -72,7 +72,7 @@ class Ggml(Adapter):
 
 @functools.cache
 def _library() -> Any:
-    """Load the library and declare what is called. Raises: OSError if the wheel does not carry it."""
+    """Load the library and declare its functions. Raises: OSError if the wheel lacks it."""
     base, cpu = (_load(part) for part in ("base", "cpu"))
     pointer, integer, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
     long = ctypes.c_int64

@@ -26,13 +26,13 @@ from ropeaudit.subjects.third_party.applying import Apply
 from ropeaudit.subjects.third_party.entries import Entry
 from ropeaudit.subjects.third_party.structure import NoRotation, Structure
 
-_AXES = (1, 2, 3, 4)  # heads of so many times the dims that rotate are tried: other axes take the rest
+_AXES = (1, 2, 3, 4)  # tried sizes of heads, in rotary dims: other axes take the rest
 _LARGEST = 8  # numbers that a table holds for each dim of a position
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a class is used: which of its variants, how it is called and applied, and what then rotates."""
+    """How a class is used: its variant, its call, how it is applied, and its pairs."""
 
     axes: int
     number: int
@@ -94,7 +94,7 @@ class ModuleRope(TorchAdapter):
         return getattr(import_module(place), name)
 
     def _fit(self, setting: RopeSetting) -> Fit | str:
-        """Return how the class is used for a setting, or why it is not known; found out once."""
+        """Return how the class is used for a setting, or why not; found out once."""
         key = setting.rotary_dim, setting.base
         if key not in self._fits:
             try:
@@ -113,7 +113,7 @@ adapter = ModuleRope
 
 
 def _note(name: str, fit: Fit, rotary_dim: int) -> str:
-    """Return what a reader must know of how a class is called; nothing where it is called as usual."""
+    """Return what is unusual in how a class is called; empty if nothing is."""
     parts = []
     if fit.dims != rotary_dim or " axes " in fit.call.words or fit.call.words.endswith("at 0"):
         place = fit.call.words.partition("), ")[2] or "one axis"
@@ -215,7 +215,7 @@ def tables(module: Any, call: Call, at: torch.Tensor, dtype: torch.dtype) -> Any
         return call.at(module, at, dtype)
     largest = int(at.max())
     table_end(largest, int(at.min()))  # whether there is one
-    end = max(largest + 1, forwards.PROBE) | 1  # odd, and no smaller than a prime: no other size is that
+    end = max(largest + 1, forwards.PROBE) | 1  # odd and at least a prime, unlike any other
     return _rows(call.at(module, torch.arange(end), dtype), at, end)
 
 
@@ -227,7 +227,7 @@ def _rows(returned: Any, at: torch.Tensor, end: int) -> Any:
 
 
 def placed(rotate: TensorTurn, pairs: Structure) -> TensorTurn:
-    """Return the function that rotates dims in the order of the audit, wherever the code has them."""
+    """Return the function with dims in the audit's order instead of the code's."""
     if pairs.plain and (pairs.output == np.arange(pairs.dims)).all():
         return rotate
     order = (pairs.first, pairs.second)

@@ -1,4 +1,4 @@
-"""Parts of a package that cannot be imported, or need not be: a file, or definitions of one."""
+"""Parts of a package loaded without importing it: a file, or definitions of one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def path(package: str, place: str) -> Path:
-    """Return the path of a package's file; nothing of the package is executed. Raises: FileNotFoundError."""
+    """Return the path of a package's file, without executing it. Raises: FileNotFoundError."""
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or []) if spec else []:
         if (result := Path(folder, place)).is_file():
@@ -20,7 +20,7 @@ def path(package: str, place: str) -> Path:
 
 
 def module(package: str, place: str) -> Any:
-    """Return a file of a package, executed alone. Raises: FileNotFoundError; whatever the file raises."""
+    """Return a package's file, executed alone. Raises: FileNotFoundError, and its own errors."""
     name = f"_ropeaudit_{package}_{Path(place).stem}"
     spec = importlib.util.spec_from_file_location(name, path(package, place))
     assert spec is not None  # noqa: S101  # of a .py file
@@ -61,6 +61,6 @@ def definition(package: str, place: str, name: str, given: Mapping[str, Any]) ->
 
 
 def bare(package: str, place: str, name: str, given: Mapping[str, Any]) -> Any:
-    """Return an instance of a class whose __init__, which needs the whole package, was not called."""
+    """Return an instance without calling __init__, which needs the whole package."""
     cls = definition(package, place, name, given)
     return cls.__new__(cls)

@@ -59,7 +59,7 @@ class Row(Adapter):
         return rotate
 
     def turn(self, setting: RopeSetting, dtype: Format) -> Callable[[Any, Any], Any]:
-        """Return rotate(x, at) of code that is executed anew, for each length of a table where it has one."""
+        """Return rotate(x, at) of code executed anew, once for each length of its table."""
         named = values(self.entry, setting, dtype)
         made: dict[int, Callable[[Any, Any], Any]] = {}
 
@@ -140,7 +140,7 @@ def values(entry: Entry, setting: RopeSetting, dtype: Format) -> dict[str, Any]:
 
 
 def snippet(entry: Entry, setting: RopeSetting, dtype: Format, end: int) -> str:
-    """Return the lines of an entry, with values in the place of what they are given by name."""
+    """Return the lines of an entry, with values in place of names."""
     named = values(entry, setting, dtype) | {"end": end}
     pattern = rf"(?<![.\w\"])({'|'.join(named)})(?![\w=])"  # no attribute, no keyword and no text
     return re.sub(pattern, lambda found: repr(named[found[1]]), entry.snippet)

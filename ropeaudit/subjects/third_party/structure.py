@@ -23,14 +23,14 @@ from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import building, signatures
 
 PROBE: Positions = np.array([0, 1, 2, 3, 5, 7, 11])
-_ZERO = 1e-7  # below it a component is not there: others are exactly 0 or at least a frequency times 11
+_ZERO = 1e-7  # smaller components are 0; real ones are at least a frequency times 11
 _UNIT = 0.05  # by which lengths may be off 1
-_NEAR = 0.02  # by which frequencies may be off, relative: a rounded one is known, another base is not
+_NEAR = 0.02  # relative error of frequencies: rounding passes, another base does not
 _BELOW = 1e-6  # radians by which small frequencies may be off, whatever their size
 
 
 class NoRotation(ValueError):
-    """What a function does to unit vectors is no rotation of pairs, with the reason in words."""
+    """A function does not rotate pairs of unit vectors; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ def _read(config: Any, name: str) -> Any:
 
 
 def _parameters(given: Mapping[str, Any], dims: int, base: float, sections: bool) -> dict[str, Any]:
-    """Return rope_parameters without scaling, of the whole head; those of each layer type likewise."""
+    """Return rope_parameters unscaled, of the whole head, also of layer types."""
     if any(isinstance(value, Mapping) for value in given.values()):
         return {
             key: _parameters(value, dims, base, sections) if isinstance(value, Mapping) else value
