@@ -61,7 +61,7 @@ class CaseArguments(RopeArguments, total=False):
 
 
 class GridArguments(CaseArguments, total=False):
-    """The fields of `Case`: those of tokens on a grid, and of keys that are rotated again, too."""
+    """The fields of `Case`, with those of grids and of rerotated keys."""
 
     grid: str | None
     axes: str | None
@@ -135,7 +135,7 @@ def listed(names: Names) -> list[str]:
 
 
 def numbers(values: int | Iterable[int]) -> list[int]:
-    """Return one whole number or several as a list, each once; what is none is left for checks to name."""
+    """Return one number or several as a list, each once; none is checked."""
     return list(dict.fromkeys(values)) if isinstance(values, Iterable) else [values]
 
 

@@ -156,7 +156,7 @@ class Audit:
 
 
 def by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple[Case, list[int]]]:
-    """Yield a case for each layout that the code of neighbouring factories has, unless one was requested."""
+    """Yield a case for each layout of neighbouring code, unless one is given."""
     every = list(range(len(factories)))
     requested = case.layout is not None or case.model is not None or case.config is not None
     if requested or not any(factory.layout for factory in factories):

@@ -75,7 +75,7 @@ class CellResult:
 
 @dataclass
 class CaseRun:
-    """One case: its offsets by the setting that holds at them, its subjects in batches that fit the cache."""
+    """One case: its offsets by setting, its subjects in cache-sized batches."""
 
     case: Case
     loaded: Inputs | SampledInputs
@@ -137,7 +137,7 @@ class CaseRun:
     def _batch(
         self, batch: Sequence[SubjectCell], at: RopeSetting, origin: int, progress: OnProgress
     ) -> Iterator[CellResult]:
-        """Measure some subjects at some offsets, together; what ends its process is refused, no other."""
+        """Measure cells together; a subject that ends its process is refused."""
         results = [CellResult(*cell, at) for cell in batch]
         for one in results:  # it must work at offset 0 too
             reasons = (
@@ -158,7 +158,7 @@ class CaseRun:
     def _measured(
         self, results: Sequence[CellResult], at: RopeSetting, origin: int, progress: OnProgress
     ) -> Iterator[CellResult]:
-        """Measure the cells that are not refused. Raises: UsageError; Ended, Late: of a subject's process."""
+        """Measure the cells that are not refused. Raises: UsageError, Ended, Late."""
         drift = _DRIFT if self.requested else 1.0
         cells = [one for one in results if not one.refused]
         offsets: dict[Subject, list[int]] = {}
@@ -270,7 +270,7 @@ class CaseRun:
         origin: int,
         progress: OnProgress,
     ) -> None:
-        """Measure the rows after softmax, if they are requested, in a pass of its own behind the drift's."""
+        """Measure the rows after softmax, if requested, in a second pass."""
         requested, loaded = self.requested, self.loaded
         if not (requested and offsets and isinstance(loaded, Inputs)):
             return
@@ -291,7 +291,7 @@ class CaseRun:
             one.attention = seen[subjects.index(one.subject), one.offset]
 
     def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Statistics:
-        """Return what the shift does to exact scores; nothing, unless the setting depends on the position."""
+        """Return what the shift does to exact scores; in most settings nothing."""
         farthest = abs(offset) + self.loaded.seq_len
         clips = at.clipped and offset and farthest * exact_scores.fastest(at) >= at.clip
         if at == self.setting and not clips:
@@ -305,7 +305,7 @@ class CaseRun:
 
 @contextlib.contextmanager
 def _reported(subjects: Sequence[Subject]) -> Iterator[None]:
-    """Turn what code raises, though its first calls did not, into an error of it. Raises: UsageError."""
+    """Turn what later calls of code raise into an error. Raises: UsageError."""
     try:
         yield
     except (Ended, Late):
@@ -318,7 +318,7 @@ def _reported(subjects: Sequence[Subject]) -> Iterator[None]:
 
 
 def setting_columns(case: Case, sizes: QK, setting: RopeSetting) -> dict[str, Any]:
-    """Return the columns that say under which setting, and of which q and k, something was measured."""
+    """Return the columns that say which setting, q and k were measured."""
     axes = setting.grid or case.position_axes(setting)
     return {
         "model": _text(case.model_name),
@@ -341,7 +341,7 @@ def setting_columns(case: Case, sizes: QK, setting: RopeSetting) -> dict[str, An
 
 
 def _text(name: str) -> str:
-    """Return a name that every kind of file can hold: bytes in it that are no text are written out."""
+    """Return a name that every file can hold: undecodable bytes are escaped."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
@@ -354,7 +354,7 @@ def identity(
     requested: AttentionOptions | None,
     tolerance: float,
 ) -> dict[str, Any]:
-    """Return the columns of `records.IDENTITY`: what was requested. Nothing is measured for it."""
+    """Return the columns of `records.IDENTITY` without measuring."""
     values = records.COLUMNS.unset(records.IDENTITY) | {
         "schema": records.SCHEMA,
         "implementation": subject.name,
@@ -387,7 +387,7 @@ def record(
     requested: AttentionOptions | None,
     tolerance: float,
 ) -> Record:
-    """Return the row of a subject and offset: what was measured, what verdicts rest on, and the verdicts."""
+    """Return the row of a subject and offset: measurements and verdicts."""
     subject, setting, measured, why = results.subject, results.setting, results.measured, results.refused
     drift, reference = measured.drift, measured.reference
     head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
@@ -450,7 +450,7 @@ def record(
 
 
 def _place_columns(places: Places) -> dict[str, Any]:
-    """Return the columns that say where a rotated pair is worst placed: `rotation_head` is `head` of it."""
+    """Return the columns that say where a rotated pair is worst placed."""
     from ropeaudit.recognition import wording  # in-function: most rows are of no code
     from ropeaudit.recognition.diagnosis import codes
 

@@ -406,7 +406,7 @@ class Case:
 
 
 def completed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a case with the mask that a grid usually has: every token sees every other."""
+    """Return the fields of a case, on a grid with the full mask by default."""
     usual = {"mask": "full"} if fields.get("grid") is not None else {}
     return usual | {name: value for name, value in fields.items() if name != "mask" or value is not None}
 
@@ -452,7 +452,7 @@ def positions_fit(offsets: Iterable[int], seq_len: int) -> None:
 
 
 def fits(needed: int, jobs: int = 1) -> None:
-    """Raise BadShape unless about `needed` bytes of memory are free for each of `jobs` processes together."""
+    """Raise BadShape unless about `needed` bytes are free for each of `jobs`."""
     alone, needed, free = needed, jobs * needed, run_metadata.free_bytes()
     if needed > free:
         remedy = "fewer --jobs" if alone <= free else "a smaller --seq-len, --heads or --head-dim"

@@ -195,7 +195,7 @@ def _pair(before: Row | None, after: Row, ratio: float, reordered: bool) -> Pair
 
 
 def _at_a_threshold(pair: Pair) -> bool:
-    """Return whether words that differ are read off figures that only another order of sums moved."""
+    """Return whether words differ only because sums were reordered."""
     return pair.reordered and all(
         pair.explained(name) or _number(pair.row.get(name)) is None for name in _DECIDING
     )
@@ -258,7 +258,7 @@ class Order:
 
 
 def order_of(row: Row) -> Order | None:
-    """Return what the order of sums does in a case; None where no sum is BLAS's, or the row does not say."""
+    """Return what the order of sums does in a case; None if nothing or unknown."""
     stages = _stages(row)
     if any(row.get(name) is None for name in _NEEDED):
         return None
@@ -328,7 +328,7 @@ def _of_drift(column: str, order: Order, both: float) -> float:
 
 
 def _of_attention(column: str, order: Order, row: Row, size: float) -> float:
-    """Return it for a statistic of rows after softmax, whose weights move by |δ| in 1-norm as scores by δ."""
+    """Return it after softmax, where δ in scores moves weights by |δ| in 1-norm."""
     queries, heads = int(row["seq_len"]), int(row["heads"])
     flips = order.other * order.independent > _RARE
     narrow = 0.0

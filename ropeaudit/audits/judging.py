@@ -33,7 +33,7 @@ def judge(
     excess: float,
     wrong_rotation: bool,
 ) -> Verdict:
-    """Return how a row behaves, one word of `VERDICTS`: the first that holds, worst cases first."""
+    """Return the verdict of a row: the first that holds, worst cases first."""
     if nonfinite:
         return "overflow"
     if wrong_rotation:

@@ -271,7 +271,7 @@ def shown(row: Record) -> str:
 
 
 def case_of(values: Mapping[str, Any]) -> str:
-    """Return the digest of what was requested, from the columns of `IDENTITY` less those of `APART`."""
+    """Return the digest of a request: columns of `IDENTITY` less `APART`."""
     digest = _begun(tuple(_word(values[name]) for name in _NAMES)).copy()
     digest.update(_word(values["offset"]).encode("utf-8", "backslashreplace"))
     text: str = digest.hexdigest()
@@ -286,7 +286,7 @@ def _word(value: Any) -> str:
 
 @lru_cache(maxsize=64)
 def _begun(words: tuple[str, ...]) -> Any:
-    """Return the digest of all but the offset: cells of a sweep that differ in it alone share it."""
+    """Return the digest of all but the offset, which many cells share."""
     text = "".join(f"{name}={word}\n" for name, word in zip(_NAMES, words, strict=True))
     return hashlib.sha256(text.encode("utf-8", "backslashreplace"))
 

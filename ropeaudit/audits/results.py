@@ -28,7 +28,7 @@ class Result:
 
 
 class Results(Iterator[T]):
-    """Results, each computed when it is asked for; a notebook shows those to come as their report."""
+    """Results, each computed on demand; a notebook shows those to come."""
 
     def __init__(self, source: Iterator[T]) -> None:
         self._source, self._ready = _iterated(source), deque[T]()

@@ -57,7 +57,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Some factories at some offsets of a case, measured together. cells: their places in the plan."""
+    """Some factories at some offsets, measured together. cells: of the plan."""
 
     case: Case
     factories: tuple[int, ...]
@@ -126,7 +126,7 @@ class Sweep:
         return result, foreign
 
     def take(self, rows: Sequence[Record]) -> str:
-        """Take the rows of an earlier run; return what to say of those whose code had another digest."""
+        """Take the rows of an earlier run; return what to say of changed code."""
         self.done = self.placed(rows)[0]
         wanted = {_without_version(cell.key): cell for n, cell in enumerate(self.cells) if n not in self.done}
         known = {cell.key for cell in self.cells}
@@ -219,7 +219,7 @@ class Sweep:
         on_seconds: Callable[[float], None],
         on_note: Callable[[str], None],
     ) -> Iterator[tuple[int, Record]]:
-        """Measure tasks in other processes. Raises: BadInput where one has loaded another version of code."""
+        """Measure tasks in other processes. Raises: BadInput if versions differ."""
         if not tasks:
             return
         from ropeaudit.audits import workers
@@ -252,7 +252,7 @@ class Sweep:
         return [self.done[cell] for cell in sorted(self.done)]
 
     def findings(self) -> list[str]:
-        """Return what was found out about the code that was called; the order is not that of finishing."""
+        """Return what was found out about called code, in the order of cells."""
         return self.audit.findings(self._reported[cell] for cell in sorted(self._reported))
 
 
@@ -329,7 +329,7 @@ def measured(
     threads: int,
     progress: Callable[[float], None] = lambda seconds: None,
 ) -> Iterator[tuple[int, Record]]:
-    """Yield the cells of the tasks and their rows. progress gets how much of the guessed seconds is done."""
+    """Yield cells and their rows. progress gets the guessed seconds done."""
     factories, before = audit.factories(), 0.0
     for task in tasks:
         case, some = task.case, [factories[number] for number in task.factories]

@@ -87,7 +87,7 @@ class ExactHead(NamedTuple):
 
 
 class Bench:
-    """Measures the drift of variants of a recipe on the same q and k, which all round as the recipe does."""
+    """Measures the drift of a recipe's variants on the same rounded q and k."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Bench:
         return self.inputs.q[head][rows], self.inputs.k[head // self.inputs.group][rows]
 
     def factors(self, head: int, scale: float | None = None) -> tuple[Factor, Factor]:
-        """Return the exactly rotated q (times `scale`, by default the setting's) and k of a query head."""
+        """Return the exactly rotated q (times `scale`) and k of a query head."""
         tables = self.distances, self.distances
         return kernel.exact_factors(
             self._given(head), self.input, tables, self.setting, self.precision, scale
@@ -211,11 +211,11 @@ class Bench:
                     yield variant, out.astype(np.float64, copy=False)
 
     def formed(self, q: FloatArray, k: FloatArray, variant: Resolved) -> Array:
-        """Return the scores that the variant forms of rotated q and k, masked ones too. (n, d) -> (n, n)."""
+        """Return the variant's scores, masked ones too. (n, d) -> (n, n)."""
         return next(iter(self._scores(q, k, [variant])))[1]
 
     def drift(self, head: int, out: Array) -> Array:
-        """Return the scores `out` of a head, which are overwritten, minus the exact ones; 0 if masked."""
+        """Return `out` less a head's exact scores, in place; 0 if masked."""
         exact = self.exact[head]
         with np.errstate(invalid="ignore"):
             return kernel.minus_exact(out, exact.scores, exact.block.hidden, out)

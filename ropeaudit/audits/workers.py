@@ -63,7 +63,7 @@ class Result:
 
 
 def loaded_versions(audit: Audit) -> list[str]:
-    """Return the version of own code as it was loaded, for each factory; nothing for other subjects."""
+    """Return the loaded version of own code of each factory, or nothing."""
     return [factory.code.loaded_version if factory.code else "" for factory in audit.factories()]
 
 
@@ -160,7 +160,7 @@ def deaf_children() -> Iterator[None]:
 
 @contextlib.contextmanager
 def isolated_children() -> Iterator[None]:
-    """Start processes that import nothing from the current folder: Python looks there first for `-c`."""
+    """Start processes that import nothing from the current folder."""
     before = os.environ.get(_ISOLATED)
     os.environ[_ISOLATED] = "1"
     try:
@@ -171,7 +171,7 @@ def isolated_children() -> Iterator[None]:
 
 
 def _begin(isolated: bool) -> None:
-    """Leave Ctrl-C to the parent, and do not outlive it. isolated: whether the parent was told to be."""
+    """Leave Ctrl-C to the parent, and end with it. isolated: as the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not isolated:
         os.environ.pop(_ISOLATED, None)  # for processes that own code starts
@@ -236,7 +236,7 @@ def on_dask(
 
 
 def result_on_dask(audit: Audit, unit: Unit) -> Result | Problem:
-    """Measure a unit on a worker of Dask, with all the threads that the worker has: one unit at a time."""
+    """Measure a unit on a worker of Dask with all of its threads."""
     from distributed import get_worker
 
     return result_of(audit, unit, get_worker().state.nthreads)
@@ -282,7 +282,7 @@ class Patience:
 
 
 def _connected(distributed: Any, address: Any, listen: Callable[[], None]) -> Any:
-    """Connect, with more patience each time, so that a Ctrl-C is heard in between. Raises: UsageError."""
+    """Connect in several tries, so that Ctrl-C is heard. Raises: UsageError."""
     seen: Exception | None = None
     for share in (0.1, 0.3, 0.6):
         try:

@@ -389,7 +389,7 @@ class Norms(NamedTuple):
 
 
 class _Side:
-    """q or k of all query heads, the attention factor included: norms by block (h, b), squares (h, b, p)."""
+    """q or k with the attention factor: norms (h, b), squares (h, b, p)."""
 
     def __init__(self, sums: InputSums, cell: int, which: str, subject: Emulated, inputs: Inputs) -> None:
         number = np.arange(len(inputs.q))
@@ -462,7 +462,7 @@ class _CellBound:
         return not (largest <= self.score.largest).all()
 
     def _relative(self, pair: PairError) -> float:
-        """Return what multiplies |q_i| |k_i|: roundings of both sides, of the sum, and of the score."""
+        """Return what multiplies |q_i| |k_i|: all relative rounding errors."""
         both = (1 + pair.worst) ** 2
         return both - 1 + self.sum_worst * both + self.score.adds / self.score.grows
 
@@ -490,7 +490,7 @@ class _CellBound:
         return largest + (1 + self.sum_worst) * underflow
 
     def _strips_by_most(self) -> list[tuple[float, int, slice, slice, NDArray[np.bool_]]]:
-        """Return heads and strips of rows, each after what none of its pairs exceeds, the largest first."""
+        """Return heads and strips of rows, each after its bound, largest first."""
         strips, every = [], slice(None)
         for rows, cols, hidden in self.blocks.strips:
             sides = self.q.largest_of(rows), self.k.largest_of(cols)
@@ -507,7 +507,7 @@ class _CellBound:
         distance: Array,
         sides: tuple[Norms, Norms] | None = None,
     ) -> Array:
-        """Return the bound of each pair of blocks of a head, or heads. Shapes: distance (r, c) -> (r, c)."""
+        """Return the bound of each pair of blocks. Shapes: distance (r, c) -> (r, c)."""
         q, k = sides or (self.q.norms, self.k.norms)
         spare = np.empty_like(distance)
 

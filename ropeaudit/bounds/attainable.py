@@ -25,7 +25,7 @@ _NARROW = 16  # bits: scores of wider dtypes are stored in float32 or more
 
 @functools.lru_cache(maxsize=32)
 def careful(dtype: Format) -> Resolved:
-    """Return the recipe of careful code: `meta` with float32 scores; in float64 everything is float64."""
+    """Return `meta` with float32 scores or, for float64, all in float64."""
     if dtype.precision > FP32.precision:
         return recipes.named("uniform").resolve(dtype)
     return recipes.named(_CAREFUL).changed({"accumulate": "fp32", "score": "fp32"}).resolve(dtype)

@@ -99,7 +99,7 @@ def rate(subject: Emulated) -> Array:
 
 
 def aliasing(subject: Emulated, seq_len: int, offset: int) -> Array:
-    """Return by how much each shifted position is rounded, on a grid for each pair. -> (s,) or (s, p)."""
+    """Return by how much each position is rounded. -> (s,), on a grid (s, p)."""
     grid = subject.setting.grid
     if grid is not None:
         steps = np.arange(seq_len, dtype=np.int64)
@@ -139,7 +139,7 @@ def _moved_by_rounding(subject: Emulated, grid: Grid, steps: Positions, offset: 
 
 
 def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> Phase:
-    """Return the errors at steps + shift; where angles are clipped the reference stands at steps + origin."""
+    """Return the errors at steps + shift; clipped, against steps + origin."""
     recipe, setting = subject.recipe, subject.setting
     _, theta, error = stored_frequencies(subject)
     exact = (steps + shift).astype(np.float64)
@@ -213,12 +213,12 @@ def half_ulp(x: Array, fmt: Format) -> Array:
 
 
 def last_exact_offset(fmt: Format, seq_len: int) -> int:
-    """Return the largest offset up to which all positions are integers that `fmt` holds; negative: none."""
+    """Return the last offset where `fmt` holds all positions; negative: none."""
     return fmt.first_inexact_integer - seq_len
 
 
 def covers(subject: Emulated, seq_len: int, offset: int) -> bool:
-    """Return whether such errors are known: not with clipped angles, a recurrence, rounded positions."""
+    """Return whether such errors are known for a subject and offset."""
     if subject.setting.clipped or subject.recipe.recipe.frequency_form == "recurrence":
         return False
     return 0 <= offset <= last_exact_offset(subject.recipe.position, seq_len)
@@ -240,7 +240,7 @@ def phase_up_to(subject: Emulated, steps: Positions, offset: int) -> Phase:
 
 
 def _worst(subject: Emulated, position: Array) -> Array:
-    """Return half an ulp of every rounding of the angles that is not always exact. Shapes: (s,) -> (s, p)."""
+    """Return half an ulp of each inexact rounding of angles. Shapes: (s,) -> (s, p)."""
     recipe, form = subject.recipe, subject.recipe.recipe.frequency_form
     cached, _, _ = stored_frequencies(subject)
     product, angle = recipe.angle
@@ -257,7 +257,7 @@ def _worst(subject: Emulated, position: Array) -> Array:
 
 
 def _exact(position: Array, step: Array, fmt: Format) -> Array:
-    """Return whether `fmt` holds position * step, there and at smaller positions. (s,), (p,) -> (s, p)."""
+    """Return whether `fmt` holds position * step up to there. (s,), (p,) -> (s, p)."""
     mantissa, _ = np.frexp(step)
     power = (mantissa == 0.5) & (step >= fmt.smallest_subnormal)
     return np.asarray(power & (position[:, None] <= 2.0**fmt.precision))
@@ -368,7 +368,7 @@ class ScoreError:
 
 
 def score(subject: Emulated) -> ScoreError:
-    """Return what scaling and storing do to a score. A scale that is a power of two rounds nothing."""
+    """Return the errors that scaling and storing add to a score."""
     scale, store, accumulate = subject.setting.scale, subject.score, subject.accumulate
     multiply = FP64 if accumulate is FP64 else FP32  # the format in which the scale multiplies
     scaled, power_of_two = scale != 1.0, math.frexp(scale)[0] == 0.5
@@ -426,7 +426,7 @@ class Endings:
         )
 
     def share_below(self, exponent: int) -> float:
-        """Return the share of products of a number of q and one of k whose last bit is below an exponent."""
+        """Return the share of products of q and k with a last bit below an exponent."""
         q, k = self.counts
         total, below = float(self.numbers.prod()), np.concatenate([[0.0], np.cumsum(k)])
         highest = np.clip(exponent - 2 * _LOWEST - np.arange(q.size), 0, q.size)

@@ -138,7 +138,7 @@ def deliver(
 
 
 def fill(files: Filled) -> list[BadOutput]:
-    """Write files, each with what makes the bytes of its targets; return what went wrong."""
+    """Write files whose bytes are made here; return what went wrong."""
     errors = []
     for file, contents in files:
         try:
@@ -169,7 +169,7 @@ def incomplete(report: Report, done: str) -> Report:
 
 
 def replaceable(files: Sequence[OutputFile], partial: bool) -> list[OutputFile]:
-    """Return the files to write: a report that was there is not replaced by one that is not complete."""
+    """Return the files to write; a partial report replaces no earlier one."""
     return [file for file in files if not (partial and file.was_there())]
 
 

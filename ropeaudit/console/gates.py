@@ -49,7 +49,7 @@ class Gate:
 
     @property
     def of_drift(self) -> bool:
-        """Whether it is on drift, which cannot see a position that is wrong for q and k alike."""
+        """Whether it is on drift, which misses errors that q and k share."""
         return self.column in COLUMNS and COLUMNS[self.column].role == "drift"
 
     def broken_since(self, pair: Pair) -> bool:
@@ -106,7 +106,7 @@ def parse(
 
 
 def broken(gates: Sequence[Gate], results: Iterable[Record]) -> list[str]:
-    """Return a line for every gate that some record breaks: the first such record, and how many."""
+    """Return a line for each broken gate: its first record, and how many."""
     return broken_since(gates, [Pair(None, record.as_dict()) for record in results] if gates else [])
 
 
@@ -147,7 +147,7 @@ def _check_empty(gate: Gate, rows: Iterable[Row], count: int) -> None:
 
 
 def check_columns(gates: Sequence[Gate], rows: Iterable[Row | None]) -> None:
-    """Raise UsageError if some row lacks the column of a gate: a file may have been written without it."""
+    """Raise UsageError if some row lacks the column of a gate."""
     for gate in gates:
         if any(row is not None and gate.column not in row for row in rows):
             raise UsageError(f"--fail-if '{gate}': the reports lack the column {gate.column}")

@@ -91,7 +91,7 @@ def flags_of(command: click.Command, ctx: click.Context) -> list[str]:
 
 
 def unknown_option(error: click.NoSuchOption) -> UsageError:
-    """Return the error that says what took the place of a withdrawn option, or names the nearest options."""
+    """Return the error that says what to type instead of an unknown option."""
     from difflib import get_close_matches  # in-function: both are needed for errors alone
 
     name, ctx = error.option_name, cast(click.Context, error.ctx)
@@ -143,7 +143,7 @@ _HELP_ALL = click.Option(
 
 
 class GroupedCommand(click.Command):
-    """A command whose options come in groups; its help shows them under headings, and ends in examples."""
+    """A command with grouped options, whose help ends in examples."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the parameters, --help-all before --help."""
@@ -166,7 +166,7 @@ class GroupedCommand(click.Command):
         return ctx.invoke(cast(Callable[..., Any], self.callback), **asked)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the usual options under the headings of their groups, in one column; or all as a list."""
+        """Write the usual options under their headings; or all as a list."""
         if ctx.meta.get(__name__):
             super().format_options(ctx, formatter)
             return
@@ -201,7 +201,7 @@ class GroupedCommand(click.Command):
 
 
 class NamedCommands(click.Group):
-    """A group in the order of its commands, which names the nearest to one that it does not have."""
+    """A group that keeps its order and names the nearest to a wrong command."""
 
     def __init__(self, *args: Any, noun: str = "command", **attributes: Any) -> None:
         """noun: what a command of the group is called in messages."""
@@ -221,7 +221,7 @@ class NamedCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the name, the command and its arguments. Raises: UnknownName, which names the nearest."""
+        """Return name, command and arguments. Raises: UnknownName, with the nearest."""
         if self.get_command(ctx, args[0]) is None and not (ctx.resilient_parsing or args[0].startswith("-")):
             if ctx.parent is None and (meant := GUESSED.get(args[0])):
                 raise UsageError(f"unknown {self.noun} {args[0]!r}; type `{ctx.command_path} {meant}`")

@@ -102,7 +102,7 @@ def listed(flag: str, type_: Parsed[list[Any]], help_: str, **attributes: Any) -
 
 
 def grouped(group: type[Any], name: str) -> Callable[[F], F]:
-    """Give a command the options of a group, which come as one object in its parameter `name`."""
+    """Give a command a group's options as one object in parameter `name`."""
 
     def decorate(command: F) -> F:
         for option in reversed(fields(group)):
@@ -170,7 +170,7 @@ class ReportOptions(ScreenOptions):
     )
 
     def chosen_columns(self, known: Iterable[str], hint: str = "") -> list[str]:
-        """Return the columns that were asked for. Raises: UnknownName if one is not known."""
+        """Return the columns that were asked for. Raises: UnknownName."""
         names = list(known)
         for name in self.columns:
             if name not in names:

@@ -21,7 +21,7 @@ _MOST_NOTES = 8
 
 
 def metadata(options: ReportOptions) -> dict[str, Any]:
-    """Return the metadata of this run, none if no report asked for holds them: they take a while."""
+    """Return the metadata of this run if a report holds them: they are slow."""
     if not options.outputs and reports.form_named(options.form).metadata != "within":
         return {}
     from ropeaudit.runtime.run_metadata import gather
@@ -96,7 +96,7 @@ def say_printed(options: ScreenOptions) -> None:
 
 
 def say(text: str) -> None:
-    """Print a line to stderr, on a terminal wrapped; where nobody can read it, the exit code still counts."""
+    """Print a line to stderr, wrapped on a terminal; its failure is ignored."""
     line = f"ropeaudit: {printable(text)}"
     with contextlib.suppress(OSError):
         if sys.stderr.isatty():

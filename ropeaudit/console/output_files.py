@@ -60,7 +60,7 @@ class OutputFile:
         return not self.stream and self.targets[0].exists()
 
     def contents(self, report: Report) -> list[bytes]:
-        """Return the bytes of a report, and those of its metadata where its form wants them beside it."""
+        """Return the bytes of a report, and of metadata that stand beside it."""
         contents = [reports.encoded(self.form, report)]
         if len(self.targets) > 1:
             import json  # in-function, as digests, which load NumPy: most runs write no metadata
@@ -107,7 +107,7 @@ class OutputFile:
 
 
 def part_of(path: str) -> str:
-    """Return where the rows of a report stand while a sweep lasts: beside the file that the path leads to."""
+    """Return the file that holds the rows of a report while a sweep lasts."""
     return f"{paths.behind(path)}.part"
 
 
@@ -136,7 +136,7 @@ def opened(
 
 @contextlib.contextmanager
 def opened_for(flag: str, path: str | None, form: str) -> Iterator[OutputFile | None]:
-    """Claim the one file of another option than -o; None without one. Raises: BadOutput, UsageError."""
+    """Claim the file of another option than -o. Raises: BadOutput, UsageError."""
     if path == "-":
         raise UsageError(f"{flag} - names no file, and stdout holds the report; give a file's name")
     with opened([] if path is None else [path], lambda _: form, flag) as files:
@@ -192,7 +192,7 @@ def _beside(target: Path, about: str, flag: str) -> IO[bytes]:
 
 
 def _ours(path: Path) -> bool:
-    """Return whether a file holds the metadata of a report as ropeaudit writes them, and no report."""
+    """Return whether a file holds metadata that ropeaudit wrote, no report."""
     import json
 
     try:
@@ -207,7 +207,7 @@ def _ours(path: Path) -> bool:
 
 
 def _stream(path: str, flag: str) -> IO[bytes]:
-    """Open a pipe or a device to write into. Raises: BadOutput, after a while if nobody reads the pipe."""
+    """Open a pipe or device; wait a while for a reader. Raises: BadOutput."""
     until, pipe = time.monotonic() + _READER_SECONDS, False
     try:
         open_already = paths.descriptor(path)
@@ -249,7 +249,7 @@ _OF_A_FOLDER = (  # what is read of a checkpoint's or a config's folder
 
 
 class _Written(NamedTuple):
-    """A file that an option writes. path: the one that it names. file: that, or one that goes with it."""
+    """A file that an option writes. path: as named. file: it or its companion."""
 
     flag: str
     path: str
@@ -288,7 +288,7 @@ def refuse_clashes(options: Mapping[str, Any]) -> None:
 
 
 def _goes_into(number: int, path: str) -> bool:
-    """Return whether a descriptor of this process, 1 for stdout or 2 for stderr, leads to a file."""
+    """Return whether descriptor 1 (stdout) or 2 (stderr) leads to a file."""
     try:
         goes = os.fstat(number)
         return stat.S_ISREG(goes.st_mode) and os.path.samestat(goes, os.stat(path))
@@ -339,7 +339,7 @@ def _files(value: Any) -> Iterator[str]:
 
 
 def _paths(word: str) -> Iterator[str]:
-    """Yield a word, the parts of a list, and what stands before a function's name or changes in brackets."""
+    """Yield the paths that a word may name, with functions or changes cut off."""
     for part in (word, *word.split(",")):
         place, colon, _ = part.strip().rpartition(":")
         yield from (part, part.strip(), part.strip().partition("[")[0])

@@ -28,7 +28,7 @@ class Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # click be
     """
 
     def __init__(self, name: str, parse: Callable[[str, str], T], names: Iterable[str] = ()) -> None:
-        """Take the function; name: what click calls the type; names: all values, if it is a closed list."""
+        """Take the function. name: for click. names: all values of a closed list."""
         self.name, self.parse, self.names = name, parse, tuple(names)
 
     def convert(self, value: str | T, param: click.Parameter | None, ctx: click.Context | None) -> T:
@@ -49,7 +49,7 @@ class Rare(click.Option):
 
 
 def flag(param: click.Parameter | None) -> str:
-    """Return what to call an option in a message: --seq-len; an argument goes by what its help calls it."""
+    """Return what to call an option in a message, such as --seq-len."""
     if param is None:
         return "value"
     if isinstance(param, click.Argument):
@@ -58,7 +58,7 @@ def flag(param: click.Parameter | None) -> str:
 
 
 def joined(context: click.Context, param: click.Parameter, items: Iterable[Iterable[T]]) -> tuple[T, ...]:
-    """Return the values of all items of a repeatable option, each once; `all` is every name: a callback."""
+    """Return each value of a repeatable option once; `all` is every name."""
     values = tuple(dict.fromkeys(value for item in items for value in item))
     if "all" in values and flag(param) in _HAVE_ALL:
         every = ALL[flag(param)]()
@@ -67,7 +67,7 @@ def joined(context: click.Context, param: click.Parameter, items: Iterable[Itera
 
 
 def merged(context: click.Context, param: click.Parameter, items: Iterable[Mapping[str, T]]) -> dict[str, T]:
-    """Return the entries of all items of a repeatable option, of equal names the last: a callback."""
+    """Return the entries of a repeatable option, of equal names the last."""
     return {name: value for item in items for name, value in item.items()}
 
 
@@ -140,7 +140,7 @@ def _paths(text: str, name: str) -> list[str]:
 
 
 def _targets(text: str, name: str) -> list[str]:
-    """Return the target whose file has this name, commas included, or several with commas between."""
+    """Return a target, whose file name may hold commas, or several."""
     from os.path import lexists
 
     path, _, function = text.rpartition(":")
@@ -207,7 +207,7 @@ def _columns(context: click.Context) -> list[str]:
 
 
 def _module(name: str) -> Any:
-    """Return a module of this package, which a shell waits for where its names are asked for alone."""
+    """Return a module of this package, which is loaded only when needed."""
     return import_module(f"ropeaudit.{name}")
 
 

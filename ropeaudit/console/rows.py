@@ -24,13 +24,13 @@ _OVERDUE = 0.5  # part of a guess that may pass without news of the work
 
 
 class Forecast:
-    """Guess the seconds that are left, at the pace since the first tenth; shares are proportional to work."""
+    """Guess the seconds that are left, at the pace since the first tenth."""
 
     first: tuple[float, float] | None = None  # seconds, share
     last = (0.0, 0.0)
 
     def left(self, share: float, now: float) -> float | None:
-        """Take the share that is done now; return the seconds that are left, None without a good guess."""
+        """Take the share done; return the seconds left, None without a good guess."""
         if share < _TENTH:
             return None
         self.first = self.first or (now, share)
@@ -44,7 +44,7 @@ class Forecast:
 
 
 class Progress:
-    """Call it with the share that is done, from 0 to 1. rows: how many are done, of `total` if known."""
+    """Call it with the share done, from 0 to 1. rows: how many, of `total`."""
 
     def __init__(self, quiet: bool, total: int = 0, proportional: bool = True) -> None:
         """Begin; nothing is shown yet.

@@ -21,7 +21,7 @@ _AXES = (
 
 
 def labels(rope: RopeOptions, cases: Sequence[Case]) -> list[str]:
-    """Return what to call each of the cases that options make: by the model, and what was given as a list."""
+    """Return the name of each case: its model, and what was given as a list."""
     from ropeaudit.reports import settings
 
     given = {name: getattr(rope, name) for name in settings.NAMED}

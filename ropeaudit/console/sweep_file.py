@@ -35,7 +35,7 @@ _SYNC_SECONDS = 5.0  # what a power failure can lose; a killed run loses no line
 
 
 class SweepFile:
-    """NAME.part, open and locked by this run alone. rows: those that it held. full: it takes no more."""
+    """NAME.part, locked by this run. rows: what it held. full: no more fits."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class SweepFile:
             raise
 
     def append(self, row: Record) -> None:
-        """Write a row. From one that does not fit on none is, which is said; what was written stays whole."""
+        """Write a row. Once one does not fit, say so and write no more."""
         if self.full:
             return
         line = line_of(row)
@@ -103,7 +103,7 @@ class SweepFile:
         os.close(self.number)
 
     def remove(self) -> None:
-        """Remove it: its rows stand in NAME. What another has put in its place is left alone."""
+        """Remove it, unless another file was put in its place."""
         with contextlib.suppress(OSError):
             if paths.is_still_at(self.number, self.path):
                 os.unlink(self.path)
@@ -258,7 +258,7 @@ def torn(tail: bytes, behind_rows: bool = False) -> bool:
 
 
 def refuse_contradictions(path: str, rows: Iterable[Record]) -> None:
-    """Raise BadInput if two rows of one cell differ: which of them is right, nobody knows."""
+    """Raise BadInput if two rows of one cell differ."""
     seen: dict[object, Record] = {}
     for row in rows:
         before = seen.setdefault(row.key(), row)

@@ -19,7 +19,7 @@ _OURS = ("click", "rich", "pandas", "ml_dtypes")  # what this package stands on 
 
 
 def _file(text: str, flag: str) -> str:
-    """Return the file of a ticket. Raises: UsageError, UnknownName of a tracker whose form was withdrawn."""
+    """Return the file of a ticket. Raises: UsageError, UnknownName."""
     if (flag, text) in WITHDRAWN:
         raise UnknownName(flag, text, ())
     if not text.strip():

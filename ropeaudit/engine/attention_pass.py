@@ -42,7 +42,7 @@ RotatedFactors: TypeAlias = dict["Job", FloatArray]
 
 
 class Job(NamedTuple):
-    """q or k of one head, rotated by a cell or, where that is an input format, by the reference."""
+    """q or k of one head, rotated by a cell or, for a format, exactly."""
 
     side: Side
     head: int
@@ -77,7 +77,7 @@ def measure(
 
 
 def bytes_needed(setting: RopeSetting, seq_len: int, threads: int) -> int:
-    """Estimate the memory that the pass takes: the cache, one panel's tables and every thread's strip."""
+    """Estimate the memory of the pass: the cache, a panel and the strips."""
     strip = min(seq_len, rows_of_strip(seq_len)) * seq_len * 8
     smallest = 3 * _cell_bytes(setting, seq_len)  # the reference, the anchor and one more
     panel = 8 * plan.cell_bytes(setting, seq_len)
@@ -95,7 +95,7 @@ def _cell_bytes(setting: RopeSetting, seq_len: int) -> int:
 
 
 def _chunks(cases: Plan[Inputs], cells: Sequence[CellIndex]) -> Iterator[list[CellIndex]]:
-    """Cut the cells into lists that, with their anchors and references, fit the cache one head at a time."""
+    """Cut the cells into lists that fit the cache, one head at a time."""
     room = plan.CACHE_BYTES // _cell_bytes(cases.setting, cases.inputs.seq_len)
     chunk: list[CellIndex] = []
     for cell in cells:
@@ -109,7 +109,7 @@ def _chunks(cases: Plan[Inputs], cells: Sequence[CellIndex]) -> Iterator[list[Ce
 
 
 class _Chunk:
-    """Some cells of a plan, with the anchors of their subjects and the references they need."""
+    """Some cells of a plan, with their subjects' anchors and references."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class _Chunk:
                 yield done / (heads * len(strips)), part
 
     def _rotated(self, heads: range) -> RotatedFactors:
-        """Rotate q and k of some heads for every cell and for the reference, panel after panel."""
+        """Rotate some heads for every cell and the reference, by panels."""
         inputs, size = self.plan.inputs, self.plan.inputs.seq_len
         kv_heads = sorted({head // inputs.group for head in heads})
         jobs = [Job("q", head, cell) for cell in self.cells for head in heads]
@@ -240,7 +240,7 @@ TEMPERATURE = (-0.037, 0.481, -2.3, 4.917, -1.791)
 
 
 class Rounding(NamedTuple):
-    """The formats of a softmax: every step is rounded to `computed`, the weights then to `stored`."""
+    """The formats of a softmax: of every step, and of stored weights."""
 
     computed: Format
     stored: Format
@@ -289,7 +289,7 @@ def beta(entropy: Array) -> Array:
 
 @np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")
 def adapted(scores: Array, weights: Array, rounding: Rounding | None = None) -> Array:
-    """Return the weights at the adaptive temperature of each row's own entropy. Shapes: all (r, c)."""
+    """Return weights at each row's adaptive temperature. Shapes: all (r, c)."""
     sharper = beta(entropies(weights, np.log(weights + 1e-9)))
     return softmax(scores * sharper[:, None], rounding)[0]
 
@@ -362,7 +362,7 @@ class ReferenceRows:
 
     @np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")
     def compare(self, scores: Array, rounding: Rounding | None = None) -> tuple[Attention, Array]:
-        """Compare a subject's scores with the exact ones; return the statistics and its weights."""
+        """Compare scores with the exact ones; return statistics and weights."""
         result = Attention(rows=len(scores), entropy_reference=self.entropy, weight_reference=self.weight)
         weights, logs = softmax(scores, rounding)
         fine = np.isfinite(self.weights.sum(axis=1) + weights.sum(axis=1))

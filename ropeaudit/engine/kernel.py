@@ -32,13 +32,13 @@ ExactScores: TypeAlias = tuple[Values, Values | None]  # exact scores: high + lo
 
 
 class Workspace:
-    """Arrays of the size of a block, of which each thread has its own and uses them again and again."""
+    """Arrays of a block's size, which each thread uses again and again."""
 
     def __init__(self) -> None:
         self.local = threading.local()
 
     def array(self, number: int, fmt: Format, shape: tuple[int, ...]) -> Values:
-        """Return array `number` of this thread, float32 or float64, with what was left in it."""
+        """Return array `number` of this thread with what was left in it."""
         name, size = f"{fmt.name}_{number}", math.prod(shape)
         flat: Values | None = getattr(self.local, name, None)
         if flat is None or flat.size < size:
@@ -88,7 +88,7 @@ def exact_factors(
 
 
 def minus_exact(formed: Values, exact: ExactScores, hidden: Any = None, out: Values | None = None) -> Values:
-    """Return float64 scores minus the exact ones, 0 where they are hidden; `out` may be `formed`."""
+    """Return scores minus the exact ones, 0 if hidden; `out` may be `formed`."""
     high, low = exact
     difference: Values = np.subtract(formed, high, out=out)
     if low is not None:
@@ -111,7 +111,7 @@ def gather_reference(
     results: Sequence[CellStatistics],
     out: Values | None = None,
 ) -> None:
-    """Note the statistics of the exact scores of a block. error: their certificate. See `gather_exact`."""
+    """Note a block's exact scores. error: their certificate. See `gather_exact`."""
     gathered = Statistics(Moments.SQUARES, weighted=block.weights is not None)
     gather_exact(gathered, exact, block, out)
     for result in results:
@@ -169,7 +169,7 @@ def operand(rotated: FloatArray, subject: Subject) -> FloatArray:
 
 
 def tile_format(subject: Subject) -> Format:
-    """Return the format in which a tile of scores is carried: float32 where float32 BLAS forms it."""
+    """Return the format of a tile: float32 where float32 BLAS forms it."""
     single = subject.accumulate is FP32 and subject.score.carrier == np.float32
     return FP32 if single else FP64
 

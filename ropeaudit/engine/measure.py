@@ -37,7 +37,7 @@ CertifiedScores: TypeAlias = tuple[ExactScores, float]  # of a head, and what th
 def measure(
     cases: Plan[Inputs], threads: int, progress: Callable[[float], None]
 ) -> dict[CellIndex, CellStatistics]:
-    """Return what was measured, for every cell of the plan; `progress` gets the share done."""
+    """Return every cell's statistics; `progress` gets the share done."""
     results = {cell: CellStatistics() for cell in cases.cells()}
     scores_in_all = masks.count(cases.mask, cases.inputs.seq_len) * cases.inputs.q.shape[0]
     first = next(iter(results.values()))
@@ -50,7 +50,7 @@ def measure(
 
 
 def exact(inputs: Inputs, setting: RopeSetting, fmt: Format) -> Iterator[CertifiedScores]:
-    """Yield the exact scores (s, s) of each head of q and k, rounded to a format, with their certificate."""
+    """Yield the exact scores (s, s) of each head, with their certificate."""
     table = exact_scores.distance_table(np.arange(inputs.seq_len, dtype=np.float64), setting)
     for head, x in enumerate(inputs.q):
         sides = x, inputs.k[head // inputs.group]
@@ -59,7 +59,7 @@ def exact(inputs: Inputs, setting: RopeSetting, fmt: Format) -> Iterator[Certifi
 
 
 def of_scores(formed: FloatArray, reference: Iterable[CertifiedScores]) -> CellStatistics:
-    """Return the drift of scores that were formed elsewhere, all of which count. Shapes: (h, s, s)."""
+    """Return the drift of scores formed elsewhere, none masked. Shapes: (h, s, s)."""
     result = CellStatistics()
     for head, (values, (exactly, error)) in enumerate(zip(formed, reference, strict=True)):
         block = Block.tile("full", head, slice(0, values.shape[0]), slice(0, values.shape[1]))
@@ -135,13 +135,13 @@ class _Run:
         yield from self.map(lambda strip: self._strip(strip, rows.start, cols), strips)
 
     def _rotated(self, side: Side, head: int, panel: slice) -> _Rotated:
-        """Rotate one head of q or k over a panel of positions, for every cell and for the reference."""
+        """Rotate a head over a panel, for every cell and for the reference."""
         inputs, setting, tables = self.plan.inputs, self.plan.setting, self.tables[panel.start]
         x = (inputs.q if side == "q" else inputs.k)[head][panel]
         rounded: dict[Format | np.dtype[Any], FloatArray] = {}
 
         def rounded_to(fmt: Format) -> FloatArray:
-            """Return x in a format; where that changes nothing in its carrier, which formats share."""
+            """Return x in a format, or in its carrier if that changes nothing."""
             kind = fmt.carrier if inputs.unchanged_by(fmt) else fmt
             if kind not in rounded:
                 rounded[kind] = round_to(x, kind) if isinstance(kind, Format) else x.astype(kind, copy=False)
@@ -207,14 +207,14 @@ BLOCK = 2048  # pairs at once
 def measure_sampled(
     cases: Plan[SampledInputs], threads: int, progress: Callable[[float], None]
 ) -> dict[CellIndex, CellStatistics]:
-    """Return what was measured, for every cell of the plan; `progress` gets the share done."""
+    """Return every cell's statistics; `progress` gets the share done."""
     sampled, origin, setting, groups = cases.inputs, cases.origin, cases.setting, cases.keys()
     count, chosen, workspace = len(sampled), sampled.pairs, Workspace()
 
     def operands(
         index: int, sides: tuple[FloatArray, FloatArray], rows: slice
     ) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Yield q and k of the pairs as the subject rotates them, at every offset. Shapes: (n, d) twice."""
+        """Yield the rotated q and k of pairs at every offset. Shapes: (n, d) twice."""
         subject = cases.subjects[index]
         x, y = (round_to(side, subject.input) for side in sides)
         for offset in cases.offsets[index]:

@@ -35,7 +35,7 @@ CellIndex: TypeAlias = tuple[int, int]  # index of the subject, offset
 
 @dataclass(frozen=True, slots=True)
 class AttentionOptions:
-    """How attention after softmax is measured: the softmax's arithmetic, the offset that D compares with."""
+    """How attention is measured: the softmax's formats, and the anchor of D."""
 
     softmax: str = "fp64"
     anchor: int = ANCHOR
@@ -84,7 +84,7 @@ class CellStatistics:
 
 
 class Key(NamedTuple):
-    """What a reference depends on besides q and k: how they were rounded, how exact it must be."""
+    """What a reference depends on besides q and k: rounding, precision."""
 
     input: Format
     precision: Precision
@@ -133,7 +133,7 @@ class Plan(Generic[V]):
 
 
 def bytes_needed(setting: RopeSetting, heads: int, kv_heads: int, seq_len: int) -> int:
-    """Estimate the peak memory of an audit: q and k in float64, the caches and one head's factors."""
+    """Estimate the peak memory of an audit: q, k, the caches and factors."""
     inputs = (heads + kv_heads) * seq_len * setting.head_dim * 8
     cell = cell_bytes(setting, seq_len)
     return inputs + max(CACHE_BYTES, 2 * cell) + 8 * cell + 64 * 2**20

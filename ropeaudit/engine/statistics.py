@@ -48,7 +48,7 @@ class Block:
 
     @classmethod
     def pairs(cls, first: int, weights: Values) -> Block:
-        """Return the block of sampled pairs; `first`, the number of the first one, stands for its key."""
+        """Return the block of sampled pairs. first: the number of the first."""
         return cls(weights.shape, weights.size, (0, 0, first), None, weights)
 
     def place(self, number: int) -> Place:

@@ -82,7 +82,7 @@ def columns(mask: Mask, rows: slice, seq_len: int) -> slice:
 
 
 def panels(mask: Mask, seq_len: int, size: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the pairs of panels, `size` positions each, of which something is seen, row by row."""
+    """Yield the pairs of panels of which something is seen, row by row."""
     cuts = [slice(i, min(i + size, seq_len)) for i in range(0, seq_len, size)]
     for rows in cuts:
         seen = columns(mask, rows, seq_len)
@@ -137,14 +137,14 @@ def counts(mask: Mask, queries: tuple[Ints, Ints], keys: tuple[Ints, Ints]) -> I
 
 
 def _before(mask: Mask, queries: Ints, keys: Ints) -> Ints:
-    """Return how many scores of the first `queries` queries and the first `keys` keys are seen."""
+    """Return how many scores of the first queries and keys are seen."""
     if mask == "full":
         return np.asarray(queries * keys)
     return _below(queries, keys) - _below(np.maximum(queries - _width(mask), 0), keys)
 
 
 def _below(queries: Ints, keys: Ints) -> Ints:
-    """Return how many scores of the first `queries` queries and the first `keys` keys have n <= m."""
+    """Return how many scores of the first queries and keys have n <= m."""
     square = np.minimum(queries, keys)
     return np.asarray(square * (square + 1) // 2 + (queries - square) * square)
 

@@ -137,7 +137,7 @@ def constant(kind: str, kv_heads: int, seq_len: int, setting: RopeSetting, seed:
 
 
 def check_kind(kind: str, known: Sequence[str] = SYNTHETIC) -> None:
-    """Raise UnknownName unless `kind` is one of those that are known; `make` knows all of `WHOLE`."""
+    """Raise UnknownName unless `kind` is one of those that are known."""
     if kind not in known:
         raise UnknownName("--qk", kind, known, "(or a file: .safetensors, .npz, .pt, q.npy,k.npy)")
 
@@ -206,7 +206,7 @@ def _positional(
 
 
 def _size(kind: str, speeds: FloatArray, tokens: int, setting: RopeSetting) -> float:
-    """Return |psi_i| with which the softmax gives `_WEIGHT` to the right one of all tokens on both sides."""
+    """Return the |psi_i| at which softmax gives the right token `_WEIGHT`."""
     t = np.arange(1.0, tokens + 1.0)
     # in units of |psi_i|² * scale
     gaps = sum((1.0 - np.cos(t * speed) for speed in speeds), np.zeros_like(t))

@@ -47,7 +47,7 @@ class SideRows:
 
 @dataclass(frozen=True, slots=True)
 class SampledInputs:
-    """The rows of q and k at the sampled pairs, and the sizes of what they were sampled from."""
+    """The rows of q and k at the sampled pairs, and the sizes of the whole."""
 
     pairs: Pairs
     q: SideRows
@@ -63,7 +63,7 @@ class SampledInputs:
         return int(self.pairs.query.size)
 
     def distinct(self, formats: Iterable[Format]) -> dict[Format, Format]:
-        """Return each format, or float64 in the place of one that leaves the sampled rows as they are."""
+        """Return each format, or float64 if it leaves the rows as they are."""
         return {fmt: FP64 if self._unchanged_by(fmt) else fmt for fmt in formats}
 
     def _unchanged_by(self, fmt: Format) -> bool:
@@ -89,7 +89,7 @@ def of(inputs: Inputs, chosen: Pairs, seed: int) -> SampledInputs:
 
 
 def choose(kind: str, sizes: tuple[int, int, int], d: int, mask: Mask, count: int, seed: int) -> Pairs:
-    """Choose `count` scores of the q and k that `synthetic` makes. sizes: h, g and s. Raises: BadShape."""
+    """Choose `count` scores of synthetic q and k. sizes: h, g, s. Raises: BadShape."""
     heads, kv_heads, seq_len = sizes
     check_sample(mask, heads, seq_len, count)
     if kind != "gaussian" or (heads + kv_heads) * seq_len * d > WEIGHED:
@@ -177,7 +177,7 @@ def _streamed(
 
 
 def _stream(generator: np.random.Generator, rows: int, d: int) -> Iterator[tuple[int, Array]]:
-    """Yield `rows` rows of normal numbers, a chunk at a time, with the number of the first of them."""
+    """Yield chunks of normal rows, each after the number of its first row."""
     chunk = np.empty((_step(d), d))
     for start in range(0, rows, len(chunk)):
         part = chunk[: min(len(chunk), rows - start)]
@@ -192,7 +192,7 @@ def _step(d: int) -> int:
 def _by_row(
     seed: int, side: int, places: Ints, d: int, progress: Callable[[float], None]
 ) -> NDArray[np.float16]:
-    """Draw every row at `places` from a generator that is its own. Shapes: places (n,) -> (n, d)."""
+    """Draw each row from its own generator. Shapes: places (n,) -> (n, d)."""
     key = np.random.SeedSequence([seed, side]).generate_state(2, np.uint64)
     vectors, counter = np.empty((places.size, d), np.float16), np.zeros(4, np.uint64)
     for start in range(0, places.size, _BLOCK):
@@ -224,7 +224,7 @@ class Pairs:
 
 
 def check_sample(mask: Mask, heads: int, seq_len: int, count: int) -> int:
-    """Return how many scores there are; raise BadShape if they are fewer than `count`, or too many."""
+    """Return how many scores there are. Raises: BadShape if too few or many."""
     total = masks.count(mask, seq_len) * heads
     if count > total:
         raise BadShape(f"--sample {count} is more than the {total} scores there are; leave it out")
@@ -289,7 +289,7 @@ def _numbered(mask: Mask, heads: int, seq_len: int, number: Ints) -> tuple[Ints,
 
 
 class _SizeSums:
-    """Running sums of the sizes of keys (g, s + 1), and of queries times all keys they see (h s + 1,)."""
+    """Running sums of sizes: of keys (g, s + 1), of rows of scores (h s + 1,)."""
 
     def __init__(self, mask: Mask, q: Array, k: Array) -> None:
         self.seq_len, self.group = q.shape[1], len(q) // len(k)
@@ -314,7 +314,7 @@ class _SizeSums:
         return head, query, key
 
     def probability(self, head: Ints, query: Ints, key: Ints) -> Array:
-        """Return with which probability `draw` draws each of these scores. Shapes: three of (n,) -> (n,)."""
+        """Return the probability of drawing a score. Shapes: three of (n,) -> (n,)."""
         at, own = head * self.seq_len + query, head // self.group
         row = (self.queries[at + 1] - self.queries[at]) / self.queries[-1]
         size, seen = self.keys[own, key + 1] - self.keys[own, key], self.seen[own, query]

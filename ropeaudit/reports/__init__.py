@@ -156,7 +156,7 @@ class Report:
 
 
 def with_metadata(report: Report, metadata: Mapping[str, Any]) -> Report:
-    """Return a report, and its further tables, with the metadata of a run beside their own."""
+    """Return a report and its further tables with a run's metadata added."""
     further = {name: with_metadata(one, metadata) for name, one in report.further.items() if one.metadata}
     about = {**metadata, **report.metadata}
     return replace(report, metadata=about, further={**report.further, **further})
@@ -234,7 +234,7 @@ def encoded(form: str, report: Report) -> bytes:
 
 
 def has_file_beside(form: str) -> bool:
-    """Return whether files of a form have their metadata beside them; False for what is no report."""
+    """Return whether files of a form have their metadata beside them."""
     return form in REGISTRY and form_named(form).metadata == "beside"
 
 
@@ -244,7 +244,7 @@ def beside(path: str) -> str:
 
 
 def check_installed(form: str) -> None:
-    """Raise MissingPackage if a form needs a package that is not there, before any work is done."""
+    """Raise MissingPackage if a form needs a package that is not there."""
     if form in REGISTRY and (package := form_named(form).package):
         needed(package, f"a .{form} file", form)
 
@@ -256,7 +256,7 @@ def needed(package: str, what: str, extra: str) -> None:
 
 
 def forms_of(command: str) -> list[str]:
-    """Return the names of the forms that a command prints; those for all commands where it is empty."""
+    """Return the forms that a command prints; "" gives those common to all."""
     return [name for name in FORMS if REGISTRY[name].command in ("", command)]
 
 

@@ -100,7 +100,7 @@ def lines(answers: Sequence[Answer], width: int | None = None) -> list[Line]:
 
 
 def _first(one: Answer, width: int | None) -> list[Line]:
-    """Return the first line of an answer; a target that it has no room for is cut in the middle."""
+    """Return the first line of an answer; a long target is cut in the middle."""
     target = printable(one.target)
     room = len(target)
     if width is not None:

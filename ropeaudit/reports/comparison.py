@@ -25,7 +25,7 @@ _PARTS = ("_before", "_after", "_ratio", "_change")
 
 
 def _columns(name: str) -> Iterator[Column]:
-    """Yield a column as it was before and after, and of one that is compared how it changed."""
+    """Yield a column before and after and, if it is compared, its change."""
     column = records.COLUMNS[name]
     for side, text in (("before", "of the earlier report"), ("after", "of the later one")):
         yield Column(f"{name}_{side}", column.kind, f"{name} {text}", column.unit, optional=True)
@@ -84,7 +84,7 @@ def report(
 
 
 def _elsewhere(results: Difference) -> str:
-    """Return where the later report was made, seen from the earlier one; empty on the same processor."""
+    """Return how the later report's processor differs; empty if it does not."""
     before, after = results.processors
     if not before or not after:
         return "on a processor that is not recorded"
@@ -96,7 +96,7 @@ def _elsewhere(results: Difference) -> str:
 
 
 def answer(results: Difference) -> Answer:
-    """Return what people read first: how many cases drift more, the worst of them, what else changed."""
+    """Return the answer: how many cases drift more, the worst, other changes."""
     total, changed = len(results.shared), results.of("changed")
     more = [pair for pair in changed if _times(pair) > 1]
     less = [pair for pair in changed if _times(pair) < 1]
@@ -124,7 +124,7 @@ def answer(results: Difference) -> Answer:
 
 
 def _times(pair: Pair) -> float:
-    """How many times as much a case drifts; 1 if something else changed, inf if scores are lost."""
+    """Return the ratio of drifts: 1 for other changes, inf if scores are lost."""
     nonfinite = [value(side, "nonfinite") or 0.0 for side in (pair.before, pair.after)]
     if nonfinite[0] != nonfinite[1] and not math.isnan(sum(nonfinite)):
         return math.inf if nonfinite[1] > nonfinite[0] else 0.0

@@ -74,7 +74,7 @@ def report(
 
 
 def _screen(results: Sequence[Record], rows: Sequence[Row]) -> list[str]:
-    """Return the columns to show with -v; axes of a grid only where `offset` does not say how they moved."""
+    """Return the columns for -v; grid axes only where `offset` is not enough."""
     apart = any(map(moved_apart, results))
     axes = () if apart else ("offset_t", "offset_h", "offset_w")
     subject, dtype, *others = (name for name in records.COLUMNS.screen(rows) if name not in axes)
@@ -115,7 +115,7 @@ def legend(results: Sequence[Record]) -> str:
 
 
 def _declared(results: Sequence[Record], named: Sequence[str]) -> Columns:
-    """Return what is known of the columns; a sentence that was asked for by name is in CSV too."""
+    """Return the columns; a sentence that was named is written to CSV too."""
     wanted = {
         name: replace(records.COLUMNS[name], sentence=False) for name in named if name in records.COLUMNS
     }
@@ -127,7 +127,7 @@ def _declared(results: Sequence[Record], named: Sequence[str]) -> Columns:
 
 
 def answer(results: Sequence[Record]) -> Answer:
-    """Return what people read first: the worst row, how many are like it, and what others do there."""
+    """Return the answer: the worst row, how many are like it, what others do."""
     if not results:
         return Answer("WARN", "shift", "no case was measured")
     worst = _worst(results)
@@ -181,7 +181,7 @@ def _decides(results: Sequence[Record], worst: Record, quality: str) -> str:
 
 
 def _right(results: Sequence[Record], worst: Record) -> str:
-    """Return which other subjects are within tolerance in the same case; nothing where none is."""
+    """Return which other subjects are within tolerance in the same case."""
     names = [
         verdicts.called(record)
         for record in results
@@ -238,7 +238,7 @@ def _worst(results: Sequence[Record]) -> Record:
 
 
 def _moved(record: Record) -> float | None:
-    """The mean share of a row's weight that drift moves, None where it was not measured or is undefined."""
+    """Return the mean share of weight that drift moves; None if unknown."""
     mean = record.attention_tv_mean
     return None if mean is None or math.isnan(mean) else mean
 
@@ -253,7 +253,7 @@ def _after_softmax(record: Record) -> str:
 
 
 def structure(results: Sequence[Record]) -> list[tuple[str, str]]:
-    """Return, as a fact of an answer, how far the shift changes exact scores; nothing where it does not."""
+    """Return, as a fact, how far the shift changes exact scores, if it does."""
     moved = [record.structural_rms for record in results if record.structural_max > 0]
     size = short(max(moved, default=0))
     changes = f"the shift itself changes exact scores by up to {size} RMS, in every dtype"
@@ -318,7 +318,7 @@ def frozen_notes(results: Sequence[Record]) -> list[str]:
 
 
 def format_notes(results: Iterable[Record]) -> list[str]:
-    """Return in which dtypes careful code does not meet the tolerance, and what of it costs that much."""
+    """Return in which dtypes careful code misses the tolerance, and why."""
     costly: dict[str, Record] = {}
     for record in results:
         if record.attainable_rms > record.tolerance * record.reference_rms:
@@ -331,7 +331,7 @@ def format_notes(results: Iterable[Record]) -> list[str]:
 
 
 def _costs(record: Record) -> str:
-    """Return what of careful code costs more than the tolerance: what the dtype stores, or its arithmetic."""
+    """Return what costs careful code more than the tolerance."""
     allowed, dtype = percent(record.tolerance), parse(record.dtype)
     if storing(dtype, record.rotary_dim / record.head_dim) > record.tolerance:
         return f"storing rotated q and k and scores in it costs more than the tolerance of {allowed}"
@@ -341,7 +341,7 @@ def _costs(record: Record) -> str:
 
 
 def rerotation_notes(results: Sequence[Record]) -> list[str]:
-    """Return what keys that are rotated again cost, and the remedy: each subject and dtype at its worst."""
+    """Return what rotating keys again costs at worst, and the remedy."""
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in results:
         if record.rerotated is not None and record.verdict != "refused":

@@ -19,7 +19,7 @@ _CASE = tuple(name for name in IDENTITY if name not in ("environment", "case"))
 
 
 def environment_notes(audit: Audit, results: Sequence[Record]) -> list[str]:
-    """Return what environments change, by code and environment; code is called again to see why."""
+    """Return what environments change; code is called again to see why."""
     case = attrgetter(*_CASE)
     clean = {repr(case(record)): record for record in results if record.environment == "none"}
     groups: dict[tuple[str, str], list[tuple[Record, Record]]] = {}

@@ -19,7 +19,7 @@ _ROTATED = {"half": "dims i and i + {half} a pair", "interleaved": "dims 2i and 
 
 
 def model_notes(cases: Sequence[Case], offsets: Sequence[int] = ()) -> list[str]:
-    """Return notes on the models of some cases: what a config says, layer types left out, its end passed."""
+    """Return notes on models: what configs say, layers left out, ends passed."""
     groups: dict[tuple[str | None, str | None, str | None], list[Case]] = {}
     for case in cases:
         groups.setdefault((case.model, case.config, case.scaling), []).append(case)
@@ -62,7 +62,7 @@ def _of_model(model: ModelRope, cases: Sequence[Case]) -> list[str]:
 
 
 def _range_notes(case: Case) -> list[str]:
-    """Return up to where a case's setting serves, where its scaling says another number than its model."""
+    """Return up to where a setting serves, if scaling and model disagree."""
     return [f"{_name(case)} serves {case.served.words}"] if case.served.disputed else []
 
 

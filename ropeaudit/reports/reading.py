@@ -120,14 +120,14 @@ def _settings(values: Any) -> Row:
 
 
 def _proved(row: Row) -> bool:
-    """Return whether a row's settings are those of its case, as far as a row with few columns can tell."""
+    """Return whether a row's settings match its case, as far as it can tell."""
     if row.get("case") is None or any(name not in row for name in records.IDENTITY if name not in APART):
         return True
     return bool(case_of(row) == row["case"])
 
 
 def told(rows: Sequence[Row]) -> list[str]:
-    """Return the columns of which rows of files say something, but those that hold what absence implies."""
+    """Return the columns in which rows say more than their absence implies."""
 
     def says_more(name: str) -> bool:
         return any(row.get(name) not in (None, UNKNOWN, records.implied(name, row)) for row in rows)
@@ -137,7 +137,7 @@ def told(rows: Sequence[Row]) -> list[str]:
 
 
 def _about(path: str) -> dict[str, Any]:
-    """Return the metadata of a report: those within it, or beside it if they are of it; else nothing."""
+    """Return the metadata within or beside a report, if they are of it."""
     name = form_of(path)
     try:
         about = metadata(path)
@@ -161,7 +161,7 @@ def metadata(path: str) -> Any:
 
 
 def processor(path: str) -> str:
-    """Return what computed a report, see `run_metadata.processor`; empty where nothing says."""
+    """Return what computed a report; empty where nothing says."""
     try:
         return run_metadata.processor(metadata(path).get("environment"))
     except _DAMAGED:
@@ -183,7 +183,7 @@ def records_of(path: str, rows: Iterable[Row]) -> list[Record]:
 
 
 def record(row: Row) -> Record:
-    """Return a row as a record; of what a file lacks, floats are nan, counts 0 and words empty."""
+    """Return a row as a record; what a file lacks is nan, 0 or empty."""
     unknown = {str: "", int: 0, float: math.nan}
     results: dict[str, Any] = {name: row.get(name) for name in records.COLUMNS}
     for name, column in records.COLUMNS.items():
@@ -196,7 +196,7 @@ def record(row: Row) -> Record:
 
 
 def whole(path: str) -> dict[str, Any]:
-    """Return the object of a .json report of any command, with infinity as a number. Raises: BadInput."""
+    """Return a .json report whole, infinity as a number. Raises: BadInput."""
 
     def numbered(content: bytes) -> dict[str, Any]:
         results = json.loads(content)
@@ -208,7 +208,7 @@ def whole(path: str) -> dict[str, Any]:
 
 
 def _infinite(part: Any) -> Any:
-    """Return the rows of a table with the texts that stand for infinity as numbers; else what it was."""
+    """Return the rows of a table with infinity as a number; else what it was."""
     if not isinstance(part, list):
         return part
     return [
@@ -259,7 +259,7 @@ def _typed(row: Mapping[str, Any], number: int) -> Row:
 
 
 def _value(column: Column, value: Any) -> Any:
-    """Return a value of a column, which CSV holds as text. Raises: ValueError, TypeError, OverflowError."""
+    """Return a column's typed value. Raises: ValueError, TypeError, OverflowError."""
     undefined = value is None or (isinstance(value, str) and value.lower() in ("", "nan")) or value != value
     if column.kind is str:
         implied = column.implied is not None or column.name in FOLLOWING
@@ -275,7 +275,7 @@ def _value(column: Column, value: Any) -> Any:
 
 
 def _whole(value: Any) -> int:
-    """A whole number, also where a data frame with gaps made 7.0 of it. Raises: ValueError, TypeError."""
+    """Return a whole number, also from 7.0. Raises: ValueError, TypeError."""
     try:
         number = int(value)
     except ValueError:

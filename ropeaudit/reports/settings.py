@@ -35,7 +35,7 @@ def screen(rows: Sequence[Mapping[str, Any]], first: Sequence[str], others: Sequ
 
 
 def dispensable(screen: Sequence[str], others: Sequence[str]) -> list[str]:
-    """Return the columns that may leave a narrow screen: of several models their scaling too."""
+    """Return the columns that may leave a narrow screen."""
     return [*(["scaling"] if {"model", "scaling"} <= set(screen) else []), *others]
 
 
@@ -61,7 +61,7 @@ def told_apart(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple
 
 
 def listed(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return a line each of several cases as facts of an answer, as many as it has room for."""
+    """Return the lines of several cases as facts, as many as have room."""
     shown, more = lines[:_MOST_LINES], len(lines) - _MOST_LINES
     width = 2 + max(len(label) for label, _ in shown)
     rest = [("…", f"and {more} more: -v")] if more > 0 else []
@@ -69,7 +69,7 @@ def listed(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def facts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return, as facts of an answer, what all rows assume, and with which q and k they were measured."""
+    """Return, as facts, what all rows assume, and their q and k."""
     texts: dict[str, dict[str, None]] = {"assumed": {}, "read": {}, "measured with": {}}
     for one in rows:
         read = (

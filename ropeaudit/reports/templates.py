@@ -52,7 +52,7 @@ def numeric(report: Report) -> set[str]:
 
 
 def stages(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return the number format of each stage by subject, as far as the metadata of a run say it."""
+    """Return the number format of each stage by subject, as far as known."""
     return {
         subject: " ".join(f"{stage}={fmt}" for stage, fmt in formats.items())
         for subject, formats in metadata.get("stages", {}).items()

@@ -22,13 +22,13 @@ _AFTER_SCORES = ("softmax",)  # stages that no score goes through
 
 
 def severity(row: Row) -> tuple[int, float]:
-    """Return what sorts rows by how bad they are: lost scores, places, then drift_relative."""
+    """Return what sorts rows by how bad they are: verdict, then drift."""
     size = value(row, "drift_relative")
     return _RANKS.get(str(row.get("verdict")), 1), 0.0 if math.isnan(size) else size
 
 
 def badness(row: Row, column: str) -> float:
-    """Return how bad a row is in a column: the larger the worse, inf where scores are nonfinite."""
+    """Return how bad a row is in a column: larger is worse, nan is inf."""
     size = value(row, column)
     if math.isnan(size):
         return math.inf
@@ -36,7 +36,7 @@ def badness(row: Row, column: str) -> float:
 
 
 def quality(row: Row) -> str:
-    """Return whether a row is good enough: yes, no, undecided; empty for a report that does not say it."""
+    """Return whether a row is good enough: yes, no, undecided; empty if unsaid."""
     within = row.get("within_tolerance", UNKNOWN)
     if within == UNKNOWN or row.get("verdict") == "refused":
         return ""
@@ -49,7 +49,7 @@ def bad(row: Row) -> bool:
 
 
 def who(record: Record, several: Mapping[str, str] | None = None) -> str:
-    """Return which case a record is of, with its model and the settings that differ among the rows."""
+    """Return a record's case, with its model and the settings that differ."""
     return f"{_anywhere(record, several)} at offset {record.offset}"
 
 
@@ -66,7 +66,7 @@ def dtype(record: Record) -> str:
 
 
 def collapse(record: Record) -> str:
-    """Return how many positions a format merges, in a few words; nothing where it merges none."""
+    """Return, in a few words, how many positions a format merges, if any."""
     if not 0 < record.distinct_positions < record.seq_len or not record.rotary_dim:
         return ""
     return f"{dtype(record)} collapses {record.seq_len:,} positions to {record.distinct_positions:,}"
@@ -79,13 +79,13 @@ def _anywhere(record: Record, several: Mapping[str, str] | None) -> str:
 
 
 def called(record: Record) -> str:
-    """Return the subject, what it was called under, and how its stored keys were rotated again."""
+    """Return the subject, its environment, and how keys were rotated again."""
     again = ["rerotated", record.rerotated] if record.rerotated else []
     return " ".join([record.implementation, *under(record.environment), *again])
 
 
 def under(environment: Any) -> list[str]:
-    """Return the words of an environment; none for the clean one, or where nothing is known of it."""
+    """Return the words of an environment; none for a clean or unknown one."""
     return ["under", environment] if environment and environment != "none" else []
 
 
@@ -157,7 +157,7 @@ def notes(results: Iterable[Record], telling: Callable[[Record], Mapping[str, st
 
 
 def _trouble(record: Record) -> tuple[str, float, str] | None:
-    """Return what is wrong with a row: what tells it from other troubles, how bad it is, and in words."""
+    """Return what is wrong with a row: its kind, how bad it is, and words."""
     if record.verdict == "refused":
         return f"refused: {record.why}", 0.0, f": {printable(record.why)}"
     excess = record.rotation_excess
@@ -178,7 +178,7 @@ def _trouble(record: Record) -> tuple[str, float, str] | None:
 
 
 def _fault(record: Record) -> str:
-    """Return what tells a wrong rotation from others: all that explains it, else its worst pair too."""
+    """Return the kind of a wrong rotation; unexplained, with its worst pair."""
     from ropeaudit.recognition.diagnosis import NO_CAUSE  # in-function: most rows are of no code
 
     told = f"wrong: {record.diagnosis} {record.resembles}"
@@ -188,7 +188,7 @@ def _fault(record: Record) -> str:
 
 
 def _remedy(record: Record, collapsed: bool) -> str:
-    """Return which stages to keep wider, as far as the row tells: of called code it knows no stage."""
+    """Return which stages to keep wider, as far as the row tells its stages."""
     formats = _formats(record)
     nonfinite_at_zero = record.nonfinite and math.isnan(record.floor_rms)  # not for the position's size alone
     if collapsed and "position" in formats and not nonfinite_at_zero:
@@ -205,7 +205,7 @@ def _remedy(record: Record, collapsed: bool) -> str:
 
 
 def _formats(record: Record) -> dict[str, Format]:
-    """Return stage -> format of a recipe's row, of what is stored; what is no format is left out."""
+    """Return the formats that the stages of a recipe's row are stored in."""
     results = {}
     for word in record.stages.split():
         stage, _, name = word.partition("=")

@@ -23,7 +23,7 @@ _RANDOM = r"[a-z0-9_]{8}"
 
 
 def lock(number: int) -> bool | None:
-    """Lock an open file for this process; return whether it has it now, None where there are no locks."""
+    """Lock an open file; return whether that worked, None without locks."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -66,7 +66,7 @@ def may_be_cleared(name: str) -> bool:
 
 
 def fill(file: IO[bytes], content: bytes, target: Path) -> None:
-    """Write all bytes of a file of `opened`, which gets the permissions of `target`. Raises: OSError."""
+    """Write a file of `opened` with the mode of `target`. Raises: OSError."""
     file.write(content)
     file.flush()
     os.fsync(file.fileno())
@@ -74,7 +74,7 @@ def fill(file: IO[bytes], content: bytes, target: Path) -> None:
 
 
 def _named(file: IO[bytes]) -> str:
-    """Return the name of a file of `opened`, which gets it now if it has none. Raises: OSError."""
+    """Return an open file's name, which it may get now. Raises: OSError."""
     if not os.path.lexists(file.name):
         number = file.fileno()  # given as a folder too: with one alone the link to the file is followed
         os.link(f"/proc/self/fd/{number}", file.name, src_dir_fd=number)
@@ -82,7 +82,7 @@ def _named(file: IO[bytes]) -> str:
 
 
 class Kept(OSError):
-    """A file could neither be replaced nor written into; filename: where all that it was to hold stands."""
+    """A file could not be written; filename: where its content stands."""
 
 
 def put(file: IO[bytes], target: Path) -> str:
@@ -123,7 +123,7 @@ def put(file: IO[bytes], target: Path) -> str:
 
 
 def write(target: Path, content: bytes) -> None:
-    """Write a file in full or, if this fails or dies on the way, leave what was there. Raises: OSError."""
+    """Write a file in full, or leave what was there. Raises: OSError."""
     file = opened(target)
     try:
         fill(file, content, target)
@@ -162,7 +162,7 @@ def folder(target: Path) -> Iterator[Path]:
 
 
 def _put_folder(beside: Path, target: Path) -> None:
-    """Put a folder in the place of another; one that is mounted, and so cannot be moved, is filled anew."""
+    """Put a folder in the place of another; a mounted one is filled anew."""
     import shutil
     import tempfile
 
@@ -225,7 +225,7 @@ def _mode(target: Path) -> int:
 
 
 def _prefix(name: str) -> str:
-    """Return how the files of a name begin; no two names share it: NFS gives a run all of its locks."""
+    """Return how the files of a name begin; no two names share it."""
     if len(name) <= _LONGEST:
         return f".{name}."
     return f".{name[:_LONGEST]}.{zlib.crc32(os.fsencode(name)):08x}."

@@ -21,7 +21,7 @@ def number() -> int:
 
 @contextlib.contextmanager
 def other(seed: int) -> Iterator[None]:
-    """Within the block, begin calls with other random numbers, so that what hangs on them shows."""
+    """Within the block, begin calls with other random numbers."""
     token = _number.set(seed)
     try:
         yield

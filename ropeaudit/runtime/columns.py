@@ -139,13 +139,13 @@ def tables() -> Sequence[str]:
 
 
 def table(*names: str) -> Columns:
-    """Return the columns of a table of `data/columns.toml`, or of several, one behind the other."""
+    """Return the columns of one or more tables of `data/columns.toml`."""
     return Columns(column for name in names for column in _section(name))
 
 
 @cache
 def _section(name: str) -> tuple[Column, ...]:
-    """Return the columns of one table; what is like a column of another table is that, but for its screen."""
+    """Return the columns of one table; `like` copies those of another."""
     columns = []
     for column, said in tomllib.loads(_sections()[name]).items():
         if like := said.pop("like", ""):
@@ -160,6 +160,6 @@ def _section(name: str) -> tuple[Column, ...]:
 
 @cache
 def _sections() -> dict[str, str]:
-    """Return the text of each table by its name: most commands need one or two, and parsing takes a while."""
+    """Return the text of each table by its name, since parsing is slow."""
     parts = re.split(r"^\[([\w-]+)\].*\n", data.text("columns.toml"), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))

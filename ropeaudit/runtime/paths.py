@@ -16,7 +16,7 @@ INSTALLED = {"site-packages", "dist-packages"}  # folders of packages
 
 
 def shown_path(path: str | Path) -> str:
-    """Return how reports name a file: from this folder, from where packages are installed, else whole."""
+    """Return how reports name a file: from this folder, packages, or whole."""
     whole = Path(os.path.abspath(path))
     for at, part in enumerate(whole.parts):
         if part in INSTALLED:
@@ -28,7 +28,7 @@ def shown_path(path: str | Path) -> str:
 
 
 def out_of_reach(number: int) -> int:
-    """Move an open file to a large number, which other people's code that tries small ones does not meet."""
+    """Move an open file to a large number, which other code does not try."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -42,12 +42,12 @@ def out_of_reach(number: int) -> int:
 
 
 def behind(path: str) -> str:
-    """Return the file that a link leads to, whether it is there or not; any other path as it is."""
+    """Return the file that a link leads to; any other path as it is."""
     return os.path.realpath(path) if os.path.islink(path) else path
 
 
 def descriptor(path: str) -> int | None:
-    """Return the number of the open file that a path such as /dev/stdout names, through links too."""
+    """Return the descriptor that a path such as /dev/stdout names."""
     target = os.path.abspath(path)
     for _ in range(_MOST_LINKS):
         if target in _NAMED:
@@ -62,7 +62,7 @@ def descriptor(path: str) -> int | None:
 
 
 def is_stream(path: str) -> bool:
-    """Return whether a path is written into rather than replaced: a pipe, a device, an open file's number."""
+    """Return whether a path is a pipe, a device or an open file's number."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -97,7 +97,7 @@ def _folded(name: str) -> str:
 
 
 def _folds(folder: str) -> bool:
-    """Return whether names that differ in case are one file in a folder, which is tried. Raises: OSError."""
+    """Return whether a folder ignores the case of names. Raises: OSError."""
     import tempfile  # in-function: it loads compressors
 
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".case.", suffix=".ropeaudit") as file:
@@ -105,7 +105,7 @@ def _folds(folder: str) -> bool:
 
 
 def is_still_at(number: int, path: str) -> bool:
-    """Return whether an open file is still the one that stands under a path, itself and no link to it."""
+    """Return whether an open file is still at a path, not behind a link."""
     try:
         return os.path.samestat(os.fstat(number), os.lstat(path))
     except OSError:

@@ -19,7 +19,7 @@ _BESIDE = ("accelerate", "flash-attn", "safetensors", "triton", "vllm", "xformer
 
 
 def threads() -> int:
-    """Return how many threads an audit uses: the processors that this process may run on."""
+    """Return the number of processors that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0)) or 1
     return os.cpu_count() or 1
@@ -80,7 +80,7 @@ def kernels() -> dict[str, str]:
 
 
 def processor(environment: Any) -> str:
-    """Return what in an environment's metadata decides in which order sums are added; empty without it."""
+    """Return what decides the order of sums; empty where it is unknown."""
     known = environment if isinstance(environment, dict) else {}
     if {"blas", "simd"} - known.keys() or "unknown" in (known["blas"], known["simd"]):
         return ""
@@ -157,7 +157,7 @@ def _devices(torch: Any) -> Iterator[str]:
 
 
 def _stated(query: Callable[[], Any]) -> str:
-    """Return an answer as text; torch's switches raise where two kinds of them were mixed."""
+    """Return an answer as text; torch raises where switches were mixed."""
     try:
         return str(query())
     except Exception:  # of many kinds, by version and build
@@ -165,7 +165,7 @@ def _stated(query: Callable[[], Any]) -> str:
 
 
 def _blas(with_torch: bool) -> str:
-    """Return the libraries of linear algebra that are loaded, with their versions and threads."""
+    """Return the loaded BLAS libraries with their versions and threads."""
     import numpy  # noqa: F401
     from threadpoolctl import threadpool_info
 

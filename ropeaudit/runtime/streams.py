@@ -39,7 +39,7 @@ def silence() -> None:
 
 
 def _plain_text(error: UnicodeError) -> tuple[str, int]:
-    """Return ASCII that looks alike for what an encoding cannot hold; what has none is written out."""
+    """Return similar ASCII, or escapes, for what an encoding cannot hold."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     piece = error.object[error.start : error.end].translate(_ASCII)

@@ -54,7 +54,7 @@ def mapping(threads: int) -> Iterator[Map]:
 
 
 def dropped() -> bool:
-    """Return whether an error elsewhere, such as a Ctrl-C, ended what this thread works for."""
+    """Return whether an error elsewhere ended this thread's work."""
     ended: threading.Event | None = getattr(_here, "ended", None)
     return ended is not None and ended.is_set()
 
@@ -67,7 +67,7 @@ def _blas() -> ThreadpoolController:
 
 @functools.cache
 def _keep_memory() -> None:
-    """Keep the memory of a tile's arrays for the next tile: fetching it anew takes a tenth of the time."""
+    """Keep the memory of a tile's arrays for the next, which saves time."""
     option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if option:
         option(_MMAP_THRESHOLD, _LARGE)

@@ -157,7 +157,7 @@ def _dumped(path: Path, is_requested: IsRequested) -> _Loaded:
 
 
 def _numbers(path: Path, name: str, array: Any) -> NDArray[Any]:
-    """Return an array of floats or complex numbers. Raises: BadInput if it holds something else."""
+    """Return an array of floats or complex numbers. Raises: BadInput."""
     if isinstance(array, np.ndarray) and array.dtype.kind == "c":
         return array
     values = tensorfiles.real(f"{str(path)!r}: {name[:40]}", array)

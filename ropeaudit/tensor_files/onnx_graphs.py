@@ -179,7 +179,7 @@ def _values(path: Path, name: str, tensor: Any) -> NDArray[Any] | None:
 
 
 def _use_of(key: str, consumers: Mapping[str, list[tuple[Any, str]]]) -> Use:
-    """Return what becomes of a value, followed through nodes that convert it or only give it a shape."""
+    """Return what uses a value, behind nodes that convert or reshape it."""
     followed: list[tuple[str, tuple[str, ...]]] = [(key, ())]
     uses: dict[tuple[str, tuple[str, ...]], str] = {}
     transposed = False

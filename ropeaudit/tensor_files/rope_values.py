@@ -34,7 +34,7 @@ def may_hold(shape: tuple[int, ...]) -> bool:
 
 
 def known(values: Array) -> str:
-    """Return inv_freq, periods, angles, cos, sin, both, or nothing: of all values, or of first rows."""
+    """Return inv_freq, periods, angles, cos, sin, both, or nothing."""
     values = np.squeeze(values)
     if not may_hold(values.shape) or not np.isfinite(values[:HEAD]).all():
         return ""
@@ -63,7 +63,7 @@ def known(values: Array) -> str:
 
 
 def both(values: Array) -> tuple[Array, Array] | None:
-    """Return cos and sin of a table that holds both: complex, on the last axis, side by side or in turns."""
+    """Return cos and sin of a table that holds both in some known order."""
     for cos, sin in _halves(np.squeeze(values)):
         if cos.ndim == 2 and _is_cos(cos[:HEAD]) and _is_sin(sin[:HEAD]):
             return cos, sin
@@ -83,7 +83,7 @@ def partners(cos: Array, sin: Array) -> float:
 
 
 def folded(row: Array) -> Array:
-    """Return one value a pair where each stands twice, in halves or side by side. Shapes: (c,) -> (p,)."""
+    """Return one value a pair where each stands twice. Shapes: (c,) -> (p,)."""
     half = row.shape[0] // 2
     if row.shape[0] == 2 * half:
         for first, second in ((row[:half], row[half:]), (row[::2], row[1::2])):

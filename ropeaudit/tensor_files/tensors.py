@@ -34,7 +34,7 @@ def paths(spec: str) -> list[Path]:
 
 
 def wrong(path: Path) -> str:
-    """Return why the path is not that of a file with something in it; nothing where it is."""
+    """Return why a path leads to no file with content, if so."""
     try:
         if path.is_dir():
             return "is a folder"
@@ -200,7 +200,7 @@ def check_room(path: Path, numbers: int) -> None:
 
 
 def _check_array(path: Path, file: IO[bytes], size: int) -> None:
-    """Raise BadInput for an array whose header declares more than its bytes; NumPy refuses the rest."""
+    """Raise BadInput for an array with fewer bytes than its header declares."""
     form: Any = np.lib.format
     try:
         version = form.read_magic(file)

@@ -45,7 +45,7 @@ def draw(rows: Sequence[Row], y: str = Y) -> Picture:
 
 
 def on(axes: Axes, rows: Sequence[Row]) -> Axes:
-    """Draw the same on axes that are there, with a legend in them and without a title; return them."""
+    """Draw the chart on given axes, with a legend but no title; return them."""
     measured, lines, _, _ = _read(rows, Y)
     _drawn(axes, lines, measured, Y)
     if lines:
@@ -100,7 +100,7 @@ def _drawn(axes: Axes, lines: Mapping[str, Series], measured: Sequence[Row], y: 
 
 
 def _expected(axes: Axes, lines: Sequence[Series]) -> None:
-    """Draw floors, predictions and bounds in the colour of their line; the legend names them once."""
+    """Draw floors, predictions and bounds in the colours of their lines."""
     labels = set()
     for line in lines:
         for column, (dash, text) in _EXPECTED.items():
@@ -153,7 +153,7 @@ def _inexact(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def position_format(row: Row) -> Format | None:
-    """Return the format in which a row's positions are stored, the dtype where no stage says it."""
+    """Return the format of a row's positions: its stage's, or else the dtype."""
     stages = dict(word.partition("=")[::2] for word in str(row.get("stages") or "").split())
     try:
         return parse(str(stages.get("position", row.get("dtype"))).rpartition("/")[2])
@@ -162,7 +162,7 @@ def position_format(row: Row) -> Format | None:
 
 
 def _title(rows: Sequence[Row], columns: Sequence[str], y: str) -> str:
-    """Return what drifts most, how much more than at its floor, and where scores are not finite."""
+    """Return what drifts most, how far above its floor, and what is nonfinite."""
     if not rows:
         return "Nothing was measured."
     nonfinite = [row for row in rows if badness(row, y) == math.inf]

@@ -60,7 +60,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line of a chart: rows, xs ascending, and ys, nan where a row has none. style: number of its look."""
+    """A line: rows, ascending xs, and ys, nan where missing. style: its look."""
 
     rows: Sequence[Row]
     xs: Sequence[float]
@@ -90,7 +90,7 @@ class Series:
 
 
 def label(row: Row, columns: Iterable[str]) -> str:
-    """Return the name of a row's line: subject, dtype and the settings that tell it apart from others."""
+    """Return the name of a row's line: subject, dtype and these columns."""
     words = [str(row[name]) for name in ("implementation", "dtype") if row.get(name) is not None]
     for name in columns:
         value = setting(row.get(name))
@@ -191,7 +191,7 @@ def bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
 
 
 def offsets_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Make the horizontal axis logarithmic where values are wide apart, with a place for 0 and below it."""
+    """Make the horizontal axis logarithmic on both sides of 0 for wide ranges."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, SymmetricalLogLocator
 
     sizes = sorted({abs(x) for x in values if x})
@@ -241,7 +241,7 @@ def limited(groups: Mapping[str, T], most: int, noun: str) -> tuple[dict[str, T]
 
 
 def cases(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[str]]:
-    """Return rows by implementation, dtype, offset and the settings that differ, and what is left out."""
+    """Return the rows of each case by its name, and what is left out."""
     columns = settings.independent(rows)
     groups: dict[str, list[Row]] = {}
     for row in rows:
@@ -250,7 +250,7 @@ def cases(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[st
 
 
 def _crowded(axes: Axes, inches: float) -> bool:
-    """Return whether axes of a figure of this height are too low for their lines, or for names of bars."""
+    """Return whether axes are too low for their lines or the names of bars."""
     from matplotlib.ticker import FixedLocator
 
     points = axes.get_position().height * inches * 72

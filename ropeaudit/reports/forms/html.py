@@ -53,7 +53,7 @@ def render(report: Report) -> str:
 
 
 def fragment(report: Report) -> str:
-    """Return the finding, the table, the notes and the legend as a part of another page, without style."""
+    """Return the report as a part of another page, without style."""
     return _ascii(templates.render("fragment.html.j2", report=report))
 
 
@@ -62,7 +62,7 @@ def _ascii(page: str) -> str:
 
 
 def _worst(rows: Sequence[Row]) -> list[tuple[Row, str]]:
-    """Return the worst case of each of the worst subjects and dtypes, in words; none where all is well."""
+    """Return the worst case of each of the worst subjects and dtypes in words."""
     worst: dict[tuple[str, str], Row] = {}
     for row in sorted(
         (row for row in rows if row.keys() >= _JUDGED and bad(row)), key=severity, reverse=True
@@ -101,7 +101,7 @@ def _chart(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _ticket(report: Report) -> str:
-    """Return the report as Markdown; of many rows the worst, which is what a ticket has room for."""
+    """Return the report as Markdown, of many rows with the worst alone."""
     count = len(report.rows)
     if count > _MOST_IN_TICKET:
         ranked = sorted(range(count), key=lambda i: severity(report.rows[i]), reverse=True)[:_MOST_IN_TICKET]
@@ -112,7 +112,7 @@ def _ticket(report: Report) -> str:
 
 
 def _shared(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the settings that are the same in every row, which the table does not repeat."""
+    """Return the settings that are the same in every row."""
     same = {}
     for name in _SHARED:
         values = {repr(row.get(name)) for row in rows}

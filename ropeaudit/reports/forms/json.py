@@ -49,12 +49,12 @@ def loads(content: str | bytes) -> Any:
 
 
 def one_line(text: str) -> str:
-    """Return JSON without the line ends that JSON allows in a text and other readers take for such."""
+    """Return JSON with what other readers take for line ends escaped."""
     return text.translate(_LINE_ENDS)
 
 
 def plain_row(report: Report, row: Any) -> dict[str, Any]:
-    """Return a row's data columns as strict JSON holds them: nan as None, infinity as "inf" or "-inf"."""
+    """Return a row's columns as strict JSON: nan as None, infinity as text."""
     return {name: _plain(row[name]) for name in report.columns}
 
 

@@ -14,7 +14,7 @@ _KEY = b"ropeaudit"  # of the metadata
 
 
 def render(report: Report) -> bytes:
-    """Return the file: text, whole numbers and float64 as they are; what is undefined is null, nan is nan."""
+    """Return the file; what is undefined is null, and nan stays nan."""
     import pyarrow
     from pyarrow import parquet
 
@@ -38,7 +38,7 @@ def decode(content: bytes) -> Sequence[Mapping[str, Any]]:
 
 
 def about(content: bytes) -> Any:
-    """Return the metadata of a file, nothing if it has none. Raises: ValueError, OSError if damaged."""
+    """Return a file's metadata, if any. Raises: ValueError, OSError if damaged."""
     import pyarrow
     from pyarrow import parquet
 
@@ -47,7 +47,7 @@ def about(content: bytes) -> Any:
 
 
 def _array(pyarrow: Any, values: Sequence[Any], kind: type) -> Any:
-    """Return a column of one type, the declared one where its values leave it open: files fit together."""
+    """Return a column of one type: where values leave it open, the declared one."""
     seen = [value for value in values if value is not None]
     if any(isinstance(value, str) for value in seen) or (not seen and kind is str):
         # UTF-8 must hold them; names of files may hold bytes that are no text

@@ -31,7 +31,7 @@ _GAP = "   "
 
 
 def render(report: Report) -> str:
-    """Return answer and rows at their natural width, whatever that is; rich is not loaded for it."""
+    """Return answer and rows at their natural width, without loading rich."""
     report = report.for_readers()
     parts = []
     if report.header:
@@ -48,7 +48,7 @@ def render(report: Report) -> str:
 
 
 def _notes(report: Report) -> list[str]:
-    """Return the notes with -v; of rows without it the first few; an answer alone says what to type."""
+    """Return the notes of the rows that are shown: without -v the first few."""
     if not report.shows_rows:
         return []
     shown = report.notes if report.verbose else report.notes[:MOST_NOTES]
@@ -84,7 +84,7 @@ def width_of(text: str) -> int:
 
 
 def to_screen(report: Report, out: TextIO, coloured: bool) -> None:
-    """Print answer and rows to a terminal, fitted to it, or to what is none, coloured as on one."""
+    """Print answer and rows, fitted to a terminal where `out` is one."""
     from rich.console import Console
 
     terminal = out.isatty()
@@ -101,7 +101,7 @@ def to_screen(report: Report, out: TextIO, coloured: bool) -> None:
 
 
 def show(report: Report, console: Console) -> None:
-    """Print answer and rows to a console; columns that it has no room for are left out and named."""
+    """Print answer and rows; columns without room are left out and named."""
     from rich.text import Text
 
     report = report.for_readers()

@@ -32,7 +32,7 @@ _DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8
 
 
 def worst(results: Sequence[Record]) -> Record | None:
-    """Return the row of code that is furthest out of tolerance, or else from exact; None without any."""
+    """Return the worst row of code, those out of tolerance first, or None."""
 
     def size(record: Record) -> tuple[bool, bool, float]:
         finite = math.isfinite(record.drift_relative)
@@ -44,7 +44,7 @@ def worst(results: Sequence[Record]) -> Record | None:
 
 
 def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) -> Ticket:
-    """Return the ticket of a row of a report. Runs the snippet. factories: of the subjects of the rows."""
+    """Return the ticket of a row, whose snippet is run. factories: of all rows."""
     single = drift.report([record], (), {})
     where = "" if record.device == "cpu" else f" on {record.device}"
     called = f"The code itself was called{where}; scores were formed from it in float64."
@@ -85,7 +85,7 @@ def snippet_of(record: Record, factories: Sequence[SubjectFactory]) -> Reproduct
 
 
 def snippet(record: Record, subject: Subject | None) -> Reproduction:
-    """Return code that calls what a row called and prints its drift_rms. Raises: NoSnippet."""
+    """Return code that prints the drift_rms of a row. Raises: NoSnippet."""
     if not isinstance(subject, Called) or record.axes != "none":
         raise NoSnippet("it has several position axes")
     code, setting = subject.code, record.setting
@@ -138,7 +138,7 @@ def _refuse(*reasons: tuple[object, str]) -> None:
 
 
 def _convention(record: Record, code: Code) -> Convention:
-    """Return how own code is called. Raises: NoSnippet where that takes more than a few lines."""
+    """Return how own code is called. Raises: NoSnippet where that is long."""
     fit = code.fit(record.setting)
     if fit is None:
         raise NoSnippet("how it is called was not found out")

@@ -47,7 +47,7 @@ class Reproduction:
 
 
 def reproduced(snippet: Reproduction) -> Reproduction:
-    """Run a snippet in a new process, and compare the number that it prints with that of the report."""
+    """Run a snippet in a new process and compare its number with the report's."""
     try:
         run = subprocess.run(  # its own interpreter; own code is that of --impl
             [sys.executable, "-P", "-c", snippet.code],
