@@ -71,6 +71,10 @@ class Fault:
         """Return the positions that it takes for those given. Shapes: (b, s) -> (b, s)."""
         return self.seen(rows, head) if self.seen else rows
 
+    def turned(self, pairs: Complex, rotations: Complex) -> Complex:
+        """Return what it makes of pairs. Shapes: (s, p) twice -> (s, p)."""
+        return self.turn(pairs, rotations) if self.turn else pairs * rotations
+
     def beside(self, other: Fault) -> Fault:
         """Return both together; this one changes the setting, or sees positions, first."""
 

@@ -406,8 +406,7 @@ class _Side:
             turns = cos.astype(np.float64) + 1j * sin.astype(np.float64)
         else:
             turns = exact_rotation.rotations(other, seen, self.dtype)
-        pairs = exact_rotation.complex_pairs(inner, other)
-        return w, z, fault.turn(pairs, turns) if fault.turn else pairs * turns
+        return w, z, fault.turned(exact_rotation.complex_pairs(inner, other), turns)
 
     def _shows(self, fault: Fault) -> bool:
         """Return whether a fault explains a part of the error of some vector."""
