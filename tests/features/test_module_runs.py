@@ -194,7 +194,7 @@ def test_a_module_that_is_no_model_is_loaded_within_one_and_taken_out(monkeypatc
     model, place = runs.loaded_by(alone, "from-pretrained", dtype)
     assert (place, model.options) == ("", {"torch_dtype": dtype, "low_cpu_mem_usage": False})
     part = type("Part", (), {"__module__": "diffusers.models.own"})
-    monkeypatch.setattr(runs, "_holder", lambda library, builder: _Saved())
+    monkeypatch.setattr(runs, "_of_diffusers", lambda builder: _Saved())
     held = SimpleNamespace(spec="part", build=part)
     assert runs.loaded_by(held, "from-pretrained", dtype) == ("the module", runs.HELD)
 
