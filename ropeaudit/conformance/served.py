@@ -457,13 +457,14 @@ def calls_of(values: Mapping[str, Sequence[Any]], fits: Fits, together: int = 2)
     """
     covered: set[_Values] = set()
     calls: list[ServedCall] = []
-    groups = list(itertools.combinations(values, together))
-    of_axis = {axis: [axes for axes in groups if axis in axes] for axis in values}
 
-    def parts(call: ServedCall, groups: Sequence[tuple[str, ...]]) -> Iterator[_Values]:
-        return (tuple((axis, getattr(call, axis)) for axis in axes) for axes in groups)
+    def parts(call: ServedCall) -> Iterator[_Values]:
+        return itertools.combinations([(axis, getattr(call, axis)) for axis in values], together)
 
-    for axes in groups:
+    def gain(call: ServedCall) -> int:
+        return sum(some not in covered for some in parts(call))
+
+    for axes in itertools.combinations(values, together):
         for some in itertools.product(*(values[axis] for axis in axes)):
             chosen = tuple(zip(axes, some, strict=True))
             base = next((one for one in _bases(values, dict(chosen)) if fits(one, _MOST)), None)
@@ -471,12 +472,10 @@ def calls_of(values: Mapping[str, Sequence[Any]], fits: Fits, together: int = 2)
                 continue
             for axis in (axis for axis in values if axis not in axes):
                 trials = [replace(base, **{axis: value}) for value in values[axis]]
-                fitting, gains = [one for one in trials if fits(one, max(_USUAL, base.size))], list[int]()
-                for one in fitting:  # what is new of these does not hang on the other axes
-                    gains.append(sum(some not in covered for some in parts(one, of_axis[axis])))
-                base = fitting[gains.index(max(gains))] if fitting else base
+                most = max(_USUAL, base.size)
+                base = max((trial for trial in trials if fits(trial, most)), key=gain, default=base)
             calls.append(base)
-            covered.update(parts(base, groups))
+            covered.update(parts(base))
     return calls
 
 

@@ -365,10 +365,9 @@ def _excess(
 ) -> Array:
     """Return `excess` of batch elements with the same positions. Shapes: at (s,)."""
     size_of = np.hypot if dtype is FP64 else _length  # squares of smaller formats neither over- nor underflow
-    tiny, turns = 4 * dtype.smallest_subnormal, exact_rotation.rotations(setting, at, dtype)
+    tiny, (turns, allowed) = 4 * dtype.smallest_subnormal, _held_to(rule, setting, dtype, at.tobytes())
     (x1, x2), (y1, y2) = _sides(x, setting), _sides(y, setting)
     off = size_of(y1 - (x1 * turns.real - x2 * turns.imag), y2 - (x2 * turns.real + x1 * turns.imag))
-    allowed = allowance.allowed(rule, setting, at)
     over = _over_allowance(off, size_of(x1, x2), allowed, tiny, dtype)
     rest = setting.head_dim - setting.rotary_dim
     if not rest:
@@ -377,6 +376,13 @@ def _excess(
     rounding = allowance.rounding_error(rule, setting)
     passed = _over_allowance(size_of(y1 - x1, y2 - x2), size_of(x1, x2), rounding, tiny, dtype)
     return np.concatenate([over, passed], axis=-1)
+
+
+@functools.lru_cache(maxsize=16)
+def _held_to(rule: Resolved, setting: RopeSetting, dtype: Format, at: bytes) -> tuple[Any, Array]:
+    """Return what pairs are multiplied by, and their allowance: q and k share both. Shapes: (s, p) twice."""
+    places = np.frombuffer(at, np.int64)
+    return exact_rotation.rotations(setting, places, dtype), allowance.allowed(rule, setting, places)
 
 
 def _sides(x: FloatArray, setting: RopeSetting) -> tuple[Array, Array]:
