@@ -8,6 +8,8 @@ Letters of sizes: g heads of k.
 
 from __future__ import annotations
 
+import functools
+import math
 import re
 from collections.abc import Mapping
 from itertools import pairwise
@@ -33,15 +35,20 @@ def has(order: str, letter: str) -> bool:
     return letter in order.replace("t", "bs").replace("H", "h")
 
 
+@functools.cache
+def _parts(order: str) -> list[str]:
+    """Return the axes of an order, joined ones in their brackets."""
+    return _AXIS.findall(order.replace("t", "s").replace("H", "h"))
+
+
 def plain(order: str) -> str:
     """Return a letter for each axis of the array: that of a joined one is its last."""
-    return "".join(axis.strip("()")[-1] for axis in _AXIS.findall(order.replace("t", "s").replace("H", "h")))
+    return "".join(axis.strip("()")[-1] for axis in _parts(order))
 
 
 def axis(order: str, letter: str) -> int:
     """Return the number of the axis that a letter stands in; 0 where none does."""
-    parts = _AXIS.findall(order.replace("t", "s").replace("H", "h"))
-    return next((number for number, part in enumerate(parts) if letter in part), 0)
+    return next((number for number, part in enumerate(_parts(order)) if letter in part), 0)
 
 
 def backs(order: str) -> tuple[str, ...]:
@@ -69,8 +76,7 @@ def lifted(x: Any, order: str, letters: str, sizes: Sizes) -> Any:
 
 def shape(order: str, sizes: Sizes) -> tuple[int, ...]:
     """Return the shape of an array of these sizes in an order."""
-    parts = _AXIS.findall(order.replace("t", "s").replace("H", "h"))
-    return tuple(int(np.prod([sizes[letter] for letter in part.strip("()")])) for part in parts)
+    return tuple(math.prod(sizes[letter] for letter in part.strip("()")) for part in _parts(order))
 
 
 def packed(three: tuple[FloatArray, FloatArray, FloatArray], order: str, letters: str) -> FloatArray:
