@@ -65,7 +65,7 @@ def _plain_table(report: Report) -> list[str]:
     right = [report.numeric(name) for name in report.screen]
     if report.header:
         cells.insert(0, [report.title(name) for name in report.screen])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
     lines = []
     for row in cells:
         spaces = [" " * (wide - width_of(cell)) for cell, wide in zip(row, widths, strict=True)]
