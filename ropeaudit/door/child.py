@@ -1,8 +1,8 @@
 """The child of a door: it imports code that is not ours, and forks for each session of calls.
 
-`python -P -m ropeaudit.door.child CONTROL DIES`: CONTROL is a socket, DIES 1 where it ends with its parent's
-thread. It imports what the door opens and calls nothing, so that each session begins without a past. Where a
-fork would hang, or is not known to be safe (`why_no_forks`), it serves the sessions itself.
+`python -P -m ropeaudit.door.child CONTROL PARENT`: CONTROL is a socket, PARENT the process with which it
+ends, or 0. It imports what the door opens and calls nothing, so that each session begins without a past.
+Where a fork would hang, or is not known to be safe (`why_no_forks`), it serves the sessions itself.
 """
 
 from __future__ import annotations
@@ -291,9 +291,11 @@ def _no_breakpoint(*_: Any, **__: Any) -> None:
 
 def main() -> None:
     """Serve the door at the other end of the socket that was given."""
-    descriptor, dies = _moved_high(int(sys.argv[1])), sys.argv[2] == "1"
-    if dies:
+    descriptor, parent = _moved_high(int(sys.argv[1])), int(sys.argv[2])
+    if parent:
         die_with_parent()
+        if os.getppid() != parent:  # it has ended already
+            return
     limit_memory()
     sys.breakpointhook = _no_breakpoint
     control = socket.socket(fileno=descriptor)

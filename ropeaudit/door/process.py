@@ -245,9 +245,9 @@ def _started(theirs: socket.socket, needed: Sequence[str]) -> _Spawned | _Forked
 
 
 def _spawned(theirs: socket.socket) -> _Spawned:
-    dies = threading.current_thread() is threading.main_thread()
+    parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "ropeaudit.door.child", str(theirs.fileno()), str(int(dies))],
+        [sys.executable, "-P", "-m", "ropeaudit.door.child", str(theirs.fileno()), str(parent)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
