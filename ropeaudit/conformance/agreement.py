@@ -20,7 +20,7 @@ from ropeaudit.arithmetic.rounding import bits_differ, round_to
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import PAIR, Finding, judged
-from ropeaudit.errors import ForeignError, one_line
+from ropeaudit.errors import ForeignError, did
 from ropeaudit.recognition import allowance, rotation, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
@@ -88,7 +88,7 @@ class Agreement:
         try:
             rotated = self.form.rotate_both(*block.given, block.at)
         except ForeignError as error:
-            self.raised = one_line(error)
+            self.raised = did(error)
             self.raised_at = f"{self.words}, positions {block.at[0]} to {block.at[-1]}"
             return
         self.calls += 1
@@ -118,7 +118,7 @@ class Agreement:
         """Return the finding; where it fails, the words say by which way to call."""
         differing = self.differing / self.elements if self.elements else np.nan
         if self.raised:
-            detail = f"{self.raised_at}: it raises {self.raised}"
+            detail = f"{self.raised_at}: it {self.raised}"
             return Finding(check, "fail", detail, where=self.raised_at, differing=differing)
         if self.wrong_alike and not self.failed:
             detail += f"; {self.wrong_alike} pairs that a plain call has out of place are so here too: see "

@@ -159,7 +159,7 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
             corrects = [_CORRECTS] if seen.corrects and not seen.failed else []
             yield seen.finding("compiled", "; ".join([detail, *corrects, *failures]))
             return
-        failures.append(f"with {backend} it raises {seen.raised}")
+        failures.append(f"with {backend} it {seen.raised}")
     yield not_applicable("compiled", f"torch.compile does not work: {failures[0]}")
 
 

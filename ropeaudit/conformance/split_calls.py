@@ -212,7 +212,7 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
             refused.setdefault(seen.raised, []).append(words)
         else:
             done.append(seen)
-    raising = [f"it raises {reason} for {', '.join(ways)}" for reason, ways in refused.items()]
+    raising = [f"it {reason} for {', '.join(ways)}" for reason, ways in refused.items()]
     if not done:
         yield not_applicable("strides", "; ".join(raising))
         return

@@ -182,7 +182,7 @@ class _Compared:
     def __str__(self) -> str:
         agreement, size = self.agreement, f"by up to {self.agreement.apart:.3g}"
         what = f"{agreement.differing:,} of {agreement.elements:,} numbers differ {size}"
-        came = f"it raises {agreement.raised}" if agreement.raised else what
+        came = f"it {agreement.raised}" if agreement.raised else what
         return f"{self.call.positions()} after {self.earlier} ({self.earlier.kind}): {came}"
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import TypeVar
 
+from ropeaudit.door import process
 from ropeaudit.runtime import doing
 
 _BAR = 12  # characters: all of it fits into 80
@@ -159,6 +160,8 @@ def held_back() -> Iterator[Callable[[], None]]:
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal pending
         check()
+        if process.waiting():  # for code that may never return
+            raise KeyboardInterrupt
         pending = True
 
     names = ("SIGINT", "SIGTERM", "SIGHUP")

@@ -37,6 +37,7 @@ _LEFT_FREE = 2**30  # bytes of memory that stay for others
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl.h
 # before others patch them
 _exit, _fork, _waitpid, _getpid = os._exit, getattr(os, "fork", None), os.waitpid, os.getpid
+_select = select.select
 
 
 def never_forks() -> str:
@@ -176,6 +177,7 @@ class _Child:
             self.forks[group] = None
             self._say({"pid": group})
             return
+        code = 1
         try:
             os.setpgid(0, 0)
             die_with_parent()
@@ -185,9 +187,12 @@ class _Child:
                 os.close(descriptor)
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 _Child(socket.socket(fileno=passed[0]), self.opened, len(passed) > 1).run()
+            code = 0
+        except BaseException:  # of ours, or of what code patched: it is shown with the code's prints
+            traceback.print_exc()
         finally:
             save_coverage()
-            _exit(0)
+            _exit(code)
 
     def _status(self, fork: int, wait: int = 0) -> int | None:
         """Return the exit code of a fork; None while it runs, or where nobody knows it."""
@@ -212,7 +217,7 @@ class _Child:
         """Return the parent's next message, or None at the end; keep passed descriptors."""
         while not self.waiting:
             left = [one for one, status in self.forks.items() if status is None]
-            if not select.select([self.control], [], [], _REAPED if left else None)[0]:
+            if not _select([self.control], [], [], _REAPED if left else None)[0]:
                 for one in left:  # else those that have ended stay zombies
                     self._status(one, os.WNOHANG)
                 continue

@@ -26,7 +26,8 @@ _PREFIX = struct.Struct("<4sI")  # the magic, the length of the header
 _LONGEST_HEADER = 2**26  # bytes
 _LARGEST = 2**36  # bytes of arrays in one message
 _KINDS = "fciub"  # of NumPy's dtypes: numbers and truth values, no objects and no text
-_PIECE = 2**20  # bytes that are read at once
+# before others patch them
+_write, _encoded, _decoded = os.write, json.JSONEncoder().encode, json.JSONDecoder().decode
 
 
 class Malformed(ForeignError):
@@ -47,7 +48,7 @@ def encoded(header: Mapping[str, Any], arrays: Arrays | None = None) -> Iterator
     listed = [[name, array.dtype.str, list(array.shape)] for name, array in held.items()]
     if refused := [name for name, array in held.items() if array.dtype.kind not in _KINDS]:
         raise TypeError(f"arrays of {held[refused[0]].dtype} are not sent")
-    text = json.dumps({"header": dict(header), "arrays": listed}).encode()
+    text = _encoded({"header": dict(header), "arrays": listed}).encode()
     yield _PREFIX.pack(_MAGIC, len(text)) + text
     for array in held.values():
         if array.size:
@@ -64,7 +65,7 @@ def write(descriptor: int, data: bytes | memoryview) -> None:
     """Write bytes, all of them. Raises: OSError where nobody reads any more."""
     left = memoryview(data)
     while left:
-        left = left[os.write(descriptor, left) :]
+        left = left[_write(descriptor, left) :]
 
 
 class Reader:
@@ -107,7 +108,7 @@ class Reader:
 def _described(text: bytes) -> tuple[dict[str, Any], list[tuple[str, np.dtype[Any], tuple[int, ...]]]]:
     """Return the header and each array's name, dtype and shape. Raises: Malformed."""
     try:
-        whole = json.loads(text)
+        whole = _decoded(text.decode())
         header, listed = whole["header"], whole["arrays"]
         described = [(str(name), np.dtype(dtype), tuple(map(int, shape))) for name, dtype, shape in listed]
     except (ValueError, TypeError, KeyError, RecursionError) as error:

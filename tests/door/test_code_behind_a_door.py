@@ -1,7 +1,10 @@
 """Commands whose code does what it likes in its process: a finding of its target, and of nothing else."""
 
 import json
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -50,6 +53,16 @@ def test_another_target_is_judged_and_the_report_is_written(
     assert not any(one["status"] == "fail" for one in told["right.py:right"])
     assert said in capsys.readouterr().out if said else not any(one["status"] == "fail" for one in records)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["hostile.py", "right.py", "x.json"]
+
+
+def test_a_signal_ends_a_call_that_does_not_return(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "k.py").write_text(RIGHT + CALLED.format("while True: pass"))
+    timer = threading.Timer(6, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    assert main(["check", "k.py:f", *SMALL, "--timeout", "60"]) == 130
+    timer.join()
+    assert "interrupted: 0 checks done" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", first_fast([["shift", "--impl"], ["parity", "hf"], ["explain"]]))

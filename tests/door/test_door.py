@@ -50,6 +50,7 @@ HOSTILE = {
     "import sys; sys.stdin.read()": None,
     "import numpy; numpy.add = numpy.float32 = None": None,
     "import builtins; builtins.print = builtins.open = None": None,
+    "import json, os; json.dumps = json.loads = os.write = None": None,
     "import sys; sys.settrace(lambda *_: None); sys.setprofile(lambda *_: None)": None,
     "print('x' * 10**7)": None,
     "import threading, time; threading.Thread(target=time.sleep, args=(99,)).start()": None,

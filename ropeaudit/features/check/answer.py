@@ -87,7 +87,7 @@ def _decides(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
         return margin
     judged = [one for one in own if one.judged]
     where = [listed([parse(name).short for name in _dtypes(judged)])]
-    if judged and judged[0].kind in ("code", "case"):
+    if judged and judged[0].kind in ("code", "case") and judged[0].up_to:
         begin = "positions of its calls up" if judged[0].kind == "case" else "positions 0"
         where.append(f"{begin} to {judged[0].up_to - 1:,}")
     counts, waived = counted(len(judged), "check"), sum(one.finding.status == "waived" for one in judged)

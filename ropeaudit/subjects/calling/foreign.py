@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, cast
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.door.messages import Malformed
 from ropeaudit.door.process import Door, Here, Session
-from ropeaudit.errors import Ended, ForeignError, UsageError
+from ropeaudit.errors import Ended, ForeignError, Late, UsageError
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions
@@ -194,7 +194,7 @@ class ForeignOwn(ForeignCode):
         def call(convention: Convention, x: FloatArray, at: Positions, dtype: Format) -> Answer:
             try:
                 return cast(Answer, self.ask(sessions[-1], "tried", key, convention, x, at, dtype))
-            except Ended:
+            except (Ended, Late):
                 sessions.append(self.session())
                 raise
 
