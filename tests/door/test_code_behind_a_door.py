@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -58,10 +59,15 @@ def test_another_target_is_judged_and_the_report_is_written(
 def test_a_signal_ends_a_call_that_does_not_return(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "k.py").write_text(RIGHT + CALLED.format("while True: pass"))
-    timer = threading.Timer(6, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
+
+    def once_it_waits() -> None:
+        while not process._waiting:
+            time.sleep(0.01)
+        time.sleep(4)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=once_it_waits, daemon=True).start()
     assert main(["check", "k.py:f", *SMALL, "--timeout", "60"]) == 130
-    timer.join()
     assert "interrupted: 0 checks done" in capsys.readouterr().err
 
 
