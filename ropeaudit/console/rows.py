@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
@@ -149,9 +150,9 @@ def gathered(
 def held_back() -> Iterator[Callable[[], None]]:
     """Hold the first Ctrl-C, SIGTERM or SIGHUP back until what this gives is called, which raises it.
 
-    A second one is not held back. Outside the main thread nothing is changed.
+    Waiting for code raises it too. A second one is not held back. Outside the main thread nothing is changed.
     """
-    pending = False
+    pending, of_code = False, process.interrupted
 
     def check() -> None:
         if pending:
@@ -160,7 +161,7 @@ def held_back() -> Iterator[Callable[[], None]]:
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal pending
         check()
-        if process.waiting():  # for code that may never return
+        if threading.get_ident() in process.waiting:  # for code that may never return
             raise KeyboardInterrupt
         pending = True
 
@@ -169,8 +170,10 @@ def held_back() -> Iterator[Callable[[], None]]:
     before = {}
     with contextlib.suppress(ValueError):  # not the main thread
         before = {one: signal.signal(one, handle) for one in heard if signal.getsignal(one) != signal.SIG_IGN}
+    process.interrupted = check
     try:
         yield check
     finally:
+        process.interrupted = of_code
         for one, handler in before.items():
             signal.signal(one, signal.SIG_DFL if handler is None else handler)

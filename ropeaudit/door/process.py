@@ -57,12 +57,8 @@ class Output:
 
 _outputs: deque[Output] = deque(maxlen=100)  # of the last doors, oldest first
 _doors: weakref.WeakSet[Door] = weakref.WeakSet()
-_waiting: set[int] = set()  # threads that wait for an answer
-
-
-def waiting() -> bool:
-    """Return whether this thread waits for an answer, which a signal may end."""
-    return threading.get_ident() in _waiting
+waiting: set[int] = set()  # threads that wait for an answer, which a signal may end
+interrupted: Callable[[], None] = lambda: None  # noqa: E731  raises KeyboardInterrupt if one was held back
 
 
 def printed() -> list[str]:
@@ -306,7 +302,7 @@ class _Channel:
     def __init__(self, ends: socket.socket, door: Door) -> None:
         self.socket, self.reader, self._what = ends, Reader(), ""
         self._asked = 0  # questions: an answer says to which it is
-        self._late: Late | None = None  # why the process was ended, if it was
+        self._late = ""  # why the process was ended, if it was
         self._door = weakref.ref(door)
 
     def _opened(self) -> Door:
@@ -325,8 +321,8 @@ class _Channel:
     ) -> Message:
         """Send a question and return its answer. pid: of a fork; 0 for the child itself."""
         door = self._opened()
-        if self._late is not None:
-            raise self._late
+        if self._late:
+            raise Late(self._late)
         try:
             self._what = what
             send(self.socket.fileno(), {**header, "to": self._numbered()}, arrays)
@@ -375,8 +371,9 @@ class _Channel:
         """Wait for the answer and read the output. Raises: Late, OSError, Malformed."""
         self._what, deadline = what, time.monotonic() + door.limit
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
-            _waiting.add(thread := threading.get_ident())
-            stack.callback(_waiting.discard, thread)
+            waiting.add(thread := threading.get_ident())
+            stack.callback(waiting.discard, thread)
+            interrupted()
             selector.register(self.socket, selectors.EVENT_READ)
             for stream in door.streams:
                 selector.register(stream, selectors.EVENT_READ)
@@ -398,8 +395,8 @@ class _Channel:
                         self._what, deadline = str(message.header["began"]), time.monotonic() + door.limit
                         heard(self._what)
         _kill(pid or door._process.pid)
-        self._late = Late(f"has not returned after {door.limit:g} s, in {self._what}")
-        raise self._late
+        self._late = f"has not returned after {door.limit:g} s, in {self._what}"
+        raise Late(self._late)
 
 
 class Here(Door):

@@ -61,7 +61,7 @@ def test_a_signal_ends_a_call_that_does_not_return(tmp_path, monkeypatch, capsys
     (tmp_path / "k.py").write_text(RIGHT + CALLED.format("while True: pass"))
 
     def once_it_waits() -> None:
-        while not process._waiting:
+        while not process.waiting:
             time.sleep(0.01)
         time.sleep(4)
         os.kill(os.getpid(), signal.SIGTERM)
