@@ -137,11 +137,15 @@ def earlier_calls(
 
 
 def called_before(
-    code: CodeUnderTest, earlier: EarlierCall, given: tuple[FloatArray, FloatArray]
+    code: CodeUnderTest,
+    earlier: EarlierCall,
+    given: tuple[FloatArray, FloatArray],
+    instance: Rotator | None = None,
 ) -> Rotator | str:
     """Return an instance that an earlier call was made of, or why that cannot be made.
 
-    given: q and k of the call itself, (b, h, s, d). Raises: what the code raises.
+    given: q and k of the call itself, (b, h, s, d). instance: a new one by default. Raises: what the code
+    raises.
     """
     before = earlier.call
     if earlier.kind == SAME:
@@ -154,7 +158,7 @@ def called_before(
     placed = code.tested.under(earlier.environment) if earlier.environment else code.tested
     if reason := placed.refuses(code.setting, before.dtype):
         return reason
-    rotator = code.rotator()
+    rotator = instance or code.rotator()
     if earlier.kind == REFILLED and isinstance(rotator, ForeignRotator):
         rotator = rotator.refilling()
     rotator.otherwise(before.dtype, earlier.environment).rotate_both(q, k, at)
@@ -212,7 +216,8 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
     for number, first in enumerate(list(firsts)[:1] if cost(code) > DEAR else firsts):
         at = np.arange(length, dtype=np.int64) + first
         plain = called(code, code.rotator(), given_vectors(code, length), at)
-        compared += _after_each(code, plain, () if number else others, refused)
+        after_all = _after_all(code, plain) if number else []
+        compared += after_all or _after_each(code, plain, () if number else others, refused)
     if not compared:
         return not_applicable(name, f"no other call works: {refused[0]}" if refused else "no other call fits")
     detail, differs = _detail(code, compared, refused), any(one.differs for one in compared)
@@ -229,18 +234,32 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
     return finding
 
 
+def _after_all(code: CodeUnderTest, plain: WholeCall) -> list[_Compared]:
+    """Return the results after each of all earlier calls on one instance; none where one is refused or differs."""
+    refused = list[str]()
+    compared = list(_after_each(code, plain, (), refused, code.rotator()))
+    return [] if refused or any(one.differs for one in compared) else compared
+
+
 def _after_each(
-    code: CodeUnderTest, plain: WholeCall, others: Sequence[Environment], refused: list[str]
+    code: CodeUnderTest,
+    plain: WholeCall,
+    others: Sequence[Environment],
+    refused: list[str],
+    instance: Rotator | None = None,
 ) -> Iterator[_Compared]:
-    """Yield the results after each earlier call; add why one failed to `refused`."""
+    """Yield the results after each earlier call; add why one failed to `refused`. instance: new ones else."""
     batch, heads, length, _ = plain.block.given[0].shape
     call = AuditCall(code.dtype, int(plain.block.at[0]), length, batch, heads)
     dtypes = [parse(name) for name in _DTYPES]
-    for earlier in earlier_calls(call, dtypes, code.up_to, others, code.order):
+    calls = earlier_calls(call, dtypes, code.up_to, others, code.order)
+    if instance is not None:  # what calls alike leave would hide what other ones do
+        calls.sort(key=lambda one: one.kind in (SAME, OTHER_NUMBERS))
+    for earlier in calls:
         if earlier.kind == REFILLED and code.own is None:
             continue  # an adapter makes arrays of its own
         try:
-            used = called_before(code, earlier, plain.block.given)
+            used = called_before(code, earlier, plain.block.given, instance)
         except ForeignError as error:
             used = one_line(error)
         if isinstance(used, str):

@@ -7,6 +7,7 @@ Where a fork would hang, or is not known to be safe (`why_no_forks`), it serves 
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
 import gc
@@ -28,13 +29,14 @@ from ropeaudit.errors import RopeAuditError, one_line
 
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _HIGH = 200  # protocol descriptors start here, beyond those that code may close
-_PIECE = 2**20  # bytes that are read at once
+_PASSED = 8 * 4  # bytes of descriptors that come with a message, at most
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _NEVER_FORKED = ("jax", "jaxlib", "tensorflow", "onnxruntime")  # they start threads when used
 _DEBUGGED = "a debugger has no terminal in this process; give --in-process"
 _REAPED = 0.5  # seconds between two looks at which forks have ended
 _LEFT_FREE = 2**30  # bytes of memory that stay for others
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl.h
+_TRIM, _MMAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 # before others patch them
 _exit, _fork, _waitpid, _getpid = os._exit, getattr(os, "fork", None), os.waitpid, os.getpid
 _select = select.select
@@ -159,6 +161,7 @@ class _Child:
             enter(message.header["here"])
             for name in message.header["needed"]:
                 imported(name)
+            gc.enable()
             self.opened, facts = named(message.header["open"])(arguments)
             return {"facts": facts, "why_no_forks": why_no_forks()}, {}
 
@@ -222,13 +225,14 @@ class _Child:
                     self._status(one, os.WNOHANG)
                 continue
             if hasattr(socket, "recv_fds"):
-                data, passed, _, _ = socket.recv_fds(self.control, _PIECE, 8)
-                self.passed += [_moved_high(one) for one in passed]
+                count, passed, *_ = self.control.recvmsg_into([self.reader.room()], socket.CMSG_LEN(_PASSED))
+                for *_, sent in passed:
+                    self.passed += [_moved_high(one) for one in array.array("i", sent)]
             else:
-                data = self.control.recv(_PIECE)
-            if not data:
+                count = self.control.recv_into(self.reader.room())
+            if not count:
                 return None
-            self.waiting.extend(self.reader.feed(data))
+            self.waiting.extend(self.reader.took(count))
         return self.waiting.pop(0)
 
 
@@ -280,6 +284,13 @@ def limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
+def keep_memory() -> None:
+    """Let glibc keep the memory of a call's arrays for the next: new pages cost more than what is computed."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        for threshold, size in ((_MMAP, 2**25), (_TRIM, 2**27)):
+            ctypes.CDLL(None).mallopt(threshold, size)
+
+
 def save_coverage() -> None:
     """Write what coverage saw, where it is measured: `os._exit` does not."""
     if "coverage" in sys.modules:
@@ -302,6 +313,8 @@ def main() -> None:
         if os.getppid() != parent:  # it has ended already
             return
     limit_memory()
+    keep_memory()
+    gc.disable()  # while what is imported is all that is made
     sys.breakpointhook = _no_breakpoint
     control = socket.socket(fileno=descriptor)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):

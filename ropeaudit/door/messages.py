@@ -20,11 +20,13 @@ import numpy.typing as npt
 from ropeaudit.errors import ForeignError
 
 Arrays = Mapping[str, npt.NDArray[Any]]
+_Described = tuple[str, np.dtype[Any], tuple[int, ...], int]  # an array's name, dtype, shape and bytes
 
 _MAGIC = b"rope"
 _PREFIX = struct.Struct("<4sI")  # the magic, the length of the header
 _LONGEST_HEADER = 2**26  # bytes
 _LARGEST = 2**36  # bytes of arrays in one message
+_SCRATCH = 2**16  # bytes that are read at once where no array is awaited
 _KINDS = "fciub"  # of NumPy's dtypes: numbers and truth values, no objects and no text
 # before others patch them
 _write, _encoded, _decoded = os.write, json.JSONEncoder().encode, json.JSONDecoder().decode
@@ -44,7 +46,8 @@ class Message:
 
 def encoded(header: Mapping[str, Any], arrays: Arrays | None = None) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a message. Raises: TypeError, ValueError if it cannot be JSON."""
-    held = {name: np.asarray(array, order="C") for name, array in (arrays or {}).items()}
+    whole = [(name, np.asarray(array, order="C")) for name, array in (arrays or {}).items()]
+    held = dict(sorted(whole, key=lambda one: -one[1].itemsize))  # each begins where its numbers may
     listed = [[name, array.dtype.str, list(array.shape)] for name, array in held.items()]
     if refused := [name for name, array in held.items() if array.dtype.kind not in _KINDS]:
         raise TypeError(f"arrays of {held[refused[0]].dtype} are not sent")
@@ -69,53 +72,70 @@ def write(descriptor: int, data: bytes | memoryview) -> None:
 
 
 class Reader:
-    """Messages out of bytes that come in pieces of any size."""
+    """Messages out of a stream: the next bytes go to `room`, and `took` is told how many came."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._header: tuple[dict[str, Any], list[tuple[str, np.dtype[Any], tuple[int, ...]]]] | None = None
+        self._ahead, self._scratch = bytearray(), memoryview(bytearray(_SCRATCH))
+        self._head: tuple[dict[str, Any], list[_Described]] | None = None
+        self._body, self._filled = memoryview(b""), 0
 
-    def feed(self, data: bytes) -> Iterator[Message]:
-        """Yield the messages that are complete with these bytes. Raises: Malformed."""
-        self._buffer += data
+    def room(self) -> memoryview:
+        """Return where the next bytes go."""
+        return self._scratch if self._head is None else self._body[self._filled :]
+
+    def took(self, count: int) -> Iterator[Message]:
+        """Yield the messages that are complete with so many bytes. Raises: Malformed."""
+        if self._head is None:
+            self._ahead += self._scratch[:count]
+        else:
+            self._filled += count
         while (message := self._next()) is not None:
             yield message
 
     def _next(self) -> Message | None:
-        if self._header is None:
-            if len(self._buffer) < _PREFIX.size:
+        if self._head is None:
+            if len(self._ahead) < _PREFIX.size:
                 return None
-            magic, length = _PREFIX.unpack_from(self._buffer)
+            magic, length = _PREFIX.unpack_from(self._ahead)
             if magic != _MAGIC or length > _LONGEST_HEADER:
                 raise Malformed("bytes that are no message")
-            if len(self._buffer) < (end := _PREFIX.size + length):
+            if len(self._ahead) < (end := _PREFIX.size + length):
                 return None
-            self._header = _described(bytes(self._buffer[_PREFIX.size : end]))
-            del self._buffer[:end]
-        header, described = self._header
-        sizes = [dtype.itemsize * math.prod(shape) for _, dtype, shape in described]
-        if len(self._buffer) < sum(sizes):
+            self._head = _described(bytes(self._ahead[_PREFIX.size : end]))
+            self._body = _room_for(sum(size for *_, size in self._head[1]))
+            came = self._ahead[end : end + len(self._body)]
+            self._filled, self._body[: len(came)] = len(came), came
+            del self._ahead[: end + len(came)]
+        if self._filled < len(self._body):
             return None
+        header, described = self._head
         arrays, start = {}, 0
-        for (name, dtype, shape), size in zip(described, sizes, strict=True):
-            arrays[name] = np.frombuffer(self._buffer[start : start + size], dtype).reshape(shape)
+        for name, dtype, shape, size in described:
+            arrays[name] = np.frombuffer(self._body[start : start + size], dtype).reshape(shape)
             start += size
-        del self._buffer[:start]
-        self._header = None
+        self._head = None
         return Message(header, arrays)
 
 
-def _described(text: bytes) -> tuple[dict[str, Any], list[tuple[str, np.dtype[Any], tuple[int, ...]]]]:
-    """Return the header and each array's name, dtype and shape. Raises: Malformed."""
+def _room_for(size: int) -> memoryview:
+    try:
+        return memoryview(np.empty(size, np.uint8))
+    except MemoryError:
+        raise Malformed("arrays larger than the memory") from None
+
+
+def _described(text: bytes) -> tuple[dict[str, Any], list[_Described]]:
+    """Return the header and each array's name, dtype, shape and bytes. Raises: Malformed."""
     try:
         whole = _decoded(text.decode())
         header, listed = whole["header"], whole["arrays"]
-        described = [(str(name), np.dtype(dtype), tuple(map(int, shape))) for name, dtype, shape in listed]
+        named = [(str(name), np.dtype(dtype), tuple(map(int, shape))) for name, dtype, shape in listed]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise Malformed(f"a header that is none: {type(error).__name__}") from None
-    wrong = any(dtype.kind not in _KINDS or min(shape, default=0) < 0 for _, dtype, shape in described)
+    wrong = any(dtype.kind not in _KINDS or min(shape, default=0) < 0 for _, dtype, shape in named)
     if not isinstance(header, dict) or wrong:
         raise Malformed("a header of other values")
-    if sum(dtype.itemsize * math.prod(shape) for _, dtype, shape in described) > _LARGEST:
+    described = [(name, dtype, shape, dtype.itemsize * math.prod(shape)) for name, dtype, shape in named]
+    if sum(size for *_, size in described) > _LARGEST:
         raise Malformed("arrays larger than any that are asked for")
     return header, described

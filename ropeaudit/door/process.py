@@ -92,7 +92,7 @@ class Door:
         """
         self.limit, self.output = limit, Output()
         self._numbers, self.forks, self.lock = itertools.count(1), 0, threading.RLock()
-        ours, theirs = socket.socketpair()
+        ours, theirs = _sockets()
         with theirs:
             self._process = _started(theirs, needed)
         _outputs.append(self.output)
@@ -114,7 +114,7 @@ class Door:
         number = next(self._numbers)
         if self.why_no_forks:
             return Session(self, self._control, number, 0)
-        ours, theirs = socket.socketpair()
+        ours, theirs = _sockets()
         with theirs, self.lock:
             pid = self._control.fork([theirs.fileno()])
         self.forks += 1
@@ -199,7 +199,7 @@ class _Root(Door):
     def __init__(self) -> None:
         self.limit, self.output, self.forks, self.why_no_forks = LIMIT, Output(), 0, ""
         self.owner, self.lock = os.getpid(), threading.RLock()
-        ours, theirs = socket.socketpair()
+        ours, theirs = _sockets()
         with theirs:
             self._process = _spawned(theirs)
         self._control = _Channel(ours, self)
@@ -222,6 +222,14 @@ class _Root(Door):
                 os.close(out_end)
                 os.close(err_end)
         return _Forked(self, pid, (os.fdopen(out, "rb", 0), os.fdopen(err, "rb", 0)))
+
+
+def _sockets() -> tuple[socket.socket, socket.socket]:
+    """Return two ends of a channel, which holds a call's arrays at once where the system lets it."""
+    pair = socket.socketpair()
+    for one in pair:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _PIECE)
+    return pair
 
 
 _root: _Root | None = None
@@ -379,15 +387,14 @@ class _Channel:
                 selector.register(stream, selectors.EVENT_READ)
             while (left := deadline - time.monotonic()) > 0:
                 for key, _ in selector.select(min(left, _LONGEST_WAIT)):
-                    data = os.read(key.fd, _PIECE)
                     if key.fileobj is not self.socket:
-                        door.output.feed(data)
+                        door.output.feed(data := os.read(key.fd, _PIECE))
                         if not data:
                             selector.unregister(key.fileobj)
                         continue
-                    if not data:
+                    if not (count := self.socket.recv_into(self.reader.room())):
                         raise BrokenPipeError
-                    for message in self.reader.feed(data):
+                    for message in self.reader.took(count):
                         if "began" not in message.header:
                             if message.header.get("to") != self._asked or not _KNOWN & message.header.keys():
                                 raise Malformed("an answer to nothing that was asked")
