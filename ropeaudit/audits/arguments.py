@@ -178,7 +178,7 @@ def chosen(
         raise UsageError(f"--device {device} is where code is called; add --impl")
     codes = factories.implementations(names, order, changes, not formed, device)
     placed = [one for code in codes for one in factories.in_environments(code, listed(under))]
-    called = (factories.called(code, fmt) for code in placed for fmt in formats(dtypes))
+    called = (factories.called(code, fmt, len(codes) == 1) for code in placed for fmt in formats(dtypes))
     return [*formed, *called]
 
 

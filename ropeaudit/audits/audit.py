@@ -100,7 +100,8 @@ class Audit:
         executed = (recipe.resolve(fmt, stores_keys=True) for recipe in self._recipes() for fmt in formats)
         self._factories.extend(factories.of_recipe(one, self.backend, self.device) for one in executed)
         placed = (one for code in called for one in factories.in_environments(code, self.environments))
-        self._factories.extend(factories.called(one, fmt) for one in placed for fmt in formats)
+        alone = len(called) == 1
+        self._factories.extend(factories.called(one, fmt, alone) for one in placed for fmt in formats)
         return self._factories
 
     def _recipes(self) -> list[Recipe]:

@@ -31,7 +31,7 @@ from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing, threads
-from ropeaudit.subjects import Raised, Subject, scaled_keys
+from ropeaudit.subjects import Raised, Subject, Uncalled, scaled_keys
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.emulated import Emulated, OfRecipe
 from ropeaudit.subjects.exact_rotation import Exact
@@ -380,6 +380,13 @@ def identity(
     return {name: values[name] for name in records.IDENTITY}
 
 
+def _kind(why: str) -> judging.Refused:
+    """Return which refusal a reason is."""
+    if isinstance(why, Uncalled):
+        return "uncalled"
+    return "raises" if isinstance(why, Raised) else "unsupported"
+
+
 def record(
     case: Case,
     loaded: QK,
@@ -421,7 +428,7 @@ def record(
         "worst_query": query,
         "worst_key": key,
         "key_norm_growth": results.key_norm_growth,
-        "refused": ("raises" if isinstance(why, Raised) else "unsupported") if why else None,
+        "refused": _kind(why) if why else None,
         "reason": str(why) if why else None,
         "verdict": "refused",
         **judged,

@@ -18,7 +18,7 @@ FEWEST = 100  # scores below which no drift is called good enough
 _WORDS = tomllib.loads(data.text("verdicts.toml"))
 VERDICTS: dict[str, str] = _WORDS["verdicts"]
 Verdict = Literal["sound", "exact", "coarse", "growing", "broken", "wrong_rotation", "overflow", "refused"]
-Refused = Literal["unsupported", "raises"]
+Refused = Literal["unsupported", "raises", "uncalled"]
 REFUSALS: dict[Refused, str] = _WORDS["refusals"]
 
 

@@ -235,7 +235,7 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
 
 
 def _after_all(code: CodeUnderTest, plain: WholeCall) -> list[_Compared]:
-    """Return the results after each of all earlier calls on one instance; none where one is refused or differs."""
+    """Return results after all earlier calls, made of one instance; none if one is refused or differs."""
     refused = list[str]()
     compared = list(_after_each(code, plain, (), refused, code.rotator()))
     return [] if refused or any(one.differs for one in compared) else compared

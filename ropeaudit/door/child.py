@@ -285,7 +285,7 @@ def limit_memory() -> None:
 
 
 def keep_memory() -> None:
-    """Let glibc keep the memory of a call's arrays for the next: new pages cost more than what is computed."""
+    """Let glibc keep the memory of a call for the next: new pages cost more than what is computed."""
     with contextlib.suppress(OSError, AttributeError, TypeError):
         for threshold, size in ((_MMAP, 2**25), (_TRIM, 2**27)):
             ctypes.CDLL(None).mallopt(threshold, size)

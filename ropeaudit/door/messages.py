@@ -119,7 +119,7 @@ class Reader:
 
 def _room_for(size: int) -> memoryview:
     try:
-        return memoryview(np.empty(size, np.uint8))
+        return np.empty(size, np.uint8).data
     except MemoryError:
         raise Malformed("arrays larger than the memory") from None
 

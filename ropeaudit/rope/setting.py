@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ropeaudit.rope.grids import Grid
 
 Layout: TypeAlias = Literal["half", "interleaved"]
-LAYOUTS: tuple[str, ...] = get_args(Layout)
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 SMALLEST_CLIP, LARGEST_CLIP = 1e-100, 1e15  # radians; the exact sine is that of at most 2^53
 LARGEST_DIM, LARGEST_BASE = 2**16, 1e100  # far beyond any model, near enough for every formula to hold
 

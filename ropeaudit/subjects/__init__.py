@@ -18,6 +18,12 @@ class Raised(str):
     __slots__ = ()
 
 
+class Uncalled(Raised):
+    """The same of one among several that cannot be imported, or called in any way."""
+
+    __slots__ = ()
+
+
 @runtime_checkable
 class Subject(Protocol):
     """A way to rotate q and k at given positions, in its own number formats.

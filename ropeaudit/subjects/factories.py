@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ropeaudit.arithmetic.formats import Format
-from ropeaudit.errors import ForeignError, UnknownName, UsageError, did
+from ropeaudit.errors import ForeignError, RopeAuditError, UnknownName, UsageError, did
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.axes import Axes
-from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects import Subject
+from ropeaudit.rope.setting import LAYOUTS, Layout, RopeSetting
+from ropeaudit.subjects import Subject, Uncalled
 from ropeaudit.subjects.emulated import Emulated
 
 if TYPE_CHECKING:
@@ -75,20 +75,34 @@ def implementations(
 ) -> list[Code]:
     """Return what is called under several names, each once: "all" and patterns such as transformers:* too.
 
-    What such a pattern stands for is refused, with the reason, where it cannot be loaded.
-    Raises: see `implementation`.
+    What such a pattern stands for is refused, with the reason, where it cannot be loaded; so is own code
+    beside other code. Raises: see `implementation`.
     """
     requested = list(dict.fromkeys(names))
-    if not any(name == "all" or "*" in name for name in requested):
-        return [implementation(name, order, changes, alone, device) for name in requested]
-    from ropeaudit.subjects import third_party  # in-function: most audits do without
+    results: list[Code] = []
+    errors: list[RopeAuditError] = []
+    by_itself = dict.fromkeys(requested, True)
+    if any(name == "all" or "*" in name for name in requested):
+        from ropeaudit.subjects import third_party  # in-function: most audits do without
 
-    return [
-        implementation(name, order, changes, alone, device)
-        if by_itself
-        else third_party.implementation(name, device, alone=False)
-        for name, by_itself in third_party.expanded(requested)
-    ]
+        by_itself = dict(third_party.expanded(requested))
+    for name, one in by_itself.items():
+        try:
+            results.append(
+                implementation(name, order, changes, alone, device)
+                if one
+                else third_party.implementation(name, device, alone=False)
+            )
+        except RopeAuditError as error:
+            if not is_own(name):
+                raise
+            from ropeaudit.subjects.calling.code import Unavailable
+
+            errors.append(error)
+            results.append(Unavailable(name, Uncalled(error.typed), LAYOUTS))
+    if errors and len(errors) == len(results):
+        raise errors[0]
+    return results
 
 
 def is_own(name: str) -> bool:
@@ -109,17 +123,22 @@ def in_environments(code: Code, names: Iterable[str]) -> list[Code]:
     return [code.under(one) for one in environments.chosen(names)]
 
 
-def called(code: Code, dtype: Format) -> SubjectFactory:
-    """Return the factory of an implementation that is called."""
+def called(code: Code, dtype: Format, alone: bool = True) -> SubjectFactory:
+    """Return the factory of an implementation that is called. alone: whether it is the only one."""
     from ropeaudit.subjects.calling.called import Called
+    from ropeaudit.subjects.calling.code import Unavailable
 
     def make(setting: RopeSetting, axes: Axes | None) -> Subject:
         if axes is not None:
             raise UsageError(f"--impl {code.name} has one position axis; leave out --mrope")
         try:
             code.fit(setting)  # what computes is known then
-        except ForeignError as error:
-            raise UsageError(f"{code.name} {did(error)}, however it is called") from None
+        except (ForeignError, UsageError) as error:
+            told = f"{code.name} {did(error)}, however it is called"
+            reason = error.typed if isinstance(error, UsageError) else told
+            if alone:
+                raise UsageError(reason) from None
+            return Called(Unavailable(code.name, Uncalled(reason), LAYOUTS, code.version), setting, dtype)
         return Called(code, setting, dtype)
 
     return SubjectFactory(

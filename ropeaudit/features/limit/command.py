@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -109,8 +109,18 @@ def limit(
     largest = [analysis.usual_up_to(case, one) for case in cases for one in chosen]
     conditions = parse(gates, min(largest) if up_to is None else up_to)
     accepted = [parsed(text) for text in tolerance]
+
+    def limits(on_progress: delivery.OnProgress) -> Iterator[Limit]:
+        uncalled = UsageError()
+        for one in analysis.run(cases, chosen, accepted, up_to, budget, on_progress):
+            yield one
+            if one.at_zero.refused == "uncalled" and not uncalled.after_all:
+                uncalled, uncalled.after_all = UsageError(one.at_zero.why), True
+        if uncalled.after_all:
+            raise uncalled
+
     return delivery.delivered(
-        lambda on_progress: analysis.run(cases, chosen, accepted, up_to, budget, on_progress),
+        limits,
         lambda results, metadata: report(results, columns, metadata, model_notes(cases)),
         output,
         stages=stages(chosen),

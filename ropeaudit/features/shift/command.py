@@ -424,6 +424,9 @@ def _measured(
         delivery.say_interrupted(done, files, more)
     elif more:
         output.say(more.removeprefix("; "))
+    if uncalled := next((one.reason for one in results if one.refused == "uncalled"), None):
+        output.say_error(UsageError(uncalled))
+        code = delivery.worst(code, delivery.BAD_USE)
     return results, delivery.worst(code, delivery.INTERRUPTED if interrupted else delivery.DONE)
 
 

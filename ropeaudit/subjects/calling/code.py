@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.errors import MissingPackage
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.devices import CPU, Device
@@ -200,6 +201,24 @@ class Code(ABC):
     def under(self, environment: Environment) -> Code:
         """Return the code as called in an environment; itself in the clean one."""
         return self
+
+
+class Unavailable(Code):
+    """Code that cannot be loaded or called, with the reason, as one of several."""
+
+    engine = "none"
+    version = ""
+
+    def __init__(self, name: str, reason: str, layouts: tuple[Layout, ...], version: str = "none") -> None:
+        self.name, self.reason, self.layouts, self.version = name, reason, layouts, version
+
+    def refuses(self, setting: RopeSetting, dtype: Format) -> str:
+        """Return the reason."""
+        return self.reason
+
+    def rotator(self, setting: RopeSetting, dtype: Format) -> Rotator:
+        """Raise, as it cannot be called. Raises: MissingPackage."""
+        raise MissingPackage(self.reason)
 
 
 def runs(positions: Positions) -> Iterator[tuple[slice, int]]:

@@ -226,10 +226,10 @@ class ForeignOwn(ForeignCode):
             self.findings.append(text)
 
     def layout(self, setting: RopeSetting) -> Layout:
-        """Return the layout that is audited by default. Raises: UsageError."""
+        """Return the layout that is audited by default; any where no call fits, which calls will show."""
         try:
             return super().layout(setting if self.flag is None else replace(setting, layout=self.flag))
-        except ForeignError:  # which its calls will show
+        except (ForeignError, UsageError):
             return self.layouts[0]
 
     def narrow_tables(self, setting: RopeSetting, dtype: Format) -> bool:

@@ -25,7 +25,7 @@ from ropeaudit.errors import (
     did,
     required_packages,
 )
-from ropeaudit.subjects.calling.code import Code
+from ropeaudit.subjects.calling.code import Code, Unavailable
 from ropeaudit.subjects.third_party.entries import Entry, Family
 
 if TYPE_CHECKING:
@@ -110,28 +110,6 @@ def expanded(names: Iterable[str]) -> list[tuple[str, bool]]:
     return list(results.items())
 
 
-class Unavailable(Code):
-    """Code that cannot be loaded, with the reason, as one of many."""
-
-    engine = "none"
-
-    def __init__(self, entry: Entry, reason: str) -> None:
-        self.name, self.layouts, self.entry, self.reason = entry.name, entry.layouts, entry, reason
-
-    @property
-    def version(self) -> str:
-        """That of its package."""
-        return self.entry.version
-
-    def refuses(self, setting: Any, dtype: Any) -> str:
-        """Return the reason."""
-        return self.reason
-
-    def rotator(self, setting: Any, dtype: Any) -> Any:
-        """Raise, as it cannot be called. Raises: MissingPackage."""
-        raise MissingPackage(self.reason)
-
-
 def implementation(name: str, device: str | None = None, alone: bool = True) -> Code:
     """Return an implementation by its name, to be called on a device.
 
@@ -151,11 +129,11 @@ def implementation(name: str, device: str | None = None, alone: bool = True) -> 
         told = f"--impl {name} cannot be imported: it {did(error)}; {entry.install}"
         if alone:
             raise MissingPackage(told) from None
-        return Unavailable(entry, told)
+        return Unavailable(name, told, entry.layouts, entry.version)
     except RopeAuditError as error:
         if alone:
             raise
-        return Unavailable(entry, error.typed)
+        return Unavailable(name, error.typed, entry.layouts, entry.version)
 
 
 def _check_installed(entry: Entry) -> None:
