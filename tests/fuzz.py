@@ -140,15 +140,12 @@ def likely(line: list[str], dice: random.Random) -> list[str]:
     if not places:
         return line
     place = dice.choice(places)
-    pool = [value for other in VALID for value in _values(other, line[place - 1])]
+    pairs = (pair for other in VALID for pair in itertools.pairwise(other))
+    pool = [value for flag, value in pairs if flag == line[place - 1]]
     value = dice.choice([*pool, *LIKELY, line[place]])
     if dice.random() < 0.3:
         value = re.sub(r"[0-9]+", lambda results: str(int(int(results[0]) * dice.choice((0.5, 2, 3)))), value)
     return [*line[:place], value, *line[place + 1 :]]
-
-
-def _values(line: list[str], flag: str) -> list[str]:
-    return [after for before, after in itertools.pairwise(line) if before == flag]
 
 
 def tweaked(word: str, dice: random.Random) -> str:

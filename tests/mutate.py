@@ -62,7 +62,8 @@ _JUDGING = ("gates", "values", "sweep_file")  # of console: they decide, they do
 
 def core(package: Path = forked.PACKAGE) -> list[str]:
     """Return the files that compute, decide, read or write; those that only present are left out."""
-    modules = {_dotted(path.relative_to(package.parent)): path for path in package.rglob("*.py")}
+    files = {path.relative_to(package.parent).with_suffix(""): path for path in package.rglob("*.py")}
+    modules = {".".join(name.parts).removesuffix(".__init__"): path for name, path in files.items()}
     requested = [name for name in modules if not _OUTSIDE & set(name.split("."))]
     requested += [
         name for name in modules if name.split(".")[1:-1] == ["console"] and name.endswith(_JUDGING)
@@ -80,10 +81,6 @@ def core(package: Path = forked.PACKAGE) -> list[str]:
 
 def _computes(module: str) -> bool:
     return not {"third_party", "data", "main", "command"} & set(module.split("."))
-
-
-def _dotted(path: Path) -> str:
-    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
 
 
 def _imported(path: Path) -> list[str]:

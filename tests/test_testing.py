@@ -70,10 +70,6 @@ def frequencies_cast(x, positions):
     return rotate(x, positions.float()[:, None] * inverse(x.shape[-1]).to(x.dtype).float())
 
 
-def off_by_one(x, positions):
-    return half_torch(x, positions + 1)
-
-
 def angle_in_dtype(x, positions):
     return rotate(x, (positions.float()[:, None] * inverse(x.shape[-1])).to(x.dtype).float())
 
@@ -104,7 +100,7 @@ def test_a_narrow_stage_fails_and_is_named(dtype, kernel, recipe, code) -> None:
     ("dtype", "kernel", "error_line"),
     [
         ("bf16", interleaved_complex, r"behaves like: interleaved pairs \[wrong-layout\]$"),
-        ("fp16", off_by_one, r"behaves like: positions \+1 \[positions-off\]$"),
+        ("fp16", lambda x, at: half_torch(x, at + 1), r"behaves like: positions \+1 \[positions-off\]$"),
         ("fp32", faulty_kernels.other_base, r"behaves like: base 10500 instead of 10000 \[wrong-base\]$"),
         ("bf16", published_base, r"behaves like: base 500000 instead of 10000 \[wrong-base\]$"),
         ("fp16", short_table, r"at offset 131072.*a table that ends at position 4095 \[table-ends\]$"),

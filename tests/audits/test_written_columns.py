@@ -66,11 +66,11 @@ report ROWS ROWS
 """
 
 
-def printed(line: str, codes: tuple[int, ...] = (0, 1)) -> str:
+def printed(line: str, codes: tuple[int, ...] = (0, 1), form: str = "csv") -> str:
     """Return what a command prints to stdout."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        code = main([*line.split(), "-f", "csv"])
+        code = main([*line.split(), "-f", form])
     assert code in codes, line
     return out.getvalue()
 
@@ -260,7 +260,7 @@ def few(tmp_path: Path) -> Path:
 
 
 def test_a_setting_that_no_file_says_is_not_the_usual_one(few: Path, capsys) -> None:
-    found = json.loads(printed_as(f"report {few} --columns scaling,model,offset", "json"))["records"]
+    found = json.loads(printed(f"report {few} --columns scaling,model,offset", (0,), "json"))["records"]
     assert {(row["scaling"], row["model"]) for row in found} == {("unknown", "unknown")}
     assert "scaling" not in printed(f"report {few}").splitlines()[0]
     few.parent.joinpath("meta.json").rename(f"{few}.meta.json")
@@ -307,10 +307,3 @@ def test_a_relative_condition_on_an_empty_column_says_so(tmp_path: Path, capsys)
     printed(f"{SHIFT} --columns all -o {whole}")
     assert main(["report", str(whole), "--against", str(whole), "--fail-if", "entropy>1.1x"]) == 2
     assert "entropy is empty in 8 of 8 rows" in capsys.readouterr().err
-
-
-def printed_as(line: str, form: str) -> str:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        assert main([*line.split(), "-f", form]) == 0
-    return out.getvalue()

@@ -123,12 +123,6 @@ def test_a_run_that_just_fits_is_made_and_two_at_once_are_not(monkeypatch) -> No
         audit.check(2)
 
 
-def captured(folder: Path, q: float, k: float) -> str:
-    """Write q and k whose largest entries are -q and -k."""
-    np.savez(folder / "qk.npz", q=np.full((1, 3, 4), -q), k=np.full((1, 3, 4), -k))
-    return str(folder / "qk.npz")
-
-
 SMALL_SCORES = [  # q, k, scale: whether their product is lost
     (1e-20, 1.0, 1.0, False),
     (1.0, 1e-20, 1.0, False),
@@ -142,7 +136,8 @@ SMALL_SCORES = [  # q, k, scale: whether their product is lost
 
 def test_scores_vanish_by_the_product_of_q_k_and_scale(tmp_path) -> None:
     for q, k, scale, vanishes in SMALL_SCORES:
-        case = Case(qk=captured(tmp_path, q, k), scale=scale)
+        np.savez(tmp_path / "qk.npz", q=np.full((1, 3, 4), -q), k=np.full((1, 3, 4), -k))
+        case = Case(qk=str(tmp_path / "qk.npz"), scale=scale)
         if vanishes:
             with pytest.raises(BadInput, match="would vanish in float32"):
                 case.load()

@@ -54,11 +54,6 @@ def brute_bound(angles: np.ndarray) -> np.ndarray:
     return np.hypot(np.cumsum(np.cos(angles), axis=1), np.cumsum(np.sin(angles), axis=1)).mean(axis=1)
 
 
-def brute_rise(bound: np.ndarray) -> float:
-    """The largest rise between any two distances, looked for over all pairs of them."""
-    return max(float(bound[i:].max() - value) for i, value in enumerate(bound))
-
-
 def scores(setting: RopeSetting, distances, source: str = "ones", count: int = 1) -> np.ndarray:
     """Mean and RMS at distances. Shapes: -> (2, s)."""
     some = qk.make(source, 1, 1, count, RopeSetting.of(setting.head_dim))
@@ -115,7 +110,8 @@ def test_the_finding_is_of_every_distance() -> None:
         angles = brute_angles(ones.setting, last)
         bound, sums = brute_bound(angles), np.cos(angles).sum(axis=1)
         rise = ones.top[1] - ones.low[1]
-        assert rise == pytest.approx(brute_rise(bound[first:]), abs=1e-12), case
+        rises = [float(bound[i:].max() - value) for i, value in enumerate(bound[first:], first)]
+        assert rise == pytest.approx(max(rises), abs=1e-12), case
         assert rise == pytest.approx(float(bound[ones.top[0]] - bound[ones.low[0]]), abs=1e-12), case
         assert first <= ones.low[0] <= ones.top[0] <= last, case
         still = ones.setting.head_dim / 2 - ones.setting.pairs  # dims without a rotation: two are a pair

@@ -12,7 +12,6 @@ import os
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -203,10 +202,6 @@ class Covering:
 def _words(path: Path) -> dict[str, list[int]]:
     result: dict[str, list[int]] = defaultdict(list)
     for number, line in enumerate(path.read_text().splitlines(), 1):
-        for word in set(_tokens(line)):
+        for word in set(re.findall(r"[A-Za-z_]\w*", line)):
             result[word].append(number)
     return result
-
-
-def _tokens(line: str) -> Iterator[str]:
-    return iter(re.findall(r"[A-Za-z_]\w*", line))

@@ -94,17 +94,13 @@ def mutants(file: str, source: bytes) -> list[Mutant]:
                 continue
             line, scope = source.splitlines()[node.lineno - 1], _seen_by(node, parents)
             before = line.decode().strip()
-            head, tail = line[: node.col_offset], line[node.end_col_offset :] if one_line(node) else b" ..."
+            alone = node.lineno == node.end_lineno
+            head, tail = line[: node.col_offset], line[node.end_col_offset :] if alone else b" ..."
             after = f"{head.decode()}{put}{tail.decode()}".strip()
             built.setdefault(
                 (begin, end, put), Mutant(file, node.lineno, operator, before, after, begin, end, put, *scope)
             )
     return sorted(built.values(), key=lambda one: (one.line, one.start, one.put))
-
-
-def one_line(node: ast.expr | ast.stmt) -> bool:
-    """Tell whether a node stands on one line."""
-    return node.lineno == node.end_lineno
 
 
 Parents: TypeAlias = dict[ast.AST, tuple[ast.AST, str]]

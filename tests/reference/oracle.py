@@ -289,7 +289,7 @@ def audit(model: Model, q: Sequence[Matrix], k: Sequence[Matrix], offset: int, c
     """Audit one offset. q: heads x positions x dims; k: key-value heads x positions x dims."""
     drift: dict[tuple[int, int, int], float] = {}
     own, reference = [], []
-    q, k = (_rounded_all(x, model.input) for x in (q, k))
+    q, k = ([[[rounded(n, model.input) for n in row] for row in head] for head in x] for x in (q, k))
     with mp.workdps(DIGITS):
         for head, queries in enumerate(q):
             keys = k[head // (len(q) // len(k))]
@@ -312,10 +312,6 @@ def audit(model: Model, q: Sequence[Matrix], k: Sequence[Matrix], offset: int, c
         "scores": len(drift),
     }
     return Expected(columns, drift, sum(not math.isfinite(d) for d in drift.values()))
-
-
-def _rounded_all(x: Sequence[Matrix], fmt: Fmt) -> list[Matrix]:
-    return [[[rounded(value, fmt) for value in row] for row in head] for head in x]
 
 
 def _largest(values: Any) -> float:

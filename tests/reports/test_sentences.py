@@ -26,12 +26,6 @@ def note_of(record) -> str:
     return "".join(verdicts.notes([record], lambda one: {}))
 
 
-def as_set(note: str) -> dict[str, str]:
-    """Return the remedy of a note as --set takes it."""
-    stages, wide = WIDER.search(note).groups()
-    return {stage.rstrip("s"): wide for stage in stages.split(" and ")}
-
-
 @pytest.mark.parametrize(
     ("offset", "dtype", "recipe"),
     [
@@ -47,7 +41,9 @@ def as_set(note: str) -> dict[str, str]:
 )
 def test_the_remedy_of_a_note_takes_nine_tenths_of_what_the_offset_adds(offset, dtype, recipe) -> None:
     (record,) = shift(offset, dtype, recipe, **LONG)
-    (cured,) = shift(offset, dtype, recipe, changes=as_set(note_of(record)), **LONG)
+    stages, wide = WIDER.search(note_of(record)).groups()
+    changes = {stage.rstrip("s"): wide for stage in stages.split(" and ")}
+    (cured,) = shift(offset, dtype, recipe, changes=changes, **LONG)
     assert cured.distinct_positions == cured.seq_len
     assert not cured.nonfinite
     assert cured.drift_rms <= 2 * cured.floor_rms

@@ -16,6 +16,7 @@ from planted import Planted, plant, rotated
 from ropeaudit import RopeSetting, parse, shift
 from ropeaudit.errors import ForeignError, MissingPackage, UnknownName, UsageError
 from ropeaudit.main import main
+from ropeaudit.rope.scaling import parse as read_scaling
 from ropeaudit.subjects import third_party
 from ropeaudit.subjects.third_party import ENTRIES, rows
 
@@ -119,19 +120,13 @@ def test_positions_may_be_anything_in_every_layout(name: str) -> None:
     for layout in ENTRIES[name].layouts:
         for part in (8, 4) if ENTRIES[name].partial else (8,):
             for text in ENTRIES[name].scalings[:2]:
-                scaling = third_party_scaling(text)
+                scaling = read_scaling("linear:factor=4" if text == "linear" else text)
                 setting = RopeSetting.of(8, rotary_dim=part, layout=layout, scaling=scaling)
                 result = called(name, x, POSITIONS, setting)
                 if (name, layout) in WRONG:
                     assert result != pytest.approx(rotated(x, POSITIONS, setting), abs=0.02)
                     continue
                 assert result == pytest.approx(rotated(x, POSITIONS, setting), abs=1e-3), (layout, part, text)
-
-
-def third_party_scaling(kind: str):
-    from ropeaudit.rope.scaling import parse as read
-
-    return read("linear:factor=4" if kind == "linear" else kind)
 
 
 def test_transformers_takes_scalings() -> None:

@@ -52,13 +52,6 @@ def same_digits(text: str, value: float) -> bool:
     return abs(number - value) <= 1.01 * 10.0 ** (math.floor(math.log10(value)) - 2)
 
 
-def assert_small(snippet: Reproduction) -> None:
-    """Raise AssertionError unless a snippet has few lines and names nothing of this package."""
-    assert len(snippet.code.splitlines()) <= LINES
-    assert "ropeaudit" not in snippet.code
-    assert snippet.code.startswith("import torch\n")
-
-
 SMALL = {"heads": 2, "seq_len": 48, "head_dim": 32}
 # cases with something of their own
 CASES = {
@@ -91,7 +84,9 @@ def snippets_of(audit: Audit) -> list[tuple[Reproduction, float]]:
             snippet = tickets.snippet(record, factory.make(record.setting, None))
         except NoSnippet:
             continue
-        assert_small(snippet)
+        assert len(snippet.code.splitlines()) <= LINES
+        assert "ropeaudit" not in snippet.code
+        assert snippet.code.startswith("import torch\n")
         results.append((snippet, record.drift_rms))
     return results
 
