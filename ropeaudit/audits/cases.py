@@ -164,8 +164,7 @@ class Case:
                 f"{self.qk!r}: {loaded.k.shape[0]} heads of k do not divide {loaded.q.shape[0]} of q"
             )
         _, seq_len, head_dim = loaded.q.shape
-        declares = self.declared() or self._preset()
-        own = self.setting(seq_len).head_dim if declares else head_dim
+        own = self.setting(seq_len).head_dim if self.declared() or self._preset() else head_dim
         if own != head_dim:
             raise BadShape(f"{self.qk!r} has head_dim {head_dim} and the model {own}; they must agree")
         on_grid = self._tokens()

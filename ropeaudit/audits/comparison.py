@@ -188,17 +188,12 @@ def _pair(before: Row | None, after: Row, ratio: float, reordered: bool) -> Pair
     if before is None:
         return pair
     changed = [name for name in COMPARED if _has_changed(pair, name, ratio)]
-    if before.get("tolerance") == after.get("tolerance") and not _at_a_threshold(pair):
+    small = (pair.explained(name) or _number(pair.row.get(name)) is None for name in _DECIDING)
+    at_a_threshold = reordered and all(small)  # words differ only because sums were reordered
+    if before.get("tolerance") == after.get("tolerance") and not at_a_threshold:
         words = [name for name in ("verdict", "within_tolerance") if name in before and name in after]
         changed += [name for name in words if before[name] != after[name]]
     return Pair(before, after, tuple(changed), reordered)
-
-
-def _at_a_threshold(pair: Pair) -> bool:
-    """Return whether words differ only because sums were reordered."""
-    return pair.reordered and all(
-        pair.explained(name) or _number(pair.row.get(name)) is None for name in _DECIDING
-    )
 
 
 def _number(cell: Any) -> Any:

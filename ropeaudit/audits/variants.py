@@ -69,12 +69,8 @@ def sample(inputs: Inputs, setting: RopeSetting, variants: Sequence[Resolved]) -
         if allowed // count**2 < min(some, heads):
             count = min(count, max(fewest, math.isqrt(allowed // min(some, heads))))
     stored = max(1, min(heads, allowed // count**2))
-    return Sample(_spread(size, count), tuple(_spread(heads, stored).tolist()))
-
-
-def _spread(size: int, count: int) -> Positions:
-    """Return `count` whole numbers from 0 to size - 1, evenly spread."""
-    return np.linspace(0, size - 1, count).round().astype(np.int64)
+    spread = [np.linspace(0, most - 1, some).round() for most, some in ((size, count), (heads, stored))]
+    return Sample(spread[0].astype(np.int64), tuple(spread[1].astype(np.int64).tolist()))
 
 
 class ExactHead(NamedTuple):

@@ -33,7 +33,7 @@ from ropeaudit.console.parameters import (
     one_of,
 )
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.reports import FORMS, REGISTRY, form_named, forms_of
+from ropeaudit.reports import FORMS, REGISTRY, form_named
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -115,7 +115,7 @@ def grouped(group: type[Any], name: str) -> Callable[[F], F]:
 
 def form_option(command: str = "") -> Any:
     """Return the field that says how the report of a command is printed."""
-    forms = forms_of(command)
+    forms = [name for name in FORMS if REGISTRY[name].command in ("", command)]
     return option(
         "-f",
         "--format",

@@ -223,11 +223,6 @@ ALL: Mapping[str, Names] = {
 }
 
 
-def _sides() -> list[str]:
-    """Return what `parity` compares by name."""
-    return [*ALL["--recipe"](), *ALL["--impl"]()]
-
-
 SHOWN: Mapping[str, Names] = {
     "--recipe": lambda: ["all", *ALL["--recipe"]()],
     "--impl": lambda: ["all", *ALL["--impl"]()],
@@ -248,7 +243,6 @@ SHOWN: Mapping[str, Names] = {
     "--softmax": lambda: ["fp64", "recipe"],
     "--layer": lambda: ["all", "full_attention", "sliding_attention"],
     "TARGETS": lambda: [*ALL["--impl"](), *ALL["--model"]()],
-    "A": _sides,
-    "B": _sides,
+    **dict.fromkeys(("A", "B"), lambda: [*ALL["--recipe"](), *ALL["--impl"]()]),  # what `parity` compares
 }
 _FILES = ("--config", "--qk", "--recipe", "--impl", "TARGETS", "A", "B")

@@ -255,11 +255,6 @@ def needed(package: str, what: str, extra: str) -> None:
         raise MissingPackage(f"{what} needs {package}; type: pip install 'ropeaudit[{extra}]'")
 
 
-def forms_of(command: str) -> list[str]:
-    """Return the forms that a command prints; "" gives those common to all."""
-    return [name for name in FORMS if REGISTRY[name].command in ("", command)]
-
-
 def form_of(path: str) -> str:
     """Return the form that a file's suffix asks for. Raises: UnknownName."""
     for name, listed in REGISTRY.items():

@@ -155,5 +155,4 @@ def _listed(pair: Pair) -> str:
         times = pair.ratio(name) if name in COMPARED else 0.0
         return -math.inf if math.isnan(times) else -times
 
-    names = sorted(pair.changed, key=growth)
-    return " ".join(names) or "none"
+    return " ".join(sorted(pair.changed, key=growth)) or "none"

@@ -75,8 +75,7 @@ def report(
 
 def _screen(results: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     """Return the columns for -v; grid axes only where `offset` is not enough."""
-    apart = any(map(moved_apart, results))
-    axes = () if apart else ("offset_t", "offset_h", "offset_w")
+    axes = () if any(map(moved_apart, results)) else ("offset_t", "offset_h", "offset_w")
     subject, dtype, *others = (name for name in records.COLUMNS.screen(rows) if name not in axes)
     others.insert(others.index("excess") + 1, "growth")
     note = ["note"] if any(_note(one) for one in results) else []

@@ -53,12 +53,9 @@ def _worse(record: Record, clean: Record) -> bool:
 
 def _change(audit: Audit, worse: Sequence[tuple[Record, Record]]) -> str:
     """Return the cause, and what it comes to where it begins and where it is worst."""
-
-    def size(record: Record) -> float:
-        return math.inf if math.isnan(record.drift_relative) else record.drift_relative
-
     first = next((pair for pair in worse if verdicts.bad(verdicts.columns(pair[0]))), worse[0])
-    worst = max(worse, key=lambda pair: size(pair[0]))
+    sizes = [math.inf if math.isnan(one.drift_relative) else one.drift_relative for one, _ in worse]
+    worst = worse[sizes.index(max(sizes))]
     reason = _cause(audit, worst[0])
     shown = [first, *([worst] if worst[0] is not first[0] else [])]
     return ": ".join(filter(None, [reason, "; ".join(_clause(audit, *pair) for pair in shown)]))
@@ -67,13 +64,11 @@ def _change(audit: Audit, worse: Sequence[tuple[Record, Record]]) -> str:
 def _clause(audit: Audit, record: Record, clean: Record) -> str:
     """Return what is left of the rotation in a row, and how far its scores drift."""
     code, dtype = _called(audit, record)
-    drift = f"scores drift by {_drift(record)} (clean: {_drift(clean)})"
+    sizes = (record.drift_relative, clean.drift_relative)
+    drifts = [percent(size) if math.isfinite(size) else "nan or infinity" for size in sizes]
+    drift = f"scores drift by {drifts[0]} (clean: {drifts[1]})"
     measured = exposure.consequence(code, record.setting, dtype, record.offset, record.seq_len)
     return f"in {record.dtype} {f'{measured}, ' if measured else f'at offset {record.offset} '}{drift}"
-
-
-def _drift(record: Record) -> str:
-    return percent(record.drift_relative) if math.isfinite(record.drift_relative) else "nan or infinity"
 
 
 def _cause(audit: Audit, record: Record) -> str:

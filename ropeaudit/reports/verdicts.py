@@ -189,7 +189,11 @@ def _fault(record: Record) -> str:
 
 def _remedy(record: Record, collapsed: bool) -> str:
     """Return which stages to keep wider, as far as the row tells its stages."""
-    formats = _formats(record)
+    formats = dict[str, Format]()  # that stages of a recipe are stored in
+    for word in record.stages.split():
+        stage, _, name = word.partition("=")
+        with contextlib.suppress(UnknownName):
+            formats[stage] = parse(name.rpartition("/")[2])
     nonfinite_at_zero = record.nonfinite and math.isnan(record.floor_rms)  # not for the position's size alone
     if collapsed and "position" in formats and not nonfinite_at_zero:
         wide = FP64 if abs(record.offset) + record.seq_len > FP32.first_inexact_integer else FP32
@@ -202,13 +206,3 @@ def _remedy(record: Record, collapsed: bool) -> str:
     if small and "position" in formats:
         return f"; keep in float32 which of {', '.join(small)} overflows (`ropeaudit explain` names it)"
     return "" if small or not formats else "; float32 does not hold these numbers: try --dtype fp64"
-
-
-def _formats(record: Record) -> dict[str, Format]:
-    """Return the formats that the stages of a recipe's row are stored in."""
-    results = {}
-    for word in record.stages.split():
-        stage, _, name = word.partition("=")
-        with contextlib.suppress(UnknownName):
-            results[stage] = parse(name.rpartition("/")[2])
-    return results

@@ -50,8 +50,7 @@ def checks(name: str, case: Case, options: CheckOptions, progress: Progress, not
     audit = module_analysis.module(
         name, base=case.base, scaling=case.scaling, head_dim=case.head_dim, rotary_dim=case.rotary_dim
     )
-    for finding in _stored(audit):
-        yield _checked(name, finding)
+    yield from (_checked(name, finding) for finding in _stored(audit))
     note(audit.source.notes)
     if runs:
         yield from _run(name, options, of_run[0], note)
@@ -69,8 +68,7 @@ def _stored(audit: ModuleAudit) -> Iterator[Finding]:
     alike: dict[tuple[object, ...], list[Buffer]] = {}
     for one in audit.buffers:
         alike.setdefault((one.what, one.cast, one.how, one.agrees, one.finding), []).append(one)
-    for group in alike.values():
-        yield _of_buffers(group, audit)
+    yield from (_of_buffers(group, audit) for group in alike.values())
 
 
 def _of_buffers(alike: Sequence[Buffer], audit: ModuleAudit) -> Finding:

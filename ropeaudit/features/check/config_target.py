@@ -88,8 +88,7 @@ def checks(name: str, kind: Kind, case: Case, options: CheckOptions, progress: P
         return
     layers = model.layers if case.layer == FULL else [case.layer]
     cases = [replace(target.case, layer=layer) for layer in layers]
-    for one in cases:
-        yield target.checked(_read(target, model, one), case=one)
+    yield from (target.checked(_read(target, model, one), case=one) for one in cases)
     yield target.checked(_keys(target, model))
     for one, on_progress in zip(cases, arguments.steps(progress, len(cases)), strict=True):
         yield from _of_layer(target, one, options, on_progress)
@@ -97,12 +96,10 @@ def checks(name: str, kind: Kind, case: Case, options: CheckOptions, progress: P
 
 def _read(target: _Target, model: ModelRope, case: Case) -> Finding:
     """Return what was read of a layer type."""
-    setting = case.setting(case.maximum or 1)
-    text = setting_words(setting, model.axes, case.served)
+    text = setting_words(case.setting(case.maximum or 1), model.axes, case.served)
     if target.config is None:
         return judged("config", True, "; ".join([text, *model.notes, f"source: {model.source}"]))
-    part = hf_json.text_part(target.config)
-    _, dtype = hf_json.first(part, ("dtype", "torch_dtype"))
+    _, dtype = hf_json.first(hf_json.text_part(target.config), ("dtype", "torch_dtype"))
     layers = layer_words(target.config, model)
     said = [layers, f"the config's dtype is {dtype}" if isinstance(dtype, str) else ""]
     return judged("config", True, "; ".join(filter(None, [text, *said, *model.defaults])))
@@ -168,9 +165,8 @@ def _lengths(target: _Target, model: ModelRope) -> str:
     original, reach = served.scaling.length_before, served.scaling.reach
     if original is None or declared is None or not served.disputed:
         return ""
-    if original < declared and served.scaling.kind != "yarn":
-        return ""
-    if served.scaling.rules.original != "original":  # dynamic, which extends the declared length
+    extends = served.scaling.rules.original != "original"  # dynamic, which extends the declared length
+    if extends or (original < declared and served.scaling.kind != "yarn"):
         return ""
     part = hf_json.text_part(target.config)
     rope = hf_json.rope_dict(part)

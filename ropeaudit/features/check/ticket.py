@@ -83,8 +83,7 @@ def _drift(failed: Sequence[Checked], case: Case, options: CheckOptions) -> tupl
         device=options.device,
         environments=environments.of_check(shown.finding.check),
     )
-    rows = list(audit.run())
-    record = drift.worst(rows)
+    record = drift.worst(list(audit.run()))
     if record is None:
         return [], Reproduction(missing="the drift of the scores is not known")
     notes = [f"shift, at these positions: {rows_of.answer([record]).headline}"]

@@ -41,9 +41,8 @@ class Waiver:
 
     def covers(self, one: Checked) -> bool:
         """Return whether it is about this check, or about why it fails."""
-        if self.check != one.finding.check or not _same(self.target, one):
-            return False
-        if self.dtype not in (None, one.dtype):
+        apart = self.check != one.finding.check or not _same(self.target, one)
+        if apart or self.dtype not in (None, one.dtype):
             return False
         return self.diagnosis is None or one.finding.status not in _FAILS or self.diagnosis in _codes(one)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ropeaudit.arithmetic.formats import FORMATS, FP32, Format
+from ropeaudit.arithmetic.formats import FORMATS, FP32
 from ropeaudit.audits import comparison, judging, records
 from ropeaudit.recipes import Recipe, all_recipes
 from ropeaudit.recognition import wording
@@ -42,11 +42,6 @@ def entry_row(one: Entry) -> Row:
         dtypes=" ".join(one.dtypes),
         runs=one.install if not one.installed else "when called" if one.target else "yes",
     )
-
-
-def format_row(one: Format) -> Row:
-    """Return the row of a number format."""
-    return _row("formats", one, format=one.name, aliases=" ".join(one.aliases))
 
 
 def layer_rows() -> Iterator[Row]:
@@ -115,7 +110,7 @@ def explained_rows(one: Kind) -> list[Row]:
 LISTS: dict[str, Callable[[], Iterable[Row]]] = {
     "recipes": lambda: map(recipe_row, all_recipes()),
     "implementations": lambda: map(entry_row, third_party.listed()),
-    "formats": lambda: map(format_row, FORMATS),
+    "formats": lambda: (_row("formats", x, format=x.name, aliases=" ".join(x.aliases)) for x in FORMATS),
     "models": layer_rows,
     "axes": lambda: map(axes_row, axial_presets.all_presets()),
     "columns": lambda: (column_row(records.COLUMNS[name]) for name in records.EVERY),

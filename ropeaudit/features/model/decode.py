@@ -137,9 +137,6 @@ def _generated(runner: Runner, rows: Sequence[list[int]]) -> _Generated:
     mask = torch.tensor([[0] * pad + [1] * len(row) for row, pad in zip(rows, pads, strict=True)])
     prompt = given.shape[1] - NEW
 
-    def following(row: int, sent: Any) -> list[int]:
-        return [int(given[row, len(sent)])]
-
     make: Any = GenerationConfig
     config = make(
         max_new_tokens=NEW,
@@ -163,7 +160,7 @@ def _generated(runner: Runner, rows: Sequence[list[int]]) -> _Generated:
         result = runner.model.generate(
             runner.device.put(given[:, :prompt]),
             attention_mask=runner.device.put(mask[:, :prompt]),
-            prefix_allowed_tokens_fn=following,
+            prefix_allowed_tokens_fn=lambda row, sent: [int(given[row, len(sent)])],
             generation_config=config,
         )
     if len(result.logits) < NEW:

@@ -150,9 +150,8 @@ class Runner:
                 self.fresh = kept
                 for module, key, own in changed:
                     setattr(module, key, own)
-            if _apart(again, base.logits) > _CHANCE * chance:
-                return True
-            if bool(again.isnan().any()) and not bool(base.logits.isnan().any()):
+            became_nan = bool(again.isnan().any()) and not bool(base.logits.isnan().any())
+            if became_nan or _apart(again, base.logits) > _CHANCE * chance:
                 return True
         return False
 

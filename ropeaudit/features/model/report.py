@@ -255,6 +255,8 @@ def summary_row(
     scored = max(len(audit.tokens.ids) - 1, 1)
     loss = change.defined(change.loss_sum / scored)
     shifted_loss = change.defined(change.shifted_loss_sum / scored)
+    both = (loss, shifted_loss)
+    perplexity, shifted_perplexity = (math.exp(x) if x < 700 else math.inf for x in both)
     excess = [place.excess for place in one.places.values()]
     return {
         "model_type": str(audit.folder.config.get("model_type") or "none"),
@@ -277,8 +279,8 @@ def summary_row(
         "top1_flips": None if change.nonfinite else change.flips,
         "loss": loss,
         "loss_change": shifted_loss - loss,
-        "perplexity": _exp(loss),
-        "perplexity_change": _exp(shifted_loss) - _exp(loss),
+        "perplexity": perplexity,
+        "perplexity_change": shifted_perplexity - perplexity,
         "score_drift_max": scores.get("score_drift_max"),
         "score_drift_rms": scores.get("score_drift_rms"),
         "threshold": threshold,
@@ -308,10 +310,6 @@ def _scores(heads: Sequence[HeadDrift]) -> dict[str, Any]:
         "score_drift_rms": drift,
         "score_drift_relative": drift / reference if reference else math.nan,
     }
-
-
-def _exp(loss: float) -> float:
-    return math.exp(loss) if loss < 700 else math.inf
 
 
 _HERE = "ropeaudit.features.model.report"

@@ -236,10 +236,10 @@ def finding(one: Run, *, brief: bool = False) -> str:
     if seen.nonfinite:
         others = f"; of the others cos is off by up to {short(seen.cos_error)} (at position {seen.worst})"
         return f"{lost}{seen.nonfinite} values of what it returns are nan or infinite{others}"
-    begin, worst = (
-        f"{lost}{_rows(seen)}",
-        f"cos is off by up to {short(seen.cos_error)} (at position {seen.worst})",
-    )
+    begin = f"{lost}{seen.distinct} of {seen.positions} positions stay distinct, "
+    if seen.distinct == seen.positions:
+        begin = f"{lost}all {seen.positions} positions are distinct, "
+    worst = f"cos is off by up to {short(seen.cos_error)} (at position {seen.worst})"
     if one.built.as_built:
         worst = f"{worst}, compared with {one.built.against}"
     if not one.wrong and not seen.rounded:
@@ -257,13 +257,6 @@ def finding(one: Run, *, brief: bool = False) -> str:
     if seen.rounded:
         return f"{text}; one rounding to {seen.returned}, which it returns now, explains it"
     return text
-
-
-def _rows(seen: Measurement) -> str:
-    """Return how many positions are distinct."""
-    if seen.distinct == seen.positions:
-        return f"all {seen.positions} positions are distinct, "
-    return f"{seen.distinct} of {seen.positions} positions stay distinct, "
 
 
 def explained(seen: Measurement) -> str:

@@ -273,8 +273,7 @@ def run(source: Source) -> Iterator[Buffer]:
             if key not in compared:
                 compared[key] = _compared(comparison, dump, source.expected, misfit)
             comparison = compared[key]
-        for buffer in parts:
-            yield _judged(buffer, len(parts) == 1, comparison, rows)
+        yield from (_judged(buffer, len(parts) == 1, comparison, rows) for buffer in parts)
 
 
 def _compared(buffer: Buffer, dump: Dump, expected: Expected, misfit: bool) -> Buffer:
@@ -361,8 +360,7 @@ def grouped(buffers: Sequence[RopeBuffer]) -> Iterator[list[RopeBuffer]]:
         if partner is not None:
             del left[id(buffer)], left[id(partner)]
             yield [buffer, partner]
-    for buffer in left.values():
-        yield [buffer]
+    yield from ([buffer] for buffer in left.values())
 
 
 def _partner(cos: RopeBuffer, sines: Sequence[RopeBuffer]) -> RopeBuffer | None:
@@ -400,7 +398,8 @@ def dump_of(parts: Sequence[RopeBuffer], rows: int | None = ROWS) -> Dump | None
     else:
         return None
     called, angles = _NAMES.get(what, "the cos/sin table"), what == "angles"
-    return Dump(name, called, cos=_plane(cos, rows), sin=_plane(sin, rows), angles=angles)
+    cos, sin = (np.ascontiguousarray(x.reshape(-1, x.shape[-1])[:rows]) for x in (cos, sin))
+    return Dump(name, called, cos=cos, sin=sin, angles=angles)
 
 
 def _side_by_side(values: Array) -> tuple[Array, Array]:
@@ -410,8 +409,3 @@ def _side_by_side(values: Array) -> tuple[Array, Array]:
     if values.ndim == 3:
         return values[..., 0], values[..., 1]
     return tuple(np.split(values, 2, axis=-1)) if values.shape[-1] % 2 == 0 else (values, values)  # type: ignore[return-value]
-
-
-def _plane(values: Array, rows: int | None) -> Array:
-    """Return a table's first rows, (n, c)."""
-    return np.ascontiguousarray(values.reshape(-1, values.shape[-1])[:rows])

@@ -84,7 +84,7 @@ def module(
     """
     from ropeaudit.console import delivery, output_files, tickets
     from ropeaudit.features.module import analysis
-    from ropeaudit.features.module.report import ModuleRun, columns_of
+    from ropeaudit.features.module.report import COLUMNS, RUNS, ModuleRun
     from ropeaudit.reports import with_metadata
 
     asked = {
@@ -102,7 +102,8 @@ def module(
         "device": device,
     }
     run = ModuleRun(asked)
-    columns = output.chosen_columns(*columns_of(run.ways))
+    known = (RUNS, "(of runs)") if run.ways else (COLUMNS, "(of buffers)")
+    columns = output.chosen_columns(*known)
     with output_files.opened_for("--ticket", ticket, "ticket") as file:
         code = delivery.delivered_at_once(
             lambda metadata: with_metadata(run.report(columns), metadata),

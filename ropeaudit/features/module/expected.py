@@ -18,7 +18,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput
 from ropeaudit.recognition import variants, wording
 from ropeaudit.recognition.check import TableFinding, check
-from ropeaudit.recognition.inferred import Hypothesis, recovered
+from ropeaudit.recognition.inferred import recovered
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reference.exact_scores import distance_table
 from ropeaudit.rope.hf_config import ModelRope
@@ -143,17 +143,13 @@ def guessed(dump: Dump, expected: Expected) -> Guess | None:
             if best and (best.explains or best.few) and not best.another_setting:
                 faulty.append((finding, label, setting))
             elif best and best.explains:
-                scaled.append((finding, f"{label}, {_named(best)}", setting))
+                other = wording.sentence(best.diagnosis)
+                if best.setting is not None and best.setting.scaling.kind not in ("default", "explicit"):
+                    other = f"scaling {variants.called(best.setting.scaling)}"
+                scaled.append((finding, f"{label}, {other}", setting))
         if faulty or scaled:
             return (faulty or scaled)[0]
     return None
-
-
-def _named(best: Hypothesis) -> str:
-    """Return what is another than in the guessed setting."""
-    if best.setting is not None and best.setting.scaling.kind not in ("default", "explicit"):
-        return f"scaling {variants.called(best.setting.scaling)}"
-    return wording.sentence(best.diagnosis)
 
 
 def _bases(theta: Array, setting: RopeSetting) -> list[float]:

@@ -29,7 +29,7 @@ from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report, only, tabulated
 from ropeaudit.reports.answers import Answer, Cause, headline
 from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code, file_name
-from ropeaudit.runtime.columns import Columns, table
+from ropeaudit.runtime.columns import table
 
 SCHEMA = 1
 COLUMNS = table("module-buffers")
@@ -99,11 +99,6 @@ def run_row(one: Run) -> dict[str, Any]:
         "diagnosis": codes(one.diagnosis),
         "finding": finding(one),
     }
-
-
-def columns_of(ways: bool) -> tuple[Columns, str]:
-    """Return the columns for runs or for buffers, and a name of them for a message."""
-    return (RUNS, "(of runs)") if ways else (COLUMNS, "(of buffers)")
 
 
 def report(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError
 
 if TYPE_CHECKING:
     from ropeaudit.audits.cases import Case
-    from ropeaudit.features.plot.pictures import Heatmap
     from ropeaudit.recipes import Resolved
     from ropeaudit.reports.charts.style import Picture
 
@@ -156,10 +155,8 @@ def _heatmap(cases: list[Case], recipes: list[Resolved], offsets: tuple[int, ...
     if count != 1:
         raise UsageError(f"--kind heatmap draws one case and these options make {count}; give one value each")
 
-    def measured(on_progress: Callable[[float], None]) -> list[Heatmap]:
-        return [pictures.measure(cases[0], recipes[0], offsets[0], on_progress)]
-
-    results, interrupted = rows.gathered(measured, quiet)
+    one = cases[0], recipes[0], offsets[0]
+    results, interrupted = rows.gathered(lambda on_progress: [pictures.measure(*one, on_progress)], quiet)
     if interrupted:
         raise KeyboardInterrupt
     picture = pictures.draw_heatmap(results[0])

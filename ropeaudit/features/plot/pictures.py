@@ -150,11 +150,8 @@ def frequencies(rows: Sequence[Row], length: int) -> Picture:
 
 def _frequencies_title(groups: Mapping[str, Sequence[Row]], length: int) -> str:
     """Return where the drift of the case that drifts most sits."""
-
-    def drift(name: str) -> float:
-        return math.fsum(row["part_rms"] ** 2 for row in groups[name] if row["part_rms"] is not None)
-
-    name = max(groups, key=drift)
+    parts = {name: [row["part_rms"] for row in rows] for name, rows in groups.items()}
+    name = max(groups, key=lambda one: math.fsum(part**2 for part in parts[one] if part is not None))
     pairs = [row for row in groups[name] if _finite(row["wavelength"]) and _finite(row["share"])]
     if not pairs:
         return f"{name}: no finite drift to share out"

@@ -66,11 +66,8 @@ def _read(rows: Sequence[Row], y: str) -> tuple[list[Row], dict[str, Series], Se
     named = {
         name: Series.of(group, "offset", y, number) for number, (name, group) in enumerate(groups.items())
     }
-
-    def size(name: str) -> float:
-        return max(badness(row, y) for row in groups[name])
-
-    drawn = set(sorted(named, key=size, reverse=True)[: style.MOST_LINES])
+    sizes = {name: max(badness(row, y) for row in group) for name, group in groups.items()}
+    drawn = set(sorted(named, key=sizes.__getitem__, reverse=True)[: style.MOST_LINES])
     ordered = {name: named[name] for name in sorted(named, key=lambda name: name not in drawn)}
     lines, notes = style.limited(ordered, style.MOST_LINES, "lines, those that drift least,")
     return measured, lines, columns, notes

@@ -49,16 +49,13 @@ def render(report: Report) -> str:
         shared=_shared(rows),
         ticket=_ticket(report).split("\n"),
     )
-    return _ascii(page)
+    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 def fragment(report: Report) -> str:
     """Return the report as a part of another page, without style."""
-    return _ascii(templates.render("fragment.html.j2", report=report))
-
-
-def _ascii(page: str) -> str:
-    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
+    part = templates.render("fragment.html.j2", report=report)
+    return part.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 def _worst(rows: Sequence[Row]) -> list[tuple[Row, str]]:
