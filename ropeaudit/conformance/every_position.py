@@ -234,9 +234,8 @@ def followed(code: CodeUnderTest) -> bool:
     least one of the two is near the frequencies for its own length. What raises shows nothing.
     """
     border = code.setting.scaling.length_before or 0
-    if not code.setting.scaling.depends_on_length or not 0 < border < code.up_to:
-        return False
-    if code.tested.refusal(code.setting, code.dtype):
+    asked = code.setting.scaling.depends_on_length and 0 < border < code.up_to
+    if not asked or code.tested.refusal(code.setting, code.dtype):
         return False
     end = border - min(_AWAY, border // 2)
     first, ends = max(0, end - _TOKENS), (end, min(border + _TOKENS, code.up_to))

@@ -199,8 +199,7 @@ def read_returned(case: VectorCase, output: str | Path) -> Returned:
 
 def _entries(case: VectorCase) -> Iterator[tuple[Key, str, Entry]]:
     for call in case.spec.calls:
-        for name, entry in case.spec.outputs(call).items():
-            yield call.key, name, entry
+        yield from ((call.key, name, entry) for name, entry in case.spec.outputs(call).items())
 
 
 def _same(case: VectorCase, text: str, seen: str) -> None:

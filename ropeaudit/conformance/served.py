@@ -247,8 +247,7 @@ def _findings(
     wrong: Sequence[ServedCall],
     worst: Places | None,
 ) -> Iterator[Finding]:
-    code = battery.code
-    crossed = "any three" if code.thorough else "any two"
+    crossed = "any three" if battery.code.thorough else "any two"
     crossed = "some" if "calls" in battery.left else crossed
     left = [f"not called: {_LEFT[what]}: {why}" for what, why in battery.left.items()]
     detail = "; ".join([f"{len(calls)} calls: {crossed} of {_listed(battery.values, calls)}", *left])

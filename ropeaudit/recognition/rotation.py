@@ -24,7 +24,7 @@ from ropeaudit.errors import ForeignError, UsageError
 from ropeaudit.recognition import allowance, faults, known_recipes, solving
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.faults import NARROW, OPERANDS, POSITIONS, ROUNDINGS, SETTING, Fault
-from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup
+from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.variants import of_frequencies
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
@@ -85,14 +85,11 @@ def explained(
         return Diagnosis("unexplained")  # what was out of place is right when it is called again
     block = next(iter(sides.values())).block
     if not any(np.isfinite(x).any() for x in block.rotated):
-        x, at = block.given[0][0, 0], block.rows()[0]
-
-        def overflows(group: RecipeGroup) -> bool:
-            return not np.isfinite(
-                known_recipes.rotated(group, x, at, setting)[:, : setting.rotary_dim]
-            ).any()
-
-        return known_recipes.nonfinite_as(dtype, overflows)
+        x, at, dims = block.given[0][0, 0], block.rows()[0], setting.rotary_dim
+        return known_recipes.nonfinite_as(
+            dtype,
+            lambda group: not np.isfinite(known_recipes.rotated(group, x, at, setting)[:, :dims]).any(),
+        )
     if group := known_recipes.explaining_recipe(block, setting, dtype):
         return group.diagnosis()
     found: dict[str, Diagnosis] = {}
@@ -443,7 +440,10 @@ class _Side:
         given, rotated, at = given[:, first:], rotated[:, first:], at[first:]
         found = solving.factor(at, given[0], rotated[0], self.setting, self.dtype)
         bases = solving.base(at, given, rotated, self.setting, self.dtype) if first else ()
-        found = found or next((one.diagnosis for one in bases if self._holds(one, self._from_first())), None)
+        since = np.s_[:, :, first:]
+        pairs = [(pair[0][since], pair[1][since]) for pair in (self.block.given, self.block.rotated)]
+        later = replace(self.block, at=self.block.at[..., first:], given=pairs[0], rotated=pairs[1])
+        found = found or next((one.diagnosis for one in bases if self._holds(one, later)), None)
         moves = found and first and solving.moves(found, self.at[:first], self.setting, self.dtype)
         if not found or not first or (found.code == "wrong-base" and not moves):
             return found
@@ -466,12 +466,6 @@ class _Side:
         back = next(one for one in faults.of_positions() if one.diagnosis.code == "wrong-direction")
         for rule in solving.rules({one: -best for one, best in seen.items()}, int(at[0])):
             yield rule.beside(back)
-
-    def _from_first(self) -> CalledBlock:
-        """Return the call from the first wrong position on."""
-        some = np.s_[:, :, self.first :]
-        given, rotated = ((pair[0][some], pair[1][some]) for pair in (self.block.given, self.block.rotated))
-        return replace(self.block, at=self.block.at[..., self.first :], given=given, rotated=rotated)
 
     def _pairs_left(self) -> Diagnosis | None:
         """Return the wrong pairs as left out, if they are not rotated."""
@@ -563,8 +557,7 @@ class _Side:
     def _ruled(self, settings: Sequence[Fault]) -> Iterator[Fault]:
         """Yield other settings with the rules that positions show under them."""
         for one in settings:
-            for rule in self._rules(one.setting(self.setting)):
-                yield one.beside(rule)
+            yield from (one.beside(rule) for rule in self._rules(one.setting(self.setting)))
         for one in faults.of_roundings(self.dtype):
             for rule in self._rules(rounded=one.rounded) if one.rounded else ():
                 yield one.beside(rule)

@@ -81,7 +81,9 @@ def of_other(setting: RopeSetting, other: RopeSetting, cost: float) -> Variant:
         return Variant(_theta(other), Diagnosis("missing-scaling", asked), other, cost)
     values: dict[str, Value] = {"seen": called(other.scaling), **asked}
     if other.scaling == setting.scaling:
-        values |= {"seen_divisors": _divisors(other), "asked_divisors": _divisors(setting)}
+        both = {"seen": other, "asked": setting}  # which of longrope's lists each has
+        long = {name: one.length > (one.scaling.original or 0) for name, one in both.items()}
+        values |= {f"{name}_divisors": "long" if is_long else "short" for name, is_long in long.items()}
     return Variant(_theta(other), Diagnosis("other-scaling", values), other, cost)
 
 
@@ -89,11 +91,6 @@ def called(scaling: Scaling) -> str:
     """Return a scaling as `--scaling` takes it, or its kind where it has lists."""
     listed = any(isinstance(value, tuple) for value in scaling.parameters().values())
     return scaling.kind if listed else str(scaling)
-
-
-def _divisors(setting: RopeSetting) -> str:
-    """Return which of longrope's lists a setting has."""
-    return "long" if setting.length > (setting.scaling.original or 0) else "short"
 
 
 def _explicit(setting: RopeSetting, theta: Array, code: str, cost: float = 1.0, **values: str) -> Variant:

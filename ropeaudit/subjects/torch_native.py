@@ -99,10 +99,9 @@ class TorchNative(OfRecipe):
         position = self._position(positions)[:, None]
         if form == "recurrence":
             angle_values = self._recurrence(position, cached, product)
-        elif form == "divide":
-            angle_values = apply(torch.div, product, position, cached)
         else:
-            angle_values = apply(torch.mul, product, position, cached)
+            turn = torch.div if form == "divide" else torch.mul
+            angle_values = apply(turn, product, position, cached)
         angle_values = self.numbers.keep(angle_values, angle)
         clip = self.setting.clip
         return torch.clamp(angle_values, -clip, clip) if self.setting.clipped else angle_values

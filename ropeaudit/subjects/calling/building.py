@@ -111,8 +111,7 @@ def possible_arguments(target: type[Any], given: Mapping[str, Any], length: int)
     if not configs:
         yield {**known, **given}
     for name in configs:
-        for config in _configs(target, name):
-            yield {name: config, **known, **given}
+        yield from ({name: config, **known, **given} for config in _configs(target, name))
 
 
 def _usual(target: type[Any], name: str, length: int) -> Any:

@@ -91,9 +91,8 @@ class DispatchLog(_Mode):
     def _note(self, name: str, given: list[torch.Tensor], out: torch.Tensor) -> None:
         stage = self._stage(name, {self._tag(tensor) for tensor in given} - {""}, given, out)
         self.tagged[id(out)] = (stage, out)
-        if not stage or not _is_real(out):
-            return
-        if given and out.dtype == given[0].dtype and name in _VIEWS:
+        view = given and out.dtype == given[0].dtype and name in _VIEWS
+        if view or not stage or not _is_real(out):
             return
         log = self.logs[stage]
         if given and _is_real(given[0]) and not log.dtypes and name in _CASTS and given[0].dtype != out.dtype:
@@ -108,9 +107,9 @@ class DispatchLog(_Mode):
     def _stage(self, name: str, stages: set[str], given: list[torch.Tensor], out: torch.Tensor) -> str:
         """Return the stage of an operation from those of its arguments, or nothing."""
         numbers, times = out.numel(), name in _TIMES
-        if not given:  # arange, zeros, a constant
-            if name != "arange":
-                return ""
+        if not given and name != "arange":  # zeros, a constant
+            return ""
+        if not given:
             return "frequency" if numbers in (self.pairs, 2 * self.pairs) else "position"
         if (name in _TRIG and stages & {"angle", "trig"}) or (name == "complex" and "trig" in stages):
             return "trig"
@@ -119,9 +118,8 @@ class DispatchLog(_Mode):
             return "position" if numbers == self.length else "angle"
         if name in _CASTS and "rotation" in stages and out.dtype != given[0].dtype:
             return "output"
-        if times and stages & _VECTORS and stages & {"trig", "table"}:
-            return "rotation"
-        if name in _SUMS and stages & {"rotation", "output"}:
+        product = times and stages & _VECTORS and stages & {"trig", "table"}
+        if product or (name in _SUMS and stages & {"rotation", "output"}):
             return "rotation"
         if (times or name in _CASTS) and "trig" in stages and not stages & _VECTORS:
             return "table"
@@ -131,17 +129,14 @@ class DispatchLog(_Mode):
         """Return the stage of a tensor; tensors made outside are known by size."""
         if id(tensor) in self.tagged:
             return self.tagged[id(tensor)][0]
-        count = tensor.numel()
-        if not _is_real(tensor):
-            stage = "position" if count == self.length else ""
-        elif count == self.size:
+        count, real = tensor.numel(), _is_real(tensor)
+        stage = "position" if count == self.length else ""
+        if real and count == self.size:
             stage = "input"
-        elif count == self.pairs or (count == 2 * self.pairs and tensor.dim() == 1):
+        elif real and (count == self.pairs or (count == 2 * self.pairs and tensor.dim() == 1)):
             stage = "frequency"
-        elif tensor.dim() >= 2 and tensor.shape[-1] in (self.pairs, self.head_dim, 2 * self.pairs):
+        elif real and tensor.dim() >= 2 and tensor.shape[-1] in (self.pairs, self.head_dim, 2 * self.pairs):
             stage = "table"
-        else:
-            stage = "position" if count == self.length else ""
         if stage:
             self.tagged[id(tensor)] = (stage, tensor)
             if stage in ("frequency", "table", "input") and not self.logs[stage].dtypes:

@@ -73,7 +73,7 @@ def facts(one: Opened) -> Header:
         "layouts": list(code.layouts),
         "order": code.order,
         "changes": dict(code.changes),
-        "device": VALUES.packed(_sent(code.device), {}),
+        "device": VALUES.packed(replace(code.device, of_jax=None), {}),  # of_jax stays in this process
         "version": code.version,
         "flag": getattr(code, "flag", None),
         "built": code.built,
@@ -81,11 +81,6 @@ def facts(one: Opened) -> Header:
         "has_instances": code.begins_anew,
         "again": one.again is not None,
     }
-
-
-def _sent(device: Device) -> Device:
-    """Return a device without what only this process can hold."""
-    return replace(device, of_jax=None)
 
 
 def begin(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
@@ -106,18 +101,14 @@ def begin(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, 
     code.declared, code.served = told["declared"], told["served"]
     if isinstance(code, OwnCode):
         for key, fit in told["fits"]:
-            code.fits[key] = _here(fit, code.device)
+            here, rows = replace(fit.convention, device=code.device), fit.rows  # a device of this process
+            rows = None if rows is None else replace(rows, device=code.device)
+            code.fits[key] = replace(fit, convention=here, rows=rows)
             code.engine = fit.convention.engine
         code.changes = told["changes"]
         code.narrow.update(told["narrow"])
     session.state["state"] = _State(code.under(told["environment"]))
     return {"anew": anew or code is not one.code}, {}
-
-
-def _here(fit: Fit, device: Device) -> Fit:
-    """Return a fit whose calls are given arrays on a device of this process."""
-    rows = None if fit.rows is None else replace(fit.rows, device=device)
-    return replace(fit, convention=replace(fit.convention, device=device), rows=rows)
 
 
 def asked(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
@@ -132,15 +123,11 @@ def asked(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, 
         kind = next(one.__name__ for one in type(error).__mro__ if one.__name__ in OURS)
         answer = {"ours": [kind, str(getattr(error, "typed", error))]}
     code, overwritten = state.code, list(getattr(state.code, "overwritten", ()))
-    known = _sent(code.device), list(code.findings), overwritten, (_files(code), code.version)
+    files = getattr(code, "files", None)
+    version = 0 if files is None else len(files.sources), code.version  # of how many files it is, and which
+    known = replace(code.device, of_jax=None), list(code.findings), overwritten, version
     answer["known"] = VALUES.packed(known, results)
     return answer, results
-
-
-def _files(code: Code) -> int:
-    """Return of how many files the version of code is."""
-    files = getattr(code, "files", None)
-    return 0 if files is None else len(files.sources)
 
 
 def _called(

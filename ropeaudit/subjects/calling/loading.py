@@ -52,20 +52,14 @@ def load(
     given = {"spec": spec, "order": order, "changes": dict(changes), "device": device}
     from ropeaudit.subjects.calling.foreign import ForeignOwn  # in-function: it imports this
 
-    try:
-        return ForeignOwn(
-            process.door(f"{_INSIDE}:opened", given, [_INSIDE, *_needed(where)]), changes, alone
-        )
-    except ForeignError as error:
-        raise BadInput(f"{where} cannot be imported: it {did(error)}") from None
-
-
-def _needed(where: str) -> list[str]:
-    """Return what code is likely to import, for the child that all targets share."""
+    likely = ["torch", "ropeaudit.subjects.calling.dispatch_log"]  # to be imported by what all targets share
     with contextlib.suppress(OSError):
         if _by_path(where) and b"torch" not in Path(where).read_bytes():
-            return []
-    return ["torch", "ropeaudit.subjects.calling.dispatch_log"]
+            likely = []
+    try:
+        return ForeignOwn(process.door(f"{_INSIDE}:opened", given, [_INSIDE, *likely]), changes, alone)
+    except ForeignError as error:
+        raise BadInput(f"{where} cannot be imported: it {did(error)}") from None
 
 
 def _checked(spec: str) -> str:

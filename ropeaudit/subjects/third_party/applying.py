@@ -147,5 +147,4 @@ def _called(tree: ast.Module, cls: str) -> list[str]:
 def possible(cls: Any) -> Iterator[Apply]:
     """Yield ways to rotate vectors by what a class returns, likeliest first."""
     for function in functions(cls):
-        for order in ORDERS:
-            yield Apply(function, order)
+        yield from (Apply(function, order) for order in ORDERS)

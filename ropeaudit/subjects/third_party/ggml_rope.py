@@ -41,8 +41,7 @@ class Ggml(Adapter):
         def rotate(x: FloatArray, positions: Positions, fmt: Format) -> FloatArray:
             if not (positions.min() >= -_INT32 and positions.max() < _INT32):
                 raise ValueError("its positions are int32")
-            kind = _TYPES[fmt.name]
-            code, dtype = kind
+            code, dtype = _TYPES[fmt.name]
             given = np.ascontiguousarray(x.transpose(1, 0, 2).astype(dtype))  # (s, h, d): ne = [d, h, s, 1]
             heads, size, dim = x.shape
             context = library.ggml_init(_Memory(2**21 + 4 * given.nbytes + 8 * size, None, False))

@@ -77,17 +77,18 @@ class ModuleRope(TorchAdapter):
         fit = self._fit(setting)
         if isinstance(fit, str):
             raise MissingPackage(fit)
-        module = self._new(fit, setting)
-        rotate = placed(lambda x, at: _rotated(module, fit, x, at), fit.pairs)
-        return rotate if setting.rotary_dim == setting.head_dim else _of_part(rotate, setting.rotary_dim)
-
-    def _new(self, fit: Fit, setting: RopeSetting) -> Any:
-        """Return a new module, of those that the class is built as the one that fits."""
         cls = self._class()
         with silent():  # about default configs
-            return cls(
-                **structure.variants_of_arguments(cls, fit.dims, fit.axes, setting.base)[fit.number]
-            ).eval()
+            built = structure.variants_of_arguments(cls, fit.dims, fit.axes, setting.base)[fit.number]
+            module = cls(**built).eval()
+        rotate = placed(lambda x, at: _rotated(module, fit, x, at), fit.pairs)
+        dims = setting.rotary_dim
+
+        def of_part(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+            rotated = rotate(x[..., :dims], at)
+            return torch.cat((rotated, x[..., dims:].to(rotated.dtype)), dim=-1)
+
+        return rotate if dims == setting.head_dim else of_part
 
     def _class(self) -> Any:
         place, _, name = self.entry.target.partition(":")
@@ -144,7 +145,9 @@ def found(cls: Any, dims: int, base: float, earlier: Fit | None = None) -> Fit |
                 continue
             ways = [(earlier.call, earlier.apply)] if earlier else _ways(cls, module, axes * dims, reasons)
             for call, apply in ways:
-                trial = Fit(axes, number, call, apply, _nothing(axes * dims))
+                none = np.zeros(0, dtype=np.int64)  # all dims as they come, before more is known
+                whole = Structure(none, none, np.zeros(0), np.arange(axes * dims))
+                trial = Fit(axes, number, call, apply, whole)
                 try:
                     return replace(trial, pairs=_seen(module, trial).chosen(expected))
                 except NoRotation as error:
@@ -153,14 +156,10 @@ def found(cls: Any, dims: int, base: float, earlier: Fit | None = None) -> Fit |
                     reasons.append(f"{apply.name} raises {one_line(error)}")
     if earlier:
         return found(cls, dims, base)
-    return next((one for one in reasons if "radians a token" in one), _likeliest(cls, reasons))
-
-
-def _likeliest(cls: Any, reasons: list[str]) -> str:
-    """Return the reason that tells most."""
-    if not applying.functions(cls):
+    unlike = [one for one in reasons if "radians a token" in one]  # the reason that tells most
+    if not unlike and not applying.functions(cls):
         return "its file has no function that rotates by what it returns"
-    return (reasons or ["what it takes is not known"])[0]
+    return (unlike or reasons or ["what it takes is not known"])[0]
 
 
 def _seen(module: Any, trial: Fit) -> Structure:
@@ -174,12 +173,6 @@ def _seen(module: Any, trial: Fit) -> Structure:
 
     rotate(np.zeros((3, structure.PROBE.size, trial.dims)), structure.PROBE)  # shapes, before much work
     return structure.measured(rotate, trial.dims)
-
-
-def _nothing(dims: int) -> Structure:
-    """Return the structure of all dims as they come, before it is known."""
-    none = np.zeros(0, dtype=np.int64)
-    return Structure(none, none, np.zeros(0), np.arange(dims))
 
 
 def _ways(cls: Any, module: Any, dims: int, reasons: list[str]) -> Iterator[tuple[Call, Apply]]:
@@ -197,8 +190,7 @@ def _ways(cls: Any, module: Any, dims: int, reasons: list[str]) -> Iterator[tupl
         if not tensors or any(one.numel() > len(at) * dims * _LARGEST for one in tensors):
             reasons.append(f"{call.words} returns no table of the positions")
         elif rows is None or any(rows in one.shape for one in tensors):
-            for apply in applies:
-                yield call, apply
+            yield from ((call, apply) for apply in applies)
 
 
 def _rotated(module: Any, fit: Fit, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
@@ -241,13 +233,3 @@ def placed(rotate: TensorTurn, pairs: Structure) -> TensorTurn:
         return rotate(head, at)[..., returned]
 
     return elsewhere
-
-
-def _of_part(rotate: TensorTurn, dims: int) -> TensorTurn:
-    """Return the function that rotates the first dims and leaves the others."""
-
-    def partly(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        rotated = rotate(x[..., :dims], at)
-        return torch.cat((rotated, x[..., dims:].to(rotated.dtype)), dim=-1)
-
-    return partly

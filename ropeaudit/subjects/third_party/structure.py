@@ -105,8 +105,7 @@ def measured(rotate: Callable[[FloatArray, Positions], FloatArray], dims: int) -
         raise NoRotation(f"it returns the shape {returned.shape} for {units.shape}")
     if not np.isfinite(returned).all():
         raise NoRotation("what it returns is not finite")
-    still = returned[:, 0]
-    output = np.abs(still).argmax(axis=1)
+    output = np.abs(returned[:, 0]).argmax(axis=1)
     lengths = np.linalg.norm(returned, axis=2)
     if np.unique(output).size != dims or np.abs(lengths - 1).max() > _UNIT:
         raise NoRotation(f"it does not keep lengths: they are {lengths.min():.3g} to {lengths.max():.3g}")
