@@ -258,9 +258,8 @@ def _from_table(name: str, table: Mapping[str, Any], parent: Recipe | None = Non
 
 def _chain(stage: str, text: str, dtype: Format) -> tuple[Format, ...]:
     """The formats of one stage; empty for a stage that is absent or follows another."""
-    if text == "none" and stage in _OPTIONAL:
-        return ()
-    if (text, stage) in (("auto", "accumulate"), ("accumulate", "score")):
+    follows = (text, stage) in (("auto", "accumulate"), ("accumulate", "score"))
+    if follows or (text == "none" and stage in _OPTIONAL):
         return ()
     if ":" in text:
         raise UsageError(

@@ -408,7 +408,6 @@ def _resolved(recipe: str, changes: Mapping[str, str], dtype: Format) -> Resolve
 
 def _scores(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
     """Return the scores that a recipe forms of rotated q and k. Shapes: (h, s, d) twice -> (h, s, s)."""
-    scale, results = subject.setting.scale, []
-    for left, right in zip(kernel.operand(q, subject), kernel.operand(k, subject), strict=True):
-        results.append(kernel.formed(left, np.ascontiguousarray(right.T), subject, scale))
-    return np.stack(results)
+    scale, sides = subject.setting.scale, (kernel.operand(x, subject) for x in (q, k))
+    heads = zip(*sides, strict=True)
+    return np.stack([kernel.formed(x, np.ascontiguousarray(y.T), subject, scale) for x, y in heads])

@@ -64,20 +64,12 @@ def bound(subject: Emulated, inputs: Inputs, mask: Mask, offset: int) -> Bound:
     Time: a few passes over q and k, a hundredth of the products of the scores where those are many. Memory:
     a few arrays of all heads and 512 positions, and what blocks sum to.
 
-    Args:
-        subject: A recipe on a setting; the scores are in its score format.
-        inputs: q (h, s, d) and k (g, s, d), which are rounded to the input format here.
-        mask: Which scores count.
-        offset: Tokens added to every position.
-
-    Returns:
-        maximum and rms, in score units (scaled, before softmax). maximum is inf where a number may
-        overflow; rms is that of a run without overflow, and inf where an angle or an input is not finite.
-        rms assumes that the phases of q and k have nothing to do with those of the errors, as in
-        gaussian inputs, and leaves out underflow; inside a block all pairs of positions count alike.
-
-    Raises:
-        Nothing of its own; the subject and the inputs were checked when they were made.
+    subject: a recipe on a setting; the scores are in its score format. inputs: q (h, s, d) and k (g, s, d),
+    which are rounded to the input format here. offset: tokens added to every position.
+    maximum is inf where a number may overflow; rms is that of a run without overflow, and inf where an angle
+    or an input is not finite. rms assumes that the phases of q and k have nothing to do with those of the
+    errors, as in gaussian inputs, and leaves out underflow; inside a block all pairs of positions count
+    alike. Units: score units (scaled, before softmax).
 
     Source: Brent, Percival, Zimmermann, Math. Comp. 76 (2007), for bounds of this form;
     Higham, Accuracy and Stability of Numerical Algorithms, chapter 3, for sums.

@@ -95,8 +95,7 @@ class Statistics:
         """
         self.count += block.visible
         weights = block.weights if self.weighted else None
-        means = self.moments >= Moments.MEANS
-        sizes = np.abs(values, out=scratch) if means else None
+        sizes = np.abs(values, out=scratch) if self.moments >= Moments.MEANS else None
         if self.moments >= Moments.LARGEST:
             if sizes is None:
                 low, high = float(values.min()), float(values.max())
@@ -104,7 +103,7 @@ class Statistics:
             else:
                 largest = float(sizes.max())
             if not math.isfinite(largest):
-                self.nonfinite += _nonfinite(values)
+                self.nonfinite += values.size - int(np.isfinite(values).sum())
                 return
             if largest > self.largest:
                 where = (np.abs(values) if sizes is None else sizes).argmax()
@@ -129,7 +128,7 @@ class Statistics:
                 self.absolute += _dot(weights, sizes)
         self.squares += squares
         if self.moments < Moments.LARGEST and not math.isfinite(squares):
-            self.nonfinite += _nonfinite(values)
+            self.nonfinite += values.size - int(np.isfinite(values).sum())
 
     def add_nonfinite(self, count: int) -> None:
         """Take in values none of which is finite."""
@@ -187,10 +186,6 @@ class Statistics:
         error = math.sqrt(max(spread, 0.0) / (self.count - 1))
         factor = math.exp(min(NORMAL * error / 2, 700.0))
         return self.rms / factor, self.rms * factor
-
-
-def _nonfinite(x: Values) -> int:
-    return x.size - int(np.isfinite(x).sum())
 
 
 def _total(x: Values) -> float:

@@ -96,8 +96,7 @@ def tiles(mask: Mask, rows: slice, cols: slice, size: int, seq_len: int) -> Iter
     """Yield the keys within `cols` that some query of `rows` sees, `size` at a time."""
     seen = columns(mask, rows, seq_len)
     first, last = max(cols.start, seen.start), min(cols.stop, seen.stop)
-    for start in range(first, last, size):
-        yield slice(start, min(start + size, last))
+    yield from (slice(start, min(start + size, last)) for start in range(first, last, size))
 
 
 def hidden(mask: Mask, rows: slice, cols: slice) -> NDArray[np.bool_] | None:

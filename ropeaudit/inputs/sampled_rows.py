@@ -167,7 +167,7 @@ def _streamed(
     """Draw `rows` rows in a stream and return those at `places`. Shapes: places (n,) -> (n, d)."""
     vectors = np.empty((places.size, d), np.float16)  # exact: on the grid of `on_16_bit_grid`
     order = np.argsort(places, kind="stable")
-    step = _step(d)
+    step = max(1, _CHUNK // d)
     edges = np.searchsorted(places[order], range(0, rows + step, step))
     for number, (start, part) in enumerate(_stream(generator, rows, d)):
         members = order[edges[number] : edges[number + 1]]
@@ -178,15 +178,11 @@ def _streamed(
 
 def _stream(generator: np.random.Generator, rows: int, d: int) -> Iterator[tuple[int, Array]]:
     """Yield chunks of normal rows, each after the number of its first row."""
-    chunk = np.empty((_step(d), d))
+    chunk = np.empty((max(1, _CHUNK // d), d))
     for start in range(0, rows, len(chunk)):
         part = chunk[: min(len(chunk), rows - start)]
         generator.standard_normal(out=part)
         yield start, part
-
-
-def _step(d: int) -> int:
-    return max(1, _CHUNK // d)
 
 
 def _by_row(
@@ -252,18 +248,9 @@ def by_size(mask: Mask, q: Array, k: Array, count: int, seed: int) -> Pairs:
     running sums; the probability is the one with which these sums draw, roundings included.
     Evenly throughout where the sizes are all 0 or not finite.
 
-    Args:
-        mask: Which scores are visible.
-        q: Squared norms of q. Shapes: (h, s).
-        k: Squared norms of k. Shapes: (g, s).
-        count: How many scores, n.
-        seed: Fixes the choice, with the other arguments.
-
-    Returns:
-        Pairs in the order of heads, queries and keys. Memory: a few arrays of the shape of q.
-
-    Raises:
-        BadShape: there are fewer scores than `count`.
+    q, k: their squared norms. seed: fixes the choice, with the other arguments.
+    Pairs come in the order of heads, queries and keys. Memory: a few arrays of the shape of q.
+    Shapes: q (h, s), k (g, s). Raises: BadShape where there are fewer scores than `count`.
     """
     heads, seq_len = q.shape
     total, most = check_sample(mask, heads, seq_len, count), (float(q.max()), float(k.max()))
@@ -293,8 +280,7 @@ class _SizeSums:
 
     def __init__(self, mask: Mask, q: Array, k: Array) -> None:
         self.seq_len, self.group = q.shape[1], len(q) // len(k)
-        places = np.arange(self.seq_len)
-        self.first, self.last = masks.seen_keys(mask, places, self.seq_len)
+        self.first, self.last = masks.seen_keys(mask, np.arange(self.seq_len), self.seq_len)
         self.keys = np.zeros((len(k), self.seq_len + 1))
         np.cumsum(k, axis=1, out=self.keys[:, 1:])
         self.seen = self.keys[:, self.last + 1] - self.keys[:, self.first]

@@ -71,12 +71,8 @@ class Column:
         if self.screen == "not cpu":
             return any(row[self.name] not in ("cpu", "none", None) for row in rows)
         name = self.screen.removeprefix("with ") if self.screen != "any" else self.name
-        return any(has_value(row[name]) for row in rows)
-
-
-def has_value(value: Any) -> bool:
-    """Return whether a cell says something: None, nan, nothing and "none" do not."""
-    return value is not None and value == value and value not in ("", "none")
+        values = (row[name] for row in rows)  # None, nan, nothing and "none" say nothing
+        return any(one is not None and one == one and one not in ("", "none") for one in values)
 
 
 class Columns(dict[str, Column]):

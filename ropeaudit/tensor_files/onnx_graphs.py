@@ -110,10 +110,8 @@ def _add(scope: _Scope, nodes: Any, initializers: Any) -> None:
     constants, consumers = scope
     constants += [(tensor.name, tensor) for tensor in initializers]
     for node in nodes:
-        if node.op_type != "RotaryEmbedding":
-            named = {}
-        else:
-            named = {2: "cos", 3: "sin"} if node.domain == "com.microsoft" else {1: "cos", 2: "sin"}
+        first = 2 if node.domain == "com.microsoft" else 1
+        named = {first: "cos", first + 1: "sin"} if node.op_type == "RotaryEmbedding" else {}
         for number, name in enumerate(node.input):
             if name not in node.input[:number]:
                 consumers[name].append((node, named.get(number, "")))

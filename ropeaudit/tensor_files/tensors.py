@@ -112,8 +112,7 @@ def _npz(path: Path) -> _Named:
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise Unnamed("one array", archive)
         with archive:
-            for name in archive.files:
-                yield name, functools.partial(archive.__getitem__, name)
+            yield from ((name, functools.partial(archive.__getitem__, name)) for name in archive.files)
 
 
 def _safetensors(path: Path) -> _Named:
