@@ -41,6 +41,7 @@ from ropeaudit.subjects.calling.foreign import ForeignRotator
 
 FURTHER = 4096  # tokens to the positions of a call at another offset
 SAME, OTHER_NUMBERS, REFILLED = "the same call", "other q and k", "other positions in the same tensor"
+_ALIKE = SAME, OTHER_NUMBERS
 _LONGEST = 2**16  # positions of a call from 0
 _LENGTH = 64
 _OFFSETS = (1000, 0)
@@ -238,6 +239,7 @@ def _after_all(code: CodeUnderTest, plain: WholeCall) -> list[_Compared]:
     """Return results after all earlier calls, made of one instance; none if one is refused or differs."""
     refused = list[str]()
     compared = list(_after_each(code, plain, (), refused, code.rotator()))
+    compared.sort(key=lambda one: one.earlier.kind not in _ALIKE)  # as they are told elsewhere
     return [] if refused or any(one.differs for one in compared) else compared
 
 
@@ -254,7 +256,7 @@ def _after_each(
     dtypes = [parse(name) for name in _DTYPES]
     calls = earlier_calls(call, dtypes, code.up_to, others, code.order)
     if instance is not None:  # what calls alike leave would hide what other ones do
-        calls.sort(key=lambda one: one.kind in (SAME, OTHER_NUMBERS))
+        calls.sort(key=lambda one: one.kind in _ALIKE)
     for earlier in calls:
         if earlier.kind == REFILLED and code.own is None:
             continue  # an adapter makes arrays of its own
@@ -292,7 +294,7 @@ def _detail(code: CodeUnderTest, compared: Sequence[_Compared], refused: Sequenc
 
 def _remedy(kinds: Collection[str]) -> str:
     """Return what to do about state that leaks after earlier calls of these kinds."""
-    for kind in (SAME, OTHER_NUMBERS):  # in which all others have their share
+    for kind in _ALIKE:  # in which all others have their share
         if kind in kinds:
             return _REMEDIES[kind]
     leaking = []
