@@ -236,7 +236,7 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
 
 
 def _after_all(code: CodeUnderTest, plain: WholeCall) -> list[_Compared]:
-    """Return results after all earlier calls, made of one instance; none if one is refused or differs."""
+    """Return results where one instance makes all calls from the same position; none if one is wrong."""
     refused = list[str]()
     compared = list(_after_each(code, plain, (), refused, code.rotator()))
     compared.sort(key=lambda one: one.earlier.kind not in _ALIKE)  # as they are told elsewhere
@@ -261,7 +261,8 @@ def _after_each(
         if earlier.kind == REFILLED and code.own is None:
             continue  # an adapter makes arrays of its own
         try:
-            used = called_before(code, earlier, plain.block.given, instance)
+            shared = instance if earlier.call.first == call.first else None  # else what is kept hides it
+            used = called_before(code, earlier, plain.block.given, shared)
         except ForeignError as error:
             used = one_line(error)
         if isinstance(used, str):
