@@ -59,6 +59,7 @@ class Recorder:
 
 def _record(file: str, data: Path, settings: Path) -> dict[str, Any]:
     from coverage import Coverage, CoverageData
+    from coverage.exceptions import DataError
 
     for old in data.parent.glob(f"{data.name}*"):
         old.unlink()
@@ -73,7 +74,10 @@ def _record(file: str, data: Path, settings: Path) -> dict[str, Any]:
     lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     for part in data.parent.glob(f"{data.name}*"):
         read = CoverageData(str(part))
-        read.read()
+        try:
+            read.read()
+        except DataError:  # of a process that was killed while it wrote
+            continue
         for path in read.measured_files():
             name = path[path.rindex("/ropeaudit/") + 1 :]
             for line, contexts in read.contexts_by_lineno(path).items():
