@@ -127,15 +127,16 @@ def called(code: Code, dtype: Format, alone: bool = True) -> SubjectFactory:
     """Return the factory of an implementation that is called. alone: whether it is the only one."""
     from ropeaudit.subjects.calling.called import Called
     from ropeaudit.subjects.calling.code import Unavailable
+    from ropeaudit.subjects.calling.signatures import NotUnderstood
 
     def make(setting: RopeSetting, axes: Axes | None) -> Subject:
         if axes is not None:
             raise UsageError(f"--impl {code.name} has one position axis; leave out --mrope")
         try:
             code.fit(setting)  # what computes is known then
-        except (ForeignError, UsageError) as error:
+        except (ForeignError, NotUnderstood) as error:
             told = f"{code.name} {did(error)}, however it is called"
-            reason = error.typed if isinstance(error, UsageError) else told
+            reason = error.typed if isinstance(error, NotUnderstood) else told
             if alone:
                 raise UsageError(reason) from None
             return Called(Unavailable(code.name, Uncalled(reason), LAYOUTS, code.version), setting, dtype)
