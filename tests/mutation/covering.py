@@ -82,7 +82,7 @@ def _record(file: str, data: Path, settings: Path) -> dict[str, Any]:
             name = path[path.rindex("/ropeaudit/") + 1 :]
             for line, contexts in read.contexts_by_lineno(path).items():
                 lines[name][line] |= {context for context in contexts if context}
-        part.unlink()
+        part.unlink(missing_ok=True)  # a session that ends later may have joined it
     number = {test: place for place, test in enumerate(recorder.tests)}
     numbered = {
         name: {line: sorted(number[test] for test in seen if test in number) for line, seen in at.items()}
