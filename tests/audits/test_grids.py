@@ -172,10 +172,15 @@ def test_axes_of_ones_own(tmp_path: Path) -> None:
     [row] = ropeaudit.shift(0, "fp64", "uniform", axes=str(path), grid="2x3", heads=1)
     assert (row.model, row.rotary_dim, row.head_dim, row.seq_len) == ("mine", 12, 16, 6)
     table = '[mine]\naxes = ["h", "w"]\ndims = [16, 16]\nbase = 100\nhead_dim = 32\n'
+    path.write_text(table.replace("[16, 16]", "[4, 4]") + 'arrangement = "linspace"\nheads = 1\n')
+    [row] = ropeaudit.shift(5, "fp64", "fp64-angles", axes=str(path), grid="2x3", heads=1)
+    assert row.rotary_dim == 32
+    assert row.drift_rms < 1e-9
     for text, message in {
         "[mine]\naxes = 3": "mine.toml",
         "axes": "mine.toml",
         '[a]\naxes=["h"]\ndims=[3]\nhead_dim=4': "mine.toml",
+        table.replace("32", "16"): "32 rotated dims do not fit a head_dim of 16",
         f"{table}factor = -2.0": "unknown factor of axes '-2.0'",
         f"{table}[two]\naxes = []": "it has 2 tables and is to have one",
     }.items():

@@ -122,11 +122,22 @@ def test_missing_columns_are_not_compared_and_rows_without_a_case_are_refused() 
         )
 
 
+def test_what_is_refused_breaks_a_gate(tmp_path, capsys) -> None:
+    seen = [changed(row, attention_d=0.1) for row in ROWS[:2]]
+    rows = [changed(ROWS[0], verdict="refused", attention_d=None), seen[1]]
+    for name, some in (("a", seen), ("b", rows)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+    command = ["report", f"{tmp_path}/b.jsonl", "--against", f"{tmp_path}/a.jsonl"]
+    ran(capsys, [*command, "--fail-if", "attention_d>9"], 1)
+
+
 def test_what_shares_no_case_says_why() -> None:
     with pytest.raises(BadInput, match="no case in common: seed is 0 in the earlier and 1 in the later one"):
         compare(ROWS, [changed(row, seed=1) for row in ROWS])
     with pytest.raises(BadInput, match="the later one is empty"):
         compare(ROWS, [])
+    with pytest.raises(BadInput, match="does not tell why; measure one of them again"):
+        compare(ROWS[:1], [ROWS[0] | {"case": "another"}])
     for ratio in (0.5, math.nan):
         with pytest.raises(UsageError, match=rf"ratio {ratio}"):
             compare(ROWS, ROWS, ratio)

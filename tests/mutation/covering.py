@@ -72,7 +72,10 @@ def _record(file: str, data: Path, settings: Path) -> dict[str, Any]:
     coverage.stop()
     coverage.save()
     lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for part in data.parent.glob(f"{data.name}*"):
+    calling: set[str] = set()  # tests that call code in another process, which one of them has started
+    parts = data.parent.glob(f"{data.name}*")
+    for part in sorted(parts, key=lambda part: f".pid{os.getpid()}." not in part.name):  # its own first
+        own = f".pid{os.getpid()}." in part.name
         read = CoverageData(str(part))
         try:
             read.read()
@@ -81,7 +84,9 @@ def _record(file: str, data: Path, settings: Path) -> dict[str, Any]:
         for path in read.measured_files():
             name = path[path.rindex("/ropeaudit/") + 1 :]
             for line, contexts in read.contexts_by_lineno(path).items():
-                lines[name][line] |= {context for context in contexts if context}
+                lines[name][line] |= {context for context in contexts if context} | (set() if own else calling)
+                if own and name.startswith("ropeaudit/door/"):
+                    calling |= lines[name][line]
         part.unlink(missing_ok=True)  # a session that ends later may have joined it
     number = {test: place for place, test in enumerate(recorder.tests)}
     numbered = {

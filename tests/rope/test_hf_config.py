@@ -160,6 +160,14 @@ def test_what_is_not_understood_is_named() -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_a_base_that_is_given_leaves_the_scaling_of_a_class() -> None:
+    class_s = {"model_type": "apertus", "hidden_size": 4096}
+    (own,), (given,) = (from_config(class_s, "x", "", base=base).layers.values() for base in (None, 5e5))
+    assert (own.base, given.base) == (12e6, 5e5)
+    assert own.scaling == given.scaling
+    assert own.scaling.kind == "llama3"
+
+
 def test_hostile_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     for kind, content in WHOLE.items():

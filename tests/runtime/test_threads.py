@@ -71,3 +71,5 @@ def test_versions_are_those_that_are_installed() -> None:
     told = run_metadata.hardware(("numpy", "no-such-package"))
     assert told["numpy"] == np.__version__
     assert "no-such-package" not in told
+    assert told["cpu"]
+    assert "model name" not in told["cpu"].lower()

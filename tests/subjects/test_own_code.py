@@ -247,6 +247,7 @@ def test_names_are_read_as_people_write_them() -> None:
         """Anything."""
 
     assert str(signatures.possible_signatures(one, "one")[0]) == "f(xq, xk, freqs_cis)"
+    assert signatures.flag(lambda q, k, cos, sin, interleaved: q) == "half"  # nothing says True
     assert str(signatures.possible_signatures(two, "two")[0]) == "f(x, position_ids)"
     assert {len(form.roles) for form in signatures.possible_signatures(three, "three")} == {2, 3, 4}
 
