@@ -76,6 +76,7 @@ def _record(file: str, data: Path, settings: Path) -> dict[str, Any]:
     parts = data.parent.glob(f"{data.name}*")
     for part in sorted(parts, key=lambda part: f".pid{os.getpid()}." not in part.name):  # its own first
         own = f".pid{os.getpid()}." in part.name
+        also = set[str]() if own else calling
         read = CoverageData(str(part))
         try:
             read.read()
@@ -84,7 +85,7 @@ def _record(file: str, data: Path, settings: Path) -> dict[str, Any]:
         for path in read.measured_files():
             name = path[path.rindex("/ropeaudit/") + 1 :]
             for line, contexts in read.contexts_by_lineno(path).items():
-                lines[name][line] |= {context for context in contexts if context} | (set() if own else calling)
+                lines[name][line] |= {context for context in contexts if context} | also
                 if own and name.startswith("ropeaudit/door/"):
                     calling |= lines[name][line]
         part.unlink(missing_ok=True)  # a session that ends later may have joined it
