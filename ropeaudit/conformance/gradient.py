@@ -77,6 +77,8 @@ def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
     except NoGradient as error:
         return Finding("gradient", "fail", str(error), remedy=_REMEDY)
     except ForeignError as error:
+        if "numpy() on Tensor that requires grad" in str(error):
+            return not_applicable("gradient", "it goes through NumPy, which autograd does not see")
         return Finding("gradient", "fail", f"at offset {tried[-1]} autograd {did(error)}")
     detail = f"{HEADS} heads, {length} tokens at {len(offsets)} offsets up to {offsets[-1]}, random upstream"
     if isinstance(rotator, GradientRotator) and rotator.rotator.in_place:

@@ -336,16 +336,20 @@ def table(
 
     Not at all for float64. Where stages are changed they are those; a table that is requested in a dtype has
     it, None where none is. width: p pairs, or each twice, in halves or interleaved; both are one after the
-    other, or stacked, as cos + i sin may be.
-    Shapes: at (s,) -> (s, p), (s, r), both (s, 2p), (s, 2r) or stacked (s, p, 2).
+    other, woven or stacked, as cos + i sin may be, or a matrix of each pair.
+    Shapes: at (s,) -> (s, p), (s, r), both (s, 2p), (s, 2r), stacked (s, p, 2), matrices (s, p, 2, 2).
     """
     recipe = recipes.named("fp64-angles").changed(changes).resolve(dtype)
     held = recipe.table if "table" in changes else None
     cos, sin, angle = _cos_sin(dtype, tuple(sorted(changes.items())), setting, at.tobytes())
     wide = np.float64 if dtype is FP64 else np.float32
     both = (sin, cos) if role == "sin_cos" else (cos, sin)
-    if width == "stacked":
-        return np.stack(both, axis=-1).astype(wide), held
+    if width in ("stacked", "woven"):
+        joined = np.stack(both, axis=-1).astype(wide)
+        return (joined if width == "stacked" else joined.reshape(len(joined), -1)), held
+    if width == "matrices":
+        rows = np.stack([cos, -sin, sin, cos], axis=-1).astype(wide)
+        return rows.reshape(*cos.shape, 2, 2), held
     if role == "freqs":
         result: Any = np.empty(cos.shape, np.result_type(wide, np.complex64))
         result.real, result.imag = cos, sin

@@ -105,8 +105,9 @@ class Answer:
 class Convention:
     """How to call a function: its signature, the order of axes, NumPy, torch or jax, and on which device.
 
-    order: see `shapes`. rank: axes of positions or tables; 4 are those of sbhd, for tokens in a row. width:
-    of tables, p pairs or d dims in a layout.
+    order: see `shapes`. rank: axes of positions or tables; 4 are those of sbhd, for tokens in a row; of an
+    offset, 1 is an integer, 0 an array of none, 2 one a batch element. width: of tables, p pairs or d dims in
+    a layout.
     strides: how vectors lie in memory. index: the integers that positions are. narrow: whether cos and sin
     are given in the dtype of the vectors. back: the order of q, k and v that come back apart, where they were
     given packed. composed: whether the function returns cos and sin, with which vectors are rotated here.
@@ -131,9 +132,9 @@ class Convention:
         """Whether positions, or tables, may be given for each batch element."""
         if "t" in self.order:
             return "offset" not in self.signature.roles or "cu_seqlens" in self.signature.roles
-        roles = self.signature.roles
-        tells = "positions" in roles or bool(self.signature.tables and not self.signature.whole)
-        return self.rank >= 2 and "b" in self.order and tells
+        roles, tables = set(self.signature.roles), self.signature.tables and not self.signature.whole
+        tells = {"positions", "offset", "mask"} & roles or tables
+        return self.rank >= 2 and "b" in self.order and bool(tells)
 
     @property
     def padded(self) -> bool:
@@ -177,25 +178,38 @@ class Convention:
         k, call = x if k is None else k, _Call(function, setting, dtype, changes)
         if "t" in self.order:
             return self._tokens(call, x, k, positions)
-        if not self.signature.unplaced and "offset" not in self.signature.roles:
-            return self._run(call, x, k, positions)
-        parts = [
-            self._padded(call, x[:, :, run], k[:, :, run], first)
-            if self.signature.unplaced
-            else self._run(call, x[:, :, run], k[:, :, run], positions[run])
-            for run, first in runs(positions)
-        ]
-        keys = [part.keys for part in parts if part.keys is not None]
+        apart = self.signature.unplaced or "offset" in self.signature.roles
+        if not apart or (positions.ndim == 2 and (np.diff(positions) == 1).all()):
+            return (self._padded if self.signature.unplaced else self._run)(call, x, k, positions)
+        if positions.ndim == 2:
+            rows = [slice(row, row + 1) for row in range(len(x))]
+            parts = [
+                self(function, x[row], at, setting, dtype, k[row], changes)
+                for row, at in zip(rows, positions, strict=True)
+            ]
+        else:
+            parts = [
+                self._padded(call, x[:, :, run], k[:, :, run], positions[run])
+                if self.signature.unplaced
+                else self._run(call, x[:, :, run], k[:, :, run], positions[run])
+                for run, _ in runs(positions)
+            ]
+        keys, axis = [part.keys for part in parts if part.keys is not None], 4 - 2 * positions.ndim
         return Answer.joined(
             parts,
-            np.concatenate([part.values for part in parts], axis=2),
-            np.concatenate(keys, axis=2) if len(keys) == len(parts) else None,
+            np.concatenate([part.values for part in parts], axis=axis),
+            np.concatenate(keys, axis=axis) if len(keys) == len(parts) else None,
         )
 
-    def _padded(self, call: _Call, x: FloatArray, k: FloatArray, first: int) -> Answer:
-        """Call with `first` more tokens in front, and drop them from the answer."""
+    def _padded(self, call: _Call, x: FloatArray, k: FloatArray, at: Positions) -> Answer:
+        """Call with as many more tokens in front as stand before the last row, and drop them from the answer.
+
+        Rows that begin earlier are padded on the left: there positions are below 0, which a mask tells.
+        """
+        first = int(at[..., 0].max())
         tokens = np.r_[np.zeros(first, np.int64), np.arange(x.shape[2])]
-        answer = self._run(call, x[:, :, tokens], k[:, :, tokens], np.arange(len(tokens)))
+        whole = np.arange(len(tokens)) + at[..., :1] - first
+        answer = self._run(call, x[:, :, tokens], k[:, :, tokens], whole)
         keys = None if answer.keys is None else answer.keys[:, :, first:]
         return replace(answer, values=answer.values[:, :, first:], keys=keys)
 
@@ -399,8 +413,15 @@ class Convention:
 
     def _argument(self, role: str, x: FloatArray, at: Positions, call: _Call) -> Any:
         """Return what a role is filled with that is no vector; x is one."""
+        batch = x.shape[shapes.axis(self.order, "b")] if "b" in self.order else 1
+        if role == "offset" and self.rank != 1:
+            first = np.broadcast_to(at, (batch, at.shape[-1]))[:, 0] if self.rank else at.flat[0]
+            firsts = np.array(first, self.index)
+            return arrays.tensor(firsts, self.device) if self.engine == "torch" else firsts
+        if role == "mask":
+            told = np.broadcast_to(at >= 0, (batch, at.shape[-1])).astype(self.index)
+            return arrays.tensor(told, self.device) if self.engine == "torch" else told
         if role == "positions":
-            batch = x.shape[shapes.axis(self.order, "b")] if "b" in self.order else 1
             rows = at.copy() if self.rank == at.ndim else np.repeat(at[None], batch, axis=0)
             rows = (rows + self.signature.counts).astype(self.index)
             return arrays.tensor(rows, self.device) if self.engine == "torch" else rows
@@ -411,6 +432,7 @@ class Convention:
             return arrays.tensor(ends, self.device) if self.engine == "torch" else ends
         numbers: dict[str, Any] = {
             "offset": int(at.flat[0]),
+            "until": int(at.max(initial=-1)) + 1,
             "seq_dim": shapes.axis(self.order, "s"),
             "head_axis": shapes.axis(self.order, "h"),
             "heads": call.heads[0],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -156,6 +157,7 @@ def _fit_in(dtype: Format, trial: Trial) -> Fit:
             if best.error < sure and not best.joined_wrongly:
                 break
         if best is not None and not best.misfit:
+            best = _with_start(best, trial, dtype)
             rows = _by_row(best, trial, dtype)
             apart = None if rows else _headless(best, trial, dtype)
             return apart or replace(best, rows=rows)
@@ -204,12 +206,17 @@ def _uncallable(name: str, failed: Sequence[tuple[Signature, Exception]], device
         return ended
     if missing := next((error for _, error in failed if isinstance(error, MissingPackage)), None):
         return missing
-    reasons = [(signature, one_line(error)) for signature, error in failed]
+    reasons = [(signature, one_line(error) + _place(error)) for signature, error in failed]
     attempts = signatures.described(iter(reasons))
     unknown = f"{name} could not be called in any way that is known{device.words}. Tried {attempts}."
     if places := next(filter(None, (advice(reason, device) for _, reason in reasons)), ""):
         return UsageError(f"{unknown} {places[:1].upper()}{places[1:]}")
     return NoFit(f"{unknown} {WRAP}")
+
+
+def _place(error: Any) -> str:
+    """Return where code raised, in brackets; empty where that is not known."""
+    return f" ({Path(error.file).name}:{error.line})" if getattr(error, "line", 0) else ""
 
 
 def engines(function: Any, device: Device) -> list[Engine]:
@@ -220,6 +227,17 @@ def engines(function: Any, device: Device) -> list[Engine]:
     elif signatures.wants_numpy(function) and device.is_cpu:
         likely = ["numpy", "torch"]
     return likely if device.is_cpu else likely[:1]
+
+
+def _with_start(best: Fit, trial: Trial, dtype: Format) -> Fit:
+    """Return the fit that gives what a function takes beside tables, be it wrong then; else the best."""
+    known = best.convention
+    for signature in (one for one in trial.signatures if one.whole and known.signature.partial):
+        for convention in _of_signature(signature, None, known.engine, known.device):
+            fit = _try(convention, trial, dtype, None) if convention.width == known.width else None
+            if isinstance(fit, Fit) and not fit.misfit:
+                return fit
+    return best
 
 
 def _headless(best: Fit, trial: Trial, dtype: Format) -> Fit | None:
@@ -266,7 +284,7 @@ def _conventions(
             yield from _of_signature(signature, orders, engine, device)
     for signature in signatures:
         two = any(one == signature and isinstance(error, arrays.TwoTables) for one, error in failed)
-        if signature.tables or signature.unplaced or not (signature.vectorless or two):
+        if signature.tables or not (signature.vectorless or two):
             continue
         for order in orders or (("bhsd",) if signature.vectorless else ("bhsd", "bshd", "hsd")):
             for rank, width in itertools.product((2, 1), ("half", "interleaved", "pairs")):
@@ -294,11 +312,13 @@ def _of_signature(
         orders = tuple(order for order in orders or () if "t" not in order)
     doubled = ("half", "interleaved", "pairs")
     widths: tuple[str, ...] = doubled if {"cos", "angles"} & roles else ("pairs",)
-    widths = ("pairs", "stacked", *doubled[:2], *TUPLES) if {"cos_sin", "sin_cos"} & roles else widths
-    widths = ("pairs", "stacked", *TUPLES) if "freqs" in roles else widths
+    both = ("pairs", "stacked", *doubled[:2], *TUPLES, "woven")
+    widths = both if {"cos_sin", "sin_cos"} & roles else widths
+    widths = ("pairs", "stacked", *TUPLES, "matrices") if "freqs" in roles else widths
     tables = signature.tables and not signature.whole
     for order in orders:
         ranks: tuple[int, ...] = (1, 2, 3) if tables else (1, 2) if "positions" in roles else (1,)
+        ranks = (1, 0, 2) if "offset" in roles and not tables else ranks
         ranks = (*ranks, 4) if tables and tokens else ranks  # as Megatron has them
         ranks = ranks if order[0] != "t" or tables else (1,)
         backs = shapes.backs(order) if packed else ("",)

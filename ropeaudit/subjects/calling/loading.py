@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib
+import inspect
 import os
 import time
 from collections.abc import Callable
@@ -109,18 +111,31 @@ def here(
 
 def _named(module: Any, where: str, name: str) -> Any:
     """Return what a dotted name is in a module. Raises: UsageError if nothing callable is there."""
-    thing = module
+    thing = holder = module
     for part in name.split("."):
         if not hasattr(thing, part):
             names = [
                 known for known in dir(thing) if not known.startswith("_") and callable(getattr(thing, known))
             ]
             raise UnknownName(f"name in {where}:", part, names or ["nothing that can be called"])
-        thing = getattr(thing, part)
+        thing, holder = getattr(thing, part), thing
+    if inspect.isclass(holder) and inspect.isfunction(vars(holder).get(part)):
+        return _bound(holder, part)
     if not callable(thing):
         what = f"of type {type(thing).__name__} and cannot be called"
         raise UsageError(f"{where}:{name}: it is {what}; {_EXAMPLE}")
     return thing
+
+
+def _bound(cls: type[Any], method: str) -> Any:
+    """Return a factory of a method of new instances of a class."""
+
+    @functools.wraps(getattr(cls, method))
+    def build(*plain: Any, **named: Any) -> Any:
+        return getattr(cls(*plain, **named), method)
+
+    build.__signature__ = inspect.signature(cls)  # type: ignore[attr-defined]
+    return build
 
 
 def _by_path(where: str) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray
 
-ORDERS = ("bhsd", "bshd", "sbhd", "hsd", "shd", "t(hd)", "bs(hd)", "sd")
+ORDERS = ("bhsd", "bshd", "sbhd", "hsd", "shd", "t(hd)", "bs(hd)", "sd", "bds")
 TOKENS = ("thd", "t(hd)")  # of packed sequences, whose lengths are given
 PACKED = (
     *("bs3hd", "bs(Hd)", "bsh(3d)", "sbh(3d)", "bsHd", "b3hsd", "sb3hd", "bs(h3d)", "bhs(3d)", "3bhsd"),

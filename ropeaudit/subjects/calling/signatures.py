@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ropeaudit import data
@@ -45,6 +45,7 @@ _EXTRA = (  # filled in wherever they are taken
 )
 # number of arguments -> what they may be, where their names say nothing
 _BY_NUMBER = {
+    1: (("x",),),
     2: (("x", "positions"), ("x", "freqs"), ("x", "angles"), ("positions", "x"), ("angles", "x")),
     3: (("q", "k", "positions"), ("x", "cos", "sin"), ("q", "k", "freqs")),
     4: (("q", "k", "cos", "sin"),),
@@ -57,10 +58,12 @@ class Signature:
     """One way to call: the role of each argument, with its keyword where it is passed by one.
 
     doubtful: a name says otherwise, or nothing says where tokens stand, so that it is right or not meant.
+    partial: beside tables it takes positions or an offset that are not given.
     """
 
     arguments: tuple[tuple[str | None, str], ...]
     doubtful: bool = False
+    partial: bool = False
 
     @property
     def counts(self) -> bool:
@@ -80,7 +83,8 @@ class Signature:
     @property
     def unplaced(self) -> bool:
         """Whether nothing says where tokens stand: the first is at position 0."""
-        return not self.vectorless and not {*_PLACING, "sin"} & set(self.roles)
+        counted = not self.vectorless or "until" in self.roles
+        return counted and not {*_PLACING, "sin"} & set(self.roles)
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -95,7 +99,7 @@ class Signature:
     def called(self, role: str, otherwise: str, doubtful: bool = False) -> Signature:
         """Return the same with one role for another."""
         arguments = ((name, otherwise if one == role else one) for name, one in self.arguments)
-        return Signature(tuple(arguments), doubtful)
+        return replace(self, arguments=tuple(arguments), doubtful=doubtful)
 
     def __str__(self) -> str:
         return f"f({', '.join(name or role for name, role in self.arguments)})"
@@ -123,11 +127,22 @@ def possible_signatures(function: Any, name: str) -> list[Signature]:
     """Return possible calls of a function, likeliest first. Raises: UsageError."""
     parameters = _parameters(function)
     numbered = [roles for count in _argument_counts(parameters) for roles in _BY_NUMBER.get(count, ())]
-    by_number = [Signature(tuple((None, role) for role in roles)) for roles in numbered]
+    placing = {"positions", "offset"} & set(parameters.roles.values())
+    by_number = [
+        Signature(
+            tuple((None, role) for role in roles), len(roles) == 1, bool(placing and {*TABLES} & set(roles))
+        )
+        for roles in numbered
+    ]
     likely = [*_named_signatures(parameters), *(one for one in by_number if not _denied(one, parameters))]
     if not likely:
-        names = ", ".join(parameter.name for parameter in parameters.needed) or "none"
-        raise NotUnderstood(f"{name} needs the arguments {names}; what to give it is not known. {WRAP}")
+        needed = [parameter.name for parameter in parameters.needed]
+        unknown = [one for one in needed if parameters.roles[one] is None] or needed or ["none"]
+        known = ", ".join(one for one in needed if one not in unknown)
+        beside = f", beside {known}, which are known" if known else ""
+        raise NotUnderstood(
+            f"{name} needs the arguments {', '.join(unknown)}{beside}; what to give it is not known. {WRAP}"
+        )
     return list(dict.fromkeys(likely))
 
 
@@ -144,7 +159,7 @@ def _denied(signature: Signature, parameters: _Parameters) -> bool:
     roles = list(zip(signature.roles, parameters.roles.values(), strict=False))
     if signature.roles[0] not in _VECTORS and any(said for _, said in roles) and roles[0][1] != "positions":
         return True
-    if any(role in TABLES and said == "sin_cos" for role, said in roles):
+    if any(said in ("until", "mask") or (role in TABLES and said == "sin_cos") for role, said in roles):
         return True
     return any(role == "angles" and said in ("positions", "offset") for role, said in roles)
 
@@ -256,7 +271,7 @@ def _argument_counts(parameters: _Parameters) -> list[int]:
     if any(parameter.kind is parameter.KEYWORD_ONLY for parameter in needed):
         return []
     if parameters.variadic:
-        return [count for count in _BY_NUMBER if count >= len(needed)]
+        return [count for count in _BY_NUMBER if count >= max(2, len(needed))]
     # a default of 0 or "half" is no place for an array
     arrays = [parameter for parameter in fixed if parameter in needed or parameter.default is None]
     return list(dict.fromkeys((len(needed), len(arrays))))
@@ -273,11 +288,10 @@ def _named_signatures(parameters: _Parameters) -> list[Signature]:
         return []
     present, wanted = set(roles.values()), {roles[name] for name in needed}
     first = wanted & set(_PLACING) or set([role for role in _PLACING if role in present][:1])
-    if (not first and not wanted & set(_VECTORS)) or ("cos" in first and "sin" not in present):
+    if (not first and not wanted & {*_VECTORS, "until"}) or ("cos" in first and "sin" not in present):
         return []
-    sets = [first]
-    if not {"positions", "offset"} & first:
-        sets += [first | {role} for role in ("positions", "offset") if role in present and first & {*TABLES}]
+    whole = set() if {"positions", "offset"} & first or not first & {*TABLES} else present
+    sets = [first, *(first | {role} for role in ("positions", "offset") if role in whole)]
     sets += [placing | {"cu_seqlens"} for placing in list(sets) if "cu_seqlens" in present - first]
     results = []
     for placing in sets:
@@ -289,7 +303,8 @@ def _named_signatures(parameters: _Parameters) -> list[Signature]:
             if role is not None and role in taken:
                 keyword = None if parameter.kind is parameter.POSITIONAL_ONLY else parameter.name
                 arguments.setdefault(role, (keyword, role))
-        results.append(Signature(tuple(arguments.values()), doubtful=not placing))
+        partial = bool({"positions", "offset"} & whole) and not {"positions", "offset"} & placing
+        results.append(Signature(tuple(arguments.values()), not placing, partial))
     others = [one.called("angles", "freqs") for one in results if one.tables]
     plain = [one for one in results if "positions" in one.roles and not one.tables and not one.counts]
     # some call angles positions, and mean no numbers of tokens
