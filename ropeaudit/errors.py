@@ -170,8 +170,8 @@ def one_line(error: BaseException, longest: int = 200) -> str:
 
     longest: characters of the message.
     """
-    text = " ".join((error.typed if isinstance(error, RopeAuditError) else str(error)).split())
-    text = text[:longest].rstrip(" .")
+    text = error.typed if isinstance(error, RopeAuditError) else str(error)
+    text = " ".join(text[: 8 * longest].split())[:longest].rstrip(" .")
     if isinstance(error, ForeignError):
         return text  # which says its type, or what happened instead
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

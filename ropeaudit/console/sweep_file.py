@@ -159,7 +159,7 @@ def _opened(path: str, flags: int) -> int:
     if os.path.islink(path):
         raise BadOutput(f"{path!r} is a link, and rows go there until a run is over; {_REMEDY}")
     try:
-        number = paths.out_of_reach(os.open(path, flags, 0o666))
+        number = os.open(path, flags, 0o666)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadOutput(f"{path!r} cannot be written: {reason}; give another place") from None

@@ -17,6 +17,7 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -34,8 +35,9 @@ ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _NEVER_FORKED = ("jax", "jaxlib", "tensorflow", "onnxruntime")  # they start threads when used
 _DEBUGGED = "a debugger has no terminal in this process; give --in-process"
 _REAPED = 0.5  # seconds between two looks at which forks have ended
+_ENDING = 1.0  # seconds in which all that was started is ended
 _LEFT_FREE = 2**30  # bytes of memory that stay for others
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl.h
+DIE_WITH_PARENT, _ADOPT = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of Linux's prctl.h
 _TRIM, _MMAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 # before others patch them
 _exit, _fork, _waitpid, _getpid = os._exit, getattr(os, "fork", None), os.waitpid, os.getpid
@@ -130,6 +132,7 @@ class _Child:
         self.sessions: dict[int, Session] = {}
         self.forks: dict[int, int | None] = {}  # process -> how it ended, once that is known
         self.pid, self.to = _getpid(), None  # to: number of the question that is answered
+        self.ours = opened is None  # whether nothing of others' runs here
 
     def run(self) -> None:
         """Serve until the parent is gone."""
@@ -158,6 +161,7 @@ class _Child:
         """Run the opener; what it returns stays here, for the sessions."""
 
         def opened(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+            self.ours = False
             enter(message.header["here"])
             for name in message.header["needed"]:
                 imported(name)
@@ -173,6 +177,8 @@ class _Child:
         passed: that socket, and its stdout and stderr where it gets such of its own.
         """
         gc.freeze()  # a collection in the fork would copy shared memory
+        if self.ours:  # it sees the end of its parent at once, and ends what it has started
+            process_control(DIE_WITH_PARENT, 0)
         group: int = _fork() if _fork is not None else -1
         if group:
             for descriptor in passed:
@@ -183,7 +189,7 @@ class _Child:
         code = 1
         try:
             os.setpgid(0, 0)
-            die_with_parent()
+            process_control(DIE_WITH_PARENT, signal.SIGKILL)
             self.control.close()
             for number, descriptor in enumerate(passed[1:], 1):
                 os.dup2(descriptor, number)
@@ -197,12 +203,11 @@ class _Child:
             save_coverage()
             _exit(code)
 
-    def _status(self, fork: int, wait: int = 0) -> int | None:
+    def _status(self, fork: int) -> int | None:
         """Return the exit code of a fork; None while it runs, or where nobody knows it."""
         if self.forks.get(fork) is None:
             with contextlib.suppress(ChildProcessError):  # where code ignores SIGCHLD
-                ended, status = _waitpid(fork, wait)
-                self.forks[fork] = status if ended else None
+                self.forks[fork] = _waitpid(fork, 0)[1]
         return self.forks.get(fork)
 
     def _began(self, what: str) -> None:
@@ -219,10 +224,12 @@ class _Child:
     def _next(self) -> Message | None:
         """Return the parent's next message, or None at the end; keep passed descriptors."""
         while not self.waiting:
-            left = [one for one, status in self.forks.items() if status is None]
+            left = [one for one, status in self.forks.items() if status is None or self.ours]
             if not _select([self.control], [], [], _REAPED if left else None)[0]:
-                for one in left:  # else those that have ended stay zombies
-                    self._status(one, os.WNOHANG)
+                for one in [-1] if self.ours else left:  # else those that have ended stay zombies
+                    with contextlib.suppress(ChildProcessError):
+                        while (ended := _waitpid(one, os.WNOHANG))[0]:
+                            self.forks[ended[0]] = ended[1]
                 continue
             if hasattr(socket, "recv_fds"):
                 count, passed, *_ = self.control.recvmsg_into([self.reader.room()], socket.CMSG_LEN(_PASSED))
@@ -265,10 +272,21 @@ def _moved_high(descriptor: int) -> int:
     return high
 
 
-def die_with_parent() -> None:
-    """Let Linux end this process when the thread that started it ends."""
+def process_control(option: int, value: int) -> None:
+    """Tell Linux to end this process with the thread that started it, or to adopt what descendants leave."""
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def end_children() -> None:
+    """End what this process has started, and what that has, be it of another session."""
+    listed, end = f"/proc/self/task/{_getpid()}/children", time.monotonic() + _ENDING
+    with contextlib.suppress(OSError):
+        while (left := open(listed).read().split()) and time.monotonic() < end:  # noqa: SIM115  # at its end
+            for one in left:
+                os.kill(int(one), signal.SIGKILL)
+            for one in left:
+                _waitpid(int(one), 0)
 
 
 def limit_memory() -> None:
@@ -308,10 +326,12 @@ def _no_breakpoint(*_: Any, **__: Any) -> None:
 def main() -> None:
     """Serve the door at the other end of the socket that was given."""
     descriptor, parent = _moved_high(int(sys.argv[1])), int(sys.argv[2])
+    del sys.argv[1:]
     if parent:
-        die_with_parent()
+        process_control(DIE_WITH_PARENT, signal.SIGKILL)
         if os.getppid() != parent:  # it has ended already
             return
+    process_control(_ADOPT, 1)
     limit_memory()
     keep_memory()
     gc.disable()  # while what is imported is all that is made
@@ -320,6 +340,7 @@ def main() -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         _Child(control).run()
     save_coverage()
+    end_children()
     _exit(0)  # threads and exit handlers of code that is not ours are not waited for
 
 

@@ -170,10 +170,6 @@ class _Spawned:
             return _words(self.process.wait(_ENDING))
         return "it closed the way to it"
 
-    def reap(self) -> None:
-        """Wait for its end."""
-        self.process.wait()
-
 
 @dataclass(frozen=True, slots=True)
 class _Forked:
@@ -189,9 +185,6 @@ class _Forked:
             return self.root._control.how(self.pid)
         return "with what it was started from"
 
-    def reap(self) -> None:
-        """Leave it to the root, which takes note of its end at the next fork."""
-
 
 class _Root(Door):
     """A process that has loaded torch and our modules, and forks the doors' children."""
@@ -203,7 +196,7 @@ class _Root(Door):
         with theirs:
             self._process = _spawned(theirs)
         self._control = _Channel(ours, self)
-        self.close = weakref.finalize(self, _ended, self._process, ours)
+        self.close = weakref.finalize(self, _ended, self._process, ours, _ENDING)
 
     def child(self, theirs: socket.socket, needed: Sequence[str]) -> _Forked:
         """Fork a process that serves the other end of a socket. Raises: ForeignError."""
@@ -503,11 +496,15 @@ def _kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _ended(process: _Spawned | _Forked, control: socket.socket) -> None:
-    """End a child; processes that it forked end with it."""
+def _ended(process: _Spawned | _Forked, control: socket.socket, patience: float = 0) -> None:
+    """End a child; processes that it forked end with it. patience: seconds in which it ends them itself."""
     control.close()
+    if patience and isinstance(process, _Spawned):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.process.wait(patience)
     _kill(process.pid)
-    process.reap()
+    if isinstance(process, _Spawned):  # of a fork the root takes note
+        process.process.wait()
     for stream in process.streams:
         stream.close()
 

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from ropeaudit.runtime import paths
-
 _SUFFIX = ".ropeaudit"
 _LONGEST = 40  # characters of a name that stay
 _RANDOM = r"[a-z0-9_]{8}"
@@ -47,13 +45,12 @@ def opened(target: Path) -> IO[bytes]:
     prefix = _prefix(target.name)
     _clear(target.parent, prefix)
     with contextlib.suppress(AttributeError, OSError):  # of Linux, and of most file systems
-        number = paths.out_of_reach(os.open(target.parent, os.O_TMPFILE | os.O_RDWR, 0o600))
+        number = os.open(target.parent, os.O_TMPFILE | os.O_RDWR, 0o600)
         lock(number)
         name = str(target.parent / f"{prefix}{os.urandom(4).hex()}{_SUFFIX}")
         return open(name, "w+b", opener=lambda *_: number)
     while True:
         number, name = tempfile.mkstemp(_SUFFIX, prefix, target.parent)
-        number = paths.out_of_reach(number)
         file = open(name, "w+b", opener=lambda *_, number=number: number)  # noqa: SIM115 it is handed over
         if lock(file.fileno()) is not False and os.path.exists(file.name):
             return file
@@ -203,7 +200,7 @@ def put_and_keep_open(file: IO[bytes], target: Path) -> int | None:
         return None
     import fcntl
 
-    number = paths.out_of_reach(os.dup(file.fileno()))
+    number = os.dup(file.fileno())
     try:
         fcntl.fcntl(number, fcntl.F_SETFL, fcntl.fcntl(number, fcntl.F_GETFL) | os.O_APPEND)
         with file:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
@@ -11,7 +10,6 @@ from pathlib import Path
 _DESCRIPTOR = re.compile(r"/dev/fd/(\d+)|/proc/(?:self|\d+)/fd/(\d+)")
 _NAMED = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 _MOST_LINKS = 40
-_LARGE = (512, 128)
 INSTALLED = {"site-packages", "dist-packages"}  # folders of packages
 
 
@@ -25,20 +23,6 @@ def shown_path(path: str | Path) -> str:
         return whole.resolve().relative_to(Path.cwd().resolve()).as_posix()
     except (OSError, ValueError):
         return str(whole)
-
-
-def out_of_reach(number: int) -> int:
-    """Move an open file to a large number, which other code does not try."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return number
-    for least in _LARGE:
-        with contextlib.suppress(OSError):  # a process may have no more files than that
-            moved = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, least)
-            os.close(number)
-            return moved
-    return number
 
 
 def behind(path: str) -> str:

@@ -48,7 +48,7 @@ def test_what_is_clear_and_no_rotation_fails_with_the_nearest_way(name, way, fol
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("unknown", "needs the arguments q, k, state, mesh, plan"),
+        ("unknown", "needs the arguments state, mesh, plan, beside q, k"),
         ("raises", "ValueError: not so"),
         ("Built", "needs arguments that are not known here"),
     ],

@@ -273,7 +273,9 @@ def test_code_that_ignores_the_end_of_its_children_ends_all_the_same(road, tmp_p
 
 
 def test_the_child_ends_with_its_parent(road, tmp_path) -> None:
-    (tmp_path / "k.py").write_text("def f(x):\n    return x\n")
+    sleeps = "subprocess.Popen(['sleep', '99'], start_new_session=True).pid" if road == "fork" else "0"
+    started = f"import subprocess\nopen(__file__ + '.pid', 'w').write(str({sleeps}))\n"
+    (tmp_path / "k.py").write_text(f"{started}def f(x):\n    return x\n")
     code = (
         "import sys, time\n"
         f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
@@ -284,7 +286,8 @@ def test_the_child_ends_with_its_parent(road, tmp_path) -> None:
         "time.sleep(99)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
-        pids = [int(word) for word in parent.stdout.readline().split() if word != "0"]
+        words = [*parent.stdout.readline().split(), (tmp_path / "k.py.pid").read_text()]
+        pids = [int(word) for word in words if word != "0"]
         parent.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 10
     while any(alive(pid) for pid in pids) and time.monotonic() < deadline:

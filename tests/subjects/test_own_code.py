@@ -174,7 +174,7 @@ UNCALLABLE = {
     "wrong_shape": "returns the shape",
     "leaves": "it calls sys.exit(5)",
     "truncates": "returns an array of int32",
-    "greedy": "needs the arguments q, k, v, cache, table, mystery",
+    "greedy": "needs the arguments cache, table, mystery, beside q, k, v",
     "no_vectors": "makes a int, which cannot be called",
     "value": "it is of type int and cannot be called",
     "hsdd": "did you mean hsd",

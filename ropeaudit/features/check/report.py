@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -62,7 +62,10 @@ def report(
     seen = {name: {one[name] for one in rows} for name in ("target", "dtype", "layer")}
     seen["layer"] -= {NONE}
     single = {name for name, values in seen.items() if len(values) <= 1}
-    answers = [answer(own, case or Case(), [*waived, *findings]) for own in targets.values()]
+    answers = [
+        answer(own, case or Case(), [*waived, *_on(target, findings, targets)])
+        for target, own in targets.items()
+    ]
     return Report(
         rows=rows,
         columns=list(columns or COLUMNS),
@@ -77,6 +80,12 @@ def report(
         answers=answers,
         brief=not columns,
     )
+
+
+def _on(target: str, findings: Sequence[str], targets: Iterable[str]) -> list[str]:
+    """Return the findings that are on no other target."""
+    others = tuple(f"{one}{end}" for one in targets if one != target for end in (":", " under"))
+    return [text for text in findings if not text.startswith(others)]
 
 
 def notes(results: Sequence[Checked]) -> list[str]:

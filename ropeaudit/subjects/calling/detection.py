@@ -202,10 +202,9 @@ def _uncallable(name: str, failed: Sequence[tuple[Signature, Exception]], device
 
     Where it ends its process, that is what it does, however it is called.
     """
-    if ended := next((error for _, error in failed if isinstance(error, Ended)), None):
-        return ended
-    if missing := next((error for _, error in failed if isinstance(error, MissingPackage)), None):
-        return missing
+    for kind in (Ended, MissingPackage):
+        if told := next((error for _, error in failed if isinstance(error, kind)), None):
+            return told
     reasons = [(signature, one_line(error) + _place(error)) for signature, error in failed]
     attempts = signatures.described(iter(reasons))
     unknown = f"{name} could not be called in any way that is known{device.words}. Tried {attempts}."

@@ -198,7 +198,7 @@ class ForeignOwn(ForeignCode):
                 sessions.append(self.session())
                 raise
 
-        possible, engines = self.ask(sessions[-1], "forms", key)
+        possible, engines, placing = self.ask(sessions[-1], "forms", key)
         trial = detection.Trial(call, self.name, key, possible, engines, self.device, self.order)
         fit = detection.fit(trial)
         self.engine, signature = fit.convention.engine, fit.convention.signature
@@ -215,7 +215,8 @@ class ForeignOwn(ForeignCode):
         self._note(f"called as {fit.convention}, layout {fit.layout}{detection.sureness(fit)}")
         if tables:
             self._note(f"{NOT_CHECKED}how your code makes its tables: ropeaudit gave tables of its own")
-        if left := self.ask(sessions[-1], "left_out", key, signature):
+        given = {name for name, _ in signature.arguments}
+        if None not in given and (left := [name for name in placing if name not in given]):
             self._note(f"not given, though it takes them: {', '.join(left)}")
         if fit.permuted:
             self._note("takes interleaved pairs and returns them half-split, which leaves scores alone")

@@ -159,10 +159,10 @@ def _called(
 
 
 def _forms(state: _State, setting: RopeSetting) -> Any:
-    """Return possible signatures of own code, and its likely engines."""
+    """Return possible signatures of own code, its likely engines, and arguments for positions."""
     function = cast(OwnCode, state.code).instance(setting)
     possible = signatures.possible_signatures(function, state.code.name)
-    return possible, detection.engines(function, state.code.device)
+    return possible, detection.engines(function, state.code.device), signatures.placing(function)
 
 
 def _tried(state: _State, setting: RopeSetting, convention: Convention, *given: Any) -> Answer:
@@ -171,14 +171,9 @@ def _tried(state: _State, setting: RopeSetting, convention: Convention, *given: 
     return replace(answer, held=())
 
 
-def _left_out(state: _State, setting: RopeSetting, signature: Signature) -> list[str]:
-    return list(signatures.left_out(cast(OwnCode, state.code).instance(setting), signature))
-
-
 _ASKED: dict[str, Callable[..., Any]] = {
     "forms": _forms,
     "tried": _tried,
-    "left_out": _left_out,
     "called": _called,
     "refuses": lambda state, setting, dtype: state.code.refuses(setting, dtype),
     "build": lambda state, setting: cast(OwnCode, state.code).build(setting),

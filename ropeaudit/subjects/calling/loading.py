@@ -56,7 +56,7 @@ def load(
 
     likely = ["torch", "ropeaudit.subjects.calling.dispatch_log"]  # to be imported by what all targets share
     with contextlib.suppress(OSError):
-        if _by_path(where) and b"torch" not in Path(where).read_bytes():
+        if _by_path(where) and Path(where).is_file() and b"torch" not in Path(where).read_bytes():
             likely = []
     try:
         return ForeignOwn(process.door(f"{_INSIDE}:opened", given, [_INSIDE, *likely]), changes, alone)

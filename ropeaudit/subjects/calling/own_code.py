@@ -84,9 +84,8 @@ class OwnCode(Code):
         self.narrow: dict[Format, bool] = {}
         self.built_for: dict[RopeSetting, Any] = {}  # never called
         self.flag = cast("Layout | None", signatures.flag(thing))
-        self.engine = "jax" if signatures.wants_jax(thing) else "torch"
-        if self.engine == "torch" and signatures.wants_numpy(thing):
-            self.engine = "numpy"
+        numpy = signatures.wants_numpy(thing)
+        self.engine = "jax" if signatures.wants_jax(thing) else "numpy" if numpy else "torch"
         self._follows = device is None  # the module that is made
         if self.engine == "numpy" and device is not None and device.strip().lower() != "cpu":
             raise UsageError(

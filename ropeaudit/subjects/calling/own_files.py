@@ -130,14 +130,17 @@ class OwnFiles:
 
 
 def _executed(spec: ModuleSpec) -> ModuleType:
-    module = importlib.util.module_from_spec(spec)
+    module, arguments = importlib.util.module_from_spec(spec), sys.argv
     sys.modules[spec.name] = module  # dataclasses look themselves up there
+    sys.argv = [str(spec.origin)]
     try:
         if spec.loader is not None:
             spec.loader.exec_module(module)
     except BaseException:
         sys.modules.pop(spec.name, None)
         raise
+    finally:
+        sys.argv = arguments
     return module
 
 

@@ -164,13 +164,9 @@ def _denied(signature: Signature, parameters: _Parameters) -> bool:
     return any(role == "angles" and said in ("positions", "offset") for role, said in roles)
 
 
-def left_out(function: Any, signature: Signature) -> list[str]:
-    """Return the names of arguments for token positions that are left out."""
-    parameters = _parameters(function)
-    given = {name for name, _ in signature.arguments}
-    if None in given:
-        return []
-    return [name for name, role in parameters.roles.items() if role in _PLACING and name not in given]
+def placing(function: Any) -> list[str]:
+    """Return the names of arguments that say where tokens stand."""
+    return [name for name, role in _parameters(function).roles.items() if role in _PLACING]
 
 
 def building(function: Any, scaled: bool = False) -> dict[str, str] | None:

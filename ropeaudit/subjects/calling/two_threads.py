@@ -39,6 +39,7 @@ def at_once(functions: Sequence[Callable[[], T]]) -> list[T]:
             sys.settrace(None)
             turns.give(number, ended=True)
 
+    sys.excepthook = getattr(sys, "excepthook", None) or sys.__excepthook__  # else no thread begins
     threads = [
         threading.Thread(target=copy_context().run, args=(run, *each), daemon=True)
         for each in zip(itertools.count(), functions, futures)
