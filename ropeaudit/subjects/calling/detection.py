@@ -230,9 +230,9 @@ def engines(function: Any, device: Device) -> list[Engine]:
 
 def _with_start(best: Fit, trial: Trial, dtype: Format) -> Fit:
     """Return the fit that gives what a function takes beside tables, be it wrong then; else the best."""
-    known = best.convention
+    known, orders = best.convention, (best.convention.order,) if trial.order else None
     for signature in (one for one in trial.signatures if one.whole and known.signature.partial):
-        for convention in _of_signature(signature, None, known.engine, known.device):
+        for convention in _of_signature(signature, orders, known.engine, known.device):
             fit = _try(convention, trial, dtype, None) if convention.width == known.width else None
             if isinstance(fit, Fit) and not fit.misfit:
                 return fit
