@@ -124,15 +124,14 @@ def described(error: BaseException) -> dict[str, Any]:
 
 
 class _Child:
-    """What the process does: messages of the control socket, one after the other."""
+    """What the process does with messages of the control socket. ours: nothing of others' has run here."""
 
-    def __init__(self, control: socket.socket, opened: Any = None, shares: bool = True) -> None:
-        self.control, self.opened, self.shares = control, opened, shares
+    def __init__(self, control: socket.socket, opened: Any, shares: bool, ours: bool) -> None:
+        self.control, self.opened, self.shares, self.ours = control, opened, shares, ours
         self.reader, self.waiting, self.passed = Reader(), list[Message](), list[int]()
         self.sessions: dict[int, Session] = {}
         self.forks: dict[int, int | None] = {}  # process -> how it ended, once that is known
         self.pid, self.to = _getpid(), None  # to: number of the question that is answered
-        self.ours = opened is None  # whether nothing of others' runs here
 
     def run(self) -> None:
         """Serve until the parent is gone."""
@@ -178,6 +177,7 @@ class _Child:
         """
         gc.freeze()  # a collection in the fork would copy shared memory
         if self.ours:  # it sees the end of its parent at once, and ends what it has started
+            process_control(_ADOPT, 1)
             process_control(DIE_WITH_PARENT, 0)
         group: int = _fork() if _fork is not None else -1
         if group:
@@ -195,7 +195,7 @@ class _Child:
                 os.dup2(descriptor, number)
                 os.close(descriptor)
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                _Child(socket.socket(fileno=passed[0]), self.opened, len(passed) > 1).run()
+                _Child(socket.socket(fileno=passed[0]), self.opened, len(passed) > 1, self.ours).run()
             code = 0
         except BaseException:  # of ours, or of what code patched: it is shown with the code's prints
             traceback.print_exc()
@@ -331,16 +331,16 @@ def main() -> None:
         process_control(DIE_WITH_PARENT, signal.SIGKILL)
         if os.getppid() != parent:  # it has ended already
             return
-    process_control(_ADOPT, 1)
     limit_memory()
     keep_memory()
     gc.disable()  # while what is imported is all that is made
     sys.breakpointhook = _no_breakpoint
-    control = socket.socket(fileno=descriptor)
+    child = _Child(socket.socket(fileno=descriptor), None, True, True)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        _Child(control).run()
+        child.run()
     save_coverage()
-    end_children()
+    if child.ours:
+        end_children()
     _exit(0)  # threads and exit handlers of code that is not ours are not waited for
 
 

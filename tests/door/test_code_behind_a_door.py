@@ -18,9 +18,9 @@ from ropeaudit.main import main
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux alone")
 RIGHT = """
 import numpy as np
-def right(x: np.ndarray, positions):
+def right(x: np.ndarray, pos):
     d = x.shape[-1]
-    angles = np.asarray(positions, float)[:, None] / 10000 ** (np.arange(0, d, 2) / d)
+    angles = np.asarray(pos, float)[:, None] / 10000 ** (np.arange(0, d, 2) / d)
     (a, b), cos, sin = np.split(x.astype(float), 2, -1), np.cos(angles), np.sin(angles)
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
 """
@@ -48,10 +48,12 @@ def test_another_target_is_judged_and_the_report_is_written(
     if code != 1 or "returned" not in said:
         line = line[:-2]
     assert main(line) == code
-    records = json.loads((tmp_path / "x.json").read_text())["records"]
-    told = {name: [one for one in records if one["target"] == name] for name in line[1:3]}
-    assert {one["status"] for one in told["right.py:right"]} >= {"pass"}
-    assert not any(one["status"] == "fail" for one in told["right.py:right"])
+    whole = json.loads((tmp_path / "x.json").read_text())
+    records, told = whole["records"], {one["target"]: str(one["facts"]) for one in whole["answers"]}
+    assert "right.py" not in told["hostile.py:f"]
+    of = {name: [one for one in records if one["target"] == name] for name in line[1:3]}
+    assert {one["status"] for one in of["right.py:right"]} >= {"pass"}
+    assert not any(one["status"] == "fail" for one in of["right.py:right"])
     assert said in capsys.readouterr().out if said else not any(one["status"] == "fail" for one in records)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["hostile.py", "right.py", "x.json"]
 

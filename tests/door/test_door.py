@@ -56,6 +56,7 @@ HOSTILE = {
     "import threading, time; threading.Thread(target=time.sleep, args=(99,)).start()": None,
     "import os\nif os.fork() == 0: import time; time.sleep(99)": None,
     "import os; os.unlink(__file__)": None,
+    "import argparse; argparse.ArgumentParser().parse_args()": None,
 }
 
 
