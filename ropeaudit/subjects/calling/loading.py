@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import importlib
 import inspect
 import os
@@ -128,14 +127,13 @@ def _named(module: Any, where: str, name: str) -> Any:
 
 
 def _bound(cls: type[Any], method: str) -> Any:
-    """Return a factory of a method of new instances of a class."""
+    """Return a class that is built as another, and gives a method of the new instance."""
 
-    @functools.wraps(getattr(cls, method))
-    def build(*plain: Any, **named: Any) -> Any:
+    def new(_: Any, *plain: Any, **named: Any) -> Any:
         return getattr(cls(*plain, **named), method)
 
-    build.__signature__ = inspect.signature(cls)  # type: ignore[attr-defined]
-    return build
+    function, signature = getattr(cls, method), inspect.signature(cls)
+    return type(method, (), {"__new__": new, "__signature__": signature, "__wrapped__": function})
 
 
 def _by_path(where: str) -> bool:
