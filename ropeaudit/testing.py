@@ -381,7 +381,7 @@ def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
             return np.array_equal(np.isfinite(results), np.isfinite(scores))
 
         with np.errstate(invalid="ignore", over="ignore"):
-            return known_recipes.nonfinite_as(dtype, alike)
+            return known_recipes.nonfinite_as(dtype, test.setting, alike)
     for found, rotated in rotation.predictions(vectors, at, test.setting, dtype):
         other = seen(rotated())
         if (size := known_recipes.rms_difference(results, other)) < _CLEAR * distance and explains(other):

@@ -17,7 +17,7 @@ from ropeaudit.conformance import (
     state,
 )
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.finding import INTERRUPTED, Finding, faulty
+from ropeaudit.conformance.finding import INTERRUPTED, Finding, faulty, not_applicable
 from ropeaudit.errors import ForeignError, RopeAuditError, did
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Where
@@ -49,6 +49,9 @@ CHECKS: dict[str, CodeCheck] = {
     "under": environments.under,
     "threads": state.threads,
 }
+
+# checks of positions that have one axis
+_OF_A_SEQUENCE = ("table end", "frequency switch", "head dims", "drift")
 
 # name of a check of `CHECKS` -> those of its findings, where they are several or others
 _NAMES: dict[str, Callable[[CodeUnderTest], Iterable[str]]] = {
@@ -84,6 +87,9 @@ def findings(
     before, total = 0.0, sum(costs.values())
     left = {name: list(_NAMES[name](code)) if name in _NAMES else [name] for name in CHECKS}
     for number, (name, check) in enumerate(CHECKS.items(), 1):
+        if code.setting.grid is not None and name in _OF_A_SEQUENCE:
+            yield not_applicable(name, "positions have several axes")
+            continue
         doing.begin(f"check {number} of {len(CHECKS)}: {name}")
         after = before + costs[name]
         code.on_share = doing.part(progress, before / total, after / total)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,8 @@ class Values:
             name = next((name for name, array in arrays.items() if array is value), str(len(arrays)))
             arrays[name] = np.asarray(value)
             return {"array": name, "scalar": isinstance(value, np.generic)}
+        if kind is Fraction:
+            return {"fraction": [value.numerator, value.denominator]}
         if isinstance(value, RopeAuditError):
             return {"error": kind.__name__, "message": value.typed, "fault": value.fault}
         if kind in self._names:
@@ -89,6 +92,8 @@ class Values:
             return {self._made(name, arrays): self._made(one, arrays) for name, one in content}
         if kind == "array":
             return arrays[content][()] if told["scalar"] else arrays[content]
+        if kind == "fraction":
+            return Fraction(*content)
         if kind == "error":
             error = _ERRORS[content].__new__(_ERRORS[content])
             RopeAuditError.__init__(error, str(told["message"]))

@@ -29,7 +29,7 @@ _LIBRARY = 4  # u by which a library's pow, exp, sin, cos or division may miss
 _COARSE = dict.fromkeys(("position", "frequency", "angle", "trig"), "model32") | {
     "frequency_form": "recurrence"
 }
-_STEPPED = ("recurrence", "step_power")
+STEPPED = ("recurrence", "step_power")
 
 
 @functools.lru_cache(maxsize=16)
@@ -62,10 +62,17 @@ def phase(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
 
     Beside `phase_error`, rounding a position moves a pair: not at all while it is exact.
     """
-    exact = at.astype(np.float64)
+    exact = places(setting, at)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(round_to(exact, recipe.position).astype(np.float64) - exact)
-    return np.asarray(error[:, None] * frequencies(setting) + phase_error(recipe, setting, at))
+    return np.asarray(error * frequencies(setting) + phase_error(recipe, setting, at))
+
+
+def places(setting: RopeSetting, at: Array | Positions) -> Array:
+    """Return positions as pairs see them, on a grid those on its axis. Shapes: (s,) -> (s, 1) or (s, p)."""
+    if setting.grid is None:
+        return at.astype(np.float64)[:, None]
+    return setting.grid.per_pair(at.astype(np.int64))
 
 
 def phase_error(
@@ -79,7 +86,7 @@ def phase_error(
     theta = frequencies(setting) if theta is None else np.abs(theta)
     relative = frequency_error(setting, recipe, theta) + 2.0**-50
     relative = relative + 2 * recipe.angle[0].unit_roundoff + recipe.angle[1].unit_roundoff
-    return np.asarray(np.abs(at.astype(np.float64))[:, None] * (theta * relative))
+    return np.asarray(np.abs(places(setting, at)) * (theta * relative))
 
 
 def frequency_error(
@@ -97,7 +104,7 @@ def frequency_error(
     theta = frequencies(setting) if theta is None else np.abs(theta)
     u, i = recipe.frequency[0].unit_roundoff, np.arange(setting.pairs)
     log = math.log(effective_base(setting)) * 2 * i / max(setting.rotary_dim, 1)
-    steps = 3 * i if recipe.recipe.frequency_form in _STEPPED else 0
+    steps = 3 * i if recipe.recipe.frequency_form in STEPPED else 0
     relative: Array = (_LIBRARY + 4 * log + steps) * u + recipe.frequency[1].unit_roundoff
     if setting.scaling.kind != "default":
         size = np.ones_like(theta)  # of what a scaling computes with, over the frequency

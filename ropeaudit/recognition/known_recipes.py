@@ -143,6 +143,12 @@ def arithmetic(recipe: Resolved) -> tuple[object, ...]:
     return (recipe.position, recipe.frequency, recipe.angle, *rest)
 
 
+def possible(tried: Sequence[RecipeGroup], setting: RopeSetting) -> list[RecipeGroup]:
+    """Return those that a setting can have: on a grid no frequency follows from that of the pair before."""
+    one = setting.grid is None
+    return [group for group in tried if one or group.resolved.recipe.frequency_form not in allowance.STEPPED]
+
+
 def rotated(group: RecipeGroup, x: FloatArray, at: Positions, setting: RopeSetting) -> FloatArray:
     """Return x as a recipe rotates it. Shapes: (..., s, d), (s,) -> (..., s, d)."""
     subject = Emulated(group.resolved, setting)
@@ -157,9 +163,10 @@ def rms_difference(y: FloatArray, other: FloatArray) -> float:
     return value if np.isfinite(value) else float("inf")
 
 
-def nonfinite_as(dtype: Format, alike: Callable[[RecipeGroup], bool]) -> Diagnosis:
+def nonfinite_as(dtype: Format, setting: RopeSetting, alike: Callable[[RecipeGroup], bool]) -> Diagnosis:
     """Return the diagnosis of nonfinite numbers, with the recipes alike."""
-    recipes = tuple(name for group in groups(dtype) if alike(group) for name in group.names)
+    tried = possible(groups(dtype), setting)
+    recipes = tuple(name for group in tried if alike(group) for name in group.names)
     return Diagnosis("nonfinite", {"recipes": recipes} if recipes else {})
 
 
@@ -182,7 +189,7 @@ def explaining_recipe(
     vectors = [(x[window], y[window]) for x, y in whole]
     at = rows[-1][window]
     from_exact = max(_distance(y, exact_rotation.rotated(x, at, setting)) for x, y in vectors)
-    for group in variants(dtype) if fewest is None else fewest:
+    for group in possible(variants(dtype) if fewest is None else fewest, setting):
         distance = max(_distance(y, rotated(group, x, at, setting)) for x, y in vectors)
         if distance <= _CLEAR * from_exact or (np.isinf(from_exact) and distance < np.inf):
             near.append((distance, group))

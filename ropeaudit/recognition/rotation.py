@@ -88,10 +88,13 @@ def explained(
         x, at, dims = block.given[0][0, 0], block.rows()[0], setting.rotary_dim
         return known_recipes.nonfinite_as(
             dtype,
+            setting,
             lambda group: not np.isfinite(known_recipes.rotated(group, x, at, setting)[:, :dims]).any(),
         )
     if group := known_recipes.explaining_recipe(block, setting, dtype):
         return group.diagnosis()
+    if setting.grid is not None:
+        return Diagnosis("unexplained")
     found: dict[str, Diagnosis] = {}
     fitted: Sequence[Fault] = ()
     for name, side in sides.items():

@@ -48,7 +48,7 @@ class Places:
     is out of place. side: "q" or "k". batch, head, position (shifted), pair: which one. diagnosis: what
     explains it; None where nothing needs to. first: the lowest position of the call that is out of place, -1
     where none is. allowed: the error that it may have, over its length. off: of q and k those that have a
-    pair out of place.
+    pair out of place. noun: what `position` counts, on a grid tokens.
     """
 
     excess: float
@@ -61,12 +61,13 @@ class Places:
     first: int = -1
     allowed: float = np.nan
     off: tuple[str, ...] = ()
+    noun: str = "position"
 
     @property
     def words(self) -> str:
         """Which pair it is, in words."""
         vector = f"{self.side}, batch element {self.batch}, head {self.head}"
-        return f"{vector}, position {self.position}, pair {self.pair}"
+        return f"{vector}, {self.noun} {self.position}, pair {self.pair}"
 
     @property
     def wrong_rotation(self) -> bool:
@@ -259,7 +260,10 @@ def judged(
     first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
     batch, head, position, pair = seen[worst].place
     allowed = allowance.allowed_at(rule, seen[worst].setting or setting, position, pair)
-    return Places(seen[worst].excess, worst, batch, head, position, pair, found, first, allowed, tuple(sides))
+    noun = "position" if setting.grid is None else "token"
+    return Places(
+        *(seen[worst].excess, worst, batch, head, position, pair, found, first, allowed, tuple(sides)), noun
+    )
 
 
 def with_rows(check_at: Callable[[int], Places], by_batch: bool, offset: int) -> Places:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.rope.axes import AXES, Axes
 from ropeaudit.rope.axial import AxialRope
+from ropeaudit.rope.setting import RopeSetting
 
 _LARGEST_ANGLE = 2.0**52  # radians: farther away not even float64 tells where on a turn a token is
 _SIZES = re.compile(r"[1-9][0-9]{0,4}(x[1-9][0-9]{0,4})*")
@@ -89,6 +91,13 @@ class Grid:
             where = f"the farthest position of {self.rope.name}"
             raise UsageError(f"offset {offset} at --step {self.step:g} is past {most:.3g}, {where}")
 
+    @property
+    def words(self) -> str:
+        """How many tokens stand on each axis, and where they begin."""
+        sizes = " x ".join(f"{size} {axis}" for size, axis in zip(self.sizes, self.rope.axes, strict=True))
+        starts = sorted({int(start) for start in self.rope.start if start > 0})
+        return sizes + (f" from position {starts[-1]:,} on" if starts else "")
+
     def __str__(self) -> str:
         counts = "/".join(str(np.count_nonzero(self.of_pairs() == axis)) for axis in range(len(self.sizes)))
         of_file = f" {self.rope.digest}" if self.rope.digest else ""
@@ -113,6 +122,21 @@ def parse(rope: AxialRope, grid: str, shifted: str = "all", step: float = 1.0) -
             f"try --grid {example}"
         )
     return Grid(rope, tuple(sizes), rope.axes if shifted == "all" else tuple(shifted), step)
+
+
+def of_sections(axes: Axes, setting: RopeSetting, sizes: str, start: int) -> RopeSetting:
+    """Return a setting whose tokens are those of a video under M-RoPE, each axis counted from `start`.
+
+    Raises: UsageError.
+    """
+    if setting.scaling.kind != "default":
+        raise UsageError(f"--mrope is checked without a scaling; leave out {setting.scaling.kind}")
+    dims, one = tuple(2 * count for count in axes.sections), (Fraction(1),) * 3
+    rope = AxialRope(
+        *("mrope", AXES, dims, (setting.base,) * 3, setting.head_dim, axes.arrangement, "1", setting.layout),
+        *(("index",) * 3, (Fraction(start),) * 3, one, one),
+    )
+    return replace(setting, grid=parse(rope, sizes))
 
 
 @functools.lru_cache(maxsize=64)

@@ -46,7 +46,8 @@ def rotations(setting: RopeSetting, positions: Positions, dtype: Format) -> NDAr
     Shapes: (s,) -> (s, p).
     """
     if dtype.precision <= FP32.precision:  # plain float64 is far better than that
-        if len(positions) > 1 and (np.diff(positions) == 1).all() and not setting.clipped:
+        even = not setting.clipped and setting.grid is None
+        if even and len(positions) > 1 and (np.diff(positions) == 1).all():
             return _turns(setting, positions[:1]) * _run(setting, len(positions))
         return _turns(setting, positions) * attention_factor(setting.scaling)
     cos, sin = exact(setting).table(positions, 0)
@@ -57,6 +58,8 @@ def rotations(setting: RopeSetting, positions: Positions, dtype: Format) -> NDAr
 def _turns(setting: RopeSetting, positions: Positions) -> NDArray[np.complex128]:
     """Return cos + i sin of the angles. Shapes: (s,) -> (s, p)."""
     angles = exact(setting).angles(positions)
+    if setting.grid is not None:
+        angles = setting.grid.per_pair(positions) * exact(setting).angles(np.ones(1, np.int64))
     points = np.empty(angles.shape, np.complex128)
     np.cos(angles, out=points.real)
     np.sin(angles, out=points.imag)

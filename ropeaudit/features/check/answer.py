@@ -87,7 +87,10 @@ def _decides(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
         return margin
     judged = [one for one in own if one.judged]
     where = [listed([parse(name).short for name in _dtypes(judged)])]
-    if judged and judged[0].kind in ("code", "case") and judged[0].up_to:
+    grid = judged[0].setting.grid if judged and judged[0].setting else None
+    if grid is not None:
+        where.append(f"{grid.count:,} tokens, {grid.words}")
+    elif judged and judged[0].kind in ("code", "case") and judged[0].up_to:
         begin = "positions of its calls up" if judged[0].kind == "case" else "positions 0"
         where.append(f"{begin} to {judged[0].up_to - 1:,}")
     counts, waived = counted(len(judged), "check"), sum(one.finding.status == "waived" for one in judged)
@@ -285,6 +288,8 @@ def _assumed(own: Sequence[Checked], case: Case) -> Facts:
     if own[0].kind != "code" or setting is None:
         config = [one.finding for one in own if one.finding.check == "config"]
         return [("read", one.detail) for one in config if one.status == "pass"][:_MOST_FACTS]
+    if case.axes is not None:  # which say all
+        return []
     free = (case.head_dim, case.model, case.config) == (None,) * 3
     assumed = [f"head_dim {setting.head_dim}"] * (free and setting.head_dim == _DEFAULT.head_dim)
     assumed += [f"base {setting.base:g}"] * _is_default(setting, case)

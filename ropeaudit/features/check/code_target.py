@@ -22,6 +22,7 @@ from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.errors import BadOutput, RopeAuditError, UsageError
 from ropeaudit.features.check.checked import Checked, CheckOptions, Note, Progress, interrupted
 from ropeaudit.reports.model_notes import notes_beside
+from ropeaudit.rope import grids
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import atomic_files
@@ -35,6 +36,7 @@ _PADDED = 1024  # positions of code that is told where sequences begin, and no p
 _MOST = 2**21  # positions: of a table that is built from 0, see `third_party.adapter.LONGEST_TABLE`
 _FLAG = "--write-wrapper"
 _RIGHT = 1e-3  # relative RMS error in float32 of a wrapper as it is written
+_VIDEO = (48, 20, 32)  # tokens on the axes of M-RoPE, the last ones up to --up-to
 _LARGEST = 2**24  # positions that are checked without --up-to, whatever a setting serves
 
 
@@ -79,11 +81,12 @@ def of_code(
     if options.up_to is None and case.maximum and case.maximum > up_to:
         note([f"checked up to {up_to:,} of the {case.maximum:,} positions that it serves"])
     try:
-        if options.up_to is None and (fit := code.fit(case.setting(up_to))) and fit.convention.padded:
+        fit = code.fit(_on_axes(case, case.setting(up_to), up_to)[0])
+        if options.up_to is None and fit and fit.convention.padded:
             up_to = min(up_to, _PADDED)
             why = "its sequences begin at 0, and are padded up to what is asked of it"
             note([f"checked up to {up_to:,}: {why}"])
-        setting = case.setting(up_to)
+        setting, up_to = _on_axes(case, case.setting(up_to), up_to)
         if case.layout is None and case.model is None and case.config is None:
             setting = replace(setting, layout=code.layout(setting))
         code.fit(setting)
@@ -114,6 +117,13 @@ def of_code(
             own = code.device.label
             yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding, device=own)
     note(code.findings)
+
+
+def _on_axes(case: Case, setting: RopeSetting, up_to: int) -> tuple[RopeSetting, int]:
+    """Return the setting and how many positions: those of a grid, if positions have several axes."""
+    if axes := case.position_axes(setting):
+        setting = grids.of_sections(axes, setting, "x".join(map(str, _VIDEO)), max(0, up_to - max(_VIDEO)))
+    return setting, up_to if setting.grid is None else setting.grid.count
 
 
 def _held_to(setting: RopeSetting, up_to: int, each_call: bool) -> list[str]:

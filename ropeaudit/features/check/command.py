@@ -10,7 +10,7 @@ import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGER, NAMES, NATURAL, Rare
+from ropeaudit.console.parameters import INTEGER, NAMES, NATURAL, TEXT, Rare
 from ropeaudit.console.tickets import ticket_option
 from ropeaudit.errors import UsageError
 
@@ -81,6 +81,20 @@ class CheckReportOptions(options.ReportOptions):
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 for a warning too.", cls=Rare)
 @options.rope_options
+@options.axis(
+    "--mrope",
+    TEXT,
+    "Pairs that each position axis of code rotates; T,H,W:interleaved as in Qwen3-VL.",
+    metavar="T,H,W",
+    cls=Rare,
+)
+@options.axis(
+    "--axes",
+    NAMES,
+    "Axes of code of an image or video model (`list axes`), with --grid. Or a .toml file.",
+    cls=Rare,
+)
+@options.axis("--grid", NAMES, "Tokens along these axes, such as 24x40.", metavar="HxW", cls=Rare)
 @click.option("--github", is_flag=True, help="Print an annotation for each failure too, on stderr.")
 @options.grouped(CheckReportOptions, "output")
 @ticket_option
@@ -92,6 +106,9 @@ def check(
     waive: str | None,
     strict: bool,
     github: bool,
+    mrope: tuple[str, ...],
+    axes: tuple[str, ...],
+    grid: tuple[str, ...],
     rope: options.RopeOptions,
     output: CheckReportOptions,
     ticket: str | None,
@@ -111,7 +128,7 @@ def check(
     from ropeaudit.reports.numbers import counted
 
     columns = output.chosen_columns(tables.COLUMNS)
-    cases = settings.cases(rope)
+    cases = settings.cases(rope, mrope=mrope, axes=axes, grid=grid)
     if len(cases) != 1:
         raise UsageError("check takes one RoPE setting at a time; give a single value of each option")
     formats = tuple(dict.fromkeys(map(parse, dtype)))

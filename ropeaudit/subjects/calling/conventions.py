@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.errors import UnknownName
+from ropeaudit.rope.grids import Grid
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, torch_arrays
@@ -112,6 +114,7 @@ class Convention:
     are given in the dtype of the vectors. back: the order of q, k and v that come back apart, where they were
     given packed. composed: whether the function returns cos and sin, with which vectors are rotated here.
     headless: whether k is given without an axis of heads, as one that all heads of q share: once for each.
+    axes: where positions have several, the order of theirs, a, with those of the batch and of tokens.
     """
 
     signature: Signature
@@ -126,6 +129,7 @@ class Convention:
     back: str = ""
     composed: bool = False
     headless: bool = False
+    axes: str = ""
 
     @property
     def by_batch(self) -> bool:
@@ -157,7 +161,8 @@ class Convention:
     def __str__(self) -> str:
         kind = {"numpy": "NumPy arrays", "jax": "jax arrays", "torch": "torch tensors"}[self.engine]
         order = f"{self.order} (k without h)" if self.headless else self.order
-        called = f"{self.signature} with {kind} {order}{self.device.words}"
+        axes = f", positions ({', '.join(self.axes)}) of a axes" if self.axes else ""
+        called = f"{self.signature} with {kind} {order}{axes}{self.device.words}"
         return f"{called}, whose cos and sin are applied here" if self.composed else called
 
     def __call__(
@@ -421,6 +426,9 @@ class Convention:
         if role == "mask":
             told = np.broadcast_to(at >= 0, (batch, at.shape[-1])).astype(self.index)
             return arrays.tensor(told, self.device) if self.engine == "torch" else told
+        if role == "positions" and self.axes and call.setting.grid is not None:
+            places = self._places(call.setting.grid, at, batch)
+            return arrays.tensor(places, self.device) if self.engine == "torch" else places
         if role == "positions":
             rows = at.copy() if self.rank == at.ndim else np.repeat(at[None], batch, axis=0)
             rows = (rows + self.signature.counts).astype(self.index)
@@ -440,6 +448,19 @@ class Convention:
             "max_seqlen": max(call.lengths, default=at.shape[-1]),
         }
         return numbers[role] if role in numbers else building_argument(role, call.setting, dtype=call.dtype)
+
+    def _places(self, grid: Grid, at: Positions, batch: int) -> NDArray[Any]:
+        """Return the positions of tokens of a grid on each axis that rotates a pair, in the order of `axes`.
+
+        Integers where all of them are. Shapes: at (s,) or (b, s).
+        """
+        turning = np.unique(grid.of_pairs())
+        places = np.moveaxis(grid.positions(at.reshape(-1))[:, turning].reshape(*at.shape, -1), -1, 0)
+        if "b" in self.axes and at.ndim == 1:
+            places = np.repeat(places[:, None], batch, axis=1)
+        letters = "abs" if "b" in self.axes else "as"
+        ordered = np.ascontiguousarray(places.transpose([letters.index(axis) for axis in self.axes]))
+        return ordered.astype(self.index if (ordered % 1 == 0).all() else np.float32)
 
     def _table(self, role: str, at: Positions, call: _Call) -> Any:
         """Return a table at the positions, or at all from 0 where others say which: see `arrays`.

@@ -8,6 +8,7 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ _MOST_ENDS = 3  # calls that end their process: then all may
 _SURE = 1e-3  # relative RMS error of a right call, without its dtype's roundings
 _DTYPES = (FP32, parse("bf16"), parse("fp16"))  # tried in turn until code fits
 NEAR = 0.1  # relative RMS error of a call that is right but coarse
+AXES = "--axes NAME --grid HxW, or --mrope T,H,W"  # what says which axis turns which pair
 _STRAY = 0.03  # relative: what float32 code may leave that is wrong, but rotates
 
 
@@ -120,9 +122,10 @@ def fit(trial: Trial) -> Fit:
     Raises: UsageError, UnknownName, where no call works; Ended where each ends its process, Late.
     """
     unfit: list[NoFit] = []
+    stuck: dict[Engine, frozenset[str]] = {}
     for dtype in _DTYPES:
         try:
-            found = _fit_in(dtype, trial)
+            found = _fit_in(dtype, trial, stuck)
         except NoFit as error:
             unfit.append(error)
         else:
@@ -133,18 +136,28 @@ def fit(trial: Trial) -> Fit:
     raise unfit[0]
 
 
-def _fit_in(dtype: Format, trial: Trial) -> Fit:
-    """Return the nearest fit in a dtype, with the first engine that has one."""
+def _fit_in(dtype: Format, trial: Trial, stuck: dict[Engine, frozenset[str]]) -> Fit:
+    """Return the nearest fit in a dtype, with the first engine that has one.
+
+    stuck: by engine what all calls raised in the dtypes before, at one line; what they raise is added.
+    """
     known = {one.lower(): one for one in (*shapes.PACKED, *shapes.TOKENS, *ORDERS)}
     order, device = trial.order, trial.device
     if order is not None and order.lower() not in known:
         raise UnknownName("--order", order, ORDERS, "(b batch, h heads, s positions, d head_dim)")
     orders = (known[order.lower()],) if order else None
     sure = _SURE + dtype.unit_roundoff  # error of a right call: rounded once, and sums before that
-    failed: list[tuple[Signature, Exception]] = []
+    all_failed: list[tuple[Signature, Exception]] = []
     best: Fit | None = None
     for engine in trial.engines:
-        for convention in _conventions(trial.signatures, orders, engine, device, failed):
+        failed: list[tuple[Signature, Exception]] = []
+        ways = _conventions(trial.signatures, orders, engine, device, failed)
+        for convention in ways if trial.setting.grid is None else _on_axes(ways):
+            if any(
+                one == convention.signature and _raised(error) in stuck.get(engine, ())
+                for one, error in failed
+            ):
+                continue  # called so, it raised the same in another dtype, whatever it was given
             if convention.headless and best is not None:
                 break  # k has heads
             tried = _try(convention, trial, dtype, best)
@@ -158,11 +171,23 @@ def _fit_in(dtype: Format, trial: Trial) -> Fit:
                 break
         if best is not None and not best.misfit:
             best = _with_start(best, trial, dtype)
+            if axes := _axes(best, trial, dtype):
+                raise NotUnderstood(
+                    f"{trial.name} takes positions of {axes} axes, ({axes}, s), as images and videos have "
+                    f"them; they are not judged without {AXES}"
+                )
             rows = _by_row(best, trial, dtype)
             apart = None if rows else _headless(best, trial, dtype)
             return apart or replace(best, rows=rows)
+        all_failed += failed
+        places = {_place(error) for _, error in failed}
+        stuck[engine] = frozenset(
+            _raised(error) for _, error in failed if len(places) == 1 and "" not in places
+        )
+    if best is None and trial.setting.grid is not None and not all_failed:
+        raise NotUnderstood(f"{trial.name} takes no argument named positions, which has several axes. {WRAP}")
     if best is None:
-        raise _uncallable(trial.name, failed, device)
+        raise _uncallable(trial.name, all_failed, device)
     refused = NoFit(
         f"{trial.name}, called as {best.convention}, {best.misfit}; what to give it is not known, so it is "
         f"not audited. {WRAP}"
@@ -213,6 +238,11 @@ def _uncallable(name: str, failed: Sequence[tuple[Signature, Exception]], device
     return NoFit(f"{unknown} {WRAP}")
 
 
+def _raised(error: Exception) -> str:
+    """Return what code raised and where, without the numbers of shapes."""
+    return re.sub(r"\d+", "", one_line(error)) + _place(error)
+
+
 def _place(error: Any) -> str:
     """Return where code raised, in brackets; empty where that is not known."""
     return f" ({Path(error.file).name}:{error.line})" if getattr(error, "line", 0) else ""
@@ -237,6 +267,23 @@ def _with_start(best: Fit, trial: Trial, dtype: Format) -> Fit:
             if isinstance(fit, Fit) and not fit.misfit:
                 return fit
     return best
+
+
+def _axes(best: Fit, trial: Trial, dtype: Format) -> int:
+    """Return how many axes positions have: code takes so many rows of them, alike, and not one."""
+    convention = replace(best.convention, rank=2)
+    if "positions" not in convention.signature.roles or convention.axes or not convention.by_batch:
+        return 0
+    if best.sure and best.convention.rank == 1:
+        return 0
+    for count in (1, 2, 3):
+        try:
+            tried = _nearest_layout(convention, trial, dtype, count)
+        except ForeignError:
+            continue
+        if tried.sure:
+            return count if count > 1 else 0
+    return 0
 
 
 def _headless(best: Fit, trial: Trial, dtype: Format) -> Fit | None:
@@ -295,6 +342,14 @@ def _conventions(
                 yield replace(one, headless=True)
 
 
+def _on_axes(conventions: Iterator[Convention]) -> Iterator[Convention]:
+    """Yield those that give positions, with each order of their axes."""
+    for convention in conventions:
+        if "positions" in convention.signature.roles and not convention.signature.tables:
+            for axes in ("abs", "bsa") if convention.rank == 2 else ("as", "sa"):
+                yield replace(convention, axes=axes)
+
+
 def _of_signature(
     signature: Signature, orders: tuple[str, ...] | None, engine: Engine, device: Device
 ) -> Iterator[Convention]:
@@ -335,6 +390,8 @@ def _nearest_layout(convention: Convention, trial: Trial, dtype: Format, rows: i
     x = round_to(np.random.default_rng(0).standard_normal(shape).astype(np.float32), dtype)
     x = x.astype(dtype.carrier)
     positions = np.arange(_START, _START + _LENGTH, dtype=np.int64)
+    if setting.grid is not None:  # tokens that differ on all axes
+        positions = np.linspace(_START, setting.grid.count - 1, _LENGTH).astype(np.int64)
     x64 = x.astype(np.float64)
     at = np.repeat(positions[None], rows, axis=0) if rows else positions
     values = trial.call(convention, x, at, dtype).values.astype(np.float64)
@@ -353,7 +410,7 @@ def _nearest_layout(convention: Convention, trial: Trial, dtype: Format, rows: i
             where = tuple((int(batch), int(head)) for batch, head in odd)
             fits.append(Fit(convention, layout, permuted, error, where, left=left))
     best = min(fits, key=lambda candidate: candidate.error)
-    if best.sure or not np.isfinite(best.error):
+    if best.sure or not np.isfinite(best.error) or setting.grid is not None:
         return best
     placed = not convention.signature.unplaced
     for number, fit in enumerate(fits):
@@ -369,9 +426,10 @@ def sureness(fit: Fit) -> str:
         return f" (detected{inside})"
     if not np.isfinite(fit.error):
         return f" (a guess{inside}: it returns nan or inf)"
+    where = "at 7 tokens of the grid" if fit.convention.axes else "at positions 3 to 9"
     if fit.misfit:
-        return f" (it works{inside}, and {fit.misfit} at positions 3 to 9; if it wants others, wrap it)"
-    return f" (the nearest{inside}; at positions 3 to 9 it is {100 * fit.error:.2g} % off that rotation)"
+        return f" (it works{inside}, and {fit.misfit} {where}; if it wants others, wrap it)"
+    return f" (the nearest{inside}; {where} it is {100 * fit.error:.2g} % off that rotation)"
 
 
 def misfit(

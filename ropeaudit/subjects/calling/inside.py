@@ -11,6 +11,8 @@ from ropeaudit.arithmetic.formats import FORMATS, Format
 from ropeaudit.door.child import Header, Session
 from ropeaudit.door.messages import Arrays
 from ropeaudit.door.values import Values
+from ropeaudit.rope.axial import AxialRope
+from ropeaudit.rope.grids import Grid
 from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import chance
@@ -25,7 +27,11 @@ from ropeaudit.subjects.calling.own_code import OwnCode, OwnRotator
 from ropeaudit.subjects.calling.signatures import Signature
 
 VALUES = Values(
-    [RopeSetting, Scaling, Environment, Fit, Convention, Signature, Device, Answer, StageLog], FORMATS
+    [
+        *(RopeSetting, Scaling, Grid, AxialRope, Environment, Device),
+        *(Fit, Convention, Signature, Answer, StageLog),
+    ],
+    FORMATS,
 )
 # exceptions of ours that come of what code did: they are raised again on the other side
 OURS: dict[str, type[Exception]] = {

@@ -161,7 +161,9 @@ def _denied(signature: Signature, parameters: _Parameters) -> bool:
         return True
     if any(said in ("until", "mask") or (role in TABLES and said == "sin_cos") for role, said in roles):
         return True
-    return any(role == "angles" and said in ("positions", "offset") for role, said in roles)
+    return any(
+        role in (*TABLES, "sin") and said in (*_VECTORS, "positions", "offset") for role, said in roles
+    )
 
 
 def placing(function: Any) -> list[str]:
