@@ -202,8 +202,8 @@ def keys(code: CodeUnderTest) -> Iterator[Finding]:
 def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether what is returned has the dtype of what is given.
 
-    Another one fails: a narrower loses digits or range; a wider loses nothing, but makes all that follows
-    wider, and attention wants q, k and v in one dtype.
+    A narrower one fails, as it loses digits or range; a wider one is a warning: it loses nothing, but makes
+    all that follows wider, and attention wants q, k and v in one dtype.
     """
     answer = answer_of(code)
     if answer is None:
@@ -221,9 +221,11 @@ def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
             tables = f" where tables are given in {given}; with float32 ones float32 comes back"
         yield judged("dtype", True, f"{given} comes back in {given}{tables}")
     else:
-        wider = _holds(returned, code.dtype)
-        lost = "loses nothing, but is not the dtype of v" if wider else "does not hold every number of it"
-        yield judged("dtype", False, f"{given} comes back in {returned}, which {lost}")
+        if _holds(returned, code.dtype):
+            yield noted("dtype", f"{given} comes back in {returned}, which loses nothing, but v is not in it")
+            return
+        lost = f"{given} comes back in {returned}, which does not hold every number of it"
+        yield judged("dtype", False, lost)
 
 
 def answer_of(code: CodeUnderTest) -> Answer | None:

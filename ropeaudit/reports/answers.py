@@ -92,9 +92,9 @@ def lines(answers: Sequence[Answer], width: int | None = None) -> list[Line]:
         results += _first(one, width)
         for cause in one.causes:
             results += _cause(cause, width)
-        facts = one.facts if len(answers) == 1 else [fact for fact in one.facts if fact[0] == "next"]
-        if len(answers) == 1 or one.status in ("FAIL", "WARN"):
-            for label, text in facts:
+        beside = ("tables", "next") if one.status in ("FAIL", "WARN") else ("tables",)
+        for label, text in one.facts:
+            if len(answers) == 1 or label in beside:
                 results += _wrapped([(f"  {label:<{_LABEL - 2}}  ", "dim")], text, "", 2 + _LABEL, width)
     return results
 

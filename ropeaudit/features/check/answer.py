@@ -78,7 +78,7 @@ def text(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> str:
 def warns(one: Checked) -> bool:
     """Return whether a check that fails nothing is one to beware of."""
     name = one.finding.check
-    return one.finding.status == "info" and (name == "config keys" or name.startswith("under "))
+    return one.finding.status == "info" and (name in ("config keys", "dtype") or name.startswith("under "))
 
 
 def _decides(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:

@@ -91,7 +91,7 @@ class CheckOptions:
     kernel wrote what a case of vectors asks for. thorough: whether what takes long is done too. head_dims:
     whether heads of other sizes are tried too. device: where code is called, and a whole model runs.
     environments: names of those that code is called in too. write_wrapper: where a wrapper to edit goes, of
-    code that is not understood.
+    code that is not understood. table: the code that makes the tables of code that takes some.
     """
 
     dtypes: tuple[Format, ...] = ()
@@ -107,6 +107,7 @@ class CheckOptions:
     device: str | None = None
     environments: Sequence[str] = DEFAULT
     write_wrapper: str | None = None
+    table: str | None = None
 
 
 def interrupted(finding: Finding, later: Sequence[str], noun: str) -> Finding:

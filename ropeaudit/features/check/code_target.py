@@ -6,7 +6,7 @@ The wrapper is written once it was run: its body rotates right before it is edit
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +18,10 @@ from ropeaudit.audits import arguments
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import code_checks, every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.finding import Finding, not_applicable
-from ropeaudit.errors import BadOutput, RopeAuditError, UsageError
+from ropeaudit.conformance.finding import Finding, not_applicable, noted
+from ropeaudit.errors import BadOutput, ForeignError, RopeAuditError, UsageError, did
 from ropeaudit.features.check.checked import Checked, CheckOptions, Note, Progress, interrupted
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.rope import grids
 from ropeaudit.rope.scaled import attention_factor, effective_base
@@ -29,6 +30,9 @@ from ropeaudit.runtime import atomic_files
 from ropeaudit.subjects import exact_rotation, factories
 from ropeaudit.subjects.calling import environments, loading
 from ropeaudit.subjects.calling.code import Code
+from ropeaudit.subjects.calling.detection import Fit
+from ropeaudit.subjects.calling.foreign import ForeignOwn
+from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OWN_TABLES
 from ropeaudit.subjects.calling.signatures import WRAP, NotUnderstood
 
 DTYPES, UP_TO = ("bf16",), 2**17
@@ -116,7 +120,62 @@ def of_code(
             finding = interrupted(finding, [one.name for one in dtypes[later:]], "dtype")
             own = code.device.label
             yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding, device=own)
-    note(code.findings)
+    if not (fit and fit.convention.signature.tables):
+        if options.table is not None:
+            raise UsageError(f"--table {options.table}: {target} takes no cos and sin; leave it out")
+        note(code.findings)
+        return
+    makers = [options.table] if options.table else [f"{_file(target)}:{name}" for name in _makers(code)]
+    told = [text for text in code.findings if not makers or OWN_TABLES not in text]
+    if len(makers) > 1:
+        named = ", ".join(maker.rpartition(":")[2] for maker in makers)
+        told.append(
+            f"{target}: {NOT_CHECKED}which of {named} makes its tables: --table FILE.py:NAME says it."
+        )
+    elif makers:
+        yield from _of_maker(makers[0], target, fit, case, options, note)
+    note(told)
+
+
+def _file(target: str) -> str:
+    return target.rpartition(":")[0]
+
+
+def _makers(code: Code) -> Sequence[str]:
+    """Return the names in its file of what looks as if it made tables."""
+    return code.builders if isinstance(code, ForeignOwn) else ()
+
+
+def _of_maker(
+    maker: str, target: str, fit: Fit, case: Case, options: CheckOptions, note: Note
+) -> Iterator[Checked]:
+    """Yield the checks of code that makes the tables that a target takes, and whether they fit it.
+
+    What cannot be called is a note, unless it was named.
+    """
+    try:
+        code = factories.implementation(maker, device=options.device)
+        own = code.fit(case.setting(options.up_to or UP_TO))
+    except (RopeAuditError, ForeignError) as error:
+        if options.table is not None:
+            raise
+        reason = error.typed if isinstance(error, RopeAuditError) else did(error)
+        note([f"{target}: {NOT_CHECKED}{maker}, which makes its tables: {reason}."])
+        return
+    alone = replace(options, table=None, order=None, write_wrapper=None)
+    checked = list[Checked]()
+    for one in of_code(code, maker, case, alone, lambda share: None, note):
+        checked.append(one)
+        yield one
+    status = "FAIL" if any(one.finding.failed for one in checked) else "PASS"
+    place, _, name = maker.rpartition(":")
+    name = f"{name} in the same file" if place == _file(target) else maker
+    finding = noted("tables", f"cos and sin are exact ones of ropeaudit; {name}: {status}")
+    width = own.convention.width if own else ""
+    if {fit.convention.width, width} == {"half", "interleaved"}:
+        text = f"{name} makes tables for {width} pairs"
+        finding = Finding("tables", "fail", text, diagnosis=Diagnosis("wrong-layout", {"layout": width}))
+    yield replace(checked[0], target=target, finding=finding)
 
 
 def _on_axes(case: Case, setting: RopeSetting, up_to: int) -> tuple[RopeSetting, int]:

@@ -75,6 +75,11 @@ class CheckReportOptions(options.ReportOptions):
     help="Where code is called in a way that is not understood, write a wrapper to edit.",
     cls=Rare,
 )
+@click.option(
+    "--table",
+    metavar="FILE.py:NAME",
+    help="The code that makes the cos and sin that the target takes: it is checked too.",
+)
 @click.option("--junit", metavar="FILE", help="Write JUnit XML too.", cls=Rare)
 @click.option(
     "--waive", metavar="FILE", help="Failures that are accepted until a day. It is TOML, see below."

@@ -414,17 +414,16 @@ def _cos_sin(
 def applied(
     returned: Any, x: FloatArray, letters: str, setting: RopeSetting, dtype: Format, width: str
 ) -> FloatArray:
-    """Return x rotated by cos and sin that a function returned: in float64, rounded once to the dtype.
+    """Return x rotated by the tables that a function returned: in float64, rounded once to the dtype.
 
     width: what their columns are, of p pairs or of r dims. Shapes: x has the axes `letters`.
     Raises: WrongShape.
     """
-    if not isinstance(returned, (tuple, list)) or len(returned) != 2:
-        raise WrongShape("does not return cos and sin")
     layout: Layout = "interleaved" if width == "interleaved" else "half"
     batch = x.shape[letters.index("b")] if "b" in letters else 1
     length = x.shape[letters.index("s")]
-    cos, sin = (_columns(each, (batch, length), setting, width, letters) for each in returned)
+    tables = _cos_and_sin(returned)
+    cos, sin = (_columns(each, (batch, length), setting, width, letters) for each in tables)
     of = RopeSetting.of(setting.head_dim, setting.rotary_dim, layout=layout)
     result = np.array(x, np.float64)
     first, second = split_pairs(result, of)
@@ -433,11 +432,29 @@ def applied(
     return round_to(result, dtype).astype(dtype.carrier)
 
 
+def _cos_and_sin(returned: Any) -> tuple[FloatArray, FloatArray]:
+    """Return cos and sin in float64: two tables, one of complex numbers, of both, or of angles.
+
+    Raises: WrongShape.
+    """
+    if isinstance(returned, (tuple, list)):
+        if len(returned) != 2:
+            raise WrongShape("does not return cos and sin")
+        return values(returned[0])[0].astype(np.float64), values(returned[1])[0].astype(np.float64)
+    if _is_tensor(returned) and returned.is_complex():
+        returned = returned.detach().cpu().numpy()
+    if np.iscomplexobj(returned):
+        return returned.real.astype(np.float64), returned.imag.astype(np.float64)
+    numbers = values(returned)[0].astype(np.float64)
+    if numbers.ndim > 2 and numbers.shape[-1] == 2:
+        return numbers[..., 0], numbers[..., 1]
+    return np.cos(numbers), np.sin(numbers)
+
+
 def _columns(
-    table: Any, sizes: tuple[int, int], setting: RopeSetting, width: str, letters: str
+    numbers: FloatArray, sizes: tuple[int, int], setting: RopeSetting, width: str, letters: str
 ) -> FloatArray:
     """Return a table with one column a pair, to multiply x by. Raises: WrongShape."""
-    numbers = values(table)[0].astype(np.float64)
     batch, length = sizes
     columns = setting.pairs if width == "pairs" else setting.rotary_dim
     if numbers.size == length * columns:

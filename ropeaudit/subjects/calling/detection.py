@@ -56,6 +56,7 @@ class Fit:
     misfit: why the call does not fit at all; empty where it does.
     rows: how to give it a row of positions for each batch element; None where it takes none.
     dtype: in which it was found out. unfit: why it fits no call in float32; empty where it does.
+    backward: it rotates q and k alike by the negative angle, which leaves scores as they are.
     """
 
     convention: Convention
@@ -68,6 +69,7 @@ class Fit:
     dtype: Format = FP32
     unfit: str = ""
     left: bool = False
+    backward: bool = False
 
     @property
     def joined_wrongly(self) -> bool:
@@ -80,7 +82,7 @@ class Fit:
         return self.convention.signature.doubtful and not self.sure
 
     @property
-    def rank(self) -> tuple[bool, bool, bool, float]:
+    def rank(self) -> tuple[bool, bool, bool, bool, float]:
         """The order of fits, best first: what does not fit at all comes last, then by doubt and error.
 
         Of code that is wrong however it is called, tables in the layout of its pairs come first, for with
@@ -91,7 +93,8 @@ class Fit:
         width = TUPLES.get(self.convention.width, self.convention.width)
         usual = self.sure or (not joined and width in ("pairs", "stacked", self.layout))
         unusual = not usual or self.joined_wrongly
-        return bool(self.misfit), self.doubtful, unusual, 0.0 if self.misfit else self.error
+        error = 0.0 if self.misfit else self.error
+        return bool(self.misfit), self.doubtful, unusual, self.backward, error
 
     @property
     def sure(self) -> bool:
@@ -167,7 +170,7 @@ def _fit_in(dtype: Format, trial: Trial, stuck: dict[Engine, frozenset[str]]) ->
                     raise tried
                 continue
             best = tried
-            if best.error < sure and not best.joined_wrongly:
+            if best.error < sure and not (best.joined_wrongly or best.backward):
                 break
         if best is not None and not best.misfit:
             best = _with_start(best, trial, dtype)
@@ -394,21 +397,30 @@ def _nearest_layout(convention: Convention, trial: Trial, dtype: Format, rows: i
         positions = np.linspace(_START, setting.grid.count - 1, _LENGTH).astype(np.int64)
     x64 = x.astype(np.float64)
     at = np.repeat(positions[None], rows, axis=0) if rows else positions
-    values = trial.call(convention, x, at, dtype).values.astype(np.float64)
-    norm, fits = float(np.sqrt(np.mean(x**2))), []
+    answer = trial.call(convention, x, at, dtype)
+    values = answer.values.astype(np.float64)
+    norm, fits = float(np.sqrt(np.mean(x**2))), list[Fit]()
     changed = (values != x).any(axis=(0, 2, 3))  # (h,)
     left = bool(changed.any() and not changed.all())
     layouts: tuple[Layout, ...] = get_args(Layout)
     held_to = dict.fromkeys((setting, setting.for_positions(_START + _LENGTH)))
-    for layout, one in itertools.product(layouts, held_to):
-        exact = rotated(x, positions, replace(one, layout=layout))
-        for permuted in (False, True)[: 2 if layout == "interleaved" else 1]:
+    for layout, one, sign in itertools.product(layouts, held_to, (1, -1) if setting.grid is None else (1,)):
+        exact = rotated(x, sign * positions, replace(one, layout=layout))
+        if (
+            sign < 0
+            and answer.keys is not None
+            and np.sqrt(np.mean((answer.keys - exact) ** 2)) > NEAR * norm
+        ):
+            continue  # k does not turn the same way
+        for permuted in (False, True)[: 2 if layout == "interleaved" and sign > 0 else 1]:
             expected = exact[..., half_split(setting.rotary_dim, setting.head_dim)] if permuted else exact
             distances = np.sqrt(np.mean((values - expected) ** 2, axis=(2, 3))) / norm  # (b, h)
             error = float(distances.min()) if np.isfinite(distances).all() else np.inf
             odd = np.argwhere(distances > max(2 * error, NEAR)) if np.isfinite(error) else ()
             where = tuple((int(batch), int(head)) for batch, head in odd)
-            fits.append(Fit(convention, layout, permuted, error, where, left=left))
+            fit = Fit(convention, layout, permuted, error, where, left=left, backward=sign < 0)
+            if sign > 0 or fit.sure:
+                fits.append(fit)
     best = min(fits, key=lambda candidate: candidate.error)
     if best.sure or not np.isfinite(best.error) or setting.grid is not None:
         return best

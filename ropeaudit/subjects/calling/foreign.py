@@ -21,7 +21,7 @@ from ropeaudit.subjects.calling.conventions import TABLES, Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.inside import OURS, VALUES, Opened, facts
-from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OwnCode, fit_key
+from ropeaudit.subjects.calling.own_code import OWN_TABLES, OwnCode, fit_key
 
 _INSIDE = "ropeaudit.subjects.calling.inside"
 _Both = tuple[FloatArray, FloatArray]
@@ -166,6 +166,11 @@ class ForeignOwn(ForeignCode):
         return cast("Layout | None", self.door.facts["flag"])
 
     @property
+    def builders(self) -> Sequence[str]:
+        """The names in its file of what looks as if it made tables."""
+        return cast("list[str]", self.door.facts["builders"])
+
+    @property
     def told_dims(self) -> bool:
         """Whether what is built is told how many dims rotate."""
         return bool(self.door.facts["told_dims"])
@@ -214,10 +219,12 @@ class ForeignOwn(ForeignCode):
             self._note(f"{what}: --set {', '.join(ignored)} changes the recipes alone")
         self._note(f"called as {fit.convention}, layout {fit.layout}{detection.sureness(fit)}")
         if tables:
-            self._note(f"{NOT_CHECKED}how your code makes its tables: ropeaudit gave tables of its own")
+            self._note(OWN_TABLES)
         given = {name for name, _ in signature.arguments}
         if None not in given and (left := [name for name in placing if name not in given]):
             self._note(f"not given, though it takes them: {', '.join(left)}")
+        if fit.backward:
+            self._note("rotates q and k by -theta: scores are the same, a checkpoint of +theta does not fit")
         if fit.permuted:
             self._note("takes interleaved pairs and returns them half-split, which leaves scores alone")
         return fit

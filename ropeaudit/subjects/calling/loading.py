@@ -24,7 +24,7 @@ from ropeaudit.errors import (
     required_packages,
 )
 from ropeaudit.runtime import chance, digests
-from ropeaudit.subjects.calling import conventions, own_files
+from ropeaudit.subjects.calling import conventions, own_files, signatures
 from ropeaudit.subjects.calling.code import NO_CHANGES, Changes
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.calling.own_files import OwnFiles
@@ -87,6 +87,7 @@ def here(
         with conventions.contained():
             thing = _named(module, where, name)
             own = OwnCode(printable, thing, order, version, changes, device, files)
+            own.builders = _builders(module, name)
     except RopeAuditError:
         raise
     except Exception as error:  # whatever an attribute raises that is code
@@ -106,6 +107,25 @@ def here(
         return other
 
     return own, again
+
+
+def _builders(module: Any, beside: str) -> list[str]:
+    """Return the names of a file's functions and classes that look as if they made tables."""
+    own = {
+        name: one for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__
+    }
+    things = {name: one for name, one in own.items() if inspect.isclass(one) or inspect.isfunction(one)}
+    for cls in (one for one in list(things.values()) if inspect.isclass(one) and not hasattr(one, "forward")):
+        methods = (name for name, one in vars(cls).items() if inspect.isfunction(one) and name[0] != "_")
+        things |= {f"{cls.__name__}.{name}": _bound(cls, name) for name in methods}
+    makers = (name for name, one in things.items() if name != beside and _makes_tables(one))
+    return list(makers)
+
+
+def _makes_tables(thing: Any) -> bool:
+    with contextlib.suppress(Exception):  # of signatures that cannot be read
+        return signatures.makes_tables(thing)
+    return False
 
 
 def _named(module: Any, where: str, name: str) -> Any:
@@ -155,7 +175,11 @@ def _import(where: str) -> tuple[Any, OwnFiles | None]:
                 f"{where}: there is no module {error.name!r} here; run from the folder that holds it, "
                 f"or {_EXAMPLE}"
             ) from None
-        raise BadInput(f"{where} cannot be imported: {one_line(error)}") from None
+        root = (error.name or "").partition(".")[0]
+        raise BadInput(
+            f"{where} cannot be imported: {one_line(error)}; install {root or 'that'} here, or check "
+            "what it wrote with `ropeaudit vectors`"
+        ) from None
     except Exception as error:  # whatever a module raises is reported
         raise BadInput(f"{where} cannot be imported: {one_line(error)}") from None
 

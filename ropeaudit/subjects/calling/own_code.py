@@ -30,7 +30,7 @@ from ropeaudit.subjects.calling import (
     two_threads,
 )
 from ropeaudit.subjects.calling.arrays import Refilling, Strides
-from ropeaudit.subjects.calling.backward import Backward
+from ropeaudit.subjects.calling.backward import Backward, mirrored
 from ropeaudit.subjects.calling.building import can_be_copied, copied, is_module
 from ropeaudit.subjects.calling.code import NO_CHANGES, CallOf, Changes, Code, Rotator
 from ropeaudit.subjects.calling.conventions import Answer, Convention
@@ -40,6 +40,7 @@ from ropeaudit.subjects.calling.own_files import OwnFiles
 from ropeaudit.subjects.exact_rotation import half_split
 
 NOT_CHECKED = "not checked: "  # how a note of what an answer lists so begins
+OWN_TABLES = f"{NOT_CHECKED}how your code makes its tables: ropeaudit gave tables of its own"
 _MOST_BITS = 16  # of a dtype whose tables are otherwise wider
 
 
@@ -57,6 +58,7 @@ class OwnCode(Code):
     own = True
     clean: OwnCode | None = None  # it says how the same is called in an environment
     findings: list[str]
+    builders: Sequence[str] = ()  # names in its file of what looks as if it made tables
 
     def __init__(
         self,
@@ -392,10 +394,15 @@ class OwnRotator(Rotator):
         convention = self.fit.rows if at.ndim == 2 and self.fit.rows is not None else self.fit.convention
         if self.own.narrow_tables(self.setting, self.dtype):
             convention = replace(convention, narrow=True)
+        if self.fit.backward:  # around it a rotation by the negative angle is one by the angle
+            q, k = mirrored(q, self.setting), None if k is None else mirrored(k, self.setting)
         with self.own.environment.entered(self.own.device.name):
             answer = convention(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)
         self.own.note_answer(answer, self.dtype)
-        return answer
+        if not self.fit.backward:
+            return answer
+        keys = None if answer.keys is None else mirrored(answer.keys, self.setting)
+        return replace(answer, values=mirrored(answer.values, self.setting), keys=keys)
 
 
 def fit_key(setting: RopeSetting, flag: str | None) -> RopeSetting:

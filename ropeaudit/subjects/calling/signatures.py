@@ -208,6 +208,22 @@ def flag(function: Any) -> str | None:
     return None
 
 
+def makes_tables(thing: Any) -> bool:
+    """Return whether a function, or a class, returns tables of positions, as its arguments have it."""
+    method = vars(thing).get("__wrapped__") if inspect.isclass(thing) else None
+    called = method or getattr(thing, "forward", None) if inspect.isclass(thing) else thing
+    if not callable(called):
+        return False
+    roles = {name: role for name, role in _parameters(called).roles.items() if name != "self"}
+    needed = {one.name for one in _parameters(called).needed} - {"self"}
+    told = {"until", "positions"} & set(roles.values())
+    rotates = {"q", "k", "qkv", *TABLES, "sin"} & set(roles.values())
+    if inspect.isclass(thing):
+        whole = told or (method is None and "x" in roles.values())
+        return bool(building(thing) is not None and not rotates and whole)
+    return bool(told and not rotates and "x" not in roles.values() and None not in map(roles.get, needed))
+
+
 def is_factory(function: Any) -> bool:
     """Return whether a function takes no vectors, so must return one that does."""
     parameters = _parameters(function)
