@@ -45,17 +45,21 @@ def implementation(
     changes: Mapping[str, str] | None = None,
     alone: bool = False,
     device: str | None = None,
+    arguments: Mapping[str, object] | None = None,
 ) -> Code:
     """Return what is called: the user's own code (module:name), or an entry of `list implementations`.
 
     order: of the axes of own code, detected where it is None. changes: of stages, which reach tables that
     own code is given. alone: whether there is no recipe for them to change. device: where it is called.
+    arguments: of own code, by name.
     Raises: UsageError, BadInput, MissingPackage.
     """
     if is_own(name):
         from ropeaudit.subjects.calling import loading  # in-function: most audits need neither
 
-        return loading.load(name, order, changes or {}, alone, device)
+        return loading.load(name, order, changes or {}, alone, device, arguments)
+    if arguments:
+        raise UsageError(f"--arg {next(iter(arguments))} is for own code, FILE.py:NAME; leave it out")
     if changes and alone:
         raise UsageError(
             f"--set {next(iter(changes))} changes recipes, and {name} computes as it does; "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
 
@@ -92,6 +92,7 @@ class CheckOptions:
     whether heads of other sizes are tried too. device: where code is called, and a whole model runs.
     environments: names of those that code is called in too. write_wrapper: where a wrapper to edit goes, of
     code that is not understood. table: the code that makes the tables of code that takes some.
+    arguments: of code, by name, which nothing else fills then.
     """
 
     dtypes: tuple[Format, ...] = ()
@@ -108,6 +109,7 @@ class CheckOptions:
     environments: Sequence[str] = DEFAULT
     write_wrapper: str | None = None
     table: str | None = None
+    arguments: Mapping[str, object] = field(default_factory=dict)
 
 
 def interrupted(finding: Finding, later: Sequence[str], noun: str) -> Finding:

@@ -64,7 +64,9 @@ def checks(
     Where it is not understood how it is called, a wrapper to edit is written, if one is requested.
     """
     try:
-        code = factories.implementation(target, options.order, device=options.device)
+        code = factories.implementation(
+            target, options.order, device=options.device, arguments=options.arguments
+        )
     except RopeAuditError as error:  # messages about it speak of a target, and of no --impl
         error.args = (message := error.typed.replace("--impl ", ""),)
         if isinstance(error, ImportError):  # whose text is not in its arguments
@@ -162,7 +164,7 @@ def _of_maker(
         reason = error.typed if isinstance(error, RopeAuditError) else did(error)
         note([f"{target}: {NOT_CHECKED}{maker}, which makes its tables: {reason}."])
         return
-    alone = replace(options, table=None, order=None, write_wrapper=None)
+    alone = replace(options, table=None, order=None, write_wrapper=None, arguments={})
     checked = list[Checked]()
     for one in of_code(code, maker, case, alone, lambda share: None, note):
         checked.append(one)

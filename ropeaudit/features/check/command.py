@@ -10,7 +10,7 @@ import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGER, NAMES, NATURAL, TEXT, Rare
+from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, NATURAL, TEXT, Rare, merged
 from ropeaudit.console.tickets import ticket_option
 from ropeaudit.errors import UsageError
 
@@ -74,6 +74,15 @@ class CheckReportOptions(options.ReportOptions):
     metavar="FILE.py",
     help="Where code is called in a way that is not understood, write a wrapper to edit.",
     cls=Rare,
+)
+@click.option(
+    "--arg",
+    "arguments",
+    type=ARGUMENT,
+    multiple=True,
+    callback=merged,
+    metavar="NAME=VALUE",
+    help="Argument of the code or of its class, such as n_heads=8. Repeatable.",
 )
 @click.option(
     "--table",

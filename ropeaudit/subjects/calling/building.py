@@ -176,11 +176,13 @@ def _beside(target: type[Any]) -> list[type[Any]]:
 
 
 class _Config(dict[str, Any]):
-    """A config that is an object and a dict: its values are attributes, and items too."""
+    """A config that is an object and a dict: its values are attributes, and items too, by other names too."""
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
             return self[name]
+        if signatures.CONFIG.get(name) in self:
+            return self[signatures.CONFIG[name]]
         raise AttributeError(f"the config has no {name!r}", name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -267,13 +269,14 @@ def _config(setting: RopeSetting, target: Any, name: str, declared: int | None) 
         "partial_rotary_factor": setting.rotary_dim / setting.head_dim,
         **original,
     }
+    usual = {"num_hidden_layers": 1, "vocab_size": 256, "dropout": 0.0, "bias": False}
     for cls in _annotated(target, name) if isinstance(target, type) else ():
         if hasattr(cls, "to_dict"):
             del values["partial_rotary_factor"]
             if hasattr(cls(), "rope_parameters"):  # from version 5 on
                 del values["rope_scaling"]
             return cls(**values)
-    return _Config(values)
+    return _Config(values | usual)
 
 
 def is_module(thing: Any) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib
 import inspect
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,14 +44,18 @@ def load(
     changes: Changes = NO_CHANGES,
     alone: bool = False,
     device: str | None = None,
+    arguments: Mapping[str, object] | None = None,
 ) -> ForeignOwn:
     """Return the implementation that a spec names; its module is imported. Raises: UsageError, BadInput.
 
     changes: of the stages of tables that it is given; alone: whether there is nothing else to change.
-    device: where it is called; None for the CPU, or where a module lies.
+    device: where it is called; None for the CPU, or where a module lies. arguments: by name, which are given
+    in every call, or when it is built.
     """
     where = _checked(spec)
-    given = {"spec": spec, "order": order, "changes": dict(changes), "device": device}
+    given = {"spec": spec, "order": order, "changes": dict(changes), "device": device} | {
+        "arguments": dict(arguments or {})
+    }
     from ropeaudit.subjects.calling.foreign import ForeignOwn  # in-function: it imports this
 
     likely = ["torch", "ropeaudit.subjects.calling.dispatch_log"]  # to be imported by what all targets share
@@ -72,7 +77,11 @@ def _checked(spec: str) -> str:
 
 
 def here(
-    spec: str, order: str | None = None, changes: Changes = NO_CHANGES, device: str | None = None
+    spec: str,
+    order: str | None = None,
+    changes: Changes = NO_CHANGES,
+    device: str | None = None,
+    arguments: Mapping[str, object] | None = None,
 ) -> tuple[OwnCode, Callable[[], OwnCode | None] | None]:
     """Return the same, imported into this process, and what imports it once more; None where that is dear.
 
@@ -85,7 +94,7 @@ def here(
     printable = spec if spec.isprintable() else repr(spec)[1:-1]
     try:
         with conventions.contained():
-            thing = _named(module, where, name)
+            thing = _given(_named(module, where, name), spec, arguments or {})
             own = OwnCode(printable, thing, order, version, changes, device, files)
             own.builders = _builders(module, name)
     except RopeAuditError:
@@ -99,7 +108,7 @@ def here(
         other, other_files = copy.copy(own), files.again()
         try:
             with conventions.contained():
-                other.thing = _named(other_files.load(), where, name)
+                other.thing = _given(_named(other_files.load(), where, name), spec, arguments or {})
         except Exception:  # whatever it raises the second time
             return None
         other.files, other.findings, other.overwritten, other.fits, other.narrow = other_files, [], [], {}, {}
@@ -144,6 +153,25 @@ def _named(module: Any, where: str, name: str) -> Any:
         what = f"of type {type(thing).__name__} and cannot be called"
         raise UsageError(f"{where}:{name}: it is {what}; {_EXAMPLE}")
     return thing
+
+
+def _given(thing: Any, spec: str, arguments: Mapping[str, object]) -> Any:
+    """Return what is called or built with some arguments. Raises: UnknownName."""
+    if not arguments:
+        return thing
+    signature = inspect.signature(thing)
+    for name in arguments:
+        if name not in signature.parameters:
+            raise UnknownName(f"argument of {spec}:", name, list(signature.parameters) or ["none"])
+    if not inspect.isclass(thing):
+        return functools.partial(thing, **arguments)
+    left = [one for name, one in signature.parameters.items() if name not in arguments]
+
+    def new(_: Any, *plain: Any, **named: Any) -> Any:
+        return thing(*plain, **named, **arguments)
+
+    members = {"__new__": new, "__signature__": signature.replace(parameters=left), "__wrapped__": thing}
+    return type(thing.__name__, (), members)
 
 
 def _bound(cls: type[Any], method: str) -> Any:

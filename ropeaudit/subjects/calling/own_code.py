@@ -189,10 +189,11 @@ class OwnCode(Code):
             parameters = signatures.building(thing, setting.scaling.kind != "default")
             if parameters is None:
                 unknown = ", ".join(signatures.not_for_building(thing))
+                first = unknown.partition(",")[0]
                 raise signatures.NotUnderstood(
-                    f"{self.name} needs arguments that are not known here ({unknown}); give a function, or a "
-                    "class that takes nothing but dims, base, a largest position, a layout or a config. "
-                    f"{signatures.WRAP}"
+                    f"{self.name} needs arguments that are not known here ({unknown}): --arg {first}=VALUE "
+                    "gives one; or write a factory, def make(head_dim, base, max_seq_len), that returns what "
+                    f"is called. {signatures.WRAP}"
                 )
             given = {
                 name: building.building_argument(

@@ -31,6 +31,8 @@ LENGTHS = tuple(_NAMES["lengths"])
 ROLES: dict[str, tuple[str, ...]] = {role: tuple(names) for role, names in _NAMES["roles"].items()}
 FORWARD: dict[str, list[str]] = _NAMES["forward"]  # the same of a module's forward, beside some of these
 _ROLE = {name: role for role, names in ROLES.items() for name in names}
+# another name of a value of a config -> the name that it has here
+CONFIG = {name: own for own, names in _NAMES["config"].items() for name in names}
 BUILDING = (  # what an instance is built from; the first line wherever it is taken, the others where needed
     *("base", "dim", "head_size", "fraction", "half_flag", "interleaved_flag"),
     *("length", "scaling", "rope_parameters", "config", "dtype"),
