@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -49,6 +50,10 @@ CHECKS: dict[str, CodeCheck] = {
     "under": environments.under,
     "threads": state.threads,
 }
+
+_NARROW = {"narrow-positions", "narrow-frequencies", "narrow-angles"}
+_COUNTING = ("position", "frequency", "angle")  # stages whose numbers should be wide
+_LOGGED = (3, 37)  # heads and tokens of the call whose operations are looked at: sizes that nothing else has
 
 # checks of positions that have one axis
 _OF_A_SEQUENCE = ("table end", "frequency switch", "head dims", "drift")
@@ -99,7 +104,7 @@ def findings(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 for finding in check(code):
-                    told = _with_remedy(finding, code)
+                    told = _with_line(_with_remedy(finding, code), code)
                     left[name] = [one for one in left[name] if one != told.check]
                     yield told
                     if name == "table end" and finding.failed:  # the others see what it takes
@@ -109,12 +114,28 @@ def findings(
             yield Finding(INTERRUPTED, "fail", f"no pass: not run, or not to its end: {names}")
             raise
         except (ForeignError, MemoryError) as error:
-            yield Finding(name, "fail", f"it {did(error)}")
+            file, line = getattr(error, "file", ""), getattr(error, "line", 0)
+            yield Finding(name, "fail", f"it {did(error)}", file=file, line=line)
         except RopeAuditError:
             raise
         except Exception as error:
             yield faulty(name, error)
         del left[name]
+
+
+def _with_line(finding: Finding, code: CodeUnderTest) -> Finding:
+    """Return a finding of narrow numbers with the operation that gave the first of them in one call."""
+    parts = finding.diagnosis.parts() if finding.failed and finding.diagnosis else ()
+    if finding.check.startswith("under ") or not _NARROW & {part.code for part in parts}:
+        return finding
+    if code.seen.line is None:
+        code.seen.line = "", 0
+        x = code.vectors(*_LOGGED)[0].astype(code.dtype.carrier)
+        with contextlib.suppress(ForeignError, NotImplementedError):
+            stages = code.tested.logged(code.setting, code.dtype, x, _LOGGED[1])
+            narrow = [one.narrow for name, one in stages.items() if name in _COUNTING and one.narrow]
+            code.seen.line = min(narrow, default=(0, "", 0))[1:]
+    return replace(finding, file=code.seen.line[0], line=code.seen.line[1])
 
 
 def _with_remedy(finding: Finding, code: CodeUnderTest) -> Finding:

@@ -42,7 +42,8 @@ class Seen:
     rotators: by the length of whole calls, the instance that has seen them. answers: what one call
     did beside rotating, None where an adapter makes it; none yet. cost: seconds of a token. vectors: q and k
     by heads, length and head_dim.
-    searches: for what explains its calls.
+    searches: for what explains its calls. line: file and line of the first narrow operation; None until it is
+    looked for.
     """
 
     wrong_rotation: bool = False
@@ -53,6 +54,7 @@ class Seen:
     cost: float | None = None
     vectors: dict[tuple[int, int, int], tuple[FloatArray, FloatArray]] = field(default_factory=dict)
     searches: Searches = field(default_factory=Searches)
+    line: tuple[str, int] | None = None
 
 
 @dataclass(slots=True)

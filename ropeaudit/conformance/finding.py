@@ -32,7 +32,8 @@ class Finding:
     is no number. where: the place of `measured`. diagnosis: what explains it; None where nothing needs to be
     explained, or where nothing was looked for. differing: share of elements whose bits differ, nan where
     bits were not compared. remedy: what to change, empty where that is not known. option: what to check it
-    with instead, where that makes it right. fault: where the check itself is at fault, the traceback.
+    with instead, where that makes it right. fault: where the check itself is at fault, the traceback. file,
+    line: of the operation to change, where one call showed it.
     """
 
     check: str
@@ -47,6 +48,8 @@ class Finding:
     remedy: str = ""
     option: str = ""
     fault: str = ""
+    file: str = ""
+    line: int = 0
 
     @property
     def resembles(self) -> str:

@@ -137,6 +137,8 @@ def place(one: Checked) -> tuple[str, int]:
 
     That is where the file that the target names binds its name, by an import if by nothing else.
     """
+    if one.finding.line:
+        return shown_path(Path(one.finding.file)), one.finding.line
     if one.kind == "code":
         return _of_code(one.target)
     path = Path(one.target)

@@ -36,12 +36,14 @@ CallOf: TypeAlias = "tuple[FloatArray, FloatArray, Positions]"  # q, k and posit
 class StageLog:
     """What torch did in one stage: dtypes in the order in which numbers took them, and the operations.
 
-    products: those that are matrix products, with the dtype of their factors.
+    products: those that are matrix products, with the dtype of their factors. narrow: the number, file and
+    line of the first operation of others' code whose result has fewer bits than float32.
     """
 
     dtypes: list[str] = field(default_factory=list)
     operations: list[str] = field(default_factory=list)
     products: dict[str, str] = field(default_factory=dict)
+    narrow: tuple[int, str, int] | None = None
 
 
 class Rotator(ABC):

@@ -6,7 +6,9 @@ the table, x times the table the rotation. Letters: h heads, s positions, d head
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,8 @@ _VIEWS += ("as_strided", "neg", "cat", "stack", "repeat", "split_with_sizes", "_
 _VIEWS += ("empty_like", "view_as_real", "view_as_complex", "_reshape_alias", "unfold")
 # operations that cuBLAS computes in TF32 where that is allowed -> the first of their two factors
 _FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
+_NARROW = (torch.bfloat16, torch.float16)
+_NOT_THEIRS = ("torch", "ropeaudit", "contextlib", "einops")
 _TF32 = parse("tf32")
 _SUMS = ("add", "sub", "rsub", "addcmul")
 
@@ -95,6 +99,8 @@ class DispatchLog(_Mode):
         if view or not stage or not _is_real(out):
             return
         log = self.logs[stage]
+        if log.narrow is None and out.dtype in _NARROW:
+            log.narrow = (len(self.tagged), *_where())
         if given and _is_real(given[0]) and not log.dtypes and name in _CASTS and given[0].dtype != out.dtype:
             log.dtypes.append(_dtype_name(given[0]))
         if _dtype_name(out) not in log.dtypes[-1:]:
@@ -143,6 +149,14 @@ class DispatchLog(_Mode):
                 self.logs[stage].dtypes.append(_dtype_name(tensor))
                 self.logs[stage].operations.append("given")
         return stage
+
+
+def _where() -> tuple[str, int]:
+    """Return the file and line of the innermost code that is neither torch's nor ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THEIRS:
+        frame = frame.f_back
+    return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
 
 
 def logged(
