@@ -164,6 +164,11 @@ def _of_maker(
         reason = error.typed if isinstance(error, RopeAuditError) else did(error)
         note([f"{target}: {NOT_CHECKED}{maker}, which makes its tables: {reason}."])
         return
+    if own and not own.sure and options.table is None:  # it may be meant for another setting, or no table
+        note(
+            [f"{target}: {NOT_CHECKED}{maker}, whose tables are others than these: --table {maker} says how."]
+        )
+        return
     alone = replace(options, table=None, order=None, write_wrapper=None, arguments={})
     checked = list[Checked]()
     for one in of_code(code, maker, case, alone, lambda share: None, note):

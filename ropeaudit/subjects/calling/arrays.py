@@ -446,6 +446,8 @@ def _cos_and_sin(returned: Any) -> tuple[FloatArray, FloatArray]:
     if np.iscomplexobj(returned):
         return returned.real.astype(np.float64), returned.imag.astype(np.float64)
     numbers = values(returned)[0].astype(np.float64)
+    if numbers.shape[-2:] == (2, 2):  # matrices
+        return numbers[..., 0, 0], numbers[..., 1, 0]
     if numbers.ndim > 2 and numbers.shape[-1] == 2:
         return numbers[..., 0], numbers[..., 1]
     return np.cos(numbers), np.sin(numbers)

@@ -6,6 +6,7 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 from __future__ import annotations
 
 import inspect
+import re
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -122,7 +123,13 @@ class _Parameters:
     @property
     def roles(self) -> dict[str, str | None]:
         """Name -> role; None where the name says nothing."""
-        return {parameter.name: _ROLE.get(parameter.name.lower()) for parameter in self.fixed}
+        return {parameter.name: _role(parameter.name.lower()) for parameter in self.fixed}
+
+
+def _role(name: str) -> str | None:
+    """Return what an argument is by its name; None where that says nothing."""
+    like = (role for role, pattern in _NAMES["patterns"].items() if re.fullmatch(pattern, name))
+    return _ROLE.get(name) or next(like, None)
 
 
 def possible_signatures(function: Any, name: str) -> list[Signature]:
