@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,8 +28,12 @@ from ropeaudit.conformance.agreement import (
     whole_call,
     worst,
 )
-from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.finding import Finding, not_applicable
+from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
+from ropeaudit.conformance.finding import Finding, not_applicable, of_worst_pair
+from ropeaudit.errors import ForeignError
+from ropeaudit.recognition.diagnosis import Diagnosis, Where
+from ropeaudit.recognition.known_recipes import CalledBlock
+from ropeaudit.recognition.verification import Places
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import Strides
@@ -101,8 +105,43 @@ class Reversed(CallForm):
         return first[::-1, ::-1], second[::-1, ::-1]
 
 
+def _newest(code: CodeUnderTest) -> Finding | None:
+    """Return what fails where fewer queries than keys are the newest tokens; None where nothing does.
+
+    Code that is told no positions is asked, if it puts a single query at the end of its keys.
+    """
+    fit, length = code.tested.fit(code.setting), min(_WHOLE, code.up_to)
+    if fit is None or not (fit.convention.takes_keys and fit.convention.signature.unplaced):
+        return None
+    q, k = (x[None].astype(code.dtype.carrier) for x in code.vectors(HEADS, length))
+    rotator = code.rotator()
+    for count in (1, 2, length // 2):
+        first, given = length - count, np.ascontiguousarray(q[:, :, length - count :])
+        try:
+            rotated, _ = rotator.rotate_whole(given, k, np.arange(length, dtype=np.int64))
+        except ForeignError:  # it takes as many queries as keys
+            return None
+
+        def placed(begin: int, x: FloatArray = given, y: FloatArray = rotated) -> Places:
+            at = np.arange(begin, begin + x.shape[2], dtype=np.int64)
+            return code.judged(rotator, [CalledBlock(at, (x, x), (y, y))], explain=False)
+
+        if (seen := placed(first)).excess <= 1:
+            continue
+        if count == 1:
+            return None
+        from_0 = placed(0).excess <= 1
+        found = Diagnosis("positions-from-0" if from_0 else "unexplained", where=Where(sides=("q",)))
+        detail = f"the newest {count} of {length} tokens as queries, all of them as keys"
+        return of_worst_pair("decode", detail, replace(seen, diagnosis=found))
+    return None
+
+
 def decode(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether single tokens are rotated as all at once, also after a prefill."""
+    """Yield whether single tokens, also after a prefill, and the newest of all are rotated as all at once."""
+    if newest := _newest(code):
+        yield newest
+        return
     seconds = cost(code)
     count, longest, later_runs, later = next(sizes for limit, *sizes in _RUNS if seconds < limit)
     length, later = min(longest, code.up_to), min(later, code.up_to)

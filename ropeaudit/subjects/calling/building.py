@@ -221,6 +221,7 @@ def building_argument(
         "rope_parameters": lambda: _rope_parameters(setting),
         "config": lambda: _config(setting, target, name, declared),
         "dtype": lambda: torch_arrays.dtype(dtype),
+        "device": lambda: "cpu",
     }
     return values[role]()
 

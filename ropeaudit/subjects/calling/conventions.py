@@ -212,9 +212,9 @@ class Convention:
         Rows that begin earlier are padded on the left: there positions are below 0, which a mask tells.
         """
         first = int(at[..., 0].max())
-        tokens = np.r_[np.zeros(first, np.int64), np.arange(x.shape[2])]
-        whole = np.arange(len(tokens)) + at[..., :1] - first
-        answer = self._run(call, x[:, :, tokens], k[:, :, tokens], whole)
+        of_q, of_k = (np.r_[np.zeros(first, np.int64), np.arange(one.shape[2])] for one in (x, k))
+        whole = np.arange(len(of_k)) + at[..., :1] - first
+        answer = self._run(call, x[:, :, of_q], k[:, :, of_k], whole)
         keys = None if answer.keys is None else answer.keys[:, :, first:]
         return replace(answer, values=answer.values[:, :, first:], keys=keys)
 
@@ -301,7 +301,7 @@ class Convention:
     def _call_once(self, call: _Call, x: FloatArray, k: FloatArray, at: Positions, letters: str) -> Answer:
         """Call with all axes of the function. Shapes: x and k have the axes `letters`."""
         sizes = dict(zip(letters, x.shape, strict=True))
-        of_keys = {**sizes, "h": dict(zip(letters, k.shape, strict=True)).get("h", 1)}
+        of_keys = {"h": 1, **dict(zip(letters, k.shape, strict=True))}
         call = replace(call, heads=(sizes.get("h", 1), of_keys["h"]))
         roles = self.signature.roles
         v = np.ascontiguousarray(k[..., ::-1]) if {"v", "qkv"} & set(roles) else k
@@ -440,8 +440,9 @@ class Convention:
             return arrays.tensor(ends, self.device) if self.engine == "torch" else ends
         numbers: dict[str, Any] = {
             "offset": int(at.flat[0]),
-            "until": int(at.max(initial=-1)) + 1,
+            "until": at.shape[-1] if "offset" in self.signature.roles else int(at.max(initial=-1)) + 1,
             "seq_dim": shapes.axis(self.order, "s"),
+            "seq_dim_from_end": shapes.axis(self.order, "s") - len(shapes.plain(self.order)),
             "head_axis": shapes.axis(self.order, "h"),
             "heads": call.heads[0],
             "kv_heads": call.heads[1],

@@ -36,7 +36,7 @@ _ROLE = {name: role for role, names in ROLES.items() for name in names}
 CONFIG = {name: own for own, names in _NAMES["config"].items() for name in names}
 BUILDING = (  # what an instance is built from; the first line wherever it is taken, the others where needed
     *("base", "dim", "head_size", "fraction", "half_flag", "interleaved_flag"),
-    *("length", "scaling", "rope_parameters", "config", "dtype"),
+    *("length", "scaling", "rope_parameters", "config", "dtype", "device"),
 )
 _ALWAYS = BUILDING[:6]
 FLAGS = {"half_flag": "half", "interleaved_flag": "interleaved"}  # the layout that is meant by True
@@ -268,8 +268,11 @@ def _parameters(function: Callable[..., Any]) -> _Parameters:
     """Return those of a function, a module's forward or a class; any if not known."""
     # an operator of torch, be it defined in Python or in C++, has a schema
     overload: Any = getattr(function, "_opoverload", None) or getattr(function, "default", function)
-    if type(overload).__module__ == "torch._ops" and hasattr(overload, "_schema"):
-        return _Parameters(tuple(map(_parameter, overload._schema.arguments)), False)
+    schema = getattr(overload, "_schema", None) if type(overload).__module__ == "torch._ops" else None
+    if type(overload).__name__ == "ScriptFunction":  # of torch.jit
+        schema = overload.schema
+    if schema is not None:
+        return _Parameters(tuple(map(_parameter, schema.arguments)), False)
     forward = getattr(function, "forward", None)
     if forward is not None and not inspect.isclass(function):
         function = forward
@@ -329,6 +332,7 @@ def _named_signatures(parameters: _Parameters) -> list[Signature]:
         partial = bool({"positions", "offset"} & whole) and not {"positions", "offset"} & placing
         results.append(Signature(tuple(arguments.values()), not placing, partial))
     others = [one.called("angles", "freqs") for one in results if one.tables]
+    others += [one.called("seq_dim", "seq_dim_from_end") for one in results if "seq_dim" in one.roles]
     plain = [one for one in results if "positions" in one.roles and not one.tables and not one.counts]
     # some call angles positions, and mean no numbers of tokens
     return [*results, *others, *(one.called("positions", "angles", doubtful=True) for one in plain)]
