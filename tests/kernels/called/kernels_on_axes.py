@@ -1,0 +1,70 @@
+"""Rotations at positions of several axes, and code that needs an argument of no known name."""
+
+import torch
+
+
+def inv(d, base=10000.0):
+    return base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+
+
+def turn(x, a):
+    c, s = a.cos().float(), a.sin().float()
+    u, v = x.float().chunk(2, -1)
+    return torch.cat([u * c - v * s, v * c + u * s], -1).to(x.dtype)
+
+
+AXES = torch.tensor([0] * 16 + [1] * 24 + [2] * 24)
+
+
+def sections(x, positions, axes):
+    """Rotate by positions (3, s) or (3, b, s), each pair by one of the axes."""
+    a = positions[axes].movedim(0, -1).double() * inv(x.shape[-1])
+    return turn(x, a[:, None] if a.ndim == 3 else a)
+
+
+def mrope(q, k, positions):
+    return sections(q, positions, AXES), sections(k, positions, AXES)
+
+
+def mrope_of_other_axes(q, k, positions):
+    return sections(q, positions, (AXES + 1) % 3), sections(k, positions, (AXES + 1) % 3)
+
+
+def mrope_of_narrow_positions(q, k, positions):
+    return mrope(q, k, positions.to(q.dtype))
+
+
+def image(q, k, pos_ids):
+    """Rotate by rows and columns (s, 2), half of the pairs by each."""
+    a = torch.cat([pos_ids[:, :1].double() * inv(40), pos_ids[:, 1:].double() * inv(40)], -1)
+    return turn(q, a), turn(k, a)
+
+
+def image_of_swapped_axes(q, k, pos_ids):
+    return image(q, k, pos_ids.flip(-1))
+
+
+class Knob(torch.nn.Module):
+    def __init__(self, dim, how_fast, base=10000.0):
+        super().__init__()
+        self.theta = how_fast * inv(dim, base)
+
+    def forward(self, q, k, positions):
+        a = (positions if positions.ndim == 2 else positions[None])[:, None, :, None].double() * self.theta
+        return turn(q, a), turn(k, a)
+
+
+class OfConfig(torch.nn.Module):
+    """An attention layer whose config has names of its own."""
+
+    def __init__(self, cfg):
+        super().__init__()
+        self.theta = inv(cfg.n_embd // cfg.n_head, cfg.rope_base)
+        self.proj = torch.nn.Linear(cfg.n_embd, cfg.n_embd, bias=cfg.bias)
+        self.length = cfg.block_size
+
+    def rotate(self, q, k, start_pos):
+        at = start_pos + torch.arange(q.shape[-2])
+        assert at[-1] < self.length
+        a = at[:, None].double() * self.theta
+        return turn(q, a), turn(k, a)
