@@ -125,9 +125,9 @@ def _decode(shifted: Shifted) -> Finding:
 def _rotation(shifted: Shifted) -> Finding:
     """Return whether what the model holds, and how its layers rotate, are its config's."""
     name, where = "model rotation", f"offset {shifted.offset:,}"
-    if shifted.word in model_analysis.WRONG and shifted.word != "wrong_decode":
+    if shifted.verdict in model_analysis.WRONG and shifted.verdict != "wrong_decode":
         where = ", ".join(one.name for one in shifted.held) or where
-        said = model_analysis.VERDICTS[shifted.word]
+        said = model_analysis.VERDICTS[shifted.verdict]
         return judged(name, False, said, where=where, diagnosis=shifted.diagnosis)
     if not shifted.places:
         return not_applicable(name, "no layer's rotation could be compared with config.json")
@@ -142,24 +142,24 @@ def _structure(shifted: Shifted) -> Finding:
     allowed = model_analysis.structure_allowed(change, shifted.offset)
     status: Status = "info" if shifted.cause == "frequencies" else "fail"  # as the scaling means it
     detail = f"logits of the float64 run change when positions move; the cause: {shifted.cause}"
-    if change.structural_largest <= allowed:
+    if change["structural_max"] <= allowed:
         status, detail = "pass", "logits of the float64 run change by no more than rounding"
-    sizes, where = (change.structural_largest, allowed, "logit"), f"offset {shifted.offset:,}"
+    sizes, where = (change["structural_max"], allowed, "logit"), f"offset {shifted.offset:,}"
     return Finding("model structure", status, detail, *sizes, where)
 
 
 def _rounding(shifted: Shifted) -> Finding:
     """Return what rounding adds to the change of the logits; there is no limit to judge it by."""
     change, where = shifted.change, f"offset {shifted.offset:,}"
-    if change.nonfinite:
+    if change["nonfinite"]:
         return judged(
-            "model rounding", False, f"{change.nonfinite:,} logits are nan or infinite", where=where
+            "model rounding", False, f"{change['nonfinite']:,} logits are nan or infinite", where=where
         )
-    rms = change.rms(change.precision_squares)
+    rms = change["precision_rms"]
     return noted(
         "model rounding",
-        f"rounding changes logits by {short(rms)} RMS; {change.flips} of {change.tokens} tokens get another "
-        f"most likely successor; mean KL {short(change.kl_sum / max(change.tokens, 1))} nats",
+        f"rounding changes logits by {short(rms)} RMS; {change['top1_flips']} of {change['tokens']} tokens "
+        f"get another most likely successor; mean KL {short(change['kl_mean'])} nats",
         measured=rms,
         unit="logit, RMS",
         where=where,

@@ -7,10 +7,10 @@ too: frequencies that the length switches, learned positions, a mask that knows 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -21,15 +21,16 @@ from ropeaudit.audits.cases import fits
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, BadShape, UsageError
 from ropeaudit.features.model import layers, load
-from ropeaudit.features.model.layers import HeadDrift, RotatedPairs
+from ropeaudit.features.model.layers import UNHEARD, HeadDrift, RotatedPairs
 from ropeaudit.features.model.load import Folder, Tokens, read_tokens
+from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import kinds
 from ropeaudit.subjects.calling import devices
 from ropeaudit.subjects.calling.devices import CPU, Device
 
 if TYPE_CHECKING:
     from ropeaudit.features.model.decode import Decoded
-    from ropeaudit.features.model.forward_pass import Change, Pass, Runner
+    from ropeaudit.features.model.forward_pass import Pass, Runner
     from ropeaudit.features.model.held import Held
     from ropeaudit.recognition.diagnosis import Diagnosis
     from ropeaudit.recognition.verification import Places
@@ -42,12 +43,11 @@ LARGEST_OFFSET = 2**40
 ACCURATE = 1e-3  # of the RMS logit: float32 may be off by that up to ...
 _NEAR_POSITIONS = 4096  # this position; rounding of angles grows with it
 THRESHOLD = 0.01  # score drift that a layer may have
-
 UNSEEN = (
-    "no q and k of this model are seen, so that there are no rows by layer; seen is what goes through "
-    "transformers' attention interface or, as a multiple of q·k, into a softmax"
+    "no q and k of this model are seen in attention, so that there are no rows by layer: its code does not "
+    "call transformers' attention interface"
 )
-
+REROUTED = "sends tokens to other experts than float64 does: whether its logits are accurate is not judged"
 VERDICTS: dict[str, str] = {
     "wrong_frequencies": "the model holds frequencies, tables or factors that its config does not build: see "
     "diagnosis",
@@ -68,79 +68,39 @@ class NotShifted(BadInput):
 
 @dataclass(frozen=True, slots=True)
 class Shifted:
-    """A model in a dtype at an offset. heads: score drift after RoPE of every layer and head.
+    """A model in a dtype at an offset. verdict: one word of `VERDICTS`.
 
-    places: of each layer whose q and k are seen before and after rotation, where its worst pair stands.
-    cause: of a structural change (frequencies, learned positions, position table, mask, query scale, other),
-    else rounding or none. held: what the loaded model holds that its config does not build. rerouted: whether
-    the float64 run sends some token to other experts.
+    change: columns of logits by name, and how many of those are nonfinite. heads: score drift after RoPE of
+    every layer and head. cause: of a structural change (frequencies, learned positions, position table, mask,
+    query scale, other), else rounding or none. held: what the loaded model holds that its config does not
+    build. places: of each layer whose q and k are seen before and after rotation, where its worst pair
+    stands. diagnosis: what is wrong with what the model holds, else with the first layer, else with decode.
     """
 
     dtype: Format
     offset: int
-    change: Change
+    change: Mapping[str, Any]
     heads: list[HeadDrift]
     verdict: str
     cause: str
-    places: dict[int, Places] = field(default_factory=dict)
-    held: tuple[Held, ...] = ()
-    rerouted: bool = False
-    decoded: Decoded | None = None
-
-    @property
-    def word(self) -> str:
-        """The verdict, where the model itself is wrong that one; one word of `VERDICTS`."""
-        if self.held:
-            return "wrong_frequencies"
-        if self.verdict == "overflow":
-            return self.verdict
-        if self.diagnosis is not None:
-            return "wrong_rotation" if self.wrong_layers else "wrong_decode"
-        return "inaccurate" if self.inaccurate else self.verdict
-
-    @property
-    def diagnosis(self) -> Diagnosis | None:
-        """What is wrong with what the model holds, else with the first layer that is not the config's.
-
-        Where a layer is wrong in another way beside, both; None where nothing is.
-        """
-        from ropeaudit.features.model import held
-
-        loaded = held.together([(one.layer, one.diagnosis) for one in self.held])
-        layer = held.together([(n, one.diagnosis) for n, one in self.places.items() if one.diagnosis])
-        if loaded is None and layer is None:
-            return None if self.decoded is None else self.decoded.wrong
-        if loaded is None or layer is None:
-            return loaded or layer
-        beside = kinds()[layer.code].group in ("positions", "operands") and loaded.code not in held.UNKNOWN
-        return replace(loaded, also=(*loaded.also, layer)) if beside and layer.explains else loaded
+    held: tuple[Held, ...]
+    places: dict[int, Places]
+    diagnosis: Diagnosis | None
+    decoded: Decoded | None
 
     @property
     def wrong_layers(self) -> list[int]:
         """The layers whose rotation is not the config's."""
         return [layer for layer, one in self.places.items() if one.diagnosis is not None]
 
-    @property
-    def inaccurate(self) -> bool:
-        """Whether float32 is off from the float64 run by more than its roundings explain.
-
-        A token that went to another expert is no rounding of the logits, and decides nothing here.
-        """
-        if self.dtype not in (FP32, FP64) or self.change.nonfinite or self.rerouted:
-            return False
-        change, last = self.change, self.offset + self.change.tokens
-        allowed = ACCURATE * change.rms(change.reference_squares)
-        far = allowed * max(1.0, last / _NEAR_POSITIONS)
-        return change.rms(change.base_error_squares) > allowed or change.rms(change.error_squares) > far
-
 
 @dataclass(slots=True)
 class ModelAudit(Result):
     """What is audited.
 
-    Filled while it runs: narrow, what the float64 run could not widen; pairs, how layers rotate, where that
-    is seen; saved, what to say of the files of q and k; decoded, how decode with a cache differs from one
-    pass, None where it was not run. device: where it runs.
+    Filled while it runs: narrow, what the float64 run could not widen; pairs, how layers rotate, None where
+    that is not seen; saved, what to say of the files of q and k; decoded, how decode with a cache differs
+    from one pass, None where it was not run. device: where it runs.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.model.report"
@@ -150,10 +110,15 @@ class ModelAudit(Result):
     offsets: list[int]
     save: str | None = None
     device: Device = CPU
-    narrow: list[str] = field(default_factory=list)
-    pairs: dict[int, RotatedPairs] = field(default_factory=dict, init=False)
+    narrow: list[str] = field(default_factory=list, init=False)
+    pairs: dict[int, RotatedPairs | None] = field(default_factory=dict, init=False)
     saved: list[str] = field(default_factory=list, init=False)
     decoded: Decoded | None = field(default=None, init=False)
+
+    @property
+    def still(self) -> list[int]:
+        """The layers whose q and k stay when positions move."""
+        return sorted(n for n, pairs in self.pairs.items() if pairs is layers.NO_PAIRS)
 
     def check(self) -> None:
         """Raise UsageError or BadInput for what cannot be run."""
@@ -183,10 +148,6 @@ class ModelAudit(Result):
 
     def run(self, progress: Callable[[float], None] = lambda share: None) -> Iterator[Shifted]:
         """Yield dtype by dtype, offset by offset; the float64 run comes first. Raises: RopeAuditError."""
-        from ropeaudit.features.model.forward_pass import compare
-        from ropeaudit.features.model.held import together
-        from ropeaudit.features.model.rotation_check import check_layers
-
         self.check()
         done, total = itertools.count(1), (1 + len(self.dtypes)) * (1 + len(self.offsets))
 
@@ -194,54 +155,77 @@ class ModelAudit(Result):
             progress(next(done) / total)
 
         ids = self.tokens.ids
-        runner, judge_holds = self._runner(FP64)
+        runner, judge_holds = self._loaded(FP64, wide=True)
         references, causes = self._reference(runner, judge_holds, step)
-        self.narrow, scales = sorted(runner.narrow), runner.scales
+        self.narrow = sorted(runner.narrow)
         del runner
         for fmt in self.dtypes:
-            runner, own = self._runner(fmt, scales)
+            runner, own = self._loaded(fmt)
             held = own or judge_holds  # what was never written differs from one loading to the next
             base = self._first(runner, held)
-            if held and not runner.reads([one.name for one in held], ids, base):
+            if held and not runner.depends_on([one.name for one in held], ids):
                 names = ", ".join(one.name for one in held)
                 self.folder.note(f"{names}: not as the config builds it; no logit is seen to depend on it")
                 held = ()
             step()
-            wrong = together([(one.layer, one.diagnosis) for one in held])
             for offset in self.offsets:
-                shifted = runner.run(ids, offset, rotations=True)
+                shifted = runner.run(ids, offset)
                 step()
                 exact = references[0], references[offset]
-                places = check_layers(self, runner, offset, shifted, fmt, wrong)
-                change = compare(base.logits, shifted.logits, exact[0].logits, exact[1].logits, ids)
-                heads = [
-                    head
-                    for n, seen in sorted(shifted.layers.items())
-                    for head in layers.drifts(n, base.layers[n], seen, self.pairs.get(n, layers.NO_PAIRS))
-                ]
-                verdict = verdict_of(change, offset)
-                cause = {"structure": causes[offset], "none": "none"}.get(verdict, "rounding")
-                alike = exact[0].sends_alike(base) and exact[1].sends_alike(shifted)
-                yield Shifted(
-                    fmt, offset, change, heads, verdict, cause, places, held, not alike, self.decoded
-                )
+                yield self._judged(fmt, offset, (base, shifted), exact, held, causes[offset])
 
-    def _runner(self, fmt: Format, scales: dict[int, float] | None = None) -> tuple[Runner, tuple[Held, ...]]:
+    def _judged(
+        self,
+        fmt: Format,
+        offset: int,
+        own: tuple[Pass, Pass],
+        exact: tuple[Pass, Pass],
+        held: tuple[Held, ...],
+        structure: str,
+    ) -> Shifted:
+        """Return what two passes in a dtype come to. exact: those in float64. structure: its cause there."""
+        from ropeaudit.features.model.forward_pass import compare
+        from ropeaudit.features.model.held import together
+        from ropeaudit.features.model.rotation_check import check_layers
+
+        change = compare(own, exact, self.tokens.ids)
+        heads = [
+            head
+            for n, seen in sorted(own[1].layers.items())
+            for head in layers.drifts(n, own[0].layers[n], seen, self.pairs.get(n) or layers.NO_PAIRS)
+        ]
+        loaded = together([(one.layer, one.diagnosis) for one in held])
+        places = check_layers(self, offset, own[1], fmt, loaded)
+        layer = together([(n, one.diagnosis) for n, one in places.items() if one.diagnosis])
+        decode = None if self.decoded is None else self.decoded.wrong
+        verdict = verdict_of(change, offset)
+        cause = {"structure": structure, "none": "none"}.get(verdict, "rounding")
+        if held:
+            verdict = "wrong_frequencies"
+        elif verdict != "overflow" and (layer or decode):
+            verdict = "wrong_rotation" if layer else "wrong_decode"
+        elif fmt in (FP32, FP64) and not change["nonfinite"] and not _accurate(change, offset):
+            if all(a.heard.same_experts(b.heard) for a, b in zip(own, exact, strict=True)):
+                verdict = "inaccurate"
+            else:
+                self.folder.note(f"{fmt.name} {REROUTED}")
+        found = _both(loaded, layer) or decode
+        return Shifted(fmt, offset, change, heads, verdict, cause, held, places, found, self.decoded)
+
+    def _loaded(self, fmt: Format, *, wide: bool = False) -> tuple[Runner, tuple[Held, ...]]:
         """Return what runs the model in a dtype, and what it holds against its config.
 
-        scales: of the float64 run; without them it is that run.
+        wide: whether it is the float64 run that others are compared with.
         """
         from ropeaudit.features.model import held
         from ropeaudit.features.model.forward_pass import Runner
 
         loaded = load.load(self.folder, fmt, self.device)
         found = held.compare(loaded, self.folder)
-        return Runner(loaded, scales is None, self.folder.maximum, scales, self.device), found
+        return Runner(loaded, wide, self.folder.maximum, self.device), found
 
     def _first(self, runner: Runner, held: Sequence[Held]) -> Pass:
         """Return the pass from position 0. Raises: BadInput, with what the model wrongly holds."""
-        from ropeaudit.recognition import wording
-
         try:
             return runner.run(self.tokens.ids, 0)
         except BadInput as error:
@@ -255,60 +239,55 @@ class ModelAudit(Result):
         self, runner: Runner, held: Sequence[Held], step: Callable[[], None]
     ) -> tuple[dict[int, Pass], dict[int, str]]:
         """Return the float64 passes without q and k, and what a shift changes, by offset."""
-        from ropeaudit.features.model import decode
         from ropeaudit.features.model.forward_pass import check_reach
 
-        base = self._first(runner, held)
-        if not base.reads and any(self.offsets):
+        ids, base = self.tokens.ids, self._first(runner, held)
+        if not base.heard.reads and any(self.offsets):
             raise NotShifted(
                 "the model does not read position_ids: its positions follow from the order of the tokens, or "
                 "it has none",
                 "there is nothing to shift",
                 repr(str(self.folder.path)),
             )
-        check_reach(base.lookups, self.tokens.ids, self.offsets)
+        check_reach(base.heard.rows, ids, self.offsets)
         if not base.layers:
             self.folder.note(UNSEEN)
-        self.pairs = self._rotation(runner, base)
+        if not base.calls:
+            self.folder.note(UNHEARD)
+        self.pairs = dict.fromkeys(base.layers)
+        self.pairs |= {n: layers.rotated_pairs(call) for n, call in base.calls.items()}
         if self.save is not None:
-            self.saved = layers.save_qk(self.save, self.folder, base.layers, self.pairs)
-        ids, reason = self.tokens.ids, ""
-        if any(np.triu(layer.visible, 1).any() for layer in base.layers.values()):
-            reason = "in one pass tokens see those behind them"
-        elif not hasattr(runner.model, "generate"):
-            reason = "the model has no generate"
-        elif len(ids) < decode.FEWEST:
-            reason = f"it takes {decode.FEWEST} tokens; give --tokens {decode.FEWEST} or more"
-        found = reason or decode.compare(runner, ids, base, self.pairs, STRUCTURE)
+            self.saved = layers.save_qk(self.save, self.folder, base.layers, base.calls, self.pairs)
+        found = self._decoded(runner, base)
         if isinstance(found, str):
             self.folder.note(f"decode with a cache was not compared: {found}")
         else:
             self.decoded = found
         step()
-        passes, causes = {0: replace(base, layers={})}, {}
+        passes, causes = {0: replace(base, layers={}, calls={})}, {}
         for offset in self.offsets:
             shifted = runner.run(ids, offset)
             step()
-            passes[offset], causes[offset] = replace(shifted, layers={}), cause_of(base, shifted)
+            passes[offset] = replace(shifted, layers={}, calls={})
+            causes[offset] = cause_of(base, shifted)
+            for n, vectors in shifted.layers.items() if offset else ():
+                if n not in base.calls and layers.stay(base.layers[n], vectors):
+                    self.pairs[n] = layers.NO_PAIRS
         return passes, causes
 
-    def _rotation(self, runner: Runner, base: Pass) -> dict[int, RotatedPairs]:
-        """Return how layers rotate, as a second run shows, nearer if the model ends or switches."""
-        from ropeaudit.features.model.forward_pass import differ
+    def _decoded(self, runner: Runner, base: Pass) -> Decoded | str:
+        """Return how decode with a cache differs from one pass; a reason where it is not compared."""
+        from ropeaudit.features.model import decode
 
-        widest = max((layer.q.shape[-1] for layer in base.layers.values()), default=None)
-        if not (tables := layers.tables(runner.model, widest)):
-            return dict.fromkeys(base.layers, layers.NO_PAIRS)
-        left = (self.folder.maximum or 2**53) - len(self.tokens.ids)
-        for distance in dict.fromkeys((layers.DISTANCE, min(layers.DISTANCE, left))):
-            if base.layers and distance > 0:
-                try:
-                    other = runner.run(self.tokens.ids, distance)
-                except BadInput:  # past the end of a table
-                    continue
-                if not differ(base.frequencies, other.frequencies):
-                    return layers.rotated_pairs(base.layers, other.layers, distance, tables)
-        return {}
+        ids = self.tokens.ids
+        if not hasattr(runner.model, "generate"):
+            return "the model has no generate"
+        if len(ids) < decode.FEWEST:
+            return f"it takes {decode.FEWEST} tokens; give --tokens {decode.FEWEST} or more"
+        other = runner.run([*ids[:-1], int(ids[-1] == 0)], 0)  # with another last token
+        if layers.off(other.logits[:-1].numpy(), base.logits[:-1].numpy()) > STRUCTURE:
+            return "in one pass tokens see those behind them"
+        return decode.compare(runner, ids, base, self.pairs, STRUCTURE)
 
 
 @arguments.checked
@@ -344,18 +323,35 @@ def model(
     return ModelAudit(opened, chosen, formats, numbers, save_qk, place)
 
 
-def verdict_of(change: Change, offset: int) -> str:
+def verdict_of(change: Mapping[str, Any], offset: int) -> str:
     """Return the verdict on what a shift changes, one word of `VERDICTS`."""
-    if change.nonfinite:
+    if change["nonfinite"]:
         return "overflow"
-    if change.structural_largest > structure_allowed(change, offset):
+    if change["structural_max"] > structure_allowed(change, offset):
         return "structure"
-    return "precision" if change.largest else "none"
+    return "precision" if change["change_max"] else "none"
 
 
-def structure_allowed(change: Change, offset: int) -> float:
+def structure_allowed(change: Mapping[str, Any], offset: int) -> float:
     """Return how much rounding may change a float64 logit; more is due to the model."""
-    return STRUCTURE * max(1.0, offset / _REACH) * max(1.0, change.reference_largest)
+    return STRUCTURE * max(1.0, offset / _REACH) * max(1.0, float(change["logits_max"]))
+
+
+def _accurate(change: Mapping[str, Any], offset: int) -> bool:
+    """Return whether float32 is off from the float64 run by no more than its roundings explain."""
+    allowed = ACCURATE * change["logits_rms"]
+    far = allowed * max(1.0, (offset + change["tokens"]) / _NEAR_POSITIONS)
+    return not (change["base_error_rms"] > allowed or change["error_rms"] > far)
+
+
+def _both(loaded: Diagnosis | None, layer: Diagnosis | None) -> Diagnosis | None:
+    """Return what is wrong with what a model holds, and beside it with a layer, where that is another way."""
+    from ropeaudit.features.model.held import UNKNOWN
+
+    if loaded is None or layer is None:
+        return loaded or layer
+    beside = kinds()[layer.code].group in ("positions", "operands") and loaded.code not in UNKNOWN
+    return replace(loaded, also=(*loaded.also, layer)) if beside and layer.explains else loaded
 
 
 def cause_of(base: Pass, shifted: Pass) -> str:
@@ -368,9 +364,9 @@ def cause_of(base: Pass, shifted: Pass) -> str:
         cause = "query scale"
     if not all(np.array_equal(a.visible, b.visible) for a, b in both):
         cause = "mask"
-    rows = [{name: one.indices for name, one in seen.lookups.items()} for seen in (base, shifted)]
+    rows = [{name: one.indices for name, one in seen.heard.rows.items()} for seen in (base, shifted)]
     if names := differ(*rows):
-        learned = any(base.lookups[name].learned for name in names)
+        learned = any(base.heard.rows[name].learned for name in names)
         cause = "learned positions" if learned else "position table"
     if differ(base.frequencies, shifted.frequencies):
         cause = "frequencies"

@@ -8,7 +8,6 @@ that is no padding.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -48,38 +47,12 @@ class Decoded:
 
     change: float
     size: float
+    allowed: float
+    differs: bool
     way: str = ""
     position: int | None = None
     layer: int | None = None
     diagnosis: Diagnosis | None = None
-    differs: bool = False
-    allowed: float = 0.0
-
-    @property
-    def apart(self) -> str:
-        """How far logits are off, in words."""
-        infinite = not math.isfinite(self.change)
-        return "are nan or infinite in part" if infinite else f"are off by up to {short(self.change)}"
-
-    @property
-    def words(self) -> str:
-        """How decode differs from one pass, in words; empty where it does not."""
-        if not self.way:
-            return ""
-        begin = f"decode of a row {self.way}"
-        if not self.differs:
-            both = self.diagnosis is not None and not self.diagnosis.where.sides
-            return (
-                f"{begin} rotates otherwise than one pass over its tokens, "
-                f"{wording.sentence(self.diagnosis)}; {'scores depend on distances, and ' * both}"
-                "float64 logits stay"
-            )
-        seen = "in" if self.diagnosis else "seen in q or k of"
-        layer = "" if self.layer is None else f", first {seen} layer {self.layer}"
-        return (
-            f"{begin} is not one pass over its tokens: float64 logits {self.apart}, from position "
-            f"{self.position} on{layer}"
-        )
 
     @property
     def wrong(self) -> Diagnosis | None:
@@ -87,9 +60,28 @@ class Decoded:
         return self.diagnosis if self.differs else None
 
     @property
-    def rank(self) -> tuple[bool, bool, bool]:
-        """How bad it is: a wrong cause, other logits, a moved row, in this order."""
-        return self.wrong is not None, self.differs, bool(self.way)
+    def rank(self) -> tuple[bool, bool, bool, float]:
+        """How bad it is: a wrong cause, other logits, a moved row, then by size."""
+        return self.wrong is not None, self.differs, bool(self.way), self.change
+
+    @property
+    def words(self) -> str:
+        """How decode differs from one pass, in words; empty where it does not."""
+        if not self.way:
+            return ""
+        if not self.differs:
+            both = self.diagnosis is not None and not self.diagnosis.where.sides
+            distances = "scores depend on distances, and " if both else ""
+            return (
+                f"decode of a row {self.way} rotates otherwise than one pass over its tokens, "
+                f"{wording.sentence(self.diagnosis)}; {distances}float64 logits stay"
+            )
+        seen = "in" if self.diagnosis else "seen in q or k of"
+        layer = "" if self.layer is None else f", first {seen} layer {self.layer}"
+        return (
+            f"decode of a row {self.way} is not one pass over its tokens: float64 logits are off by up to "
+            f"{short(self.change)}, from position {self.position} on{layer}"
+        )
 
 
 class _LastVectors(Capture):
@@ -101,11 +93,11 @@ class _LastVectors(Capture):
 
     def keep(self, module: Any, query: Any, key: Any, mask: Any, scale: float) -> None:
         last = as_array(query[:, :, -1]), as_array(key[:, :, -1])
-        self.last.setdefault(self._number(module), []).append(last)
+        self.last.setdefault(self.number(module), []).append(last)
 
 
 def compare(
-    runner: Runner, ids: list[int], base: Pass, pairs: Mapping[int, RotatedPairs], allowed: float
+    runner: Runner, ids: list[int], base: Pass, pairs: Mapping[int, RotatedPairs | None], allowed: float
 ) -> Decoded | str:
     """Return how decode differs from one float64 pass; a reason where it cannot run.
 
@@ -115,17 +107,16 @@ def compare(
     rows = [ids, ids[PADDED:]]
     try:
         both, passes = _generated(runner, rows), [base, runner.run(rows[1], 0)]
-        found = [_differs(both, n, passes[n], pairs, allowed) for n in (0, 1)]
-        if found[0].way:
-            alone = _differs(_generated(runner, rows[:1]), 0, base, pairs, allowed)
-            if alone.way and alone.rank >= found[0].rank:
-                found[0] = replace(alone, way="with a cache")
+        whole, padded = (_compared(both, n, passes[n], pairs, allowed) for n in (0, 1))
+        if whole.way:
+            alone = _compared(_generated(runner, rows[:1]), 0, base, pairs, allowed)
+            if alone.way and alone.rank[:3] >= whole.rank[:3]:
+                whole = replace(alone, way="with a cache")
     except RopeAuditError as error:
         return str(error)
     except Exception as error:  # whatever a model's own code raises
         return f"`generate` raised {one_line(error, 200)}"
-    worst = max(found, key=lambda one: one.rank)
-    return worst if worst.way else max(found, key=lambda one: one.change)
+    return max(whole, padded, key=lambda one: one.rank if not one.way else (*one.rank[:3], 0.0))
 
 
 def _generated(runner: Runner, rows: Sequence[list[int]]) -> _Generated:
@@ -136,7 +127,6 @@ def _generated(runner: Runner, rows: Sequence[list[int]]) -> _Generated:
     given = torch.tensor([[row[0]] * pad + row for row, pad in zip(rows, pads, strict=True)])
     mask = torch.tensor([[0] * pad + [1] * len(row) for row, pad in zip(rows, pads, strict=True)])
     prompt = given.shape[1] - NEW
-
     make: Any = GenerationConfig
     config = make(
         max_new_tokens=NEW,
@@ -168,8 +158,8 @@ def _generated(runner: Runner, rows: Sequence[list[int]]) -> _Generated:
     return torch.stack(result.logits).cpu().double(), vectors.last
 
 
-def _differs(
-    generated: _Generated, row: int, one: Pass, pairs: Mapping[int, RotatedPairs], allowed: float
+def _compared(
+    generated: _Generated, row: int, one: Pass, pairs: Mapping[int, RotatedPairs | None], allowed: float
 ) -> Decoded:
     """Return where a row, as it was generated, is not that of one pass over it.
 
@@ -179,63 +169,43 @@ def _differs(
     logits, vectors = generated
     first = len(one.logits) - NEW - 1  # the last token of the prompt
     size = float(one.logits.abs().nan_to_num(0.0, 0.0).max())
-    most = allowed * max(1.0, size)
     given, expected = logits[:, row], one.logits[first : first + len(logits)].double()
-    equal = (given == expected) | (given.isnan() & expected.isnan())
-    gap = (given - expected).abs().masked_fill(equal, 0.0)
-    far = gap.masked_fill(gap.isnan(), float("inf")).amax(-1)
-    change, way = float(far.max()), "padded on the left" if row else "in a batch"
-    moves = dict[int, list[_Moves]]()
-    for n, seen in sorted(vectors.items()):
-        if n in one.layers and len(seen) == len(logits):
-            moves[n] = []
-            for at, (q, k) in enumerate(seen, first):
-                sides = {"q": (q[row], one.layers[n].q[:, at]), "k": (k[row], one.layers[n].k[:, at])}
-                here = {side: both for side, both in sides.items() if off(*both) > NEAR}
-                moves[n].append({side: _moved(*both, pairs.get(n)) for side, both in here.items()})
-    alike = []  # layers that rotate q and k further at every step, all by the same
-    for n, (start, *later) in moves.items():
-        by = start.get("q")
-        if by is not None and all(move == {"q": by, "k": by} for move in (start, *later)):
-            alike.append(n)
-    same = Decoded(change, size, differs=change > most, allowed=most)
+    gap = (given - expected).abs()
+    gap[(given == expected) | (given.isnan() & expected.isnan())] = 0.0
+    far, most = gap.nan_to_num(np.inf, np.inf).amax(-1), allowed * max(1.0, size)
+    found = Decoded(float(far.max()), size, most, bool(far.max() > most))
+    moves = {
+        n: [_moves(at, each, row, one, n, pairs.get(n)) for at, each in enumerate(seen, first)]
+        for n, seen in sorted(vectors.items())
+        if n in one.layers and len(seen) == len(logits)
+    }
+    found = replace(found, way="padded on the left" if row else "in a batch")
+    harmless = []  # layers that rotate q and k further at every step, all by the same
+    for n, steps in moves.items():
+        by = steps[0].get("q")
+        if by is not None and all(step == {"q": by, "k": by} for step in steps):
+            harmless.append(n)
     for step, apart in enumerate(far.tolist()):
-        for layer, own in moves.items():
-            moved = any(by is not None for by in own[step].values())
-            if layer not in alike and (moved or (own[step] and apart > most)):
-                found = _diagnosis(own[step:], first + step, layer) if moved else None
-                return replace(same, way=way, position=first + step, layer=layer, diagnosis=found)
+        for n, steps in moves.items():
+            moved = any(by is not None for by in steps[step].values())
+            if n not in harmless and (moved or (steps[step] and apart > most)):
+                why = _diagnosis(steps[step:], first + step, n) if moved else None
+                return replace(found, position=first + step, layer=n, diagnosis=why)
         if apart > most:
-            return replace(same, way=way, position=first + step)
-    if alike:
-        found = _diagnosis(moves[alike[0]], first, alike[0])
-        return replace(same, way=way, position=first, layer=alike[0], diagnosis=found)
-    return same
+            return replace(found, position=first + step)
+    if harmless:
+        n = harmless[0]
+        return replace(found, position=first, layer=n, diagnosis=_diagnosis(moves[n], first, n))
+    return replace(found, way="")
 
 
-def _diagnosis(moves: Sequence[_Moves], position: int, layer: int) -> Diagnosis:
-    """Return what moves a layer's q and k, or one of them. moves: from a position on."""
-    by_side = {side: _of_side([here.get(side, 0) for here in moves], position) for side in moves[0]}
-    alike = len(by_side) == 2 and len(set(map(repr, by_side.values()))) == 1
-    if alike:
-        return replace(by_side["q"], where=Where(layers=(layer,)))
-    first, *also = sorted(
-        (replace(one, where=Where(sides=(side,), layers=(layer,))) for side, one in by_side.items()),
-        key=lambda one: one.code == "unexplained",
-    )
-    return replace(first, also=tuple(also))
-
-
-def _of_side(counts: Sequence[int | None], position: int) -> Diagnosis:
-    """Return why a side is moved by so many tokens, from a position on."""
-    if counts[0] is None:
-        return Diagnosis("unexplained")
-    if len(set(counts)) == 1:
-        return Diagnosis("positions-off", {"by": counts[0]})
-    for code, times in (("no-rotation", -1), ("rotated-twice", 1), ("wrong-direction", -2)):
-        if list(counts) == [times * at for at in range(position, position + len(counts))]:
-            return Diagnosis(code)
-    return Diagnosis("another-position", {"position": position, "seen": position + counts[0]})
+def _moves(at: int, vectors: _Vectors, row: int, one: Pass, layer: int, pairs: RotatedPairs | None) -> _Moves:
+    """Return the sides of a layer that are off at a position, and by how many tokens."""
+    results: _Moves = {}
+    for side, x, whole in zip("qk", vectors, (one.layers[layer].q, one.layers[layer].k), strict=True):
+        if off(x[row], whole[:, at]) > NEAR:
+            results[side] = _moved(x[row], whole[:, at], pairs)
+    return results
 
 
 def _moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> int | None:
@@ -250,3 +220,25 @@ def _moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> int | None:
     near = reach[far <= 2 * NEAR * np.abs(expected).max()]
     tried = ((int(by), pairs.rotated(expected[:, None], int(by))) for by in near)
     return next((by for by, turned_by in tried if off(x[:, None], turned_by) <= NEAR), None)
+
+
+def _diagnosis(moves: Sequence[_Moves], position: int, layer: int) -> Diagnosis:
+    """Return what moves a layer's q and k, or one of them. moves: from a position on."""
+    sides = {side: _of_side([here.get(side, 0) for here in moves], position) for side in moves[0]}
+    if len(sides) == 2 and sides["q"] == sides["k"]:
+        return replace(sides["q"], where=Where(layers=(layer,)))
+    placed = [replace(one, where=Where(sides=(side,), layers=(layer,))) for side, one in sides.items()]
+    first, *also = sorted(placed, key=lambda one: one.code == "unexplained")
+    return replace(first, also=tuple(also))
+
+
+def _of_side(counts: Sequence[int | None], position: int) -> Diagnosis:
+    """Return why a side is moved by so many tokens, from a position on."""
+    if counts[0] is None:
+        return Diagnosis("unexplained")
+    if len(set(counts)) == 1:
+        return Diagnosis("positions-off", {"by": counts[0]})
+    for code, times in (("no-rotation", -1), ("rotated-twice", 1), ("wrong-direction", -2)):
+        if list(counts) == [times * at for at in range(position, position + len(counts))]:
+            return Diagnosis(code)
+    return Diagnosis("another-position", {"position": position, "seen": position + counts[0]})

@@ -1,8 +1,8 @@
-"""One forward pass of a model at shifted positions, from a fresh state, what is seen in it, and two compared.
+"""One forward pass of a model at shifted positions, from a fresh state; what is seen in it; two compared.
 
-Seen are logits, frequencies, which rows of tables are looked up by position, and q and k as attention gets
-them: in a function of ours, or in the products that go into a softmax.
-Letters: b batch, h heads, g key-value heads, s positions, d head_dim, r rotated dims, v vocabulary.
+Seen are logits, frequencies, rows of tables that are looked up by position, q and k of each layer as
+transformers' attention interface gets them, and calls of the function that rotates them.
+Letters: h heads, g key-value heads, s positions, d head_dim, r dims given to be rotated, v vocabulary.
 Positions in tokens. Scores are scaled, before softmax. Losses and divergences in nats.
 """
 
@@ -13,9 +13,11 @@ import copy
 import functools
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -25,14 +27,11 @@ from torch.utils._pytree import tree_leaves
 
 from ropeaudit.errors import BadInput, UsageError, one_line
 from ropeaudit.features.model import held, load
-from ropeaudit.features.model.layers import LayerVectors, as_array
+from ropeaudit.features.model.layers import LayerVectors, RotatingCall, as_array
 from ropeaudit.subjects.calling.devices import CPU, Device
 
-_PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm")  # whose factors are the last two tensors
-_HIDDEN = -float(np.finfo(np.float16).max) / 2  # masks add the least number of a dtype, or twice that
-_SELECTS = ("index_select", "__getitem__", "embedding")
+_LOOKUPS = ("index_select", "__getitem__", "embedding")
 _ROWS = 256  # of logits, compared at once
-_CHANCE = 4  # times the difference of two passes alike: a larger one is none of chance
 UNNAMED = "a table that is no parameter"
 
 
@@ -47,62 +46,40 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a forward pass returned. logits (s, v). reads: whether it did anything with the positions.
+    """What a forward pass returned: logits (s, v), frequencies after it, and what was seen in it.
 
-    choices: of `Lookups`.
+    layers: q and k by layer. calls: of the function that rotates them.
     """
 
     logits: Any
     layers: dict[int, LayerVectors]
+    calls: dict[int, RotatingCall]
     frequencies: dict[str, Any]
-    lookups: dict[str, Lookup]
-    reads: bool
-    choices: list[Any]
-
-    def sends_alike(self, other: Pass) -> bool:
-        """Return whether tokens go to the same experts in another pass; true without experts."""
-        both = zip(self.choices, other.choices, strict=False)
-        return all(a.shape != b.shape or torch.equal(a, b) for a, b in both)
+    heard: Listener
 
 
 class Runner:
-    """A loaded model; every pass begins with the rotary state that it was loaded with.
+    """A loaded model; every pass begins with the rotary modules as they were loaded.
 
     Frequencies that depend on the length are remembered by the modules that compute them.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        wide: bool,
-        maximum: int | None = None,
-        scales: dict[int, float] | None = None,
-        device: Device = CPU,
-    ) -> None:
-        """Keep the model, on a device; `wide` runs it in float64 throughout, see `held.wide`.
-
-        scales: of `Capture`.
-        """
-        self.wide, self.maximum, self.device = wide, maximum, device
-        self.scales = {} if scales is None else scales
+    def __init__(self, model: Any, wide: bool, maximum: int | None = None, device: Device = CPU) -> None:
+        """Keep the model, on a device; `wide` runs it in float64 throughout, see `held.wide`."""
+        self.maximum, self.device = maximum, device
         self.narrow: set[str] = set(held.widen(model)) if wide else set()
         self.arithmetic = functools.partial(held.wide, self.narrow) if wide else contextlib.nullcontext
         self.model = device.moved(model)  # what was widened was made on the CPU
         self.fresh = {name: copy.deepcopy(module) for name, module in held.rotaries(model).items()}
 
-    def run(self, ids: list[int], offset: int, *, rotations: bool = False) -> Pass:
-        """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput.
-
-        rotations: whether the functions that rotate q and k are listened to.
-        """
-        capture = Capture(self.scales, self.wide)
-        load.listen(capture)
-        self.reset()
+    def run(self, ids: list[int], offset: int) -> Pass:
+        """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput."""
         given = self.device.put(torch.tensor([ids]))
         positions = self.device.put(torch.arange(len(ids))[None] + offset)
-        lookups = Lookups(self.model, positions)
-        listening = capture.listening(self.model) if rotations else contextlib.nullcontext()
-        with torch.no_grad(), self.arithmetic(), listening, capture, lookups:
+        capture, listener = Capture(), Listener(self.model, positions)
+        load.listen(capture)
+        self.reset()
+        with torch.no_grad(), self.arithmetic(), capture.listening(self.model), listener:
             try:
                 logits = self.model(given, use_cache=False, position_ids=positions).logits[0]
             except Exception as error:  # whatever a model's own code raises at positions that it has not
@@ -116,77 +93,46 @@ class Runner:
             for name, module in held.rotaries(self.model).items()
             for key, values in held.frequencies(module).items()
         }
-        seen = capture.layers, frequencies, lookups.rows, lookups.reads, lookups.choices
-        return Pass(logits.detach().cpu(), *seen)
+        return Pass(logits.detach().cpu(), capture.layers, capture.calls(), frequencies, listener)
 
     def reset(self) -> None:
         """Let the rotary modules be as they were loaded."""
         for name, module in self.fresh.items():
             self.model.set_submodule(name, copy.deepcopy(module))
 
-    def reads(self, names: Sequence[str], ids: list[int], base: Pass) -> bool:
-        """Return whether logits change where buffers and factors of modules, by name, hold other numbers.
+    def depends_on(self, names: Sequence[str], ids: list[int]) -> bool:
+        """Return whether logits depend on buffers and factors of modules: nan in their place spreads.
 
-        base: the pass over the tokens from position 0. Code may hold what it does not read. Of logits that
-        differ from pass to pass the change has to be larger than that. Where all else is multiplied by 0,
-        nan is still seen.
+        Code may hold what it does not read.
         """
-        chance = _apart(self.run(ids, 0).logits, base.logits)
-        for value in (0.37, float("nan")):
-            kept, changed = dict(self.fresh), []
-            for path, _, key in (name.rpartition(".") for name in names):
-                if path in self.fresh:
-                    self.fresh[path] = copy.deepcopy(self.fresh[path])
-                module = self.fresh[path] if path in self.fresh else self.model.get_submodule(path)
-                own = getattr(module, key)
-                changed.append((module, key, own))
-                other = torch.full_like(own, value) if isinstance(own, torch.Tensor) else own * 1.5 + value
-                setattr(module, key, other)
-            try:
-                again = self.run(ids, 0).logits
-            except BadInput:
-                return True
-            finally:
-                self.fresh = kept
-                for module, key, own in changed:
-                    setattr(module, key, own)
-            became_nan = bool(again.isnan().any()) and not bool(base.logits.isnan().any())
-            if became_nan or _apart(again, base.logits) > _CHANCE * chance:
-                return True
-        return False
+        changed = []
+        for path, _, key in (name.rpartition(".") for name in names):
+            module = self.fresh[path] if path in self.fresh else self.model.get_submodule(path)
+            changed.append((module, key, getattr(module, key)))
+            setattr(module, key, getattr(module, key) * math.nan)
+        try:
+            return bool(self.run(ids, 0).logits.isnan().any())
+        except BadInput:
+            return True
+        finally:
+            for own in changed:
+                setattr(*own)
 
 
-def _holds(whole: Any, part: Any) -> bool:
-    """Return whether the first or last dims of each head are those of a part or its only head.
-
-    Shapes: (h, s, d), (h or 1, s, r).
-    """
-    r = part.shape[-1]
-    if part.shape[-2] != whole.shape[-2] or part.shape[0] not in (1, whole.shape[0]) or r > whole.shape[-1]:
-        return False
-    return any(bool((x == part.to(x.dtype)).all()) for x in (whole[..., :r], whole[..., -r:]))
-
-
-class Capture(TorchFunctionMode):
+class Capture:
     """An attention function for transformers that keeps q and k and calls the model's own.
 
-    As a mode it listens to torch for q·k, in models that do not call it: a layer is a product of (…, s, d)
-    and (…, d, s) whose multiple, plus a mask, goes into a softmax. Such layers are numbered in the order in
-    which they run. Left out are scores that are more than a multiple of q·k, such as ALiBi's.
-    attended: whether the model has called it. heard: what the functions by which a library's models rotate q
-    and k, "apply_rotary…" by name, were given and returned since attention was last asked about. scales: of
-    each layer as float64 shows it; where it was shown before, those are taken.
+    heard: what the functions by which a library's models rotate q and k, "apply_rotary…" by name, were given
+    and returned since attention was last called. attended: whether it ever was.
     """
 
-    def __init__(self, scales: dict[int, float] | None = None, exact: bool = False) -> None:
-        """Begin with nothing. exact: whether the model computes in float64."""
-        super().__init__()
+    def __init__(self) -> None:
+        """Begin with nothing."""
         self.layers: dict[int, LayerVectors] = {}
-        self.attended, self.exact, self.number = False, exact, 0
-        self.scales = {} if scales is None else scales
         self.heard: list[tuple[list[Any], list[Any]]] = []
-        self.factors: tuple[Any, Any] | None = None
-        self._modules: dict[int, Any] = {}
+        self.attended = False
+        self._calls: dict[int, RotatingCall] = {}
+        self._numbers: dict[Any, int] = {}
 
     def __call__(
         self,
@@ -199,133 +145,86 @@ class Capture(TorchFunctionMode):
         **others: Any,
     ) -> Any:
         """Keep q and k of a layer, and attend as the model's own function does."""
+        from transformers.models.llama import modeling_llama
+
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
         self.keep(module, query, key, attention_mask, scale)
-        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _attend)
+        home = sys.modules[type(module).__module__]
+        eager: Any = getattr(home, "eager_attention_forward", modeling_llama.eager_attention_forward)
         return eager(module, query, key, value, attention_mask, scaling=scale, **others)
 
     def keep(self, module: Any, query: Any, key: Any, mask: Any, scale: float) -> None:
-        """Keep q and k of a layer. Shapes: (b, h, s, d), (b, g, s, d)."""
-        if not self.attended:
-            self.attended = True
-            self.layers.clear()  # of products elsewhere
-        if query.shape[-2:] == key.shape[-2:]:  # else keys are joined, or have dims of their own
-            causal = getattr(module, "is_causal", True) is not False
-            visible = visible_scores(mask, query.shape[-2], causal=causal)
-            self.layers[self._number(module)] = self.vectors(query, key, scale, visible)
-
-    def vectors(self, q: Any, k: Any, scale: float, visible: Any) -> LayerVectors:
-        """Return q and k of a layer, and the call that returned their first or last dims.
-
-        Shapes: (..., h, s, d), (..., g, s, d) of a batch of one.
-        """
-        (heard, self.heard), called = (self.heard, []), None
-        both = [x.reshape(-1, *x.shape[-2:]) for x in (q, k)]
-        for given, rotated in reversed(heard):
-            sides = []
-            for own, x, y in zip(both, given, rotated, strict=True):
-                for before_it, after in ((x[0], y[0]), (x[0].transpose(0, 1), y[0].transpose(0, 1))):
-                    if _holds(own, after) and before_it.shape == after.shape:
-                        sides.append((as_array(before_it), as_array(after)))
-                        break
-            if len(sides) == 2:
-                called = (sides[0][0], sides[1][0]), (sides[0][1], sides[1][1])
+        """Keep q and k of a layer and the call that rotated them. Shapes: (1, h, s, d), (1, g, s, d)."""
+        (heard, self.heard), self.attended = (self.heard, []), True
+        if query.shape[-2:] != key.shape[-2:]:  # keys are joined, or have dims of their own
+            return
+        number, causal = self.number(module), getattr(module, "is_causal", True) is not False
+        visible = visible_scores(mask, query.shape[-2], causal=causal)
+        self.layers[number] = LayerVectors(as_array(query[0]), as_array(key[0]), scale, visible)
+        for given, returned in reversed(heard):
+            starts = [_start(x[0], y[0]) for x, y in zip((query, key), returned, strict=True)]
+            if starts[0] is not None and starts[0] == starts[1]:
+                self._calls[number] = _call(given, returned, starts[0])
                 break
-        return LayerVectors(as_array(both[0]), as_array(both[1]), scale, visible, called)
+
+    def calls(self) -> dict[int, RotatingCall]:
+        """Return the calls that were heard, by layer; in their order where no attention was asked."""
+        return self._calls if self.attended else {n: _call(*one, 0) for n, one in enumerate(self.heard)}
+
+    def number(self, module: Any) -> int:
+        """Return the layer's own number, or the next free one if it has none or it is taken."""
+        own, taken = getattr(module, "layer_idx", None), set(self._numbers.values())
+        own = -1 if own is None else int(own)  # less than 0 where layers share their attention
+        if own < 0 or module not in self._numbers:
+            free = max(taken | set(self.layers), default=-1) + 1
+            self._numbers[module] = free if own < 0 or own in taken else own
+        return self._numbers[module]
 
     @contextlib.contextmanager
     def listening(self, model: Any) -> Iterator[None]:
         """Listen to the rotating functions of a model's files within the block."""
-        files = {type(module).__module__ for module in model.modules()}
-        found = [
-            (file, name, function)
-            for file in sorted(files)
-            for name, function in list(vars(sys.modules.get(file, torch)).items())
-            if name.startswith("apply_rotary") and callable(function) and file != "torch"
-        ]
-        for file, name, function in found:
-            setattr(sys.modules[file], name, functools.wraps(function)(self._heard(function)))
-        try:
+        files = [vars(sys.modules[name]) for name in {type(one).__module__ for one in model.modules()}]
+        with contextlib.ExitStack() as patches:
+            for file in files:
+                rotating = {name: one for name, one in file.items() if name.startswith("apply_rotary")}
+                heard = {name: self._hears(one) for name, one in rotating.items()}
+                patches.enter_context(mock.patch.dict(file, heard))
             yield
-        finally:
-            for file, name, function in found:
-                setattr(sys.modules[file], name, function)
 
-    def _heard(self, function: Any) -> Any:
-        """Return a function that keeps its calls on q and k, (1, h, s, d), (1, g, s, d)."""
+    def _hears(self, function: Any) -> Any:
+        """Return a function that keeps its calls on q (1, h, s, r) and k (1, g, s, r)."""
 
+        @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
             given = [x.detach().clone() for x in tensors[:2]]  # it may rotate in place
             result = function(*args, **kwargs)
-            if not (isinstance(result, tuple) and len(result) == len(given) == 2):
-                return result
-            ranks = [isinstance(y, torch.Tensor) and y.ndim == 4 and len(y) == 1 for y in result]
-            if all(ranks) and all(x.shape == y.shape for x, y in zip(given, result, strict=True)):
-                self.heard.append((given, [y.detach().clone() for y in result]))
+            if isinstance(result, tuple) and len(result) == len(given) == 2:
+                alike = zip(given, result, strict=True)
+                if all(x.ndim == 4 and len(x) == 1 and x.shape == y.shape for x, y in alike):
+                    self.heard.append((given, [y.detach().clone() for y in result]))
             return result
 
         return call
 
-    def _number(self, module: Any) -> int:
-        """Return the layer's own number, or the next free one if it has none or it is taken."""
-        number = getattr(module, "layer_idx", None)
-        number = None if number is None or number < 0 else int(number)  # where layers share their attention
-        known = next((n for n, one in self._modules.items() if one is module), None)
-        if number is not None and known is not None:
-            return known  # it runs again
-        if number is None or number in self._modules:
-            number = max(self._modules, default=-1) + 1
-        self._modules[number] = module
-        return number
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result, name = func(*args, **(kwargs or {})), getattr(func, "__name__", "")
-        if self.attended:
-            return result
-        if name in _PRODUCTS:
-            tensors = [x for x in (*args, *(kwargs or {}).values()) if isinstance(x, torch.Tensor)]
-            q, transposed = tensors[-2:]
-            if q.ndim >= 3 and transposed.ndim >= 3 and q.shape[-2:] == transposed.shape[:-3:-1]:
-                self.factors = (_heads(q), _heads(transposed.transpose(-1, -2)))
-        elif name == "scaled_dot_product_attention":
-            self._fused(*args, **(kwargs or {}))
-        elif name == "softmax" and args and self.factors is not None:
-            self._softmax(args[0], *self.factors)
-        return result
+def _start(whole: Any, part: Any) -> int | None:
+    """Return from which dim on those of each head are a part's, or of its only head; None if none are.
 
-    def _fused(
-        self, query: Any, key: Any, value: Any, attn_mask: Any = None, *rest: Any, **named: Any
-    ) -> None:
-        """Note a layer of torch's own attention. Shapes: (b, h, s, d), (b, g, s, d)."""
-        if query.shape[-2:] == key.shape[-2:]:
-            scale = named.get("scale") or query.shape[-1] ** -0.5
-            causal = named.get("is_causal", rest[1] if len(rest) > 1 else False)
-            visible = visible_scores(attn_mask, query.shape[-2], causal=bool(causal))
-            self._keep(_heads(query), _heads(key), scale, visible)
+    Shapes: (h, s, d), (h or 1, s, r).
+    """
+    heads, rows, dims = part.shape
+    if rows == whole.shape[-2] and heads in (1, whole.shape[0]) and dims <= whole.shape[-1]:
+        for start in (0, int(whole.shape[-1]) - int(dims)):
+            own = whole[..., start : start + dims]
+            if bool((own == part.to(own.dtype)).all()):
+                return start
+    return None
 
-    def _softmax(self, scores: Any, q: Any, k: Any) -> None:
-        """Note a layer whose scores are a multiple of the product. Shapes: (…, s, s)."""
-        self.factors = None
-        if tuple(scores.shape[-2:]) != (q.shape[-2], k.shape[-2]):
-            return
-        first = as_array(scores.reshape(-1, *scores.shape[-2:])[0])
-        visible = first > _HIDDEN * q.shape[-1] ** -0.5  # some divide after they mask
-        if self.exact:
-            seen, given = first[visible], np.matmul(as_array(q[0]), as_array(k[0]).T)[visible]
-            with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-                scale = float(seen @ given / (given @ given))
-                far = np.abs(seen - scale * given).max(initial=0.0)
-                if far <= 1e-9 * np.abs(seen).max(initial=0.0):  # far above rounding of float64
-                    self.scales[self.number] = scale
-        if self.number in self.scales:
-            self._keep(q, k, self.scales[self.number], visible)
-        else:
-            self.number += 1
 
-    def _keep(self, q: Any, k: Any, scale: float, visible: Any) -> None:
-        self.layers[self.number] = self.vectors(q, k, float(scale), visible)
-        self.number += 1
+def _call(given: list[Any], returned: list[Any], start: int) -> RotatingCall:
+    before, after = ([as_array(x[0]) for x in both] for both in (given, returned))
+    return RotatingCall((before[0], before[1]), (after[0], after[1]), start)
 
 
 def visible_scores(mask: Any, size: int, *, causal: bool = True) -> NDArray[np.bool_]:
@@ -337,26 +236,10 @@ def visible_scores(mask: Any, size: int, *, causal: bool = True) -> NDArray[np.b
     return np.array((plane if plane.dtype == torch.bool else plane > -1).cpu().numpy())
 
 
-def _attend(
-    module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, dropout: float = 0.0, **_: Any
-) -> Any:
-    """Return plain attention, for models that have no function of their own."""
-    groups = query.shape[1] // key.shape[1]
-    scores = query @ key.repeat_interleave(groups, 1).transpose(2, 3) * scaling
-    scores = scores if mask is None else scores + mask
-    weights = torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
-    return (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2).contiguous(), weights
-
-
-def _heads(x: Any) -> Any:
-    """Return the heads of the first sequence. Shapes: (1, h, s, d) or (h, s, d) -> (h, s, d)."""
-    return x.detach().reshape(-1, *x.shape[-2:])
-
-
-class Lookups(TorchFunctionMode):
+class Listener(TorchFunctionMode):
     """Listens to every torch function. reads: whether one got the positions. rows: by table.
 
-    choices: the indices of every choice of the k largest, sorted: the experts that tokens go to. Two nearly
+    experts: the indices of every choice of the k largest, sorted: the experts that tokens go to. Two nearly
     alike flip by one rounding, and logits jump by as much as experts differ.
     """
 
@@ -365,23 +248,26 @@ class Lookups(TorchFunctionMode):
         super().__init__()
         self.positions, self.reads = positions.untyped_storage().data_ptr(), False
         self.rows: dict[str, Lookup] = {}
-        self.choices: list[Any] = []
+        self.experts: list[Any] = []
         self.learned = {value.data_ptr(): name for name, value in model.named_parameters()}
         self.stored = {value.data_ptr(): name for name, value in model.named_buffers()}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
+        name, tensors = getattr(func, "__name__", ""), _tensors((args, kwargs or {}))
         if name != "__get__":
-            self.reads = self.reads or any(
-                tensor.untyped_storage().data_ptr() == self.positions
-                for tensor in _tensors((args, kwargs or {}))
-            )
-        if name in _SELECTS:
+            storages = [one.untyped_storage().data_ptr() for one in tensors]
+            self.reads = self.reads or self.positions in storages
+        if name in _LOOKUPS:
             self._note(_tensors(args))
         result = func(*args, **(kwargs or {}))
         if name == "topk":
-            self.choices.append(result.indices.detach().cpu().sort(-1).values)
+            self.experts.append(result.indices.detach().cpu().sort(-1).values)
         return result
+
+    def same_experts(self, other: Listener) -> bool:
+        """Return whether tokens go to the same experts in another pass; true without experts."""
+        both = zip(self.experts, other.experts, strict=False)
+        return all(a.shape != b.shape or torch.equal(a, b) for a, b in both)
 
     def _note(self, tensors: list[Any]) -> None:
         """Note the rows that an integer tensor looks up in a table of floats."""
@@ -396,11 +282,6 @@ class Lookups(TorchFunctionMode):
         self.rows[name] = Lookup(indices.detach().cpu().clone(), table.shape[0], pointer in self.learned)
 
 
-def _apart(first: Any, other: Any) -> float:
-    """Return the largest difference of two tensors; nan is as 0."""
-    return float((first.nan_to_num().double() - other.nan_to_num().double()).abs().max())
-
-
 def _tensors(value: Any) -> list[Any]:
     return [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
 
@@ -411,90 +292,58 @@ def differ(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 
 def check_reach(rows: dict[str, Lookup], ids: list[int], offsets: list[int]) -> None:
-    """Raise UsageError for an offset past a position table. rows: of the run at offset 0."""
-    count = len(ids)
+    """Raise UsageError for an offset past a position table. rows: of the pass at offset 0."""
     for name, one in rows.items():
-        if name == UNNAMED:  # it may be built as long as the positions need
-            continue
         positions = one.indices.reshape(-1)
-        steps = positions - torch.arange(positions.numel())
-        if positions.numel() == count > 2 and bool((steps == steps[0]).all()) and positions.tolist() != ids:
-            most = one.rows - count - int(steps[0])
-            beyond = [offset for offset in offsets if offset > most]
-            if beyond:
-                what = "are learned" if one.learned else "stand in a table"
-                raise UsageError(
-                    f"--offset {beyond[0]}: positions {what} ({name}) and end before; for {count} tokens "
-                    f"offsets go up to {most}"
-                )
+        first = int(positions[0]) if len(positions) else 0
+        rising = positions.tolist() == list(range(first, first + len(ids)))
+        if name == UNNAMED or not rising or len(ids) < 3 or positions.tolist() == ids:
+            continue  # a table that may grow with its positions, or one of something else
+        most = one.rows - len(ids) - first
+        if beyond := [offset for offset in offsets if offset > most]:
+            what = "are learned" if one.learned else "stand in a table"
+            raise UsageError(
+                f"--offset {beyond[0]}: positions {what} ({name}) and end before; for {len(ids)} tokens "
+                f"offsets go up to {most}"
+            )
 
 
-@dataclass(slots=True)
-class Change:
-    """Statistics over all logits of two passes, and over their difference from float64.
+def compare(own: tuple[Pass, Pass], exact: tuple[Pass, Pass], ids: list[int]) -> dict[str, Any]:
+    """Compare logits at two places with each other and with float64's; return columns of the summary by name.
 
-    structural: the change that float64 shows; precision: the rest; error: shifted logits minus float64's;
-    base_error: those at offset 0.
-    kl: KL(unshifted || shifted) by token. flips: tokens whose most likely successor becomes another one.
-    loss: mean next-token cross entropy, unshifted and shifted.
+    Beside them: nonfinite, how many logits are nan or infinite, and logits_max, the largest one of float64.
+    Where some logit is not finite, numbers that need all of them are nan.
     """
-
-    count: int = 0
-    tokens: int = 0
-    nonfinite: int = 0
-    largest: float = 0.0
-    squares: float = 0.0
-    structural_largest: float = 0.0
-    structural_squares: float = 0.0
-    precision_largest: float = 0.0
-    precision_squares: float = 0.0
-    error_squares: float = 0.0
-    base_error_squares: float = 0.0
-    reference_largest: float = 0.0
-    reference_squares: float = 0.0
-    kl_sum: float = 0.0
-    kl_largest: float = 0.0
-    flips: int = 0
-    loss_sum: float = 0.0
-    shifted_loss_sum: float = 0.0
-
-    def rms(self, squares: float) -> float:
-        """Return the root of a mean over all logits."""
-        return math.nan if self.nonfinite or not self.count else math.sqrt(squares / self.count)
-
-    def defined(self, value: float) -> float:
-        """Return a value, or nan where some logit is not finite."""
-        return math.nan if self.nonfinite else value
-
-
-def compare(base: Any, shifted: Any, reference_base: Any, reference_shifted: Any, ids: list[int]) -> Change:
-    """Compare logits at two places, in float64. Shapes: four of (s, v)."""
-    total, targets, entropy = Change(), torch.tensor(ids), torch.nn.functional.cross_entropy
-    for start in range(0, base.shape[0], _ROWS):
-        four = (base, shifted, reference_base, reference_shifted)
-        a, b, exact_a, exact_b = (logits[start : start + _ROWS].double() for logits in four)
-        change, structural = b - a, exact_b - exact_a
-        total.count += change.numel()
-        total.tokens += change.shape[0]
-        total.nonfinite += int((~torch.isfinite(a)).sum() + (~torch.isfinite(b)).sum())
-        for name, values in (
-            ("", change),
-            ("structural_", structural),
-            ("precision_", change - structural),
-            ("reference_", exact_a),
-        ):
-            largest = max(getattr(total, f"{name}largest"), float(values.abs().max()))
-            setattr(total, f"{name}largest", largest)
-            setattr(total, f"{name}squares", getattr(total, f"{name}squares") + float((values**2).sum()))
-        total.base_error_squares += float(((a - exact_a) ** 2).sum())
-        total.error_squares += float(((b - exact_b) ** 2).sum())
+    sums, largest, targets = defaultdict[str, float](float), defaultdict[str, float](float), torch.tensor(ids)
+    nonfinite = flips = 0
+    for start in range(0, len(ids), _ROWS):
+        a, b, exact_a, exact_b = (one.logits[start : start + _ROWS].double() for one in (*own, *exact))
+        parts = {"logits": exact_a, "change": b - a, "structural": exact_b - exact_a}
+        parts |= {"precision": parts["change"] - parts["structural"]}
+        for name, part in (parts | {"error": b - exact_b, "base_error": a - exact_a}).items():
+            sums[name] += float((part**2).sum())
+            largest[name] = max(largest[name], float(part.abs().max()))
         p, q = torch.log_softmax(a, -1), torch.log_softmax(b, -1)
         kl = (p.exp() * (p - q)).sum(-1).clamp_min(0)
-        total.kl_sum += float(kl.sum())
-        total.kl_largest = max(total.kl_largest, float(kl.max()))
-        total.flips += int((a.argmax(-1) != b.argmax(-1)).sum())
-        successors = targets[start + 1 : start + _ROWS + 1]
-        if count := len(successors):  # the last token has none
-            total.loss_sum += float(entropy(a[:count], successors, reduction="sum"))
-            total.shifted_loss_sum += float(entropy(b[:count], successors, reduction="sum"))
-    return total
+        sums["kl"] += float(kl.sum())
+        largest["kl"] = max(largest["kl"], float(kl.max()))
+        flips += int((a.argmax(-1) != b.argmax(-1)).sum())
+        nonfinite += int((~torch.isfinite(a)).sum() + (~torch.isfinite(b)).sum())
+        successors = targets[start + 1 : start + _ROWS + 1]  # the last token has none
+        for name, logs in (("loss", p), ("shifted_loss", q)):
+            sums[name] -= float(logs[range(len(successors)), successors].sum())
+    columns: dict[str, Any] = {f"{name}_max": largest[name] for name in parts}
+    columns |= {
+        f"{name}_rms": math.sqrt(sums[name] / own[0].logits.numel())
+        for name in (*parts, "error", "base_error")
+    }
+    columns |= {"kl_mean": sums["kl"] / len(ids), "kl_max": largest["kl"]}
+    loss, shifted_loss = (sums[name] / max(len(ids) - 1, 1) for name in ("loss", "shifted_loss"))
+    before, after = (math.exp(x) if x < 700 else math.inf for x in (loss, shifted_loss))
+    columns |= {"loss": loss, "loss_change": shifted_loss - loss}
+    columns |= {"perplexity": before, "perplexity_change": after - before}
+    if nonfinite:
+        needed = [name for name in columns if not name.startswith(("logits", "structural"))]
+        columns |= dict.fromkeys(needed, math.nan)
+    counts = {"tokens": len(ids), "nonfinite": nonfinite, "top1_flips": None if nonfinite else flips}
+    return columns | counts

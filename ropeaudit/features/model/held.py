@@ -8,7 +8,7 @@ Letters: p pairs. Frequencies in radians per token.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,23 +29,19 @@ from ropeaudit.tensor_files.rope_values import Dump
 
 _NEAR = 2.0**-14  # relative: float32 by any formula stays below, a cast to float16 reaches 2^-12
 _LEAST, _MOST = 1e-25, 1e4  # radians per token: no model has slower or faster pairs
-_FEWEST = 2  # pairs that show a base
 UNKNOWN = ("uninitialised", "nonfinite", "unexplained")  # no frequencies with which q and k could be compared
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A buffer or a factor that is not what the module's class builds. name: as the model calls it.
-
-    layer: the number in that name, None where layers share the module.
-    """
+    """A buffer or a factor that is not what the module's class builds. name: as the model calls it."""
 
     name: str
     diagnosis: Diagnosis
 
     @property
     def layer(self) -> int | None:
-        """The number of the layer that the module belongs to."""
+        """The number of the layer that the module belongs to, None where layers share it."""
         return next((int(part) for part in self.name.split(".") if part.isdecimal()), None)
 
 
@@ -55,28 +51,23 @@ def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
     Where a module's class cannot be called with a config alone, what config.json says stands for what it
     would build.
     """
-    rope, results = folder.rope, []
-    read = list(rope.layers.values()) if rope else []
+    read = list(folder.rope.layers.values()) if folder.rope else []
     settings = [one for one in read if one.pairs]  # of each kind of layer, for short and long texts
     long = [one for one in read if one.scaling.kind == "longrope"]
     settings += [replace(one, length=int(one.scaling.original or 0) + 1) for one in long]
-    for name, module in rotaries(model).items():
-        built = rebuilt(module, model.config)
+    found: dict[str, Diagnosis | None] = {}
+    for name, module in {**rotaries(model), **tabled(model)}.items():
+        built, own = rebuilt(module, model.config), frequencies(module)
         expected = {} if built is None else frequencies(built)
-        for key, values in frequencies(module).items():
-            full = f"{name}.{key}".lstrip(".")
-            if found := _of_frequencies(values, expected.get(key), settings):
-                results.append(Held(full, found))
+        for key, values in own.items():
+            found[f"{name}.{key}"] = _of_frequencies(values, expected.get(key), settings)
             seen, asked = factor(module, key), None if built is None else factor(built, key)
             if seen is not None and asked is not None and not abs(seen - asked) <= _NEAR * abs(asked):
-                found = Diagnosis("attention-factor", {"seen": seen, "asked": asked})
-                results.append(Held(full.replace("inv_freq", "attention_scaling"), found))
-    for name, module in tabled(model).items():
-        built = rebuilt(module, model.config)
-        for key, table in computed_tables(module).items():
-            if found := _of_table(table, None if built is None else built._buffers.get(key)):
-                results.append(Held(f"{name}.{key}".lstrip("."), found))
-    return tuple(results)
+                place = f"{name}.{key}".replace("inv_freq", "attention_scaling")
+                found[place] = Diagnosis("attention-factor", {"seen": seen, "asked": asked})
+        for key, table in {} if own else computed_tables(module).items():
+            found[f"{name}.{key}"] = _of_table(table, None if built is None else built._buffers.get(key))
+    return tuple(Held(name.lstrip("."), one) for name, one in found.items() if one is not None)
 
 
 def together(found: Sequence[tuple[int | None, Diagnosis]]) -> Diagnosis | None:
@@ -92,12 +83,20 @@ def together(found: Sequence[tuple[int | None, Diagnosis]]) -> Diagnosis | None:
     return replace(first, where=replace(first.where, layers=own if None not in layers else ()))
 
 
-def frequencies(module: Any) -> dict[str, Array]:
-    """Return the frequencies of a module, (p,), by the names of their buffers."""
+def rotaries(model: Any) -> dict[str, Any]:
+    """Return the modules that hold rotary frequencies, by name."""
+    return {name: module for name, module in model.named_modules() if frequencies(module, original=True)}
+
+
+def frequencies(module: Any, *, original: bool = False) -> dict[str, Array]:
+    """Return the frequencies of a module, (p,), by the names of their buffers.
+
+    original: with those that a module keeps beside.
+    """
     return {
         key: values.detach().to("cpu", torch.float64).reshape(-1).numpy()
         for key, values in module._buffers.items()
-        if values is not None and key.endswith("inv_freq") and "original" not in key
+        if values is not None and key.endswith("inv_freq") and (original or "original" not in key)
     }
 
 
@@ -112,20 +111,19 @@ def _of_frequencies(values: Array, built: Array | None, settings: list[RopeSetti
     """Return why frequencies are not those that are built; None where they are."""
     if built is None:
         fitting = [one for one in settings if one.pairs == values.size]
-        if any(_near(values, allowance.frequencies(one)) for one in fitting):
-            return None
+        right = any(_near(values, allowance.frequencies(one)) for one in fitting)
     else:
-        if _near(values, built):
-            return None
         fitting = [one for one in settings if _near(allowance.frequencies(one), built)]
-    if found := _wild(values):
-        return found
-    setting = fitting[0] if fitting else None if built is None else _setting(built)
-    if setting is None:
-        return None if built is None else Diagnosis("unexplained")
+        right = _near(values, built)
+    if right or (found := _wild(values)):
+        return None if right else found
+    if not fitting and built is None:
+        return None
+    expected = allowance.frequencies(fitting[0]) if built is None else built
     try:
+        setting = fitting[0] if fitting else of_frequencies(RopeSetting.of(2 * values.size), expected)
         finding = check(Dump("", "inv_freq", frequencies=values), setting)
-    except RopeAuditError:  # of other dims
+    except RopeAuditError:  # numbers that no setting may have, or of other dims
         return Diagnosis("unexplained")
     if finding.agrees:
         return None
@@ -151,19 +149,6 @@ def _wild(values: Array) -> Diagnosis | None:
     return Diagnosis("uninitialised", {"value": float(tiny.min())}) if tiny.size else None
 
 
-def _setting(built: Array) -> RopeSetting | None:
-    """Return a setting with these frequencies, by its base if possible. Shapes: (p,)."""
-    p = built.size
-    try:
-        if p >= _FEWEST and built[0] > 0 and built[1] > 0:
-            plain = RopeSetting.of(2 * p, base=float((built[0] / built[1]) ** p))
-            if _near(allowance.frequencies(plain), built):
-                return plain
-        return of_frequencies(RopeSetting.of(2 * p), built)
-    except RopeAuditError:  # numbers that no setting may have
-        return None
-
-
 def _of_table(table: Any, built: Any) -> Diagnosis | None:
     """Return what is wrong with a computed table of cos and sin; None for nothing."""
     values = table.detach().to("cpu", torch.float64)
@@ -176,7 +161,10 @@ def _of_table(table: Any, built: Any) -> Diagnosis | None:
     return Diagnosis("unexplained")
 
 
-_NARROW = (torch.float32, torch.bfloat16, torch.float16)
+def _wider(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    given = dict(kwargs or {})
+    narrow = given.get("dtype") in (torch.float32, torch.bfloat16, torch.float16)
+    return given | {"dtype": torch.float64} if narrow else given
 
 
 class _RequestedDtype(TorchFunctionMode):
@@ -202,13 +190,6 @@ class Float64Mode(TorchDispatchMode):
         return result
 
 
-def _wider(kwargs: Any) -> dict[str, Any]:
-    given = dict(kwargs or {})
-    if given.get("dtype") in _NARROW:
-        given["dtype"] = torch.float64
-    return given
-
-
 @contextlib.contextmanager
 def wide(narrow: set[str] | None = None) -> Iterator[Float64Mode]:
     """Yield a mode that computes in float64; `narrow` gets what does not."""
@@ -221,21 +202,12 @@ def wide(narrow: set[str] | None = None) -> Iterator[Float64Mode]:
         torch.set_default_dtype(before)
 
 
-def rotaries(model: Any) -> dict[str, Any]:
-    """Return the modules that hold rotary frequencies, by name."""
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if any(key.endswith("inv_freq") for key in module._buffers)
-    }
-
-
 def widen(model: Any) -> list[str]:
     """Convert a model to float64 with its rotary modules; return the names of narrow tables.
 
-    Frequencies and factors keep the numbers that were loaded: whether those are the config's says `held`. A
-    table of cosines and sines is made anew where it agrees with the one that its class computes: each number
-    of it was rounded, which a shift would show. One that disagrees, or cannot be made, stays as it is.
+    Frequencies and factors keep the numbers that were loaded: whether those are the config's says `compare`.
+    A table of cosines and sines is made anew where it agrees with the one that its class computes: each
+    number of it was rounded, which a shift would show. One that disagrees, or cannot be made, stays as it is.
     """
     model.double()
     for module in rotaries(model).values():
@@ -245,8 +217,8 @@ def widen(model: Any) -> list[str]:
     narrow = []
     for name, module in tabled(model).items():
         built, own = rebuilt(module, model.config), computed_tables(module)
-        made: dict[str, Any] = {key: None if built is None else built._buffers.get(key) for key in own}
-        if all(
+        made = {} if built is None else {key: built._buffers.get(key) for key in own}
+        if made and all(
             made[key] is not None and made[key].shape == value.shape and agree(value, made[key])
             for key, value in own.items()
         ):
@@ -278,12 +250,8 @@ def agree(table: Any, built: Any) -> bool:
 
 def tabled(model: Any) -> dict[str, Any]:
     """Return the modules that computed a table when built, mostly of sines and cosines."""
-    known = rotaries(model)
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if name not in known and computed_tables(module)
-    }
+    known, modules = rotaries(model), model.named_modules()
+    return {name: module for name, module in modules if name not in known and computed_tables(module)}
 
 
 def computed_tables(module: Any) -> dict[str, Any]:

@@ -1,17 +1,18 @@
-"""q and k of every layer, as they come out of RoPE: which dims it rotates, and how far a shift moves scores.
+"""q and k of every layer: which dims it rotates and how fast, and how far a shift moves its scores.
 
-No model type is known here. q and k at a later position are those at an earlier one, rotated by the distance
-times the frequencies: what a layer does is the arrangement of pairs for which that holds.
+What a layer does is seen in the call of the function that rotates its q and k: the arrangement of pairs, and
+their frequencies, are those that lead from what it was given to what it returned.
 
-Letters: h heads, g key-value heads, s positions, d head_dim, p pairs. Scores are scaled, before softmax.
+Letters: h heads, g key-value heads, s positions, d head_dim, r dims that are given to be rotated, p pairs.
+Scores are scaled, before softmax.
 """
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,73 +23,76 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput
 from ropeaudit.recognition import wording
 from ropeaudit.rope import hf_config
-from ropeaudit.rope.setting import LAYOUTS
 from ropeaudit.runtime import atomic_files, paths
 
 if TYPE_CHECKING:
     from ropeaudit.features.model.load import Folder
 
-DISTANCE = 64  # tokens between the two runs: the slowest pair of any known model moves by more than NEAR
 NEAR = 1e-6  # of the largest element: a wrong arrangement is off by 1e-5 and more, float64 by 1e-12
-Table = tuple[Array, float]
-Called = tuple[tuple[Array, Array], tuple[Array, Array]]
+# the layout of pairs that a function is given, and the one that it returns
+_ARRANGEMENTS = (("half", "half"), ("interleaved", "interleaved"), ("interleaved", "half"))
 
 
 @dataclass(frozen=True, slots=True)
 class LayerVectors:
-    """q (h, s, d) and k (g, s, d) of a layer in float64, exactly as computed; visible (s, s) scores.
-
-    called: what a function of the library that rotates was given and returned, q and k each, where attention
-    gets that; None where it was not heard.
-    """
+    """q (h, s, d) and k (g, s, d) as attention gets them, in float64, exact; visible (s, s) scores."""
 
     q: Array
     k: Array
     scale: float
     visible: NDArray[np.bool_]
-    called: Called | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RotatingCall:
+    """What a function that rotates was given and returned: q (h, s, r), k (g, s, r), in float64.
+
+    start: the first of these dims in those of a head.
+    """
+
+    before: tuple[Array, Array]
+    after: tuple[Array, Array]
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
 class RotatedPairs:
-    """Where a layer's pairs of dims stand, and their frequencies (p,), radians per token.
+    """Where a layer's pairs of dims stand in q and k, and their frequencies (p,), radians per token.
 
-    factor: what cos and sin are multiplied by. swapped: whether the second dim of a pair turns to the first.
+    given: their layout before rotation. factor: what cos and sin are multiplied by. Negative frequencies turn
+    the second dim of a pair to the first.
     """
 
     start: int
     layout: str
     frequencies: Array
+    given: str = "half"
     factor: float = 1.0
-    swapped: bool = False
 
     def split(self, x: Array) -> tuple[Array, Array]:
         """Return views of both dims of every pair. Shapes: (..., d) -> two of (..., p)."""
-        p = self.frequencies.size
-        part = x[..., self.start : self.start + 2 * p]
-        both = (part[..., ::2], part[..., 1::2])
-        if self.layout != "interleaved":
-            both = (part[..., :p], part[..., p:])
-        return both[::-1] if self.swapped else both
+        return _halves(x[..., self.start : self.start + 2 * self.frequencies.size], self.layout)
 
-    def rotated(self, x: Array, distances: int | NDArray[Any], divisor: float = 1.0) -> Array:
-        """Return x, moved on by a distance, or each row by its own, over a divisor.
-
-        Shapes: (h, s, d), () or (s,) -> (h, s, d).
-        """
-        angles = np.multiply.outer(distances, self.frequencies)
-        cos, sin = np.cos(angles) / divisor, np.sin(angles) / divisor
+    def rotated(self, x: Array, distance: int) -> Array:
+        """Return x, moved on by a distance. Shapes: (h, s, d) -> (h, s, d)."""
+        cos, sin = np.cos(distance * self.frequencies), np.sin(distance * self.frequencies)
         turned = x.copy()
         (a, b), (first, second) = self.split(x), self.split(turned)
         first[...], second[...] = a * cos - b * sin, b * cos + a * sin
         return turned
 
-    def arranged(self, x: Array, layout: str) -> Array:
-        """Return x with rotated dims first; scores stay. Shapes: (h, s, d) -> (h, s, d)."""
-        dims = np.arange(x.shape[-1])
-        a, b = self.split(dims.astype(np.float64))
-        rotated = np.stack([a, b], -1).reshape(-1) if layout == "interleaved" else np.concatenate([a, b])
-        return x[..., np.concatenate([rotated, np.setdiff1d(dims, rotated)]).astype(int)]
+
+UNHEARD = (
+    "no q and k of this model are seen before and after rotation, so that no layer is compared with "
+    "config.json: seen are those that a function `apply_rotary...` of its code is given, both at once, and "
+    "that attention gets as it returns them"
+)
+NO_PAIRS = RotatedPairs(0, "half", np.zeros(0))
+
+
+def _halves(x: Array, layout: str) -> tuple[Array, Array]:
+    p = x.shape[-1] // 2
+    return (x[..., ::2], x[..., 1::2]) if layout == "interleaved" else (x[..., :p], x[..., p:])
 
 
 def as_array(x: Any) -> Array:
@@ -105,72 +109,33 @@ def off(x: Array, expected: Array) -> float:
     return far if np.isfinite(far) else np.inf
 
 
-NO_PAIRS = RotatedPairs(0, "half", np.zeros(0))
+def rotated_pairs(call: RotatingCall) -> RotatedPairs | None:
+    """Return the pairs that a call of a float64 run rotates, each by an angle that grows evenly.
 
-
-def tables(model: Any, head_dim: int | None = None) -> list[Table]:
-    """Return every list of frequencies that a model holds, and its factor of cos and sin.
-
-    head_dim: the largest; those that do not fit into it rotate no head, such as of sines that are added to
-    the embedding.
+    None where none of the arrangements that are tried does that. A function may leave the last dims as they
+    are.
     """
-    from ropeaudit.features.model import held  # in-function: it loads torch
-
-    found: list[Table] = []
-    for module in held.rotaries(model).values():
-        for key, values in held.frequencies(module).items():
-            factor = held.factor(module, key)
-            found.append((values, 1.0 if factor is None else factor))
-    for module in held.tabled(model).values():
-        for table in held.computed_tables(module).values():
-            if (values := _of_sines(table.double().cpu().numpy())).size:
-                found.append((values, 1.0))
-    results: list[Table] = []
-    for one in found:
-        fits = head_dim is None or 2 * one[0].size <= head_dim
-        if fits and not any(np.array_equal(one[0], other[0]) and one[1] == other[1] for other in results):
-            results.append(one)
-    return results
-
-
-def _of_sines(table: Array) -> Array:
-    """Return the frequencies of a table of sin and cos side by side, else none.
-
-    Shapes: (s, 2p) -> (p,). They are the angles of position 1, which are below a half turn.
-    """
-    if table.ndim != 2 or len(table) < 2 or table.shape[1] % 2:
-        return np.zeros(0)
-    halves = np.split(table[:2], 2, axis=1)
-    sin, cos = halves if not halves[0][0].any() else halves[::-1]
-    if sin[0].any() or (cos[0] != 1.0).any():
-        return np.zeros(0)
-    return np.asarray(np.arctan2(sin[1], cos[1]))
+    wholes = [np.concatenate(both) for both in (call.before, call.after)]
+    moved = np.flatnonzero((wholes[0] != wholes[1]).any((0, 1)))
+    widths = [*(int(last) // 2 * 2 + 2 for last in moved[-1:]), wholes[0].shape[-1]]
+    for width, (given, returned) in itertools.product(widths, _ARRANGEMENTS):
+        a, b = _halves(wholes[0][..., :width], given)
+        c, d = _halves(wholes[1][..., :width], returned)
+        before, after = a + 1j * b, c + 1j * d
+        turns = (after * before.conj()).sum(0)  # of each position and pair: factor · |x|² · exp(i angle)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            frequencies = np.angle((turns[1:] * turns[:-1].conj()).sum(0))
+            factor = float(np.abs(turns).sum() / (np.abs(before) ** 2).sum())
+        even = np.exp(1j * np.multiply.outer(np.arange(len(turns)), frequencies))
+        first = np.exp(1j * np.angle((turns * even.conj()).sum(0)))
+        if off(before * (factor * first * even), after) <= NEAR:
+            return RotatedPairs(call.start, returned, frequencies, given, factor)
+    return None
 
 
-def rotated_pairs(
-    base: Mapping[int, LayerVectors], other: Mapping[int, LayerVectors], distance: int, held: Sequence[Table]
-) -> dict[int, RotatedPairs]:
-    """Return the pairs by layer, `NO_PAIRS` for no rotation; omit layers that nothing fits."""
-    results = {}
-    for layer, before in base.items():
-        tried, head_dim = [NO_PAIRS], before.q.shape[-1]
-        for frequencies, factor in held:
-            rotary_dim = 2 * frequencies.size
-            starts = dict.fromkeys((0, head_dim - rotary_dim)) if 0 < rotary_dim <= head_dim else ()
-            for start, layout, swapped in product(starts, LAYOUTS, (False, True)):
-                tried.append(RotatedPairs(start, layout, frequencies, factor, swapped))
-        both = [(before.q, other[layer].q), (before.k, other[layer].k)]
-        with np.errstate(invalid="ignore", over="ignore"):
-            errors = [max(off(pairs.rotated(x, distance), y) for x, y in both) for pairs in tried]
-        if min(errors) <= NEAR:
-            results[layer] = tried[int(np.argmin(errors))]
-    return results
-
-
-def unrotated(pairs: Mapping[int, RotatedPairs]) -> set[int]:
-    """Return the layers that do not rotate, of a model whose other layers do."""
-    still = {layer for layer, one in pairs.items() if not one.frequencies.size}
-    return still if len(still) < len(pairs) else set()
+def stay(base: LayerVectors, shifted: LayerVectors) -> bool:
+    """Return whether q and k of a layer are the same at other positions."""
+    return max(off(base.q, shifted.q), off(base.k, shifted.k)) <= NEAR
 
 
 def longer_queries(both: Iterable[tuple[LayerVectors, LayerVectors]]) -> bool:
@@ -180,11 +145,8 @@ def longer_queries(both: Iterable[tuple[LayerVectors, LayerVectors]]) -> bool:
     float64.
     """
     for base, shifted in both:
-        with np.errstate(invalid="ignore"):
-            lengths = [[np.linalg.norm(x, axis=-1) for x in (one.q, one.k)] for one in (base, shifted)]
-            far = [
-                bool((np.abs(b - a) > 1e-9 * np.abs(a).max()).any()) for a, b in zip(*lengths, strict=True)
-            ]
+        sides = ((base.q, shifted.q), (base.k, shifted.k))
+        far = [off(np.linalg.norm(y, axis=-1), np.linalg.norm(x, axis=-1)) > 1e-9 for x, y in sides]
         if any(far):
             return far == [True, False]
     return False
@@ -194,8 +156,8 @@ def longer_queries(both: Iterable[tuple[LayerVectors, LayerVectors]]) -> bool:
 class HeadDrift:
     """What a shift does to the scores of a head, and which pairs it uses and suffers in.
 
-    q_norm, k_norm: mean norm of every pair's chunk (p,), the frequency usage of arXiv 2410.06205.
-    pair_rms: RMS over all q and k of what each pair adds to the change (p,).
+    pairs (4, p): tokens of a whole turn; the mean norms of every pair's chunk of q and of k, the frequency
+    usage of arXiv 2410.06205; RMS over all q and k of what each pair adds to the change.
     """
 
     layer: int
@@ -204,54 +166,37 @@ class HeadDrift:
     largest: float
     squares: float
     reference_squares: float
-    q_norm: Array
-    k_norm: Array
-    pair_rms: Array
-    wavelength: Array
+    pairs: Array
 
 
 def drifts(layer: int, base: LayerVectors, shifted: LayerVectors, pairs: RotatedPairs) -> list[HeadDrift]:
     """Compare a layer's scores before and after a shift, head by head, in float64."""
-    head_drifts = []
-    heads, groups = base.q.shape[0], base.k.shape[0]
-    with np.errstate(divide="ignore"):
-        wavelength = np.asarray(2 * np.pi / pairs.frequencies)
-    with np.errstate(invalid="ignore", over="ignore"):
+    results, heads, groups = [], base.q.shape[0], base.k.shape[0]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        wavelength = 2 * np.pi / np.abs(pairs.frequencies)
         for head in range(heads):
             group = head * groups // heads
-            q, k, rotated_q, rotated_k = base.q[head], base.k[group], shifted.q[head], shifted.k[group]
+            q, k, later_q, later_k = base.q[head], base.k[group], shifted.q[head], shifted.k[group]
             reference = np.where(base.visible, q @ k.T, 0.0) * base.scale
-            change = (
-                np.where(base.visible, (rotated_q - q) @ rotated_k.T + q @ (rotated_k - k).T, 0) * base.scale
-            )
+            change = (later_q - q) @ later_k.T + q @ (later_k - k).T
+            change = np.where(base.visible, change, 0.0) * base.scale
             norms = [np.hypot(*pairs.split(x)).mean(axis=0) for x in (q, k)]
-            head_drifts.append(
-                HeadDrift(
-                    layer=layer,
-                    head=head,
-                    scores=int(base.visible.sum()),
-                    largest=float(np.abs(change).max()),
-                    squares=float(np.sum(change**2)),
-                    reference_squares=float(np.sum(reference**2)),
-                    q_norm=norms[0],
-                    k_norm=norms[1],
-                    pair_rms=_by_pair(q, k, rotated_q, rotated_k, pairs) * base.scale,
-                    wavelength=wavelength,
-                )
-            )
-    return head_drifts
+            own = _by_pair(q, k, later_q, later_k, pairs) * base.scale
+            sizes = float(np.abs(change).max()), float(np.sum(change**2)), float(np.sum(reference**2))
+            of_pairs = np.stack([wavelength, *norms, own])
+            results.append(HeadDrift(layer, head, int(base.visible.sum()), *sizes, of_pairs))
+    return results
 
 
-def _by_pair(q: Array, k: Array, rotated_q: Array, rotated_k: Array, pairs: RotatedPairs) -> Array:
+def _by_pair(q: Array, k: Array, later_q: Array, later_k: Array, pairs: RotatedPairs) -> Array:
     """Return the RMS, over all q and k, of every pair's part of the change of q·k. Shapes: (s, d) -> (p,).
 
     The change (q' - q)·k' + q·(k' - k) is a product of 4 columns, whose norm their Gram matrices tell.
     """
-    parts = [pairs.split(x) for x in (rotated_q - q, q, rotated_k, rotated_k - k)]
+    parts = [pairs.split(x) for x in (later_q - q, q, later_k, later_k - k)]
     left, right = (np.stack([*parts[i], *parts[i + 1]], axis=-1).transpose(1, 2, 0) for i in (0, 2))
     grams = (left @ left.transpose(0, 2, 1)) * (right @ right.transpose(0, 2, 1))
-    squares = np.maximum(grams.sum(axis=(1, 2)), 0.0)
-    return np.asarray(np.sqrt(squares) / max(q.shape[0], 1))
+    return np.asarray(np.sqrt(np.maximum(grams.sum(axis=(1, 2)), 0.0)) / max(q.shape[0], 1))
 
 
 def listed(numbers: Sequence[int]) -> str:
@@ -260,70 +205,60 @@ def listed(numbers: Sequence[int]) -> str:
 
 
 def save_qk(
-    path: str, folder: Folder, layers: Mapping[int, LayerVectors], pairs: Mapping[int, RotatedPairs]
+    path: str,
+    folder: Folder,
+    layers: Mapping[int, LayerVectors],
+    calls: Mapping[int, RotatingCall],
+    pairs: Mapping[int, RotatedPairs | None],
 ) -> list[str]:
-    """Write q (layers, h, s, d) and k (layers, g, s, d) of the layers that rotate, a file a layer type.
+    """Write q (layers, h, s, d) and k (layers, g, s, d) before RoPE, a file a layer type.
 
-    What is returned says so, a sentence a file. They are the float64 run's, rotated back; the rotated dims
-    stand first, in the config's layout.
-    Raises: BadInput where there are none, or where it is not known how a layer rotates.
+    They are the float64 run's; the dims that the rotating function was given stand first, as they were given.
+    What is returned says so, a sentence a file. Raises: BadInput.
     """
-    unknown = sorted(set(layers) - set(pairs))
-    if unknown:
-        raise BadInput(
-            f"--save-qk {path!r}: q and k of layer {unknown[0]} do not move as its frequencies say, so they "
-            "cannot be rotated back; leave it out"
-        )
-    rotated = {layer: pairs[layer] for layer in sorted(layers) if pairs[layer].frequencies.size}
-    if not rotated:
-        seen = "no layer of this model rotates q and k" if layers else "this model's q and k are not seen"
-        raise BadInput(f"--save-qk {path!r}: {seen}; leave it out")
-    model = folder.rope
-    kinds = hf_config.kinds_of_layers(folder.config, model) if model and len(model.layers) > 1 else {}
-    groups: dict[str, list[int]] = {}
-    for layer in rotated:
+    import safetensors.numpy as safetensors
+
+    rope, results, groups = folder.rope, [], dict[str, list[int]]()
+    kinds = hf_config.kinds_of_layers(folder.config, rope) if rope and len(rope.layers) > 1 else {}
+    for layer in sorted(set(layers) & set(calls)):
         groups.setdefault(kinds.get(layer, ""), []).append(layer)
-    results = []
+    if not groups:
+        raise BadInput(f"--save-qk {path!r}: {UNHEARD}; leave it out")
     for kind, members in groups.items():
-        layout = rotated[members[0]].layout
-        if model is not None:
-            layout = (model.layers.get(kind) or next(iter(model.layers.values()))).layout
         file = Path(path)
         several = str(file.with_name(f"{file.stem}-{kind or 'other'}{file.suffix}"))
         target = several if len(groups) > 1 else path
-        _write(target, path, {n: (layers[n], rotated[n]) for n in members}, layout)
+        both = [_before(layers[layer], calls[layer]) for layer in members]
+        first = pairs.get(members[0])
+        layout = "unknown" if first is None else first.given
+        try:
+            # contiguous: safetensors writes the bytes as they lie
+            arrays = {
+                name: np.ascontiguousarray(np.stack([one[i] for one in both])) for i, name in enumerate("qk")
+            }
+            content = safetensors.save(arrays, {"layers": ",".join(map(str, members)), "layout": layout})
+            atomic_files.write(Path(paths.behind(target)), content)
+        except ValueError:
+            raise BadInput(
+                f"--save-qk {path!r}: {listed(members)} differ in shape, and config.json does not tell them "
+                "apart; leave it out"
+            ) from None
+        except OSError as error:
+            reason = error.strerror or error
+            raise BadInput(f"--save-qk {target!r} cannot be written: {reason}") from None
         command = f"ropeaudit shift --qk {shlex.quote(target)}"
-        if model is not None:
-            command += f" --config {shlex.quote(str(folder.path))}"
-        if kind and kind != "full_attention":
-            command += f" --layer {kind}"
+        command += f" --config {shlex.quote(str(folder.path))}" if rope is not None else ""
+        command += f" --layer {kind}" if kind and kind != "full_attention" else ""
         which = f"{listed(members)} ({kind})" if kind else listed(members)
         results.append(f"q and k before RoPE of {which} are in {target}; `{command}` audits them")
     return results
 
 
-def _write(
-    target: str, path: str, layers: Mapping[int, tuple[LayerVectors, RotatedPairs]], layout: str
-) -> None:
-    import safetensors.numpy as safetensors
-
-    parts: dict[str, list[Any]] = {"q": [], "k": []}
-    number, (_, first) = next(iter(layers.items()))
-    for layer, (vectors, own) in layers.items():
-        same = np.array_equal(own.frequencies, first.frequencies) and own.factor == first.factor
-        for name, x in (("q", vectors.q), ("k", vectors.k)):
-            parts[name].append(own.arranged(own.rotated(x, -np.arange(x.shape[-2]), own.factor), layout))
-            if not same or parts[name][0].shape != parts[name][-1].shape:
-                raise BadInput(
-                    f"--save-qk {path!r}: layers {number} and {layer} differ in shape or frequencies, and "
-                    "config.json does not tell them apart; leave it out"
-                )
-    named = {"layers": ",".join(map(str, layers)), "layout": layout}
-    try:
-        atomic_files.write(
-            Path(paths.behind(target)),
-            # contiguous: safetensors writes the bytes as they lie
-            safetensors.save({n: np.ascontiguousarray(np.stack(x)) for n, x in parts.items()}, named),
-        )
-    except OSError as error:
-        raise BadInput(f"--save-qk {target!r} cannot be written: {error.strerror or error}") from None
+def _before(vectors: LayerVectors, call: RotatingCall) -> tuple[Array, Array]:
+    """Return q and k of a layer with the dims first that it rotates, before that."""
+    sides = []
+    for whole, before in zip((vectors.q, vectors.k), call.before, strict=True):
+        given = np.broadcast_to(before, (*whole.shape[:-1], before.shape[-1]))
+        rest = np.delete(whole, np.s_[call.start : call.start + before.shape[-1]], axis=-1)
+        sides.append(np.concatenate([given, rest], axis=-1))
+    return sides[0], sides[1]

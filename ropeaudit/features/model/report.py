@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,12 @@ from ropeaudit.door.messages import Arrays
 from ropeaudit.door.values import Values
 from ropeaudit.errors import BadInput, ForeignError, UnknownName, did
 from ropeaudit.features.model import analysis, load
-from ropeaudit.features.model.analysis import THRESHOLD, WRONG, ModelAudit, Shifted
-from ropeaudit.features.model.layers import HeadDrift, listed, unrotated
+from ropeaudit.features.model.analysis import THRESHOLD, UNSEEN, WRONG, ModelAudit, Shifted
+from ropeaudit.features.model.layers import UNHEARD, HeadDrift, listed
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report, only, tabulated
-from ropeaudit.reports.answers import Answer, Cause, headline
+from ropeaudit.reports.answers import Answer, Cause
 from ropeaudit.reports.numbers import counted, short
 from ropeaudit.runtime.columns import table
 
@@ -37,7 +36,6 @@ _STRUCTURE = {
     "query scale": "queries are multiplied by a number that depends on their position",
     "other": "something other than frequencies, position vectors and the mask depends on positions",
 }
-_FAILS = (*WRONG, "overflow")
 _UNCOMPARED = "decode with a cache was not compared: "
 
 
@@ -61,14 +59,15 @@ def report(
         name: [row for one in measured for row in rows_of(name, audit, one, threshold, versions)]
         for name in ("summary", "layer", kind)
     }
-    screen = COLUMNS[kind].screen(rows[kind]) if rows[kind] else []
-    made = tabulated(COLUMNS[kind], SCHEMA, rows[kind], screen, columns, {**metadata, "versions": versions})
     plural = {"summary": "summary", "layer": "layers"}
-    told = [answer(audit, measured, rows["summary"])]
-    return replace(
-        made,
-        headline=headline(told),
-        answers=told,
+    return tabulated(
+        COLUMNS[kind],
+        SCHEMA,
+        rows[kind],
+        COLUMNS[kind].screen(rows[kind]) if rows[kind] else [],
+        columns,
+        {**metadata, "versions": versions},
+        [answer(audit, measured, rows["summary"])],
         brief=not columns and kind == "summary",
         notes=notes(audit, rows["summary"]),
         further={plural[name]: Report(rows[name], list(COLUMNS[name]), []) for name in rows if name != kind},
@@ -77,29 +76,28 @@ def report(
 
 def answer(audit: ModelAudit, results: Sequence[Shifted], summary: Sequence[Mapping[str, Any]]) -> Answer:
     """Return whether the model is wrong, a shift changes it, or only rounding shows."""
+    name, decoded = audit.folder.name, audit.decoded
     if not summary:
-        return Answer("WARN", audit.folder.name, "nothing was run")
-    causes = dict[str, Cause]()
-    for one, row in zip(results, summary, strict=True):
-        if row["verdict"] in _FAILS:
-            cause = _wrong(audit, one, row)
-            causes.setdefault(cause.code, cause)
-    warnings, decoded, worst = list[Cause](), audit.decoded, max(summary, key=_change)
-    structural = [row for row in summary if row["cause"] in _STRUCTURE]
-    if structural and not causes:
+        return Answer("WARN", name, "nothing was run")
+    found, facts = dict[str, Cause](), _facts(audit, results, summary)
+    wrong = [pair for pair in zip(results, summary, strict=True) if pair[0].verdict in (*WRONG, "overflow")]
+    for one, row in wrong:
+        cause = _wrong(audit, one, row)
+        found.setdefault(cause.code, cause)
+    worst, structural = max(summary, key=_change), [row for row in summary if row["cause"] in _STRUCTURE]
+    if structural and not wrong:
         worst = max(structural, key=lambda row: row["structural_rms"])
         size = f"float64 logits change too; rounding adds {short(worst['precision_rms'])} in {worst['dtype']}"
-        warnings.append(Cause("structure", _STRUCTURE[worst["cause"]], facts=[size], warning=True))
+        found["structure"] = Cause("structure", _STRUCTURE[worst["cause"]], facts=[size], warning=True)
     if decoded is not None and decoded.differs and decoded.diagnosis is None:
         size = f"the largest float64 logit is {short(decoded.size)}"
-        warnings.append(Cause("decode", decoded.words, facts=[size], warning=True))
-    found, facts = [*causes.values(), *warnings], _facts(audit, results, summary)
-    if causes:
-        verdict = next(row["verdict"] for row in summary if row["verdict"] in _FAILS)
-        return Answer("FAIL", audit.folder.name, verdict.replace("_", " "), found, facts)
+        found["decode"] = Cause("decode", decoded.words, facts=[size], warning=True)
+    causes = list(found.values())
+    if wrong:
+        return Answer("FAIL", name, wrong[0][0].verdict.replace("_", " "), causes, facts)
     shift, change = f"shifting the positions by {worst['offset']:,}", short(worst["change_rms"])
     decides = f"{shift} changes the logits by {change} (float64: {short(worst['structural_rms'])})"
-    return Answer("WARN" if warnings else "OK", audit.folder.name, decides, found, facts)
+    return Answer("WARN" if causes else "OK", name, decides, causes, facts)
 
 
 def _change(row: Mapping[str, Any]) -> float:
@@ -109,22 +107,20 @@ def _change(row: Mapping[str, Any]) -> float:
 
 def _wrong(audit: ModelAudit, one: Shifted, row: Mapping[str, Any]) -> Cause:
     """Return why a model is wrong in a dtype at an offset."""
-    where, verdict, title = f"in {row['dtype']} at offset {row['offset']:,}", row["verdict"], row["resembles"]
-    code = verdict if one.diagnosis is None else one.diagnosis.code
-    if verdict == "wrong_frequencies":
+    where, title = f"in {row['dtype']} at offset {row['offset']:,}", row["resembles"]
+    code = one.verdict if one.diagnosis is None else one.diagnosis.code
+    if one.verdict == "wrong_frequencies":
         facts = [f"{row['held']}: not what its config builds, as loaded in {row['dtype']}"]
-    elif verdict == "wrong_rotation":
-        excess = row["rotation_excess"]
-        facts = [f"q and k are rotated wrongly by up to {short(excess)} times what is allowed, {where}"]
-    elif verdict == "wrong_decode":
-        apart = audit.decoded.apart if audit.decoded is not None else ""
-        facts = [f"decode with a cache is not one pass: float64 logits {apart}"]
-    elif verdict == "overflow":
+    elif one.verdict == "wrong_rotation":
+        excess = short(row["rotation_excess"])
+        facts = [f"q and k are rotated wrongly by up to {excess} times what is allowed, {where}"]
+    elif one.verdict == "wrong_decode":
+        facts = [f"decode with a cache is not one pass: float64 logits are off by {short(row['decode_max'])}"]
+    elif one.verdict == "overflow":
         title, facts = f"some logits are nan or infinite {where}", ["fix: give a wider --dtype"]
     else:
-        title = (
-            f"float32 logits are off from those of the float64 run by {short(row['error_rms'])} RMS {where}"
-        )
+        size = short(row["error_rms"])
+        title = f"float32 logits are off from those of the float64 run by {size} RMS {where}"
         facts = [f"by {short(row['base_error_rms'])} at offset 0, of {short(row['logits_rms'])}; unexplained"]
     fix = wording.remedy(one.diagnosis, FP32, row["offset"] + row["tokens"])
     return Cause(code, title, facts=[*facts, *([f"fix: {fix}"] if fix else [])])
@@ -134,12 +130,11 @@ def _facts(
     audit: ModelAudit, results: Sequence[Shifted], summary: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, str]]:
     """Return what a shift changes by dtype, what was read or unchecked, what to type."""
-    facts, layers = [], max(row["layers_compared"] for row in summary)
+    facts = []
     for dtype in dict.fromkeys(row["dtype"] for row in summary):
         row = max((row for row in summary if row["dtype"] == dtype), key=_change)
-        parts = [
-            f"change {short(row['change_rms'])} of {short(row['logits_rms'])} RMS at offset {row['offset']:,}"
-        ]
+        size = f"change {short(row['change_rms'])} of {short(row['logits_rms'])} RMS"
+        parts = [f"{size} at offset {row['offset']:,}"]
         if row["top1_flips"] is not None:
             parts.append(f"{row['top1_flips']} of {counted(row['tokens'], 'top token')} differ")
         if row["source"] != "random":
@@ -147,38 +142,36 @@ def _facts(
         if row["first_layer"] is not None:
             parts.append(f"score drift exceeds {row['threshold']:g} first in layer {row['first_layer']}")
         facts.append((dtype, "; ".join(parts)))
-    if layers and not any(one.wrong_layers for one in results):
-        excess = max(
-            (row["rotation_excess"] for row in summary if row["rotation_excess"] is not None), default=0
-        )
-        rotation = f"{counted(layers, 'layer')} as config.json says, error {short(excess)} of what is allowed"
+    excesses = [row["rotation_excess"] for row in summary if row["rotation_excess"] is not None]
+    if excesses and not any(one.wrong_layers for one in results):
+        layers = counted(max(row["layers_compared"] for row in summary), "layer")
+        rotation = f"{layers} as config.json says, error {short(max(excesses))} of what is allowed"
         facts.append(("rotation", rotation))
     if (decoded := audit.decoded) is not None and not decoded.differs:
-        facts.append(
-            (
-                "decode",
-                f"logits with a cache are those of one pass to within {short(decoded.change)} (float64)",
-            )
-        )
+        within = f"logits with a cache are those of one pass to within {short(decoded.change)} (float64)"
+        facts.append(("decode", within))
     count, seed = counted(len(audit.tokens.ids), "token"), audit.tokens.seed
     random = f"{count} at random, seed {seed} (--text FILE gives the model a text)"
     given = count if audit.tokens.source == "ids" else f"{count} of {audit.tokens.source}"
     facts.append(("assumed", random) if audit.tokens.source == "random" else ("read", given))
-    still = {layer for layer, pairs in audit.pairs.items() if not pairs.frequencies.size}
-    seen = {head.layer for one in results for head in one.heads}
+    facts.append(("not checked", "; ".join(_unchecked(audit, results))))
+    facts.append(("next", "by layer: --by layer    all rows: -v"))
+    return [fact for fact in facts if fact[1]]
+
+
+def _unchecked(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
+    """Return what was not looked at, in words."""
+    said = audit.folder.notes
     compared = {layer for one in results for layer in one.places}
-    parts = [] if seen else ["q and k, which are not seen, and with them the rotation of all layers"]
-    if left := sorted(seen - still - compared):
+    parts = ["scores and q and k by layer, which are not seen"] if UNSEEN in said else []
+    if UNHEARD in said:
+        parts.append("how layers rotate (no q and k are seen before and after it)")
+    elif left := sorted(set(audit.pairs) - set(audit.still) - compared):
         parts.append(
             f"{listed(left)} beside config.json (a shift sees no fault that is alike at all positions)"
         )
-    if unknown := sorted(seen - set(audit.pairs)):
-        parts.append(f"pairs of dims of {listed(unknown)}")
-    reasons = [note.removeprefix(_UNCOMPARED) for note in audit.folder.notes if note.startswith(_UNCOMPARED)]
-    parts += [f"decode with a cache ({reason})" for reason in reasons]
-    facts.append(("not checked", "; ".join(parts)))
-    facts.append(("next", "by layer: --by layer    all rows: -v"))
-    return [fact for fact in facts if fact[1]]
+    reasons = [note.removeprefix(_UNCOMPARED) for note in said if note.startswith(_UNCOMPARED)]
+    return [*parts, *(f"decode with a cache ({reason})" for reason in reasons)]
 
 
 def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -206,12 +199,10 @@ def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
         message.append(f"offset {offset} is past the {maximum:,} positions that the model declares")
     if audit.decoded is not None and audit.decoded.way and not audit.decoded.differs:
         message.append(audit.decoded.words)
-    if still := sorted(unrotated(audit.pairs)):
-        message.append(
-            f"q and k of {listed(still)} stay when positions move: no RoPE there, or of other positions"
-        )
-    message += audit.saved
-    return message
+    if 0 < len(audit.still) < len(audit.pairs):
+        unmoved = listed(audit.still)
+        message.append(f"q and k of {unmoved} stay when positions move: no RoPE there, or of other positions")
+    return message + audit.saved
 
 
 def rows_of(
@@ -231,16 +222,16 @@ def rows_of(
     for layer in dict.fromkeys(head.layer for head in one.heads):
         heads, place = [head for head in one.heads if head.layer == layer], one.places.get(layer)
         if kind == "layer":  # its scores, and its worst rotated pair
+            found = None if place is None else place.diagnosis
             rotation = {
                 "rotation_excess": place.excess if place else None,
-                "diagnosis": codes(place.diagnosis) or None if place else None,
-                "resembles": wording.sentence(place.diagnosis) or None if place else None,
+                "diagnosis": codes(found) or None,
+                "resembles": wording.sentence(found) or None,
             }
             rows.append({**common, "layer": layer, **_scores(heads), **rotation})
             continue
         for head in heads:
-            each = zip(head.wavelength, head.q_norm, head.k_norm, head.pair_rms, strict=True)
-            for pair, numbers in enumerate(each):
+            for pair, numbers in enumerate(head.pairs.T):
                 names = ("wavelength", "q_norm", "k_norm", "drift_rms")
                 values = dict(zip(names, map(float, numbers), strict=True))
                 rows.append({**common, "layer": layer, "head": head.head, "pair": pair, **values})
@@ -251,36 +242,14 @@ def summary_row(
     audit: ModelAudit, one: Shifted, threshold: float, versions: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the row of a dtype and offset. threshold: score drift a layer may have."""
-    change, count, scores = one.change, max(one.change.count, 1), _scores(one.heads)
-    scored = max(len(audit.tokens.ids) - 1, 1)
-    loss = change.defined(change.loss_sum / scored)
-    shifted_loss = change.defined(change.shifted_loss_sum / scored)
-    both = (loss, shifted_loss)
-    perplexity, shifted_perplexity = (math.exp(x) if x < 700 else math.inf for x in both)
-    excess = [place.excess for place in one.places.values()]
-    return {
+    scores, excess = _scores(one.heads), [place.excess for place in one.places.values()]
+    row = {
         "model_type": str(audit.folder.config.get("model_type") or "none"),
         "transformers": versions["transformers"],
         "torch": versions["torch"],
         "source": audit.tokens.source,
         "seed": audit.tokens.seed,
-        "tokens": change.tokens,
-        "logits_rms": math.sqrt(change.reference_squares / count),  # float64's, however many are not finite
-        "change_max": change.defined(change.largest),
-        "change_rms": change.rms(change.squares),
-        "structural_max": change.structural_largest,
-        "structural_rms": math.sqrt(change.structural_squares / count),
-        "precision_max": change.defined(change.precision_largest),
-        "precision_rms": change.rms(change.precision_squares),
-        "error_rms": change.rms(change.error_squares),
-        "base_error_rms": change.rms(change.base_error_squares),
-        "kl_mean": change.defined(change.kl_sum / max(change.tokens, 1)),
-        "kl_max": change.defined(change.kl_largest),
-        "top1_flips": None if change.nonfinite else change.flips,
-        "loss": loss,
-        "loss_change": shifted_loss - loss,
-        "perplexity": perplexity,
-        "perplexity_change": shifted_perplexity - perplexity,
+        **one.change,
         "score_drift_max": scores.get("score_drift_max"),
         "score_drift_rms": scores.get("score_drift_rms"),
         "threshold": threshold,
@@ -292,8 +261,9 @@ def summary_row(
         "layers_compared": len(one.places),
         "decode_max": one.decoded.change if one.decoded else None,
         "cause": one.cause,
-        "verdict": one.word,
+        "verdict": one.verdict,
     }
+    return {name: row[name] for name in COLUMNS["summary"] if name in row}
 
 
 def _scores(heads: Sequence[HeadDrift]) -> dict[str, Any]:
@@ -338,7 +308,7 @@ def in_child(
                 told, arrays = session.ask(f"{_HERE}:step", heard=lambda text: progress(float(text)))
                 if told["report"] is None:
                     return
-                yield told["word"], VALUES.unpacked(told["report"], dict(arrays))
+                yield told["verdict"], VALUES.unpacked(told["report"], dict(arrays))
         except ForeignError as error:
             raise BadInput(f"{folder}: running it {did(error)}") from None
 
@@ -362,4 +332,4 @@ def step(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, A
         return {"report": None}, {}
     results.append(one)
     made = report([state["audit"]], asked["columns"], {}, asked["by"], results, asked["threshold"])
-    return {"word": one.word, "report": VALUES.packed(made, held)}, held
+    return {"verdict": one.verdict, "report": VALUES.packed(made, held)}, held
