@@ -127,7 +127,7 @@ def _rotation(shifted: Shifted) -> Finding:
     name, where = "model rotation", f"offset {shifted.offset:,}"
     if shifted.verdict in model_analysis.WRONG and shifted.verdict != "wrong_decode":
         where = ", ".join(one.name for one in shifted.held) or where
-        said = model_analysis.VERDICTS[shifted.verdict]
+        said = model_analysis.WRONG[shifted.verdict]
         return judged(name, False, said, where=where, diagnosis=shifted.diagnosis)
     if not shifted.places:
         return not_applicable(name, "no layer's rotation could be compared with config.json")

@@ -48,18 +48,13 @@ UNSEEN = (
     "call transformers' attention interface"
 )
 REROUTED = "sends tokens to other experts than float64 does: whether its logits are accurate is not judged"
-VERDICTS: dict[str, str] = {
+WRONG: dict[str, str] = {  # verdicts by which a model itself fails
     "wrong_frequencies": "the model holds frequencies, tables or factors that its config does not build: see "
     "diagnosis",
     "wrong_rotation": "a layer rotates q and k otherwise than its config says: see diagnosis",
     "wrong_decode": "decode with a cache rotates by other positions than one pass: see diagnosis",
     "inaccurate": "float32 logits are not those of the float64 run, by more than float32 explains",
-    "none": "no logit changes",
-    "precision": "logits change by rounding alone: in float64 they stay",
-    "structure": "the shift changes the model itself: float64 logits change too",
-    "overflow": "some logits are nan or infinite",
 }
-WRONG = ("wrong_frequencies", "wrong_rotation", "wrong_decode", "inaccurate")  # what a model fails by
 
 
 class NotShifted(BadInput):
@@ -68,7 +63,7 @@ class NotShifted(BadInput):
 
 @dataclass(frozen=True, slots=True)
 class Shifted:
-    """A model in a dtype at an offset. verdict: one word of `VERDICTS`.
+    """A model in a dtype at an offset. verdict: one word of `WRONG`, or of `verdict_of`.
 
     change: columns of logits by name, and how many of those are nonfinite. heads: score drift after RoPE of
     every layer and head. cause: of a structural change (frequencies, learned positions, position table, mask,
@@ -257,7 +252,7 @@ class ModelAudit(Result):
         self.pairs = dict.fromkeys(base.layers)
         self.pairs |= {n: layers.rotated_pairs(call) for n, call in base.calls.items()}
         if self.save is not None:
-            self.saved = layers.save_qk(self.save, self.folder, base.layers, base.calls, self.pairs)
+            self.saved = layers.save_qk(self.save, self.folder, base.layers, base.calls)
         found = self._decoded(runner, base)
         if isinstance(found, str):
             self.folder.note(f"decode with a cache was not compared: {found}")
@@ -324,7 +319,7 @@ def model(
 
 
 def verdict_of(change: Mapping[str, Any], offset: int) -> str:
-    """Return the verdict on what a shift changes, one word of `VERDICTS`."""
+    """Return the verdict on what a shift changes: none, precision, structure or overflow."""
     if change["nonfinite"]:
         return "overflow"
     if change["structural_max"] > structure_allowed(change, offset):

@@ -205,11 +205,7 @@ def listed(numbers: Sequence[int]) -> str:
 
 
 def save_qk(
-    path: str,
-    folder: Folder,
-    layers: Mapping[int, LayerVectors],
-    calls: Mapping[int, RotatingCall],
-    pairs: Mapping[int, RotatedPairs | None],
+    path: str, folder: Folder, layers: Mapping[int, LayerVectors], calls: Mapping[int, RotatingCall]
 ) -> list[str]:
     """Write q (layers, h, s, d) and k (layers, g, s, d) before RoPE, a file a layer type.
 
@@ -229,14 +225,12 @@ def save_qk(
         several = str(file.with_name(f"{file.stem}-{kind or 'other'}{file.suffix}"))
         target = several if len(groups) > 1 else path
         both = [_before(layers[layer], calls[layer]) for layer in members]
-        first = pairs.get(members[0])
-        layout = "unknown" if first is None else first.given
         try:
             # contiguous: safetensors writes the bytes as they lie
             arrays = {
                 name: np.ascontiguousarray(np.stack([one[i] for one in both])) for i, name in enumerate("qk")
             }
-            content = safetensors.save(arrays, {"layers": ",".join(map(str, members)), "layout": layout})
+            content = safetensors.save(arrays, {"layers": ",".join(map(str, members))})
             atomic_files.write(Path(paths.behind(target)), content)
         except ValueError:
             raise BadInput(

@@ -114,6 +114,7 @@ def known_type(config: dict[str, Any]) -> bool:
 
 def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
     """Return the model, in evaluation, in a dtype. Raises: BadInput, UsageError."""
+    path = repr(str(folder.path))
     with quiet_transformers():
         from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as OF_TEXT
@@ -140,12 +141,12 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
                     raise
                 model, info = make(str(folder.path), **given)
         except Exception as error:  # whatever the library makes of a damaged or hostile folder
-            raise BadInput(f"{str(folder.path)!r}: cannot be loaded: {one_line(error, 300)}") from None
+            raise BadInput(f"{path}: cannot be loaded: {one_line(error, 300)}") from None
     missing = sorted(info["missing_keys"]) + [str(mismatch[0]) for mismatch in info["mismatched_keys"]]
     if missing:
         raise BadInput(
-            f"{str(folder.path)!r}: config.json does not match the tensors: {len(missing)} that it names "
-            f"are missing or of another shape ({missing[0]}); give the config of this checkpoint"
+            f"{path}: config.json does not match the tensors: {len(missing)} that it names are missing or of "
+            f"another shape ({missing[0]}); give the config of this checkpoint"
         )
     folder.dropped = _dropped_frequencies(folder, model)
     if unused := sorted({*info["unexpected_keys"]} - {*folder.dropped}):
@@ -155,23 +156,22 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
         return device.moved(model.eval())
     except Exception as error:  # such as a model that is larger than the device's memory
         if left := left_on_meta(model):
-            raise BadInput(f"{str(folder.path)!r}: {left[0]}: {LEFT}") from None
+            raise BadInput(f"{path}: {left[0]}: {LEFT}") from None
         reason = f"cannot be moved to {device.name}: {one_line(error, 300)}"
-        raise BadInput(f"{str(folder.path)!r}: {reason}; give --device cpu") from None
+        raise BadInput(f"{path}: {reason}; give --device cpu") from None
 
 
 def _dropped_frequencies(folder: Folder, model: Any) -> list[str]:
     """Return the names of stored frequencies that the model has no place for."""
+    from safetensors import safe_open
+
     names: list[str] = []
-
-    def noted(name: str, *_: Any) -> bool:
-        if name.endswith("inv_freq"):
-            names.append(name)
-        return False
-
-    checkpoints.read([path for path in folder.files if path.suffix == ".safetensors"], noted)
+    for path in (path for path in folder.files if path.suffix == ".safetensors"):
+        with safe_open(path, framework="numpy") as archive:
+            names += archive.keys()
     places = [key for key in model.state_dict() if key.endswith("inv_freq")]
-    return [name for name in names if not any(key.endswith(name) or name.endswith(key) for key in places)]
+    stored = [name for name in names if name.endswith("inv_freq")]
+    return [name for name in stored if not any(key.endswith(name) or name.endswith(key) for key in places)]
 
 
 def left_on_meta(model: Any) -> list[str]:
@@ -198,6 +198,7 @@ def _unset(*_: Any, **__: Any) -> Any:
 
 
 _USUAL, _MOST = 128, 2048  # random tokens; tokens of a text unless more are requested
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,41 +215,37 @@ def read_tokens(folder: Folder, text: str | None, given: str | None, seed: int) 
 
     A text is cut where the model or --tokens ends, with a note. Raises: BadInput, UsageError.
     """
-    vocabulary = hf_json.needed(folder.text, ("vocab_size", "n_vocab"), 2**31)
+    import numpy as np
+
+    vocabulary, maximum = hf_json.needed(folder.text, ("vocab_size", "n_vocab"), 2**31), folder.maximum
     try:
         ids = [int(word) for word in given.split(",")] if given is not None else []
     except ValueError:
         raise UsageError(f"--tokens {given!r} is not a count or a list of ids; try 128 or 5,17,3") from None
-    count = None
-    if len(ids) == 1:
-        [count], ids = ids, []
-        if not 2 <= count <= 2**20:
-            raise UsageError(
-                f"--tokens {count} is not a count from 2 to 2^20; try 128, or ids such as 5,17,3"
-            )
-    for token in ids:
-        if not 0 <= token < vocabulary:
-            raise UsageError(f"--tokens: {token} is not a token id below the vocabulary of {vocabulary}")
+    count, ids = (ids[0], []) if len(ids) == 1 else (None, ids)
+    if count is not None and not 2 <= count <= 2**20:
+        raise UsageError(f"--tokens {count} is not a count from 2 to 2^20; try 128, or ids such as 5,17,3")
+    if wrong := [token for token in ids if not 0 <= token < vocabulary]:
+        raise UsageError(f"--tokens: {wrong[0]} is not a token id below the vocabulary of {vocabulary}")
+    if text is not None and ids:
+        raise UsageError("--text and a list of --tokens both say what to read; give one of them")
     if text is not None:
-        if ids:
-            raise UsageError("--text and a list of --tokens both say what to read; give one of them")
-        whole, most = _encoded(folder, text, vocabulary), min(count or _MOST, folder.maximum or 2**20)
+        whole, most = _encoded(folder, text, vocabulary), min(count or _MOST, maximum or 2**20)
         if len(whole) > most:
-            why = "--tokens" if count == most else "the model's" if most == folder.maximum else "the usual"
+            why = "--tokens" if count == most else "the model's" if most == maximum else "the usual"
             folder.note(f"the text was cut to {most} of its {len(whole)} tokens ({why} limit)")
         return Tokens(whole[:most], Path(text).name, None)
     if ids:
         return Tokens(ids, "ids", None)
-    import numpy as np
-
     count = count or _USUAL
-    if folder.maximum and count > folder.maximum:
-        raise UsageError(f"--tokens {count} is more than the model's {folder.maximum} positions; give fewer")
+    if maximum and count > maximum:
+        raise UsageError(f"--tokens {count} is more than the model's {maximum} positions; give fewer")
     return Tokens(np.random.default_rng(seed).integers(0, vocabulary, count).tolist(), "random", seed)
 
 
 def _encoded(folder: Folder, text: str, vocabulary: int) -> list[int]:
     """Return the ids of a text file, by the tokenizer of the folder. Raises: BadInput."""
+    path = repr(str(folder.path))
     try:
         content = Path(text).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -256,27 +253,21 @@ def _encoded(folder: Folder, text: str, vocabulary: int) -> list[int]:
         raise BadInput(f"--text {text!r}: {reason}; give a text file") from None
     if not content.strip():
         raise BadInput(f"--text {text!r}: the file is empty; give one with some sentences, or --tokens 128")
-    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
-    if not any((folder.path / name).is_file() for name in names):
+    if not any((folder.path / name).is_file() for name in _TOKENIZERS):
         raise BadInput(
-            f"{str(folder.path)!r}: there is no tokenizer (tokenizer.json, tokenizer_config.json); copy it "
-            "there, or give --tokens 128 or ids instead of --text"
+            f"{path}: there is no tokenizer (tokenizer.json, tokenizer_config.json); copy it there, or give "
+            "--tokens 128 or ids instead of --text"
         )
+    given: Any = {"local_files_only": True, "trust_remote_code": folder.trusted}
     with quiet_transformers():
         from transformers import AutoTokenizer
 
         try:
-            tokenizer = AutoTokenizer.from_pretrained(
-                str(folder.path), local_files_only=True, trust_remote_code=folder.trusted
-            )
+            tokenizer = AutoTokenizer.from_pretrained(str(folder.path), **given)
             ids = [int(token) for token in tokenizer(content)["input_ids"]]
-        except Exception as error:
-            raise BadInput(
-                f"{str(folder.path)!r}: the tokenizer cannot be loaded: {one_line(error, 300)}"
-            ) from None
+        except Exception as error:  # whatever the library makes of a damaged or hostile folder
+            raise BadInput(f"{path}: the tokenizer cannot be loaded: {one_line(error, 300)}") from None
     if len(ids) < 2 or max(ids) >= vocabulary:
-        seen = (
-            f"gives {len(ids)} tokens" if len(ids) < 2 else f"gives ids past the vocabulary of {vocabulary}"
-        )
-        raise BadInput(f"--text {text!r}: the tokenizer {seen}; give another text, or --tokens 128")
+        seen = f"{len(ids)} tokens" if len(ids) < 2 else f"ids past the vocabulary of {vocabulary}"
+        raise BadInput(f"--text {text!r}: the tokenizer gives {seen}; give another text, or --tokens 128")
     return ids

@@ -16,7 +16,7 @@ from ropeaudit.door.messages import Arrays
 from ropeaudit.door.values import Values
 from ropeaudit.errors import BadInput, ForeignError, UnknownName, did
 from ropeaudit.features.model import analysis, load
-from ropeaudit.features.model.analysis import THRESHOLD, UNSEEN, WRONG, ModelAudit, Shifted
+from ropeaudit.features.model.analysis import THRESHOLD, UNSEEN, ModelAudit, Shifted
 from ropeaudit.features.model.layers import UNHEARD, HeadDrift, listed
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
@@ -35,6 +35,14 @@ _STRUCTURE = {
     "mask": "the attention mask depends on positions",
     "query scale": "queries are multiplied by a number that depends on their position",
     "other": "something other than frequencies, position vectors and the mask depends on positions",
+}
+_SAID = {  # verdict -> what was measured, by columns of the summary
+    "wrong_frequencies": "{held}: not what its config builds, as loaded in {dtype}",
+    "wrong_rotation": "q and k are rotated wrongly by up to {rotation_excess} times what is allowed, {where}",
+    "wrong_decode": "decode with a cache is not one pass: float64 logits are off by up to {decode_max}",
+    "inaccurate": "float32 logits are off from those of the float64 run, of {logits_rms} RMS, by {error_rms} "
+    "{where} and by {base_error_rms} at offset 0",
+    "overflow": "some logits are nan or infinite {where}",
 }
 _UNCOMPARED = "decode with a cache was not compared: "
 
@@ -80,9 +88,9 @@ def answer(audit: ModelAudit, results: Sequence[Shifted], summary: Sequence[Mapp
     if not summary:
         return Answer("WARN", name, "nothing was run")
     found, facts = dict[str, Cause](), _facts(audit, results, summary)
-    wrong = [pair for pair in zip(results, summary, strict=True) if pair[0].verdict in (*WRONG, "overflow")]
+    wrong = [pair for pair in zip(results, summary, strict=True) if pair[0].verdict in _SAID]
     for one, row in wrong:
-        cause = _wrong(audit, one, row)
+        cause = _wrong(one, row)
         found.setdefault(cause.code, cause)
     worst, structural = max(summary, key=_change), [row for row in summary if row["cause"] in _STRUCTURE]
     if structural and not wrong:
@@ -105,25 +113,19 @@ def _change(row: Mapping[str, Any]) -> float:
     return math.inf if math.isnan(row["change_rms"]) else float(row["change_rms"])
 
 
-def _wrong(audit: ModelAudit, one: Shifted, row: Mapping[str, Any]) -> Cause:
+def _wrong(one: Shifted, row: Mapping[str, Any]) -> Cause:
     """Return why a model is wrong in a dtype at an offset."""
-    where, title = f"in {row['dtype']} at offset {row['offset']:,}", row["resembles"]
-    code = one.verdict if one.diagnosis is None else one.diagnosis.code
-    if one.verdict == "wrong_frequencies":
-        facts = [f"{row['held']}: not what its config builds, as loaded in {row['dtype']}"]
-    elif one.verdict == "wrong_rotation":
-        excess = short(row["rotation_excess"])
-        facts = [f"q and k are rotated wrongly by up to {excess} times what is allowed, {where}"]
-    elif one.verdict == "wrong_decode":
-        facts = [f"decode with a cache is not one pass: float64 logits are off by {short(row['decode_max'])}"]
-    elif one.verdict == "overflow":
-        title, facts = f"some logits are nan or infinite {where}", ["fix: give a wider --dtype"]
-    else:
-        size = short(row["error_rms"])
-        title = f"float32 logits are off from those of the float64 run by {size} RMS {where}"
-        facts = [f"by {short(row['base_error_rms'])} at offset 0, of {short(row['logits_rms'])}; unexplained"]
-    fix = wording.remedy(one.diagnosis, FP32, row["offset"] + row["tokens"])
-    return Cause(code, title, facts=[*facts, *([f"fix: {fix}"] if fix else [])])
+    shown = {name: short(value) if isinstance(value, float) else value for name, value in row.items()}
+    said = _SAID[one.verdict].format(**shown, where=f"in {row['dtype']} at offset {row['offset']:,}")
+    if one.diagnosis is None:
+        fix = ["fix: give a wider --dtype"] if one.verdict == "overflow" else []
+        return Cause(one.verdict, said, facts=fix)
+    fix = [
+        f"fix: {text}"
+        for text in [wording.remedy(one.diagnosis, FP32, row["offset"] + row["tokens"])]
+        if text
+    ]
+    return Cause(one.diagnosis.code, str(row["resembles"]), facts=[said, *fix])
 
 
 def _facts(

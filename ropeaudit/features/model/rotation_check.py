@@ -124,16 +124,14 @@ def _block(
 
 
 def _unasked(call: RotatingCall, rule: Format, offset: int) -> Places:
-    """Return where an unrotated layer changes q and k most, relative to one rounding."""
-    sizes = []
+    """Return how far an unrotated layer changes q and k, relative to one rounding."""
+    excess = 0.0
     for x, y in zip(call.before, call.after, strict=True):
         with np.errstate(invalid="ignore"):
-            sizes.append(np.abs(y - x) / (2 * rule.unit_roundoff * np.abs(x) + rule.smallest_subnormal))
-    side = int(np.argmax([size.max(initial=0.0) for size in sizes]))
-    excess = float(sizes[side].max(initial=0.0))
-    head, position, dim = (int(n) for n in np.unravel_index(int(sizes[side].argmax()), sizes[side].shape))
+            sizes = np.abs(y - x) / (2 * rule.unit_roundoff * np.abs(x) + rule.smallest_subnormal)
+        excess = max(excess, float(sizes.max(initial=0.0)))
     found = Diagnosis("rotation-unasked") if excess > 1 else None
-    return Places(excess, "qk"[side], 0, head, position + offset, dim // 2, found, offset if found else -1)
+    return Places(excess, "q", 0, 0, offset, 0, found, offset if found else -1)
 
 
 def _same(first: Diagnosis, other: Diagnosis) -> bool:
