@@ -48,7 +48,6 @@ def _longrope() -> Any:
 
 CONFIGS = {
     "llama": _llama,
-    "gemma": lambda: _config("GemmaConfig", **_SIZES, num_key_value_heads=1, head_dim=16),
     "neox": lambda: _config("GPTNeoXConfig", **_SIZES, rotary_pct=0.25),
     "dynamic": lambda: _llama("dynamic", 128, factor=2.0),
     "longrope": _longrope,

@@ -157,6 +157,19 @@ def test_q_and_k_of_several_layer_types_are_saved_in_a_file_each(built, tmp_path
         np.testing.assert_allclose([row["q_norm"] for row in rows], usage.reshape(-1), rtol=1e-3)
 
 
+def test_dims_that_are_not_rotated_stand_behind_those_that_are(built, tmp_path, capsys) -> None:
+    """Latent attention gives a part of each head to the function that rotates, pairs side by side."""
+    options = ["--tokens", "24", "--offset", "9", "--dtype", "fp32", "--save-qk", tmp_path / "q.safetensors"]
+    rows = report(capsys, built("deepseek_v3"), *options, "--by", "pair")["records"]
+    q = load_file(tmp_path / "q.safetensors")["q"]
+    pairs = 1 + max(row["pair"] for row in rows)
+    rotated, rest = q[..., : 2 * pairs], q[..., 2 * pairs :]
+    usage = np.hypot(rotated[..., ::2], rotated[..., 1::2]).mean(2)
+    np.testing.assert_allclose([row["q_norm"] for row in rows], usage.reshape(-1), rtol=1e-3)
+    assert rest.size > 0
+    assert rest.all()
+
+
 def test_layers_and_pairs(trained, capsys) -> None:
     result = report(capsys, trained("neox"), *FAST, "--by", "pair")
     pairs, layers = result["records"], result["layers"]

@@ -150,14 +150,12 @@ class ModelAudit(Result):
             progress(next(done) / total)
 
         ids = self.tokens.ids
-        runner, judge_holds = self._loaded(FP64, wide=True)
-        references, causes = self._reference(runner, judge_holds, step)
+        runner, judge_holds, base = self._loaded(FP64, None)
+        references, causes = self._reference(runner, base, step)
         self.narrow = sorted(runner.narrow)
         del runner
         for fmt in self.dtypes:
-            runner, own = self._loaded(fmt)
-            held = own or judge_holds  # what was never written differs from one loading to the next
-            base = self._first(runner, held)
+            runner, held, base = self._loaded(fmt, judge_holds)
             if held and not runner.depends_on([one.name for one in held], ids):
                 names = ", ".join(one.name for one in held)
                 self.folder.note(f"{names}: not as the config builds it; no logit is seen to depend on it")
@@ -207,36 +205,36 @@ class ModelAudit(Result):
         found = _both(loaded, layer) or decode
         return Shifted(fmt, offset, change, heads, verdict, cause, held, places, found, self.decoded)
 
-    def _loaded(self, fmt: Format, *, wide: bool = False) -> tuple[Runner, tuple[Held, ...]]:
-        """Return what runs the model in a dtype, and what it holds against its config.
+    def _loaded(
+        self, fmt: Format, judge_holds: tuple[Held, ...] | None
+    ) -> tuple[Runner, tuple[Held, ...], Pass]:
+        """Return what runs the model in a dtype, what it wrongly holds, and its pass from position 0.
 
-        wide: whether it is the float64 run that others are compared with.
+        judge_holds: what the float64 run did, for memory that was never written differs from one loading to
+        the next; None for that run. Raises: BadInput, with what the model wrongly holds.
         """
         from ropeaudit.features.model import held
         from ropeaudit.features.model.forward_pass import Runner
 
         loaded = load.load(self.folder, fmt, self.device)
-        found = held.compare(loaded, self.folder)
-        return Runner(loaded, wide, self.folder.maximum, self.device), found
-
-    def _first(self, runner: Runner, held: Sequence[Held]) -> Pass:
-        """Return the pass from position 0. Raises: BadInput, with what the model wrongly holds."""
+        found = held.compare(loaded, self.folder) or judge_holds or ()
+        runner = Runner(loaded, judge_holds is None, self.folder.maximum, self.device)
         try:
-            return runner.run(self.tokens.ids, 0)
+            return runner, found, runner.run(self.tokens.ids, 0)
         except BadInput as error:
             wrong = [
-                f"{one.name}, not as its config builds it: {wording.sentence(one.diagnosis)}" for one in held
+                f"{one.name}, not as its config builds it: {wording.sentence(one.diagnosis)}" for one in found
             ]
             wrong += [f"{name}: {load.LEFT}" for name in load.left_on_meta(runner.model)]
             raise BadInput("; ".join([*wrong[:1], str(error)])) from None
 
     def _reference(
-        self, runner: Runner, held: Sequence[Held], step: Callable[[], None]
+        self, runner: Runner, base: Pass, step: Callable[[], None]
     ) -> tuple[dict[int, Pass], dict[int, str]]:
         """Return the float64 passes without q and k, and what a shift changes, by offset."""
         from ropeaudit.features.model.forward_pass import check_reach
 
-        ids, base = self.tokens.ids, self._first(runner, held)
+        ids = self.tokens.ids
         if not base.heard.reads and any(self.offsets):
             raise NotShifted(
                 "the model does not read position_ids: its positions follow from the order of the tokens, or "
