@@ -1,16 +1,11 @@
-"""The checks of code, dtype by dtype, and a wrapper to edit where it is not understood how code is called.
-
-The wrapper is written once it was run: its body rotates right before it is edited.
-"""
+"""The checks of code, dtype by dtype, and a wrapper to edit where it is not understood how code is called."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, parse
@@ -24,11 +19,11 @@ from ropeaudit.features.check.checked import Checked, CheckOptions, Note, Progre
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.rope import grids
-from ropeaudit.rope.scaled import attention_factor, effective_base
+from ropeaudit.rope.scaled import effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import atomic_files
-from ropeaudit.subjects import exact_rotation, factories
-from ropeaudit.subjects.calling import environments, loading
+from ropeaudit.subjects import factories
+from ropeaudit.subjects.calling import environments
 from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.foreign import ForeignOwn
@@ -39,7 +34,6 @@ DTYPES, UP_TO = ("bf16",), 2**17
 _PADDED = 1024  # positions of code that is told where sequences begin, and no positions
 _MOST = 2**21  # positions: of a table that is built from 0, see `third_party.adapter.LONGEST_TABLE`
 _FLAG = "--write-wrapper"
-_RIGHT = 1e-3  # relative RMS error in float32 of a wrapper as it is written
 _VIDEO = (48, 20, 32)  # tokens on the axes of M-RoPE, the last ones up to --up-to
 _LARGEST = 2**24  # positions that are checked without --up-to, whatever a setting serves
 
@@ -100,8 +94,8 @@ def of_code(
         if options.write_wrapper is None:
             raise
         said = error.typed.removesuffix(WRAP).rstrip()
-        written = _write_wrapper(options.write_wrapper, target, case.setting(up_to))
-        raise UsageError(f"{said} {written}") from None
+        needed = code.needed if isinstance(code, ForeignOwn) else {}
+        raise UsageError(f"{said} {_write_wrapper(options.write_wrapper, target, needed, said)}") from None
     if options.write_wrapper is not None:
         note([f"{target} is understood without a wrapper; {_FLAG} writes none"])
     dtypes = options.dtypes or tuple(map(parse, DTYPES))
@@ -225,59 +219,43 @@ def _findings(asked: CodeUnderTest, recipe: str | None, progress: Progress) -> I
         yield finding
 
 
-def _write_wrapper(path: str, target: str, setting: RopeSetting) -> str:
-    """Write a wrapper of a target for a RoPE setting, run it, and return how to use it.
+def _write_wrapper(path: str, target: str, needed: Mapping[str, str], why: str) -> str:
+    """Write a wrapper of a target that keeps what is known of its arguments, and return how to use it.
 
-    Raises: BadOutput where the file cannot be written.
+    needed: its arguments and what they are, empty where that is not known. Raises: BadOutput where the file
+    cannot be written.
     """
     try:
-        atomic_files.write(Path(path), _wrapper(path, target, setting).encode())
+        atomic_files.write(Path(path), _wrapper(path, target, needed, why).encode())
     except OSError as error:
         raise BadOutput(f"{_FLAG} {path!r} cannot be written: {error.strerror}; give another place") from None
-    try:
-        fit = loading.load(f"{path}:rotate").fit(setting)
-        if not fit.error < _RIGHT:
-            raise AssertionError(f"the wrapper in {path} is {fit.error:.2g} off before it is edited")
-    except (RopeAuditError, AssertionError):
-        os.unlink(path)
-        raise
-    return (
-        f"{path} holds a wrapper to edit, which rotates right as it stands: call your code where it says so, "
-        f"then type `ropeaudit check {path}:rotate`"
-    )
+    return f"{path} holds a wrapper to edit: finish its call, then type `ropeaudit check {path}:rotate`"
 
 
-def _wrapper(path: str, target: str, setting: RopeSetting) -> str:
+def _wrapper(path: str, target: str, needed: Mapping[str, str], why: str) -> str:
     place, _, name = target.rpartition(":")
-    root, r, p = name.partition(".")[0], setting.rotary_dim, setting.pairs
+    root = name.partition(".")[0]
+    imports = [f"from {place} import {root}"]
     if place.endswith(".py"):
         folder = os.path.relpath(Path(place).resolve().parent, Path(path).resolve().parent)
-        found = [
+        imports = [
             "import sys",
             "from pathlib import Path",
-            "",
-            "import torch",
             "",
             f"sys.path.insert(0, str(Path(__file__).parent / {folder!r}))  # where {Path(place).name} lies",
             f"from {Path(place).stem} import {root}  # noqa: E402",
         ]
-    else:
-        found = [f"from {place} import {root}", "", "import torch"]
-    split, joined = f"y[..., :{p}], y[..., {p}:]", "torch.cat([first, second], -1)"
-    if setting.layout == "interleaved":
-        split, joined = "y[..., ::2], y[..., 1::2]", "torch.stack([first, second], -1).flatten(-2)"
-    factor = attention_factor(setting.scaling)
-    times = "" if factor == 1.0 else f" * {factor!r}"
-    imports = "\n".join(found)
-    theta = exact_rotation.exact(setting).angles(np.ones(1, np.int64))[0].tolist()
-    frequencies = f"torch.tensor({theta!r}, dtype=torch.float64)"
-    if setting.scaling.kind == "default":
-        frequencies = f"{setting.base!r} ** (-torch.arange(0, {r}, 2, dtype=torch.float64) / {r})"
+
+    def call(x: str) -> str:
+        given = {"q": "q", "k": "k", "positions": "positions", "x": x}
+        told = [f"{one}={given.get(role, '...')}" for one, role in needed.items()]
+        return f"{name}({', '.join(told) or '...'})"
+
+    calls = f"{call('q')}, {call('k')}" if "x" in needed.values() else call("q")
+    found = "\n".join(imports)
     return f'''"""A wrapper of {name} for `ropeaudit check {Path(path).name}:rotate`."""
 
-{imports}
-
-FREQUENCIES = {frequencies}
+{found}
 
 
 def rotate(q, k, positions):
@@ -287,17 +265,7 @@ def rotate(q, k, positions):
     int64, are (tokens,) or (batch, tokens): any positions, one token or many. What comes back has
     the shape and the dtype of what is given.
     """
-    rows = positions if positions.ndim == 2 else positions[None]
-    angles = rows[:, None, :, None].double() * FREQUENCIES.to(q.device)
-    cos, sin = angles.cos().float(){times}, angles.sin().float(){times}
-    # EDIT: call {name} here instead of the next line, with what it wants in place of cos and sin
-    return turned(q, cos, sin), turned(k, cos, sin)
-
-
-def turned(x, cos, sin):
-    """Return x rotated: the place of the code that is wrapped; remove it when you call that."""
-    y, rest = x[..., :{r}].float(), x[..., {r}:]
-    a, b = {split}
-    first, second = a * cos - b * sin, b * cos + a * sin
-    return torch.cat([{joined}.to(x.dtype), rest], -1)
+    # {why}
+    raise NotImplementedError("say what {name} is given where ... stands, and remove this line")
+    return {calls}
 '''

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast
 
@@ -164,6 +164,11 @@ class ForeignOwn(ForeignCode):
     def flag(self) -> Layout | None:
         """The layout that an argument of it says by default; None where none does."""
         return cast("Layout | None", self.door.facts["flag"])
+
+    @property
+    def needed(self) -> Mapping[str, str]:
+        """Its arguments without a default, and what they are; empty where that is not known."""
+        return cast("dict[str, str]", self.door.facts["needed"])
 
     @property
     def builders(self) -> Sequence[str]:

@@ -86,6 +86,7 @@ def facts(one: Opened) -> Header:
         "told_dims": getattr(code, "told_dims", False),
         "has_instances": code.begins_anew,
         "again": one.again is not None,
+        "needed": signatures.needed(getattr(code, "thing", None)),
         "builders": list(getattr(code, "builders", ())),
     }
 

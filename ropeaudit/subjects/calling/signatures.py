@@ -175,6 +175,14 @@ def _denied(signature: Signature, parameters: _Parameters) -> bool:
     )
 
 
+def needed(function: Any) -> dict[str, str]:
+    """Return the arguments without a default, and the role of each; empty where it is not known."""
+    if function is None:
+        return {}
+    parameters = _parameters(function)
+    return {one.name: parameters.roles[one.name] or "" for one in parameters.needed}
+
+
 def placing(function: Any) -> list[str]:
     """Return the names of arguments that say where tokens stand."""
     return [name for name, role in _parameters(function).roles.items() if role in _PLACING]
