@@ -180,8 +180,9 @@ def assert_shift_invariant(
     device: where it is called: "cpu", "cuda", "cuda:1", "mps"; by default where a module lies, else the CPU.
     A module that lies elsewhere is copied, and its copy moved. under: environments in which the rotation is
     tested too, held to the same recipe: autocast:bf16, autocast:fp16, tf32, default-dtype:bf16,
-    default-dtype:fp16, compile, or all. Clean calls come first: what a function cached in them is used there,
-    and passes; a class is built anew for each, and `ropeaudit check FILE:NAME` begins each in a new process.
+    default-dtype:fp16, compile, or all; of a module to:bf16 and to:fp16 (moved by .to). Clean calls come
+    first: what a function cached in them is used there, and passes; a class is built anew for each, and
+    `ropeaudit check FILE:NAME` begins each in a new process.
     What calls change of random numbers, of the default dtype and of whether gradients are on is put back.
 
     Three tolerances, all from the recipe on the same q and k (gaussian, from `seed`), none tuned:

@@ -26,12 +26,14 @@ from ropeaudit.subjects.calling.conventions import Answer
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.foreign import ForeignRotator
 
-DEFAULT = tuple(name for name in environments.NAMES if name != "compile")  # which is a check of its own
+# compile is a check of its own, and only a module can be moved
+DEFAULT = tuple(one.name for one in environments.chosen(["all"]) if one.kind not in ("none", "compile"))
 _LENGTH, _SHORT = 256, 8
 _OFFSETS = (0, 1000, 40503)  # and the last positions
 _REMEDIES = {
     "autocast": "form angles in float32 with autocast off: torch.autocast(x.device.type, enabled=False)",
     "tf32": "multiply element by element: positions[:, None] * inv_freq",
+    "to": "keep inv_freq out of casts, or compute it anew in forward, in float32",
     "default-dtype": "give each tensor its dtype where it is made: torch.arange(..., dtype=torch.float32)",
 }
 _KEEP = "return x's dtype: .to(x.dtype) behind the rotation"

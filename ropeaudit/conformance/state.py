@@ -197,7 +197,8 @@ def state(code: CodeUnderTest) -> Iterator[Finding]:
     Other bits within what is allowed are noted. What the code refuses before is left out, and said.
     """
     others = chosen(code.environments)[1:]
-    yield _finding(code, "state", others if code.own else ())
+    same = [one for one in others if one.kind != "to"]  # in which the same instance can be called
+    yield _finding(code, "state", same if code.own else ())
     if tuple(code.environments) == environments.DEFAULT:
         return
     for environment in others:

@@ -41,7 +41,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 EXECUTED = "It is executed with your rights: name no file that you do not trust."
 ENVIRONMENTS = (
     "Environments in which code is called too. After the clean state: autocast:bf16, autocast:fp16, tf32, "
-    "default-dtype:bf16, default-dtype:fp16, compile, or all."
+    "default-dtype:bf16, default-dtype:fp16, compile, or all; of a module to:bf16, to:fp16 (moved by .to)."
 )
 QK_KINDS = (
     "Kinds: gaussian, randn (torch's), ones, arange, diagonal, previous (heads that look at one token). "

@@ -24,6 +24,7 @@ from ropeaudit.conformance import state as state_checks
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.errors import ForeignError, UnknownName, one_line
 from ropeaudit.features.check.checked import Checked
+from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import environments, exposure
@@ -35,7 +36,7 @@ KERNELS = Path(kernels_environments.__file__)
 
 
 def findings(function, dtype="fp32", names=checks.DEFAULT, up_to=8192):
-    own = in_process(OwnCode(function.__name__, function))
+    own = in_process(OwnCode(getattr(function, "__name__", "an instance"), function))
     return list(checks.under(CodeUnderTest(own, SETTING, parse(dtype), up_to, environments=names)))
 
 
@@ -158,6 +159,23 @@ def test_names_are_checked_and_the_clean_one_comes_first() -> None:
     assert len(environments.chosen(["all"])) == 7
     with pytest.raises(UnknownName, match="unknown environment 'autocast'; did you mean autocast:bf16"):
         environments.chosen(["autocast"])
+
+
+def test_only_the_copy_of_a_module_is_moved() -> None:
+    module = kernels_environments.FrequenciesByDefault(32)
+    [moved] = findings(module, names=["to:bf16"])
+    assert (moved.status, codes(moved.diagnosis)) == ("fail", "narrow-frequencies")
+    assert "keep inv_freq out of casts" in moved.remedy
+    assert module.inv_freq.dtype == torch.float32
+    own = in_process(OwnCode("alone", module, copied=False)).under(environments.ENVIRONMENTS["to:bf16"])
+    own.rotator(SETTING, parse("fp32")).rotate_one(np.ones((1, 4, 32), np.float32), np.arange(4), key=False)
+    assert module.inv_freq.dtype == torch.float32
+    [refused] = findings(elementwise, names=["to:bf16"])
+    assert (refused.status, refused.detail) == (
+        "not applicable",
+        "to:bf16 moves a torch.nn.Module, and a function holds nothing to move; leave out --under",
+    )
+    assert not {"to:bf16", "to:fp16"} & {*checks.DEFAULT, *(one.name for one in environments.chosen(["all"]))}
 
 
 @pytest.mark.slow

@@ -73,6 +73,8 @@ def test_what_cannot_be_had_is_refused_with_its_reason() -> None:
     reasons = {
         (MATMUL, "autocast:bf16"): "under autocast:bf16 nothing is float16; give --dtype bf16 or fp32",
         ("onnxruntime", "tf32"): "tf32 is a matter of torch, and this runs in onnxruntime; leave out --under",
+        ("transformers-llama", "to:fp16"): "to takes your own code, FILE.py:NAME; an adapter calls this",
+        (MATMUL, "to:fp16"): "to:fp16 moves a torch.nn.Module, and a function holds nothing to move",
         ("transformers-llama", "compile"): "compile takes your own code, FILE.py:NAME; an adapter calls this",
     }
     for (code, under), reason in reasons.items():
@@ -85,7 +87,7 @@ def test_what_cannot_be_had_is_refused_with_its_reason() -> None:
     ("arguments", "message"),
     [
         (["shift", "--under", "tf32"], "--under says what code is called under; add --impl"),
-        (["shift", "--impl", MATMUL, "--under", "bf16"], "unknown environment 'bf16'; known: autocast:bf16"),
+        (["shift", "--impl", MATMUL, "--under", "bf16"], "unknown environment 'bf16'; did you mean to:bf16?"),
         (["check", "llama-3.1-8b", "--under", "tf32"], "--under says what code is called under"),
         (["check", MATMUL, "--under", "tf-32"], "unknown environment 'tf-32'; did you mean tf32?"),
         (["explain", MATMUL, "--under", "compiled"], "did you mean compile?"),

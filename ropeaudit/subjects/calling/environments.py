@@ -2,7 +2,7 @@
 
 A clean call begins in the state in which the code's module left its import. An environment changes that
 state for each call, `default-dtype` where instances are built too; `compile`, and `tf32` where the machine
-has no TF32, wrap what is called.
+has no TF32, wrap what is called. `to` changes the instance alone: it is moved once it was built.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.errors import UnknownName
+from ropeaudit.subjects.calling.building import is_module
 
-Kind = Literal["none", "autocast", "tf32", "default-dtype", "compile"]
+Kind = Literal["none", "autocast", "tf32", "default-dtype", "to", "compile"]
 NONE = "none"  # the clean one
 ALL = "all"
 _COMPILERS = ("g++", "c++", "clang++", "cl")
@@ -63,7 +64,7 @@ class Environment:
     @contextlib.contextmanager
     def entered(self, device: str = "cpu") -> Iterator[None]:
         """Call under this environment within the block; restore torch afterwards."""
-        if self.kind in ("none", "compile") or self._emulated(device):
+        if self.kind in ("none", "to", "compile") or self._emulated(device):
             yield
             return
         import torch
@@ -90,6 +91,19 @@ class Environment:
     def built(self) -> contextlib.AbstractContextManager[None]:
         """Return the context for building: only the default dtype applies there."""
         return self.entered() if self.kind == "default-dtype" else contextlib.nullcontext()
+
+    def moved(self, thing: Any) -> Any:
+        """Return what was built: under `to` its module is moved to the dtype, in place as users do."""
+        if self.kind == "to" and (module := _module_of(thing)) is not None:
+            module.to(_torch_dtype(self.dtype))
+        return thing
+
+    def unmoved(self, thing: Any) -> str:
+        """Return why what was built is not moved; empty where it is, or need not be."""
+        if self.kind != "to" or _module_of(thing) is not None:
+            return ""
+        kind = type(thing).__name__
+        return f"{self.name} moves a torch.nn.Module, and a {kind} holds nothing to move; leave out --under"
 
     def wrapped(self, function: Any, device: str = "cpu") -> Any:
         """Return what calls a function or a module under it, within `entered`."""
@@ -128,6 +142,12 @@ class Environment:
         return bool(torch.cuda.get_device_capability(device)[0] < _TF32_SINCE)
 
 
+def _module_of(thing: Any) -> Any:
+    """Return a module, or the one whose method this is; None without one."""
+    owner = getattr(thing, "__self__", None)
+    return next((one for one in (thing, owner) if is_module(one)), None)
+
+
 def _torch_dtype(fmt: Format | None) -> Any:
     import torch
 
@@ -137,16 +157,19 @@ def _torch_dtype(fmt: Format | None) -> Any:
 _SIXTEEN = (parse("bf16"), parse("fp16"))
 _PRODUCTS = "matrix products of the device are computed in {}, as torch.autocast does"
 _MADE = "tensors that are made without a dtype are {}, when code is built and when it is called"
+_MOVED = "a module is moved by .to({}) once it was built, as model.to(dtype) and .half() do"
 _ALL = (
     Environment(NONE, "none", "nothing is changed"),
     *(Environment(f"autocast:{fmt.short}", "autocast", _PRODUCTS.format(fmt), fmt) for fmt in _SIXTEEN),
     Environment("tf32", "tf32", "operands of float32 matrix products have 11 bits", parse("tf32")),
     *(Environment(f"default-dtype:{fmt.short}", "default-dtype", _MADE.format(fmt), fmt) for fmt in _SIXTEEN),
+    *(Environment(f"to:{fmt.short}", "to", _MOVED.format(f"torch.{fmt}"), fmt) for fmt in _SIXTEEN),
     Environment("compile", "compile", "it is compiled by torch.compile"),
 )
 ENVIRONMENTS = {one.name: one for one in _ALL}
 CLEAN = ENVIRONMENTS[NONE]
 NAMES = tuple(name for name in ENVIRONMENTS if name != NONE)
+_OF_ANY_CODE = [name for name in NAMES if ENVIRONMENTS[name].kind != "to"]  # a function has nothing to move
 
 
 def chosen(names: Iterable[str]) -> list[Environment]:
@@ -157,7 +180,8 @@ def chosen(names: Iterable[str]) -> list[Environment]:
     """
     results = {NONE: CLEAN}
     for name in names:
-        for one in NAMES if name.strip().lower() == ALL else [name.strip().lower()]:
+        typed = name.strip().lower()
+        for one in _OF_ANY_CODE if typed == ALL else [typed]:
             if one not in ENVIRONMENTS:
                 raise UnknownName("environment", name, [*NAMES, ALL])
             results[one] = ENVIRONMENTS[one]

@@ -257,7 +257,8 @@ class ForeignOwn(ForeignCode):
         if self.clean is not None:
             engine, kind = self.fit(setting).convention.engine, self.environment.kind
             lacking = self.environment.lacking(engine, dtype, self.device.name)
-            if lacking or not (self.built and kind == "default-dtype"):  # in which alone things are built
+            builds = kind == "to" or (self.built and kind == "default-dtype")
+            if lacking or not builds:
                 return lacking
         elif self.engine != "jax":
             return ""

@@ -111,6 +111,7 @@ class OwnCode(Code):
             return self
         other = copy.copy(self)
         other.environment, other.clean, other.findings, other.built_for = environment, self, [], {}
+        other._copied = self._copied or environment.kind == "to"  # which moves the instance
         return other
 
     def fit(self, setting: RopeSetting) -> Fit:
@@ -172,10 +173,9 @@ class OwnCode(Code):
         if lacking := self.environment.lacking(self.fit(setting).convention.engine, dtype, self.device.name):
             return lacking
         try:
-            self.instance(setting)
+            return self.environment.unmoved(self.instance(setting))
         except _NotBuilt as error:
             return f"under {self.environment.label(self.device.name)} {error.typed}"
-        return ""
 
     def instance(self, setting: RopeSetting) -> Any:
         """Return a new instance, or the function itself, which has but one; modules in eval mode.
@@ -221,6 +221,7 @@ class OwnCode(Code):
 
     def _for_inference(self, thing: Any) -> Any:
         """Return what was made; a module in eval mode, as in serving, and on the device."""
+        thing = self.environment.moved(thing)
         if not is_module(thing):
             return thing
         if self._follows:

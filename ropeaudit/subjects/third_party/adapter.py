@@ -58,8 +58,8 @@ class Adapter(Code):
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Return why a setting, dtype or environment is refused; empty if none is."""
-        if self.environment.kind == "compile":
-            return "compile takes your own code, FILE.py:NAME; an adapter calls this, with arrays of its own"
+        if (kind := self.environment.kind) in ("compile", "to"):
+            return f"{kind} takes your own code, FILE.py:NAME; an adapter calls this, with arrays of its own"
         if lacking := self.environment.lacking(self.engine, dtype, self.device.name):
             return lacking
         if self.entry.whole_base and setting.base != int(setting.base):

@@ -91,6 +91,19 @@ class FrequenciesByDefault(nn.Module):
         return turned(x, positions.float()[:, None] * self.inv_freq.float())
 
 
+class FrequenciesAnew(nn.Module):
+    """Computes its frequencies at each call, whatever dtype the module was moved to."""
+
+    def __init__(self, dim, base=BASE):
+        super().__init__()
+        self.dim, self.base = dim, base
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x, positions):
+        theta = self.base ** (torch.arange(0, -self.dim, -2, dtype=torch.float32) / self.dim)
+        return turned(x, positions.float()[:, None] * theta)
+
+
 # ---------------------------------------------------------------------------- tables that are made once
 
 _TABLES = {}
