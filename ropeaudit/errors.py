@@ -87,6 +87,10 @@ WITHDRAWN = {  # (what it was, its name): what to use instead
     ("option of shift", "--engine"): f"{_ENGINE} and --backend torch rotate",
     ("option of limit", "--engine"): f"{_ENGINE} of --impl is called",
     **{(f"option of {name}", "--ticket-file"): "use --ticket FILE" for name in ("check", "module", "shift")},
+    ("option of module", "--up-to"): "module runs nothing: `ropeaudit check FILE:NAME --up-to N` does, and "
+    "--build NAME=N says how long the tables of a class are",
+    ("option of module", "--device"): "stored values are read on the CPU, and `ropeaudit check FILE:NAME "
+    "--device NAME` calls code there",
     (
         "option of vectors",
         "--rebuild",

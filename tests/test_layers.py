@@ -27,7 +27,6 @@ COMPOSES = {
         "features.limit.limit_result",
         "features.limit.report",
         "features.module.analysis",
-        "features.module.expected",
         "features.model.analysis",
         "features.model.load",
     },

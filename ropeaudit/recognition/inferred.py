@@ -1,4 +1,4 @@
-"""Frequencies inferred from points on circles, how uncertain they are, and which published base has them.
+"""Frequencies inferred from points on circles, and hypotheses of what explains a table.
 
 Letters: n positions, c columns; theta in radians per token.
 """
@@ -15,72 +15,10 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis, Value, kinds
-from ropeaudit.recognition.variants import BASES, CASTS
-from ropeaudit.reference import exact_frequencies
+from ropeaudit.recognition.variants import CASTS
 from ropeaudit.rope.frequencies import FrequencyForm
 from ropeaudit.rope.setting import RopeSetting
-
-ROUNDINGS = 3  # of a float32 angle, relative: of the frequency, of the product, of what is inferred
-_UNIT = 2.0**-24  # unit roundoff of float32
-_RETURNED = 2  # roundings of cos and of sin, each relative: of the value, of its product with a factor
-_COUNTED = 1.0  # radians: phases that near what is predicted have lost no rotation
-_FEWEST = 4  # frequencies that say a base
-_LARGEST = 2048  # dims
-
-
-@dataclass(slots=True)
-class Inference:
-    """Frequencies (c,) that points show so far, and how far off each may be, in radians per token.
-
-    unit: unit roundoff of the points. held: columns whose points are all where these frequencies put them,
-    within rounding; of others the first positions decide, and no uncertainty is given (0).
-    """
-
-    theta: Array
-    unit: float
-    uncertain: Array
-    held: NDArray[np.bool_]
-    _sums: Array  # (3, c): of squared positions; of those times phases, and what rounding may change these by
-
-    @classmethod
-    def of(cls, points: NDArray[np.complex128], unit: float) -> Inference:
-        """Return what the points of positions 0 to n - 1 show. Shapes: (n, c), n > 1."""
-        finite = np.isfinite(points).all(axis=1)
-        whole = len(points) if finite.all() else max(2, int(finite.argmin()))
-        theta = recovered(points[:whole])
-        one = cls(theta, unit, theta, np.ones(theta.shape, np.bool_), np.zeros((3, *theta.shape)))
-        one.uncertain = one._noise(theta * (whole - 1)) / (whole - 1)
-        one.take(points, 0)
-        one.uncertain = np.where(one._sums[0] > 0, one.uncertain, 0.0)
-        return one
-
-    def take(self, points: NDArray[np.complex128], start: int) -> None:
-        """Refine frequencies by the points of positions from `start` on."""
-        at = np.arange(start, start + len(points), dtype=np.float64)[:, None]
-        fine = np.isfinite(points)
-        angles = at * self.theta
-        off = np.where(fine, np.angle(np.where(fine, points, 1) * np.exp(-1j * angles)), 0.0)
-        noise = self._noise(angles)
-        may = noise + at * (self.uncertain + ROUNDINGS * _UNIT * np.abs(self.theta))
-        within = np.all((np.abs(off) <= np.minimum(2 * may, _COUNTED)) | ~fine, axis=0)
-        self.held = self.held & within
-        used = np.where(fine, at, 0.0)
-        sums = self._sums + [np.sum(used * values, axis=0) for values in (used, off + angles, noise)]
-        better = self.held & (sums[0] > 0)
-        self._sums = np.where(better, sums, self._sums)
-        theta, uncertain = sums[1:] / np.where(better, sums[0], 1.0)
-        self.theta = np.where(better, theta, self.theta)
-        self.uncertain = np.where(better, uncertain, self.uncertain)
-
-    def _noise(self, angles: Array) -> Array:
-        """Return what rounding of cos and sin changes a phase by at most.
-
-        cos (1 + a) and sin (1 + b) have a phase that is sin cos (b - a) off, which is 0 on the axes.
-        """
-        relative = _RETURNED * self.unit * (1 + 2 * _RETURNED * self.unit)
-        return np.asarray(relative * np.abs(np.sin(2 * angles)) + 4 * _UNIT)
 
 
 def recovered(points: NDArray[np.complex128]) -> Array:
@@ -115,51 +53,6 @@ def _refined(choices: Array) -> Array:
         rest -= 2 * math.pi * np.round(rest / (2 * math.pi))
         theta += np.take_along_axis(rest, np.abs(rest).argmin(axis=0)[None], axis=0)[0] / at
     return np.asarray(theta)
-
-
-@dataclass(frozen=True, slots=True)
-class Usual:
-    """The frequencies of columns (c,), the setting that has them, and that in words."""
-
-    theta: Array
-    setting: RopeSetting
-    words: str
-
-
-def usual(theta: Array, uncertain: Array) -> Usual | None:
-    """Return the setting of a usual base that agrees with every frequency; None where none does.
-
-    theta: frequencies above 0 (c,). uncertain: how far off each may be, beside what float32 arithmetic does.
-    """
-    distinct = _distinct(theta, uncertain)
-    if distinct.size < _FEWEST or not 0 < distinct[-1] < distinct[0]:
-        return None
-    fall = math.log(distinct[0] / distinct[-1]) / (distinct.size - 1)
-    dims = [(2 * round(math.log(base) / fall), base) for base in BASES]
-    dims.sort(key=lambda one: one[0] != 2 * distinct.size)  # all pairs rotate in most models
-    for dim, base in dims:
-        if not 2 * distinct.size <= dim <= _LARGEST:
-            continue
-        pairs = dim // 2
-        index = np.round(-np.log(theta) * pairs / math.log(base)).astype(np.int64)
-        if index.min() < 0 or index.max() >= pairs:
-            continue
-        setting = RopeSetting.of(dim, dim, base)
-        tolerance = allowance.frequency_error(setting)[index]
-        near = base ** (-index / pairs)
-        if np.all(np.abs(theta - near) <= uncertain + (tolerance + ROUNDINGS * _UNIT) * near):
-            exact = np.array([float(one) for one in exact_frequencies.frequencies(setting)])
-            of_dims = "" if dim == 2 * distinct.size else f" over {dim} dims"
-            return Usual(exact[index], setting, f"base {base:.8g}{of_dims} (guessed)")
-    return None
-
-
-def _distinct(theta: Array, uncertain: Array) -> Array:
-    """Return frequencies from fast to slow, those once that may be the same."""
-    order = np.argsort(-theta)
-    listed, near = theta[order], uncertain[order]
-    apart = listed[:-1] - listed[1:] > near[:-1] + near[1:] + 2.0**-20 * listed[:-1]
-    return np.asarray(listed[np.concatenate([[True], apart])])
 
 
 _FEWEST_PAIRS = 4  # pairs of which one may be off beside a rest that is explained

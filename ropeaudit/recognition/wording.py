@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
 from ropeaudit.recognition.diagnosis import Diagnosis, Value, Where, kinds
+
+if TYPE_CHECKING:
+    from ropeaudit.recognition.check import TableFinding
 
 _MOST = 3  # equals that are listed
 _FORMS = {"recurrence": "angles by recurrence", "divide": "positions divided"}
@@ -250,3 +254,52 @@ def _narrow(values: Mapping[str, Value], dtype: Format, wide: Format) -> str:
 def _format(values: Mapping[str, Value], stage: str) -> Format:
     """Return the format of a stage; float32 where nothing is said of it."""
     return parse(str(values.get(stage, "float32")))
+
+
+_WITHIN = "within float32 rounding"
+
+
+def of_table(table: TableFinding) -> str:
+    """Return in a sentence how a table differs from what it should be, and why."""
+    name, diagnosis = table.name, table.diagnosis
+    if table.nonfinite:
+        return f"{name} holds {table.nonfinite} nan or infinite values of {table.values}."
+    size = _size(table)
+    if table.agrees:
+        return f"{name} agrees {_WITHIN} (worst: pair {table.worst['pair']}, {size})."
+    much = off_by(table)
+    if diagnosis is None:
+        return f"{much} (pair {table.worst['pair']}); nothing that was tried explains it, nor comes near."
+    if diagnosis.code == "entries-off":
+        few = [table.rows[pair] for pair in table.strays] or table.off
+        largest = max(few, key=lambda row: abs(row[table.size]))
+        first, told = largest.get("first_position_off"), diagnosis.where.position is not None
+        rows = diagnosis.values["things"] == "rows"
+        begin = "" if first is None or told or rows else f", first at position {first}"
+        unknown = "" if "holds" in diagnosis.values else ", which nothing that was tried explains"
+        rest = f"the rest agrees {_WITHIN}"
+        if diagnosis.also:
+            rest = f"of the rest: {sentence(diagnosis.also[0])}"
+        return (
+            f"{sentence(replace(diagnosis, also=()))}; by up to {abs(largest[table.size]):.2g} "
+            f"{table.unit}{begin}{unknown}; {rest}."
+        )
+    if diagnosis.certainty == "resembles":
+        share = f"{100 * table.left:.2g} % of the error"
+        return (
+            f"{much} (pair {table.worst['pair']}); nothing that was tried explains it; the nearest, which "
+            f"leaves {share}: {sentence(diagnosis)}."
+        )
+    return f"{sentence(diagnosis)} ({much})."
+
+
+def off_by(table: TableFinding) -> str:
+    """Return how many pairs of a table are off, and by how much."""
+    off = len(table.off)
+    if table.other_dims:
+        return f"{table.name} has {len(table.rows)} pairs"
+    return f"{off} of {len(table.rows)} pairs {'is' if off == 1 else 'are'} off, by up to {_size(table)}"
+
+
+def _size(table: TableFinding) -> str:
+    return f"{abs(table.worst[table.size]):.2g} {table.unit}"

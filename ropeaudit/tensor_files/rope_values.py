@@ -189,6 +189,21 @@ class Dump:
         """
         return self.twice(pairs)[0]
 
+    def fits(self, pairs: int) -> bool:
+        """Return whether it has the columns of so many pairs, once or twice."""
+        try:
+            self.folded(pairs)
+        except BadInput:
+            return False
+        return True
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs it has: half its columns where each stands twice."""
+        columns = int((self.frequencies if self.frequencies is not None else self.cos[0]).shape[-1])  # type: ignore[index]
+        half = columns // 2
+        return half if columns == 2 * half and half and self.fits(half) else columns
+
     def twice(self, pairs: int) -> tuple[Dump, Dump]:
         """Return the dump with the first column of each pair, and with the second; equal of single ones.
 

@@ -32,7 +32,7 @@ ROADS = {  # of the matrix -> how a fault reaches the commands
     "tables": "`f(q, k, cos, sin)`, cos and sin given by ropeaudit",
     "named": "a library's function by its name",
     "vectors": "what a kernel outside of Python wrote back",
-    "module": "a module, run",
+    "module": "a module that returns cos and sin, called; its buffer, read",
     "checkpoint": "tensors of a file",
     "onnx": "a graph with `RotaryEmbedding`",
     "model": "a whole model",

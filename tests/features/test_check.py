@@ -25,9 +25,9 @@ from ropeaudit.features.check import analysis, code_target, waivers
 from ropeaudit.features.check.analysis import CheckOptions
 from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.features.limit.analysis import limit
-from ropeaudit.features.module.expected import drifts
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.stored_drift import drifts
 from ropeaudit.reports.numbers import percent
 from ropeaudit.rope.hf_config import from_config
 from ropeaudit.rope.setting import RopeSetting

@@ -215,16 +215,3 @@ def test_a_table_of_other_positions_is_not_judged_without_a_base(tmp_path, capsy
     assert "nothing was judged" in said
     assert "assumed         base 500000, positions +1, from the values" in said
     assert "--config, --model or --base says what is right" in said
-
-
-def test_a_module_that_takes_its_tables_in_columns_is_right(tmp_path) -> None:
-    """What it returns is right: another order of axes is no fault then."""
-    cos, sin = tables()
-    spec, _ = HOLDERS["module"](tmp_path, cos.T.copy(), sin.T.copy())
-    file = tmp_path / "rope.py"
-    code = file.read_text()
-    for name in ("cos_cached", "sin_cached"):
-        code = code.replace(f"self.{name}[position_ids]", f"self.{name}.T[position_ids]")
-    file.write_text(code)
-    audit = ropeaudit.module(spec, base=BASE)
-    assert (audit.wrong, audit.judged) == (False, True)

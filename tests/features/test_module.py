@@ -125,8 +125,8 @@ def refused(capsys, *arguments):
         ("fails", "raised RuntimeError: no weights here"),
         ("refuses", "error: not on this machine"),
         ("not_a_module", "returned a int"),
-        ("number", "has no function number"),
-        ("nothing", "has no function nothing"),
+        ("number", "it is of type int and cannot be called"),
+        ("nothing", "unknown name in "),
     ],
 )
 def test_factories_that_make_nothing(name, message, spec, capsys) -> None:
@@ -139,13 +139,12 @@ def test_factories_that_are_not_there(tmp_path, capsys) -> None:
     assert "no such file" in refused(capsys, f"{tmp_path / 'none.py'}:f")
     (tmp_path / "leaves.py").write_text("import sys\ndef make(): sys.exit(0)\n")
     assert "raises SystemExit: 0" in refused(capsys, f"{tmp_path / 'leaves.py'}:make")
-    assert "cannot be imported" in refused(capsys, "no_such_package.part:f")
+    assert "there is no module 'no_such_package'" in refused(capsys, "no_such_package.part:f")
 
 
 def test_findings_instead_of_values(spec, capsys) -> None:
     nothing = audited(capsys, spec("empty"), code=1)["answer"]
-    assert "nothing was judged: no RoPE buffer among 1 tensor" in nothing
-    assert "not checked     what Rope returns (it has no forward)" in nothing
+    assert "nothing is stored: no RoPE buffer among 1 tensor; `ropeaudit check " in nothing
     assert "on the meta device" in " ".join(audited(capsys, spec("meta"), code=1)["notes"])
     result = audited(capsys, spec("not_finite"), code=1)
     assert result["records"][0]["agrees"] == "no"

@@ -141,9 +141,6 @@ def test_what_a_cast_costs_is_that_of_float64_angles(tmp_path, capsys) -> None:
     result = audited(capsys, saved(tmp_path, model(nodes, [tensor(THETA.astype("f2"))])), code=1)
     (row,) = result["records"]
     assert row["drift_256"] == pytest.approx(drift(THETA.astype(np.float16).astype(float)), rel=1e-6)
-    assert row["times_float32"] == pytest.approx(
-        row["drift_256"] / drift(THETA.astype(np.float32).astype(float)), rel=1e-4
-    )
     # OpenVINO 2026.4.1 on a CPU, RMS of 4 x 256² scores with gaussian q and k of RMS 1.0024: 4.777e-3
     assert row["drift_256"] == pytest.approx(4.777e-3 / 1.0024, rel=0.02)
 

@@ -1,5 +1,6 @@
 """Buffers known by their values, judged against what was given; and what wrong ones do to scores."""
 
+import functools
 import json
 import math
 
@@ -13,8 +14,10 @@ from test_module import CONFIG, audited, refused
 
 from ropeaudit import RopeSetting, parse
 from ropeaudit.features.module.buffers import run
-from ropeaudit.features.module.expected import Expected, drifts, guessed
+from ropeaudit.features.module.expected import Expected
 from ropeaudit.features.module.source import RopeBuffer, Source
+from ropeaudit.recognition.guessing import guessed
+from ropeaudit.recognition.stored_drift import drifts
 from ropeaudit.rope import scaling
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.tensor_files import rope_values
@@ -131,7 +134,7 @@ def test_the_effect_of_frequencies_counts_every_distance_as_often_as_it_occurs()
 def test_any_base_is_guessed(base, pairs) -> None:
     """From frequencies in float32, in one digit or in seven; and from a table in bfloat16."""
     theta = (base ** (-np.arange(pairs) / pairs)).astype(np.float32).astype(np.float64)
-    result = guessed(Dump("x", "inv_freq", frequencies=theta), Expected())
+    result = guessed(Dump("x", "inv_freq", frequencies=theta), functools.partial(Expected().plain, pairs))
     assert result is not None
     assert result[0].agrees
     assert result[2].base == pytest.approx(base, rel=1e-5)

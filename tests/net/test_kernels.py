@@ -21,7 +21,7 @@ from ropeaudit.conformance import agreement
 ROWS = kernel_rows.read()
 AT_ONCE = 8  # rows of a test
 NO_KERNELS = {"import_inside_helper.py", "turning.py"}  # what kernels import
-APART = {"matrix", "called"}  # folders whose code tests call in ways of their own
+APART = {"matrix", "called"}  # folders of which not all is judged here: tests call it in ways of their own
 
 
 def chunks(part: str) -> Iterator[object]:
@@ -84,7 +84,7 @@ def test_every_file_of_kernels_is_judged() -> None:
         for path in KERNELS.rglob("*.py")
         if path.name not in NO_KERNELS and path.parent.name not in APART
     }
-    assert there == {row.file for row in ROWS}
+    assert there == {row.file for row in ROWS if row.file.partition("/")[0] not in APART}
 
 
 def test_rows_say_what_is_possible() -> None:

@@ -22,8 +22,8 @@ from ropeaudit.features.model import load
 from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.analysis import Buffer, ModuleAudit
-from ropeaudit.features.module.expected import FAR, NEAR
 from ropeaudit.recognition import wording
+from ropeaudit.recognition.stored_drift import FAR, NEAR
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.rope.gguf_metadata import GgufRope

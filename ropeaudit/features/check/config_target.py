@@ -19,8 +19,8 @@ from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Kind, 
 from ropeaudit.features.limit import analysis as limit_analysis
 from ropeaudit.features.limit.limit_result import TOLERANCE, Limit, tolerance
 from ropeaudit.features.limit.report import told
-from ropeaudit.features.module.expected import NEAR, drifts
 from ropeaudit.recipes import Resolved
+from ropeaudit.recognition.stored_drift import NEAR, drifts
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent
 from ropeaudit.rope import hf_json

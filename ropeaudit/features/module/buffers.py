@@ -8,8 +8,9 @@ Letters: p pairs, n positions.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -17,29 +18,28 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput
-from ropeaudit.features.module.expected import (
-    Expected,
-    Guess,
-    drifts,
-    fits,
-    guessed,
-    of_float32,
-    pairs_of,
-)
+from ropeaudit.features.module.expected import Expected
 from ropeaudit.features.module.source import RopeBuffer, Source
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.check import TableFinding, check
 from ropeaudit.recognition.diagnosis import Diagnosis, kinds
 from ropeaudit.recognition.faults import BY_PAIR
+from ropeaudit.recognition.guessing import Guess, guessed
+from ropeaudit.recognition.stored_drift import drifts
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import digests
 from ropeaudit.tensor_files import rope_values
 from ropeaudit.tensor_files.checkpoints import StoredTensor
 from ropeaudit.tensor_files.rope_values import Dump
 
-_AGREES = "within float32 rounding"
-_TURNED = ("pairs", "positions")
+ROWS = 8192  # of a module's table that are compared
+FREQUENCIES = ("inv_freq", "periods")
 CASTS = ("bfloat16", "float16")
 _WIDE = ("float32", "float64", "complex64", "complex128")
+_AGREES = "within float32 rounding"
+_TURNED = ("pairs", "positions")
+_SAME = 2.0**-20  # relative, or radians per token: what float32 arithmetic on another road leaves
+_NAMES = {"angles": "the angle table", "periods": "the table of periods"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,8 @@ class Buffer(RopeBuffer):
     table: its table pair by pair, and what explains the values; None where there was nothing to compare it
     with. label, setting, guessed: what it was compared with. error: the largest, relative for frequencies, in
     radians for tables. drift_near: expected RMS drift of scores within a short sequence, over the scores'
-    RMS; drift_far: at a long distance, None of tables, which end before.
+    RMS; drift_far: at a long distance, None of tables, which end before. from_built: how far its values are
+    from those as built, relative for frequencies; None of a file, and as built.
     """
 
     cast: str = "none"
@@ -69,31 +70,29 @@ class Buffer(RopeBuffer):
     error: float | None = None
     drift_near: float | None = None
     drift_far: float | None = None
+    from_built: float | None = None
 
     @property
     def agrees(self) -> bool | None:
-        """Whether it is what is expected, up to float32 rounding; None where nothing says what that is."""
-        if self.nonfinite or self.transposed:
+        """Whether it is what is expected, up to float32 rounding; None where nothing says what that is.
+
+        What nothing is expected of is off where it is no longer what it is as built.
+        """
+        if self.nonfinite or self.transposed or self.imaginary_lost:
             return False
         if self.table is None:
-            return None
+            positions = 1 if self.what in FREQUENCIES else max(self.stored.shape)
+            moved = self.from_built is not None and not self.from_built <= _SAME * positions
+            return False if moved else None
         right, best = self.spared or self.table.agrees, self.table.best
         if not self.guessed:
             return right
         return None if right or (best and best.another_setting) else False
 
     @property
-    def times_float32(self) -> float | None:
-        """Of frequencies of a graph, `drift_near` over that of the same rounded once to float32."""
-        if self.stored.use is None or self.what not in FREQUENCIES or self.setting is None:
-            return None
-        least = of_float32(self.setting)
-        return self.drift_near / least if least and self.drift_near is not None else None
-
-    @property
-    def against(self) -> str:
-        """What it was compared with, and whether that was guessed."""
-        return f"{self.label} (guessed)" if self.guessed else self.label
+    def wrong(self) -> bool:
+        """Whether it was cast, or is not what it should be."""
+        return self.cast != "none" or self.agrees is False
 
     @property
     def judged(self) -> bool:
@@ -110,9 +109,9 @@ class Buffer(RopeBuffer):
         return not any(kinds()[one.code].group == "positions" for one in parts)
 
     @property
-    def wrong(self) -> bool:
-        """Whether it was cast, or is not what it should be."""
-        return self.cast != "none" or self.agrees is False
+    def against(self) -> str:
+        """What it was compared with, and whether that was guessed."""
+        return f"{self.label} (guessed)" if self.guessed else self.label
 
     @property
     def diagnosis(self) -> Diagnosis | None:
@@ -128,26 +127,28 @@ class Buffer(RopeBuffer):
             return Diagnosis("axes-order", {"order": _TURNED}, also=() if beside is None else (beside,))
         if beside is not None:
             return beside
-        return None if self.cast == "none" else Diagnosis("buffer-cast", {"format": self.cast})
+        narrow = self.stored.dtype if self.imaginary_lost else self.cast
+        return None if narrow == "none" else Diagnosis("buffer-cast", {"format": narrow})
 
     @property
     def measured(self) -> str:
         """How many pairs are off and by how much, where a diagnosis says the rest; else empty."""
-        told = self.table is not None and self.table.diagnosis is not None and not self.table.nonfinite
-        return off_by(self.table) if told and self.table is not None and self.agrees is False else ""
+        table = self.table
+        if table is None or table.diagnosis is None or table.nonfinite or self.agrees is not False:
+            return ""
+        return wording.off_by(table)
 
     @property
     def finding(self) -> str:
         """What explains its values, in a sentence."""
         if self.nonfinite:
             return f"{self.nonfinite} of {self.stored.values.size} values are nan or infinite."
+        if self.imaginary_lost:
+            return f"it is complex as built and {self.stored.dtype} now: its imaginary part (sin) is lost."
         if self.transposed:
             return f"{wording.sentence(self.diagnosis)}: it has columns where its positions should be rows."
         if self.table is None:
-            missing = "its partner of cos and sin is missing" if self.lone else "no base explains its values"
-            cast = f"all its values are {self.cast} numbers"
-            cast = "its values show no cast" if self.cast == "none" else cast
-            return f"{missing}, so that it was compared with nothing; {cast}."
+            return self._of_no_table()
         if self.spared:
             return f"its values agree {_AGREES}, and those of its partner do not."
         if self.agrees is None and not self.table.agrees:
@@ -155,7 +156,14 @@ class Buffer(RopeBuffer):
         diagnosis = self.table.diagnosis
         if diagnosis is not None and (own := self.table.diagnosis_of(self.what)) is not diagnosis:
             return f"{wording.sentence(own)}."  # the rest is in its partner
-        return sentence(self.table)
+        return wording.of_table(self.table)
+
+    def _of_no_table(self) -> str:
+        """Return what is known of values that nothing explains."""
+        missing = "its partner of cos and sin is missing" if self.lone else "no base explains its values"
+        against = "nothing" if self.from_built is None else "those as built alone"
+        cast = "its values show no cast" if self.cast == "none" else f"all its values are {self.cast} numbers"
+        return f"{missing}, so that it was compared with {against}; {cast}."
 
     def drift_at(self, distance: int) -> float | None:
         """Return what `drift_far` is, at another distance."""
@@ -173,8 +181,7 @@ class Buffer(RopeBuffer):
         by_options = expected.base is not None or expected.scaling is not None
         if expected.model is None or by_options or self.guessed or self.cast != "none" or not parts:
             return ""
-        known = all(one.certainty != "resembles" and kinds()[one.code].group == "setting" for one in parts)
-        if not known:
+        if any(one.certainty == "resembles" or kinds()[one.code].group != "setting" for one in parts):
             return ""
         builds = "code that computes the values from config.json does not use it"
         if self.stored.name.endswith("rotary_emb.inv_freq"):
@@ -185,61 +192,15 @@ class Buffer(RopeBuffer):
         )
 
 
-def sentence(table: TableFinding) -> str:
-    """Return in a sentence how a table differs from what it should be, and why."""
-    name, diagnosis = table.name, table.diagnosis
-    if table.nonfinite:
-        return f"{name} holds {table.nonfinite} nan or infinite values of {table.values}."
-    size = _size(table)
-    if table.agrees:
-        return f"{name} agrees {_AGREES} (worst: pair {table.worst['pair']}, {size})."
-    much = off_by(table)
-    if diagnosis is None:
-        return f"{much} (pair {table.worst['pair']}); nothing that was tried explains it, nor comes near."
-    if diagnosis.code == "entries-off":
-        few = [table.rows[pair] for pair in table.strays] or table.off
-        largest = max(few, key=lambda row: abs(row[table.size]))
-        first, told = largest.get("first_position_off"), diagnosis.where.position is not None
-        rows = diagnosis.values["things"] == "rows"
-        begin = "" if first is None or told or rows else f", first at position {first}"
-        unknown = "" if "holds" in diagnosis.values else ", which nothing that was tried explains"
-        rest = f"the rest agrees {_AGREES}"
-        if diagnosis.also:
-            rest = f"of the rest: {wording.sentence(diagnosis.also[0])}"
-        return (
-            f"{wording.sentence(replace(diagnosis, also=()))}; by up to {abs(largest[table.size]):.2g} "
-            f"{table.unit}{begin}{unknown}; {rest}."
-        )
-    if diagnosis.certainty == "resembles":
-        share = f"{100 * table.left:.2g} % of the error"
-        return (
-            f"{much} (pair {table.worst['pair']}); nothing that was tried explains it; the nearest, which "
-            f"leaves {share}: {wording.sentence(diagnosis)}."
-        )
-    return f"{wording.sentence(diagnosis)} ({much})."
-
-
-def off_by(table: TableFinding) -> str:
-    """Return how many pairs of a table are off, and by how much."""
-    off = len(table.off)
-    if table.other_dims:
-        return f"{table.name} has {len(table.rows)} pairs"
-    return f"{off} of {len(table.rows)} pairs {'is' if off == 1 else 'are'} off, by up to {_size(table)}"
-
-
-def _size(table: TableFinding) -> str:
-    return f"{abs(table.worst[table.size]):.2g} {table.unit}"
-
-
-def audited(opened: Source) -> list[Buffer]:
-    """Return the buffers, compared without the module's own config if that does not fit."""
+def audited(source: Source) -> list[Buffer]:
+    """Return the buffers, compared without the module's own config if that does not fit. Raises: BadInput."""
     try:
-        return list(run(opened))
+        return list(run(source))
     except BadInput:
-        if not opened.own:
+        if not source.own:
             raise
-        opened.notes.append("its config has other sizes than its buffers, which were compared without it")
-        return list(run(replace(opened, expected=replace(opened.expected, model=None))))
+        source.notes.append("its config has other sizes than its buffers, which were compared without it")
+        return list(run(replace(source, expected=replace(source.expected, model=None))))
 
 
 def run(source: Source) -> Iterator[Buffer]:
@@ -253,37 +214,51 @@ def run(source: Source) -> Iterator[Buffer]:
             f"{source.spec!r}: {lone.name} of shape {lone.shape} has no partner of that shape; "
             "give cos and sin"
         )
-    expected_pairs, tables = source.expected.pairs(), [dump for dump in dumps if dump is not None]
-    fitting = any(fits(dump, pairs) for dump in tables for _, pairs in expected_pairs)
-    misfit = bool(expected_pairs and tables) and not fitting
-    named = source.kind != "gguf"  # of a GGUF file, other dims are named
-    if named and misfit and (source.own or not any(_of_other_dims(dump, source.expected) for dump in tables)):
-        first, (label, pairs) = groups[0][0].stored, expected_pairs[0]
+    expected, tables = source.expected, [dump for dump in dumps if dump is not None]
+    misfit = bool(tables and expected.pairs()) and not any(
+        dump.fits(pairs) for dump in tables for _, pairs in expected.pairs()
+    )
+    named = source.kind == "gguf" or (not source.own and any(_of_other_dims(one, expected) for one in tables))
+    if misfit and not named:
+        first, (label, pairs) = groups[0][0].stored, expected.pairs()[0]
         shape = "x".join(map(str, first.shape)) or "scalar"
         raise BadInput(
             f"{source.spec!r}: {first.name} has shape {shape} and {label} has {pairs} pairs; "
             "give what belongs to these tensors with --config, --model, --head-dim or --rotary-dim"
         )
-    compared: dict[bytes, Buffer] = {}
+    compared: dict[tuple[str, str], Buffer] = {}  # layers, and loading modes, share their tables
+    as_built: dict[str, Buffer] = {}  # which comes first
     for parts, dump in zip(groups, dumps, strict=True):
-        comparison = Buffer(parts[0].stored, parts[0].what)
-        if dump is not None:  # layers share their tables
+        comparison, name = Buffer(parts[0].stored, parts[0].what), parts[0].stored.name
+        if dump is not None:
             arrays = [array for array in (dump.frequencies, dump.cos, dump.sin) if array is not None]
-            key = b"".join(str(array.shape).encode() + array.tobytes() for array in arrays)
+            like = as_built.get(name, comparison)
+            key = digests.of_arrays(arrays), like.against
             if key not in compared:
-                compared[key] = _compared(comparison, dump, source.expected, misfit)
+                compared[key] = _compared(comparison, dump, expected, misfit, like)
             comparison = compared[key]
+            as_built.setdefault(name, comparison)
         yield from (_judged(buffer, len(parts) == 1, comparison, rows) for buffer in parts)
 
 
-def _compared(buffer: Buffer, dump: Dump, expected: Expected, misfit: bool) -> Buffer:
-    """Return a buffer, its table compared with the setting that fits best, or a guess."""
+def _compared(buffer: Buffer, dump: Dump, expected: Expected, misfit: bool, like: Buffer) -> Buffer:
+    """Return a buffer, its table compared with the setting that fits best, or a guess.
+
+    like: the same as built; what was guessed of that is expected of this one.
+    """
     found = _of_other_dims(dump, expected) if misfit else None
     if found is None:
-        fitting = [named for named in expected.settings(pairs_of(dump)) if fits(dump, named[1].pairs)]
+        fitting = [named for named in expected.settings(dump.pairs) if dump.fits(named[1].pairs)]
         tried = [(check(dump, setting, label), label, setting) for label, setting in fitting]
         found = min(tried, key=lambda one: one[0].preference, default=None)
-    if (chosen := found or guessed(dump, expected)) is None:
+    chosen = found
+    if chosen is None and like.setting is not None and dump.fits(like.setting.pairs):
+        chosen = check(dump, like.setting), like.label, like.setting
+    if chosen is None and (guess := guessed(dump, functools.partial(expected.plain, dump.pairs))) is not None:
+        table, other, setting = guess
+        words = [expected.words(f"base {setting.base:.8g}"), other]
+        chosen = table, ", ".join(filter(None, words)), setting
+    if chosen is None:
         return buffer
     table, label, setting = chosen
     one = replace(buffer, table=table, label=label, setting=setting, guessed=found is None)
@@ -297,7 +272,7 @@ def _compared(buffer: Buffer, dump: Dump, expected: Expected, misfit: bool) -> B
 
 def _of_other_dims(dump: Dump, expected: Expected) -> Guess | None:
     """Return a table of another rotary_dim, where only part of a head rotates."""
-    dims = 2 * pairs_of(dump)
+    dims = 2 * dump.pairs
     for label, asked in expected.settings(None):
         if asked.rotary_dim < asked.head_dim >= dims and asked.scaling.kind not in BY_PAIR:
             setting = replace(asked, rotary_dim=dims)
@@ -320,24 +295,34 @@ def _judged(buffer: RopeBuffer, alone: bool, comparison: Buffer, most: int | Non
         comparison = replace(comparison, error=None, drift_near=None, drift_far=None)
     return replace(
         comparison,
-        stored=buffer.stored,
-        what=buffer.what,
-        device=buffer.device,
-        transposed=buffer.transposed,
+        **{field.name: getattr(buffer, field.name) for field in fields(RopeBuffer)},
         cast=cast,
         how=how,
         nonfinite=values.size - int(np.count_nonzero(np.isfinite(values))),
         unseen=0 if most is None else max(0, count - most),
         lone=alone and buffer.what in ("cos", "sin"),
         spared=spared,
+        from_built=_from_built(buffer),
     )
+
+
+def _from_built(buffer: RopeBuffer) -> float | None:
+    """Return how far values are from those as built at most: relative for frequencies."""
+    now, was = buffer.stored, buffer.as_built
+    if was is None or now.shape != was.shape:
+        return None
+    with np.errstate(all="ignore"):
+        off = np.abs(now.values - was.values)
+        if buffer.what in FREQUENCIES:
+            off = off / np.where(was.values == 0, 1.0, np.abs(was.values))
+    return float(np.max(off, initial=0.0))
 
 
 def _cast(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
     """Return the format that a buffer was cast to, and how that shows; else none, none."""
     if tensor.dtype not in _WIDE:
         return tensor.dtype, "stored"
-    values = np.concatenate([tensor.values.real.ravel(), tensor.values.imag.ravel()])
+    values = np.ascontiguousarray(tensor.values).view(np.float64).ravel()
     values = values[np.isfinite(values) & (np.abs(np.frexp(values)[0]) != 0.5) & (values != 0)]
     if agrees or not values.size:  # zero and powers of two, which every format holds, say nothing
         return "none", "none"
@@ -345,11 +330,6 @@ def _cast(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
         if np.array_equal(round_to(values, parse(name)), values):
             return name, "graph" if tensor.use is not None and name in tensor.use.through else "back"
     return "none", "none"
-
-
-ROWS = 8192  # of a table that are compared
-FREQUENCIES = ("inv_freq", "periods")
-_NAMES = {"angles": "the angle table", "periods": "the table of periods"}
 
 
 def grouped(buffers: Sequence[RopeBuffer]) -> Iterator[list[RopeBuffer]]:
@@ -365,12 +345,12 @@ def grouped(buffers: Sequence[RopeBuffer]) -> Iterator[list[RopeBuffer]]:
 
 def _partner(cos: RopeBuffer, sines: Sequence[RopeBuffer]) -> RopeBuffer | None:
     """Return the sin of a cos: beside it, by its name or else by its values."""
-    head, _, last = cos.stored.name.rpartition(".")
-    beside = [
-        sine
-        for sine in sines
-        if sine.stored.shape == cos.stored.shape and sine.stored.name.rpartition(".")[0] == head
-    ]
+
+    def place(one: RopeBuffer) -> tuple[str, tuple[int, ...], str]:
+        return one.loaded, one.stored.shape, one.stored.name.rpartition(".")[0]
+
+    last = cos.stored.name.rpartition(".")[2]
+    beside = [sine for sine in sines if place(sine) == place(cos)]
     named = [sine for sine in beside if sine.stored.name.rpartition(".")[2] == last.replace("cos", "sin")]
     if named:
         return named[0]
@@ -384,6 +364,8 @@ def dump_of(parts: Sequence[RopeBuffer], rows: int | None = ROWS) -> Dump | None
     rows: how many of them, all if None.
     """
     what, values, name = parts[0].what, parts[0].values, parts[0].stored.name
+    if parts[0].imaginary_lost:
+        return None
     if what in FREQUENCIES:
         with np.errstate(all="ignore"):
             theta = values.reshape(-1) if what == "inv_freq" else 1 / values.reshape(-1)

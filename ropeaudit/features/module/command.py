@@ -1,18 +1,20 @@
-"""ropeaudit module: did something cast the RoPE buffers of a module or a checkpoint."""
+"""ropeaudit module: was something that RoPE stores cast, and is it right."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
 from ropeaudit.console.help import command
-from ropeaudit.console.options import ReportOptions, axis, calling_options, device_option, report_options
+from ropeaudit.console.options import ReportOptions, axis, calling_options, report_options
 from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, Rare, merged, number
 from ropeaudit.console.tickets import ticket_option
 
 
 @command(
-    epilog="Exit code: 0 nothing is wrong, 1 a buffer was cast or is off, a run is, a conversion lost "
-    "something, or something was not judged, 2 bad usage or input."
+    epilog="Exit code: 0 nothing is wrong, 1 a buffer was cast or is off, a conversion lost something, or "
+    "something was not judged, 2 bad usage or input."
 )
 @click.argument("source", metavar="SOURCE")
 @click.option(
@@ -33,14 +35,11 @@ from ropeaudit.console.tickets import ticket_option
 @axis(
     "--loaded",
     NAMES,
-    "Loading modes, in each of which it is run. built, to (cast by .to), default-dtype (built under it), "
-    "from-pretrained (saved and loaded by transformers or diffusers).",
+    "Loading modes, in each of which a module's buffers are looked at. built, to (cast by .to), "
+    "default-dtype (built under it), from-pretrained (saved and loaded by transformers or diffusers).",
     shown="all of a class; else built",
 )
 @axis("--dtype", NAMES, "Dtypes of those modes: bf16, fp16, fp32, fp64.", "bf16")
-@click.option(
-    "--up-to", type=INTEGER, metavar="N", help="Positions that modules are run at, from 0.  [default: 4096]"
-)
 @click.option(
     "--build",
     type=ARGUMENT,
@@ -50,65 +49,33 @@ from ropeaudit.console.tickets import ticket_option
     help="Argument that SOURCE is called with, such as head_dim=128.",
     cls=Rare,
 )
-@device_option
 @calling_options
 @report_options
 @ticket_option
-def module(
-    source: str,
-    config: str | None,
-    model: str | None,
-    base: float | None,
-    scaling: str | None,
-    head_dim: int | None,
-    rotary_dim: int | None,
-    loaded: tuple[str, ...],
-    dtype: tuple[str, ...],
-    up_to: int | None,
-    build: dict[str, object],
-    device: str | None,
-    output: ReportOptions,
-    ticket: str | None,
-) -> int:
-    """Find RoPE buffers that were cast, and run RoPE modules in their loading modes.
+def module(output: ReportOptions, ticket: str | None, **asked: Any) -> int:
+    """Find RoPE buffers that were cast or are off, as files store them and as modules hold them.
 
     SOURCE is a checkpoint (a folder, a .safetensors or .pt file), whose code is never executed; a dumped
     inv_freq, cos and sin, or freqs_cis (.npz, .npy or c.npy,s.npy), which is explained pair by pair; an .onnx
     graph, whose constants are read and which is never executed; a .gguf file, whose metadata is held against
     the config that it was converted with; or a function that returns a module, or the class of one:
     file.py:name or package.module:name, which is called; a class is built from its default config or usual
-    sizes. Loading modes are .to(dtype), from_pretrained(dtype) and the default dtype. Buffers and constants
-    are known by their values: frequencies, periods, angles, cos and sin. Without a config, a model or --base
-    nothing says what their frequencies should be, and the base is guessed from the values. Modules run in
-    eval mode.
+    sizes, anew for each loading mode: .to(dtype), from_pretrained(dtype) and the default dtype. `forward` is
+    never called: `ropeaudit check` does that. Buffers and constants are known by their values: frequencies,
+    periods, angles, cos and sin. Without a config, a model or --base nothing says what their frequencies
+    should be, and the base is guessed from the values.
     """
     from ropeaudit.console import delivery, output_files, tickets
-    from ropeaudit.features.module import analysis
-    from ropeaudit.features.module.report import COLUMNS, RUNS, ModuleRun
+    from ropeaudit.features.module.report import COLUMNS, run
     from ropeaudit.reports import with_metadata
 
-    asked = {
-        "source": source,
-        "config": config,
-        "model": model,
-        "base": base,
-        "scaling": scaling,
-        "head_dim": head_dim,
-        "rotary_dim": rotary_dim,
-        "loaded": list(loaded) or None,
-        "dtypes": list(dtype),
-        "up_to": analysis.UP_TO if up_to is None else up_to,
-        "build": build,
-        "device": device,
-    }
-    run = ModuleRun(asked)
-    known = (RUNS, "(of runs)") if run.ways else (COLUMNS, "(of buffers)")
-    columns = output.chosen_columns(*known)
+    asked |= {"dtypes": list(asked.pop("dtype")), "loaded": list(asked.pop("loaded")) or None}
+    broken, report, made = run(asked, output.chosen_columns(COLUMNS))
     with output_files.opened_for("--ticket", ticket, "ticket") as file:
         code = delivery.delivered_at_once(
-            lambda metadata: with_metadata(run.report(columns), metadata),
+            lambda metadata: with_metadata(report, metadata),
             output,
-            delivery.BROKEN if run.broken else delivery.DONE,
+            delivery.BROKEN if broken else delivery.DONE,
         )
-        written = tickets.write(file, run.ticket)
+        written = tickets.write(file, lambda: made)
     return delivery.worst(code, written)

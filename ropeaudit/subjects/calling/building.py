@@ -1,4 +1,4 @@
-"""Modules to run: from a factory, or a class built with a default config or usual sizes."""
+"""What classes are built with: default configs and usual sizes, or what says a setting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32, Format
@@ -20,76 +19,77 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling import signatures
 
-HEAD_DIM, BASE = 64, 10000.0  # of a class that wants to know and has no default
+HEAD_DIM, BASE, MODULE_LENGTH = 64, 10000.0, 4096  # of a class that wants to know and has no default
 _AXES = (16, 24, 24)  # dims of time, height and width
 AXIS_NAMES = ("axes_dim", "axes_dims", "rope_axes_dim", "rope_dim")
-_GIVE = "give --build NAME=VALUE, or a function that builds it and takes no arguments"
+
+
+GIVE = "give file.py:function or package.module:function, which returns a torch.nn.Module, or its class"
+_ARGUMENTS = "give --build NAME=VALUE, or a function that builds it and takes no arguments"
 
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """How a module is built, anew for each way of loading: `build`, in words, and from which class, if any.
-
-    arguments: what it is given. Raises of build: BadInput.
-    """
+    """How a module is built, each time anew. cls: the class, if it is one. arguments: what that is given."""
 
     spec: str
-    build: Callable[[], Any]
-    words: str = ""
+    target: Callable[..., Any]
+    arguments: Mapping[str, Any]
     cls: type[Any] | None = None
-    arguments: Mapping[str, Any] | None = None
+
+    def build(self) -> Any:
+        """Return a new module in eval mode. Raises: BadInput."""
+        import torch
+
+        try:
+            module = self.target(**self.arguments)
+        except RopeAuditError:
+            raise
+        except Exception as error:  # whatever other people's code raises
+            raise BadInput(f"{self.spec!r}: raised {one_line(error)}; {_ARGUMENTS}") from None
+        if not isinstance(module, torch.nn.Module):
+            raise BadInput(f"{self.spec!r}: returned a {type(module).__name__}; {GIVE}")
+        return module.eval()
+
+    @property
+    def words(self) -> str:
+        """How a class is built; empty of a function."""
+        if self.cls is None:
+            return ""
+        parts = []
+        for name, value in self.arguments.items():
+            simple = isinstance(value, int | float | str | tuple | list | bool | type(None))
+            parts.append(f"{name}={value!r}" if simple else f"{type(value).__name__}()")
+        return f"{self.cls.__name__}({', '.join(parts)})"
 
 
-def builder(spec: str, target: Callable[..., Any], given: Mapping[str, Any], length: int) -> Builder:
-    """Return how a factory or a class is built. given: arguments. length: positions that it should hold.
+def builder(spec: str, target: Callable[..., Any], given: Mapping[str, Any]) -> Builder:
+    """Return how a function or a class builds a module: a class with the first arguments that do.
 
     Raises: BadInput.
     """
     import torch
 
     if not (isinstance(target, type) and issubclass(target, torch.nn.Module)):
-        return Builder(spec, partial(_called, spec, partial(target, **given), torch), arguments=given)
+        return Builder(spec, target, given)
     if any(base.__name__ in ("PreTrainedModel", "ModelMixin") for base in target.__mro__):
         raise BadInput(
             f"{spec!r}: is the class of a whole model, whose default may be large; "
             "give a function that returns a small one"
         )
-    tried: list[str] = []
-    for arguments in list(possible_arguments(target, given, length)):
-        build = partial(_called, spec, partial(target, **arguments), torch)
+    first: BadInput | None = None
+    for arguments in possible_arguments(target, given, MODULE_LENGTH):
+        one = Builder(spec, target, arguments, target)
         try:
-            build()
+            one.build()
         except BadInput as error:
-            tried.append(error.typed)
+            first = first or error
             continue
-        words = f"{target.__name__}({', '.join(_worded(item) for item in arguments.items())})"
-        return Builder(spec, build, words, target, arguments)
-    if tried:
-        raise BadInput(tried[0])
+        return one
+    if first is not None:
+        raise first
     needed = ", ".join(_needed(target)) or "none"
-    raise BadInput(f"{spec!r}: needs the arguments {needed}, not all of which are known; {_GIVE}")
-
-
-def _called(spec: str, build: Callable[[], Any], torch: Any) -> Any:
-    """Return a built module in eval mode. Raises: BadInput."""
-    try:
-        module = build()
-    except RopeAuditError:
-        raise
-    except Exception as error:  # whatever other people's code raises
-        raise BadInput(f"{spec!r}: raised {one_line(error)}; {_GIVE}") from None
-    if not isinstance(module, torch.nn.Module):
-        raise BadInput(
-            f"{spec!r}: returned a {type(module).__name__}; give file.py:function or "
-            "package.module:function, which returns a torch.nn.Module, or the class of one"
-        )
-    return module.eval()
-
-
-def _worded(item: tuple[str, Any]) -> str:
-    name, value = item
-    simple = isinstance(value, int | float | str | tuple | list | bool | type(None))
-    return f"{name}={value!r}" if simple else f"{type(value).__name__}()"
+    raise BadInput(f"{spec!r}: needs the arguments {needed}, not all of which are known; {_ARGUMENTS}")
 
 
 def _needed(target: type[Any]) -> list[str]:

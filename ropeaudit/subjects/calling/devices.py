@@ -94,11 +94,6 @@ def jax_is_wide() -> bool:
     return bool(importlib.import_module("jax").config.jax_enable_x64)
 
 
-def of_tensor(tensor: Any) -> Device:
-    """Return where a tensor lies."""
-    return _of(tensor.device)
-
-
 def of_module(module: Any) -> Device | None:
     """Return the one device of a module's tensors; None if there is none or several."""
     places = _places(module)

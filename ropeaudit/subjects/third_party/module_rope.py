@@ -179,7 +179,7 @@ def _ways(cls: Any, module: Any, dims: int, reasons: list[str]) -> Iterator[tupl
     """Yield ways to call a module and to apply what it returns."""
     applies = list(applying.possible(cls))
     at = torch.from_numpy(structure.PROBE)
-    for call in forwards.possible(module, "cpu"):
+    for call in forwards.possible(module):
         try:
             tables = call.at(module, at, torch.float32)
         except Exception as error:  # whatever other people's code raises

@@ -129,10 +129,6 @@ def make_there() -> torch.nn.Module:
     return Cached(64).to("pretended")
 
 
-def make_unmovable() -> torch.nn.Module:
-    return CannotMove(64)
-
-
 @torch.library.custom_op("ropeaudit_tests::rotate", mutates_args=())
 def operator(t: torch.Tensor, freqs_sin: torch.Tensor, freqs_cos: torch.Tensor) -> torch.Tensor:
     return turn(t, freqs_cos, freqs_sin)

@@ -1,4 +1,4 @@
-"""RoPE modules whose `forward` is run: right ones, and ones that a way of loading spoils."""
+"""RoPE modules: ones that a loading mode spoils, and ones that it does not."""
 
 import torch
 from torch import nn
@@ -44,15 +44,6 @@ class Llama(nn.Module):
         return a.cos().to(x.dtype), a.sin().to(x.dtype)
 
 
-class Dynamic(Llama):
-    "Frequencies of dynamic scaling by the length of the call."
-
-    def forward(self, x, position_ids):
-        length = max(256, int(position_ids.max()) + 1)
-        self.inv_freq = theta(64, 1e4 * (8 * length / 256 - 7) ** (64 / 62))
-        return super().forward(x, position_ids)
-
-
 class Axes(nn.Module):
     def __init__(self, dim=32):
         super().__init__()
@@ -75,7 +66,7 @@ class Layers(nn.Module):
         return {"cos": a.cos(), "sin": a.sin()}
 
 
-# correct ones: no way of loading changes what they return
+# no loading mode changes what these return
 
 
 class Computed(nn.Module):
@@ -111,31 +102,6 @@ class Scaled(Llama):
     def forward(self, x, position_ids):
         a = position_ids[..., None].float() * torch.cat([theta(64), torch.zeros(8)])
         return 1.25 * a.cos().to(x.dtype), 1.25 * a.sin().to(x.dtype)
-
-
-class Rounded(Llama):
-    "cos and sin are rounded once, to bfloat16, always."
-
-    def forward(self, x, position_ids):
-        a = position_ids[..., None].float() * theta(64)
-        return a.cos().bfloat16(), a.sin().bfloat16()
-
-
-class Augmented(Computed):
-    def forward(self, seq_len):
-        if self.training:
-            raise RuntimeError("augmented")
-        return super().forward(seq_len)
-
-
-class NoPositions(Llama):
-    def forward(self, secret):
-        return secret
-
-
-class Fails(Llama):
-    def forward(self, x, position_ids):
-        raise RuntimeError("no kernel here")
 
 
 class Wrong(nn.Module):
@@ -205,9 +171,39 @@ def cast_model():
     return Model().to(torch.bfloat16)
 
 
-def wrong():
-    return Wrong(64)
-
-
 def plain(dim=64):
     return Llama(dim)
+
+
+class Tables(nn.Module):
+    "A table of cos and one of sin."
+
+    def __init__(self, length=512):
+        super().__init__()
+        a = torch.outer(torch.arange(length).float(), theta(64))
+        self.register_buffer("c", a.cos())
+        self.register_buffer("s", a.sin())
+
+    def forward(self, positions):
+        return self.c[positions], self.s[positions]
+
+
+class Registered(nn.Module):
+    "A complex table as a buffer, whose imaginary part a cast loses."
+
+    def __init__(self, length=512):
+        super().__init__()
+        a = torch.outer(torch.arange(length).float(), theta(64))
+        self.register_buffer("freqs_cis", torch.polar(torch.ones_like(a), a))
+
+
+def cast_complex():
+    return Registered().to(torch.bfloat16)
+
+
+class Unknown(nn.Module):
+    "Frequencies of no base, which .to() rounds."
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("inv_freq", theta(64) * torch.linspace(1, 0.25, 32))

@@ -1,0 +1,219 @@
+"""A module that a function or a class builds, and the RoPE buffers that it holds in each loading mode.
+
+A class is built anew for each mode, from its default config or usual sizes. `forward` is never called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ropeaudit.arithmetic.formats import Format, parse
+from ropeaudit.errors import BadInput, RopeAuditError, one_line
+from ropeaudit.features.module import source
+from ropeaudit.features.module.expected import Expected
+from ropeaudit.features.module.source import RopeBuffer, Source
+from ropeaudit.runtime.streams import quiet_transformers
+from ropeaudit.subjects.calling import building, loading
+from ropeaudit.subjects.calling.building import Builder
+from ropeaudit.subjects.calling.environments import Environment
+from ropeaudit.tensor_files import checkpoints
+
+BUILT = "built"
+# loading mode, with a dtype behind a colon unless it is the first -> how a module was loaded
+MODES = {
+    BUILT: "as built",
+    "to": "after .to(torch.{})",
+    "default-dtype": "built under the default dtype {}",
+    "from-pretrained": "after from_pretrained in {}",
+}
+_IMAGINARY = ".*discards the imaginary part"
+
+
+def is_code(spec: str) -> bool:
+    """Return whether a spec is FILE.py:NAME or PACKAGE.MODULE:NAME, and no file."""
+    _, colon, name = spec.rpartition(":")
+    return bool(colon) and name.isidentifier() and not Path(spec).exists()
+
+
+def in_words(mode: str) -> str:
+    """Return how a module was loaded, to follow what is said of it: after .to(torch.bfloat16)."""
+    name, _, short = mode.partition(":")
+    return MODES[name].format(parse(short).name if short else "")
+
+
+def opened(
+    spec: str,
+    expected: Expected,
+    arguments: Mapping[str, Any],
+    modes: Sequence[str] | None,
+    dtypes: Sequence[Format],
+) -> Source:
+    """Return the buffers of a module as built, and in each mode of each dtype. Raises: BadInput, UsageError.
+
+    arguments: of the function or the class. modes: None for all that a class has, and as built of a function.
+    """
+    target = loading.here(spec)[0].thing
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", message=_IMAGINARY)
+        builder = building.builder(spec, target, arguments)
+        module = builder.build()
+    notes = [f"built as {builder.words}"] if builder.words else []
+    notes += [f"building it: {one.message}".partition(" (Triggered")[0] for one in caught]
+    config, own = getattr(module, "config", None), False
+    if expected.model is None and config is not None and hasattr(config, "to_dict"):
+        own = True
+        model = source.of_config(config.to_dict(), type(module).__name__, spec, expected.base, notes)
+        expected = replace(expected, model=model)
+    tensors = _tensors(module)
+    unreal = [name for name, one in tensors.items() if one.is_meta]
+    if named := [name for name in unreal if source.kind_by_name(name, tuple(tensors[name].shape))]:
+        notes.append(f"{named[0]} is on the meta device and holds no values; load the weights first")
+    real = {name: one for name, one in tensors.items() if name not in unreal}
+    stored = [one for one in checkpoints.chosen(real, source.may_be_buffer).values() if one is not None]
+    buffers = [replace(one, loaded=BUILT) for one in source.recognised(stored)]
+    if modes is None:
+        modes = [BUILT] if builder.cls is None else list(MODES)[: 4 if _library(builder.cls) else 3]
+    wanted = dict.fromkeys(BUILT if one == BUILT else f"{one}:{x.short}" for one in modes for x in dtypes)
+    loaded = list(buffers)
+    for mode in wanted:
+        if buffers and mode != BUILT:
+            loaded += _loaded(builder, mode, buffers, notes)
+    notes = list(dict.fromkeys(notes))
+    return Source(spec, "module", loaded, len(tensors), expected, notes, module, list(wanted), own)
+
+
+def _tensors(module: Any) -> dict[str, Any]:
+    """Return the parameters, the buffers, and the attributes that are tensors, by name."""
+    import torch
+
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    for prefix, part in module.named_modules():  # plain attributes are not moved or cast with the module
+        for name, value in vars(part).items():
+            if isinstance(value, torch.Tensor):
+                tensors.setdefault(f"{prefix}.{name}".lstrip("."), value)
+    return tensors
+
+
+def _loaded(
+    builder: Builder, mode: str, buffers: Sequence[RopeBuffer], notes: list[str]
+) -> Iterator[RopeBuffer]:
+    """Yield the same buffers of a module that is loaded in a mode; note where there are none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=_IMAGINARY)  # the values show it
+            tensors = _tensors(_in_mode(builder, mode, notes))
+    except BadInput as error:
+        notes.append(f"{mode} was not tried: {error.typed}")
+        return
+    for one in buffers:
+        was, tensor = one.stored, tensors.get(one.stored.name)
+        if tensor is None or tensor.is_meta:
+            notes.append(f"{was.name} holds no values {in_words(mode)}")
+            continue
+        now = checkpoints.of_tensor(was.name, tensor)
+        if now.dtype == was.dtype and np.array_equal(now.values, was.values, equal_nan=True):
+            now = was  # shared: tables may be large
+        yield replace(one, stored=now, loaded=mode, as_built=was)
+
+
+def _in_mode(builder: Builder, mode: str, notes: list[str]) -> Any:
+    """Return a new module in eval mode, loaded in a mode. Raises: BadInput."""
+    name, _, short = mode.partition(":")
+    kind: Any = "none" if name == "from-pretrained" else name
+    environment = Environment(mode, kind, "", parse(short))
+    with environment.built():
+        module = builder.build()
+    try:
+        if name == "from-pretrained":
+            return _from_pretrained(builder, module, parse(short), notes)
+        return environment.moved(module)
+    except RopeAuditError:
+        raise
+    except Exception as error:  # whatever other people's code raises
+        raise BadInput(f"raised {one_line(error)}") from None
+
+
+def _from_pretrained(builder: Builder, module: Any, dtype: Format, notes: list[str]) -> Any:
+    """Return a module that was saved and loaded, within a model of one parameter if it is none.
+
+    Raises: BadInput.
+    """
+    import torch
+
+    library, model = _library(type(module)), module
+    if not library:
+        raise BadInput("neither transformers nor diffusers loads it")
+    if not hasattr(module, "save_pretrained"):
+        model = (_of_diffusers if library == "diffusers" else _of_transformers)(builder)
+        notes.append(
+            f"from_pretrained loaded a model of one parameter that holds the {type(module).__name__}"
+        )
+    options: dict[str, Any] = {"dtype": getattr(torch, dtype.name)}
+    if library == "diffusers":
+        options = {"torch_dtype": options["dtype"], "low_cpu_mem_usage": False}
+    hushed = quiet_transformers() if library == "transformers" else contextlib.nullcontext()
+    with tempfile.TemporaryDirectory() as folder, hushed:
+        model.save_pretrained(folder)
+        result = type(model).from_pretrained(folder, **options).eval()
+    return result if model is module else result.held
+
+
+def _library(cls: type[Any]) -> str:
+    """Return whose from_pretrained loads a class or its holder; "" for others."""
+    names = [base.__module__.partition(".")[0] for base in cls.__mro__]
+    return next((name for name in names if name in ("transformers", "diffusers")), "")
+
+
+def _hold(model: Any, builder: Builder) -> None:
+    """Fill a model of one parameter with a module."""
+    import torch
+
+    model.held = builder.build()
+    model.weight = torch.nn.Parameter(torch.zeros(1))
+
+
+def _of_diffusers(builder: Builder) -> Any:
+    from diffusers import ConfigMixin, ModelMixin
+    from diffusers.configuration_utils import register_to_config
+
+    class Holder(ModelMixin, ConfigMixin):  # type: ignore[misc,unused-ignore]
+        config_name = "config.json"
+
+        @register_to_config  # type: ignore[untyped-decorator,unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            _hold(self, builder)
+
+    return Holder()
+
+
+def _of_transformers(builder: Builder) -> Any:
+    """Return a model to hold the module, which knows how to make buffers anew. Raises: BadInput."""
+    from transformers import PreTrainedModel
+
+    place = builder.cls.__module__ if builder.cls else ""
+    beside = [one for one in vars(sys.modules.get(place)).values() if isinstance(one, type)] if place else []
+    kinds = [one for one in beside if one.__module__ == place and one.__name__.endswith("PreTrainedModel")]
+    config = next((value for value in builder.arguments.values() if hasattr(value, "to_dict")), None)
+    if not kinds or config is None:
+        raise BadInput("it is no PreTrainedModel, nor is there one of its kind to hold it")
+    base: Any = kinds[0]
+
+    class Holder(base):  # type: ignore[misc,unused-ignore]
+        config_class = type(config)
+
+        def __init__(self, config: Any) -> None:
+            PreTrainedModel.__init__(self, config)
+            _hold(self, builder)
+            self.post_init()
+
+    return Holder(config)

@@ -1,0 +1,166 @@
+"""Buffers of modules that code builds, in each loading mode; forward is never called."""
+
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from test_module import audited, refused
+
+from ropeaudit import module
+from ropeaudit.features.module import built
+from ropeaudit.features.module.report import COLUMNS
+from ropeaudit.main import main
+
+KERNELS = "rope_modules.py"
+
+
+def rows(capsys, *arguments, code=0):
+    return audited(capsys, *arguments, code=code)["records"]
+
+
+def test_a_row_a_buffer_and_mode_says_how_far_a_cast_moved_it(spec, capsys) -> None:
+    result = audited(capsys, spec("Aliasing"), "--dtype", "bf16,fp16", code=1)
+    assert list(result["records"][0]) == list(COLUMNS)
+    by_mode = {row["loaded"]: row for row in result["records"]}
+    assert list(by_mode) == ["built", "to:bf16", "to:fp16", "default-dtype:bf16", "default-dtype:fp16"]
+    exact = 1e4 ** -(torch.arange(0, 64, 2).double() / 64)
+    held = 1.0 / 1e4 ** (torch.arange(0, 64, 2, dtype=torch.float32) / 64)
+    for short, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        row, now = by_mode[f"to:{short}"], held.to(dtype).double()
+        assert row["from_built"] == pytest.approx(float(((now - held.double()) / held.double()).abs().max()))
+        assert row["largest_error"] == pytest.approx(float((now / exact - 1).abs().max()))
+        assert (row["agrees"], row["diagnosis"], row["how"]) == ("no", "narrow-frequencies", "stored")
+        other = by_mode[f"default-dtype:{short}"]
+        assert (other["from_built"], other["cast"], other["agrees"]) == (0.0, "none", "unknown")
+    assert by_mode["built"]["from_built"] is None
+    assert {row["against"] for row in result["records"]} == {"base 10000 (guessed)"}
+
+
+def test_the_first_line_says_which_mode_is_off_and_what_was_not_called(spec, capsys) -> None:
+    answer = audited(capsys, spec("Llama"), code=1)["answer"]
+    first, *rest = answer.splitlines()
+    assert first.endswith("1 of 1 RoPE buffer cast after .to(torch.bfloat16)")
+    assert "  nothing off     as built, built under the default dtype bfloat16" in rest
+    command = f"`ropeaudit check {spec('Llama')} --under to:bf16,default-dtype:bf16` calls it"
+    assert f"not checked     forward, which was not called: {command}" in answer
+    many = audited(capsys, spec("Llama"), "--loaded", "to", "--dtype", "bf16,fp16,fp64", code=1)["headline"]
+    assert "1 of 1 RoPE buffer cast after .to(torch.bfloat16) and after .to(torch.float16) (" in many
+    right = audited(capsys, spec("Llama"), "--loaded", "built", "--base", "1e4")
+    assert right["headline"].endswith("1 of 1 RoPE buffer within float32 rounding")
+    assert "other loading modes: to, default-dtype, from-pretrained (--loaded)" in right["answer"]
+    both = audited(capsys, spec("Unused"), "--loaded", "built,to", code=1)["headline"]
+    assert "1 of 1 RoPE buffer cast as built and after .to(torch.bfloat16)" in both
+
+
+def test_what_is_not_stored_is_not_judged(spec, capsys) -> None:
+    for more in ([], ["--loaded", "built"], ["--base", "1e4"]):
+        result = audited(capsys, spec("Computed"), *more, code=1)
+        assert result["records"] == []
+        assert ": nothing is stored: no RoPE buffer among 0 tensors; `ropeaudit check " in result["headline"]
+    alone = audited(capsys, spec("Llama"), "--loaded", "from-pretrained", code=1)
+    assert alone["headline"].endswith(": nothing was judged")
+    assert "from-pretrained:bf16 was not tried: neither transformers nor diffusers" in alone["notes"][1]
+
+
+def test_values_that_no_base_explains_are_held_to_those_as_built(spec, capsys) -> None:
+    result = rows(capsys, spec("Unknown"), "--loaded", "built,to,default-dtype", code=1)
+    unknown, cast, other = ((row["agrees"], row["diagnosis"]) for row in result)
+    assert (unknown, cast[1], other) == (("unknown", ""), "buffer-cast", ("no", ""))
+    assert "compared with those as built alone" in result[2]["finding"]
+    (wide,) = rows(capsys, spec("Unknown"), "--loaded", "to", "--dtype", "fp64", code=1)
+    assert (wide["agrees"], wide["from_built"]) == ("unknown", 0.0)
+
+
+def test_a_lost_imaginary_part_is_a_finding_and_no_raw_warning(spec, capsys) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = audited(capsys, spec("Registered"), "--loaded", "to", code=1)
+        factory = audited(capsys, spec("cast_complex"), code=1)
+    (row,) = result["records"]
+    assert (row["diagnosis"], row["agrees"], row["largest_error"]) == ("buffer-cast", "no", None)
+    assert "it is complex as built and bfloat16 now: its imaginary part (sin) is lost" in result["answer"]
+    assert any("discards the imaginary part" in note for note in factory["notes"])
+
+
+def test_a_cast_model_is_compared_with_what_was_meant(spec, capsys) -> None:
+    result = audited(capsys, spec("cast_model"), code=1)
+    assert result["headline"].endswith("3 of 3 RoPE buffers cast (narrow-frequencies)")
+    assert [row["buffer"] for row in result["records"]] == [f"layers.{n}.inv_freq" for n in range(3)]
+
+
+def test_refusals(spec, tmp_path, capsys) -> None:
+    assert "needs the arguments dim, secret" in refused(capsys, spec("Needs"))
+    assert "unexpected keyword" in refused(capsys, spec("Llama"), "--build", "no=1")
+    save_file({"inv_freq": torch.ones(4)}, tmp_path / "a.safetensors")
+    for flag in (("--loaded", "to"), ("--build", "a=1")):
+        assert "is a file; leave it out" in refused(capsys, tmp_path / "a.safetensors", *flag)
+    line = [spec("Llama"), "--columns", "held"]
+    assert "unknown column 'held'; known: schema, buffer, loaded" in refused(capsys, *line)
+
+
+def test_arguments_reach_classes_and_functions(spec, capsys) -> None:
+    (row,) = rows(capsys, spec("Needs"), "--build", "secret=2", "--build", "dim=16", "--loaded", "built")
+    assert row["buffer"] == "rope.inv_freq"
+    assert rows(capsys, spec("plain"), "--build", "dim=32")[0]["shape"] == "16"
+    assert [row["loaded"] for row in rows(capsys, spec("plain"), "--loaded", "to", code=1)] == ["to:bf16"]
+
+
+def test_torch_is_afterwards_as_it_was(spec) -> None:
+    before = torch.get_default_dtype(), torch.is_grad_enabled()
+    module(spec("Llama"), loaded="default-dtype")
+    assert (torch.get_default_dtype(), torch.is_grad_enabled()) == before
+
+
+def test_the_table_of_modes_and_its_ticket(spec, tmp_path, monkeypatch, capsys, snapshot) -> None:
+    monkeypatch.chdir(tmp_path)
+    ticket = tmp_path / "ticket.md"
+    assert main(["module", spec("Layers"), "-v", "--ticket", str(ticket)]) == 1
+    assert capsys.readouterr().out.replace(spec("").removesuffix("rope_modules.py:"), "") == snapshot
+    text = ticket.read_text()
+    assert "# RoPE buffer full_inv_freq is bfloat16 after .to(torch.bfloat16) (narrow-frequencies)" in text
+    assert "| loaded | to:bf16 |" in text
+
+
+@pytest.mark.parametrize("name", ["LlamaRotaryEmbedding", "of_a_factory"])
+def test_transformers_makes_buffers_anew_where_it_loads_them(name, tmp_path, capsys) -> None:
+    path = tmp_path / "m.py"
+    path.write_text(
+        "from transformers import LlamaConfig, LlamaModel\n"
+        "from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding\n"
+        "def of_a_factory(): return LlamaModel(LlamaConfig(hidden_size=64, intermediate_size=64, "
+        "num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, vocab_size=8))\n"
+    )
+    result = audited(capsys, f"{path}:{name}", "--loaded", "built,to,from-pretrained", code=1)
+    agrees = {row["loaded"]: row["agrees"] for row in result["records"]}
+    assert agrees == {"built": "yes", "to:bf16": "no", "from-pretrained:bf16": "yes"}
+    held = "that holds the LlamaRotaryEmbedding" in " ".join(result.get("notes", ()))
+    assert held == (name == "LlamaRotaryEmbedding")
+
+
+class _Saved:
+    """A stand-in for a class of diffusers: what is loaded tells how."""
+
+    __module__ = "diffusers.models.own"
+
+    def save_pretrained(self, folder):
+        self.folder = folder
+
+    @classmethod
+    def from_pretrained(cls, folder, **options):
+        result = cls()
+        result.options, result.held, result.eval = options, "the module", lambda: result
+        return result
+
+
+def test_a_module_that_is_no_model_is_loaded_within_one_and_taken_out(monkeypatch) -> None:
+    from ropeaudit import parse
+    from ropeaudit.subjects.calling.building import Builder
+
+    bf16, notes = parse("bf16"), []
+    model = built._from_pretrained(Builder("own", _Saved, {}), _Saved(), bf16, notes)
+    assert model.options == {"torch_dtype": torch.bfloat16, "low_cpu_mem_usage": False}
+    part = type("Part", (), {"__module__": "diffusers.models.own"})
+    monkeypatch.setattr(built, "_of_diffusers", lambda builder: _Saved())
+    assert built._from_pretrained(Builder("part", part, {}), part(), bf16, notes) == "the module"
+    assert len(notes) == 1
