@@ -35,7 +35,7 @@ from ropeaudit.console.tickets import ticket_option
 @axis(
     "--loaded",
     NAMES,
-    "Loading modes, in each of which a module's buffers are looked at. built, to (cast by .to), "
+    "Loading modes in which modules are looked at. built, to (cast by .to), "
     "default-dtype (built under it), from-pretrained (saved and loaded by transformers or diffusers).",
     shown="all of a class; else built",
 )
