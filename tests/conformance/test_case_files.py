@@ -138,16 +138,18 @@ def test_served_calls_that_cannot_be_are_refused(change: dict[str, object], tmp_
         vector_case.read(path.parent)
 
 
-@pytest.mark.parametrize(
-    "name", ["dtype", "scaling", "heads", "offsets", "base", "layout", "want", "context"]
-)
-@pytest.mark.parametrize("value", [None, -1, "x", [], {}, 1e400])
-def test_parameters_of_wrong_types_are_refused(name: str, value, tmp_path: Path) -> None:
-    path = case(tmp_path / "case").folder / "manifest.json"
-    content = json.loads(path.read_text()) | {name: value}
-    path.write_bytes(vector_case.as_json(content | {"digest": vector_case.digest_of(content)}))
-    with pytest.raises(BadInput):
-        vector_case.read(path.parent)
+def test_parameters_of_wrong_types_are_refused(tmp_path: Path) -> None:
+    path, taken = case(tmp_path / "case").folder / "manifest.json", []
+    known = json.loads(path.read_text())
+    for name in ("dtype", "scaling", "heads", "offsets", "base", "layout", "want", "context"):
+        for value in (None, -1, "x", [], {}, 1e400):
+            content = known | {name: value}
+            path.write_bytes(vector_case.as_json(content | {"digest": vector_case.digest_of(content)}))
+            try:
+                taken.append((name, value, vector_case.read(path.parent)))
+            except BadInput:
+                continue
+    assert taken == []
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:

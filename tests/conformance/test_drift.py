@@ -11,7 +11,7 @@ from ropeaudit import RopeSetting, parse, recipes
 from ropeaudit.conformance import every_position, score_drift
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.inputs import qk
-from ropeaudit.recognition import known_recipes, wording
+from ropeaudit.recognition import known_recipes
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.subjects.calling import loading
 
@@ -36,16 +36,11 @@ RIGHT = ("float32_tables", "hf_style", "float64_tables", "in_place")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", [*RIGHT, "complex_pairs"])
 def test_a_right_kernel_passes_at_128k(name, dtype):
-    results = findings(name, dtype)
+    results = findings(name, dtype, layout="interleaved" if name == "complex_pairs" else "half")
     assert {one.status for one in results.values()} == {"pass"}, results
     assert all(one.diagnosis is None for one in results.values())
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_complex_pairs_pass_at_128k(dtype):
-    assert not failing("complex_pairs", dtype, layout="interleaved")
 
 
 def test_float64_is_held_to_float64():
@@ -65,39 +60,30 @@ def test_growth_that_float32_angles_explain_is_said_and_passes():
 
 @pytest.mark.parametrize("dtype", first_fast(["bf16", "fp32"]))
 @pytest.mark.parametrize(
-    ("name", "fault", "values", "remedy"),
+    ("name", "fault"),
     [
-        ("cast_frequencies", "narrow-frequencies", {"frequency": "bfloat16"}, "keep frequencies (inv_freq"),
-        ("bfloat16_positions", "narrow-positions", {"position": "bfloat16"}, "keep positions in float32"),
-        ("another_base", "wrong-base", {"base": 10100, "asked": 10000}, "use the base that is asked for"),
+        ("cast_frequencies", "narrow-frequencies"),
+        ("bfloat16_positions", "narrow-positions"),
+        ("another_base", "wrong-base"),
     ],
 )
-def test_a_fault_fails_and_is_diagnosed(name, fault, values, remedy, dtype):
+def test_a_fault_fails_and_is_diagnosed(name, fault, dtype):
+    """Of frequencies it shows with distance: 2.7 % of the scores at 256 tokens, 32 % at 4,096."""
     results = findings(name, dtype)
     wrong = {check for check, one in results.items() if one.failed}
     assert wrong >= {"long sequence", "tolerance"}, results
-    assert ("growth" in wrong) == (name == "bfloat16_positions")
-    assert ("is broken" in results["growth"].detail) == (name == "bfloat16_positions")
     for check in wrong:
         found = results[check].diagnosis
         assert (found.code, found.alternatives, found.also) == (fault, (), ())
-        assert values.items() <= found.values.items()
-        assert wording.remedy(found, parse(dtype), 131072).startswith(remedy)
-
-
-def test_a_cast_table_shows_with_distance():
-    """2.7 % of the scores at 256 tokens, 32 % at 4,096: a short sequence alone would say little."""
-    results = findings("cast_frequencies")
-    assert results["drift"].measured < 0.01 < 0.3 < results["long sequence"].measured
-    assert 0.3 < results["tolerance"].measured < 0.36
-
-
-@pytest.mark.parametrize("name", first_fast(["cast_frequencies", "restarts", "another_base"]))
-def test_drift_that_is_as_large_at_offset_0_does_not_grow(name):
-    growth = findings(name)["growth"]
-    assert (growth.status, growth.allowed) == ("pass", 2.0)
-    assert 0.5 < growth.measured < 1.5
-    assert growth.unit == "times that at offset 0"
+    growth = results["growth"]
+    if name == "bfloat16_positions":
+        assert (growth.failed, "is broken" in growth.detail) == (True, True)
+    else:
+        assert (growth.status, growth.allowed, growth.unit) == ("pass", 2.0, "times that at offset 0")
+        assert 0.5 < growth.measured < 1.5
+    if (name, dtype) == ("cast_frequencies", "bf16"):
+        assert results["drift"].measured < 0.01 < 0.3 < results["long sequence"].measured
+        assert 0.3 < results["tolerance"].measured < 0.36
 
 
 def test_growth_has_two_offsets_or_is_not_judged():
@@ -169,10 +155,3 @@ def test_a_score_that_is_not_finite_is_an_infinite_drift():
     results = findings("infinite_at_the_end")
     assert results["drift"].failed
     assert results["drift"].measured == math.inf
-
-
-def test_the_place_of_one_offset_is_said_once() -> None:
-    found = findings("hf_style", up_to=300)
-    assert found["long sequence"].where == "300 tokens of one head at offset 0"
-    assert found["long sequence"].detail.startswith("allowed: ")
-    assert found["drift"].detail.startswith("64 tokens at offsets 0, ")

@@ -4,7 +4,6 @@ import logging
 import re
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import kernels_environments
 import numpy as np
@@ -22,12 +21,12 @@ from ropeaudit import parse
 from ropeaudit.conformance import environments as checks
 from ropeaudit.conformance import state as state_checks
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.errors import ForeignError, UnknownName, one_line
+from ropeaudit.errors import ForeignError, UnknownName
 from ropeaudit.features.check.checked import Checked
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import environments, exposure
+from ropeaudit.subjects.calling import environments
 from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 
@@ -184,21 +183,6 @@ def test_compiled_code_is_called_as_it_is() -> None:
     assert (right.check, right.status) == ("under compile", "pass")
     [exposed] = findings(by_matmul, names=["compile"])
     assert exposed.status == "pass"
-
-
-def test_what_code_raises_ends_in_no_full_stop() -> None:
-    assert (
-        one_line(ValueError("Index put: BFloat16 and Float.")) == "ValueError: Index put: BFloat16 and Float"
-    )
-    assert one_line(ValueError("...")) == "ValueError"
-
-
-def test_code_without_tensors_has_no_stages_to_name() -> None:
-    plain = SimpleNamespace(engine="numpy")
-    code = SimpleNamespace(
-        engine="numpy", clean=plain, environment=environments.ENVIRONMENTS["autocast:bf16"]
-    )
-    assert exposure.cause(code, SETTING, parse("fp32")) == ""
 
 
 def test_what_a_compiler_warns_of_is_silent_and_later_warnings_are_not(caplog, recwarn) -> None:

@@ -1,7 +1,6 @@
 """The gradient of own code: right kernels pass, and each fault is named."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import gradient_kernels
 import pytest
@@ -14,7 +13,7 @@ from ropeaudit.recognition import allowance
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects import third_party
-from ropeaudit.subjects.calling import backward, loading
+from ropeaudit.subjects.calling import loading
 from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 
@@ -78,13 +77,6 @@ def test_an_implementation_of_torch_is_called_too():
     for dtype, status in (("fp32", "pass"), ("bf16", "fail")):
         [finding] = gradient.gradient(CodeUnderTest(called, setting, parse(dtype), UP_TO))
         assert finding.status == status, finding
-
-
-def test_of_code_that_takes_k_and_returns_q_alone_there_is_the_gradient_of_q() -> None:
-    signature = SimpleNamespace(arguments=[(None, "q"), (None, "k"), (None, "positions")])
-    called = backward.Backward(lambda q, k, positions: 2 * q, signature)
-    q, k = torch.ones(1, 1, 3, 4), torch.full((1, 1, 3, 4), 5.0)
-    assert torch.equal(called(q, k, torch.arange(3)), 2 * q)
 
 
 @pytest.mark.parametrize("name", ["inference", "inference_in_place", "inference_mode"])

@@ -4,7 +4,6 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import faulty_kernels
 import numpy as np
@@ -17,9 +16,8 @@ from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.errors import UsageError
 from ropeaudit.main import main
-from ropeaudit.recognition import allowance, known_recipes, rotation, verification, wording
+from ropeaudit.recognition import allowance, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
-from ropeaudit.recognition.faults import of_roundings
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.scaling import parse as scaling
@@ -65,27 +63,6 @@ def test_right_kernels_are_in_place(dtype) -> None:
             if not (small and silent):
                 wrong.append((name, one))
     assert wrong == []
-
-
-def test_a_call_is_given_no_more_than_a_part_of_the_positions() -> None:
-    """At most 2^22 numbers, or 512 positions."""
-    for heads, d, sizes in ((1, 2048, [512, 512, 176]), (1, 1024, [1024, 176]), (2, 64, [1200])):
-        x = np.zeros((heads, 1200, d))
-        given = verification.GivenVectors(x, x, np.arange(1200)).blocks(parse("fp32"))
-        assert [(q.shape[2], k.shape[2], at.size) for q, k, at in given] == [(n, n, n) for n in sizes]
-
-
-def test_what_explains_a_call_is_asked_of_calls_from_other_positions() -> None:
-    x = np.ones((2, 1, 4, 8))
-    rows = np.arange(1000, 1004) + np.array([[0], [7]])
-    block = known_recipes.CalledBlock(rows, (x, x), (x, x))
-    called: list[np.ndarray] = []
-    rotator = SimpleNamespace(rotate_both=lambda q, k, at: (called.append(at), (q, k))[1])
-    every = np.ones((2, 1), bool), np.ones(4, bool), block.at
-    misplaced = rotation.MisplacedSide(*every, block)
-    side = rotation._Side("q", misplaced, RopeSetting.of(8), parse("fp32"), rotator)
-    assert side._probed(300).at.tolist() == [[300, 301, 302, 303], [307, 308, 309, 310]]
-    assert called[0].tolist() == [[300, 301, 302, 303], [307, 308, 309, 310]]
 
 
 @pytest.mark.slow  # a whole check
@@ -167,16 +144,6 @@ def test_a_blend_of_frequencies_is_allowed_no_more_than_its_terms(kind) -> None:
     ).all()
 
 
-def test_the_side_that_is_wrong_tells_as_what_it_is_rotated() -> None:
-    def rotate(q, k, positions):
-        return right(q, torch.where(positions == 50, 77, positions)), right(k, positions)
-
-    seen, _ = judged(rotate, first=0, size=96)
-    assert seen.diagnosis == Diagnosis(
-        "another-position", {"position": 50, "seen": 77}, Where(sides=("q",), position=50)
-    )
-
-
 @pytest.mark.parametrize(("size", "token"), [(600, 512), (600, 599)])
 def test_one_token_of_a_call_is_told_by_its_position_not_by_what_fits_it_by_chance(size, token) -> None:
     """At position 512 float16 positions may fit, and at the last one positions that restart there."""
@@ -239,23 +206,6 @@ def test_other_dims_than_the_setting_rotates_are_named(turned) -> None:
     assert judged(rotate, RopeSetting.of(64, 32), **BHSD)[0].diagnosis == Diagnosis(
         "partial-rotation", values
     )
-
-
-@pytest.mark.parametrize("layout", ["half", "interleaved"])
-def test_a_table_for_the_other_layout_is_named(layout) -> None:
-    other = "interleaved" if layout == "half" else "half"
-
-    def rotate(x, positions):
-        angles = positions[:, None] * 10000.0 ** (-torch.arange(32) / 32)
-        if layout == "half":
-            angles = angles.repeat_interleave(2, -1)
-            return x * angles.cos() + torch.cat([-x[..., 32:], x[..., :32]], -1) * angles.sin()
-        angles = torch.cat([angles, angles], -1)
-        rotated = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
-        return x * angles.cos() + rotated * angles.sin()
-
-    found, _ = judged(rotate, RopeSetting.of(64, layout=layout), **BHSD)
-    assert found.diagnosis == Diagnosis("mixed-layout", {"table": other, "rotation": layout})
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
@@ -377,15 +327,6 @@ def test_the_helper_knows_rounded_positions_from_a_table_that_ends(dtype) -> Non
         )
 
 
-def test_the_helper_gives_each_batch_element_its_own_positions() -> None:
-    def first_row(q, k, position_ids):
-        assert position_ids.ndim == 2
-        return right(q, position_ids[0]), right(k, position_ids[0])
-
-    with pytest.raises(AssertionError, match="batch element 1 alone"):
-        assert_shift_invariant(first_row, head_dim=64, whole=False)
-
-
 ROWS = """
 import torch
 def turn(x, positions):
@@ -446,36 +387,8 @@ def test_a_right_formula_raises_no_alarm(some) -> None:
         assert_shift_invariant(right, recipe="meta", offsets=(0, 1000, 131072, 2**20), **case)
 
 
-TURN = (1, -1, 1, 1)
-
-
-def turned(x, positions, signs=(1, 1, 1, 1)):
-    """Rotate halves; signs: of a cos, b sin, b cos, a sin, which are 1, -1, 1, 1 in a rotation."""
-    angles = positions[:, None].double() * 10000.0 ** (-torch.arange(32).double() / 32)
-    (a, b), cos, sin = x.double().chunk(2, -1), angles.cos(), angles.sin()
-    first, second, third, fourth = signs
-    return torch.cat([first * a * cos + second * b * sin, third * b * cos + fourth * a * sin], -1).to(x.dtype)
-
-
-def test_what_nothing_explains_and_changes_lengths_is_no_rotation() -> None:
-    def stretched(x, positions):
-        return turned(x, positions, TURN) * torch.linspace(0.2, 3.0, 64)
-
-    assert judged(stretched, **BHSD)[0].diagnosis == Diagnosis("not-a-rotation")
-
-    def other_angles(x, positions):
-        angles = positions[:, None] * 10000.0 ** (-torch.arange(32) / 32) + torch.arange(32.0) ** 2 / 7
-        (a, b), cos, sin = x.chunk(2, -1), angles.cos(), angles.sin()
-        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
-
-    kept = judged(other_angles, **BHSD)
-    assert kept[0].diagnosis == Diagnosis("unexplained")
-
-
 def test_a_call_that_is_right_when_it_is_made_again_is_explained_by_itself_alone() -> None:
     """Where both sides are in place by then, none is left to explain."""
-    rotator = SimpleNamespace(rotate_both=None)
-    assert rotation.explained({}, RopeSetting.of(64), FP32, rotator) == Diagnosis("unexplained")
     seen: list[bool] = []
 
     def cold(x, positions):
@@ -493,39 +406,6 @@ def test_no_rotation_is_not_the_number_of_the_head(heads) -> None:
     """One head, whose number is 0, does not tell them apart; two do."""
     found = judged(lambda x, positions: x.clone(), heads=heads, **BHSD)[0].diagnosis
     assert (found.code, found.alternatives) == ("no-rotation", ())
-
-
-@pytest.mark.slow  # a whole check
-def test_faults_that_explain_nothing_are_not_tried_beside_every_rounding(monkeypatch) -> None:
-    """Float64 code that rotates in float32: 60,000 trials took a minute and a half; now a few thousand."""
-
-    def single(x, positions):
-        angles = positions[:, None].double() * 10000.0 ** (-torch.arange(32).double() / 32)
-        (a, b), cos, sin = x.float().chunk(2, -1), angles.cos().float(), angles.sin().float()
-        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
-
-    tried, fits = [], rotation._Side._fits
-
-    def counted(self, *arguments, **rest):
-        tried.append(1)
-        return fits(self, *arguments, **rest)
-
-    monkeypatch.setattr(rotation._Side, "_fits", counted)
-    found = judged(single, dtype=parse("fp64"), first=1000, **BHSD)[0].diagnosis
-    assert found.code == "narrow-output"
-    assert len(tried) < 6000
-
-
-def test_what_was_looked_for_in_vain_is_not_looked_for_at_every_offset() -> None:
-    own, setting = in_process(OwnCode("own", turned, "bhsd")), RopeSetting.of(64)
-    vectors = verification.GivenVectors(
-        *np.random.default_rng(0).standard_normal((2, 2, 32, 64)), np.arange(32)
-    )
-    searches = rotation.Searches()
-    for offset in (100, 200, 300, 400):
-        given = own.rotator(setting, FP32), setting, FP32, vectors, offset
-        assert not verification.check(*given, searches=searches).diagnosis.explains
-    assert searches.in_vain == 4
 
 
 @pytest.mark.parametrize(
@@ -610,45 +490,3 @@ def test_dynamic_scaling_of_another_length_is_as_likely_as_another_base(changed)
         assert by_code["other-scaling"]["seen"] == "dynamic(length=2000)"
     else:
         assert by_code["wrong-base"]["base"] == pytest.approx(6000, rel=1e-3)  # bfloat16 vectors tell no more
-
-
-def test_an_error_that_is_all_that_is_allowed_is_in_place() -> None:
-    seen, block = verification._SideExcess(), SimpleNamespace(rows=lambda: np.arange(3)[None])
-    seen.take(np.ones((1, 2, 3, 4)), block, RopeSetting.of(8))
-    assert seen.excess == 1.0
-    assert not seen.heads.any()
-    assert not seen.pairs.any()
-    assert seen.positions[0].size == 0
-    assert seen.side() is None
-
-
-def _block(at):
-    x = np.ones((1, 1, at.size, 8))
-    return known_recipes.CalledBlock(at, (x, x), (x, x))
-
-
-class _Probed(rotation._Side):
-    """One that goes the other way and rounds: neither explains it alone, near position 0 either."""
-
-    def _probed(self, start):
-        return _block(np.arange(4) + start)
-
-    def _comes_near(self, fault):
-        return fault.diagnosis.code == "wrong-direction"
-
-    def _shows(self, fault):
-        return True
-
-    def _holds(self, fault, block, shows=True):
-        return bool(fault.diagnosis.also)
-
-    def _equals(self, some):
-        return next((one.diagnosis for one in some), None)
-
-
-def test_what_is_rounded_is_said_behind_the_fault_that_it_stands_beside() -> None:
-    block = _block(np.arange(4) + 32768)
-    side = verification.MisplacedSide(np.ones((1, 1), bool), np.ones(4, bool), block.at, block)
-    found = _Probed("q", side, RopeSetting.of(8), FP32, None)._nearer()
-    assert found.code == "wrong-direction"
-    assert found.also == (next(iter(of_roundings(FP32))).diagnosis,)

@@ -48,57 +48,6 @@ def test_every_usual_fault_has_a_sentence_of_its_own_and_a_remedy() -> None:
             assert wording.remedy(alone, BF16, 100), text
 
 
-# ten that a user sees: code, values, where; the sentence and what to change
-SEEN = [
-    ("positions-from-0", {}, {}, "positions from 0, as where the offset is left out", "add the offset to"),
-    ("wrap", {"size": 65536}, {}, "positions that wrap at 65536", "let positions grow past that number"),
-    ("wrong-direction", {}, {"sides": ("q",)}, "q alone: the other direction", "negate sin"),
-    ("wrong-layout", {"layout": "half"}, {"pair": 5}, "pair 5 alone: half pairs", "pair dims 2i and 2i + 1"),
-    (
-        "wrong-base",
-        {"base": 10500.0, "asked": 10000.0},
-        {},
-        "base 10500 instead of 10000",
-        "use the base that is asked for, 10000",
-    ),
-    (
-        "no-rotation",
-        {},
-        {"until": 0, "since": 9000},
-        "positions 0 to 8999 are right, from 9000 on no rotation",
-        "see what changes at that position",
-    ),
-    (
-        "no-rotation",
-        {},
-        {"gradient": True},
-        "the gradient is passed on as it comes, not rotated back",
-        "rotate the upstream gradient back",
-    ),
-    (
-        "attention-factor",
-        {"seen": 1.25**2, "asked": 1.25},
-        {"heads": (0, 1, 3), "of_heads": 5},
-        "head 0, 1, 3 of 5 alone: cos and sin are multiplied by 1.5625 instead of 1.25, as where it is "
-        "applied twice",
-        "",
-    ),
-    ("pairs-left-out", {"pairs": (0, 3, 4, 5)}, {}, "pair 0, 3 to 5 is not rotated", ""),
-    ("unexplained", {}, {}, "nothing known explains it", None),
-]
-
-
-def test_what_is_said_and_what_to_change() -> None:
-    for code, values, where, words, remedy in SEEN:
-        found = Diagnosis(code, values, Where(**where))
-        assert wording.sentence(found) == words
-        assert codes(found) == code
-        if remedy is None:
-            assert wording.remedy(found, BF16, 131072) == ""
-        else:
-            assert wording.remedy(found, BF16, 131072).startswith(remedy)
-
-
 def test_what_explains_as_much_stands_beside_it() -> None:
     first, *rest = (Diagnosis("wrap", {"size": 2**power}) for power in range(4, 10))
     text = "positions that wrap at 16 or positions that wrap at 32 or positions that wrap at 64"
