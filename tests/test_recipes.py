@@ -1,15 +1,14 @@
 """Recipes are data with sources; they resolve, change, load from files, and refuse what NumPy cannot say."""
 
-import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ropeaudit import RopeSetting, data, recipes, shift
+from ropeaudit import RopeSetting, recipes, shift
 from ropeaudit.arithmetic.formats import FORMATS, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import BadInput, NotEmulated, UnknownName, UsageError
+from ropeaudit.errors import NotEmulated
 from ropeaudit.subjects.emulated import Emulated
 
 BF16 = parse("bf16")
@@ -27,12 +26,6 @@ def test_every_recipe_cites_its_source_and_resolves_or_says_why_not() -> None:
         else:
             stages = [recipe.resolve(fmt).stages().keys() for fmt in FORMATS]
             assert stages == [set(recipes.STAGES)] * len(FORMATS), recipe.name
-
-
-def test_recipes_are_parsed_one_by_one_as_all_at_once() -> None:
-    whole = tomllib.loads(data.text("recipes.toml"))
-    assert [one.name for one in recipes.all_recipes()] == list(whole)
-    assert [tomllib.loads(text) for text in recipes._texts().values()] == [{k: v} for k, v in whole.items()]
 
 
 def test_uniform_is_the_dtype_everywhere_but_in_the_accumulator() -> None:
@@ -66,23 +59,6 @@ def test_a_change_is_in_the_name_and_in_the_stages() -> None:
     assert changed.rotation_rounding == "once"
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"angel": "fp64"}, "did you mean angle"),
-        ({"angle": "fp46"}, "unknown number format 'fp46'"),
-        ({"position": "fp32/bf16"}, "takes one format"),
-        ({"frequency_form": "pow"}, "unknown frequency_form"),
-        ({"rotation_rounding": "twice"}, "unknown rotation_rounding"),
-        ({"scale_after_store": "yes"}, "true or false"),
-        ({"rotation": "none"}, "unknown number format 'none'"),
-    ],
-)
-def test_bad_changes(changes: dict[str, str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        recipes.named("hf").changed(changes)
-
-
 def test_a_file_extends_a_recipe(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('extends = "meta"\nangle = "fp64"\nscale_after_store = true\n')
@@ -90,30 +66,6 @@ def test_a_file_extends_a_recipe(tmp_path: Path) -> None:
     assert (mine.name, mine.stages["angle"], mine.stages["rotation"]) == ("mine", "fp64", "fp32")
     assert mine.scale_after_store
     assert [record.implementation for record in shift(5, "bf16", str(path), heads=1, seq_len=3)] == ["mine"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "angle = 3",
-        "angel = 'fp32'",
-        "extends = 'no'",
-        "[",
-        "a" * 9000,
-        "extends = 1",
-        "scale_after_store = 1",
-    ],
-)
-def test_bad_files(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(text)
-    with pytest.raises(BadInput, match="recipe file"):
-        recipes.load(str(path))
-
-
-def test_unknown_recipe() -> None:
-    with pytest.raises(UnknownName, match="did you mean vllm-cuda"):
-        recipes.load("vllm_cuda")
 
 
 def test_the_narrowest_stage_is_the_least_precise_that_rounds_everywhere() -> None:

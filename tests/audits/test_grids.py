@@ -128,12 +128,6 @@ def test_rounded_frequencies_are_predicted_by_the_distances_on_each_axis() -> No
     assert row.predicted_rms == pytest.approx(row.drift_rms, rel=0.2)
 
 
-def test_half_of_the_rows_are_below_0_and_the_larger_half_where_they_are_odd() -> None:
-    grid = grids.parse(axial_presets.named("qwen-image"), "5x4")
-    assert grid.positions()[::4, 1].tolist() == [-3.0, -2.0, -1.0, 0.0, 1.0]
-    assert grid.positions()[:4, 2].tolist() == [-2.0, -1.0, 0.0, 1.0]
-
-
 @pytest.mark.parametrize(
     ("name", "form"), [("flux", "power"), ("dinov3", "divide"), ("ltx-video", "exp"), ("flux", "exp2")]
 )
@@ -192,45 +186,12 @@ def test_axes_of_ones_own(tmp_path: Path) -> None:
 GRID = {"axes": "flux", "grid": "4x4"}
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"grid": "4x4"}, "needs the axes of a model"),
-        ({"axes": "flux"}, "needs the size of a grid"),
-        ({"step": 0.5}, "is the unit of"),
-        ({"axes": "flux", "grid": "4"}, "try grid 16x32x32"),
-        ({"axes": "dinov3", "grid": "2x4x4"}, "has 3 sizes"),
-        ({"axes": "flux", "grid": "0x4"}, "sizes up to 99999"),
-        ({"axes": "fluxx", "grid": "4x4"}, "did you mean flux"),
-        ({**GRID, "axis": "q"}, "unknown axis"),
-        ({**GRID, "step": -1.0}, "above 0"),
-        ({**GRID, "base": 100.0}, "is said by axes flux"),
-        ({**GRID, "clip": 3.0}, "does not go with grid"),
-        ({**GRID, "model": "llama-2-7b"}, "does not go with grid"),
-        ({**GRID, "qk": "diagonal"}, "looks at a distance in a sequence"),
-        ({**GRID, "step": 1e15}, "past 4.5e+15"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(fields: dict, words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        list(ropeaudit.shift(1000, "fp32", "hf", **fields))
-    assert words in str(caught.value).replace("--", "")
-
-
-@pytest.mark.parametrize("more", [{"backend": "torch"}, {"implementations": "diffusers-flux"}])
-def test_subjects_of_a_sequence_are_refused(more: dict) -> None:
-    with pytest.raises(UsageError, match="one position axis"):
-        list(ropeaudit.shift(0, "fp32", [] if "implementations" in more else "hf", **GRID, **more))
-
-
-def test_other_commands_refuse_a_grid_and_recurrences_too() -> None:
+def test_other_commands_refuse_a_grid() -> None:
     for call in (ropeaudit.explain, ropeaudit.limit):
         with pytest.raises(UsageError, match="shift` alone"):
             call(cases=Case(**GRID))
         with pytest.raises(UsageError, match="unknown argument of"):
             call(**GRID)
-    with pytest.raises(UsageError, match="goes from pair to pair"):
-        list(ropeaudit.shift(0, "fp32", "hf", changes={"frequency_form": "recurrence"}, **GRID))
 
 
 def test_sampled_scores_and_attention_go_with_a_grid() -> None:

@@ -12,17 +12,13 @@ import numpy as np
 import pytest
 
 from ropeaudit import shift
-from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.comparison import Pair
 from ropeaudit.console import gates, sweep_file
-from ropeaudit.engine.statistics import Block, Moments, Statistics
-from ropeaudit.errors import BadInput, BadShape, UsageError
-from ropeaudit.features.explain.blames import parse
+from ropeaudit.errors import BadInput
 from ropeaudit.features.model import load as model_load
 from ropeaudit.main import main
 from ropeaudit.rope import hf_config
-from ropeaudit.rope.axes import Axes
 from ropeaudit.subjects.calling import signatures
 
 SMALL = ["--heads", "1", "--seq-len", "4", "--head-dim", "8"]
@@ -106,23 +102,6 @@ def test_what_does_not_fit_in_memory_is_refused_before_q_and_k_are_made(monkeypa
         assert "GiB of memory" in capsys.readouterr().err, command
 
 
-@pytest.mark.parametrize("sample", [None, 5])
-def test_a_case_that_does_not_fit_makes_no_q_and_k(sample, monkeypatch) -> None:
-    no_room(monkeypatch)
-    case = Case(heads=1, seq_len=400, head_dim=64, sample=sample)
-    with pytest.raises(BadShape, match="GiB of memory"):
-        case.load() if sample is None else case.draw()
-
-
-def test_a_run_that_just_fits_is_made_and_two_at_once_are_not(monkeypatch) -> None:
-    case = Case(heads=1, seq_len=64, head_dim=8)
-    audit = Audit((case,), ("hf",), ("fp16",), (7,))
-    monkeypatch.setattr("ropeaudit.runtime.run_metadata.free_bytes", lambda: case.check(()))
-    audit.check()
-    with pytest.raises(BadShape, match="fewer --jobs"):
-        audit.check(2)
-
-
 SMALL_SCORES = [  # q, k, scale: whether their product is lost
     (1e-20, 1.0, 1.0, False),
     (1.0, 1e-20, 1.0, False),
@@ -145,13 +124,6 @@ def test_scores_vanish_by_the_product_of_q_k_and_scale(tmp_path) -> None:
             assert case.load()[0].q.min() == -q
 
 
-@pytest.mark.parametrize("sections", [(), (4,), (2, 2), (1, 1, 1, 1), (0, 0, 0), (2, -1, 3)])
-def test_three_axes_have_three_counts(sections) -> None:
-    with pytest.raises(UsageError, match="not three counts of pairs"):
-        Axes(sections)
-    assert Axes((4, 0, 0)).of_pairs().tolist() == [0, 0, 0, 0]
-
-
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_a_table_without_subjects_or_offsets_is_no_report(form, tmp_path, capsys) -> None:
     path = tmp_path / f"a.{form}"
@@ -163,31 +135,6 @@ def test_a_table_without_subjects_or_offsets_is_no_report(form, tmp_path, capsys
         for more in ((), ("--by", "implementation"), ("--against", str(path))):
             assert main(["report", str(path), *more]) == 2
             assert "no implementation and offset" in capsys.readouterr().err
-
-
-# ---------------------------------------------------------------------------- remedies
-
-
-def spread(*values: float) -> Statistics:
-    result = Statistics(Moments.LARGEST)
-    result.add(np.array([values]), Block((1, len(values)), len(values)))
-    return result
-
-
-def test_a_tolerance_is_on_the_column_that_it_names() -> None:
-    drift, reference = spread(3.0, -5.0), spread(4.0, 4.0)
-    rms = np.sqrt(17.0)
-    assert parse("drift_max=1").value(drift, reference) == 5.0
-    assert parse("drift_rms=1").value(drift, reference) == pytest.approx(rms)
-    assert parse("drift_relative=1").value(drift, reference) == pytest.approx(rms / 4)
-    assert parse(f"drift_rms={rms / 2}").met_by(drift, reference) is False  # though a quarter of it is below
-    assert parse(f"drift_relative={rms / 2}").met_by(drift, reference) is True
-
-
-def test_against_scores_of_zero_a_relative_drift_is_the_drift() -> None:
-    assert parse("drift_relative=1").value(spread(3.0, -5.0), spread(0.0, 0.0)) == pytest.approx(
-        np.sqrt(17.0)
-    )
 
 
 # ---------------------------------------------------------------------------- own code

@@ -137,7 +137,11 @@ def test_saved_vectors_do_not_take_the_place_of_weights(tmp_path, capsys) -> Non
     for more in (["--ticket", weights], ["--junit", weights]):
         assert main(["check", str(tmp_path), "-q", *more]) == 2
     assert "is one of the files to read" in capsys.readouterr().err
-    assert (tmp_path / "model.safetensors").read_bytes() == b"weights"
+    of_a_layer = tmp_path / "q-full_attention.safetensors"
+    of_a_layer.write_bytes(b"weights")
+    assert main(["model", str(tmp_path), "--save-qk", str(tmp_path / "q.safetensors")]) == 2
+    assert f" writes {str(of_a_layer)!r} too, which is one of the files to read" in capsys.readouterr().err
+    assert (tmp_path / "model.safetensors").read_bytes() == of_a_layer.read_bytes() == b"weights"
 
 
 MEETING = {  # options -> the file that both would write
@@ -183,11 +187,6 @@ def test_names_that_differ_in_case_are_one_file_where_the_folder_says_so(
     tmp_path, capsys, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    upper = Path("A.TXT")
-    Path("a.txt").touch()
-    assert paths._folds(".") == upper.exists()
-    Path("a.txt").unlink()
-    assert os.listdir() == []
     exists = os.path.exists
     monkeypatch.setattr(paths.os.path, "exists", lambda path: exists(path) or exists(str(path).lower()))
     for one, other in (("x.json", "X.json"), ("x.csv", "X.CSV.meta.json"), ("stra\u00dfe.md", "STRASSE.md")):
@@ -195,16 +194,6 @@ def test_names_that_differ_in_case_are_one_file_where_the_folder_says_so(
         assert " both write " in capsys.readouterr().err
     assert os.listdir() == []
     assert main([*SMALL, "-o", "x.json", "-o", "y.json"]) == 0
-
-
-def test_vectors_of_a_layer_type_do_not_take_the_place_of_weights_either(tmp_path, capsys) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    weights = tmp_path / "q-full_attention.safetensors"
-    weights.write_bytes(b"weights")
-    assert main(["model", str(tmp_path), "--save-qk", str(tmp_path / "q.safetensors")]) == 2
-    assert f" writes {str(weights)!r} too, which is one of the files to read" in capsys.readouterr().err
-    assert os.listdir(tmp_path).count(weights.name) == 1
-    assert weights.read_bytes() == b"weights"
 
 
 def test_a_name_of_the_files_that_runs_clear_is_refused(tmp_path, capsys) -> None:
@@ -322,7 +311,7 @@ def test_a_finished_report_does_not_shrink(name, tmp_path, capsys) -> None:
     assert "go on with --resume" in capsys.readouterr().err
     assert main([*requested, "--resume"]) == 0
     assert set(contents(tmp_path)) == set(before)
-    if name != "x.json" and name != "x.parquet":  # they hold the time
+    if name != "x.parquet":  # which holds the time
         assert timeless(path.read_bytes()) == timeless(before[str(path)])
 
 
@@ -517,50 +506,28 @@ def test_rows_are_stored_beside_the_first_file_that_is_no_stream(tmp_path, capsy
 
 
 @posix
-def test_stdout_that_goes_into_a_file(tmp_path) -> None:
-    command = [sys.executable, "-m", "ropeaudit", *SMALL, "-o"]
-    path = tmp_path / "x.csv"
-    with path.open("wb") as file:
-        seen = subprocess.run([*command, str(path)], stdout=file, stderr=subprocess.PIPE, text=True)
-    assert seen.returncode == 2
-    assert "is the file that stdout goes to; give another name" in seen.stderr
-    with path.open("wb") as file:
-        subprocess.run([*command, "/dev/stdout"], stdout=file, check=True)
-    lines = path.read_text().splitlines()
-    assert len(lines) == 6
-    assert lines[:3] == lines[3:]
-    assert os.listdir(tmp_path) == ["x.csv"]
-
-
-@posix
 @pytest.mark.parametrize(
-    ("stream", "more", "name", "message"),
+    ("stream", "name", "message"),
     [
-        ("stdout", ["-o", "x.csv"], "x.csv.part", "-o 'x.csv' writes 'x.csv.part' too, which is the file"),
-        ("stderr", ["-o", "x.csv"], "x.csv", "-o 'x.csv' is the file that stderr goes to"),
+        ("stdout", "x.csv", "is the file that stdout goes to; give another name"),
+        ("stdout", "x.csv.part", "-o 'x.csv' writes 'x.csv.part' too, which is the file"),
+        ("stderr", "x.csv", "-o 'x.csv' is the file that stderr goes to"),
     ],
 )
-def test_streams_that_go_where_a_file_goes(stream, more, name, message, tmp_path) -> None:
-    line = [sys.executable, "-m", "ropeaudit", *SMALL, *more]
+def test_streams_that_go_where_a_file_goes(stream, name, message, tmp_path) -> None:
+    line = [sys.executable, "-m", "ropeaudit", *SMALL, "-o"]
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with (tmp_path / name).open("wb") as file:
-        seen = subprocess.run(
-            line, cwd=tmp_path, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: file}
-        )
+        seen = subprocess.run([*line, "x.csv"], cwd=tmp_path, **both | {stream: file})
     assert seen.returncode == 2
     written = (tmp_path / name).read_text()
     assert message in (written if stream == "stderr" else seen.stderr.decode())
     assert stream == "stderr" or written == ""
+    with (tmp_path / name).open("wb") as file:
+        subprocess.run([*line, "/dev/stdout"], cwd=tmp_path, stdout=file, check=True)
+    lines = (tmp_path / name).read_text().splitlines()
+    assert (len(lines), lines[3:]) == (6, lines[:3])
     assert os.listdir(tmp_path) == [name]
-
-
-@posix
-def test_process_substitution(tmp_path) -> None:
-    line = f'"{sys.executable}" -m ropeaudit {" ".join(SMALL)} -o >(cat > got) > said; wait $!'
-    subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
-    deadline = time.monotonic() + 10
-    while (tmp_path / "got").stat().st_size == 0 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert (tmp_path / "got").read_bytes() == (tmp_path / "said").read_bytes() != b""
 
 
 @posix

@@ -12,7 +12,6 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import records
 from ropeaudit.engine import attention_pass, plan
 from ropeaudit.engine.attention_pass import ReferenceRows, Rounding
-from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.inputs import qk
 from ropeaudit.recipes import load, named
 from ropeaudit.subjects.emulated import Emulated
@@ -286,20 +285,3 @@ def test_recipes_say_their_softmax(tmp_path) -> None:
     path = tmp_path / "own.toml"
     path.write_text('extends = "hf"\nsoftmax = "model"\n')
     assert load(str(path)).resolve(bf16).softmax is bf16
-
-
-@pytest.mark.parametrize(
-    ("options", "error_line"),
-    [
-        ({"softmax": "fp64"}, "softmax fp64 says how attention is measured; add attention"),
-        ({"anchor": 3}, "add attention"),
-        ({"attention": True, "anchor": 1.5}, "not a whole number"),
-        ({"changes": {"softmax": "bf16"}}, "add attention softmax recipe"),
-        ({"attention": True, "changes": {"softmax": "bf16"}}, "add attention softmax recipe"),
-    ],
-)
-def test_bad_options(options, error_line) -> None:
-    with pytest.raises(UsageError, match=error_line):
-        shift(0, "bf16", "hf", **options)
-    with pytest.raises(UnknownName, match="fp64, recipe"):
-        shift(0, "bf16", "hf", attention=True, softmax="fast")

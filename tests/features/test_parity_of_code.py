@@ -111,8 +111,7 @@ def test_code_that_raises_in_the_middle_is_refused_there(spec) -> None:
 def test_what_cannot_be_changed_is_said(spec) -> None:
     for a, b, changes in (
         (spec("half") + "[table=bf16]", "hf", None),
-        ("transformers-llama", "mlx", {"table": "bf16"}),
         (spec("half"), spec("interleaved"), {"table": "bf16"}),
     ):
-        with pytest.raises(UsageError, match=r"no stage can be changed|neither|takes no tables"):
+        with pytest.raises(UsageError, match=r"no stage can be changed|takes no tables"):
             list(parity(a, b, 0, "fp32", changes=changes, **SMALL))

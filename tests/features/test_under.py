@@ -83,21 +83,6 @@ def test_what_cannot_be_had_is_refused_with_its_reason() -> None:
         assert rows[1].why.startswith(reason)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["shift", "--under", "tf32"], "--under says what code is called under; add --impl"),
-        (["shift", "--impl", MATMUL, "--under", "bf16"], "unknown environment 'bf16'; did you mean to:bf16?"),
-        (["check", "llama-3.1-8b", "--under", "tf32"], "--under says what code is called under"),
-        (["check", MATMUL, "--under", "tf-32"], "unknown environment 'tf-32'; did you mean tf32?"),
-        (["explain", MATMUL, "--under", "compiled"], "did you mean compile?"),
-    ],
-)
-def test_bad_requests_say_what_to_type(arguments, message, capsys) -> None:
-    seen = ran(capsys, arguments, 2)
-    assert (seen.out, message in seen.err) == ("", True), seen.err
-
-
 def test_explain_has_rows_for_each(capsys) -> None:
     few = ["--dtype", "fp32", "-q"]
     traced = [MATMUL, "--under", "autocast:bf16", "--offset", "0", "--head-dim", "32", "-f", "csv"]

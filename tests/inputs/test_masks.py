@@ -9,7 +9,6 @@ from ropeaudit import parse, recipes, shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.bounds import bound
 from ropeaudit.engine import plan
-from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.parity import analysis
 from ropeaudit.features.parity.analysis import row as parity_row
 from ropeaudit.inputs import masks, qk
@@ -78,20 +77,6 @@ def test_tiles_of_panels_cover_what_is_seen_once_and_are_never_empty(mask, size,
                 met[strip, place] += 1
     assert met.max() == 1
     assert (met >= dense(mask, size)).all()
-
-
-@pytest.mark.parametrize(
-    "wrong", ["window:0", "window:x", "window", "window:", "window:-1", "window:1.5", "window:07"]
-)
-def test_a_window_needs_a_width(wrong) -> None:
-    with pytest.raises(UsageError, match="window:4096"):
-        list(shift(0, "fp16", mask=wrong))
-
-
-@pytest.mark.parametrize("wrong", ["windw:4", "sliding", "", "window:N,"])
-def test_other_names_are_unknown(wrong) -> None:
-    with pytest.raises((UnknownName, UsageError), match="window:"):
-        masks.check(wrong)
 
 
 # ---------------------------------------------------------------------------- what is measured

@@ -6,8 +6,6 @@ import pytest
 from ropeaudit import RopeSetting, shift
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.audits.cases import Case
-from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.inputs import qk
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope import scaling
@@ -43,11 +41,6 @@ def test_most_of_the_exact_weight_is_on_the_right_token(kind, setting) -> None:
     assert (some.q == some.k.repeat(2, 0)).all() == (kind == "diagonal")
 
 
-def test_a_kind_that_is_none_is_refused() -> None:
-    with pytest.raises(UnknownName, match="did you mean gaussian"):
-        qk.make("gausian", 1, 1, 4, RopeSetting.of())
-
-
 def test_the_seed_chooses_the_phases_of_each_head() -> None:
     one, other = (qk.make("diagonal", 2, 2, 3, RopeSetting.of(), seed=seed) for seed in (0, 1))
     assert (one.q[0] != one.q[1]).any()
@@ -76,15 +69,6 @@ def test_the_first_row_has_no_previous_token() -> None:
     assert record.right_token == 1.0
     (record,) = shift(0, "fp32", "hf", qk="previous", heads=1, seq_len=1, attention=True)
     assert record.right_token is None
-
-
-@pytest.mark.parametrize("setting", [{"rotary_dim": 0}, {"head_dim": 2}, {"base": 1.0001}])
-@pytest.mark.parametrize("kind", ["diagonal", "previous"])
-def test_settings_that_cannot_tell_neighbours_apart(kind, setting) -> None:
-    with pytest.raises(UsageError, match=r"needs fast frequencies.*rotary_dim or qk gaussian"):
-        Case(qk=kind, **setting).check([0])
-    with pytest.raises(UsageError, match="needs fast frequencies"):
-        qk.make(kind, 1, 1, 4, Case(**setting).setting(4))
 
 
 @pytest.mark.parametrize("fmt", ["bf16", "fp16", "fp32"])

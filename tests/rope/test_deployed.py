@@ -100,31 +100,6 @@ def test_the_float64_subject_agrees_with_the_reference_for_every_scaling() -> No
         assert record.drift_rms < 2e-15 * max(record.reference_rms, 1)
 
 
-@pytest.mark.parametrize(
-    ("case", "message"),
-    [
-        ({"axis": "t"}, "needs position axes"),
-        ({"mrope": "1,1,1"}, "have 3 pairs and the setting 16"),
-        ({"mrope": "a,b"}, "three counts of pairs"),
-        ({"mrope": "4,6,6", "axis": "x"}, "unknown axis"),
-        ({"mrope": "4,6,6:mixed"}, "unknown arrangement"),
-        ({"clip": -1.0}, "not an angle from 1e-100"),
-        ({"clip": float("nan")}, "not an angle from 1e-100"),
-        ({"clip": 1e308}, "not an angle from 1e-100 to 1e15"),  # the exact sine overflowed, with warnings
-        ({"clip": 1.1e15}, "not an angle from 1e-100 to 1e15"),
-        ({"clip": 9e-101}, "not an angle from 1e-100 to 1e15"),
-        ({"head_dim": 1}, "head_dim 1 is not an even number from 2 to .*; try head_dim 128"),
-        ({"head_dim": 3}, "head_dim 3 is not an even number from 2 to .*; try head_dim 2"),
-        ({"length": "both"}, "unknown length"),
-        ({"model": "lama"}, "unknown model"),
-        ({"layer": "sliding"}, "unknown layer type|no layer types"),
-    ],
-)
-def test_bad_settings(case: dict, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        rows(0, "fp32", **case)
-
-
 @pytest.mark.parametrize("clip", [1e-100, 1e15, float("inf")])
 def test_the_ends_of_clips_give_no_warnings(clip: float) -> None:
     (record,) = rows(1000, "fp32", "hf", clip=clip)
