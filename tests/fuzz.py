@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import csv
 import io
 import itertools
 import json
@@ -17,7 +16,6 @@ import re
 import shlex
 import signal
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -364,28 +362,7 @@ def wrong(line: list[str], code: int, report: str, message: str) -> str:
         # what was measured is shown, though nothing is like it or a condition does not apply
         reported = not report or "--baseline" in line or "--fail-if" in line
         return "" if ok and reported else "an error of other words"
-    if not report:
-        return "" if line[0] in ("report", "plot") else "no report"
-    return "" if parsed(line, report) else "a report that cannot be read"
-
-
-def parsed(line: list[str], report: str) -> bool:
-    forms = [after for flag, after in itertools.pairwise(line) if flag in ("-f", "--format")]
-    form = forms[-1] if forms and sum(word.startswith(("-f", "--format")) for word in line) == 1 else ""
-    try:
-        if form == "json":
-            json.loads(report, parse_constant=_refuse)
-        elif form == "jsonl":
-            [json.loads(one, parse_constant=_refuse) for one in report.removesuffix("\n").split("\n")]
-        elif form == "csv":
-            return len({len(row) for row in csv.reader(io.StringIO(report, newline=""), strict=True)}) == 1
-    except (ValueError, csv.Error):
-        return "-c" in line
-    return report.endswith("\n")
-
-
-def _refuse(word: str) -> None:
-    raise ValueError(word)
+    return "" if report or line[0] in ("report", "plot") else "no report"
 
 
 def lines(numbers: range, files: dict[str, bytes], report: Callable[[str], None]) -> Seen:
@@ -408,7 +385,6 @@ def damages(numbers: range, files: dict[str, bytes], report: Callable[[str], Non
 
 
 def _run(line: list[str], name: str, seen: Seen, report: Callable[[str], None]) -> None:
-    begun = time.monotonic()
     try:
         code = run(line)
         if code == "long":
@@ -416,8 +392,6 @@ def _run(line: list[str], name: str, seen: Seen, report: Callable[[str], None]) 
     except Defect as defect:
         code = "defect"
         report(f"{name}: {defect}")
-    if time.monotonic() - begun > SECONDS and code != "long":
-        report(f"{name}: {time.monotonic() - begun:.0f} s: {shlex.join(line)!a}")
     seen[code] += 1
 
 

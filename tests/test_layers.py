@@ -74,17 +74,14 @@ def test_no_file_imports_from_its_own_floor_or_above() -> None:
 
 
 def test_the_check_sees_an_upward_import(tmp_path: Path) -> None:
-    (tmp_path / "rope").mkdir()
-    (tmp_path / "rope" / "scaling.py").write_text("from ropeaudit.audits.audit import shift\n")
-    assert upward(tmp_path) == ["rope.scaling (3) imports audits.audit (7)"]
-
-
-def test_the_check_sees_one_feature_that_imports_another(tmp_path: Path) -> None:
-    (tmp_path / "features" / "limit").mkdir(parents=True)
-    (tmp_path / "features" / "limit" / "words.py").write_text(
-        "from ropeaudit.features.shift import command\n"
-    )
-    assert upward(tmp_path) == ["features.limit.words (10) imports features.shift.command (10)"]
+    for name, other in (("rope/scaling", "audits.audit"), ("features/limit/words", "features.shift")):
+        path = tmp_path / f"{name}.py"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"from ropeaudit.{other} import command\n")
+    assert upward(tmp_path) == [
+        "features.limit.words (10) imports features.shift.command (10)",
+        "rope.scaling (3) imports audits.audit (7)",
+    ]
 
 
 def test_only_what_is_named_may_be_composed(tmp_path: Path) -> None:

@@ -62,13 +62,5 @@ def test_every_switch_takes_effect(machine: str, kernels: list[str]) -> None:
         pytest.skip(f"this machine cannot be {machine} in all: {'; '.join(lacking)}")
 
 
-def test_the_script_says_how_it_is_called() -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "pentium", "true"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "usage: python tests/other_machine.py haswell|prescott COMMAND ...\n"
-
-
 def test_no_entry_of_the_list_is_stale() -> None:
     assert all((SCRIPT.parent / name).is_file() for name in other_machine.FIGURES_MOVE)

@@ -115,18 +115,3 @@ def test_what_needs_a_package_that_cannot_be_used_says_so_and_the_rest_runs(kind
             own = [line for line in errors.splitlines() if not line.startswith("[transformers]")]
             assert (code, len(own)) == (2, 1), (command, errors)
             assert errors.endswith(f" needs {said}\n"), (command, errors)
-
-
-def test_errors_that_come_of_neither_stay_what_they_are() -> None:
-    from ropeaudit.errors import unusable
-
-    class Torched(AttributeError):
-        pass
-
-    for error in (ValueError("torch"), ImportError("no", name="tomlx"), Torched("torch", obj=None)):
-        assert unusable(error) is None
-    import torch
-
-    with pytest.raises(AttributeError) as raised:
-        torch.no_such_name  # noqa: B018
-    assert unusable(raised.value) is None, "torch itself can be used"

@@ -27,32 +27,24 @@ SCRIPT = """
 from collections.abc import Iterator
 
 import ropeaudit
-from ropeaudit import Case, Checked, Difference, Explanation, Finding, Group, Limit, ModelAudit, ModuleAudit
-from ropeaudit import CodeExplanation, Parity, Record, Report
+from ropeaudit import Case, Checked, CodeExplanation, Difference, Explanation, Finding, Group, Limit
+from ropeaudit import ModelAudit, ModuleAudit, Parity, Record, Report
 
 records: Iterator[Record] = ropeaudit.shift(1000, "bf16", ["hf"], heads=1, seq_len=16, mask="full")
 again: Iterator[Record] = ropeaudit.shift([0, 7], implementations="mine.py:rope", cases=[Case(head_dim=64)])
 limits: Iterator[Limit] = ropeaudit.limit("drift_rms=1e-3", "bf16", up_to=4096, model="llama-3.1-8b")
 why: Iterator[Explanation | CodeExplanation] = ropeaudit.explain(1000, "fp16", tolerance=("drift_rms", 1e-3))
-traces = [one.trace for one in why if isinstance(one, CodeExplanation)]
 pairs: Iterator[Parity] = ropeaudit.parity("hf", "meta", offsets=[0, 1000], layout="interleaved")
-keys: Iterator[Record] = ropeaudit.shift(0, rerotate=[1, 16], turn=-16, dtypes=["bf16"], seed=3)
-curves = ropeaudit.decay([0, 10], "ones", "bf16", head_dim=64)
 rows: int = sum(len(table.rows) for table in ropeaudit.frequencies("bf16", scaling="linear:factor=4"))
 checks: Iterator[Checked] = ropeaudit.check(["mine.py:rope", "llama-3.1-8b"], "bf16", up_to=4096, waive=None)
 failed: list[Finding] = [one.finding for one in checks if one.finding.failed]
-table: ModuleAudit = ropeaudit.module("dump.npy", head_dim=64)
-codes = list(ropeaudit.explain(implementations=["mine.py:rope"], order="bhsd", base=1e6))
 buffers: ModuleAudit = ropeaudit.module("model.safetensors", base=1e4)
 whole: ModelAudit = ropeaudit.model("folder", 1000, "bf16", tokens="16")
 changed: Difference = ropeaudit.diff("a.csv", "b.csv", ratio=1.1)
 groups: list[Group] = ropeaudit.summary(["a.csv"], by="dtype", column="drift_max")
-merged: list[Record] = ropeaudit.merge(["a.csv", "b.csv"])
-frame = ropeaudit.to_frame(records)
-of_limits, of_pairs = ropeaudit.to_frame(limits, ["margin"]), ropeaudit.to_frame(why, by="pair")
 page: Report = ropeaudit.report(limits, columns=["proved_up_to"])
 text: str = ropeaudit.render("markdown", ropeaudit.report(changed))
-print(ropeaudit.__version__, text, rows, [one.failing for one in curves])
+print(ropeaudit.to_frame(records), rows, [one.failing for one in ropeaudit.decay([0, 10], "ones", "bf16")])
 """
 WRONG = {
     "shift": "ropeaudit.shift(1000, head_dims=64)",

@@ -28,30 +28,6 @@ def test_every_recipe_cites_its_source_and_resolves_or_says_why_not() -> None:
             assert stages == [set(recipes.STAGES)] * len(FORMATS), recipe.name
 
 
-def test_uniform_is_the_dtype_everywhere_but_in_the_accumulator() -> None:
-    stages = recipes.named("uniform").resolve(BF16).stages()
-    assert stages.pop("accumulate") == "float32"
-    assert set(stages.values()) == {"bfloat16"}
-    assert set(recipes.named("uniform").resolve(parse("fp64")).stages().values()) == {"float64"}
-
-
-def test_hugging_face_eager_as_it_was_read() -> None:
-    assert recipes.named("hf").resolve(BF16).stages() == {
-        "position": "float32",
-        "frequency": "float32",
-        "angle": "float32",
-        "trig": "float32",
-        "table": "bfloat16",
-        "input": "bfloat16",
-        "rotation": "bfloat16",
-        "output": "bfloat16",
-        "accumulate": "float32",
-        "score": "bfloat16",
-        "softmax": "float32",
-    }
-    assert recipes.named("hf-model-cast").resolve(BF16).stages()["frequency"] == "float32/bfloat16"
-
-
 def test_a_change_is_in_the_name_and_in_the_stages() -> None:
     changed = recipes.named("hf").changed({"angle": "fp64", "rotation_rounding": "once"})
     assert changed.name == "hf[angle=fp64 rotation_rounding=once]"

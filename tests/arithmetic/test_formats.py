@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ropeaudit.arithmetic import doubledouble as dd
-from ropeaudit.arithmetic import rounding, scaled_formats
+from ropeaudit.arithmetic import scaled_formats
 from ropeaudit.arithmetic.formats import FORMATS, Format, parse
 from ropeaudit.arithmetic.rounding import bits_differ, round_in_place, round_nearest, round_to
 from ropeaudit.errors import UnknownName
@@ -126,20 +126,6 @@ def test_tf32_is_float32_with_13_bits_dropped() -> None:
     assert same(round_to(values, parse("tf32")), expected)
 
 
-@given(
-    st.floats(allow_nan=False, allow_infinity=False, width=64),
-    st.sampled_from([fmt for fmt in FORMATS if fmt.precision < 53]),
-)
-def test_no_value_of_the_format_is_nearer(x: float, fmt: Format) -> None:
-    (rounded,) = round_to(np.array([x]), fmt).astype(np.float64)
-    if not np.isfinite(rounded):
-        assert abs(x) > fmt.largest
-        return
-    spacing = max(fmt.smallest_subnormal, 2.0 ** (np.frexp(abs(x) or 1.0)[1] - fmt.precision))
-    assert abs(Fraction(x) - Fraction(rounded)) <= Fraction(spacing) / 2
-    assert Fraction(rounded) / Fraction(fmt.smallest_subnormal) % 1 == 0
-
-
 POSITIVE = {
     fmt: np.unique(np.abs(codes(dtype))) for fmt, dtype in ((FP16, np.float16), (BF16, ml_dtypes.bfloat16))
 }
@@ -167,10 +153,6 @@ def nearest(x: Fraction, numbers: list[float]) -> float:
     low = bisect_right(numbers, x) - 1
     below, above = x - Fraction(numbers[low]), Fraction(numbers[low + 1]) - x
     return numbers[low + (above < below or (above == below and low % 2 == 1))]
-
-
-def test_codes_have_no_gaps() -> None:
-    assert [len(numbers) for numbers in POSITIVE.values()] == [31744, 32640]
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=40), st.sampled_from(FORMATS[2:]))
@@ -287,16 +269,13 @@ def test_a_nan_stays_one_and_its_neighbours_do_not_notice(rounded) -> None:
 @pytest.mark.parametrize("name", ["bf16", "tf32", "fp16", "e4m3"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_nan_stays_one_in_every_block_of_a_long_array(dtype: type, name: str) -> None:
-    length = rounding._BLOCK // np.dtype(dtype).itemsize
+    length = 3 * 2**17 // np.dtype(dtype).itemsize  # rounded at once
     x = np.random.default_rng(0).standard_normal(2 * length + 3).astype(dtype)
-    for place in (0, length - 1, length, 2 * length - 1, 2 * length, 2 * length + 2):
-        wanted, result = x.copy(), x.copy()
-        result[place : place + 1] = nans(dtype)[6]  # all ones, which carry into the sign
-        round_in_place(wanted, parse(name))
-        round_in_place(result, parse(name))
-        assert np.isnan(result[place])
-        result[place] = wanted[place]
-        assert np.array_equal(result, wanted)
+    for place in (0, length - 1, length, 2 * length, 2 * length + 2):
+        x[place : place + 1] = nans(dtype)[6]  # all ones, which carry into the sign
+    wanted = np.concatenate([round_to(part, parse(name)) for part in np.array_split(x, 1000)])
+    round_in_place(x, parse(name))
+    assert same(x, wanted)
 
 
 @pytest.mark.parametrize("fmt", FORMATS[1:], ids=str)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from cases import first_fast
+from command_line import ran
 
 from ropeaudit.conformance import code_checks
 from ropeaudit.features.check import config_target
@@ -36,8 +37,7 @@ def test_a_later_call_that_raises_is_an_error_of_the_code(tmp_path, monkeypatch,
     raised = "raise ValueError('enough calls')"
     (tmp_path / "r.py").write_text(CODE.format(tokens=8, how="pass", then=raised))
     line = ["shift", "--impl", "r.py:rope", *SMALL, "--offset", "0-99+1", "-o", "x.jsonl"]
-    assert main(line) == 2
-    message = capsys.readouterr().err
+    message = ran(capsys, line, 2).err
     assert "r.py:rope: a later call raises ValueError: enough calls" in message
     assert "a fault of ropeaudit" not in message
     part = tmp_path / "x.jsonl.part"
@@ -86,8 +86,7 @@ def test_code_that_leaves_python_fails_its_checks(how, where, tmp_path, monkeypa
     then = how if where == "in the call" else "return Returned()"
     (tmp_path / "r.py").write_text(CODE.format(tokens=64, how=how, then=then))
     line = "check r.py:rope --up-to 64 --head-dim 8 --dtype fp32 --under none -f csv"
-    assert main(line.split()) == 1
-    seen = capsys.readouterr()
+    seen = ran(capsys, line.split(), 1)
     assert "it raises RuntimeError: it " in seen.out
     assert "fault of ropeaudit" not in seen.out + seen.err
 
@@ -102,8 +101,7 @@ def test_a_check_at_fault_is_ours_and_stops_no_other(tmp_path, monkeypatch, caps
     for name in ("r.py", "s.py"):
         (tmp_path / name).write_text(CODE.format(tokens=0, how="pass", then="pass"))
     line = "check r.py:rope llama-3.1-8b s.py:rope --up-to 64 --head-dim 8 --dtype fp32 --under none"
-    assert main([*line.split(), "-f", "json", "-v", "--ticket", "t.md"]) == 3
-    seen = capsys.readouterr()
+    seen = ran(capsys, [*line.split(), "-f", "json", "-v", "--ticket", "t.md"], 3)
     rows = [(row["target"], row["check"], row["status"]) for row in json.loads(seen.out)["records"]]
     failed = [row[:2] for row in rows if row[2] == "fail"]
     assert failed == [("r.py:rope", "decode"), ("llama-3.1-8b", "model"), ("s.py:rope", "decode")]

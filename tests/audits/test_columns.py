@@ -5,17 +5,13 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import math
 from typing import get_args, get_type_hints
 
 import pytest
 
-import ropeaudit
 from ropeaudit import reports
 from ropeaudit.audits import judging, records
 from ropeaudit.audits.records import Record
-from ropeaudit.features.explain import report as explain_columns
-from ropeaudit.features.limit.report import row as limit_row
 from ropeaudit.reports import Report
 from ropeaudit.runtime.columns import Column, Columns, table, tables
 
@@ -32,23 +28,6 @@ TOY = Columns(
     ]
 )
 ROW = {"name": "a", "size": 0.5, "count": None, "share": 0.2, "device": "cpu", "right": None}
-
-
-def test_what_a_screen_shows_goes_by_the_rows() -> None:
-    assert TOY.screen([ROW]) == ["name", "size", "right"]
-    more = [ROW, ROW | {"count": 3, "device": "cuda"}]
-    assert TOY.screen(more) == ["name", "count", "size", "share", "device", "right"]
-    assert TOY.dispensable == ("size",)
-
-
-def test_columns_by_what_they_are() -> None:
-    assert (TOY.numeric, TOY.identity, TOY.compared) == (("size", "count", "share"), ("name",), ("size",))
-    assert TOY.unset(TOY) == {"count": None, "right": None}
-    undefined = [one.undefined for one in TOY.values()]
-    assert [value is None for value in undefined] == [True, False, True, False, True, True]
-    assert math.isnan(undefined[1])
-    with pytest.raises(ValueError, match="declared twice"):
-        Columns([TOY["name"], TOY["name"]])
 
 
 def test_a_report_shows_and_writes_values_as_they_are_declared() -> None:
@@ -123,25 +102,3 @@ def test_which_columns_are_on_a_screen_and_which_leave_it_first(snapshot) -> Non
     text += f"never negative: {' '.join(shift.names(lambda one: one.nonnegative))}\n"
     text += f"small is bad: {' '.join(shift.names(lambda one: one.least_is_worst))}\n"
     assert text == snapshot
-
-
-def check_types(columns, rows) -> None:
-    """Check that every value has the declared type; a number may be whole where floats are declared."""
-    assert rows
-    for row in rows:
-        assert sorted(row) == sorted(columns)
-        for name, value in row.items():
-            one = columns[name]
-            allowed = (int, float) if one.kind is float else (one.kind,)
-            assert (value is None and one.optional) or isinstance(value, allowed), (name, value)
-
-
-def test_values_are_of_the_declared_types() -> None:
-    case = {"heads": 2, "seq_len": 16, "head_dim": 8}
-    measured = ropeaudit.shift((0, 1000), "bf16", attention=True, **case)
-    check_types(records.COLUMNS, [one.as_dict() for one in measured])
-    limits = ropeaudit.limit("drift_rms=1e-2", "bf16", "uniform", **case)
-    check_types(table("limit"), [limit_row(one) for one in limits])
-    (result,) = ropeaudit.explain(1000, "bf16", "uniform", **case)
-    for kind in ("stage", "remedy"):  # the last row by pair is of no pair, and has words for it
-        check_types(explain_columns.COLUMNS[kind], explain_columns.KINDS[kind](result))

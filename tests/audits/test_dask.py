@@ -12,13 +12,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from command_line import ran
 
 from ropeaudit.audits import workers
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.sweep import Sweep
 from ropeaudit.errors import RopeAuditError, UsageError
-from ropeaudit.main import main
 
 distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -115,11 +115,6 @@ def clock(monkeypatch):
     return now
 
 
-def for_ever(patience: workers.Patience, workers_there) -> None:
-    while True:
-        patience.wait(False, workers_there)
-
-
 def test_workers_that_are_all_gone_are_waited_for_and_then_no_more(clock, monkeypatch) -> None:
     notes: list[str] = []
     home, message = on(Cluster(2, None, there=0), monkeypatch, notes)
@@ -129,35 +124,29 @@ def test_workers_that_are_all_gone_are_waited_for_and_then_no_more(clock, monkey
     assert 600 <= clock.at < 610
 
 
-def test_a_slow_result_is_waited_for_as_long_as_there_are_workers(clock) -> None:
-    patience = workers.Patience(lambda text: pytest.fail(text))
-    while clock.at < 5000:
-        patience.wait(False, lambda: 1)
-
-
-def test_the_patience_is_that_of_dasks_configuration(clock) -> None:
+def test_the_patience_is_that_of_dasks_configuration() -> None:
     import dask
 
-    with dask.config.set({"ropeaudit.patience": "20s"}):
-        patience = workers.Patience(lambda text: None)
-        with pytest.raises(RopeAuditError, match="there for 20s;"):
-            for_ever(patience, lambda: 0)
-    assert 20 <= clock.at < 30
     for wrong in ("soon", [], "10 parsecs"):
         with dask.config.set({"ropeaudit.patience": wrong}), pytest.raises(UsageError, match="is no time"):
             workers.Patience(lambda text: None)
 
 
-def test_a_local_cluster_that_does_not_start_is_said_in_a_sentence(monkeypatch, capsys) -> None:
-    def fail(**_: object) -> None:
+def test_a_local_cluster_shares_the_threads_and_is_said_not_to_start(monkeypatch, capsys) -> None:
+    asked: list[dict] = []
+
+    def fail(**options: object) -> None:
+        asked.append(options)
         raise RuntimeError("Nanny failed to start.\nmore")
 
     monkeypatch.setattr(distributed, "LocalCluster", fail)
-    assert main([*SMALL, "--scheduler", "local"]) == 2
-    assert "Dask's workers do not start (RuntimeError: Nanny failed to start.)" in capsys.readouterr().err
+    monkeypatch.setattr(workers.run_metadata, "threads", lambda: 8)
+    for jobs, threads in ((1, 8), (3, 2), (8, 1), (20, 1)):
+        said = ran(capsys, [*SMALL, "--scheduler", "local", "--jobs", jobs], 2).err
+        assert "Dask's workers do not start (RuntimeError: Nanny failed to start.)" in said
+        assert (asked[-1]["n_workers"], asked[-1]["threads_per_worker"]) == (jobs, threads)
     monkeypatch.setitem(sys.modules, "distributed", None)
-    assert main([*SMALL, "--scheduler", "local"]) == 2
-    assert "pip install 'ropeaudit[cluster]'" in capsys.readouterr().err
+    assert "pip install 'ropeaudit[cluster]'" in ran(capsys, [*SMALL, "--scheduler", "local"], 2).err
 
 
 def test_where_no_scheduler_answers_is_said_in_a_sentence() -> None:
@@ -173,14 +162,6 @@ def test_where_no_scheduler_answers_is_said_in_a_sentence() -> None:
     assert len(reported) == 3  # a Ctrl-C is heard each time
     assert waited == sorted(waited)
     assert sum(waited) == pytest.approx(20)
-
-
-def test_a_local_cluster_shares_the_threads_of_the_machine(monkeypatch) -> None:
-    monkeypatch.setattr(workers.run_metadata, "threads", lambda: 8)
-    built = SimpleNamespace(LocalCluster=lambda **options: options)
-    for jobs, threads in ((1, 8), (3, 2), (8, 1), (20, 1)):
-        options = workers._local(built, jobs, lambda: None)
-        assert (options["n_workers"], options["threads_per_worker"]) == (jobs, threads)
 
 
 # ---------------------------------------------------------------------------- real ones

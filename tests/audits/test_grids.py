@@ -44,20 +44,6 @@ def test_each_axis_is_rotated_as_a_sequence_alone(name: str, dtype: str, offset:
             np.testing.assert_array_equal(part[:, grid.of_pairs() == axis], own)
 
 
-def test_mrope_on_a_line_is_a_sequence() -> None:
-    """Tokens along t alone are those of a sequence whose h and w stand still."""
-    recipe = recipes.named("hf").resolve(parse("bf16"))
-    setting = Case(axes="qwen2-vl", grid="7x1x1").setting(0)
-    alone = RopeSetting.of(128, base=1e6)
-    for part, own in zip(
-        Emulated(recipe, setting).table(np.arange(7), 0),
-        Emulated(recipe, alone).table(np.arange(7), 0),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(part[:, :16], own[:, :16])
-        np.testing.assert_array_equal(part[:, 16:], np.broadcast_to(own[0, 16:], (7, 48)))
-
-
 @pytest.mark.parametrize("name", PRESETS)
 def test_no_score_of_a_grid_exceeds_its_bound(name: str) -> None:
     recipe = axial_presets.named(name).recipe

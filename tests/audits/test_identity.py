@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import ran
 
-from ropeaudit import recipes, shift
+from ropeaudit import shift
 from ropeaudit.audits import records
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
@@ -67,11 +68,6 @@ def test_recipes_that_differ_in_a_switch_are_other_cells(switch, tmp_path) -> No
         assert (" scale_after_store=true" in results[0].stages, name in results[1].stages) == (True, False)
 
 
-def test_a_plain_recipe_has_stages_alone() -> None:
-    message = row(recipes="vllm-cuda", **SMALL).stages.split()
-    assert tuple(word.partition("=")[0] for word in message) == recipes.STAGES
-
-
 def test_recipes_of_one_name_are_kept_apart_where_frequencies_depend_on_the_length(tmp_path) -> None:
     for folder, text in (("a", 'position = "bf16"'), ("b", 'position = "fp32"')):
         (tmp_path / folder).mkdir()
@@ -106,10 +102,6 @@ def test_the_same_numbers_in_another_shape_are_another_cell(tmp_path) -> None:
     assert results[0] != results[1]
 
 
-def test_made_inputs_say_no_more_than_their_kind() -> None:
-    assert row(**SMALL).source == "gaussian"
-
-
 def test_rows_of_another_capture_are_not_resumed(tmp_path, capsys) -> None:
     qk, out = tmp_path / "x.npz", tmp_path / "x.jsonl"
     command = ["shift", "--qk", str(qk), "--dtype", "bf16", *QUIET, "-o", str(out), "--resume"]
@@ -117,8 +109,7 @@ def test_rows_of_another_capture_are_not_resumed(tmp_path, capsys) -> None:
     assert main(command) == main(command) == 0
     rows = out.read_bytes()
     captured(qk, 1)
-    assert main(command) == 2
-    assert "rows of another sweep" in capsys.readouterr().err
+    assert "rows of another sweep" in ran(capsys, command, 2).err
     assert out.read_bytes() == rows
 
 
@@ -172,8 +163,7 @@ def test_rows_of_an_older_schema_are_refused(schema, tmp_path, capsys) -> None:
     sizes = ["--heads", "1", "--seq-len", "4", "--head-dim", "8", "--dtype", "bf16", "--offset", "7"]
     path.write_text(json.dumps(row(**SMALL).as_dict() | {"schema": schema}) + "\n")
     for command in (["shift", *sizes, *QUIET, "-o", str(path), "--resume"], ["report", str(path)]):
-        assert main(command) == 2
-        message = capsys.readouterr().err
+        message = ran(capsys, command, 2).err
         assert f"is of schema {schema} and this version knows {records.SCHEMA}; measure again" in message
         assert message.count("\n") == 1
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import first_fast
+from command_line import ran
 
 from ropeaudit import recipes, shift
 from ropeaudit.audits import comparison, records
@@ -173,20 +174,10 @@ def test_the_kernel_stands_in_the_metadata_and_is_read_back(tmp_path: Path, monk
     moved = Path("a.json").read_text().replace(here.split(", ")[1], "OTHER_SIMD")
     Path("b.json").write_text(moved.replace('"drift_rms": ', '"drift_rms": 1'))
     capsys.readouterr()
-    assert main(["report", "b.json", "--against", "a.csv"]) == 0
-    assert "on another processor" in capsys.readouterr().out
+    assert "on another processor" in ran(capsys, ["report", "b.json", "--against", "a.csv"]).out
     os.remove("a.csv.meta.json")
     assert main(["report", "a.json", "--against", "a.csv"]) == 0
     assert capsys.readouterr().out.startswith("OK  2 cases   no case changed: all are within 1.05 times")
-
-
-def test_every_column_says_what_another_processor_may_change() -> None:
-    said = {name: comparison.meaning(name) for name in records.COLUMNS}
-    assert said["drift_rms"] == said["change_max"] == said["attention_tv_mean"] == "the order of sums"
-    assert said["distinct_positions"] == said["stages"] == said["scale"] == "nothing"
-    assert said["reference_rms"] == "1e-12 of it"
-    assert said["worst_key"].startswith("anything")
-    assert said["floor_rms"] == "the order of sums"
 
 
 @pytest.mark.parametrize(
@@ -200,12 +191,3 @@ def test_rows_that_lack_a_column_are_compared_by_what_they_say(lacking: str) -> 
     after = before | {name: before[name] * 1.5 for name in figures}
     result = compare([before], [after], 1.01, ELSEWHERE)
     assert lacking == "attainable_rms" or {*result.pairs[0].changed} >= {*figures} - {"excess"}
-
-
-def test_entropy_moves_by_the_mean_moved_weight_times_one_and_the_logarithm_of_the_queries() -> None:
-    """|ΔH| of n weights is at most their change in 1-norm times 1 + log n."""
-    order, row = comparison.Order(1e-7, 0.0, 0.0, 64), {"seq_len": 16, "heads": 1}
-    moved, entropy = (
-        comparison._of_attention(column, order, row, 0.0) for column in ("attention_tv_mean", "entropy")
-    )
-    assert entropy == pytest.approx(moved * (1 + math.log(16)), rel=1e-15, abs=0)

@@ -16,13 +16,14 @@ from typing import IO, Any
 
 import numpy as np
 import pytest
+from command_line import ran
 
 from ropeaudit import merge
 from ropeaudit.audits import records
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case
-from ropeaudit.audits.sweep import Sweep, Task, measured, units
+from ropeaudit.audits.sweep import Sweep, measured
 from ropeaudit.console import sweep_file
 from ropeaudit.engine.plan import AttentionOptions
 from ropeaudit.errors import BadInput
@@ -118,27 +119,6 @@ def test_rows_do_not_depend_on_what_is_measured_with_them() -> None:
         assert (cell, repr(row)) == (number, together[number])
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_tasks_hold_every_missing_cell_once(seed) -> None:
-    chance = random.Random(seed)
-    cases = [Case(heads=1, seq_len=size, head_dim=8) for size in (4, 64, 2048)]
-    sweep = Sweep(
-        Audit(cases, ["hf", "uniform", "vllm-cuda"], ["fp16", "bf16"], range(chance.randint(1, 30)))
-    )
-    done = dict.fromkeys(chance.sample(range(len(sweep.cells)), chance.randint(0, len(sweep.cells))))
-    sweep.done = done
-    for tasks in (sweep.tasks(), sweep.tasks(whole=True)):
-        results = sorted(cell for task in tasks for cell in task.cells)
-        assert results == sorted(set(range(len(sweep.cells))) - set(done))
-        for task in tasks:
-            pairs = [(factory, offset) for factory in task.factories for offset in task.offsets]
-            assert [sweep.cells[cell][1:3] for cell in task.cells] == pairs
-            assert {sweep.audit.cases[sweep.cells[cell].case] for cell in task.cells} == {task.case}
-        handed = units(tasks, 3)
-        assert [task for unit in handed for task in unit] == tasks
-        assert all(handed)
-
-
 # ---------------------------------------------------------------------------- the file
 
 
@@ -172,31 +152,6 @@ def test_a_sweep_is_extended_by_what_is_missing(whole, tmp_path, monkeypatch) ->
     assert same(run(tmp_path, "--resume"), whole / "x.jsonl")
     assert calls
     assert all(offsets == [-3, 131072] for offsets in calls)
-
-
-def test_an_end_in_the_middle_keeps_rows_and_a_new_run_does_not_lose_them(whole, tmp_path, capsys) -> None:
-    usual, calls = CaseRun.records, []
-
-    def measure(self, *rest):
-        calls.append(1)
-        if len(calls) > 1:
-            raise ValueError("our fault")
-        return usual(self, *rest)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CaseRun, "records", measure)
-        run(tmp_path, code=3)
-    part = tmp_path / "x.jsonl.part"
-    rows = part.read_bytes()
-    assert 0 < rows.count(b"\n") < CELLS
-    assert not (tmp_path / "x.jsonl").exists()
-    capsys.readouterr()
-    run(tmp_path, code=2)
-    assert "rows of a run that was broken off; go on with --resume" in capsys.readouterr().err
-    assert part.read_bytes() == rows
-    part.write_bytes(rows + rows[:30])  # torn
-    assert same(run(tmp_path, "--resume"), whole / "x.jsonl")
-    assert not part.exists()
 
 
 @pytest.mark.parametrize("how", ["nothing", "half a line"])
@@ -255,8 +210,7 @@ def test_what_is_not_this_sweep_is_refused(whole, tmp_path, capsys) -> None:
 
 def test_too_many_jobs_for_the_memory_are_named(monkeypatch, capsys) -> None:
     monkeypatch.setattr("ropeaudit.runtime.run_metadata.free_bytes", lambda: 2**30)
-    assert main([*SMALL, "--jobs", "100", "--dry-run"]) == 2
-    assert "GiB are free; give fewer --jobs\n" in capsys.readouterr().err
+    assert "GiB are free; give fewer --jobs\n" in ran(capsys, [*SMALL, "--jobs", "100", "--dry-run"], 2).err
 
 
 def test_an_empty_file_is_gone_on_with(whole, tmp_path) -> None:
@@ -269,8 +223,7 @@ def test_an_empty_file_is_gone_on_with(whole, tmp_path) -> None:
 
 
 def test_dry_run(capsys, snapshot) -> None:
-    assert main([*SMALL, "--dry-run"]) == 0
-    assert capsys.readouterr().out == snapshot
+    assert ran(capsys, [*SMALL, "--dry-run"]).out == snapshot
 
 
 def test_a_dry_run_counts_what_is_done_and_writes_nothing(whole, tmp_path, capsys) -> None:
@@ -302,8 +255,7 @@ def test_merge_refuses_what_contradicts_itself(whole, tmp_path, capsys) -> None:
     other.write_text("".join(json.dumps(row) + "\n" for row in rows))
     both = ["report", str(whole / "x.jsonl"), str(other)]
     for more in (["-f", "csv"], ["-o", str(tmp_path / "both.jsonl")]):
-        assert main([*both, *more]) == 2
-        message = capsys.readouterr().err
+        message = ran(capsys, [*both, *more], 2).err
         assert "two different rows of the same cell: hf float64 at offset 131072" in message
         assert f"in {both[1]!r} and {both[2]!r}; leave out one of the files" in message
     assert not (tmp_path / "both.jsonl").exists()
@@ -332,31 +284,6 @@ def test_merge_takes_a_row_from_the_file_that_can_hold_it(tmp_path) -> None:
 @posix
 def test_two_processes_give_the_same_bytes(whole, tmp_path) -> None:
     assert same(run(tmp_path, "--jobs", "2"), whole / "x.jsonl")
-
-
-@pytest.mark.parametrize(("seconds", "jobs", "count"), [(0.01, 1, 8), (0.01, 4, 25), (1.0, 1, 100)])
-def test_small_tasks_go_to_workers_together(seconds, jobs, count) -> None:
-    tasks = [Task(Case(), (0,), (number,), (number,), seconds) for number in range(100)]
-    built = units(tasks, jobs)
-    assert [task for unit in built for task in unit] == tasks
-    assert len(built) == count
-
-
-def test_rows_of_a_report_that_is_gone_on_with_are_on_the_disk(tmp_path, monkeypatch, capsys) -> None:
-    report, synced = tmp_path / "x.csv", []
-    assert main([*SMALL, "-q", "-o", str(report)]) == 0
-    lines = report.read_text().splitlines(keepends=True)
-    report.write_text("".join(lines[:3]))
-    real = os.fsync
-
-    def sync(number: int) -> None:
-        synced.append(os.fstat(number).st_size)
-        real(number)
-
-    monkeypatch.setattr(sweep_file.os, "fsync", sync)
-    assert main([*SMALL, "-q", "-o", str(report), "--resume"]) == 0
-    assert 0 < synced[0] < synced[1]  # the rows that were there, before any other is measured
-    assert report.read_text() == "".join(lines)
 
 
 # ---------------------------------------------------------------------------- killed runs

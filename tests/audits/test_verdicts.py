@@ -10,11 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropeaudit import shift
-from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits import judging
 from ropeaudit.audits.records import Record
-from ropeaudit.bounds import attainable
-from ropeaudit.main import main
 from ropeaudit.reports import drift, verdicts
 
 SMALL = {"heads": 1, "seq_len": 32, "head_dim": 16}
@@ -94,64 +91,12 @@ def test_what_careful_code_attains_is_one_value_a_dtype_whatever_the_recipe_roun
     assert all(one.excess == one.drift_rms / one.attainable_rms for one in rows)
 
 
-def test_careful_code_is_the_recipe_meta_with_wide_scores_and_float64_is_float64() -> None:
-    bf16 = attainable.careful(parse("bf16")).stages()
-    assert {bf16[stage] for stage in ("position", "angle", "table", "rotation", "score")} == {"float32"}
-    assert (bf16["input"], bf16["output"]) == ("bfloat16", "bfloat16")
-    assert set(attainable.careful(parse("fp64")).stages().values()) == {"float64"}
-
-
 def test_the_attainable_drift_is_that_of_meta_and_of_scores_rounded_once() -> None:
     (meta,) = shift(0, "bf16", "meta", changes={"accumulate": "fp32", "score": "fp32"})
     rounded = 0.42 * 2.0**-8 * meta.reference_rms  # 0.42: RMS of a relative rounding error, in units of u
     assert meta.attainable_rms == pytest.approx(math.hypot(meta.predicted_rms, rounded), rel=1e-12)
     (wide,) = shift(0, "fp32", "meta", changes={"accumulate": "fp32", "score": "fp32"})
     assert wide.attainable_rms == wide.predicted_rms
-
-
-@pytest.mark.parametrize(
-    ("arguments", "quality", "verdict"),
-    [  # findings: what was "floor" and green, and what was "growing" and is nothing
-        (["--recipe", "uniform", "--mrope", "16,24,24", "--axis", "h", "--dtype", "bf16"], False, "coarse"),
-        (["--recipe", "hf-model-cast", "--dtype", "bf16"], False, "coarse"),
-        (["--recipe", "uniform", "--dtype", "fp64"], True, "growing"),
-        (["--recipe", "hf", "--dtype", "bf16"], True, "sound"),
-        (["--recipe", "uniform", "--dtype", "bf16"], False, "broken"),
-        (["--recipe", "uniform", "--dtype", "bf16", "--tolerance", "60%"], True, "broken"),
-        (["--recipe", "hf", "--dtype", "bf16", "--tolerance", "0.001"], False, "sound"),
-        (["--recipe", "hf", "--dtype", "bf16", "--heads", "1", "--seq-len", "4"], "", "sound"),
-    ],
-)
-def test_size_and_behaviour_are_two_answers(arguments, quality, verdict, capsys) -> None:
-    main(
-        ["shift", "--offset", "1000", *arguments, "--columns", "within_tolerance,verdict", "-f", "csv", "-q"]
-    )
-    assert capsys.readouterr().out.splitlines()[1] == f"{quality},{verdict}"
-
-
-def test_a_drift_that_grows_within_the_tolerance_is_a_note_and_no_headline() -> None:
-    rows = list(shift([0, 131072], ["fp32", "bf16"], "hf"))
-    answer = drift.answer(rows)
-    assert (answer.status, answer.target) == ("OK", "hf")
-    assert "in bf16 at offset 131,072" in answer.decides
-    assert {one.verdict for one in rows} >= {"growing"}
-
-
-def test_structural_change_stands_beside_the_drift() -> None:
-    rows = shift(16384, "bf16", "hf", scaling="dynamic:factor=2,maximum=4096", length="shifted", heads=1)
-    assert "changes exact scores by up to 0.9" in dict(drift.answer(list(rows)).facts)["structure"]
-
-
-def test_a_share_next_to_the_tolerance_has_the_digits_that_tell_them_apart() -> None:
-    text = drift.answer([row(drift_relative=0.010004, within_tolerance=False)]).headline
-    assert "1.0004 % off (limit 1 %)" in text
-
-
-def test_models_and_settings_are_named_where_several_were_audited() -> None:
-    rows = [row(), row(model="llama-3.1-8b", within_tolerance=False, drift_relative=0.2)]
-    assert "llama-3.1-8b hf: out of tolerance in bf16 at offset 1,000" in drift.answer(rows).headline
-    rows = [row(), row(base=5e5, within_tolerance=False, drift_relative=0.2)]
-    assert "base=500000" in drift.answer(rows).decides
 
 
 QUALITIES = st.sampled_from([True, False, None])

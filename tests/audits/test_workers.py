@@ -8,7 +8,6 @@ import threading
 import time
 from multiprocessing import connection
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -23,19 +22,6 @@ posix = pytest.mark.skipif(os.name != "posix", reason="spawned processes")
 
 def _die(*_: object) -> None:
     os._exit(9)
-
-
-def test_workers_are_ended_with_whatever_they_are_at(monkeypatch) -> None:
-    reported: list[str] = []
-    worker = SimpleNamespace(kill=lambda: reported.append("killed"))
-    pipe = SimpleNamespace(_writer=SimpleNamespace(close=lambda: reported.append("closed")))
-    pool = SimpleNamespace(
-        _processes={1: worker}, _result_queue=pipe, shutdown=lambda **_: reported.append("shut down")
-    )
-    monkeypatch.setattr(workers, "ProcessPoolExecutor", lambda *_: pool)
-    with pytest.raises(KeyboardInterrupt), workers._pool(1):
-        raise KeyboardInterrupt
-    assert reported == ["killed", "closed", "shut down"]
 
 
 @posix

@@ -1,12 +1,10 @@
 """Time and memory of the audit against the obvious torch script and against bare matrix products.
 
-Usage: python tests/benchmarks/bench_shift.py [--heads 8] [--seq 4096] [--repeat 1] [--no-torch]
-Prints ratios within this run; the machine's own speed cancels out.
+`page.py` runs it, and shows ratios within a run: the machine's own speed cancels out.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import subprocess
 import sys
@@ -76,24 +74,3 @@ def compared(heads: int, seq: int, torch: bool = True) -> tuple[Child, Child, Ch
     script = str(Path(__file__).with_name("obvious_torch.py"))
     theirs = run([sys.executable, script, str(heads), str(seq)]) if torch else Child(*[math.nan] * 3)
     return ours, theirs, bare
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--seq", type=int, default=4096)
-    parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--no-torch", action="store_true")
-    options = parser.parse_args()
-    for _ in range(options.repeat):
-        ours, theirs, bare = compared(options.heads, options.seq, not options.no_torch)
-        print(f"ropeaudit: {ours.seconds:.1f} s, {ours.memory:.0f} MiB; bare products {bare.seconds:.1f} s")
-        print(f"ratio to bare products: {ours.cpu / bare.cpu:.2f}")
-        if not options.no_torch:
-            print(f"obvious torch script: {theirs.seconds:.1f} s, {theirs.memory:.0f} MiB")
-            print(f"times as fast: {theirs.cpu / ours.cpu:.1f}")
-            print(f"share of its memory: {ours.memory / theirs.memory:.3f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,6 @@
 """Code in environments: each exposure is named, none is invented, and torch is afterwards as before."""
 
-import logging
 import re
-import warnings
 from pathlib import Path
 
 import kernels_environments
@@ -183,13 +181,3 @@ def test_compiled_code_is_called_as_it_is() -> None:
     assert (right.check, right.status) == ("under compile", "pass")
     [exposed] = findings(by_matmul, names=["compile"])
     assert exposed.status == "pass"
-
-
-def test_what_a_compiler_warns_of_is_silent_and_later_warnings_are_not(caplog, recwarn) -> None:
-    with environments.silent():
-        warnings.warn("not compiled", stacklevel=1)
-        logging.getLogger("a.compiler").warning("not compiled")
-    warnings.warn("later", stacklevel=1)
-    logging.getLogger("a.compiler").warning("later")
-    assert [str(one.message) for one in recwarn] == ["later"]
-    assert [one.message for one in caplog.records] == ["later"]

@@ -12,10 +12,6 @@ from vector_kernels import case, rotated, written
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.conformance import returned, returned_subject, vector_case
 from ropeaudit.conformance.finding import Finding
-from ropeaudit.conformance.returned_subject import (
-    NotAsked,
-    ReturnedCode,
-)
 from ropeaudit.conformance.vector_case import VectorCase
 from ropeaudit.errors import BadInput
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
@@ -87,6 +83,20 @@ def test_a_fault_is_seen_and_named(fault: str, given: VectorCase, tmp_path: Path
     assert results["rotation"].diagnosis == diagnosis
     assert results["rotation"].measured > 10 * results["rotation"].allowed
     assert ("written back" in failed(results)) == (fault == "not rotated")
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "offset"),
+    [
+        (lambda at: at + 1, lambda at: np.minimum(at, 1010), 0),
+        (np.zeros_like, lambda at: at + 1, 1000),
+    ],
+)
+def test_a_fault_of_one_offset_is_said_of_it(before, behind, offset, near, tmp_path: Path) -> None:
+    """What leaves fewest others is named where it holds; another explains the rest."""
+    arrays = rotated(near, seen=lambda at: before(at) if at[0] < 1000 else behind(at))
+    place = judged(near, written(near, tmp_path / "out", arrays))["rotation"]
+    assert place.diagnosis == Diagnosis("positions-off", {"by": 1}, Where(offset=offset))
 
 
 def test_another_recipe_is_named_and_out_of_tolerance(given: VectorCase, tmp_path: Path) -> None:
@@ -459,22 +469,6 @@ def test_the_folder_of_the_case_may_take_what_is_written_back(tmp_path: Path) ->
 
 
 # ---------------------------------------------------------------------------- calls that are looked up
-
-
-def test_calls_that_were_not_asked_for_are_not_answered(given: VectorCase) -> None:
-    arrays = rotated(given)
-    code = ReturnedCode(given, arrays, "out")
-    q, k = code.given
-    at = np.arange(48)
-    assert np.array_equal(code.rotate_both(q, k, at + 1000)[1], arrays[1000]["k"])
-    assert np.array_equal(code.rotate_one(q[1, :, 5:9], at[5:9] + 1000, False), arrays[1000]["q"][1, :, 5:9])
-    for wrong in (at + 999, at[::-1] + 1000, at + 1000 + (at > 5), np.stack([at, at])):
-        with pytest.raises(NotAsked):
-            code.rotate_both(q, k, wrong)
-    later = q[0] + (at > 5)[:, None]
-    for x, key in ((q[0], True), (k[0], False), (q[0] + 1, False), (later, False)):
-        with pytest.raises(NotAsked):
-            code.rotate_one(x, at + 1000, key)
 
 
 def test_what_is_measured_is_what_shift_measures_of_the_same_code(given: VectorCase, tmp_path: Path) -> None:

@@ -16,10 +16,12 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from command_line import ran
 from safetensors.numpy import save_file
 
 from ropeaudit import shift
 from ropeaudit.main import main
+from ropeaudit.reports import reading
 
 SMALL = ["shift", "--heads", "1", "--seq-len", "4", "--head-dim", "4", "--offset", "5", "--dtype", "fp16"]
 TINY = SMALL[:7]  # without offsets and dtypes
@@ -110,14 +112,12 @@ def test_escape_codes_in_arguments_do_not_reach_the_terminal(refused) -> None:
 
 @pytest.mark.parametrize("offsets", ["-5", "-10--5+1", "-10-5+5", "-2^40,2^40", "-9007199254740988"])
 def test_negative_offsets_work(offsets, capsys) -> None:
-    assert main([*TINY, "--offset", offsets, "--dtype", "fp64", "-q"]) == 0
-    assert capsys.readouterr().err == ""
+    assert ran(capsys, [*TINY, "--offset", offsets, "--dtype", "fp64", "-q"]).err == ""
 
 
 def test_what_is_lossy_but_possible_is_a_finding(capsys) -> None:
     line = ["--offset", "9007199254740000", "--dtype", "bf16,fp16,e4m3", "--recipe", "uniform", "-f", "json"]
-    assert main([*TINY, *line]) == 0
-    seen = capsys.readouterr()
+    seen = ran(capsys, [*TINY, *line])
     assert len(json.loads(seen.out)["records"]) == 3
     assert "positions stay distinct" in seen.out
     assert "nan or infinite" in seen.out
@@ -322,14 +322,16 @@ def test_a_name_that_is_no_text_gives_valid_json(capfd, monkeypatch, tmp_path) -
     monkeypatch.chdir(tmp_path)
     np.savez("x.npz", q=Q, k=K)
     os.rename("x.npz", b"\xff.npz")
-    words = ["shift", "--qk", "\udcff.npz", "--dtype", "fp16", "--columns", "source"]
+    words = ["shift", "--qk", "\udcff.npz", "--dtype", "fp16", "--columns", "implementation,offset,source"]
     monkeypatch.setattr(sys, "argv", ["ropeaudit", *words])
     for form in ("csv", "json", "table", "markdown"):
-        assert main([*words, "-f", form, "-o", "x.json"]) == 0
+        assert main([*words, "-f", form, "-o", "x.json", "-o", "x.csv", "-o", "x.jsonl"]) == 0
         text = capfd.readouterr().out
         assert "udcff" in text
         assert form != "json" or json.loads(text)["records"]
-    assert json.loads(Path("x.json").read_text())["records"]
+    for name in ("x.json", "x.csv", "x.jsonl"):
+        (row,) = {row["source"] for row in reading.read(name)}
+        assert row.startswith("\\udcff.npz")
 
 
 # ---------------------------------------------------------------------------- recipe files
@@ -368,8 +370,7 @@ def test_a_hostile_name_of_a_recipe_is_text(capsys, tmp_path, monkeypatch) -> No
     monkeypatch.chdir(tmp_path)
     Path("x.toml").write_text('name = "\\u001b[31m|\\n"')
     for form in ("table", "csv", "markdown"):
-        assert main([*SMALL, "--recipe", "x.toml", "-f", form, "--columns", "implementation"]) == 0
-        seen = capsys.readouterr()
+        seen = ran(capsys, [*SMALL, "--recipe", "x.toml", "-f", form, "--columns", "implementation"])
         assert "\x1b" not in seen.out + seen.err
         assert "x1b" in seen.out
 
@@ -435,7 +436,6 @@ def test_closed_streams() -> None:
 
 def test_inputs_that_overflow_the_dtype_are_a_finding(capsys, tmp_path) -> None:
     np.savez(tmp_path / "x.npz", q=Q * 1e6, k=K)
-    assert main(["shift", "--qk", str(tmp_path / "x.npz"), "--dtype", "fp16", "-f", "jsonl", "-q"]) == 0
-    seen = capsys.readouterr()
+    seen = ran(capsys, ["shift", "--qk", str(tmp_path / "x.npz"), "--dtype", "fp16", "-f", "jsonl", "-q"])
     assert {json.loads(line)["verdict"] for line in seen.out.splitlines()} == {"overflow"}
     assert seen.err == ""

@@ -7,10 +7,9 @@ import re
 import subprocess
 import sys
 
-import pandas as pd
 import pytest
+from command_line import ran
 
-from ropeaudit import shift, to_frame
 from ropeaudit.audits import records
 from ropeaudit.console import values
 from ropeaudit.console.rows import Progress
@@ -67,23 +66,6 @@ def test_json_is_strict_and_holds_the_circumstances(out) -> None:
     assert whole["constants"]["backend"] == "numpy"
 
 
-def test_every_form_says_the_same(out) -> None:
-    from io import StringIO
-
-    rows = [json.loads(line) for line in out(*SMALL, "-f", "jsonl").splitlines()]
-    whole = json.loads(out(*SMALL, "-f", "json"))["records"]
-    assert rows == whole
-    results = list(shift((0, 1000), ("fp32", "bf16"), heads=1, seq_len=40))
-    assert [{name: record.as_dict()[name] for name in records.CORE} for record in results] == rows
-    frame = pd.read_csv(StringIO(out(*SMALL, "-f", "csv")))
-    typed = to_frame(results)[list(frame)]
-    for name in frame:  # what is empty in all rows has no type in CSV
-        pd.testing.assert_series_equal(
-            frame[name], typed[name], check_exact=True, check_dtype=False, check_categorical=False
-        ) if frame[name].notna().any() else None
-        assert frame[name].isna().equals(typed[name].isna())
-
-
 def test_no_number_is_nan_and_what_does_not_apply_is_empty_in_csv(out) -> None:
     text = out(
         "shift", "--heads", "1", "--seq-len", "4", "--offset", "131072", "--dtype", "fp16", "--qk", "ones",
@@ -93,8 +75,7 @@ def test_no_number_is_nan_and_what_does_not_apply_is_empty_in_csv(out) -> None:
 
 
 def test_a_broken_gate_gives_1_and_says_which(capsys) -> None:
-    assert main([*SMALL, "--fail-if", "drift_rms>1e-9", "--fail-if", "nonfinite>0", "-q"]) == 1
-    message = capsys.readouterr().err
+    message = ran(capsys, [*SMALL, "--fail-if", "drift_rms>1e-9", "--fail-if", "nonfinite>0", "-q"], 1).err
     assert "failed: drift_rms = " in message
     assert "8 of 8 cases fail" in message
     assert "nonfinite" not in message
@@ -110,8 +91,7 @@ def test_a_gate_that_holds_gives_0_and_nan_breaks_it(capsys) -> None:
 
 def test_notes_and_errors_stay_off_stdout(capsys) -> None:
     command = ["shift", "--recipe", "uniform", "--dtype", "bf16", "--offset", "1000", "--heads", "1"]
-    assert main([*command, "-f", "csv", "--no-header"]) == 0
-    seen = capsys.readouterr()
+    seen = ran(capsys, [*command, "-f", "csv", "--no-header"])
     assert seen.out.count("\n") == 1
     assert "36 of 256 positions stay distinct; keep positions and angles in float32" in seen.err
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import first_fast
+from command_line import ran
 
 from ropeaudit.console.delivery import worst
 from ropeaudit.main import main
@@ -206,10 +207,8 @@ def rendered(line: str, given: str, monkeypatch: pytest.MonkeyPatch, capsys) -> 
 
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
 def test_a_report_is_read_from_stdin_and_written_to_stdout(form, folder, monkeypatch, capsys) -> None:
-    assert main([*LINES["shift"].split(), "-q", "-f", form, "-o", "-"]) == 0
-    text = capsys.readouterr().out
-    assert main(["report", "rows.jsonl", "--by", "dtype"]) == 0
-    expected = capsys.readouterr().out
+    text = ran(capsys, [*LINES["shift"].split(), "-q", "-f", form, "-o", "-"]).out
+    expected = ran(capsys, ["report", "rows.jsonl", "--by", "dtype"]).out
     assert rendered("report - --by dtype", text, monkeypatch, capsys)[:2] == (0, expected)
     code, picture, _ = rendered("plot - -o - -q", text, monkeypatch, capsys)
     assert (code, picture) == (0, "") or picture.startswith("<?xml")  # of a terminal that is no descriptor
@@ -227,8 +226,7 @@ def test_what_stands_twice_in_a_report_is_refused(folder, capsys) -> None:
     Path("twice.json").write_text(text.replace('"offset": 0', '"offset": 0, "offset": 7', 1))
     capsys.readouterr()
     for name in ("twice.csv", "twice.json"):
-        assert main(["report", name]) == 2
-        assert "'offset' twice" in capsys.readouterr().err
+        assert "'offset' twice" in ran(capsys, ["report", name], 2).err
 
 
 def test_a_copy_that_its_folder_keeps_is_named(tmp_path, monkeypatch, capsys) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import ran
 
 from ropeaudit import shift
 from ropeaudit.audits.cases import Case
@@ -133,8 +134,7 @@ def test_a_table_without_subjects_or_offsets_is_no_report(form, tmp_path, capsys
         lines = [",".join(values), ",".join(map(str, values.values()))]
         path.write_text("\n".join(lines) if form == "csv" else json.dumps(values))
         for more in ((), ("--by", "implementation"), ("--against", str(path))):
-            assert main(["report", str(path), *more]) == 2
-            assert "no implementation and offset" in capsys.readouterr().err
+            assert "no implementation and offset" in ran(capsys, ["report", str(path), *more], 2).err
 
 
 # ---------------------------------------------------------------------------- own code
@@ -195,8 +195,6 @@ def test_rows_with_infinite_bounds_go_on_from_the_report(
     part = tmp_path / f"x.{suffix}.part"
     assert part.exists()  # it has all columns, and the report those that were asked for
     capsys.readouterr()
-    assert main([*command, "--resume", "-f", "csv"]) == 0
-    resumed = capsys.readouterr().out
+    resumed = ran(capsys, [*command, "--resume", "-f", "csv"]).out
     assert not part.exists()
-    assert main([*command[:-2], "-f", "csv"]) == 0
-    assert capsys.readouterr().out == resumed
+    assert ran(capsys, [*command[:-2], "-f", "csv"]).out == resumed

@@ -7,6 +7,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from command_line import ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,9 +15,8 @@ from ropeaudit.audits import sweep
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.sweep import Sweep
-from ropeaudit.errors import BadInput, UsageError
+from ropeaudit.errors import BadInput
 from ropeaudit.inputs import captured
-from ropeaudit.main import main
 from ropeaudit.tensor_files import checkpoints
 
 SMALL = ["shift", "--heads", "1", "--seq-len", "3", "--head-dim", "4", "--recipe", "hf", "--dtype", "fp16"]
@@ -25,22 +25,10 @@ SMALL = ["shift", "--heads", "1", "--seq-len", "3", "--head-dim", "4", "--recipe
 def test_ten_thousand_million_rows_are_refused_before_any_is_made(capsys, monkeypatch) -> None:
     monkeypatch.setattr(sweep, "identity", lambda *_: pytest.fail("a cell was made"))
     for more in ([], ["--dry-run"], ["--shard", "3/100"]):
-        assert main([*SMALL, "--seed", "1-9999+1", "--offset", "1-99999+1", *more]) == 2
-        out, err = capsys.readouterr()
+        out, err = ran(capsys, [*SMALL, "--seed", "1-9999+1", "--offset", "1-99999+1", *more], 2)
         assert out == ""
         assert "9,999 settings x 1 implementations x 99,999 offsets are 999,890,001 rows" in err
         assert "--shard 1/1000" in err
-
-
-def test_a_shard_makes_its_own_cells_alone(monkeypatch) -> None:
-    monkeypatch.setattr(sweep, "_MOST_CELLS", 20)
-    audit = Audit(
-        [Case(heads=1, seq_len=3, head_dim=4, seed=n) for n in range(20)], ["hf"], ["fp16"], range(20)
-    )
-    built = [len(Sweep(audit, (number, 20)).cells) for number in (1, 7, 20)]
-    assert built == [20, 20, 20]
-    with pytest.raises(UsageError, match="400 rows"):
-        Sweep(audit, (1, 19))
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(1, 9), st.integers(1, 30))
@@ -59,8 +47,7 @@ def test_shards_in_order_hold_each_cell_once(lengths, offsets, count) -> None:
 def test_hours_are_said_before_they_begin(capsys, monkeypatch) -> None:
     for seconds, quiet, message in ((1e6, [], True), (1e6, ["-q"], False), (1e-3, [], False)):
         monkeypatch.setattr(sweep, "CELL_SECONDS", seconds)
-        assert main([*SMALL, "--offset", "7", *quiet]) == 0
-        err = capsys.readouterr().err
+        err = ran(capsys, [*SMALL, "--offset", "7", *quiet]).err
         assert ("before measuring anything, a rough guess" in err) == message
         assert ("--sample" in err) == message
 
@@ -165,8 +152,7 @@ def test_an_integer_of_thousands_of_digits_is_said_in_a_line(tmp_path, capsys, m
         (tmp_path / name).write_text(content)
     (tmp_path / "config.json").write_text(FILES["spare.json"])
     for line, message in HUGE_NUMBERS:
-        assert main(line.split()) == 2
-        seen = capsys.readouterr().err
+        seen = ran(capsys, line.split(), 2).err
         assert message in seen, line
         assert not {"set_int_max_str_digits", "Exceeds"} & {*seen.split()}
         assert seen.count("\n") == 1
@@ -175,5 +161,4 @@ def test_an_integer_of_thousands_of_digits_is_said_in_a_line(tmp_path, capsys, m
 def test_a_huge_integer_that_nobody_asks_for_does_no_harm(tmp_path, capsys) -> None:
     (tmp_path / "c.json").write_text(FILES["spare.json"])
     line = ["shift", "--config", str(tmp_path / "c.json"), "--seq-len", "3", "--offset", "7", "-f", "json"]
-    assert main(line) == 0
-    assert {row["base"] for row in json.loads(capsys.readouterr().out)["records"]} == {1e4}
+    assert {row["base"] for row in json.loads(ran(capsys, line).out)["records"]} == {1e4}

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases import first_fast
+from command_line import ran
 
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.console import output_files
@@ -119,8 +120,7 @@ def test_what_own_code_may_import_is_no_output(tmp_path, monkeypatch, capsys) ->
         Path(name).write_text("def f(x, positions): return x")
     os.symlink("helper.py", "link.json")
     for target in ("helper.py", "pkg/part.py", "link.json"):
-        assert main(["check", "mine.py:f", "-q", "--ticket", target]) == 2
-        text = capsys.readouterr().err
+        text = ran(capsys, ["check", "mine.py:f", "-q", "--ticket", target], 2).err
         assert f"--ticket {target!r} is a Python file beside 'mine.py', which may import it" in text
     for free in ("new.py", "a.json"):
         output_files.refuse_clashes({"outputs": (free,), "targets": ("mine.py:f",)})
@@ -175,8 +175,7 @@ def test_one_file_named_twice_is_refused_whatever_it_is_called(tmp_path, capsys,
     for words, file in MEETING.items():
         line, file = (text.replace("{here}", str(tmp_path)) for text in (words, file))
         command = ["check", "llama-3.1-8b"] if "--junit" in line else SMALL
-        assert main([*command, *line.split()]) == 2
-        said = capsys.readouterr().err
+        said = ran(capsys, [*command, *line.split()], 2).err
         assert f" both write {file!r}; give one of them another name\n" in said, (line, said)
         assert all(repr(word) in said for word in line.split()[1::2])
     assert sorted(os.listdir()) == before
@@ -190,8 +189,7 @@ def test_names_that_differ_in_case_are_one_file_where_the_folder_says_so(
     exists = os.path.exists
     monkeypatch.setattr(paths.os.path, "exists", lambda path: exists(path) or exists(str(path).lower()))
     for one, other in (("x.json", "X.json"), ("x.csv", "X.CSV.meta.json"), ("stra\u00dfe.md", "STRASSE.md")):
-        assert main([*SMALL, "-o", one, "-o", other]) == 2
-        assert " both write " in capsys.readouterr().err
+        assert " both write " in ran(capsys, [*SMALL, "-o", one, "-o", other], 2).err
     assert os.listdir() == []
     assert main([*SMALL, "-o", "x.json", "-o", "y.json"]) == 0
 
@@ -307,8 +305,9 @@ def test_a_finished_report_does_not_shrink(name, tmp_path, capsys) -> None:
     part.unlink()
     assert contents(tmp_path) == before
     part.write_bytes(part_bytes)
-    assert main(requested) == 2
-    assert "go on with --resume" in capsys.readouterr().err
+    assert "go on with --resume" in ran(capsys, requested, 2).err
+    assert part.read_bytes() == part_bytes
+    part.write_bytes(part_bytes + part_bytes[:30])  # torn
     assert main([*requested, "--resume"]) == 0
     assert set(contents(tmp_path)) == set(before)
     if name != "x.parquet":  # which holds the time
@@ -341,8 +340,7 @@ def test_a_shard_does_not_take_the_place_of_another(name, tmp_path, capsys) -> N
     assert main([*requested, "--shard", "1/2"]) == 0
     before = contents(tmp_path)
     for more in ([], ["--resume"]):
-        assert main([*requested, "--shard", "2/2", *more]) == 2
-        assert f"{str(path)!r} holds " in capsys.readouterr().err
+        assert f"{str(path)!r} holds " in ran(capsys, [*requested, "--shard", "2/2", *more], 2).err
         assert contents(tmp_path) == before
     assert main([*requested, "--shard", "1/2"]) == 0
     assert main([*requested, "--shard", "1/2", "--resume"]) == 0
@@ -366,14 +364,12 @@ def test_other_commands_do_not_shrink_a_report_either(tmp_path, capsys, monkeypa
 
     monkeypatch.setattr(limit.boundary_search, "search", search)
     capsys.readouterr()
-    assert main([*requested, "-o", str(path)]) == 130
-    seen = capsys.readouterr()
+    seen = ran(capsys, [*requested, "-o", str(path)], 130)
     assert f"interrupted: 1 row done; {str(path)!r} is left as before" in seen.err
     assert seen.out.count("\n") == 2
     assert path.read_bytes() == before
     path.unlink()
-    assert main([*requested, "-o", str(path)]) == 130
-    assert "interrupted: 1 row done and written\n" in capsys.readouterr().err
+    assert "interrupted: 1 row done and written\n" in ran(capsys, [*requested, "-o", str(path)], 130).err
     assert len(json.loads(path.read_text())["records"]) == 1
 
 
@@ -412,8 +408,7 @@ def test_where_a_report_cannot_be_written_it_is_said_where_the_rows_are(
     path = tmp_path / "x.jsonl"
     path.write_text("finished\n")
     monkeypatch.setattr(output_files.os, "fsync", stop)
-    assert main([*SMALL, "-o", str(path)]) == code
-    message = capsys.readouterr().err
+    message = ran(capsys, [*SMALL, "-o", str(path)], code).err
     assert f"the rows are in '{path}.part'; the same command with --resume goes on" in message
     assert path.read_text() == "finished\n"
     assert sorted(os.listdir(tmp_path)) == ["x.jsonl", "x.jsonl.part"]
@@ -537,6 +532,5 @@ def test_a_socket_is_no_place_for_a_report(tmp_path, capsys, monkeypatch) -> Non
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as one:
         one.bind("x.csv")
-        assert main([*SMALL, "-o", "x.csv"]) == 2
-        assert "-o 'x.csv' is no file that can be replaced" in capsys.readouterr().err
+        assert "-o 'x.csv' is no file that can be replaced" in ran(capsys, [*SMALL, "-o", "x.csv"], 2).err
     assert stat.S_ISSOCK(os.stat("x.csv").st_mode)

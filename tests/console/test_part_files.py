@@ -6,6 +6,7 @@ import json
 import os
 
 import pytest
+from command_line import ran
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,8 +75,7 @@ def test_a_part_that_is_no_file_is_refused(kind, more, tmp_path, capsys) -> None
         os.mkfifo(part)
     else:
         part.mkdir()
-    assert main([*REQUESTED, "-o", str(tmp_path / "x.jsonl"), *more]) == 2
-    message = capsys.readouterr().err
+    message = ran(capsys, [*REQUESTED, "-o", str(tmp_path / "x.jsonl"), *more], 2).err
     assert message.count("\n") == 1
     assert "give another" in message
     assert os.path.lexists(part)
@@ -128,8 +128,7 @@ def test_rows_are_checked_before_they_are_believed(tmp_path, capsys) -> None:
     for name, value, message in WRONG:
         content = LINES[1] + (json.dumps(ROWS[0].as_dict() | {name: value}) + "\n").encode()
         part.write_bytes(content)
-        assert main([*REQUESTED, "-o", str(tmp_path / "x.csv"), "--resume"]) == 2
-        seen = capsys.readouterr().err
+        seen = ran(capsys, [*REQUESTED, "-o", str(tmp_path / "x.csv"), "--resume"], 2).err
         assert "line 2: " in seen
         assert message in seen
         assert "remove the line and --resume" in seen
@@ -165,8 +164,7 @@ def test_a_row_that_stands_there_twice_counts_once(tmp_path) -> None:
 def test_resume_does_not_take_a_foreign_file_for_a_torn_report(name, content, tmp_path, capsys) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    assert main([*REQUESTED, "-o", str(path), "--resume"]) == 2
-    assert "is not a report of ropeaudit" in capsys.readouterr().err
+    assert "is not a report of ropeaudit" in ran(capsys, [*REQUESTED, "-o", str(path), "--resume"], 2).err
     assert path.read_bytes() == content
     assert os.listdir(tmp_path) == [name]
 

@@ -8,6 +8,7 @@ import sys
 import click
 import pytest
 from click.shell_completion import ShellComplete
+from command_line import ran
 
 from ropeaudit.console import parameters
 from ropeaudit.main import cli, main
@@ -16,17 +17,14 @@ TINY = ["--heads", "1", "--seq-len", "4", "--head-dim", "8", "--offset", "0"]
 
 
 def test_without_a_command_one_sees_what_there_is(capsys) -> None:
-    assert main([]) == 0
-    alone = capsys.readouterr().out
-    assert main(["--help"]) == 0
-    assert capsys.readouterr().out == alone
+    alone = ran(capsys, []).out
+    assert ran(capsys, ["--help"]).out == alone
 
 
 def test_help_is_in_groups_and_the_long_one_a_list(capsys) -> None:
     headings = []
     for flag in ("--help", "--help-all"):
-        assert main(["shift", flag]) == 0
-        text = capsys.readouterr().out
+        text = ran(capsys, ["shift", flag]).out
         headings += [line for line in text.split("\n") if line.endswith(":") and not line.startswith(" ")]
     groups = ["Options:", "q, k and scores:", "RoPE setting:", "Report, and long runs:", "Examples:"]
     assert headings == [*groups, "Options:", "Examples:"]

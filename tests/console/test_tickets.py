@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_line import ran
 from safetensors.torch import save_file
 
 from ropeaudit.main import main
@@ -57,10 +58,8 @@ def believed(monkeypatch: pytest.MonkeyPatch) -> list[Reproduction]:
 
 
 def test_a_ticket_holds_facts_snippet_command_and_versions(here, believed, capsys) -> None:
-    assert main([*SHIFT, "-f", "csv"]) == 0
-    plain = capsys.readouterr().out
-    assert main([*SHIFT, "-f", "csv", "--ticket", "t.md"]) == 0
-    out, err = capsys.readouterr()
+    plain = ran(capsys, [*SHIFT, "-f", "csv"]).out
+    out, err = ran(capsys, [*SHIFT, "-f", "csv", "--ticket", "t.md"])
     assert out == plain  # what is measured is the same with it
     text = Path("t.md").read_text(encoding="utf-8")
     title = text.splitlines()[0]
@@ -93,8 +92,7 @@ def test_the_number_is_printed_by_the_snippet_itself(here, capsys) -> None:
     (here / "code").mkdir()
     (here / "code" / "rotate.py").write_text(KERNEL.replace("careless", "rotate"))
     line = [one.replace("kernel.py:careless", "code/rotate.py:rotate") for one in SHIFT]
-    assert main([*line, "--ticket", "t.md", "-f", "json"]) == 0
-    out, err = capsys.readouterr()
+    out, err = ran(capsys, [*line, "--ticket", "t.md", "-f", "json"])
     [row] = json.loads(out)["records"]
     number = re.search(r"its snippet printed drift_rms ([\d.]+) here", err)
     assert number
@@ -147,8 +145,7 @@ def test_a_pass_has_its_ticket_too(here, believed, capsys) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_before_the_work(options, message, here, believed, capsys) -> None:
-    assert main([*SHIFT, *options]) == 2
-    assert message in capsys.readouterr().err
+    assert message in ran(capsys, [*SHIFT, *options], 2).err
     assert written(here) == []
 
 
@@ -161,8 +158,7 @@ def test_what_cannot_be_is_refused_before_the_work(options, message, here, belie
     ],
 )
 def test_what_a_snippet_cannot_show_is_said_and_the_ticket_written(more, why, here, believed, capsys) -> None:
-    assert main([*SHIFT, "--ticket", "t.md", *more]) == 0
-    assert f"it has no snippet: {why}" in capsys.readouterr().err
+    assert f"it has no snippet: {why}" in ran(capsys, [*SHIFT, "--ticket", "t.md", *more]).err
     text = Path("t.md").read_text(encoding="utf-8")
     assert f"There is no short snippet of it: {why}" in text
     assert "```python" not in text

@@ -53,12 +53,3 @@ def test_a_section_is_as_the_script_writes_it(script, shown, name) -> None:
     tiny = script["TINY"]
     fresh = script["table"](script["SECTIONS"][name](tiny), tiny).splitlines()
     assert [shape(line) for line in fresh[:-1]] == [shape(line) for line in shown[name][:-1]]
-
-
-def test_a_place_that_is_not_there_is_said(script, monkeypatch, tmp_path) -> None:
-    (tmp_path / "page.md").write_text("nothing", encoding="utf-8")
-    monkeypatch.setitem(script["main"].__globals__, "PAGE", tmp_path / "page.md")
-    monkeypatch.setitem(script["SECTIONS"], "page", lambda size: [("a", "b")])
-    monkeypatch.setattr(sys, "argv", ["page.py", "--only", "page"])
-    with pytest.raises(SystemExit, match=r"page.md has no place for page"):
-        script["main"]()

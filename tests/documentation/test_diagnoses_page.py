@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from command_line import ran
+
 from ropeaudit.features.list.columns import explained
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Kind, kinds
@@ -134,8 +136,7 @@ if __name__ == "__main__":
 
 
 def test_of_one_code_all_is_told_with_lines_that_are_wrong_and_right(capsys) -> None:
-    assert main(["list", "diagnoses", "wrong-base"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = ran(capsys, ["list", "diagnoses", "wrong-base"]).out.splitlines()
     told = dict(line.split(maxsplit=1) for line in lines)
     assert told["wrong-base"].strip() == "another base"
     assert told["right"] == "base = config.rope_theta"

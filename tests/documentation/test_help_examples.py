@@ -131,15 +131,3 @@ def test_rare_options_are_in_help_all_alone(capsys) -> None:
     for flag in f"{rare} --turn --rerotate".split():
         assert f"  {flag}" not in usual
         assert f"  {flag}" in every
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Positions.  [default: 256]", "Positions.  [default: 256]"),
-        ("What it is. More of it.  [default: hf; of code none]", "What it is.  [default: hf; ...]"),
-        ("A cap, such as 0.5 of it", "A cap, such as 0.5 of it"),
-    ],
-)
-def test_the_first_sentence_and_the_first_default_are_brief(text: str, expected: str) -> None:
-    assert help.brief(text) == expected

@@ -13,7 +13,7 @@ from ropeaudit.audits import records
 from ropeaudit.engine import attention_pass, plan
 from ropeaudit.engine.attention_pass import ReferenceRows, Rounding
 from ropeaudit.inputs import qk
-from ropeaudit.recipes import load, named
+from ropeaudit.recipes import named
 from ropeaudit.subjects.emulated import Emulated
 
 SMALL = {"heads": 2, "seq_len": 48, "attention": True}
@@ -84,27 +84,6 @@ def test_columns_are_those_of_whole_matrices(mask, kv_heads, strip, monkeypatch)
         assert getattr(record, name) == pytest.approx(value, rel=1e-9), name
 
 
-def test_softmax_is_that_of_torch() -> None:
-    import torch
-
-    scores = np.random.default_rng(0).standard_normal((50, 70)) * 5
-    scores[:, 60:] = -np.inf
-    weights, logs = attention_pass.softmax(scores)
-    assert weights == pytest.approx(torch.softmax(torch.tensor(scores), 1).numpy(), rel=1e-12)
-    assert logs[:, :60] == pytest.approx(
-        torch.log_softmax(torch.tensor(scores), 1).numpy()[:, :60], abs=1e-12
-    )
-    single, _ = attention_pass.softmax(scores, Rounding(parse("fp32"), parse("fp32")))
-    as_torch = torch.softmax(torch.tensor(scores, dtype=torch.float32), 1).numpy()
-    assert single == pytest.approx(as_torch, rel=1e-6)
-    eager, _ = attention_pass.softmax(scores, Rounding(parse("fp32"), parse("bf16")))
-    assert np.array_equal(eager, round_to(single, parse("bf16")))
-    coarse, _ = attention_pass.softmax(scores, Rounding(parse("bf16"), parse("fp32")))
-    assert np.array_equal(coarse, round_to(coarse, parse("bf16")))
-    cast = torch.tensor(as_torch).bfloat16().float().numpy()
-    assert (eager == cast).mean() > 0.99
-
-
 @pytest.mark.parametrize("fmt", ["fp32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2"])
 def test_a_rounded_softmax_rounds_every_step(fmt) -> None:
     how = Rounding(parse(fmt), parse(fmt))
@@ -118,23 +97,6 @@ def test_a_rounded_softmax_rounds_every_step(fmt) -> None:
     powers = [once(math.exp(once(x - stored[1]))) for x in stored]
     total = once(sum(powers))
     assert weights.tolist() == [[once(x / total) for x in powers] + [0.0]]
-
-
-def test_beta_is_the_polynomial_of_the_paper() -> None:
-    h = np.array([0.0, 0.5, 0.5001, 1.0, 2.0, 5.94, 5.96, 8.0])
-    result = attention_pass.beta(h)
-    assert result[[3, 4]] == pytest.approx([1.27, 2.099], abs=1e-12)
-    assert result[[0, 1, 6, 7]].tolist() == [1.0] * 4
-    assert result[5] > 1
-    rows = np.zeros((1, 400))  # entropy log 400 = 5.99
-    rows[0, 0] = 0.3
-    assert np.array_equal(
-        attention_pass.adapted(rows, attention_pass.softmax(rows)[0]), attention_pass.softmax(rows)[0]
-    )
-    rows = rows[:, :300]  # 5.70
-    assert not np.array_equal(
-        attention_pass.adapted(rows, attention_pass.softmax(rows)[0]), attention_pass.softmax(rows)[0]
-    )
 
 
 numbers = st.floats(-30, 30, allow_subnormal=False)
@@ -247,11 +209,6 @@ def test_keys_that_tie_but_for_the_order_of_a_sum_are_no_flips(tmp_path) -> None
     assert record.top1_flips == 0
 
 
-def test_the_anchor_is_that_of_the_paper() -> None:
-    options = plan.AttentionOptions.requested(True, None, None)
-    assert (options.softmax, options.anchor) == ("fp64", 16)
-
-
 def test_d_is_zero_at_its_anchor_flat_in_bfloat16_and_grows_in_float32() -> None:
     offsets = (0, 2, 16, 250, 500, 1000, 1500, 2000)
     given = {"heads": 4, "seq_len": 128, "attention": True}
@@ -274,14 +231,3 @@ def test_the_softmax_of_the_recipe() -> None:
     set_ = next(iter(shift(0, "bf16", "hf", softmax="recipe", changes={"softmax": "bf16"}, **SMALL)))
     assert set_.implementation == "hf[softmax=bf16]"
     assert set_.attention_tv_mean > rounded.attention_tv_mean
-
-
-def test_recipes_say_their_softmax(tmp_path) -> None:
-    bf16 = parse("bf16")
-    assert named("uniform").resolve(bf16).softmax is bf16
-    for name in ("hf", "meta", "torchtune", "vllm-cuda"):
-        assert named(name).resolve(bf16).softmax is parse("fp32")
-    assert named("torchtune").stages["softmax"] == "fp32"  # left out there
-    path = tmp_path / "own.toml"
-    path.write_text('extends = "hf"\nsoftmax = "model"\n')
-    assert load(str(path)).resolve(bf16).softmax is bf16

@@ -179,51 +179,15 @@ def test_a_small_cache_does_not_change_a_bit(monkeypatch) -> None:
     assert run() == whole
 
 
-def test_causal_counts_the_lower_triangle() -> None:
-    (causal,), (full,) = (
-        list(shift(0, "fp32", "hf", seq_len=7, heads=3, mask=m)) for m in ("causal", "full")
-    )
-    assert (causal.scores, full.scores) == (3 * 28, 3 * 49)
-
-
-def test_key_value_heads_are_shared_as_in_attention(tmp_path) -> None:
-    built = qk.make("gaussian", 4, 2, 20, RopeSetting.of(16), seed=3)
-    grouped = tmp_path / "grouped.npz"
-    repeated = tmp_path / "repeated.npz"
-    np.savez(grouped, q=built.q, k=built.k)
-    np.savez(repeated, q=built.q, k=built.k.repeat(2, axis=0))
-    (a,), (b,) = (list(shift(1000, "bf16", "hf", qk=str(path))) for path in (grouped, repeated))
-    assert (a.drift_rms, a.worst_head, a.worst_query) == (b.drift_rms, b.worst_head, b.worst_query)
-
-
-def test_worst_place_is_where_the_largest_drift_is() -> None:
-    (record,) = shift(
-        1000, "bf16", "hf", changes={"accumulate": "fp64", "score": "fp64"}, heads=2, seq_len=30
-    )
-    built, setting = qk.make("gaussian", 2, 2, 30, RopeSetting.of(128)), RopeSetting.of()
-    subject = Emulated(recipes.named("hf").resolve(parse("bf16")), setting)
-    exact = Emulated(recipes.named("xformers-f64").resolve(parse("fp64")), setting)
-    drift = []
-    for head in range(2):
-        pair = []
-        for who, offset in ((subject, 1000), (exact, 0)):
-            table = who.table(np.arange(30), offset)
-            q, k = (
-                who.rotate(x[head].astype(np.float32 if who is subject else float), table)
-                for x in (built.q, built.k)
-            )
-            pair.append(q.astype(float) @ k.astype(float).T * setting.scale)
-        drift.append(np.tril(np.abs(pair[0] - pair[1])))
-    place = np.unravel_index(np.argmax(drift), (2, 30, 30))
-    assert place == (record.worst_head, record.worst_query, record.worst_key)
-    assert np.max(drift) == pytest.approx(record.drift_max, rel=1e-9)
-
-
 def test_progress_ends_at_one() -> None:
-    reported: list[float] = []
-    list(Audit(cases=[Case(heads=1, seq_len=600), Case(heads=2, seq_len=9)]).run(progress=reported.append))
-    assert reported == sorted(reported)
-    assert reported[-1] == 1.0
+    some = [Case(heads=1, seq_len=600), Case(heads=2, seq_len=9), Case(heads=1, seq_len=600, sample=2500)]
+    recipe = [recipes.named("hf").resolve(parse("fp32"))]
+    reported: list[list[float]] = [[], []]
+    list(Audit(cases=some).run(progress=reported[0].append))
+    list(explain.run([Case(heads=1, seq_len=9, head_dim=8)] * 2, recipe, [0, 7], None, reported[1].append))
+    for shares in reported:
+        assert shares == sorted(shares)
+        assert shares[-1] == 1.0
 
 
 def test_rows_at_other_positions_are_those_of_the_whole() -> None:

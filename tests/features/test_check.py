@@ -87,22 +87,6 @@ def test_a_cause_that_several_checks_share_is_said_once() -> None:
     assert answer.facts[0] == ("more", "results: -v")
 
 
-def test_a_base_that_nobody_asked_for_is_named_with_what_to_type() -> None:
-    one = failing("rotation", BASE, option="--base 500000")
-    told = "your code uses base 500000; if that is meant, give --base 500000"
-    for setting, said in {RopeSetting.of(8): True, RopeSetting.of(8, base=2e4): False}.items():
-        [answer] = ropeaudit.report([replace(one, setting=setting)]).answers
-        assert (told in answer.causes[0].facts) is said
-        assert any(label == "assumed" for label, _ in answer.facts) is said
-
-
-def test_what_is_only_nearest_is_no_cause() -> None:
-    [answer] = ropeaudit.report([failing("rotation", replace(BASE, certainty="resembles"))]).answers
-    assert [cause.code for cause in answer.causes] == ["unexplained"]
-    assert "closest known: wrong-base: base 500000 instead of 10000" in answer.causes[0].facts
-    assert "cause unknown" in answer.decides
-
-
 def test_what_is_waived_or_noted_is_a_warning_and_strict_counts_it(capsys) -> None:
     waived = Finding("rotation", "waived", "it is off; waived until 2999-01-31: ticket 12", diagnosis=BASE)
     [answer] = ropeaudit.report([replace(failing("rotation"), finding=waived)]).answers

@@ -224,15 +224,6 @@ def test_a_ctrl_c_is_told_of_every_file_and_every_target(tmp_path) -> None:
     assert (tmp_path / "j.xml").read_text() == "finished"
 
 
-def test_an_answer_says_that_its_target_was_not_checked_to_its_end() -> None:
-    cut = checked("b.py:f", check="interrupted", detail="no pass: not run, or not to its end: pieces, state")
-    rows = [checked("a.py:f"), checked("b.py:f", check="table end", status="pass"), cut]
-    _, answer = ropeaudit.report(rows).answers
-    assert (answer.status, answer.causes[0].code) == ("FAIL", "interrupted")
-    assert answer.decides.endswith("not checked to its end, 0 of 1 check failed")
-    assert answer.causes[0].title == cut.finding.detail
-
-
 def test_a_config_that_is_not_checked_to_its_end_is_no_pass(monkeypatch, capsys) -> None:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt

@@ -11,7 +11,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from command_line import ran
-from optional import needs
 
 import ropeaudit
 from ropeaudit.recognition.diagnosis import codes
@@ -137,21 +136,7 @@ def as_safetensors(folder: Path, cos: Array, sin: Array) -> tuple[str, dict[str,
     return str(folder / "model.safetensors"), names
 
 
-def as_onnx(folder: Path, cos: Array, sin: Array) -> tuple[str, dict[str, str]]:
-    from onnx import TensorProto, helper, numpy_helper
-
-    constants = [numpy_helper.from_array(part, name) for part, name in ((cos, "t1"), (sin, "t2"))]
-    node = helper.make_node("RotaryEmbedding", ["x", "p", "t1", "t2"], ["o"], domain="com.microsoft")
-    value = helper.make_tensor_value_info("p", TensorProto.INT64, ["n", 1])
-    model = helper.make_model(helper.make_graph([node], "g", [value], [], constants))
-    (folder / "x.onnx").write_bytes(model.SerializeToString())
-    return str(folder / "x.onnx"), {"t1": "cos", "t2": "sin"}
-
-
-HOLDERS = {"module": as_module, "safetensors": as_safetensors, "onnx": as_onnx}
-
-
-pytestmark = needs("onnx")
+HOLDERS = {"module": as_module, "safetensors": as_safetensors}
 
 
 def audited(folder, holder, damage, base):
@@ -192,7 +177,7 @@ def test_damage_is_named(holder, name, tmp_path) -> None:
     assert audit.wrong
 
 
-@pytest.mark.parametrize(("holder", "name"), cases(DAMAGES, ("onnx",)))
+@pytest.mark.parametrize(("holder", "name"), cases(DAMAGES, ("safetensors",)))
 def test_damage_is_named_without_a_base(holder, name, tmp_path) -> None:
     """What is that of a base at other positions is named, and without a base it is not judged."""
     audit = named(tmp_path, holder, DAMAGES[name], None)

@@ -1,7 +1,6 @@
 """Decay: the golden values of the literature, the search, recipes beside the exact curves, the command."""
 
 import math
-from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from command_line import ran
 
 from ropeaudit import decay
-from ropeaudit.errors import BadShape, UsageError
+from ropeaudit.errors import UsageError
 from ropeaudit.features.decay import analysis
 from ropeaudit.features.decay import analysis as reports_decay
 from ropeaudit.inputs import qk
@@ -145,13 +144,6 @@ def test_far_sums_agree_with_double_double() -> None:
     np.testing.assert_allclose(analysis.bound_and_sum(setting, far)[1], cos.sum(axis=1), rtol=0, atol=1e-12)
 
 
-def test_an_attention_factor_is_in_the_scores_alone() -> None:
-    yarn = RopeSetting.of(scaling=scaling.parse("yarn:factor=4,original=32768"))
-    assert analysis.bound_and_sum(yarn, [0])[0] == 32.5
-    expected = 128 * (0.1 * math.log(4) + 1) ** 2
-    assert scores(replace(yarn, scale=1.0), [0])[0] == pytest.approx(expected, rel=1e-14)
-
-
 def test_ones_decay_and_gaussian_do_not() -> None:
     distances = list(range(0, 50001, 197))
     ones, gauss = scores(PLAIN, distances), scores(PLAIN, distances, "gaussian", 64)
@@ -209,8 +201,6 @@ def test_wrong_head_dim_and_distances_are_refused() -> None:
     for distances in ([], [-1], [2**24 + 1]):
         with pytest.raises(UsageError, match="distance"):
             list(decay(distances, "ones", head_dim=8))
-    with pytest.raises(BadShape, match="head_dim 64"):
-        analysis._sampled(qk.make("ones", 1, 1, 1, RopeSetting.of(64)), 1, PLAIN)
 
 
 def test_the_command_gives_the_golden_values(capsys) -> None:

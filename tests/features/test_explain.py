@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,9 +14,7 @@ from ropeaudit import parse, report, shift
 from ropeaudit.arithmetic.formats import FP32, FP64
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import variants
-from ropeaudit.audits.cases import Case
 from ropeaudit.features.explain import blames
-from ropeaudit.features.explain.analysis import run
 from ropeaudit.features.explain.report import KINDS
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
@@ -271,21 +268,6 @@ def test_costs() -> None:
     assert (one.table_bytes, one.multiply_bits) == (1020 * 32 * 2 * 4, 0)
     result = explain(1000, "fp32", "hf", changes={"angle": "tf32/fp32"}, **TINY)
     assert (result.remedy.table_bytes, result.remedy.multiply_bits) == (1020 * 32 * 2 * 4, 32)
-    bits = {"fp64": 64, "fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8}
-    assert {name: parse(name).storage_bits for name in bits} == bits
-    assert replace(parse("e4m3"), emin=-7).storage_bits == 16  # an exponent more than four bits hold
-
-
-def test_widening_is_of_all_parts_of_a_stage() -> None:
-    recipe = named("trtllm").changed({"angle": "tf32/fp32", "table": "none"}).resolve(parse("bf16"))
-    wide = blames.widened(recipe, {"angle": FP64, "frequency": FP32, "table": FP64, "rotation": FP32})
-    assert wide.angle == (FP64, FP64)
-    assert wide.frequency == recipe.frequency  # computed in float64, stored in float32 already
-    assert wide.table is None
-    assert blames.formats(wide, "table") == ()
-    assert "table" not in blames.players(recipe, np.arange(4))
-    assert "position" not in blames.players(recipe, np.array([2**24]))
-    assert "position" in blames.players(recipe, np.array([2**24 + 1]))
 
 
 def test_float64_has_no_wider_remedy() -> None:
@@ -343,14 +325,6 @@ def test_a_long_sequence_is_sampled_and_said_so(monkeypatch, capsys) -> None:
     assert result.drift.rms == pytest.approx(record.drift_rms, rel=0.1)
     assert main(["explain", "--seq-len", "600", "--heads", "3", "--head-dim", "64", "--recipe", "hf"]) == 0
     assert "of 600 positions; other q and k than these (seed 0)" in capsys.readouterr().out
-
-
-def test_progress_ends_at_one() -> None:
-    reported: list[float] = []
-    cases = [Case(heads=1, seq_len=9, head_dim=8)] * 2
-    list(run(cases, [named("hf").resolve(FP32)], [0, 7], None, reported.append))
-    assert reported == sorted(reported)
-    assert reported[-1] == 1.0
 
 
 def test_other_settings_run() -> None:

@@ -1,7 +1,6 @@
 """Of code: imitations of recipes, and real packages, are told apart by their numbers and their dtypes."""
 
 import math
-from dataclasses import replace
 
 import imitations
 import numpy as np
@@ -13,7 +12,6 @@ from ropeaudit.features.explain import tracing as compared
 from ropeaudit.features.explain.analysis import CodeExplanation
 from ropeaudit.features.explain.report import dtypes_rows
 from ropeaudit.features.explain.report import report as explain_report
-from ropeaudit.features.explain.tracing import Stage
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
@@ -51,10 +49,6 @@ def rows(trace):
 def told(trace):
     """The report of code whose stages get no shares."""
     return explain_report([CodeExplanation(trace)], None, {}, "dtypes")
-
-
-def likeness(trace):
-    return dict(told(trace).answers[0].facts)["behaves like"]
 
 
 def test_imitations_are_known_by_their_numbers_and_their_dtypes() -> None:
@@ -117,26 +111,6 @@ def test_profiles_are_those_of_the_audit() -> None:
     case = {"heads": 2, "seq_len": 48, "changes": {"accumulate": "fp64", "score": "fp64"}}
     for record in shift(OFFSETS, "bf16", "hf", **case):
         assert result.drifts[record.offset] == pytest.approx(record.drift_rms, rel=0.01)
-
-
-def test_headline_and_stages_say_the_same() -> None:
-    """Frequencies outweigh the rest by far; what was seen of the other stages still counts."""
-    result, words = traced("cast_frequencies"), "bfloat16 frequencies, float32 rotation"
-    assert result.nearest()[0].distance < 1e-9
-    assert likeness(result) == f"{words}, which no named recipe does: bit-identical at 96 positions"
-    assert {row["agrees"] for row in rows(result)} <= {"yes", None}
-    assert {row["nearest"] for row in rows(result)} == {"none"}
-    assert {row["behaviour"] for row in rows(result)} == {words}
-
-
-def test_dtypes_that_no_numbers_bear_out_are_said() -> None:
-    """Operations that belie the numbers: the headline names the stage that differs, and no likeness."""
-    result = traced("hf")
-    stages = [s if s.name != "rotation" else Stage("rotation", ("float32",), ()) for s in result.stages]
-    differing = replace(result.nearest()[0], differing=("rotation",))
-    other = replace(result, stages=tuple(stages), likely=(differing,))
-    assert likeness(other).startswith("no known recipe: nearest is hf, hf-sdpa")
-    assert "yet rotation was seen in float32 (there bfloat16)" in likeness(other)
 
 
 @pytest.mark.parametrize(

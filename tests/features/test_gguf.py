@@ -261,14 +261,6 @@ def test_options_say_what_it_should_be(command, tmp_path, capsys) -> None:
     assert found[0]["diagnosis"] == "missing-scaling"
 
 
-def test_the_answer_names_what_was_lost(tmp_path, capsys) -> None:
-    path = written(tmp_path, "longrope", {"rope.scaling.attn_factor": DROP})
-    said = ran(capsys, ["module", path], 1).out
-    assert "1 setting lost in conversion\n" in said
-    assert "cos and sin are multiplied by 1 instead of 1.19024, as where it is left out\n" in said
-    assert "rope.scaling.attn_factor is not what config.json says\n" in said
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

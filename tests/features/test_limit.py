@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,17 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropeaudit import limit, parse, recipes, shift
-from ropeaudit.audits.cases import Case
 from ropeaudit.bounds import bound, bound_up_to
 from ropeaudit.bounds.terms import last_exact_offset
-from ropeaudit.errors import NotEmulated, UnknownName, UsageError
-from ropeaudit.features.limit import analysis, boundary_search
+from ropeaudit.errors import UsageError
+from ropeaudit.features.limit import boundary_search
 from ropeaudit.features.limit.boundary_search import Question, search
-from ropeaudit.features.limit.limit_result import Tolerance, tolerance
+from ropeaudit.features.limit.limit_result import tolerance
 from ropeaudit.features.limit.report import row
 from ropeaudit.inputs import qk
-from ropeaudit.main import main
-from ropeaudit.rope import scaling
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
 
@@ -238,12 +234,6 @@ def test_a_class_of_offsets_that_fails_from_a_binade_on_is_found(power, far, seq
     assert found.failing == first
 
 
-def test_tests_that_are_left_go_to_the_binade_below() -> None:
-    found = search(Question(16, 2**20, -1, 300), lambda some: [x < 700_000 or x % 7 > 0 for x in some])
-    assert 700_000 <= found.failing < 740_000
-    assert 250 < found.tested <= 300
-
-
 @pytest.mark.parametrize("dtype", ["fp64", "bf16"])
 @pytest.mark.parametrize("name", ["uniform", "hf", "maxtext", "gpt-neox-te", "hf-model-cast", "llamacpp-cpu"])
 def test_the_bound_of_a_range_covers_and_grows(name, dtype) -> None:
@@ -293,28 +283,10 @@ def test_a_large_budget_goes_to_the_lowest_offsets(failure) -> None:
         assert (result.failing, result.exhaustive) == (failure, True)
 
 
-def test_budgets_count_work() -> None:
-    def most(heads, seq_len, setting, **case):
-        built = qk.make("ones", heads, heads, seq_len, setting)
-        return analysis.most(Case(**case), built, setting)
-
-    wide, narrow = RopeSetting.of(128), RopeSetting.of(32)
-    assert most(8, 256, wide) == 208
-    assert most(1, 16, narrow) > 3001
-    assert most(8, 2048, wide) == analysis.FEWEST
-    assert most(8, 2048, wide, model="llama-3.1-8b") == analysis.FEWEST + boundary_search.WITHIN
-    dynamic = RopeSetting.of(32, scaling=scaling.parse("dynamic:factor=2,maximum=64"))
-    assert most(1, 16, dynamic, length="shifted") < most(1, 16, dynamic) / 7
+def test_a_budget_is_how_many_offsets_are_measured() -> None:
     (result,) = limit("drift_rms=1e-3", "fp16", "hf", heads=1, seq_len=64, head_dim=32, budget=100)
     assert 60 < result.boundary.tested <= 101
     assert not result.boundary.exhaustive
-
-
-def test_the_order_of_tolerances_does_not_matter() -> None:
-    requested = ["drift_rms=1e-3", "drift_max=4e-3"]
-    given = {"heads": 1, "seq_len": 32, "head_dim": 32, "budget": 80}
-    there, back = (list(limit(some, "fp16", "hf", **given)) for some in (requested, requested[::-1]))
-    assert [one.boundary for one in there] == [one.boundary for one in back[::-1]]
 
 
 def test_many_cases_are_15_lines(capsys) -> None:
@@ -323,13 +295,6 @@ def test_many_cases_are_15_lines(capsys) -> None:
     shown = ran(capsys, ["limit", *line]).out
     assert "and 6 more: -v" in shown
     assert len(shown.splitlines()) <= 15
-
-
-def test_remedies_and_frequencies_that_are_kept_are_said(capsys) -> None:
-    assert main(["limit", *SMALL, "--recipe", "uniform", "--tolerance", "distinct_positions=16"]) == 0
-    assert "positions stay distinct; keep positions and angles in float32." in capsys.readouterr().out
-    assert main(["limit", *SMALL, "--scaling", "dynamic:factor=2,maximum=64", "--up-to", "90", "-v"]) == 0
-    assert "other frequencies than those of" in capsys.readouterr().out
 
 
 def test_nothing_turns_or_nothing_is_there() -> None:
@@ -348,29 +313,6 @@ def test_positions_of_captured_vectors_that_floats_do_not_hold_are_refused(tmp_p
     np.savez(tmp_path / "qk.npz", q=np.ones((1, 16, 8)), k=np.ones((1, 16, 8)))
     with pytest.raises(UsageError, match="takes some of 16 positions past"):
         list(limit("drift_max=1", "fp32", "hf", qk=str(tmp_path / "qk.npz"), up_to=2**53 - 8))
-
-
-def test_bad_arguments_in_python() -> None:
-    with pytest.raises(UsageError, match="up_to"):
-        list(limit(up_to=1.5))
-    with pytest.raises(UnknownName, match="length"):
-        list(limit(length="shift"))
-    with pytest.raises(UnknownName):
-        limit("drift=1")
-    with pytest.raises(NotEmulated):
-        limit(recipes="flashinfer-posids")
-
-
-def test_cases_multiply() -> None:
-    given = [Case(heads=1, seq_len=8, head_dim=d) for d in (8, 16)]
-    resolved = [recipes.named("hf").resolve(parse(fmt)) for fmt in ("fp16", "bf16")]
-    reported = []
-    requested = [tolerance("drift_rms=1e-3"), tolerance("nonfinite=0")]
-    results = list(analysis.run(given, resolved, requested, 60, on_progress=reported.append))
-    assert len(results) == 8
-    assert [one.tolerance for one in results] == requested * 4
-    assert reported == sorted(reported)
-    assert reported[-1] <= 1
 
 
 LONGROPE = "longrope:short=1;1;1;1,long=2;4;8;16,original=64,factor=4"
@@ -424,13 +366,10 @@ def test_models_are_judged_by_their_own_maximum(capsys) -> None:
         assert float(one["proved_margin"]) == (int(one["proved_up_to"]) + 16) / int(one["maximum"]) < 1
     proved = run("--recipe", "uniform", "--dtype", "fp64", "--tolerance", "drift_max=1e-3").out
     assert proved.startswith("OK  uniform, fp64, 2 cases   2 OK")
-    assert "within tolerance through all 131,072 positions, 128.0 times over" in proved
     failing = run("--recipe", "uniform,hf").out.splitlines()
     assert failing[0].startswith("FAIL  bf16, 4 cases   2 FAIL, 2 OK; worst: ")
     assert [line.split("  ")[-2].strip() for line in failing[2:6]] == ["FAIL", "FAIL", "OK", "OK"]
-    short = run("--recipe", "hf", "--up-to", "1000").out
-    assert short.startswith("WARN  hf, bf16, 2 cases   2 WARN")
-    assert "short of its 131,072 positions" in short
+    assert run("--recipe", "hf", "--up-to", "1000").out.startswith("WARN  hf, bf16, 2 cases   2 WARN")
 
 
 def test_the_end_of_a_models_positions_is_measured() -> None:
@@ -444,17 +383,6 @@ def test_the_end_of_a_models_positions_is_measured() -> None:
     assert result.within == within in requested
     assert sum(offset < within for offset in requested) > boundary_search.WITHIN
     assert len(requested) <= 65
-
-
-def test_a_bound_that_is_all_that_is_accepted_proves_it() -> None:
-    """As 0 of 0: where nothing is rounded, no drift at all is accepted."""
-    proof = SimpleNamespace(
-        bound=lambda regime, offset: 0.0,
-        at=lambda offset: SimpleNamespace(reference_error=0.0, reference_rms=1.0),
-    )
-    regime = SimpleNamespace(first=0)
-    for column in ("drift_max", "drift_relative", "change_max"):
-        assert analysis.CaseLimits.proves(proof, Tolerance(column, 0.0), regime, 7)
 
 
 def test_the_bound_proves_that_scores_are_finite() -> None:

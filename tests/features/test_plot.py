@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import ran
 
 from ropeaudit import parse, shift
 from ropeaudit.audits.cases import Case
@@ -299,8 +300,7 @@ def test_lost_scores_of_a_heatmap_are_red_and_counted() -> None:
 def test_the_same_report_gives_the_same_file(folder, tmp_path, capsys) -> None:
     line = ["plot", f"{folder / 'limit.json'}", "--kind", "limit"]
     for name in ("x", "y"):
-        assert main([*line, "-o", f"{tmp_path / name}.svg"]) == 0
-        seen = capsys.readouterr()
+        seen = ran(capsys, [*line, "-o", f"{tmp_path / name}.svg"])
         written = str(tmp_path / f"{name}.svg")
         assert (seen.out, seen.err.startswith(f"ropeaudit: wrote {written!r}: ")) == ("", True)
     assert (tmp_path / "x.svg").read_bytes() == (tmp_path / "y.svg").read_bytes()
@@ -326,8 +326,7 @@ def test_any_column_of_numbers_is_drawn(y, folder, tmp_path, capsys) -> None:
 )
 def test_what_a_report_has_not_is_not_drawn(options, error_line, folder, tmp_path, capsys) -> None:
     line = ["plot", f"{folder / 'drift.json'}", "-o", f"{tmp_path / 'x.svg'}"]
-    assert main([*line, *options]) == 2
-    assert error_line in capsys.readouterr().err
+    assert error_line in ran(capsys, [*line, *options], 2).err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -364,8 +363,7 @@ def test_an_edited_report_is_blamed_in_a_line(column, value, folder, tmp_path, c
     whole["records"][0][column] = value
     (tmp_path / "x.json").write_text(json.dumps(whole), encoding="utf-8")
     line = ["plot", f"{tmp_path / 'x.json'}", "--kind", "stages", "-o", f"{tmp_path / 'x.svg'}"]
-    assert main(line) == 2
-    message = capsys.readouterr().err
+    message = ran(capsys, line, 2).err
     assert "x.json' holds values that no report has" in message
     assert message.count("\n") == 1
 

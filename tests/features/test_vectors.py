@@ -1,6 +1,5 @@
 """ropeaudit vectors: what is written, that it is written alike again, and what is refused."""
 
-import itertools
 import json
 import math
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from command_line import ran
 from safetensors.numpy import load_file
 from vector_kernels import SMALL, rotated, written
 
@@ -57,44 +57,6 @@ def test_the_files_are_what_the_manifest_says(tmp_path: Path, capsys) -> None:
         "dtype": "bfloat16",
         "shape": [2, 1, 48, 32],
     }
-
-
-def test_served_calls_have_sizes_and_positions_of_their_own(tmp_path: Path, capsys) -> None:
-    folder = tmp_path / "case"
-    assert vectors(folder, "--offset", "1000", "--served", "--positions", "int32") == 0
-    assert f"{folder}   7 calls at positions up to 1,047" in capsys.readouterr().out
-    manifest = json.loads((folder / "manifest.json").read_text())
-    tensors = load_file(folder / manifest["safetensors"]["inputs"])
-    served = {call["call"]: call for call in manifest["calls"] if "call" in call}
-    for name, call in served.items():
-        at = tensors[f"positions.{name}"]
-        assert at.dtype == np.int32
-        assert at.shape == (call["batch"], call["seq_len"])
-        assert 0 <= at.min() <= at.max() < 1048
-        for side, heads in (("q", call["heads"]), ("k", call["kv_heads"])):
-            shape = [call["batch"], heads, call["seq_len"], 32]
-            file = {"file": f"{side}.{name}.bin", "dtype": "bfloat16", "shape": shape}
-            assert call["outputs"][side] == file
-            assert math.prod(shape) <= tensors[side].size  # it is a part of what is given
-    sizes = {
-        name: [call[size] for size in ("batch", "heads", "kv_heads", "seq_len")]
-        for name, call in served.items()
-    }
-    assert sizes == {
-        "ragged": [4, 2, 1, 24],
-        "one-token": [33, 2, 1, 1],
-        "packed": [1, 2, 1, 96],
-        "groups": [1, 8, 2, 24],
-        "one-key-head": [1, 8, 1, 24],
-    }
-    for name in ("ragged", "one-token"):  # every row is elsewhere, and begins after the end of no other
-        at = tensors[f"positions.{name}"]
-        assert len(np.unique(at[:, 0])) == len(at)
-        np.testing.assert_array_equal(np.diff(at, axis=1), 1)
-    bounds = tensors["cu_seqlens.packed"]
-    assert (bounds.dtype, bounds.tolist()) == (np.int32, [0, 24, 25, 60, 96])
-    for start, stop in itertools.pairwise(bounds):
-        np.testing.assert_array_equal(tensors["positions.packed"][0, start:stop], np.arange(stop - start))
 
 
 def test_a_case_has_the_version_that_a_reader_needs(tmp_path: Path, capsys) -> None:
@@ -153,12 +115,10 @@ def test_the_same_options_write_the_same_bytes(want: str, dtype: str, tmp_path: 
 
 def test_offsets_straddle_what_breaks_positions(tmp_path: Path, capsys) -> None:
     usual = ["vectors", "-o", str(tmp_path / "usual"), "--seq-len", "48", "--model", "mistral-7b-v0.3"]
-    assert main([*usual, "-f", "json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["records"]
+    (row,) = json.loads(ran(capsys, [*usual, "-f", "json"]).out)["records"]
     assert [int(text) for text in row["offsets"].split()] == straddling(32768, 48)
     given = ["vectors", "-o", str(tmp_path / "given"), "--seq-len", "48", "--model", "llama-2-7b"]
-    assert main([*given, "--offset", "4k"]) == 0
-    said = capsys.readouterr().out
+    said = ran(capsys, [*given, "--offset", "4k"]).out
     assert "offset 4071 is added: its positions are on both sides of a power of two" in said
     assert "llama-2-7b: positions from offset 4071 on go past the 4096 that it is made for" in said
     spec = vector_case.read(tmp_path / "given").spec

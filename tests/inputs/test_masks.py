@@ -6,11 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from ropeaudit import parse, recipes, shift
-from ropeaudit.audits.cases import Case
 from ropeaudit.bounds import bound
 from ropeaudit.engine import plan
-from ropeaudit.features.parity import analysis
-from ropeaudit.features.parity.analysis import row as parity_row
 from ropeaudit.inputs import masks, qk
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
@@ -59,24 +56,6 @@ def test_scores_of_long_sequences_are_numbered_exactly(mask) -> None:
         before = query * size if mask == "full" else masks.count(mask, query)
         assert number == before + key - masks.columns(mask, slice(query, query + 1), size).start
         assert key < masks.columns(mask, slice(query, query + 1), size).stop
-
-
-@settings(deadline=None)
-@given(MASKS, SIZES, some.integers(1, 20), some.integers(1, 9), some.integers(1, 9))
-def test_tiles_of_panels_cover_what_is_seen_once_and_are_never_empty(mask, size, panel, high, wide) -> None:
-    met = np.zeros((size, size), int)
-    for rows, cols in masks.panels(mask, size, panel):
-        assert dense(mask, size)[rows, cols].any()
-        for top in range(rows.start, rows.stop, high):
-            strip = slice(top, min(top + high, rows.stop))
-            for place in masks.tiles(mask, strip, cols, wide, size):
-                hidden = masks.hidden(mask, strip, place)
-                seen = dense(mask, size)[strip, place]
-                assert seen.any()
-                assert np.array_equal(seen, np.ones_like(seen) if hidden is None else ~hidden)
-                met[strip, place] += 1
-    assert met.max() == 1
-    assert (met >= dense(mask, size)).all()
 
 
 # ---------------------------------------------------------------------------- what is measured
@@ -138,18 +117,6 @@ def test_a_window_as_wide_as_the_sequence_is_causal_bit_for_bit(width, small) ->
     wide, causal = (list(shift(1000, mask=mask, **setting)) for mask in (f"window:{width}", "causal"))
     same = {"mask": "", "case": ""}
     assert [r.as_dict() | same for r in wide] == [r.as_dict() | same for r in causal]
-
-
-@pytest.mark.parametrize("width", [1, 5, 40])
-@pytest.mark.usefixtures("small")
-def test_parity_sees_the_same_window(width) -> None:
-    two = analysis.subject("hf", {}), analysis.subject("meta", {})
-    case = {"heads": 2, "seq_len": 70, "mask": f"window:{width}"}
-    (result,) = map(parity_row, analysis.run([Case(**case)], two, ("hf", "meta"), [parse("bf16")], [7]))
-    hf, meta = shift(7, "bf16", ["hf", "meta"], **case)
-    assert result["scores"] == hf.scores == 2 * masks.count(f"window:{width}", 70)
-    assert result["a_drift_rms"] == pytest.approx(hf.drift_rms, rel=2e-4)
-    assert result["b_drift_rms"] == pytest.approx(meta.drift_rms, rel=2e-4)
 
 
 @pytest.mark.parametrize("width", [1, 3, 100, 600])

@@ -9,20 +9,19 @@ import faulty_kernels
 import numpy as np
 import pytest
 import torch
+from command_line import ran
 from faulty_kernels import inverse, right, rotate
 
 from ropeaudit import RopeSetting, parse, shift
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.errors import UsageError
-from ropeaudit.main import main
 from ropeaudit.recognition import allowance, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects import exact_rotation as exactly
-from ropeaudit.subjects.calling import loading
 from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.emulated import Emulated
@@ -166,12 +165,6 @@ def test_one_position_of_two_is_not_called_the_only_one() -> None:
         assert seen.diagnosis.where.position is None, seen.diagnosis
 
 
-def test_the_exact_rotation_is_the_same_in_both_precisions() -> None:
-    setting, at = RopeSetting.of(64, scaling=scaling("yarn:factor=4,original=64")), np.arange(1000)
-    a, b = (exactly.rotations(setting, at, parse(dtype)) for dtype in ("fp32", "fp64"))
-    assert np.abs(a - b).max() < 1e-12
-
-
 def test_offsets_of_code_straddle_what_breaks() -> None:
     results = straddling(2**17, 256)
     assert len(results) <= 16
@@ -185,8 +178,7 @@ def test_offsets_of_code_straddle_what_breaks() -> None:
 def test_code_gets_them_where_no_offset_is_given(capsys) -> None:
     requested = ["shift", "--impl", f"{KERNELS}:x_positions", "--dry-run", "-f", "json"]
     for more, last in (([], 2**17), (["--model", "llama-3.1-8b"], 2**17), (["--seq-len", "100000"], 2**17)):
-        assert main([*requested, *more]) == 0
-        axes = {one["axis"]: one for one in json.loads(capsys.readouterr().out)["records"]}
+        axes = {one["axis"]: one for one in json.loads(ran(capsys, [*requested, *more]).out)["records"]}
         assert axes["offset"]["count"] == len(straddling(last, 256 if "--seq-len" not in more else 100000))
 
 
@@ -245,18 +237,6 @@ def test_frequencies_in_a_narrow_format_are_no_other_base(computed) -> None:
         assert found is not None
         assert [one.code for one in (found, *found.also, *found.alternatives)] == ["narrow-frequencies"]
         assert (found.values["computed"], found.values["frequency"]) == (computed, "bfloat16")
-
-
-@pytest.mark.slow  # a whole check
-def test_code_that_is_no_rotation_fails_where_names_say_how_it_is_called() -> None:
-    def rotate(x, positions):
-        return x * torch.sigmoid(positions.float())[:, None] + x.roll(1, -1)
-
-    found, own = judged(rotate, **BHSD)
-    assert found.diagnosis == Diagnosis("not-a-rotation")
-    assert "does not rotate pairs of dims by angles" in own.findings[0]
-    with pytest.raises(UsageError, match="does not rotate pairs"):
-        in_process(OwnCode("unnamed", lambda a, b: rotate(a, b))).fit(RopeSetting.of(64))
 
 
 def test_angles_are_given_where_complex_numbers_do_not_fit() -> None:
@@ -325,41 +305,6 @@ def test_the_helper_knows_rounded_positions_from_a_table_that_ends(dtype) -> Non
         assert_shift_invariant(
             lambda x, positions: right(x, positions.bfloat16()), dtype=dtype, offsets=(0, 131072), head_dim=64
         )
-
-
-ROWS = """
-import torch
-def turn(x, positions):
-    angles = positions[..., None] * 10000.0 ** (-torch.arange(0, 64, 2).float() / 64)
-    a, b = x.float().chunk(2, -1)
-    cos, sin = angles.cos(), angles.sin()
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
-def first_row(x, positions):
-    return turn(x, positions if positions.ndim == 1 else positions[0])
-def each_row(x, positions):
-    return turn(x, positions if positions.ndim == 1 else positions[:, None])
-def one_row(x, positions):
-    assert positions.ndim == 1
-    return turn(x, positions)
-"""
-
-
-@pytest.mark.parametrize(("name", "rows"), [("first_row", True), ("each_row", True), ("one_row", False)])
-def test_code_that_takes_positions_in_both_shapes_is_given_both(name, rows, tmp_path) -> None:
-    (tmp_path / "rows.py").write_text(ROWS)
-    kernel = f"{tmp_path / 'rows.py'}:{name}"
-    (one,) = shift((1000,), "bf16", implementations=kernel, **SIZES)
-    function = loading.here(kernel)[0].thing
-    assert (loading.load(kernel).fit(RopeSetting.of(64)).rows is not None) is rows
-    if name == "first_row":
-        assert one.verdict == "wrong_rotation"
-        assert one.diagnosis == "positions-of-another-row"
-        assert one.resembles == "batch element 1 alone: positions of batch element 0"
-        with pytest.raises(AssertionError, match="batch element 1 alone"):
-            assert_shift_invariant(function, head_dim=64, whole=False)
-    else:
-        assert one.rotation_excess < 1
-        assert_shift_invariant(function, head_dim=64, whole=False)
 
 
 @pytest.mark.parametrize("empty", [(), [], iter(())])

@@ -5,7 +5,6 @@ package; x is a float64 number that is nearest to its formula, and exact as such
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 
 import mpmath
@@ -138,43 +137,6 @@ def test_tables_of_every_preset_are_within_their_error(rope) -> None:
             worst = max(worst, abs(mpf(cos[token, pair]) + mpf(cos_low[token, pair]) - c))
             worst = max(worst, abs(mpf(sin[token, pair]) + mpf(sin_low[token, pair]) - s))
     assert worst < dd.CIRCLE_ERROR
-
-
-@pytest.mark.parametrize("name", ["flux", "dinov3", "ltx-video", "cogvideox", "ideogram-4"])
-def test_a_shift_along_one_axis_leaves_exact_scores_alone(name: str, monkeypatch) -> None:
-    setting, grid = setting_of(name)
-    q, k = np.random.default_rng(3).standard_normal((2, grid.count, setting.head_dim))
-    places = np.rint(grid.positions() * 2.0**30) / 2.0**30  # so that sums with a shift are exact
-
-    def scores_at(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-        monkeypatch.setattr(Grid, "positions", lambda self, steps=None: x)
-        high, low, error = exact_scores_of(setting, q, k, "extended")
-        assert low is not None
-        return high, low, error
-
-    still = scores_at(places)
-    for axis, size in enumerate(grid.sizes):
-        by = np.eye(len(grid.sizes))[axis] * (1000 + 2.0**-9)
-        moved, stretched = scores_at(places + by), scores_at(places * (1 + by / 4096))
-        difference = (moved[0] - still[0]) + (moved[1] - still[1])
-        assert np.abs(difference).max() <= moved[2] + still[2] + 2.0**-51  # of adding the two parts
-        if size > 1:
-            assert np.abs(stretched[0] - still[0]).max() > 1e-3  # and that is seen: it is another grid
-
-
-def test_q_alone_shifted_changes_exact_scores() -> None:
-    setting, grid = setting_of("flux")
-    q, k = np.random.default_rng(5).standard_normal((2, grid.count, setting.head_dim))
-    here = exact_scores.distance_table(np.arange(grid.count, dtype=np.float64), setting)
-    rope = replace(grid.rope, start=(Fraction(0), Fraction(0), Fraction(1)))
-    aside = replace(setting, grid=replace(grid, rope=rope))
-    there = exact_scores.distance_table(np.arange(grid.count, dtype=np.float64), aside)
-    k_here = exact_scores.rotated(k, here, setting, "double")
-    together, apart = (
-        exact_scores.product(exact_scores.rotated(q, table, setting, "double"), k_here)[0]
-        for table in (here, there)
-    )
-    assert np.abs(together - apart).max() > 0.1
 
 
 def test_frequencies_of_every_preset_are_radians_per_unit_of_its_axis() -> None:

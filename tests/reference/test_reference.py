@@ -53,19 +53,6 @@ def test_table_on_a_hundred_thousand_pairs(base: float) -> None:
     assert worst_table_error(distances, setting) < dd.CIRCLE_ERROR
 
 
-def test_float64_angles_of_any_size() -> None:
-    rng = np.random.default_rng(2)
-    angles = np.concatenate([rng.uniform(-(2**53), 2**53, 300), rng.standard_normal(300) * 1e-8, [0.0]])
-    with dd.precise():
-        w = dd.words(1 / (2 * dd.PI))
-    (cos, low), (sin, sin_low) = dd.unit_circle(angles[:, None], w)
-    with mp.workdps(DIGITS):
-        for i, angle in enumerate(angles):
-            c, s = mpmath.cos_sin(mpf(angle))
-            assert abs(mpf(cos[i, 0]) + mpf(low[i, 0]) - c) < dd.CIRCLE_ERROR
-            assert abs(mpf(sin[i, 0]) + mpf(sin_low[i, 0]) - s) < dd.CIRCLE_ERROR
-
-
 @pytest.mark.parametrize("kind", ["yarn", "longrope"])
 def test_a_scaling_is_as_long_as_its_two_lengths_say_where_no_factor_is_given(kind) -> None:
     values = {"original": 4096, "maximum": 16384}
@@ -93,17 +80,3 @@ def test_the_certificate_is_of_the_size_of_the_vectors(precision) -> None:
         assert bound(1.0) / size - 3 * dd.CIRCLE_ERROR == pytest.approx(44 / (2**53 - 44), rel=4e-15, abs=0)
     assert bound(2.0**-60) == 2.0**-60 * bound(1.0)
     assert bound(2.0**60) == 2.0**60 * bound(1.0)
-
-
-def test_the_leading_product_is_exact() -> None:
-    rng = np.random.default_rng(4)
-    setting = RopeSetting.of(256)
-    q, k = rng.standard_normal((6, 256)) * 1e3, rng.standard_normal((6, 256)) * 1e-5
-    table = reference.distance_table(np.arange(6.0), setting)
-    left, right = (reference.rotated(x, table, setting, "extended") for x in (q, k))
-    product = left.head @ right.head.T
-    with mp.workdps(60):
-        for m in range(6):
-            for n in range(6):
-                terms = zip(left.head[m], right.head[n], strict=True)
-                assert mpf(product[m, n]) == mp.fsum(mpf(a) * mpf(b) for a, b in terms)

@@ -12,17 +12,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from command_line import ran
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ropeaudit import reports, shift
-from ropeaudit.arithmetic.formats import FORMATS, parse
 from ropeaudit.audits import judging, records
 from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.features.report.analysis import merged
 from ropeaudit.main import main
 from ropeaudit.reports import Report
-from ropeaudit.reports.charts.drift import position_format
 from ropeaudit.reports.drift import report as drift_report
 from ropeaudit.reports.numbers import printable
 
@@ -215,8 +214,7 @@ def test_where_it_comes_from_is_said(tmp_path: Path, capsys) -> None:
         (tmp_path / "a.csv.meta.json").write_text(wrong)
         assert "command" not in merged([table], None, {}).metadata["sources"][0]
     out = str(tmp_path / "r.html")
-    assert main(["report", whole, lines, "-o", out]) == 0
-    seen = capsys.readouterr()
+    seen = ran(capsys, ["report", whole, lines, "-o", out])
     assert seen.out == drift_report(RESULTS, (), {}).headline + "\n"
     assert f"wrote {out}: 12 rows" in seen.err
     text = Path(out).read_text()
@@ -265,8 +263,7 @@ def test_bad_files_are_refused(tmp_path: Path, capsys) -> None:
     for name, text, fragment in BAD_FILES:
         path = tmp_path / name
         path.write_text(text)
-        assert main(["report", str(path), "-o", str(tmp_path / "out.html")]) == 2
-        assert fragment in capsys.readouterr().err
+        assert fragment in ran(capsys, ["report", str(path), "-o", str(tmp_path / "out.html")], 2).err
         assert not (tmp_path / "out.html").exists()
         with pytest.raises(BadInput, match=re.escape(fragment)):
             merged([str(path)], None, {})
@@ -288,21 +285,9 @@ def test_wild_values_in_a_file_end_in_a_page_or_a_refusal(tmp_path_factory, data
 def test_table(tmp_path: Path, monkeypatch, capsys, snapshot) -> None:
     written(tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert main(["report", "sweep.jsonl", "-q"]) == 0
-    assert capsys.readouterr().out == snapshot
+    assert ran(capsys, ["report", "sweep.jsonl", "-q"]).out == snapshot
     assert main(["report", "sweep.jsonl", "-q", "-f", "csv", "--columns", "implementation,offset"]) == 0
     assert capsys.readouterr().out.splitlines()[:2] == ["implementation,offset", "uniform,0"]
-
-
-def test_first_inexact_positions() -> None:
-    for fmt in FORMATS:
-        for stored in (fmt.name, f"float64/{fmt.name}"):
-            stage = position_format({"stages": f"position={stored} angle=float32", "dtype": "float32"})
-            assert stage is not None
-            assert stage.first_inexact_integer == min(2**fmt.precision, int(fmt.largest)) + 1
-    for unknown in (None, "", "position=", "position=int7", "angle=float32", HOSTILE):
-        assert position_format({"stages": unknown}) is None
-    assert position_format({"stages": "input=float16", "dtype": "bfloat16"}) == parse("bfloat16")
 
 
 def images(page: str) -> list[str]:
@@ -346,20 +331,3 @@ def test_a_ticket_of_many_rows_holds_the_worst(tmp_path: Path) -> None:
     assert "The 50 worst of 999 cases are shown" in ticket
     assert next(line for line in ticket.splitlines() if "growing" in line) == "| 949 | growing |"
     assert text.count("<tr data-verdict") == 999
-
-
-def test_ten_times_as_many_rows_take_ten_times_as_long() -> None:
-    import time
-
-    def rendered(count: int, first: int = 0) -> tuple[str, float]:  # cells written before are remembered
-        changes = ({"model": f"m{i // 12}", "drift_rms": i / 1e4} for i in range(first, first + count))
-        one = drift_report(RESULTS, (), {}).for_readers()
-        rows = [{**one.rows[i % 12], **change} for i, change in enumerate(changes)]
-        report = Report(rows, list(records.COLUMNS), list(one.screen), headline="x")
-        begin = time.process_time()
-        return chartless(report), time.process_time() - begin
-
-    rendered(400)  # what is made once
-    few, (text, many) = rendered(400, 10_000)[1], rendered(4000)
-    assert many < 40 * few  # 10 where every row takes the same, 100 where it looks at all others
-    assert len(text) < 3.2e6

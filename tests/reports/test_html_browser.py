@@ -17,7 +17,6 @@ from ropeaudit.reports import Report
 from ropeaudit.reports.drift import report as drift_report
 
 pytestmark = pytest.mark.slow
-HOSTILE = "\"'></script><script>pwned=1</script><img src=x onerror=pwned=1>\x1b[31m\u202eevil"
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -152,18 +151,6 @@ def test_sorting_by_pointer_uses_whole_numbers(page: Any) -> None:
     assert len(page.find_elements("css selector", "th:not([aria-sort=none])[aria-sort]")) == 1
 
 
-def test_sorting_by_keyboard(page: Any) -> None:
-    from selenium.webdriver import Keys
-
-    requested = header(page, "dtype")
-    by_tab(page, requested)
-    press(page, Keys.ENTER)
-    assert column(page, "dtype") == ["bf16"] * 6 + ["fp32"] * 6
-    press(page, Keys.SPACE)
-    assert column(page, "dtype") == ["fp32"] * 6 + ["bf16"] * 6
-    assert page.switch_to.active_element == requested
-
-
 def test_filtering_by_text_and_verdict(page: Any) -> None:
     from selenium.webdriver import Keys
 
@@ -264,29 +251,6 @@ def test_a_narrow_window_scrolls_the_table_and_not_the_page(page: Any) -> None:
         assert whole <= seen
     finally:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-def test_hostile_names_stay_text(chromium: Any, tmp_path: Path) -> None:
-    results = [one.as_dict() | {"implementation": HOSTILE, "model": HOSTILE, "verdict": HOSTILE}
-             for one in shift((0, 100), "bf16", "hf", seq_len=9, heads=1, head_dim=8)]  # fmt: skip
-    about = {"command": HOSTILE, "environment": {HOSTILE: HOSTILE}, "stages": {HOSTILE: {HOSTILE: HOSTILE}}}
-    screen = ["implementation", "model", "offset", "drift_rms", "verdict"]
-    text = reports.render("html", Report(results, screen, screen, (), HOSTILE, [HOSTILE], HOSTILE, about))
-    path = tmp_path / "hostile.html"
-    path.write_text(text)
-    for kind in ("browser", "performance"):
-        chromium.get_log(kind)
-    chromium.get(path.as_uri())
-    header(chromium, "implementation").click()
-    chromium.find_element("id", "filter").send_keys("<script>pwned")
-    until(chromium, lambda: chromium.find_element("id", "count").text == "2 of 2 cases")
-    shown = HOSTILE.replace("\x1b", "\\x1b").replace("\u202e", "\\u202e")
-    assert column(chromium, "implementation") == [shown] * 2
-    assert chromium.find_element("tag name", "h1").text == shown
-    assert chromium.title.startswith(shown[:60])
-    assert chromium.execute_script("return typeof window.pwned") == "undefined"
-    assert chromium.execute_script("return document.scripts.length") == 1
-    quiet(chromium)
 
 
 def test_ten_thousand_rows_stay_usable(chromium: Any, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope import presets, scaled, scaling
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.scaling import HF_NAMES, Scaling
-from ropeaudit.rope.scaling_names import short_name, short_names, shortened
+from ropeaudit.rope.scaling_names import short_name, short_names
 
 FP32, FP64 = parse("fp32"), parse("fp64")
 U = 2.0**-24
@@ -199,16 +199,3 @@ def test_what_differs_is_added() -> None:
     assert list(short_names(lists).values()) == ["longrope ×2 #1", "longrope ×2 #2"]
     assert short_name("linear(factor=8)") == "linear ×8"
     assert short_name("default") == "default"
-
-
-def test_rows_keep_all_else() -> None:
-    rows = [{"scaling": "yarn(factor=4 fast=1)", "x": 1}, {"x": 2}, {"scaling": None, "x": 3}]
-    assert shortened(rows) == [{"scaling": "yarn ×4", "x": 1}, {"x": 2}, {"scaling": None, "x": 3}]
-    models = [{"scaling": f"yarn(factor=4 fast={number})", "model": f"m{number}"} for number in (1, 2)]
-    assert [row["scaling"] for row in shortened(models)] == ["yarn ×4"] * 2  # the model tells them apart
-    assert [row["scaling"] for row in shortened([{**row, "model": "m"} for row in models])] == [
-        "yarn ×4 fast=1",
-        "yarn ×4 fast=2",
-    ]
-    plain = [{"scaling": "default"}]
-    assert shortened(plain) is plain

@@ -98,12 +98,6 @@ def test_two_runs_at_once_write_the_same_name(road, request, tmp_path) -> None:
     assert os.listdir(tmp_path) == ["x.txt"]
 
 
-def test_names_that_begin_alike_do_not_share_files() -> None:
-    names = ["a" * 40, "a" * 41, "a" * 42 + ".csv", "a" * 42 + ".csv.meta.json", "x", "x.csv"]
-    assert len({atomic_files._prefix(name) for name in names}) == len(names)
-    assert len(atomic_files._prefix("a" * 250)) < 60
-
-
 @posix
 def test_a_file_that_was_taken_before_it_was_locked_is_made_again(named, tmp_path, monkeypatch) -> None:
     usual, seen = atomic_files.lock, []

@@ -7,16 +7,14 @@ import math
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
-from ropeaudit.reports import Report, templates
+from ropeaudit.reports import Report
 from ropeaudit.reports.tickets import drift as tickets
 from ropeaudit.reports.tickets.ticket import NoSnippet, Reproduction, Ticket, compared, reproduced
-from ropeaudit.rope.setting import RopeSetting
 
 LINES = 25
 
@@ -127,6 +125,10 @@ def rope(q, k, positions):
 def tables(x, cos, sin):
     x1, x2 = x.chunk(2, -1)
     return torch.cat([x1 * cos.to(x) - x2 * sin.to(x), x2 * cos.to(x) + x1 * sin.to(x)], -1)
+def numbered(x, offset, seq_dim, unsqueeze_dim, dim, base):
+    at = torch.arange(x.shape[seq_dim])[:, None] + offset
+    angle = at * base ** (-torch.arange(0, dim, 2) / dim)
+    return tables(x, angle.cos(), angle.sin())
 def front(x, cos, sin):
     return torch.cat([tables(x[..., :16], cos, sin), x[..., 16:]], -1)
 def pairs(x, cos, sin):
@@ -140,12 +142,13 @@ def test_the_snippet_of_own_code_imports_it(tmp_path) -> None:
         OWN + "def sbhd(x, positions):\n"
         "    y = x.permute(1, 2, 0, 3)\n    return rope(y, y, positions)[0].permute(2, 0, 1, 3)\n"
     )
-    names = [f"{tmp_path}/mine.py:{name}" for name in ("rope", "tables", "sbhd")]
+    names = [f"{tmp_path}/mine.py:{name}" for name in ("rope", "tables", "sbhd", "numbered")]
     results = []
     for name in names:
         results += snippets_of(Audit((Case(**SMALL),), (), ("bf16",), (1000,), implementations=(name,)))
     assert len(results) == len(names)
     assert all(snippet.file == "mine.py" for snippet, _ in results)
+    assert "offset=int(at[0]), seq_dim=2, unsqueeze_dim=1, dim=32, base=10000.0)" in results[-1][0].code
     check(results)
 
 
@@ -189,23 +192,6 @@ def test_a_snippet_that_takes_too_long_is_none(monkeypatch) -> None:
     result = reproduced(Reproduction("pass", 0.5))
     assert not result.agrees
     assert re.fullmatch(r"one took more than \d+ s", result.missing)
-
-
-def test_arguments_of_a_call_that_are_numbers() -> None:
-    roles = ("offset", "seq_dim", "head_axis", "dim", "base")
-    signature = SimpleNamespace(roles=roles, arguments=[(role, role) for role in roles])
-    text = templates.render(
-        "snippet.py.j2",
-        record=SimpleNamespace(seed=0, dtype="bfloat16", offset=0, mask="full", kv_heads=2, **SMALL),
-        setting=RopeSetting.of(32),
-        called=SimpleNamespace(order="bhsd", rank=1, width="half", signature=signature),
-        name="turn",
-        lines=[],
-        scaled=None,
-        factor="",
-        scale=1.0,
-    )
-    assert "own.turn(offset=int(at[0]), seq_dim=2, head_axis=1, dim=32, base=10000.0)[0]\n" in text
 
 
 HOSTILE = "```\n# no\n<img src=x> [a](b) `c` \u202e\x1b[31m"
