@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ropeaudit import shift
 from ropeaudit.audits import judging
 from ropeaudit.audits.records import Record
+from ropeaudit.console import gates
 from ropeaudit.reports import drift, verdicts
 
 SMALL = {"heads": 1, "seq_len": 32, "head_dim": 16}
@@ -165,9 +166,7 @@ def test_the_answer_names_the_largest_drift_of_the_worst_kind(rows: list[Record]
         assert share in drift.answer(rows).decides
 
 
-def test_a_wrong_rotation_breaks_every_gate_on_drift(monkeypatch) -> None:
-    from ropeaudit.console import gates
-
+def test_a_wrong_rotation_breaks_every_gate_on_drift() -> None:
     one = row(verdict="wrong_rotation", within_tolerance=False, drift_rms=1e-6, rotation_excess=55.0)
     for text in ("drift_rms>0.01", "drift_max>1", "floor_rms>1", "excess>1e9", "change_rms>1"):
         (line,) = gates.broken([gates.parse(text)], [one])

@@ -81,11 +81,6 @@ def test_readme_is_short_and_shows_what_its_first_line_prints() -> None:
     assert shown.start() == text.index("```")
 
 
-def test_both_commands_are_one_line_each() -> None:
-    lines = README.read_text(encoding="utf-8").splitlines()
-    assert sum(line.startswith("python3 -m venv .venv && ") for line in lines) == 2
-
-
 def test_links_lead_somewhere() -> None:
     pages = [*PAGES, WAS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
     for path in pages:

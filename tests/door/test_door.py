@@ -247,7 +247,6 @@ def test_nothing_is_left(road, tmp_path) -> None:
     assert not children() - others
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
 def test_forks_that_have_ended_do_not_stay_in_the_table_of_processes(tmp_path) -> None:
     def ended(parent: int) -> int:
         states = [state(int(one.name)) for one in Path("/proc").iterdir() if one.name.isdigit()]

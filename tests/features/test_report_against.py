@@ -148,13 +148,12 @@ def test_changed_is_more_than_the_ratio(column: str, times: float, ratio: float)
     assert (pair.changed == (column,)) is beyond
 
 
-@pytest.mark.parametrize(
-    "column", sorted({*records.COLUMNS.having("attention")} - {"attention_adaptive_tv_mean"})
-)
-def test_another_attention_is_a_change(column: str) -> None:
-    before = changed(ROWS[1], **dict.fromkeys(records.COLUMNS.having("attention"), 0.5))
-    (pair,) = compare([before], [changed(before, **{column: 0.75})]).pairs
-    assert pair.changed == (column,)
+def test_another_attention_is_a_change() -> None:
+    attention = dict.fromkeys(records.COLUMNS.having("attention"), 0.5)
+    before = changed(ROWS[1], **attention)
+    for column in attention.keys() - {"attention_adaptive_tv_mean"}:
+        (pair,) = compare([before], [changed(before, **{column: 0.75})]).pairs
+        assert pair.changed == (column,)
 
 
 def test_lost_scores_are_a_change_and_break_a_gate(tmp_path, capsys) -> None:
