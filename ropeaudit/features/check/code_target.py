@@ -74,6 +74,8 @@ def of_code(
 ) -> Iterator[Checked]:
     """Yield the same of code that was loaded; target: its name."""
     note(notes_beside(case))
+    if options.thorough and isinstance(code, ForeignOwn):
+        code.eager = False
     up_to = options.up_to or min(case.maximum or UP_TO, _LARGEST)
     if code.own and case.maximum and up_to <= case.maximum:
         model = case.declared()

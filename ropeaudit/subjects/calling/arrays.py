@@ -34,6 +34,7 @@ IN_BUFFER = ("packed", "unlike", "guarded", "stepped")  # those that `Buffer` ma
 
 
 _MARGIN = 256  # numbers before, between and after what lies in a buffer
+eager = False  # whether what code compiles by itself is called as Python: a session says it
 _LIMITS = ("recompile_limit", "accumulated_recompile_limit")
 _COMPILATIONS = 2**16  # of one function: as many as there are shapes
 
@@ -312,7 +313,7 @@ def quietly(function: Any, positional: list[Any], named: dict[str, Any], device:
     """Call without gradients, with the device as the current one; overflows and nans are no warnings.
 
     What torch compiled is compiled for every shape and dtype it is called with: past a limit, of 8, torch
-    runs the Python function instead, and what was audited would not be compiled.
+    runs the Python function instead, and what was audited would not be compiled. Nothing is where `eager`.
     """
     with np.errstate(all="ignore"), contextlib.ExitStack() as stack:
         if any(map(_is_tensor, (*positional, *named.values()))):
@@ -320,6 +321,8 @@ def quietly(function: Any, positional: list[Any], named: dict[str, Any], device:
             stack.enter_context(device.current())
             if (dynamo := sys.modules.get("torch._dynamo.config")) is not None:
                 stack.enter_context(dynamo.patch(**dict.fromkeys(_LIMITS, _COMPILATIONS)))
+            if eager and hasattr(torch().compiler, "set_stance"):
+                stack.enter_context(torch().compiler.set_stance("force_eager"))
         return function(*positional, **named)
 
 

@@ -21,7 +21,7 @@ from ropeaudit.subjects.calling.conventions import TABLES, Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.inside import OURS, VALUES, Opened, facts
-from ropeaudit.subjects.calling.own_code import OWN_TABLES, OwnCode, fit_key
+from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OWN_TABLES, OwnCode, fit_key
 
 _INSIDE = "ropeaudit.subjects.calling.inside"
 _Both = tuple[FloatArray, FloatArray]
@@ -50,6 +50,7 @@ class ForeignCode(Code):
         self.findings, self.overwritten = [], list[str]()
         self.fits: dict[RopeSetting, Fit] = {}
         self.narrow: dict[Format, bool] = {}
+        self.eager = bool(told["compiles"])  # whether what it compiles by itself is called as Python
         self.ready: set[RopeSetting] = set()  # for which an instance was built, and not called
         self._uncalled: dict[str, Session] = {}  # by environment: of what is asked without a call
         self._logs: dict[tuple[RopeSetting, Format, int], dict[str, StageLog]] = {}
@@ -94,6 +95,7 @@ class ForeignCode(Code):
             "served": self.served,
             "fits": list(self.fits.items()),
             "narrow": self.narrow,
+            "eager": self.eager,
             "changes": dict(self.changes),
             "environment": self.environment,
             "first": first,  # its code is that of all later ones
@@ -210,7 +212,15 @@ class ForeignOwn(ForeignCode):
 
         possible, engines, placing = self.ask(sessions[-1], "forms", key)
         trial = detection.Trial(call, self.name, key, possible, engines, self.device, self.order)
-        fit = detection.fit(trial)
+        try:
+            fit = detection.fit(trial)
+        except detection.NoFit:
+            if not self.eager:
+                raise
+            self.eager = False  # it may want to be compiled
+            return self._found(key)
+        if self.eager:
+            self._note(f"{NOT_CHECKED}its own torch.compile, left out in these calls (--thorough keeps it)")
         self.engine, signature = fit.convention.engine, fit.convention.signature
         tables, what, reach = signature.tables, "computes the rest itself", ""
         if tables:

@@ -87,6 +87,7 @@ def facts(one: Opened) -> Header:
         "has_instances": code.begins_anew,
         "again": one.again is not None,
         "needed": signatures.needed(getattr(code, "thing", None)),
+        "compiles": getattr(code, "compiles", False),
         "builders": list(getattr(code, "builders", ())),
     }
 
@@ -107,6 +108,7 @@ def begin(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, 
             code = one.again() or one.code
         one.calls += 1
     code.declared, code.served = told["declared"], told["served"]
+    given_arrays.eager = told["eager"]
     if isinstance(code, OwnCode):
         for key, fit in told["fits"]:
             here, rows = replace(fit.convention, device=code.device), fit.rows  # a device of this process

@@ -60,8 +60,9 @@ def load(
 
     likely = ["torch", "ropeaudit.subjects.calling.dispatch_log"]  # to be imported by what all targets share
     with contextlib.suppress(OSError):
-        if _by_path(where) and Path(where).is_file() and b"torch" not in Path(where).read_bytes():
-            likely = []
+        if _by_path(where) and Path(where).is_file():
+            text = Path(where).read_bytes()
+            likely = [*likely, *["torch._dynamo"] * (b"torch.compile" in text)] if b"torch" in text else []
     try:
         return ForeignOwn(process.door(f"{_INSIDE}:opened", given, [_INSIDE, *likely]), changes, alone)
     except ForeignError as error:

@@ -105,6 +105,12 @@ class OwnCode(Code):
         """What `version` was before any call."""
         return self._loaded
 
+    @property
+    def compiles(self) -> bool:
+        """Whether its files name torch.compile."""
+        sources = self.files.sources.values() if self.files is not None else ()
+        return any(b"torch.compile" in source for source in sources)
+
     def under(self, environment: Environment) -> OwnCode:
         """Return the same code in an environment; it is called as in the clean one."""
         if environment.kind == "none":

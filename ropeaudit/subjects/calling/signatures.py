@@ -229,7 +229,7 @@ def makes_tables(thing: Any) -> bool:
     """Return whether a function, or a class, returns tables of positions, as its arguments have it."""
     method = vars(thing).get("__wrapped__") if inspect.isclass(thing) else None
     called = method or getattr(thing, "forward", None) if inspect.isclass(thing) else thing
-    if not callable(called):
+    if not callable(called) or hasattr(thing, "backward"):  # a function of autograd
         return False
     roles = {name: role for name, role in _parameters(called).roles.items() if name != "self"}
     needed = {one.name for one in _parameters(called).needed} - {"self"}
