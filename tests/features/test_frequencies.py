@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from test_module_tables import BF16, FP16, FP32, PLAIN, cast, inv, yarn
+from dumped_tables import BF16, FP16, FP32, PLAIN, cast, inv
 
 from ropeaudit import RopeSetting, parse, recipes
 from ropeaudit.arithmetic.formats import FORMATS, Format
@@ -104,7 +104,8 @@ def test_rows() -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_stands_for_the_frequency(form: str) -> None:
     recipe = recipes.named("hf").changed({"frequency_form": form, "frequency": "fp64"})
-    for setting in (RopeSetting.of(64), yarn()):
+    yarn = scaling.parse("yarn:factor=40,original=4096,truncate=true")
+    for setting in (RopeSetting.of(64), RopeSetting.of(64, base=1e4, scaling=yarn)):
         errors = [row[f"{recipe.name}_error"] for row in rows("x", setting, 4096, [FP32], [recipe])]
         assert max(map(abs, errors)) < 1e-13, form
 

@@ -54,8 +54,8 @@ def right(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     return torch.cat(turned, -1).to(x.dtype)
 
 
-def backwards(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    return right(x, -positions)
+def doubled(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    return right(x, 2 * positions)
 
 
 def first(results: Any) -> Any:
@@ -84,7 +84,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], type[BaseException]]] = {
     "folder of a file": (lambda tmp: first(ropeaudit.vectors("/dev/null/a", **SMALL)), ropeaudit.BadOutput),
     "no package": (lambda tmp: first(ropeaudit.shift(implementations="litgpt")), ropeaudit.MissingPackage),
     "drift": (
-        lambda tmp: testing.assert_shift_invariant(backwards, offsets=[0, 9], head_dim=8, whole=False),
+        lambda tmp: testing.assert_shift_invariant(doubled, offsets=[0, 9], head_dim=8, whole=False),
         testing.NotShiftInvariant,
     ),
     "nothing to test": (lambda tmp: testing.assert_shift_invariant(), ropeaudit.UsageError),
@@ -112,9 +112,9 @@ def test_what_is_wrong_is_refused_by_its_kind_of_error(tmp_path: Path) -> None:
 
 def test_a_failure_has_the_codes_of_its_diagnosis() -> None:
     with pytest.raises(testing.WrongRope) as caught:
-        testing.assert_rope(backwards, up_to=64, head_dim=8)
+        testing.assert_rope(doubled, up_to=64, head_dim=8)
     assert type(caught.value) is testing.WrongRope
-    assert caught.value.diagnosis == Renamed.read().value("diagnosis", "wrong-direction")
+    assert caught.value.diagnosis == Renamed.read().value("diagnosis", "rotated-twice")
     assert caught.value.worst > 1
 
 

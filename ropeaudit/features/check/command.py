@@ -83,11 +83,13 @@ class CheckReportOptions(options.ReportOptions):
     callback=merged,
     metavar="NAME=VALUE",
     help="Argument of the code or of its class, such as n_heads=8. Repeatable.",
+    cls=Rare,
 )
 @click.option(
     "--table",
     metavar="FILE.py:NAME",
     help="The code that makes the cos and sin that the target takes: it is checked too.",
+    cls=Rare,
 )
 @click.option("--junit", metavar="FILE", help="Write JUnit XML too.", cls=Rare)
 @click.option(
