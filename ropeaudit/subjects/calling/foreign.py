@@ -219,8 +219,6 @@ class ForeignOwn(ForeignCode):
                 raise
             self.eager = False  # it may want to be compiled
             return self._found(key)
-        if self.eager:
-            self._note(f"{NOT_CHECKED}its own torch.compile, left out in these calls (--thorough keeps it)")
         self.engine, signature = fit.convention.engine, fit.convention.signature
         tables, what, reach = signature.tables, "computes the rest itself", ""
         if tables:
@@ -235,6 +233,8 @@ class ForeignOwn(ForeignCode):
         self._note(f"called as {fit.convention}, layout {fit.layout}{detection.sureness(fit)}")
         if tables:
             self._note(OWN_TABLES)
+        if self.eager:
+            self._note(f"{NOT_CHECKED}its own torch.compile, left out in these calls (--thorough keeps it)")
         given = {name for name, _ in signature.arguments}
         if None not in given and (left := [name for name in placing if name not in given]):
             self._note(f"not given, though it takes them: {', '.join(left)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -66,6 +67,8 @@ class _State:
 def opened(arguments: Header) -> tuple[Opened, Header]:
     """Import the code that a spec names. Raises: UsageError, BadInput."""
     one = Opened(*loading.here(**arguments))
+    if isinstance(one.code, OwnCode) and one.code.compiles:
+        importlib.import_module("torch._dynamo")  # once for all sessions
     return one, facts(one)
 
 

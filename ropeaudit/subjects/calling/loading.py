@@ -61,8 +61,7 @@ def load(
     likely = ["torch", "ropeaudit.subjects.calling.dispatch_log"]  # to be imported by what all targets share
     with contextlib.suppress(OSError):
         if _by_path(where) and Path(where).is_file():
-            text = Path(where).read_bytes()
-            likely = [*likely, *["torch._dynamo"] * (b"torch.compile" in text)] if b"torch" in text else []
+            likely = likely if b"torch" in Path(where).read_bytes() else []
     try:
         return ForeignOwn(process.door(f"{_INSIDE}:opened", given, [_INSIDE, *likely]), changes, alone)
     except ForeignError as error:

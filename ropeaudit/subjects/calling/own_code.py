@@ -107,9 +107,13 @@ class OwnCode(Code):
 
     @property
     def compiles(self) -> bool:
-        """Whether its files name torch.compile."""
-        sources = self.files.sources.values() if self.files is not None else ()
-        return any(b"torch.compile" in source for source in sources)
+        """Whether it compiles itself, as far as what it is and its source tell."""
+        if type(self.thing).__module__.startswith("torch._dynamo"):
+            return True
+        with contextlib.suppress(Exception):  # of what has no source
+            known = hasattr(self.thing, "_torchdynamo_orig_callable")
+            return known or "compile" in inspect.getsource(self.thing)
+        return False
 
     def under(self, environment: Environment) -> OwnCode:
         """Return the same code in an environment; it is called as in the clean one."""
