@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -41,6 +41,10 @@ def check(
     under: Names = DEFAULT,
     waive: str | None = None,
     returned: str | None = None,
+    table: str | None = None,
+    given: Mapping[str, object] | None = None,
+    grid: str | None = None,
+    axes: str | None = None,
     on_progress: OnProgress | None = None,
     **rope: Unpack[RopeArguments],
 ) -> Iterator[Checked]:
@@ -58,7 +62,9 @@ def check(
     tried with heads of other sizes too. device: where code is called, and a checkpoint's model runs. text,
     tokens: what that model reads, as in `ropeaudit.model`; without them it is not run. under: environments
     that code is called in too, such as "tf32"; "none" for none. waive: a TOML file of accepted failures.
-    returned: where a kernel wrote what a case asks for.
+    returned: where a kernel wrote what a case asks for. table: the code that makes cos and sin of code that
+    takes them. given: arguments of own code, by name. grid, axes: of code whose positions have several axes,
+    as in `Case`.
     rope: the fields of `Case` that choose a RoPE setting.
     Raises: UsageError, UnknownName, BadInput, MissingPackage.
     """
@@ -69,8 +75,11 @@ def check(
         head_dims=head_dims,
         device=device,
         environments=arguments.listed(under),
+        table=table,
+        arguments=given or {},
     )
     [case] = arguments.cases_of(None, rope)
+    case = replace(case, grid=grid, axes=axes)
     results = run(arguments.listed(targets), case, options, on_progress or arguments.silent)
     return waivers.applied(results, waivers.read(waive) if waive is not None else [], waivers.today())
 
@@ -190,8 +199,15 @@ def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
     if options.thorough or options.head_dims:
         given = "--thorough" if options.thorough else "--head-dims"
         raise UsageError(f"{given} says how code is checked; it goes with FILE.py:NAME; leave it out")
-    if options.order is not None:
-        raise UsageError(f"--order {options.order} goes with own code, FILE.py:NAME; leave it out")
+    of_code = {
+        "--order": options.order,
+        "--table": options.table,
+        "--arg": next(iter(options.arguments), None),
+    }
+    of_code |= {"--mrope": case.mrope, "--axes": case.axes, "--grid": case.grid}
+    for flag, value in of_code.items():
+        if value is not None:
+            raise UsageError(f"{flag} {value} goes with own code, FILE.py:NAME; leave it out")
 
 
 def _of_case(target: str, options: CheckOptions, several: bool) -> Iterator[Checked]:
