@@ -50,7 +50,7 @@ def test_the_action_annotates_what_fails(tmp_path) -> None:
     ran = run(tmp_path, "\n  kernel.py:careless\n\nmy model/config.json \n", "--up-to 1k --quiet", "bf16")
     assert ran.returncode == 1, ran.stderr
     lines = ran.stderr.splitlines()
-    assert any(line.startswith("::error file=kernel.py,line=16,title=ropeaudit%3A narrow-") for line in lines)
+    assert any(line.startswith("::error file=kernel.py,line=18,title=ropeaudit%3A narrow-") for line in lines)
     assert any(line.startswith("::error file=my model/config.json,title=ropeaudit%3A ") for line in lines)
     [output] = (tmp_path / "output").read_text().splitlines()
     found = json.loads(Path(output.removeprefix("sarif=")).read_text())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -112,7 +113,7 @@ class OwnCode(Code):
             return True
         with contextlib.suppress(Exception):  # of what has no source
             known = hasattr(self.thing, "_torchdynamo_orig_callable")
-            return known or "compile" in inspect.getsource(self.thing)
+            return known or bool(re.search("compile(?!r)", inspect.getsource(self.thing)))
         return False
 
     def under(self, environment: Environment) -> OwnCode:
