@@ -321,7 +321,8 @@ def quietly(function: Any, positional: list[Any], named: dict[str, Any], device:
             stack.enter_context(device.current())
             if (dynamo := sys.modules.get("torch._dynamo.config")) is not None:
                 stack.enter_context(dynamo.patch(**dict.fromkeys(_LIMITS, _COMPILATIONS)))
-            if eager and hasattr(torch().compiler, "set_stance"):
+            wanted = getattr(function, "compiled_on_request", False)
+            if eager and not wanted and hasattr(torch().compiler, "set_stance"):
                 stack.enter_context(torch().compiler.set_stance("force_eager"))
         return function(*positional, **named)
 

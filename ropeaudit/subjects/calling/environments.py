@@ -121,6 +121,7 @@ class Environment:
                 with silent(), limits:
                     return compiled(*plain, **named)
 
+            called.compiled_on_request = True  # type: ignore[attr-defined]
             return called
         if not self._emulated(device):
             return function

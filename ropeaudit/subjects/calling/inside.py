@@ -111,7 +111,7 @@ def begin(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, 
             code = one.again() or one.code
         one.calls += 1
     code.declared, code.served = told["declared"], told["served"]
-    given_arrays.eager = told["eager"] and told["environment"].kind != "compile"
+    given_arrays.eager = told["eager"]
     if isinstance(code, OwnCode):
         for key, fit in told["fits"]:
             here, rows = replace(fit.convention, device=code.device), fit.rows  # a device of this process

@@ -113,7 +113,7 @@ class OwnCode(Code):
             return True
         with contextlib.suppress(Exception):  # of what has no source
             known = hasattr(self.thing, "_torchdynamo_orig_callable")
-            return known or bool(re.search("compile(?!r)", inspect.getsource(self.thing)))
+            return known or bool(re.search(r"[._]compile(_|\b)", inspect.getsource(self.thing)))
         return False
 
     def under(self, environment: Environment) -> OwnCode:
