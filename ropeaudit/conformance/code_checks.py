@@ -128,10 +128,12 @@ def _with_line(finding: Finding, code: CodeUnderTest) -> Finding:
     parts = finding.diagnosis.parts() if finding.failed and finding.diagnosis else ()
     if finding.check.startswith("under ") or not _NARROW & {part.code for part in parts}:
         return finding
+    if code.tested.engine != "torch":
+        return finding
     if code.seen.line is None:
         code.seen.line = "", 0
         x = code.vectors(*_LOGGED)[0].astype(code.dtype.carrier)
-        with contextlib.suppress(ForeignError, NotImplementedError):
+        with contextlib.suppress(ForeignError):  # of code that takes no call of these sizes
             stages = code.tested.logged(code.setting, code.dtype, x, _LOGGED[1])
             narrow = [one.narrow for name, one in stages.items() if name in _COUNTING and one.narrow]
             code.seen.line = min(narrow, default=(0, "", 0))[1:]

@@ -118,7 +118,7 @@ def _newest(code: CodeUnderTest) -> Finding | None:
     for count in (1, 2, length // 2):
         first, given = length - count, np.ascontiguousarray(q[:, :, length - count :])
         try:
-            rotated, _ = rotator.rotate_whole(given, k, np.arange(length, dtype=np.int64))
+            rotated, _ = rotator.rotate_both(given, k, np.arange(length, dtype=np.int64))
         except ForeignError:  # it takes as many queries as keys
             return None
 

@@ -89,7 +89,7 @@ def of_code(
             why = "its sequences begin at 0, and are padded up to what is asked of it"
             note([f"checked up to {up_to:,}: {why}"])
         setting, up_to = _on_axes(case, case.setting(up_to), up_to)
-        if case.layout is None and case.model is None and case.config is None:
+        if (case.layout, case.model, case.config, case.axes) == (None,) * 4:
             setting = replace(setting, layout=code.layout(setting))
         code.fit(setting)
     except NotUnderstood as error:
@@ -183,7 +183,7 @@ def _of_maker(
 
 def _on_axes(case: Case, setting: RopeSetting, up_to: int) -> tuple[RopeSetting, int]:
     """Return the setting and how many positions: those of a grid, if positions have several axes."""
-    if axes := case.position_axes(setting):
+    if case.mrope is not None and (axes := case.position_axes(setting)):
         setting = grids.of_sections(axes, setting, "x".join(map(str, _VIDEO)), max(0, up_to - max(_VIDEO)))
     return setting, up_to if setting.grid is None else setting.grid.count
 

@@ -96,7 +96,8 @@ def here(
         with conventions.contained():
             thing = _given(_named(module, where, name), spec, arguments or {})
             own = OwnCode(printable, thing, order, version, changes, device, files)
-            own.builders = _builders(module, name)
+            with contextlib.suppress(Exception):  # of what cannot be looked at beside it
+                own.builders = _builders(module, name)
     except RopeAuditError:
         raise
     except Exception as error:  # whatever an attribute raises that is code
@@ -126,7 +127,8 @@ def _builders(module: Any, beside: str) -> list[str]:
     things = {name: one for name, one in own.items() if inspect.isclass(one) or inspect.isfunction(one)}
     for cls in (one for one in list(things.values()) if inspect.isclass(one) and not hasattr(one, "forward")):
         methods = (name for name, one in vars(cls).items() if inspect.isfunction(one) and name[0] != "_")
-        things |= {f"{cls.__name__}.{name}": _bound(cls, name) for name in methods}
+        with contextlib.suppress(ValueError):  # of a class without a signature
+            things |= {f"{cls.__name__}.{name}": _bound(cls, name) for name in methods}
     makers = (name for name, one in things.items() if name != beside and _makes_tables(one))
     return list(makers)
 

@@ -68,3 +68,15 @@ class OfConfig(torch.nn.Module):
         assert at[-1] < self.length
         a = at[:, None].double() * self.theta
         return turn(q, a), turn(k, a)
+
+
+class Odd(dict):
+    """A class without a signature, beside what is checked."""
+
+    def rows(self, positions):
+        return positions
+
+
+def one_axis(q, k, positions, base=10000.0):
+    a = (positions if positions.ndim == 2 else positions[None])[:, None, :, None].double()
+    return turn(q, a * inv(q.shape[-1], base)), turn(k, a * inv(k.shape[-1], base))
