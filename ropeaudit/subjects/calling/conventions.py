@@ -59,13 +59,17 @@ def contained() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What all calls of one function share. lengths: of packed sequences. heads: of q and of k."""
+    """What all calls of one function share. heads: of q and of k.
+
+    lengths: of packed sequences. room: how many tokens each takes with the padding behind it.
+    """
 
     function: Any
     setting: RopeSetting
     dtype: Format
     changes: Changes
     lengths: tuple[int, ...] = ()
+    room: tuple[int, ...] = ()
     heads: tuple[int, int] = (1, 1)
 
 
@@ -137,8 +141,15 @@ class Convention:
         if "t" in self.order:
             return "offset" not in self.signature.roles or "cu_seqlens" in self.signature.roles
         roles, tables = set(self.signature.roles), self.signature.tables and not self.signature.whole
+        if self.of_rows:
+            return "b" in self.order
         tells = {"positions", "offset", "mask"} & roles or tables
         return self.rank >= 2 and "b" in self.order and bool(tells)
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether it is told where each row begins, or how many tokens it has, beside what all rows share."""
+        return bool({"row_offset", "padding", "lengths"} & set(self.signature.roles))
 
     @property
     def padded(self) -> bool:
@@ -183,7 +194,7 @@ class Convention:
         k, call = x if k is None else k, _Call(function, setting, dtype, changes)
         if "t" in self.order:
             return self._tokens(call, x, k, positions)
-        apart = self.signature.unplaced or "offset" in self.signature.roles
+        apart = self.signature.unplaced or {"offset", "row_offset"} & set(self.signature.roles)
         if not apart or (positions.ndim == 2 and (np.diff(positions) == 1).all()):
             return (self._padded if self.signature.unplaced else self._run)(call, x, k, positions)
         if positions.ndim == 2:
@@ -209,8 +220,18 @@ class Convention:
     def _padded(self, call: _Call, x: FloatArray, k: FloatArray, at: Positions) -> Answer:
         """Call with as many more tokens in front as stand before the last row, and drop them from the answer.
 
-        Rows that begin earlier are padded on the left: there positions are below 0, which a mask tells.
+        Rows that begin earlier are padded on the left: there positions are below 0, which a mask tells. Where
+        the code is told how many tokens each row has, those that end earlier are padded on the right.
         """
+        if "lengths" in self.signature.roles and x.shape[2] == k.shape[2] and at.ndim == 2:
+            places = np.arange(at.max() + 1)
+            of_rows = np.clip(places - at[:, :1], 0, x.shape[2] - 1)[:, None, :, None]  # (b, 1, s, 1)
+            whole = np.where(places <= at[:, -1:], places, -1)
+            long_q, long_k = (np.take_along_axis(one, of_rows, 2) for one in (x, k))
+            answer = self._run(call, long_q, long_k, whole)
+            rows = at[:, None, :, None]
+            keys = None if answer.keys is None else np.take_along_axis(answer.keys, rows, 2)
+            return replace(answer, values=np.take_along_axis(answer.values, rows, 2), keys=keys)
         first = int(at[..., 0].max())
         of_q, of_k = (np.r_[np.zeros(first, np.int64), np.arange(one.shape[2])] for one in (x, k))
         whole = np.arange(len(of_k)) + at[..., :1] - first
@@ -237,15 +258,20 @@ class Convention:
         values, keys = np.zeros_like(flat[0]), np.zeros_like(flat[1])  # unwritten parts are cast too
         answers = []
         for group, pad in self._groups(pieces):
+            behind = 1 if "cu_padded" in self.signature.roles else 0  # tokens of padding of each sequence
             tokens = np.concatenate(
-                [np.r_[[index[0]] * (first if pad else 0), index] for index, first in group]
+                [
+                    np.r_[[index[0]] * (first if pad else 0), index, [index[-1]] * behind]
+                    for index, first in group
+                ]
             )
             tokens = tokens.astype(np.int64)
             given = [array[:, :, tokens] for array in flat]
             lengths = tuple(len(index) + (first if pad else 0) for index, first in group)
-            where = np.concatenate([np.arange(size) for size in lengths]) if pad else at[tokens]
-            answer = self._run(replace(call, lengths=lengths), given[0], given[1], where)
-            ends = np.cumsum(lengths)
+            room = tuple(length + behind for length in lengths)
+            where = np.concatenate([np.arange(size) for size in room]) if pad else at[tokens]
+            answer = self._run(replace(call, lengths=lengths, room=room), given[0], given[1], where)
+            ends = np.cumsum(room) - behind
             kept = np.concatenate(
                 [np.arange(end - len(index), end) for (index, _), end in zip(group, ends, strict=True)]
             )
@@ -419,12 +445,9 @@ class Convention:
     def _argument(self, role: str, x: FloatArray, at: Positions, call: _Call) -> Any:
         """Return what a role is filled with that is no vector; x is one."""
         batch = x.shape[shapes.axis(self.order, "b")] if "b" in self.order else 1
-        if role == "offset" and self.rank != 1:
-            first = np.broadcast_to(at, (batch, at.shape[-1]))[:, 0] if self.rank else at.flat[0]
-            firsts = np.array(first, self.index)
-            return arrays.tensor(firsts, self.device) if self.engine == "torch" else firsts
-        if role == "mask":
-            told = np.broadcast_to(at >= 0, (batch, at.shape[-1])).astype(self.index)
+        of_each = role == "offset" and (self.rank == 0 or (self.rank == 2 and not self.of_rows))
+        if of_each or role in ("row_offset", "padding", "mask", "lengths"):
+            told = np.ascontiguousarray(self._of_rows(role, at, batch), dtype=self.index)
             return arrays.tensor(told, self.device) if self.engine == "torch" else told
         if role == "positions" and self.axes and call.setting.grid is not None:
             places = self._places(call.setting.grid, at, batch)
@@ -435,11 +458,12 @@ class Convention:
             return arrays.tensor(rows, self.device) if self.engine == "torch" else rows
         if role in (*_TABLES, "sin"):
             return self._table(role, at, call)
-        if role == "cu_seqlens":
-            ends = np.cumsum([0, *(call.lengths or [at.shape[-1]])]).astype(np.int32)
+        if role in ("cu_seqlens", "cu_padded"):
+            sizes = call.lengths if role == "cu_seqlens" else call.room
+            ends = np.cumsum([0, *(sizes or [at.shape[-1]])]).astype(np.int32)
             return arrays.tensor(ends, self.device) if self.engine == "torch" else ends
         numbers: dict[str, Any] = {
-            "offset": int(at.flat[0]),
+            "offset": self._first(at),
             "until": at.shape[-1] if "offset" in self.signature.roles else int(at.max(initial=-1)) + 1,
             "seq_dim": shapes.axis(self.order, "s"),
             "seq_dim_from_end": shapes.axis(self.order, "s") - len(shapes.plain(self.order)),
@@ -449,6 +473,27 @@ class Convention:
             "max_seqlen": max(call.lengths, default=at.shape[-1]),
         }
         return numbers[role] if role in numbers else building_argument(role, call.setting, dtype=call.dtype)
+
+    def _first(self, at: Positions) -> int:
+        """Return the first position of a call whose rows may be told how far theirs is from it."""
+        firsts = at[..., 0]
+        return int(firsts.min() if "row_offset" in self.signature.roles else firsts.max())
+
+    def _of_rows(self, role: str, at: Positions, batch: int) -> NDArray[Any]:
+        """Return what is told of each row: (b,), or (b, 1) of rank 2 but for offset; (b, s) for a mask."""
+        rows = np.broadcast_to(at, (batch, at.shape[-1]))
+        firsts = rows[:, 0]
+        if role == "mask":
+            return rows >= 0
+        if role == "offset":
+            return firsts if self.rank else np.asarray(self._first(at))
+        if role == "lengths":
+            told = (rows >= 0).sum(axis=1)
+        elif role == "row_offset":
+            told = firsts - (self._first(at) if "offset" in self.signature.roles else 0)
+        else:
+            told = (self._first(at) if "offset" in self.signature.roles else 0) - firsts
+        return np.asarray(told[:, None] if self.rank == 2 else told)
 
     def _places(self, grid: Grid, at: Positions, batch: int) -> NDArray[Any]:
         """Return the positions of tokens of a grid on each axis that rotates a pair, in the order of `axes`.

@@ -82,7 +82,7 @@ class Fit:
         return self.convention.signature.doubtful and not self.sure
 
     @property
-    def rank(self) -> tuple[bool, bool, bool, bool, float]:
+    def rank(self) -> tuple[bool, bool, bool, bool, bool, float]:
         """The order of fits, best first: what does not fit at all comes last, then by doubt and error.
 
         Of code that is wrong however it is called, tables in the layout of its pairs come first, for with
@@ -94,7 +94,8 @@ class Fit:
         usual = self.sure or (not joined and width in ("pairs", "stacked", self.layout))
         unusual = not usual or self.joined_wrongly
         error = 0.0 if self.misfit else self.error
-        return bool(self.misfit), self.doubtful, unusual, self.backward, error
+        spare = self.convention.signature.keywords == "left out"
+        return bool(self.misfit), spare, self.doubtful, unusual, self.backward, error
 
     @property
     def sure(self) -> bool:
@@ -310,7 +311,8 @@ def _by_row(best: Fit, trial: Trial, dtype: Format) -> Convention | None:
     convention = best.convention
     if convention.by_batch and "positions" in convention.signature.roles:
         return convention
-    convention = replace(convention, rank=max(2, convention.rank))
+    if not convention.of_rows:
+        convention = replace(convention, rank=max(2, convention.rank))
     if not (best.sure and convention.by_batch):
         return None
     try:
@@ -376,6 +378,7 @@ def _of_signature(
     for order in orders:
         ranks: tuple[int, ...] = (1, 2, 3) if tables else (1, 2) if "positions" in roles else (1,)
         ranks = (1, 0, 2) if "offset" in roles and not tables else ranks
+        ranks = (*ranks, 2) if {"row_offset", "padding", "lengths"} & roles and 2 not in ranks else ranks
         ranks = (*ranks, 4) if tables and tokens else ranks  # as Megatron has them
         ranks = ranks if order[0] != "t" or tables else (1,)
         backs = shapes.backs(order) if packed else ("",)

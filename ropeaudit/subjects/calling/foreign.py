@@ -238,6 +238,10 @@ class ForeignOwn(ForeignCode):
         given = {name for name, _ in signature.arguments}
         if None not in given and (left := [name for name in placing if name not in given]):
             self._note(f"not given, though it takes them: {', '.join(left)}")
+        if signature.keywords == "offered":
+            passed = signature.arguments[-1][0]
+            fits = "" if fit.sure else ", where no other name of positions fits better"
+            self._note(f"no argument of it says where tokens stand: {passed} is passed by **kwargs{fits}")
         if fit.backward:
             self._note("rotates q and k by -theta: scores are the same, a checkpoint of +theta does not fit")
         if fit.permuted:

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from ropeaudit import data
 from ropeaudit.errors import UsageError
@@ -41,10 +41,12 @@ BUILDING = (  # what an instance is built from; the first line wherever it is ta
 _ALWAYS = BUILDING[:6]
 FLAGS = {"half_flag": "half", "interleaved_flag": "interleaved"}  # the layout that is meant by True
 TABLES = ("cos", "cos_sin", "sin_cos", "freqs", "angles")  # one of them is a table, cos with sin
-_PLACING = (*TABLES, "positions", "offset", "cu_seqlens")  # what says where tokens stand
+_PLACING = (*TABLES, "positions", "offset", "row_offset", "cu_seqlens")  # what says where tokens stand
+_OFFERED = {"offset": "offset", "start_pos": "offset", "position_ids": "positions", "positions": "positions"}
 _VECTORS = ("q", "k", "x", "qkv")
 _EXTRA = (  # filled in wherever they are taken
     *("seq_dim", "head_axis", "base", "heads", "kv_heads", "head_size", "max_seqlen", *FLAGS),
+    *("row_offset", "padding", "cu_padded"),
 )
 # number of arguments -> what they may be, where their names say nothing
 _BY_NUMBER = {
@@ -62,11 +64,13 @@ class Signature:
 
     doubtful: a name says otherwise, or nothing says where tokens stand, so that it is right or not meant.
     partial: beside tables it takes positions or an offset that are not given.
+    keywords: where it takes **kwargs and names no positions, whether these are offered there or left out.
     """
 
     arguments: tuple[tuple[str | None, str], ...]
     doubtful: bool = False
     partial: bool = False
+    keywords: Literal["", "offered", "left out"] = ""
 
     @property
     def counts(self) -> bool:
@@ -110,10 +114,11 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class _Parameters:
-    """A function's parameters without *args and **kwargs. variadic: it may take more."""
+    """A function's parameters without *args and **kwargs. variadic, keywords: it may take more of them."""
 
     fixed: tuple[inspect.Parameter, ...]
     variadic: bool
+    keywords: bool = False
 
     @property
     def needed(self) -> list[inspect.Parameter]:
@@ -143,7 +148,9 @@ def possible_signatures(function: Any, name: str) -> list[Signature]:
         )
         for roles in numbered
     ]
-    likely = [*_named_signatures(parameters), *(one for one in by_number if not _denied(one, parameters))]
+    named = _named_signatures(parameters)
+    by_number = [] if any(one.keywords for one in named) else by_number
+    likely = [*named, *(one for one in by_number if not _denied(one, parameters))]
     if not likely:
         needed = [parameter.name for parameter in parameters.needed]
         unknown = [one for one in needed if parameters.roles[one] is None] or needed or ["none"]
@@ -290,7 +297,8 @@ def _parameters(function: Callable[..., Any]) -> _Parameters:
         return _Parameters((), True)
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     fixed = tuple(parameter for parameter in parameters if parameter.kind not in variadic)
-    return _Parameters(fixed, any(parameter.kind is variadic[0] for parameter in parameters))
+    kinds = {parameter.kind for parameter in parameters}
+    return _Parameters(fixed, variadic[0] in kinds, variadic[1] in kinds)
 
 
 def _parameter(argument: Any) -> inspect.Parameter:
@@ -330,7 +338,8 @@ def _named_signatures(parameters: _Parameters) -> list[Signature]:
     results = []
     for placing in sets:
         taken = {*_VECTORS, *_EXTRA, *placing, *wanted} | ({"sin"} if "cos" in placing else set())
-        taken -= set() if "cu_seqlens" in placing else {"max_seqlen"} - wanted
+        taken -= set() if "cu_seqlens" in placing else {"max_seqlen", "cu_padded"} - wanted
+        taken -= {"row_offset", "padding"} - wanted if {"positions", *TABLES} & placing else set()
         arguments: dict[str, tuple[str | None, str]] = {}
         for parameter in parameters.fixed:
             role = roles[parameter.name]
@@ -342,8 +351,18 @@ def _named_signatures(parameters: _Parameters) -> list[Signature]:
     others = [one.called("angles", "freqs") for one in results if one.tables]
     others += [one.called("seq_dim", "seq_dim_from_end") for one in results if "seq_dim" in one.roles]
     plain = [one for one in results if "positions" in one.roles and not one.tables and not one.counts]
+    counted = [one for one in results if one.counts and not one.tables]  # or how many tokens a row has
+    others += [one.called("positions", "lengths", doubtful=True) for one in counted]
     # some call angles positions, and mean no numbers of tokens
-    return [*results, *others, *(one.called("positions", "angles", doubtful=True) for one in plain)]
+    others += [one.called("positions", "angles", doubtful=True) for one in plain]
+    if not parameters.keywords or not all(one.unplaced for one in results) or {"mask", "padding"} & present:
+        return [*results, *others]
+    offered = [
+        Signature((*one.arguments, (name, role)), keywords="offered")
+        for one in results
+        for name, role in _OFFERED.items()
+    ]
+    return [*offered, *(replace(one, keywords="left out") for one in (*results, *others))]
 
 
 def described(attempts: Iterator[tuple[Signature, str]]) -> str:
