@@ -10,7 +10,7 @@ from pathlib import Path
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.audits import arguments
-from ropeaudit.audits.cases import Case
+from ropeaudit.audits.cases import FULL, Case
 from ropeaudit.conformance import code_checks, every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable, noted
@@ -66,7 +66,25 @@ def checks(
         if isinstance(error, ImportError):  # whose text is not in its arguments
             error.msg = message
         raise
-    yield from of_code(code, target, case, options, progress, note)
+    told = code.layered if isinstance(code, ForeignOwn) else ""
+    kinds = case.layers() if case.layer == FULL else ()
+    if len(kinds) < 2 or not told or told in options.arguments:
+        left = [kind for kind in kinds if kind != case.layer_type]
+        note(
+            [
+                f"{target}: {NOT_CHECKED}{kind} layers, which rotate otherwise: --layer {kind}."
+                for kind in left
+            ]
+        )
+        yield from of_code(code, target, case, options, progress, note)
+        return
+    for kind, on_progress in zip(kinds, arguments.steps(progress, len(kinds)), strict=True):
+        given = {**options.arguments, told: kind}
+        code = factories.implementation(target, options.order, device=options.device, arguments=given)
+        code.layers = {one: replace(case, layer=one).setting(options.up_to or UP_TO) for one in kinds}
+        for one in of_code(code, target, replace(case, layer=kind), options, on_progress, note):
+            where = f"{one.finding.where}, {kind} layers" if one.finding.failed else one.finding.where
+            yield replace(one, layer=kind, finding=replace(one.finding, where=where))
 
 
 def of_code(

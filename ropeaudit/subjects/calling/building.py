@@ -10,6 +10,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32, Format
@@ -200,11 +201,12 @@ def building_argument(
     dtype: Format = FP32,
     declared: int | None = None,
     served: int | None = None,
+    layers: Mapping[str, RopeSetting] = MappingProxyType({}),
 ) -> Any:
     """Return what a module, a factory or a call is given that is no array. target: what is built.
 
     declared: the largest position + 1 that a config declares; served: up to where the setting serves; a large
-    number where they are not known.
+    number where they are not known. layers: the settings of a config that has several, by layer type.
     Raises: UsageError for a scaling that no config can say.
     """
     # with dynamic scaling, a config's largest position is the length before the extension
@@ -219,7 +221,7 @@ def building_argument(
         "interleaved_flag": lambda: setting.layout == "interleaved",
         "scaling": lambda: _scaling_dict(setting),
         "rope_parameters": lambda: _rope_parameters(setting),
-        "config": lambda: _config(setting, target, name, declared),
+        "config": lambda: _config(setting, target, name, declared, layers),
         "dtype": lambda: torch_arrays.dtype(dtype),
         "device": lambda: "cpu",
     }
@@ -254,11 +256,13 @@ def _rope_parameters(setting: RopeSetting) -> dict[str, Any]:
     return values
 
 
-def _config(setting: RopeSetting, target: Any, name: str, declared: int | None) -> Any:
+def _config(
+    setting: RopeSetting, target: Any, name: str, declared: int | None, layers: Mapping[str, RopeSetting]
+) -> Any:
     """Return a config with this setting: of an annotated class, else a plain object."""
     scaling = setting.scaling
     original = {"original_max_position_embeddings": int(scaling.original)} if scaling.original else {}
-    values = {
+    values: dict[str, Any] = {
         "hidden_size": _HEADS * setting.head_dim,
         "num_attention_heads": _HEADS,
         "num_key_value_heads": _HEADS,
@@ -277,6 +281,9 @@ def _config(setting: RopeSetting, target: Any, name: str, declared: int | None) 
             if hasattr(cls(), "rope_parameters"):  # from version 5 on
                 del values["rope_scaling"]
             return cls(**values)
+    if layers:
+        values["layer_types"] = list(layers)
+        values["rope_parameters"] = {kind: _rope_parameters(one) for kind, one in layers.items()}
     return _Config(values | usual)
 
 

@@ -141,6 +141,7 @@ class Code(ABC):
     own = False
     differentiable = False  # whether autograd runs through what an adapter calls
     declared: int | None = None  # the largest position + 1 by its config; None where nothing says it
+    layers: Mapping[str, RopeSetting] = MappingProxyType({})  # the settings of a config that has several
     served: int | None = None  # up to where its setting serves; None where nothing says it
 
     @property

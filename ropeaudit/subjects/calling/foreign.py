@@ -93,6 +93,7 @@ class ForeignCode(Code):
         told = {
             "declared": self.declared,
             "served": self.served,
+            "layers": list(self.layers.items()),
             "fits": list(self.fits.items()),
             "narrow": self.narrow,
             "eager": self.eager,
@@ -171,6 +172,11 @@ class ForeignOwn(ForeignCode):
     def needed(self) -> Mapping[str, str]:
         """Its arguments without a default, and what they are; empty where that is not known."""
         return cast("dict[str, str]", self.door.facts["needed"])
+
+    @property
+    def layered(self) -> str:
+        """Its argument that is the type of a layer; empty without one."""
+        return str(self.door.facts["layered"])
 
     @property
     def builders(self) -> Sequence[str]:

@@ -91,6 +91,7 @@ def facts(one: Opened) -> Header:
         "again": one.again is not None,
         "needed": signatures.needed(getattr(code, "thing", None)),
         "compiles": getattr(code, "compiles", False),
+        "layered": signatures.layered(getattr(code, "thing", None)),
         "builders": list(getattr(code, "builders", ())),
     }
 
@@ -110,7 +111,7 @@ def begin(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, 
         if session.shared and one.calls and one.again is not None:
             code = one.again() or one.code
         one.calls += 1
-    code.declared, code.served = told["declared"], told["served"]
+    code.declared, code.served, code.layers = told["declared"], told["served"], dict(told["layers"])
     given_arrays.eager = told["eager"]
     if isinstance(code, OwnCode):
         for key, fit in told["fits"]:

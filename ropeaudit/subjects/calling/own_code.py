@@ -208,7 +208,10 @@ class OwnCode(Code):
                 )
             given = {
                 name: building.building_argument(
-                    role, setting, thing, name, declared=self.declared, served=self.served
+                    *(role, setting, thing, name),
+                    declared=self.declared,
+                    served=self.served,
+                    layers=self.layers,
                 )
                 for name, role in parameters.items()
             }

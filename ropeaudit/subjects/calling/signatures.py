@@ -190,6 +190,12 @@ def needed(function: Any) -> dict[str, str]:
     return {one.name: parameters.roles[one.name] or "" for one in parameters.needed}
 
 
+def layered(function: Any) -> str:
+    """Return the argument that is the type of a layer, by which frequencies differ; empty without one."""
+    roles = {} if function is None else _parameters(function).roles
+    return next((name for name, role in roles.items() if role == "layer_type"), "")
+
+
 def placing(function: Any) -> list[str]:
     """Return the names of arguments that say where tokens stand."""
     return [name for name, role in _parameters(function).roles.items() if role in _PLACING]
