@@ -64,40 +64,14 @@ class UsageError(RopeAuditError, ValueError):
     """An option or argument is wrong."""
 
 
-_ENGINE = "NumPy forms all scores; --device says where code"
-WITHDRAWN = {  # (what it was, its name): what to use instead
-    ("column", "engine"): "NumPy forms all scores",
-    ("column", "subject_bound"): "use drift_rms or drift_relative",
-    ("column", "subject_men_sum"): "use drift_rms or drift_relative",
-    ("column", "subject_first_failing"): "use drift_rms or drift_relative",
-    ("column", "routing_choices"): "use change_rms",
-    ("column", "routing_flips"): "use change_rms",
-    ("column", "change_rms_routed"): "use change_rms",
-    ("diagnosis", "byte-order"): "swapped bytes are not-a-rotation",
-    ("way of loading", "saved"): "use to",
-    ("way of loading", "low-cpu-mem"): "use from-pretrained",
-    ("--by", "position"): "--by pair says where drift sits",
-    ("--by", "head"): "--by pair says where drift sits",
-    ("kind of rows", "head"): "--by pair says it of each pair of a head",
-    ("kind of rows", "cache"): "decode with the default cache is in every run: see decode_max",
-    **{
-        ("--ticket", name): "any tracker takes the one form; give a file, such as ticket.md"
-        for name in ("vllm", "transformers", "pytorch", "llama.cpp")
-    },
-    ("option of shift", "--engine"): f"{_ENGINE} and --backend torch rotate",
-    ("option of limit", "--engine"): f"{_ENGINE} of --impl is called",
-    **{(f"option of {name}", "--ticket-file"): "use --ticket FILE" for name in ("check", "module", "shift")},
-    ("option of module", "--up-to"): "module runs nothing: `ropeaudit check FILE:NAME --up-to N` does, and "
-    "--build NAME=N says how long the tables of a class are",
-    ("option of module", "--device"): "stored values are read on the CPU, and `ropeaudit check FILE:NAME "
-    "--device NAME` calls code there",
-    (
-        "option of vectors",
-        "--rebuild",
-    ): "type the command of the case again: its bytes follow from its options",
-    ("option of vectors", "--tables"): "cos and sin follow from base, scaling and attention_factor "
-    "in manifest.json",
-}
+def withdrawn(kind: str, name: str) -> str:
+    """Return what to use instead of something of a kind that is no longer there; nothing for all else."""
+    from ropeaudit import data  # in-function: it is needed for errors alone
+
+    for instead, gone in data.table("help.toml")["withdrawn"].items():
+        if any(f" {kind} {name}".endswith(f" {one}") for one in gone):
+            return str(instead)
+    return ""
 
 
 class UnknownName(UsageError):
@@ -112,9 +86,8 @@ class UnknownName(UsageError):
         close = [name for name in begin if name.lower() == typed] or begin[:3]
         close = close or get_close_matches(typed, names, n=2, cutoff=0.6)
         tail = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
-        for (what, name), instead in WITHDRAWN.items():
-            if name == seen and kind.endswith(what):
-                tail, hint = f"it was withdrawn: {instead}", ""
+        if instead := withdrawn(kind, seen):
+            tail, hint = f"it was withdrawn: {instead}", ""
         super().__init__(f"unknown {kind} {seen!r}; {tail}{' ' + hint if hint else ''}")
 
 

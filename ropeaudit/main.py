@@ -76,7 +76,7 @@ class CommandGroup(NamedCommands):
 @click.group(
     cls=CommandGroup,
     invoke_without_command=True,  # to say what there is
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help", "--help-all"], "max_content_width": 100},
     epilog="Start with: ropeaudit shift --offset 1000 --dtype fp16\n\n"
     "Exit code, the first that holds: 3 a fault of ropeaudit, 130 interrupted, 1 a failure or a broken "
     "--fail-if, 2 bad usage, bad input or a file that cannot be written, 0 done.\n\n"

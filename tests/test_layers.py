@@ -7,7 +7,8 @@ PACKAGE = Path(__file__).parent.parent / "ropeaudit"
 
 # From the ground up: a file imports from its own room and from lower floors.
 HOUSE = [
-    ["errors", "_version", "data"],
+    ["_version", "data"],
+    ["errors"],
     ["runtime", "door"],
     ["arithmetic", "tensor_files"],
     ["rope"],
@@ -79,8 +80,8 @@ def test_the_check_sees_an_upward_import(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True)
         path.write_text(f"from ropeaudit.{other} import command\n")
     assert upward(tmp_path) == [
-        "features.limit.words (10) imports features.shift.command (10)",
-        "rope.scaling (3) imports audits.audit (7)",
+        "features.limit.words (11) imports features.shift.command (11)",
+        "rope.scaling (4) imports audits.audit (8)",
     ]
 
 
@@ -91,9 +92,9 @@ def test_only_what_is_named_may_be_composed(tmp_path: Path) -> None:
             "from ropeaudit.features.limit import analysis, command\n"
         )
     assert upward(tmp_path) == [
-        "features.check.words (10) imports features.limit.command (10)",
-        "features.shift.words (10) imports features.limit.analysis (10)",
-        "features.shift.words (10) imports features.limit.command (10)",
+        "features.check.words (11) imports features.limit.command (11)",
+        "features.shift.words (11) imports features.limit.analysis (11)",
+        "features.shift.words (11) imports features.limit.command (11)",
     ]
 
 

@@ -1,7 +1,6 @@
 """Options that several commands share: each group is declared once, and a command gets it as one object.
 
 A field of a group is an option: its name is that of the flag, its type that of the parsed value; or a group.
-Help shows a group's options under its heading, where it has one.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -26,7 +25,6 @@ from ropeaudit.console.parameters import (
     TEXT,
     WORD,
     Parsed,
-    Rare,
     joined,
     merged,
     number,
@@ -57,12 +55,11 @@ def axis(
     *,
     shown: str | None = None,
     metavar: str = "LIST",
-    cls: type[click.Option] = click.Option,
 ) -> Callable[[F], F]:
     """An option that takes lists and may be repeated; its value is a tuple, each value once.
 
     default: what holds where it is not given, as it could be typed. shown: what --help says instead, where
-    the command must know whether it was given. cls: `Rare` where --help leaves it out.
+    the command must know whether it was given.
     """
     text = f"{help_}  [default: {default or shown}]" if default or shown else help_
     return click.option(
@@ -73,7 +70,6 @@ def axis(
         callback=joined,
         metavar=metavar,
         help=text,
-        cls=cls,
     )
 
 
@@ -83,7 +79,7 @@ def words(metavar: str, name: str, required: bool = True) -> Callable[[F], F]:
     return click.argument(name, metavar=shown, nargs=-1, required=required, type=TARGETS, callback=joined)
 
 
-under_option = axis("--under", NAMES, ENVIRONMENTS, shown="clean alone", cls=Rare)
+under_option = axis("--under", NAMES, ENVIRONMENTS, shown="clean alone")
 
 
 def filled_by(decorator: Callable[[Any], Any]) -> Any:
@@ -145,14 +141,12 @@ def outputs_option(command: str = "") -> Any:
 class ScreenOptions:
     """How a report is printed. color: None by default, on a terminal."""
 
-    heading: ClassVar[str] = "Report, and long runs"
     form: str = form_option()
     verbose: bool = option("-v", "--verbose", is_flag=True, help="Print all rows and all notes.")
     color: bool | None = option(
         "--color/--no-color",
         default=None,
         help="Colour the table or do not; by default on a terminal. NO_COLOR, FORCE_COLOR work.",
-        cls=Rare,
     )
 
 
@@ -188,7 +182,6 @@ class ReportOptions(ScreenOptions):
 class QKOptions:
     """Which q and k, and which of their scores are seen; empty or None where nothing is said."""
 
-    heading: ClassVar[str] = "q, k and scores"
     seq_len: tuple[int, ...] = listed("--seq-len", INTEGERS, "Positions.", shown="256")
     heads: int | None = option("--heads", type=INTEGER, metavar="N", help="Query heads.  [default: 8]")
     kv_heads: int | None = option(
@@ -196,14 +189,12 @@ class QKOptions:
         type=INTEGER,
         metavar="N",
         help="Key-value heads, a divisor of --heads.  [default: --heads]",
-        cls=Rare,
     )
     mask: tuple[str, ...] = listed(
         "--mask",
         MASKS,
         "Keys that a query sees: causal, full or window:N. A window is the last N.",
         shown="causal",
-        cls=Rare,
     )
     qk: tuple[str, ...] = listed(
         "--qk",
@@ -212,14 +203,13 @@ class QKOptions:
         shown="gaussian",
         metavar="SOURCE",
     )
-    seed: tuple[int, ...] = listed("--seed", INTEGERS, "Seeds of random q and k.", shown="0", cls=Rare)
+    seed: tuple[int, ...] = listed("--seed", INTEGERS, "Seeds of random q and k.", shown="0")
 
 
 @dataclass(frozen=True, slots=True)
 class RopeOptions:
     """Which RoPE setting; empty or None where nothing is said."""
 
-    heading: ClassVar[str] = "RoPE setting"
     model: tuple[str, ...] = listed(
         "--model", NAMES, "Named models (`ropeaudit list models`), or all. usual stands for ten that differ."
     )
@@ -231,11 +221,10 @@ class RopeOptions:
         NAMES,
         "Layer types of a model that has several, or all.",
         shown="full_attention",
-        cls=Rare,
     )
     head_dim: tuple[int, ...] = listed("--head-dim", INTEGERS, "Dims of a head, even.", shown="128")
     rotary_dim: tuple[int, ...] = listed(
-        "--rotary-dim", INTEGERS, "Dims that are rotated, the first ones.", shown="--head-dim", cls=Rare
+        "--rotary-dim", INTEGERS, "Dims that are rotated, the first ones.", shown="--head-dim"
     )
     base: tuple[float, ...] = listed(
         "--base", NUMBERS, "Base of the frequencies (rope theta).", shown="10000"
@@ -248,21 +237,19 @@ class RopeOptions:
         metavar="SPEC",
     )
     clip: tuple[float, ...] = listed(
-        "--clip", NUMBERS, "Cap of the angles in radians, an experiment.", shown="inf", cls=Rare
+        "--clip", NUMBERS, "Cap of the angles in radians, an experiment.", shown="inf"
     )
     layout: tuple[str, ...] = listed(
         "--layout",
         NAMES,
         "Pairs of dims: half (GPT-NeoX, Llama in HF) or interleaved (GPT-J, Meta).",
         shown="half; its own of --impl",
-        cls=Rare,
     )
     scale: float | None = option(
         "--scale",
         type=number("0.125"),
         metavar="X",
         help="Softmax scale.  [default: 1/sqrt(head_dim)]",
-        cls=Rare,
     )
 
 
@@ -296,7 +283,7 @@ impl_option = axis(
     f"wrong rotation meets no tolerance. {EXECUTED}",
 )
 order_option = click.option(
-    "--order", metavar="AXES", help="Axes of own code, such as bhsd.  [default: found out]", cls=Rare
+    "--order", metavar="AXES", help="Axes of own code, such as bhsd.  [default: found out]"
 )
 dtype_option = axis("--dtype", NAMES, "Number formats of the model.", "bf16")
 device_option = click.option(
@@ -336,7 +323,6 @@ _TIMEOUT = click.option(
     expose_value=False,
     callback=_timeout,
     help="Seconds that code may take for its import, and for a call, in its process.  [default: 120]",
-    cls=Rare,
 )
 _IN_PROCESS = click.option(
     "--in-process",
@@ -344,7 +330,6 @@ _IN_PROCESS = click.option(
     expose_value=False,
     callback=_in_process,
     help="Call code in this process, for a debugger. What it changes here stays changed.",
-    cls=Rare,
 )
 
 
@@ -359,6 +344,5 @@ length_option = click.option(
     metavar="WHICH",
     help="Frequencies that depend on the length, unshifted or shifted. unshifted keeps them, shifted lets "
     "the offset change them.  [default: unshifted]",
-    cls=Rare,
 )
-no_header_option = click.option("--no-header", is_flag=True, help="Rows alone, for csv and table.", cls=Rare)
+no_header_option = click.option("--no-header", is_flag=True, help="Rows alone, for csv and table.")

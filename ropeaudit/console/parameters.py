@@ -44,10 +44,6 @@ class Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # click be
         return _complete(ctx, flag(param), incomplete)
 
 
-class Rare(click.Option):
-    """An option that `--help` leaves to `--help-all`."""
-
-
 def flag(param: click.Parameter | None) -> str:
     """Return what to call an option in a message, such as --seq-len."""
     if param is None:

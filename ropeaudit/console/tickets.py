@@ -10,7 +10,7 @@ import click
 from ropeaudit.console import output
 from ropeaudit.console.output_files import OutputFile
 from ropeaudit.console.parameters import Parsed
-from ropeaudit.errors import WITHDRAWN, BadOutput, UnknownName, UsageError
+from ropeaudit.errors import BadOutput, UnknownName, UsageError, withdrawn
 
 if TYPE_CHECKING:
     from ropeaudit.reports.tickets.ticket import Ticket
@@ -20,7 +20,7 @@ _OURS = ("click", "rich", "pandas", "ml_dtypes")  # what this package stands on 
 
 def _file(text: str, flag: str) -> str:
     """Return the file of a ticket. Raises: UsageError, UnknownName."""
-    if (flag, text) in WITHDRAWN:
+    if withdrawn(flag, text):
         raise UnknownName(flag, text, ())
     if not text.strip():
         raise UsageError(f"{flag} {text!r} names no file; give one, or leave it out")

@@ -1,6 +1,9 @@
 """Data files: named recipes, models, presets of position axes, and what a page is made of."""
 
+import functools
 import pkgutil
+import tomllib
+from typing import Any
 
 
 def text(name: str) -> str:
@@ -9,3 +12,9 @@ def text(name: str) -> str:
     if content is None:
         raise FileNotFoundError(name)
     return content.decode()
+
+
+@functools.cache
+def table(name: str) -> dict[str, Any]:
+    """Return what a small TOML file of this folder holds."""
+    return tomllib.loads(text(name))

@@ -5,9 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeaudit.errors import WITHDRAWN
+from ropeaudit import data
 from ropeaudit.main import main
 
+WITHDRAWN = {
+    tuple(one.rsplit(" ", 1)): instead
+    for instead, gone in data.table("help.toml")["withdrawn"].items()
+    for one in gone
+}
 SMALL = "--heads 1 --seq-len 4"
 COLUMNS = {
     f"shift {SMALL} --columns engine": "NumPy forms all scores",

@@ -17,7 +17,6 @@ import click
 
 import ropeaudit
 import ropeaudit.testing
-from ropeaudit.console import help
 from ropeaudit.console.help import commands as named
 from ropeaudit.main import cli
 from ropeaudit.runtime.columns import table, tables
@@ -50,9 +49,7 @@ def commands() -> dict[str, click.Command]:
 
 def context(name: str) -> click.Context:
     parent = click.Context(cli, info_name="ropeaudit", **_SIZE)
-    here = click.Context(BY_NAME[name], info_name=name, parent=parent, **_SIZE)
-    here.meta[help.__name__] = True
-    return here
+    return click.Context(BY_NAME[name], info_name=name, parent=parent, **_SIZE)
 
 
 def options(name: str) -> dict[tuple[str, str], str]:
@@ -99,7 +96,7 @@ GENERATED = "Generated from {}; a test compares it."
 def commands_page() -> Iterator[str]:
     groups = shared()
     yield "# Reference: commands"
-    yield f"{GENERATED.format('`--help-all`')} Sizes in options: k = 1024, m = 1024²."
+    yield f"{GENERATED.format('`--help`')} Sizes in options: k = 1024, m = 1024²."
     yield f"```text\n{click.Context(cli, info_name='ropeaudit', **_SIZE).get_help().rstrip()}\n```"
     for name in commands():
         yield from (f"## ropeaudit {name}", *command(name, groups))

@@ -10,7 +10,7 @@ import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, NATURAL, TEXT, Rare, merged
+from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, NATURAL, TEXT, merged
 from ropeaudit.console.tickets import ticket_option
 from ropeaudit.errors import UsageError
 
@@ -56,7 +56,7 @@ class CheckReportOptions(options.ReportOptions):
 @options.order_option
 @options.device_option
 @options.calling_options
-@click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]", cls=Rare)
+@click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]")
 @click.option("--thorough", is_flag=True, help="Compile code too, and cross more sizes: slower.")
 @click.option("--head-dims", is_flag=True, help="Try heads of 64 to 256 dims, and parts of them.")
 @options.axis(
@@ -64,7 +64,6 @@ class CheckReportOptions(options.ReportOptions):
     NAMES,
     f"{options.ENVIRONMENTS} none leaves them out.",
     shown="all but compile, which --thorough is",
-    cls=Rare,
 )
 @click.option("--text", metavar="FILE", help="Text that a checkpoint's model reads: runs it.")
 @click.option("--tokens", metavar="N|IDS", help="Tokens that it reads, random ones or ids: runs it.")
@@ -73,7 +72,6 @@ class CheckReportOptions(options.ReportOptions):
     "--write-wrapper",
     metavar="FILE.py",
     help="Where code is called in a way that is not understood, write a wrapper to edit.",
-    cls=Rare,
 )
 @click.option(
     "--arg",
@@ -83,34 +81,30 @@ class CheckReportOptions(options.ReportOptions):
     callback=merged,
     metavar="NAME=VALUE",
     help="Argument of the code or of its class, such as n_heads=8. Repeatable.",
-    cls=Rare,
 )
 @click.option(
     "--table",
     metavar="FILE.py:NAME",
     help="The code that makes the cos and sin that the target takes: it is checked too.",
-    cls=Rare,
 )
-@click.option("--junit", metavar="FILE", help="Write JUnit XML too.", cls=Rare)
+@click.option("--junit", metavar="FILE", help="Write JUnit XML too.")
 @click.option(
     "--waive", metavar="FILE", help="Failures that are accepted until a day. It is TOML, see below."
 )
-@click.option("--strict", is_flag=True, help="Exit with 1 for a warning too.", cls=Rare)
+@click.option("--strict", is_flag=True, help="Exit with 1 for a warning too.")
 @options.rope_options
 @options.axis(
     "--mrope",
     TEXT,
     "Pairs that each position axis of code rotates; T,H,W:interleaved as in Qwen3-VL.",
     metavar="T,H,W",
-    cls=Rare,
 )
 @options.axis(
     "--axes",
     NAMES,
     "Axes of code of an image or video model (`list axes`), with --grid. Or a .toml file.",
-    cls=Rare,
 )
-@options.axis("--grid", NAMES, "Tokens along these axes, such as 24x40.", metavar="HxW", cls=Rare)
+@options.axis("--grid", NAMES, "Tokens along these axes, such as 24x40.", metavar="HxW")
 @click.option("--github", is_flag=True, help="Print an annotation for each failure too, on stderr.")
 @options.grouped(CheckReportOptions, "output")
 @ticket_option

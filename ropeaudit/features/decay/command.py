@@ -9,7 +9,7 @@ import click
 
 from ropeaudit.console import options, values
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import NAMES, Parsed, Rare, within
+from ropeaudit.console.parameters import NAMES, Parsed, within
 from ropeaudit.errors import UsageError
 
 _PLAIN_RANGE = re.compile(r"(?P<first>[^-+*]+)-(?P<last>[^-+*]+)")
@@ -63,7 +63,6 @@ def _sources(text: str, flag: str) -> list[str]:
     default=64,
     metavar="N",
     help="Queries and keys of a head, at most.  [default: 64]",
-    cls=Rare,
 )
 @click.option(
     "--seed",
@@ -71,7 +70,6 @@ def _sources(text: str, flag: str) -> list[str]:
     default=0,
     metavar="N",
     help="Seed of gaussian q and k.  [default: 0]",
-    cls=Rare,
 )
 @options.axis("--dtype", NAMES, "Formats of a recipe's scores.", shown="none; all with --recipe")
 @options.recipe_option

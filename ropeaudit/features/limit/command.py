@@ -10,7 +10,7 @@ import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGER, NAMES, Rare
+from ropeaudit.console.parameters import INTEGER, NAMES
 from ropeaudit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ _EXAMPLE = "first_failure_seen<100000"
     metavar="N",
     help="Offsets that may be measured per row.  [default: by size, 208 for 8 heads of 256 positions; 80 of "
     "--impl]",
-    cls=Rare,
 )
 @options.dtype_option
 @options.recipe_option

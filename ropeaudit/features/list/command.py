@@ -17,7 +17,7 @@ from ropeaudit.console.options import (
     rope_options,
     screen_options,
 )
-from ropeaudit.console.parameters import INTEGER, NAMES, WORD, Rare
+from ropeaudit.console.parameters import INTEGER, NAMES, WORD
 
 Row: TypeAlias = Mapping[str, Any]
 # kinds of columns.py that have no options of their own; no NumPy here
@@ -66,7 +66,6 @@ def _plain(kind: str) -> click.Command:
     type=WORD,
     metavar="PATTERN",
     help="Those whose names fit, a family's classes one by one, such as 'transformers:*'.",
-    cls=Rare,
 )
 @screen_options
 def implementations(match: str | None, screen: ScreenOptions) -> int:

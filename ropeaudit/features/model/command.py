@@ -6,7 +6,7 @@ import click
 
 from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, calling_options, report_options
-from ropeaudit.console.parameters import INTEGERS, NAMES, NATURAL, WORD, Rare, number, one_of
+from ropeaudit.console.parameters import INTEGERS, NAMES, NATURAL, WORD, number, one_of
 
 _KINDS = ("summary", "layer", "pair")  # of model/report.py, not loaded for --help
 
@@ -21,9 +21,7 @@ _KINDS = ("summary", "layer", "pair")  # of model/report.py, not loaded for --he
 @click.option(
     "--tokens", metavar="N|IDS", help="Random tokens, or most of a text; or ids: 5,17,3.  [default: 128]"
 )
-@click.option(
-    "--seed", type=NATURAL, default=0, metavar="N", help="Seed of random tokens.  [default: 0]", cls=Rare
-)
+@click.option("--seed", type=NATURAL, default=0, metavar="N", help="Seed of random tokens.  [default: 0]")
 @axis("--offset", INTEGERS, "Integers added to every position.", "1000,32k")
 @axis("--dtype", NAMES, "Number formats of the model: fp64, fp32, fp16, bf16.", "fp32,bf16")
 @click.option(
@@ -40,18 +38,14 @@ _KINDS = ("summary", "layer", "pair")  # of model/report.py, not loaded for --he
     metavar="ROWS",
     help=f"Rows: {', '.join(_KINDS)}.  [default: summary]",
 )
-@click.option(
-    "--save-qk", metavar="FILE", help="Write q and k before RoPE as .safetensors, for shift --qk.", cls=Rare
-)
+@click.option("--save-qk", metavar="FILE", help="Write q and k before RoPE as .safetensors, for shift --qk.")
 @click.option(
     "--device",
     type=WORD,
     metavar="NAME",
     help="Where the model runs, in every dtype: cpu, cuda or cuda:N.  [default: cpu]",
 )
-@click.option(
-    "--trust-remote-code", is_flag=True, help="Execute the Python code that the folder brings.", cls=Rare
-)
+@click.option("--trust-remote-code", is_flag=True, help="Execute the Python code that the folder brings.")
 @calling_options
 @report_options
 def model(

@@ -8,7 +8,7 @@ import click
 
 from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, calling_options, report_options
-from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, Rare, merged, number
+from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, merged, number
 from ropeaudit.console.tickets import ticket_option
 
 
@@ -29,9 +29,7 @@ from ropeaudit.console.tickets import ticket_option
 )
 @click.option("--scaling", metavar="SPEC", help="Scaling that they should have, such as linear:factor=4.")
 @click.option("--head-dim", type=INTEGER, metavar="N", help="Dims of a head, even.")
-@click.option(
-    "--rotary-dim", type=INTEGER, metavar="N", help="Dims that are rotated.  [default: --head-dim]", cls=Rare
-)
+@click.option("--rotary-dim", type=INTEGER, metavar="N", help="Dims that are rotated.  [default: --head-dim]")
 @axis(
     "--loaded",
     NAMES,
@@ -47,7 +45,6 @@ from ropeaudit.console.tickets import ticket_option
     callback=merged,
     metavar="NAME=VALUE",
     help="Argument that SOURCE is called with, such as head_dim=128.",
-    cls=Rare,
 )
 @calling_options
 @report_options

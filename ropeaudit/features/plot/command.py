@@ -11,7 +11,7 @@ import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import INTEGERS, NAMES, WORD, Parsed, Rare, one_of
+from ropeaudit.console.parameters import INTEGERS, NAMES, WORD, Parsed, one_of
 from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _size(text: str, flag: str) -> tuple[float, float]:
     metavar="WxH",
     help="Width and height in inches, such as 6x4.  [default: as the content needs]",
 )
-@click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.", cls=Rare)
+@click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
 @options.axis("--offset", INTEGERS, "heatmap: integer added to every position.", shown="1000")
 @options.axis("--dtype", NAMES, "heatmap: number format of the model.", shown="bf16")
 @options.axis("--recipe", NAMES, "heatmap: a recipe (`ropeaudit list recipes`) or a .toml file.", shown="hf")

@@ -7,7 +7,7 @@ from click.core import ParameterSource
 
 from ropeaudit.console.help import command
 from ropeaudit.console.options import ReportOptions, axis, report_options
-from ropeaudit.console.parameters import NAMES, Rare, number
+from ropeaudit.console.parameters import NAMES, number
 from ropeaudit.errors import UsageError
 
 
@@ -29,11 +29,8 @@ from ropeaudit.errors import UsageError
     type=number("1.05"),
     metavar="X",
     help="With --against: times as much that count as changed, up or down.  [default: 1.05]",
-    cls=Rare,
 )
-@click.option(
-    "--all", "unchanged", is_flag=True, help="With --against: show cases that did not change too.", cls=Rare
-)
+@click.option("--all", "unchanged", is_flag=True, help="With --against: show cases that did not change too.")
 @click.option(
     "--fail-if",
     "gates",

@@ -8,7 +8,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ropeaudit.console import options, output_files, tickets
 from ropeaudit.console.help import command
@@ -23,7 +23,6 @@ from ropeaudit.console.parameters import (
     TEXT,
     WORD,
     Parsed,
-    Rare,
     number,
     within,
 )
@@ -55,7 +54,6 @@ def _scheduler(address: str, flag: str) -> str:
 class SweepOptions:
     """How the cells of an audit are shared out, and whether an earlier run goes on."""
 
-    heading: ClassVar[str] = "Report, and long runs"
     resume: bool = option(
         "--resume",
         is_flag=True,
@@ -74,7 +72,6 @@ class SweepOptions:
         type=Parsed("address", _scheduler),
         metavar="ADDRESS",
         help="A Dask scheduler, tcp://HOST:PORT; local starts one.",
-        cls=Rare,
     )
     shard: tuple[int, int] = option(
         "--shard",
@@ -82,10 +79,9 @@ class SweepOptions:
         default=(1, 1),
         metavar="K/N",
         help="Measure part K of N alone; `report` merges them.",
-        cls=Rare,
     )
     dry_run: bool = option(
-        "--dry-run", is_flag=True, help="Show what would be measured, and measure nothing.", cls=Rare
+        "--dry-run", is_flag=True, help="Show what would be measured, and measure nothing."
     )
 
 
@@ -120,7 +116,6 @@ class ShiftOptions:
         help="What executes recipes: numpy or torch. numpy rounds each operation once, torch has its own "
         "kernels.  "
         "[default: numpy]",
-        cls=Rare,
     )
     device: str | None = filled_by(options.device_option)
     changes: Mapping[str, str] = filled_by(options.changes_option)
@@ -130,7 +125,6 @@ class ShiftOptions:
         type=INTEGER,
         metavar="N",
         help="Form only N scores, drawn by --seed: for millions of tokens.",
-        cls=Rare,
     )
     rope: options.RopeOptions = filled_by(options.rope_options)
     mrope: tuple[str, ...] = filled_by(
@@ -139,7 +133,6 @@ class ShiftOptions:
             TEXT,
             "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.",
             metavar="T,H,W",
-            cls=Rare,
         )
     )
     axis: tuple[str, ...] = filled_by(
@@ -148,7 +141,6 @@ class ShiftOptions:
             NAMES,
             "Position axes that are shifted: all, t, h, w, or some, such as hw.",
             shown="all",
-            cls=Rare,
         )
     )
     axes: tuple[str, ...] = filled_by(
@@ -156,20 +148,16 @@ class ShiftOptions:
             "--axes",
             NAMES,
             "Axes of image and video models (`ropeaudit list axes`), with --grid. Or all, or a .toml file.",
-            cls=Rare,
         )
     )
     grid: tuple[str, ...] = filled_by(
-        options.axis(
-            "--grid", NAMES, "Tokens along these axes, such as 32x32 or 16x32x32.", metavar="HxW", cls=Rare
-        )
+        options.axis("--grid", NAMES, "Tokens along these axes, such as 32x32 or 16x32x32.", metavar="HxW")
     )
     step: float | None = option(
         "--step",
         type=number("0.5"),
         metavar="X",
         help="How far --offset 1 moves a token of a grid. The unit is that of its positions.  [default: 1]",
-        cls=Rare,
     )
     length: str | None = filled_by(options.length_option)
     rerotate: tuple[int, ...] = filled_by(
@@ -179,7 +167,6 @@ class ShiftOptions:
             "How many times stored keys are rotated again. So does a cache that is shifted (K-shift) on its "
             "way to --offset; queries are fresh.",
             shown="keys are rotated once",
-            cls=Rare,
         )
     )
     turn: int | None = option(
@@ -187,27 +174,23 @@ class ShiftOptions:
         type=INTEGER,
         metavar="N",
         help="Tokens of one turn of --rerotate, such as --turn -16.  [default: -16]",
-        cls=Rare,
     )
     attention: bool = option(
         "--attention",
         is_flag=True,
         help="Measure the rows after softmax too: what drift moves there.",
-        cls=Rare,
     )
     softmax: str | None = option(
         "--softmax",
         type=WORD,
         metavar="HOW",
         help="Arithmetic of --attention's softmax: fp64, or recipe for that of the recipe.  [default: fp64]",
-        cls=Rare,
     )
     anchor: int | None = option(
         "--anchor",
         type=INTEGER,
         metavar="N",
         help="Offset that attention_d compares with (AnchorAttention).  [default: 16]",
-        cls=Rare,
     )
     output: options.ReportOptions = filled_by(options.report_options)
     ticket: str | None = filled_by(tickets.ticket_option)

@@ -15,7 +15,7 @@ from ropeaudit.console.options import (
     rope_options,
     screen_options,
 )
-from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL, Rare
+from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL
 
 
 @command(
@@ -56,7 +56,6 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL, Rare
     default="int64",
     metavar="DTYPE",
     help="Integers of the positions: int64 or int32.  [default: int64]",
-    cls=Rare,
 )
 @click.option("--heads", type=INTEGER, metavar="N", help="Query heads.  [default: 4]")
 @click.option(
@@ -64,17 +63,15 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL, Rare
     type=INTEGER,
     metavar="N",
     help="Key-value heads, a divisor of --heads.  [default: half of it]",
-    cls=Rare,
 )
 @click.option("--seq-len", type=INTEGER, metavar="N", help="Positions of a call.  [default: 256]")
-@click.option("--seed", type=NATURAL, default=0, metavar="N", help="Seed of q and k.  [default: 0]", cls=Rare)
+@click.option("--seed", type=NATURAL, default=0, metavar="N", help="Seed of q and k.  [default: 0]")
 @click.option(
     "--context",
     type=INTEGER,
     metavar="N",
     help="Positions that frequencies are computed for. It counts where they depend on it (dynamic, "
     "longrope).  [default: up to the last one of the case]",
-    cls=Rare,
 )
 @rope_options
 @screen_options
