@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from ropeaudit import reports
@@ -28,8 +26,7 @@ from ropeaudit.runtime import atomic_files, paths
 
 Columns: TypeAlias = Callable[[Sequence[Record]], Sequence[str]]
 _LARGEST = 2**64  # whole number; seeds are below it
-_VALUE = r'(?:"(?:[^"\\]|\\.)*"|[-+.\w]+)'  # of a column, in JSON
-_FIRST = f'{{"{next(iter(records.COLUMNS))}": '
+_FIRST = json.dumps({"schema": records.SCHEMA, "implementation": ""}).encode()[:-2]  # of each row
 _REMEDY = "move it away, or give another -o"
 _SYNC_SECONDS = 5.0  # what a power failure can lose; a killed run loses no line that was written
 
@@ -66,7 +63,9 @@ class SweepFile:
             check(name, there)
             if self.length < len(content):  # a torn line of ours
                 os.ftruncate(self.number, self.length)
-            self._adopt(there)
+            for row in there:
+                self.append(row)
+            self.rows += there
         except BaseException:
             self.close()
             raise
@@ -107,25 +106,6 @@ class SweepFile:
         with contextlib.suppress(OSError):
             if paths.is_still_at(self.number, self.path):
                 os.unlink(self.path)
-
-    def _adopt(self, rows: Sequence[Record]) -> None:
-        """Begin with the rows of NAME: all of them or, if this run dies here, none."""
-        if not rows:
-            return
-        content = b"".join(map(line_of, rows))
-        with atomic_files.opened(Path(self.path)) as file:
-            try:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-                number = atomic_files.put_and_keep_open(file, Path(self.path))
-            except OSError as error:
-                with contextlib.suppress(OSError):
-                    os.unlink(file.name)
-                raise BadOutput(f"{self.path!r} cannot be written: {error.strerror}") from None
-        os.close(self.number)
-        self.number = _open(self.path) if number is None else number
-        self.rows, self.length = list(rows), len(content)
 
 
 def peek(name: str) -> list[Record]:
@@ -177,19 +157,18 @@ def _content(number: int) -> bytes:
 
 
 def finished(name: str, columns: Columns = lambda rows: ()) -> list[Record]:
-    """Return the rows of NAME, which is there already; a torn last line is dropped.
+    """Return the rows of NAME, which is there already.
 
     columns: from its rows, those that it must have. Raises: BadInput.
     """
     form = reports.form_of(name)
-    if not os.path.exists(name):
+    if not os.path.exists(name) or not os.path.getsize(name):
         return []
     if form not in reports.FORMS or not reports.form_named(form).decode:
         read_too = [one for one in reports.FORMS if reports.form_named(one).decode]
         *some, last = (reports.REGISTRY[one].suffixes[0] for one in read_too)
         raise BadInput(f"--resume reads {', '.join(some)} and {last}, and {name!r} is there; remove it")
-    begins = reports.form_named(form).begins
-    read = _lines(name, begins(records.FIRST)) if begins else reading.read(name)
+    read = reading.read(name)
     rows = reading.records_of(name, read)
     for column in columns(rows):
         if not records.COLUMNS[column].sentence and any(column not in row for row in read):
@@ -198,22 +177,6 @@ def finished(name: str, columns: Columns = lambda rows: ()) -> list[Record]:
             )
     refuse_contradictions(name, rows)
     return rows
-
-
-def _lines(name: str, begun: str) -> list[reports.Row]:
-    """Return the rows of a file of lines; of the last one, if it is torn, none.
-
-    begun: how such a file begins; of one without a line's end no more than that may have been written.
-    Raises: BadInput.
-    """
-    try:
-        content = Path(name).read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if not whole and not (content.startswith(begun.encode()) or begun.encode().startswith(content)):
-            raise BadInput(f"{name!r} is not a report of ropeaudit; move it away, or give another -o")
-        return reading.read(name, whole.decode()) if whole else []
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{name!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def line_of(row: Record) -> bytes:
@@ -240,21 +203,8 @@ def torn(tail: bytes, behind_rows: bool = False) -> bool:
 
     behind_rows: rows stand before it, so that a few bytes of a row, or zero bytes, are enough.
     """
-    text = tail.rstrip(b"\0").decode("utf-8", "replace")
-    if not behind_rows and not text.startswith(_FIRST):
-        return not tail
-    for number, name in enumerate(records.COLUMNS):
-        key = f'{", " if number else "{"}"{name}": '
-        if len(text) <= len(key):
-            return key.startswith(text)
-        if not text.startswith(key):
-            return False
-        text = text[len(key) :]
-        value = re.match(_VALUE, text)
-        if value is None or value.end() == len(text):  # text without its end, or a word that may go on
-            return value is not None or re.fullmatch(r'"(?:[^"\\]|\\.)*\\?', text) is not None
-        text = text[value.end() :]
-    return text == "}"
+    text = tail.rstrip(b"\0")
+    return not tail or text.startswith(_FIRST) or (behind_rows and _FIRST.startswith(text))
 
 
 def refuse_contradictions(path: str, rows: Iterable[Record]) -> None:

@@ -51,8 +51,6 @@ class ReportForm(NamedTuple):
 
     title: its name in a sentence. render: from a report to text, with a newline at its end, or bytes if it is
     binary. decode: from the content of a file to its rows; None for forms that people alone read.
-    begins: where each line but a header is a row, so that all whole lines of a torn file can be read: how a
-    file of rows with these columns begins.
     metadata: where those of the run stand: in the file, beside it in NAME.meta.json, nowhere. about: from the
     content of a file that people do not read alone to the metadata in it.
     finding, notes: whether who reads it on a screen reads them, so that stderr does not repeat them.
@@ -66,7 +64,6 @@ class ReportForm(NamedTuple):
     title: str
     render: Callable[[Report], str | bytes]
     decode: Callable[[bytes], Iterable[Row]] | None = None
-    begins: Callable[[Sequence[str]], str] | None = None
     metadata: Literal["within", "beside", "nowhere"] = "nowhere"
     about: Callable[[bytes], Any] | None = None
     finding: bool = False

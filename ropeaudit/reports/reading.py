@@ -68,11 +68,10 @@ def form_of(path: str) -> str:
     return "jsonl" if first.rstrip().endswith(b"}") and rest.lstrip()[:1] in (b"", b"{") else "json"
 
 
-def read(path: str, text: str | None = None) -> list[Row]:
+def read(path: str) -> list[Row]:
     """Return the rows of a report, each with the columns of `records.COLUMNS` that it has.
 
     What a row lacks is what the metadata of its file hold, or what the absence of a column implies.
-    text: what stands in the file, as far as it is to be read; by default all.
     What is undefined (nan, null, an empty cell) is nan in a column that always holds floats, None elsewhere.
     Raises: BadInput, MissingPackage.
     """
@@ -85,7 +84,7 @@ def read(path: str, text: str | None = None) -> list[Row]:
     def typed(content: bytes) -> list[Row]:
         return [_typed(row, number) for number, row in enumerate(decode(content), 1)]
 
-    rows = _parsed(path, typed, None if text is None else text.encode("utf-8"))
+    rows = _parsed(path, typed)
     about = _about(path)
     constants = _settings(about.get("constants"))
     results: list[Row] = []
@@ -219,10 +218,10 @@ def _infinite(part: Any) -> Any:
     ]
 
 
-def _parsed(path: str, parse: Callable[[bytes], T], content: bytes | None = None) -> T:
-    """Read a file, unless its content is given, and parse it. Raises: BadInput."""
+def _parsed(path: str, parse: Callable[[bytes], T]) -> T:
+    """Read a file and parse it. Raises: BadInput."""
     try:
-        content = content_of(path) if content is None else content
+        content = content_of(path)
     except OSError as error:
         raise BadInput(f"{path!r} cannot be read: {error.strerror or error}") from None
     try:

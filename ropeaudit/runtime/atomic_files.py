@@ -190,27 +190,6 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
-def put_and_keep_open(file: IO[bytes], target: Path) -> int | None:
-    """Put a file of `opened` in the place of `target`; return its number, to append to, still locked.
-
-    None where an open file cannot be moved: it is closed. Raises: OSError.
-    """
-    if os.name == "nt":
-        put(file, target)
-        return None
-    import fcntl
-
-    number = os.dup(file.fileno())
-    try:
-        fcntl.fcntl(number, fcntl.F_SETFL, fcntl.fcntl(number, fcntl.F_GETFL) | os.O_APPEND)
-        with file:
-            os.replace(_named(file), target)
-    except BaseException:
-        os.close(number)
-        raise
-    return number
-
-
 def _mode(target: Path) -> int:
     """Return the permissions of the file that is replaced, or those of a new one."""
     try:

@@ -68,8 +68,6 @@ def test_what_the_registry_says_of_a_form_is_so() -> None:
                 "implementation": "hf",
                 "offset": "1",
             }
-        if form.begins:
-            assert content.startswith(form.begins(report.columns).encode())
         if form.about:
             assert (
                 form.about(reports.encoded(name, replace(report, metadata={"time": "now"})))["time"] == "now"

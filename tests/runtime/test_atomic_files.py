@@ -171,15 +171,3 @@ def test_a_file_is_replaced_where_nothing_can_be_locked(tmp_path, monkeypatch) -
         assert atomic_files.lock(file.fileno()) is None
         monkeypatch.setitem(sys.modules, "fcntl", None)
         assert atomic_files.lock(file.fileno()) is None
-
-
-@posix
-def test_a_file_that_cannot_be_put_is_closed(tmp_path) -> None:
-    file = atomic_files.opened(tmp_path / "x")
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "y").touch()
-    before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
-    with pytest.raises(OSError, match="directory"):
-        atomic_files.put_and_keep_open(file, tmp_path / "x")
-    if before:
-        assert len(os.listdir("/proc/self/fd")) == before - 1

@@ -89,6 +89,4 @@ class _Lines(io.StringIO):
         return super().write(line[:-2] + "\n")
 
 
-FORM = ReportForm(
-    "CSV", render, decode, begins=",".join, metadata="beside", header=True, errors="backslashreplace"
-)
+FORM = ReportForm("CSV", render, decode, metadata="beside", header=True, errors="backslashreplace")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ropeaudit.reports import Report, ReportForm, Row
 from ropeaudit.reports.forms.json import loads, one_line, plain_row
@@ -31,9 +31,4 @@ def decode(content: bytes) -> Iterator[Row]:
             yield loads(line)
 
 
-def begins(names: Sequence[str]) -> str:
-    """Return how a file of rows with these columns begins."""
-    return f'{{"{names[0]}": '
-
-
-FORM = ReportForm("JSON Lines", render, decode, begins, shown=printable_json, errors="backslashreplace")
+FORM = ReportForm("JSON Lines", render, decode, shown=printable_json, errors="backslashreplace")
