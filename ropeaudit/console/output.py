@@ -75,11 +75,7 @@ def _show(report: Report, screen: ScreenOptions, out: TextIO) -> None:
 
 def say_notes(report: Report, options: ReportOptions) -> None:
     """Print the first notes of a report to stderr, unless it shows them itself."""
-    if reports.form_named(options.form).notes:
-        return
-    if options.quiet:
-        for text in report.refusals[:_MOST_NOTES]:
-            say(text)
+    if options.quiet or reports.form_named(options.form).notes:
         return
     for note in report.notes[:_MOST_NOTES]:
         say(f"note: {note}")

@@ -86,7 +86,6 @@ class Report:
     further: tables of other rows by name; JSON holds them all, and people see those that have a headline.
     declared: what is known of the columns by name: how a screen shows them, which type an empty one has.
     folded: the rows that people see, where these are others.
-    refusals: why rows have no numbers; said even where notes are not wanted.
     faults: what fails, for code hosts; None where the command judges nothing.
     answers: what people read first, in place of the headline, which is their first line as a sentence.
     brief: whether people see the answers alone, unless it is verbose, which -v asks for.
@@ -105,7 +104,6 @@ class Report:
     further: Mapping[str, Report] = field(default_factory=dict)
     declared: Mapping[str, Column] = field(default_factory=dict)
     folded: Sequence[Row] | None = None
-    refusals: Sequence[str] = ()
     faults: Sequence[Fault] | None = None
     answers: Sequence[Answer] = ()
     brief: bool = False

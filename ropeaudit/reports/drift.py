@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,14 +34,13 @@ def report(
     columns: Sequence[str],
     metadata: Mapping[str, Any],
     header: bool = True,
-    frozen: bool = True,
     extra_notes: Sequence[str] = (),
     needed: Sequence[str] = (),
 ) -> Report:
     """Return the report of some records; `columns` chooses and orders what is shown and written.
 
-    frozen: whether frequencies that depend on the length were kept at every offset. extra_notes: notes on the
-    subjects, which come first. needed: columns that are written too, with their groups.
+    extra_notes: notes on the subjects, which come first. needed: columns that are written too, with their
+    groups.
     """
     chosen, rows = columns, [record.as_dict() for record in results]
     columns, named = records.written(results, columns, needed)
@@ -51,7 +49,7 @@ def report(
     notes = [
         *extra_notes,
         *verdicts.notes(results, differing(results)),
-        *(frozen_notes(results) if frozen else []),
+        *frozen_notes(results),
         *rerotation_notes(results),
         *format_notes(results),
     ]
@@ -68,7 +66,6 @@ def report(
         folded=None if chosen else list(map(_for_readers, results)),
         notes=notes,
         legend=legend(results),
-        refusals=refusals(results),
         header=header,
     )
 
@@ -283,15 +280,6 @@ def _estimated(record: Record) -> str:
     return f"{text}; a fault at one position of thousands is likely missed"
 
 
-def refusals(results: Sequence[Record]) -> list[str]:
-    """Return why rows were refused, each reason of a subject once."""
-    reasons = Counter((one.implementation, one.why) for one in results if one.verdict == "refused")
-    return [
-        f"refused: {subject}, {counted(count, 'row')}: {reason}"
-        for (subject, reason), count in reasons.items()
-    ]
-
-
 def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
     """Return what gives a row's settings, besides the model, that differ from row to row."""
     rows = [{name: getattr(record, name) for name in settings.NAMES} for record in results]
@@ -306,9 +294,13 @@ def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
 
 
 def frozen_notes(results: Sequence[Record]) -> list[str]:
-    """Return that frequencies that depend on the length were kept at every offset."""
+    """Return that frequencies that depend on the length were kept, where rows at several offsets show it."""
     shifted = [record for record in results if record.length is not None and record.offset]
-    if not shifted or any(record.structural_max > 0 for record in results):
+    lengths: dict[tuple[str, int], set[int | None]] = {}
+    for record in results:
+        lengths.setdefault((record.scaling, record.seq_len), set()).add(record.length)
+    kept = all(len(some) == 1 for some in lengths.values()) and len({one.offset for one in results}) > 1
+    if not (shifted and kept) or any(record.structural_max > 0 for record in results):
         return []
     return [
         f"scaling {shifted[0].scaling.partition(':')[0]} depends on the length; frequencies are those for "

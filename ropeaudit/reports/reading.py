@@ -85,13 +85,13 @@ def read(path: str) -> list[Row]:
         return [_typed(row, number) for number, row in enumerate(decode(content), 1)]
 
     rows = _parsed(path, typed)
-    about = _about(path)
-    constants = _settings(about.get("constants"))
+    told_of = _requested(path)
+    constants = _settings(told_of.get("constants"))
     results: list[Row] = []
     for row in rows:
         check(path, row)
-        whole = {**constants, **_settings(about.get("by_case", {}).get(row.get("case"))), **row}
-        stages = about.get("stages", {}).get(f"{row['implementation']} {row.get('dtype')}")
+        whole = {**constants, **_settings(told_of.get("by_case", {}).get(row.get("case"))), **row}
+        stages = told_of.get("stages", {}).get(f"{row['implementation']} {row.get('dtype')}")
         if isinstance(stages, dict) and "stages" not in whole:
             whole["stages"] = " ".join(f"{stage}={fmt}" for stage, fmt in stages.items())
         missing = [  # not there, or empty though it may not be
@@ -135,36 +135,29 @@ def told(rows: Sequence[Row]) -> list[str]:
     return [name for name in said if name not in _SETTINGS or (name != "stages" and says_more(name))]
 
 
-def _about(path: str) -> dict[str, Any]:
-    """Return the metadata within or beside a report, if they are of it."""
-    name = form_of(path)
+def about(path: str) -> dict[str, Any]:
+    """Return the metadata that a report carries, in it or beside it; nothing where there are none to read."""
+    form = reports.form_named(form_of(path))
     try:
-        about = metadata(path)
-        if not reports.form_named(name).about and about.get(name) != digests.of_bytes(content_of(path)):
-            about = {}
-        parts = [about.get(part, {}) for part in ("constants", "stages", "by_case")]
-        return about if all(isinstance(part, dict) for part in (about, *parts)) else {}
+        content = Path(reports.beside(path)).read_bytes() if form.about is None else content_of(path)
+        whole = json.loads(content) if form.about is None else form.about(content)
     except _DAMAGED:
         return {}
+    return whole if isinstance(whole, dict) else {}
 
 
-def metadata(path: str) -> Any:
-    """Return the metadata that a report carries, in it or beside it, as they stand there.
-
-    Raises: OSError where there are none, and errors of many kinds where they are damaged.
-    """
-    form = reports.form_named(form_of(path))
-    if form.about:
-        return form.about(content_of(path))
-    return json.loads(Path(reports.beside(path)).read_bytes())
+def _requested(path: str) -> dict[str, Any]:
+    """Return what the metadata of a report say of its rows, if they are of it."""
+    name, whole = form_of(path), about(path)
+    if reports.form_named(name).about is None and whole.get(name) != digests.of_bytes(content_of(path)):
+        return {}
+    parts = {part: whole.get(part, {}) for part in ("constants", "stages", "by_case")}
+    return parts if all(isinstance(part, dict) for part in parts.values()) else {}
 
 
 def processor(path: str) -> str:
     """Return what computed a report; empty where nothing says."""
-    try:
-        return run_metadata.processor(metadata(path).get("environment"))
-    except _DAMAGED:
-        return ""
+    return run_metadata.processor(about(path).get("environment"))
 
 
 def records_of(path: str, rows: Iterable[Row]) -> list[Record]:

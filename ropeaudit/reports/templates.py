@@ -56,6 +56,7 @@ def stages(metadata: Mapping[str, Any]) -> dict[str, str]:
     return {
         subject: " ".join(f"{stage}={fmt}" for stage, fmt in formats.items())
         for subject, formats in metadata.get("stages", {}).items()
+        if isinstance(formats, dict)  # a file may say anything
     }
 
 

@@ -41,7 +41,7 @@ def test_structure_jumps_where_the_length_crosses_the_border(spec: str, edge: in
 @pytest.mark.parametrize("spec", [DYNAMIC, LONG])
 def test_frequencies_are_frozen_by_default(spec: str, capsys) -> None:
     assert {r.structural_max for r in rows((0, 2**20), "fp32", scaling=spec)} == {0.0}
-    line = "shift --offset 1m --dtype fp32 --heads 1 --head-dim 32 --scaling"
+    line = "shift --offset 0,1m --dtype fp32 --heads 1 --head-dim 32 --scaling"
     assert "--length shifted lets them change" in ran(capsys, [*line.split(), spec]).out
 
 

@@ -240,7 +240,6 @@ def report(
         ],
         metadata=about,
         further=tables,
-        refusals=refusals,
         answers=told,
         brief=not columns and by is None,  # who asks for rows of a kind sees them
     )

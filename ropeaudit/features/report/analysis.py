@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ropeaudit import reports
 from ropeaudit.audits import arguments, comparison, records
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.comparison import Difference
@@ -300,7 +299,7 @@ def merged(
     rows = [_filled(path, row) for path, row in pairs]
     try:
         results = [reading.record(row) for row in rows]
-        described = drift.report(results, columns or (), metadata, frozen=_frozen(results))
+        described = drift.report(results, columns or (), metadata)
     except (ValueError, ArithmeticError, TypeError) as error:  # by hand a file can be given any values
         raise BadInput(f"{', '.join(paths)}: values that no audit gives: {error}") from None
     more = [name for name in told if name not in described.columns]
@@ -333,44 +332,8 @@ def _filled(path: str, row: Row) -> Row:
     return {name: row.get(name, value) for name, value in _UNDEFINED.items()} | {"file": path}
 
 
-def _frozen(rows: Sequence[Record]) -> bool:
-    """Return whether frequencies stay the same at several offsets."""
-    lengths: dict[tuple[str, int], set[int | None]] = {}
-    for row in rows:
-        lengths.setdefault((row.scaling, row.seq_len), set()).add(row.length)
-    several = len({row.offset for row in rows}) > 1
-    return several and all(len(some) == 1 for some in lengths.values())
-
-
 def carried(path: str) -> dict[str, Any]:
-    """Return how a report was made; "lacking" says why nothing is known."""
-    form = reports.form_named(reading.form_of(path))
-    if form.metadata == "nowhere":
-        return {
-            "lacking": f"{form.title} carries no command and no environment; JSON does, and CSV beside it."
-        }
-    holder = reports.beside(path) if form.metadata == "beside" else path
-    try:
-        whole = reading.metadata(path)
-    except FileNotFoundError:
-        return {"lacking": f"The command and the environment would stand in {holder}, which is not there."}
-    except (OSError, ValueError, RecursionError):
-        return {"lacking": f"The command and the environment would stand in {holder}, which cannot be read."}
-    return _known(whole) or {"lacking": f"{holder} holds no command and no environment."}
-
-
-def _known(whole: Any) -> dict[str, Any]:
-    """What is known of how a report was made, without values of a wrong type."""
-    if not isinstance(whole, dict):
-        return {}
-    results = {name: whole[name] for name in ("command", "time") if isinstance(whole.get(name), str)}
-    environment, stages = whole.get("environment"), whole.get("stages")
-    if isinstance(environment, dict):
-        results["environment"] = {name: str(value) for name, value in environment.items()}
-    if isinstance(stages, dict):
-        results["stages"] = {
-            subject: {stage: str(fmt) for stage, fmt in formats.items()}
-            for subject, formats in stages.items()
-            if isinstance(formats, dict)
-        }
-    return results
+    """Return what is known of how a report was made, without values of a wrong type."""
+    kinds = {"command": str, "time": str, "environment": dict, "stages": dict}
+    about = reading.about(path)
+    return {name: about[name] for name, kind in kinds.items() if isinstance(about.get(name), kind)}

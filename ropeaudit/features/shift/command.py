@@ -355,8 +355,7 @@ def _report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: 
 
         first += environment_notes(audit, results)
     first += model_notes(audit.cases, [one.offset for one in results])
-    frozen = asked.length != "shifted"  # frequencies do not follow the offset
-    return drift.report(results, asked.output.columns, about, not asked.no_header, frozen, first, needed)
+    return drift.report(results, asked.output.columns, about, not asked.no_header, first, needed)
 
 
 def _ticket(
