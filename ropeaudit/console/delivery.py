@@ -49,7 +49,6 @@ def delivered(
     done: Callable[[list[T]], str] = lambda results: counted(len(results), "row"),
     left: Callable[[list[T]], str] = lambda results: "",
     broken: Callable[[list[T]], Iterable[str]] = lambda results: (),
-    proportional: bool = True,
 ) -> int:
     """Run an analysis and deliver its report; return the exit code.
 
@@ -58,8 +57,7 @@ def delivered(
     analysis: takes a function that gets the share done, from 0 to 1. report: from the results and the
     metadata. also: files that are no reports, each with what makes its content.
     done, left: from the results, how many an interruption says are done, and a clause of what was not begun.
-    broken: from the results, a line for each --fail-if that was broken. proportional: whether the share done
-    is proportional to work, so that what is left can be guessed.
+    broken: from the results, a line for each --fail-if that was broken.
     """
     from ropeaudit.console.output_files import opened
 
@@ -72,7 +70,7 @@ def delivered(
             errors.append(error)
 
     with opened(options.outputs) as files:
-        results, interrupted = rows.gathered(up_to_an_error, options.quiet, proportional=proportional)
+        results, interrupted = rows.gathered(up_to_an_error, options.quiet)
         partial = interrupted or any(not error.after_all for error in errors)
         if results or not partial:
             metadata = output.metadata(options) | ({} if stages is None else {"stages": stages})

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import glob
 import itertools
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -20,8 +18,6 @@ from ropeaudit.console import output
 from ropeaudit.errors import BadOutput, UnknownName, UsageError
 from ropeaudit.reports import Report
 from ropeaudit.runtime import atomic_files, paths
-
-_READER_SECONDS = 10.0  # that a pipe may wait for somebody who reads it
 
 
 class OutputFile:
@@ -207,29 +203,15 @@ def _ours(path: Path) -> bool:
 
 
 def _stream(path: str, flag: str) -> IO[bytes]:
-    """Open a pipe or device; wait a while for a reader. Raises: BadOutput."""
-    until, pipe = time.monotonic() + _READER_SECONDS, False
+    """Open a pipe, which waits for a reader, or a device. Raises: BadOutput."""
     try:
         open_already = paths.descriptor(path)
-        if open_already is not None:
-            os.write(open_already, b"")  # says so if it is for reading alone
-            return os.fdopen(os.dup(open_already), "wb")
-        pipe = stat.S_ISFIFO(os.stat(path).st_mode)
-        while True:
-            try:
-                number = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
-                break
-            except OSError as error:
-                if not pipe or error.errno != errno.ENXIO or time.monotonic() > until:
-                    raise
-            time.sleep(0.05)
-        os.set_blocking(number, True)
-        return os.fdopen(number, "wb")
+        if open_already is None:
+            return os.fdopen(os.open(path, os.O_WRONLY | getattr(os, "O_NOCTTY", 0)), "wb")
+        os.write(open_already, b"")  # says so if it is for reading alone
+        return os.fdopen(os.dup(open_already), "wb")
     except OSError as error:
-        why = f"{error.strerror}; give a file"
-        if pipe and error.errno == errno.ENXIO:
-            why = "nobody reads this pipe; start a reader, or give a file"
-        raise BadOutput(f"{flag} {path!r} cannot be written: {why}") from None
+        raise BadOutput(f"{flag} {path!r} cannot be written: {error.strerror}; give a file") from None
 
 
 _WRITTEN = {

@@ -21,48 +21,22 @@ from ropeaudit.runtime import doing
 _BAR = 12  # characters: all of it fits into 80
 _LOG_SECONDS = 60.0  # between two lines of a log
 _REDRAW_SECONDS = 0.1
-_TENTH = 0.1  # share of the work: no guess is made from the first, for it starts up and fills caches
-_OVERDUE = 0.5  # part of a guess that may pass without news of the work
-
-
-class Forecast:
-    """Guess the seconds that are left, at the pace since the first tenth."""
-
-    first: tuple[float, float] | None = None  # seconds, share
-    last = (0.0, 0.0)
-
-    def left(self, share: float, now: float) -> float | None:
-        """Take the share done; return the seconds left, None without a good guess."""
-        if share < _TENTH:
-            return None
-        self.first = self.first or (now, share)
-        if share > self.last[1]:
-            self.last = now, share
-        (begun, before), (news, done) = self.first, self.last
-        if done < before + _TENTH:
-            return None
-        guess, since = (1.0 - done) * (news - begun) / (done - before), now - news
-        return guess - since if since <= _OVERDUE * guess and guess > 0 else None
+_TENTH = 0.1  # share of the work: no guess is made before, for it starts up and fills caches
 
 
 class Progress:
     """Call it with the share done, from 0 to 1. rows: how many, of `total`."""
 
-    def __init__(self, quiet: bool, total: int = 0, proportional: bool = True) -> None:
-        """Begin; nothing is shown yet.
-
-        proportional: whether shares are proportional to work; nothing is guessed where they are not.
-        """
+    def __init__(self, quiet: bool, total: int = 0) -> None:
+        """Begin; nothing is shown yet."""
         self.shown, self.silent, self.terminal = False, quiet, sys.stderr.isatty()
         self.rows, self.total = 0, total
         doing.begin("")
-        self.forecast = Forecast() if proportional else None
         self.begun = self.last = time.monotonic()
 
     def __call__(self, share: float) -> None:
         """Show the share that is done and a guess of what is left, not too often."""
         now = time.monotonic()
-        left = self.forecast.left(share, now) if self.forecast else None
         wait = _REDRAW_SECONDS if self.terminal else _LOG_SECONDS
         if self.silent or now - self.begun < 1.0 or now - self.last < wait or share <= 0:
             return
@@ -72,7 +46,9 @@ class Progress:
         if self.total:
             pace = self.rows / (now - self.begun)
             words.append(f"{self.rows} of {self.total} rows, {pace:.3g} a second")
-        text = ", ".join(words if left is None else [*words, f"{duration(left)} to go"])
+        if share >= _TENTH and not doing.now():  # of steps that are named nobody knows how long each takes
+            words.append(f"{duration((now - self.begun) * (1 - share) / share)} to go")
+        text = ", ".join(words)
         if self.terminal:
             import shutil  # in-function: it loads compressors
 
@@ -121,14 +97,12 @@ def gathered(
     run: Callable[[Callable[[float], None]], Iterable[T]],
     quiet: bool,
     total: int = 0,
-    proportional: bool = True,
 ) -> tuple[list[T], bool]:
     """Return all that `run` yields, and whether the user broke it off.
 
     run takes a function that gets the share that is done, from 0 to 1. total: how many rows will come.
-    proportional: whether that share is proportional to work.
     """
-    progress, results = Progress(quiet, total, proportional), []
+    progress, results = Progress(quiet, total), []
     try:
         with held_back() as check:
 

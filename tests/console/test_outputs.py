@@ -455,15 +455,6 @@ def test_a_pipe_is_written_into(name, tmp_path, capfd) -> None:
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-@posix
-def test_a_pipe_that_nobody_reads_is_refused(tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(output_files, "_READER_SECONDS", 0.0)
-    os.mkfifo(tmp_path / "x.csv")
-    assert main([*SMALL, "-o", str(tmp_path / "x.csv")]) == 2
-    assert "nobody reads this pipe; start a reader, or give a file" in capsys.readouterr().err
-    assert os.listdir(tmp_path) == ["x.csv"]
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/tty"), reason="terminals")
 def test_a_terminal_that_is_not_there_is_no_pipe_to_wait_for(tmp_path) -> None:
     command = [sys.executable, "-m", "ropeaudit", *SMALL, "-o", "/dev/tty"]

@@ -180,7 +180,6 @@ def check(
                 also=[(file, lambda results: [tables.junit(results)])] if file is not None else (),
                 done=lambda results: counted(sum(one.judged for one in results), "check"),
                 left=left,
-                proportional=False,  # which check takes longest depends on the code
             )
         finally:
             for fault in tables.faults_of(checked) if github else ():
