@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ropeaudit.features.module.analysis import module as module
     from ropeaudit.features.parity.analysis import Parity as Parity
     from ropeaudit.features.parity.analysis import parity as parity
-    from ropeaudit.features.plot.analysis import plot as plot
+    from ropeaudit.features.plot.pictures import plot as plot
     from ropeaudit.features.report.analysis import Group as Group
     from ropeaudit.features.report.analysis import diff as diff
     from ropeaudit.features.report.analysis import merge as merge
@@ -90,7 +90,7 @@ _NAMES = {
     "features.model.analysis": ("ModelAudit", "Shifted", "model"),
     "features.module.analysis": ("Buffer", "ModuleAudit", "module"),
     "features.parity.analysis": ("Parity", "parity"),
-    "features.plot.analysis": ("plot",),
+    "features.plot.pictures": ("plot",),
     "features.report.analysis": ("Group", "diff", "merge", "summary"),
     "features.shift.analysis": ("shift",),
     "features.vectors.analysis": ("WrittenCase", "vectors"),

@@ -13,7 +13,7 @@ from ropeaudit.console.parameters import Parsed
 from ropeaudit.errors import BadOutput, UnknownName, UsageError, withdrawn
 
 if TYPE_CHECKING:
-    from ropeaudit.reports.tickets.ticket import Ticket
+    from ropeaudit.reports.tickets import Ticket
 
 _OURS = ("click", "rich", "pandas", "ml_dtypes")  # what this package stands on says nothing of another one
 

@@ -13,8 +13,8 @@ from command_line import ran
 from safetensors.torch import save_file
 
 from ropeaudit.main import main
-from ropeaudit.reports.tickets import drift, ticket
-from ropeaudit.reports.tickets.ticket import Reproduction
+from ropeaudit.reports import tickets
+from ropeaudit.reports.tickets import Reproduction
 
 SMALL = ["--heads", "1", "--seq-len", "24", "--head-dim", "16"]
 SHIFT = ["shift", "--impl", "kernel.py:careless", "--dtype", "bf16", "--offset", "1000", *SMALL]
@@ -53,7 +53,7 @@ def believed(monkeypatch: pytest.MonkeyPatch) -> list[Reproduction]:
         snippets.append(snippet)
         return replace(snippet, printed=f"drift_rms {snippet.value:.3g}")
 
-    monkeypatch.setattr(drift, "reproduced", believe)
+    monkeypatch.setattr(tickets, "reproduced", believe)
     return snippets
 
 
@@ -96,7 +96,7 @@ def test_the_number_is_printed_by_the_snippet_itself(here, capsys) -> None:
     [row] = json.loads(out)["records"]
     number = re.search(r"its snippet printed drift_rms ([\d.]+) here", err)
     assert number
-    assert float(number[1]) == pytest.approx(row["drift_rms"], rel=ticket._AGREES)
+    assert float(number[1]) == pytest.approx(row["drift_rms"], rel=tickets._AGREES)
     assert row["source"] == "gaussian"  # the q and k of a run without --ticket
     text = Path("t.md").read_text(encoding="utf-8")
     assert "sys.path.insert(0, 'code')  # where rotate.py lies\nimport rotate as own\n" in text

@@ -17,7 +17,7 @@ from ropeaudit.errors import UsageError
 if TYPE_CHECKING:
     from ropeaudit.features.check.checked import Checked
     from ropeaudit.reports import Report
-    from ropeaudit.reports.tickets.ticket import Ticket
+    from ropeaudit.reports.tickets import Ticket
 
 
 @dataclass(frozen=True, slots=True)

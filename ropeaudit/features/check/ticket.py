@@ -17,8 +17,7 @@ from ropeaudit.features.check.report import report, row
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import drift as rows_of
 from ropeaudit.reports.numbers import percent
-from ropeaudit.reports.tickets import drift
-from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code, file_name
+from ropeaudit.reports.tickets import Reproduction, Ticket, by_code, file_name, snippet_of, worst
 
 _TOKENS = 256  # of the sequences whose drift is measured
 
@@ -83,12 +82,12 @@ def _drift(failed: Sequence[Checked], case: Case, options: CheckOptions) -> tupl
         device=options.device,
         environments=environments.of_check(shown.finding.check),
     )
-    record = drift.worst(list(audit.run()))
+    record = worst(list(audit.run()))
     if record is None:
         return [], Reproduction(missing="the drift of the scores is not known")
     notes = [f"shift, at these positions: {rows_of.answer([record]).headline}"]
     if record.within_tolerance is False or any(one.finding.check in SCORES for one in failed):
-        return notes, drift.snippet_of(record, audit.factories())
+        return notes, snippet_of(record, audit.factories())
     missing = (
         f"the drift of the scores, {percent(record.drift_relative)} of their RMS at the first and the "
         f"last positions, is within {percent(audit.tolerance)}; the check is about something else"

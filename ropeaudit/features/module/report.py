@@ -25,7 +25,7 @@ from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report, only, tabulated
 from ropeaudit.reports.answers import Answer, Cause
-from ropeaudit.reports.tickets.ticket import Reproduction, Ticket, by_code, file_name
+from ropeaudit.reports.tickets import Reproduction, Ticket, by_code, file_name
 from ropeaudit.runtime.columns import table
 
 SCHEMA = 1

@@ -1,27 +1,31 @@
-"""Pictures of reports: a function a kind, but that of drift. matplotlib loads only to draw."""
+"""Pictures of results and of reports: a function a kind, but that of drift. matplotlib loads only to draw."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.audits import arguments
 from ropeaudit.audits.cases import Case, fits, positions_fit
-from ropeaudit.audits.records import COLUMNS
+from ropeaudit.audits.records import COLUMNS, Record
 from ropeaudit.audits.variants import Bench, Sample
 from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.inputs import masks
 from ropeaudit.recipes import STAGES, Resolved
-from ropeaudit.reports import Row, numbers, reading, settings
+from ropeaudit.reports import Row, needed, numbers, reading, settings
 from ropeaudit.reports.charts import drift, style
 from ropeaudit.reports.charts.style import Picture, Series
 from ropeaudit.reports.numbers import part, printable, short
 from ropeaudit.rope.scaling_names import shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # kind -> the command whose report it is drawn from, and the columns that this must have
 _SOURCES = {
@@ -40,15 +44,34 @@ MOST_POSITIONS = 2048
 _TABLES = {"stages": ("stage", "stages"), "frequencies": ("pair", "pairs")}
 
 
+@arguments.checked
+def plot(results: Iterable[Record], *, ax: Axes | None = None) -> Axes:
+    """Draw drift against the offset, a line per implementation and dtype; return the axes.
+
+    results: of `ropeaudit.shift`. ax: axes of matplotlib that it is drawn on, with a legend in them; by
+    default those of a new figure, whose title is the finding. Drift in score units, offsets in tokens.
+    `ropeaudit plot` draws other reports too. Raises: UsageError, MissingPackage.
+    """
+    needed("matplotlib", "a picture", "plot")
+    listed: list[Any] = list(results)
+    if not listed or not all(isinstance(one, Record) for one in listed):
+        raise UsageError("plot draws what ropeaudit.shift returns; give such results")
+    rows = shortened([one.as_dict() for one in listed])
+    if ax is not None:
+        return drift.on(ax, rows)
+    axes: Axes = drift.draw(rows).figure.axes[0]
+    return axes
+
+
 def picture(kind: str, path: str, y: str | None = None) -> Picture:
     """Draw a report: any data file of `ropeaudit shift`, the .json of other commands.
 
     y: the column that is drawn where kind is "drift". Raises: BadInput, UnknownName, MissingPackage.
     """
-    command, needed = _SOURCES[kind]
+    command, columns = _SOURCES[kind]
     if kind == "drift":
         rows: Sequence[Row] = reading.read(path)
-        _check(path, kind, rows, needed)
+        _check(path, kind, rows, columns)
         numeric = [name for name in COLUMNS.numeric if any(row.get(name) is not None for row in rows)]
         if y is not None and y not in numeric:
             raise UnknownName("--y", y, numeric, f"(numbers that {path!r} holds)")
@@ -60,7 +83,7 @@ def picture(kind: str, path: str, y: str | None = None) -> Picture:
     rows, headline = shortened(whole["records"]), str(whole.get("headline", ""))
     if kind in _TABLES and whole.get("by") != _TABLES[kind][0]:
         rows = whole.get(_TABLES[kind][1], [])
-    _check(path, kind, rows, needed)
+    _check(path, kind, rows, columns)
     if kind == "frequencies":
         _check(path, kind, whole["records"], "seq_len")
         return frequencies(rows, whole["records"][0]["seq_len"])

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ropeaudit.console.gates import Gate
     from ropeaudit.console.sweep_file import SweepFile
     from ropeaudit.reports import Report, Row
-    from ropeaudit.reports.tickets.ticket import Ticket
+    from ropeaudit.reports.tickets import Ticket
 
 
 _LONG = 3600.0  # seconds
@@ -363,7 +363,7 @@ def _ticket(
 ) -> Ticket | None:
     """Return the ticket of the worst row of code; None where none was measured."""
     from ropeaudit.reports import drift
-    from ropeaudit.reports.tickets import drift as tickets_of
+    from ropeaudit.reports import tickets as tickets_of
 
     worst = tickets_of.worst(results)
     if worst is None:

@@ -12,9 +12,8 @@ import pytest
 
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
-from ropeaudit.reports import Report
-from ropeaudit.reports.tickets import drift as tickets
-from ropeaudit.reports.tickets.ticket import NoSnippet, Reproduction, Ticket, compared, reproduced
+from ropeaudit.reports import Report, tickets
+from ropeaudit.reports.tickets import NoSnippet, Reproduction, Ticket, compared, reproduced
 
 LINES = 25
 

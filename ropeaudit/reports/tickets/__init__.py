@@ -1,1 +1,0 @@
-"""Tickets: what was measured, in the form that a tracker asks for."""
