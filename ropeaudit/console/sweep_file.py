@@ -13,7 +13,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ropeaudit import reports
 from ropeaudit.audits import records
@@ -25,7 +25,6 @@ from ropeaudit.reports import reading
 from ropeaudit.runtime import atomic_files, paths
 
 Columns: TypeAlias = Callable[[Sequence[Record]], Sequence[str]]
-_LARGEST = 2**64  # whole number; seeds are below it
 _FIRST = json.dumps({"schema": records.SCHEMA, "implementation": ""}).encode()[:-2]  # of each row
 _REMEDY = "move it away, or give another -o"
 _SYNC_SECONDS = 5.0  # what a power failure can lose; a killed run loses no line that was written
@@ -228,29 +227,18 @@ def _row(path: str, number: int, line: bytes) -> Record:
         where = f"{path!r} does not hold rows of this version of ropeaudit"
         raise BadInput(f"{where} (line {number}); {_REMEDY}") from None
     for name, value in results.items():
-        if wrong := _wrong(name, value):
+        column = records.COLUMNS[name]
+        words = column.words if column.kind is str else ()  # of a boolean they are how it is shown
+        known = type(value) is column.kind and (not words or value in words)
+        if not (column.optional if value is None else known):
             seen = repr(value)[:40]
-            raise BadInput(f"{path!r} line {number}: {name} {seen} is {wrong}; remove the line and --resume")
+            raise BadInput(
+                f"{path!r} line {number}: {name} {seen} is no value of it; remove the line and --resume"
+            )
     row = Record(**results)
     if line_of(row) != line + b"\n":
         raise BadInput(f"{path!r} line {number} is not as ropeaudit wrote it; remove the line and --resume")
     return row
-
-
-def _wrong(name: str, value: Any) -> str:
-    """Return what is wrong with a value of a column; nothing where nothing is."""
-    column = records.COLUMNS[name]
-    if value is None:
-        return "" if column.optional else "no value"
-    if type(value) is not column.kind:
-        return {str: "no text", int: "no whole number", float: "no number", bool: "neither true nor false"}[
-            column.kind
-        ]
-    if column.kind is str and column.words and value not in column.words:
-        return f"none of {', '.join(column.words)}"
-    if column.nonnegative and float(value) < 0:
-        return "below 0"
-    return "out of range" if type(value) is int and abs(value) > _LARGEST else ""
 
 
 def refuse_foreign(path: str, rows: Sequence[Record]) -> None:

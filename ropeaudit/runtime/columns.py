@@ -33,11 +33,11 @@ class Column:
     undefined value. style: how a screen shows it. screen: whether it is on the screen, where a report has no
     order of its own: true; any: where some row has a value; "not cpu": where some row has another; "with
     NAME": where some row has a value of NAME. after: the column behind which it stands there. leaves: its
-    turn to leave a screen that is too narrow, 0 for never. nonnegative: whether a value below 0 is an error.
-    least_is_worst: whether small values are the bad ones. compared: its place among the columns that a
-    comparison of reports looks at, 0 for none. group: with which other columns it is asked for; empty for
-    those that are always there. implied: what a row holds whose file has no such column. sentence: whether it
-    holds sentences, which CSV leaves out. title: its heading, where that is not its name.
+    turn to leave a screen that is too narrow, 0 for never. least_is_worst: whether small values are the bad
+    ones. compared: its place among the columns that a comparison of reports looks at, 0 for none. group:
+    with which other columns it is asked for; empty for those that are always there. implied: what a row
+    holds whose file has no such column. sentence: whether it holds sentences, which CSV leaves out. title:
+    its heading, where that is not its name.
     """
 
     name: str
@@ -51,7 +51,6 @@ class Column:
     screen: bool | str = False
     after: str = ""
     leaves: int = 0
-    nonnegative: bool = False
     least_is_worst: bool = False
     compared: int = 0
     group: str = ""

@@ -99,6 +99,5 @@ def test_which_columns_are_on_a_screen_and_which_leave_it_first(snapshot) -> Non
         text += "".join(f"{name}, {what}: {' '.join(names)}\n" for what, names in orders.items() if names)
     shift = records.COLUMNS
     text += f"compared: {' '.join(shift.compared)}\n"
-    text += f"never negative: {' '.join(shift.names(lambda one: one.nonnegative))}\n"
     text += f"small is bad: {' '.join(shift.names(lambda one: one.least_is_worst))}\n"
     assert text == snapshot

