@@ -73,7 +73,7 @@ def first_row(at, ids, mask):
     [
         ("deepseek_v3", one_more, 1, "with a cache"),
         ("mixtral", one_more, 1, "with a cache"),
-        ("phi3", one_less_in_batches, -1, "in a batch"),
+        ("phi3", one_less_in_batches, -1, "with a cache"),
     ],
 )
 def test_positions_of_decode_are_compared_with_one_pass(name, change, by, way, built, loads) -> None:

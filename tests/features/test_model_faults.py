@@ -15,7 +15,6 @@ from ropeaudit.errors import BadInput
 from ropeaudit.features.model.analysis import WRONG
 from ropeaudit.features.model.analysis import model as model_audit
 from ropeaudit.features.model.report import report
-from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import codes
 
 transformers = pytest.importorskip("transformers")
@@ -497,22 +496,6 @@ def test_check_fails_what_model_fails(built, loads, capsys) -> None:
         "wrong-base",
         "model.rotary_emb.inv_freq",
     )
-
-
-@pytest.mark.slow  # models are loaded
-def test_stored_frequencies_that_loading_drops_are_noted(built, tmp_path, capsys) -> None:
-    """Those of old checkpoints: the model is right, and what is stored is for `check`."""
-    folder = shutil.copytree(built("llama"), tmp_path / "old model")
-    stored = load_file(folder / "model.safetensors")
-    wrong = {f"model.layers.{n}.self_attn.rotary_emb.inv_freq": torch.ones(8) for n in range(4)}
-    save_file(stored | wrong, folder / "model.safetensors", metadata={"format": "pt"})
-    one, told, notes = audited(folder)
-    assert (one.held, told.status) == ((), "OK")
-    [note] = [note for note in notes if note.startswith("stored frequencies are not loaded")]
-    assert "(model.layers.0.self_attn.rotary_emb.inv_freq, 4 in all)" in note
-    assert "self_attn.rotary_emb.inv_freq" in ran(capsys, ["check", folder], 1).out
-    assert main(["check", str(folder), "--tokens", "24", "--dtype", "fp32", "--up-to", "64"]) == 1
-    assert "are not loaded, for" not in capsys.readouterr().err, "it is judged here"
 
 
 def test_a_type_that_the_library_does_not_know_is_not_compared_with_config_json(built, tmp_path) -> None:

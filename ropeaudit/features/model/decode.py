@@ -20,15 +20,14 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, RopeAuditError, one_line
 from ropeaudit.features.model import load
 from ropeaudit.features.model.forward_pass import Capture, Pass, Runner
-from ropeaudit.features.model.layers import NEAR, RotatedPairs, as_array, off
+from ropeaudit.features.model.layers import NEAR, RotatedPairs, off
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.reports.numbers import short
 from ropeaudit.runtime.streams import quiet_transformers
 
-_Vectors: TypeAlias = tuple[Array, Array]  # q (rows, h, d) and k (rows, g, d) of the last token of each row
-_Moves: TypeAlias = dict[str, int | None]  # by side that is off: the tokens that it is rotated further
-_Generated: TypeAlias = tuple[Any, dict[int, list[_Vectors]]]  # logits, and q and k by layer
+_By: TypeAlias = int | None  # tokens that a side is rotated further: 0 where it is right, None by none
+_Steps: TypeAlias = list[tuple[_By, _By]]  # of q and of k, token by token
 _REACH = 4096  # tokens by which q and k are looked for
 NEW, PADDED = 4, 5  # tokens that are generated; padding of the second row
 FEWEST = NEW + PADDED + 3  # tokens of a text for which it is done
@@ -38,8 +37,8 @@ FEWEST = NEW + PADDED + 3  # tokens of a text for which it is done
 class Decoded:
     """How decode differs from one pass. change, size: largest difference of a logit, largest logit.
 
-    allowed: how large a difference may be. way: what the wrong row was: "with a cache" alone, "in a batch"
-    where it is right alone, "padded on the left"; empty where nothing differs. position: the first that is
+    allowed: how large a difference may be. way: what the wrong row was: "with a cache" alone, or "padded on
+    the left"; empty where nothing differs. position: the first that is
     off. layer: the first in which q or k is off there; None where that is not seen. diagnosis: positions by
     which they are rotated instead, if by any. differs: whether logits do; those of a row that is moved as a
     whole stay.
@@ -61,8 +60,8 @@ class Decoded:
 
     @property
     def rank(self) -> tuple[bool, bool, bool, float]:
-        """How bad it is: a wrong cause, other logits, a moved row, then by size."""
-        return self.wrong is not None, self.differs, bool(self.way), self.change
+        """How bad it is: a wrong cause, other logits, a moved row; by size where nothing is wrong."""
+        return self.wrong is not None, self.differs, bool(self.way), 0.0 if self.way else self.change
 
     @property
     def words(self) -> str:
@@ -84,18 +83,6 @@ class Decoded:
         )
 
 
-class _LastVectors(Capture):
-    """Keeps q and k of the last token of each row, call by call, layer by layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last: dict[int, list[_Vectors]] = {}
-
-    def keep(self, module: Any, query: Any, key: Any, mask: Any, scale: float) -> None:
-        last = as_array(query[:, :, -1]), as_array(key[:, :, -1])
-        self.last.setdefault(self.number(module), []).append(last)
-
-
 def compare(
     runner: Runner, ids: list[int], base: Pass, pairs: Mapping[int, RotatedPairs | None], allowed: float
 ) -> Decoded | str:
@@ -106,27 +93,23 @@ def compare(
     """
     rows = [ids, ids[PADDED:]]
     try:
-        both, passes = _generated(runner, rows), [base, runner.run(rows[1], 0)]
-        whole, padded = (_compared(both, n, passes[n], pairs, allowed) for n in (0, 1))
-        if whole.way:
-            alone = _compared(_generated(runner, rows[:1]), 0, base, pairs, allowed)
-            if alone.way and alone.rank[:3] >= whole.rank[:3]:
-                whole = replace(alone, way="with a cache")
+        generated, passes = _generated(runner, rows), [base, runner.run(rows[1], 0)]
+        found = [_compared(*generated, n, one, pairs, allowed) for n, one in enumerate(passes)]
     except RopeAuditError as error:
         return str(error)
     except Exception as error:  # whatever a model's own code raises
         return f"`generate` raised {one_line(error, 200)}"
-    return max(whole, padded, key=lambda one: one.rank if not one.way else (*one.rank[:3], 0.0))
+    return max(found, key=lambda one: one.rank)
 
 
-def _generated(runner: Runner, rows: Sequence[list[int]]) -> _Generated:
-    """Return logits (steps, rows, v), and q and k by layer and step, without last tokens."""
+def _generated(runner: Runner, rows: Sequence[list[int]]) -> tuple[Any, Capture]:
+    """Return logits (steps, rows, v), and what was seen in attention. The last tokens are not read."""
     from transformers import GenerationConfig
 
-    pads = [len(rows[0]) - len(row) for row in rows]
-    given = torch.tensor([[row[0]] * pad + row for row, pad in zip(rows, pads, strict=True)])
-    mask = torch.tensor([[0] * pad + [1] * len(row) for row, pad in zip(rows, pads, strict=True)])
-    prompt = given.shape[1] - NEW
+    width = len(rows[0])
+    given = torch.tensor([[row[0]] * (width - len(row)) + row for row in rows])
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+    prompt = width - NEW
     make: Any = GenerationConfig
     config = make(
         max_new_tokens=NEW,
@@ -138,8 +121,8 @@ def _generated(runner: Runner, rows: Sequence[list[int]]) -> _Generated:
         return_dict_in_generate=True,
         disable_compile=True,
     )
-    vectors = _LastVectors()
-    load.listen(vectors)
+    capture = Capture()
+    load.listen(capture)
     runner.reset()
     with (
         torch.no_grad(),
@@ -155,61 +138,55 @@ def _generated(runner: Runner, rows: Sequence[list[int]]) -> _Generated:
         )
     if len(result.logits) < NEW:
         raise BadInput(f"`generate` stopped after {len(result.logits)} of {NEW} tokens")
-    return torch.stack(result.logits).cpu().double(), vectors.last
+    return torch.stack(result.logits).cpu().double(), capture
 
 
 def _compared(
-    generated: _Generated, row: int, one: Pass, pairs: Mapping[int, RotatedPairs | None], allowed: float
+    logits: Any,
+    seen: Capture,
+    row: int,
+    one: Pass,
+    pairs: Mapping[int, RotatedPairs | None],
+    allowed: float,
 ) -> Decoded:
     """Return where a row, as it was generated, is not that of one pass over it.
 
     A layer whose q and k are moved alike at every step, from the prompt on, keeps its distances: it explains
     nothing where logits differ.
     """
-    logits, vectors = generated
     first = len(one.logits) - NEW - 1  # the last token of the prompt
     size = float(one.logits.abs().nan_to_num(0.0, 0.0).max())
     given, expected = logits[:, row], one.logits[first : first + len(logits)].double()
     gap = (given - expected).abs()
     gap[(given == expected) | (given.isnan() & expected.isnan())] = 0.0
-    far, most = gap.nan_to_num(np.inf, np.inf).amax(-1), allowed * max(1.0, size)
-    found = Decoded(float(far.max()), size, most, bool(far.max() > most))
-    moves = {
-        n: [_moves(at, each, row, one, n, pairs.get(n)) for at, each in enumerate(seen, first)]
-        for n, seen in sorted(vectors.items())
-        if n in one.layers and len(seen) == len(logits)
-    }
-    found = replace(found, way="padded on the left" if row else "in a batch")
-    harmless = []  # layers that rotate q and k further at every step, all by the same
-    for n, steps in moves.items():
-        by = steps[0].get("q")
-        if by is not None and all(step == {"q": by, "k": by} for step in steps):
-            harmless.append(n)
-    for step, apart in enumerate(far.tolist()):
-        for n, steps in moves.items():
-            moved = any(by is not None for by in steps[step].values())
-            if n not in harmless and (moved or (steps[step] and apart > most)):
-                why = _diagnosis(steps[step:], first + step, n) if moved else None
-                return replace(found, position=first + step, layer=n, diagnosis=why)
+    far, most = gap.nan_to_num(np.inf, np.inf).amax(-1).tolist(), allowed * max(1.0, size)
+    moves: dict[int, _Steps] = {}
+    for n, whole in sorted(one.layers.items()):
+        if len(steps := seen.last.get(n, [])) == len(logits):
+            moves[n] = [
+                (_moved(q[row], whole.q[:, at], pairs.get(n)), _moved(k[row], whole.k[:, at], pairs.get(n)))
+                for at, (q, k) in enumerate(steps, first)
+            ]
+    harmless = [n for n, steps in moves.items() if steps[0][0] and set(steps) == {(steps[0][0],) * 2}]
+    way = "padded on the left" if row else "with a cache"
+    found = Decoded(max(far), size, most, max(far) > most, way, first)
+    for step, apart in enumerate(far):
+        wrong = [n for n in moves if n not in harmless and moves[n][step] != (0, 0)]
+        moved = [n for n in wrong if any(moves[n][step])]
+        for n in (wrong if apart > most else moved)[:1]:
+            why = _diagnosis(moves[n][step:], first + step, n) if n in moved else None
+            return replace(found, position=first + step, layer=n, diagnosis=why)
         if apart > most:
             return replace(found, position=first + step)
-    if harmless:
-        n = harmless[0]
-        return replace(found, position=first, layer=n, diagnosis=_diagnosis(moves[n], first, n))
-    return replace(found, way="")
+    for n in harmless[:1]:
+        return replace(found, layer=n, diagnosis=_diagnosis(moves[n], first, n))
+    return replace(found, way="", position=None)
 
 
-def _moves(at: int, vectors: _Vectors, row: int, one: Pass, layer: int, pairs: RotatedPairs | None) -> _Moves:
-    """Return the sides of a layer that are off at a position, and by how many tokens."""
-    results: _Moves = {}
-    for side, x, whole in zip("qk", vectors, (one.layers[layer].q, one.layers[layer].k), strict=True):
-        if off(x[row], whole[:, at]) > NEAR:
-            results[side] = _moved(x[row], whole[:, at], pairs)
-    return results
-
-
-def _moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> int | None:
-    """Return by how many tokens x is moved; None by none. Shapes: (h, d), (h, d)."""
+def _moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> _By:
+    """Return by how many tokens x is moved. Shapes: (h, d), (h, d)."""
+    if off(x, expected) <= NEAR:
+        return 0
     if pairs is None or not pairs.frequencies.size or x.shape != expected.shape or not np.isfinite(x).all():
         return None
     reach = np.array(sorted(range(-_REACH, _REACH + 1), key=abs)[1:])
@@ -217,28 +194,30 @@ def _moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> int | None:
     (a, b), (first, second) = pairs.split(expected[head]), pairs.split(x[head])
     turned = np.exp(1j * reach[:, None] * pairs.frequencies) * (a + 1j * b)
     far = np.abs(turned - (first + 1j * second)).max(-1)
-    near = reach[far <= 2 * NEAR * np.abs(expected).max()]
-    tried = ((int(by), pairs.rotated(expected[:, None], int(by))) for by in near)
-    return next((by for by, turned_by in tried if off(x[:, None], turned_by) <= NEAR), None)
+    near = reach[far <= 2 * NEAR * np.abs(expected).max()].tolist()
+    return next((by for by in near if off(x, pairs.rotated(expected, by)) <= NEAR), None)
 
 
-def _diagnosis(moves: Sequence[_Moves], position: int, layer: int) -> Diagnosis:
-    """Return what moves a layer's q and k, or one of them. moves: from a position on."""
-    sides = {side: _of_side([here.get(side, 0) for here in moves], position) for side in moves[0]}
-    if len(sides) == 2 and sides["q"] == sides["k"]:
-        return replace(sides["q"], where=Where(layers=(layer,)))
-    placed = [replace(one, where=Where(sides=(side,), layers=(layer,))) for side, one in sides.items()]
-    first, *also = sorted(placed, key=lambda one: one.code == "unexplained")
+def _diagnosis(steps: _Steps, position: int, layer: int) -> Diagnosis:
+    """Return what moves a layer's q and k, or one of them, from a position on."""
+    sides = {
+        side: replace(_of_side(moves, position), where=Where(sides=(side,), layers=(layer,)))
+        for side, moves in zip("qk", zip(*steps, strict=True), strict=True)
+        if moves[0] != 0
+    }
+    first, *also = sorted(sides.values(), key=lambda one: one.code == "unexplained")
+    if also and (first.code, first.values) == (also[0].code, also[0].values):
+        return replace(first, where=Where(layers=(layer,)))
     return replace(first, also=tuple(also))
 
 
-def _of_side(counts: Sequence[int | None], position: int) -> Diagnosis:
+def _of_side(moves: Sequence[_By], position: int) -> Diagnosis:
     """Return why a side is moved by so many tokens, from a position on."""
-    if counts[0] is None:
+    if moves[0] is None:
         return Diagnosis("unexplained")
-    if len(set(counts)) == 1:
-        return Diagnosis("positions-off", {"by": counts[0]})
+    if len(set(moves)) == 1:
+        return Diagnosis("positions-off", {"by": moves[0]})
     for code, times in (("no-rotation", -1), ("rotated-twice", 1), ("wrong-direction", -2)):
-        if list(counts) == [times * at for at in range(position, position + len(counts))]:
+        if list(moves) == [times * at for at in range(position, position + len(moves))]:
             return Diagnosis(code)
-    return Diagnosis("another-position", {"position": position, "seen": position + counts[0]})
+    return Diagnosis("another-position", {"position": position, "seen": position + moves[0]})

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, UsageError, one_line
 from ropeaudit.features.model import held, load
 from ropeaudit.features.model.layers import LayerVectors, RotatingCall, as_array
@@ -122,13 +123,15 @@ class Runner:
 class Capture:
     """An attention function for transformers that keeps q and k and calls the model's own.
 
-    heard: what the functions by which a library's models rotate q and k, "apply_rotary…" by name, were given
-    and returned since attention was last called. attended: whether it ever was.
+    last: q (b, h, d) and k (b, g, d) of the last token of each row, by layer, call by call. heard: what the
+    functions by which a library's models rotate q and k, "apply_rotary…" by name, were given and returned
+    since attention was last called. attended: whether it ever was.
     """
 
     def __init__(self) -> None:
         """Begin with nothing."""
         self.layers: dict[int, LayerVectors] = {}
+        self.last: dict[int, list[tuple[Array, Array]]] = {}
         self.heard: list[tuple[list[Any], list[Any]]] = []
         self.attended = False
         self._calls: dict[int, RotatingCall] = {}
@@ -154,11 +157,14 @@ class Capture:
         return eager(module, query, key, value, attention_mask, scaling=scale, **others)
 
     def keep(self, module: Any, query: Any, key: Any, mask: Any, scale: float) -> None:
-        """Keep q and k of a layer and the call that rotated them. Shapes: (1, h, s, d), (1, g, s, d)."""
+        """Keep q and k of a layer and the call that rotated them. Shapes: (b, h, s, d), (b, g, t, d)."""
         (heard, self.heard), self.attended = (self.heard, []), True
-        if query.shape[-2:] != key.shape[-2:]:  # keys are joined, or have dims of their own
+        if query.shape[-1] != key.shape[-1]:  # keys have dims of their own
             return
         number, causal = self.number(module), getattr(module, "is_causal", True) is not False
+        self.last.setdefault(number, []).append((as_array(query[:, :, -1]), as_array(key[:, :, -1])))
+        if query.shape[-2] != key.shape[-2]:  # keys are joined, or those of a cache
+            return
         visible = visible_scores(mask, query.shape[-2], causal=causal)
         self.layers[number] = LayerVectors(as_array(query[0]), as_array(key[0]), scale, visible)
         for given, returned in reversed(heard):

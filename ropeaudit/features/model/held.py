@@ -109,20 +109,21 @@ def factor(module: Any, key: str) -> float | None:
 
 def _of_frequencies(values: Array, built: Array | None, settings: list[RopeSetting]) -> Diagnosis | None:
     """Return why frequencies are not those that are built; None where they are."""
+    asked = [(one, allowance.frequencies(one)) for one in settings]
     if built is None:
-        fitting = [one for one in settings if one.pairs == values.size]
-        right = any(_near(values, allowance.frequencies(one)) for one in fitting)
+        fitting = [one for one, theta in asked if theta.shape == values.shape]
+        right = any(_near(values, theta) for _, theta in asked)
     else:
-        fitting = [one for one in settings if _near(allowance.frequencies(one), built)]
+        fitting = [one for one, theta in asked if _near(theta, built)]
         right = _near(values, built)
     if right or (found := _wild(values)):
         return None if right else found
-    if not fitting and built is None:
-        return None
-    expected = allowance.frequencies(fitting[0]) if built is None else built
     try:
-        setting = fitting[0] if fitting else of_frequencies(RopeSetting.of(2 * values.size), expected)
-        finding = check(Dump("", "inv_freq", frequencies=values), setting)
+        if built is not None and not fitting:
+            fitting = [of_frequencies(RopeSetting.of(2 * values.size), built)]
+        if not fitting:
+            return None
+        finding = check(Dump("", "inv_freq", frequencies=values), fitting[0])
     except RopeAuditError:  # numbers that no setting may have, or of other dims
         return Diagnosis("unexplained")
     if finding.agrees:

@@ -59,15 +59,13 @@ class RotatingCall:
 class RotatedPairs:
     """Where a layer's pairs of dims stand in q and k, and their frequencies (p,), radians per token.
 
-    given: their layout before rotation. factor: what cos and sin are multiplied by. Negative frequencies turn
-    the second dim of a pair to the first.
+    given: their layout before rotation. Negative frequencies turn the second dim of a pair to the first.
     """
 
     start: int
     layout: str
     frequencies: Array
     given: str = "half"
-    factor: float = 1.0
 
     def split(self, x: Array) -> tuple[Array, Array]:
         """Return views of both dims of every pair. Shapes: (..., d) -> two of (..., p)."""
@@ -129,7 +127,7 @@ def rotated_pairs(call: RotatingCall) -> RotatedPairs | None:
         even = np.exp(1j * np.multiply.outer(np.arange(len(turns)), frequencies))
         first = np.exp(1j * np.angle((turns * even.conj()).sum(0)))
         if off(before * (factor * first * even), after) <= NEAR:
-            return RotatedPairs(call.start, returned, frequencies, given, factor)
+            return RotatedPairs(call.start, returned, frequencies, given)
     return None
 
 

@@ -28,17 +28,13 @@ ATTENTION = "ropeaudit"  # the name under which transformers finds the function 
 
 @dataclass(slots=True)
 class Folder:
-    """A folder that holds a whole checkpoint. maximum: positions that it declares, None where it does not.
-
-    dropped: once it is loaded, the frequencies that it holds and the model has no place for.
-    """
+    """A folder that holds a whole checkpoint. notes: what the reader must know."""
 
     path: Path
     config: dict[str, Any]
     files: list[Path]
     trusted: bool
     notes: list[str] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -52,7 +48,7 @@ class Folder:
 
     @property
     def maximum(self) -> int | None:
-        """Positions that the model declares."""
+        """Positions that the model declares, None where it does not."""
         return hf_json.count(self.text, hf_json.POSITIONS, 2**53)
 
     @property
@@ -64,7 +60,7 @@ class Folder:
             return None
 
     def note(self, text: str) -> None:
-        """Add to what the reader must know, once."""
+        """Add a note, once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -148,8 +144,7 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
             f"{path}: config.json does not match the tensors: {len(missing)} that it names are missing or of "
             f"another shape ({missing[0]}); give the config of this checkpoint"
         )
-    folder.dropped = _dropped_frequencies(folder, model)
-    if unused := sorted({*info["unexpected_keys"]} - {*folder.dropped}):
+    if unused := sorted(info["unexpected_keys"]):
         tensors = "1 tensor is" if len(unused) == 1 else f"{len(unused)} tensors are"
         folder.note(f"{tensors} not used by the model ({unused[0]})")
     try:
@@ -159,19 +154,6 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
             raise BadInput(f"{path}: {left[0]}: {LEFT}") from None
         reason = f"cannot be moved to {device.name}: {one_line(error, 300)}"
         raise BadInput(f"{path}: {reason}; give --device cpu") from None
-
-
-def _dropped_frequencies(folder: Folder, model: Any) -> list[str]:
-    """Return the names of stored frequencies that the model has no place for."""
-    from safetensors import safe_open
-
-    names: list[str] = []
-    for path in (path for path in folder.files if path.suffix == ".safetensors"):
-        with safe_open(path, framework="numpy") as archive:
-            names += archive.keys()
-    places = [key for key in model.state_dict() if key.endswith("inv_freq")]
-    stored = [name for name in names if name.endswith("inv_freq")]
-    return [name for name in stored if not any(key.endswith(name) or name.endswith(key) for key in places)]
 
 
 def left_on_meta(model: Any) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -179,11 +178,6 @@ def _unchecked(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
 def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what else the reader must know about how this was run."""
     message = list(audit.folder.notes)
-    if dropped := audit.folder.dropped:
-        message.append(
-            f"stored frequencies are not loaded, for the model builds its own ({dropped[0]}, {len(dropped)} "
-            f"in all); `ropeaudit check {shlex.quote(str(audit.folder.path))}` judges them"
-        )
     if audit.narrow:
         narrow = ", ".join(audit.narrow[:3])
         message.append(
