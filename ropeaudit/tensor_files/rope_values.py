@@ -64,7 +64,7 @@ def known(values: Array) -> str:
 
 def both(values: Array) -> tuple[Array, Array] | None:
     """Return cos and sin of a table that holds both in some known order."""
-    for cos, sin in _halves(np.squeeze(values)):
+    for cos, sin in halves(np.squeeze(values)):
         if cos.ndim == 2 and _is_cos(cos[:HEAD]) and _is_sin(sin[:HEAD]):
             return cos, sin
     return None
@@ -92,7 +92,8 @@ def folded(row: Array) -> Array:
     return row
 
 
-def _halves(values: Array) -> list[tuple[Array, Array]]:
+def halves(values: Array) -> list[tuple[Array, Array]]:
+    """Return what may be cos and sin in a table of both, by its shape: the usual order first."""
     if np.iscomplexobj(values):
         return [(values.real, values.imag)]
     if values.ndim == 4 and values.shape[2:] == (2, 2):  # rotation matrices, sin in either corner

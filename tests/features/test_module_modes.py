@@ -120,6 +120,9 @@ def test_the_table_of_modes_and_its_ticket(spec, tmp_path, monkeypatch, capsys, 
     text = ticket.read_text()
     assert "# RoPE buffer full_inv_freq is bfloat16 after .to(torch.bfloat16) (narrow-frequencies)" in text
     assert "| loaded | to:bf16 |" in text
+    assert main(["module", spec("Llama"), "--loaded", "built", "--base", "1e4", "--ticket", str(ticket)]) == 0
+    assert "modules.py:Llama: 1 of 1 RoPE buffer within" in ticket.read_text().splitlines()[0]
+    assert "**Expected.**" not in ticket.read_text()
 
 
 @pytest.mark.parametrize("name", ["LlamaRotaryEmbedding", "of_a_factory"])

@@ -12,7 +12,7 @@ from ropeaudit.audits.results import Result
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.module import built
 from ropeaudit.features.module.buffers import Buffer as Buffer
-from ropeaudit.features.module.buffers import audited
+from ropeaudit.features.module.buffers import run
 from ropeaudit.features.module.expected import Expected
 from ropeaudit.features.module.source import Source
 from ropeaudit.features.module.source import opened as of_path
@@ -93,13 +93,13 @@ def module(
     expected.plain(None, 10000.0 if base is None else base)  # what is no setting is refused before any work
     if built.is_code(source):
         opened = built.opened(source, expected, build or {}, modes, formats)
-        buffers = [one for one in audited(opened) if one.loaded in opened.modes]
+        buffers = [one for one in run(opened) if one.loaded in opened.modes]
         return ModuleAudit(opened, sorted(buffers, key=lambda one: opened.modes.index(one.loaded)))
     for flag, value in {"--loaded": modes, "--build": build}.items():
         if value:
             raise UsageError(f"{flag} says how a module is built, and {source!r} is a file; leave it out")
     opened = of_path(source, expected)
-    return ModuleAudit(opened, audited(opened), _lost(opened))
+    return ModuleAudit(opened, list(run(opened)), _lost(opened))
 
 
 def _lost(opened: Source) -> Sequence[Lost]:

@@ -17,9 +17,8 @@ from ropeaudit.reports.numbers import counted, percent
 from ropeaudit.runtime.paths import shown_path
 from ropeaudit.subjects.calling.environments import ENVIRONMENTS
 
-POSITIONS = 4096  # that a remedy is written for
+_POSITIONS = 4096  # that a remedy is written for
 _GIVE = "--config, --model or --base"
-_SHOWN = 2  # loading modes that the first line names
 
 
 def answer(audit: ModuleAudit) -> Answer:
@@ -29,7 +28,7 @@ def answer(audit: ModuleAudit) -> Answer:
 
 
 def _decided(audit: ModuleAudit) -> tuple[Status, str]:
-    """Return the status, and what it rests on."""
+    """Return the status, and what it rests on: what was not judged is no pass, as the exit code says too."""
     source, buffers = audit.source, audit.buffers
     total = counted(len(buffers), f"RoPE {source.noun}")
     if audit.lost:
@@ -40,7 +39,6 @@ def _decided(audit: ModuleAudit) -> tuple[Status, str]:
         return "OK", f"{len(buffers)} of {total} within float32 rounding"
     if audit.judged:
         return "WARN", f"no cast shows in {total}; nothing says which values are right"
-    # what was not judged is no pass: the exit code says so too
     if source.buffers:
         some = source.kind != "gguf" and any(one.judged for one in buffers)
         return "FAIL", "not all was judged" if some else "nothing was judged"
@@ -58,21 +56,16 @@ def _check(audit: ModuleAudit) -> str:
 
 def _wrong(audit: ModuleAudit) -> str:
     """Return how many buffers were cast and are off, and in which loading modes."""
-    modes: dict[str, list[str]] = {}
+    modes = dict[str, list[str]]()
     for mode in dict.fromkeys(one.loaded for one in audit.buffers if one.wrong):
         own = [one for one in audit.buffers if one.loaded == mode]
         of = f"of {counted(len(own), f'RoPE {audit.source.noun}')}"
         cast = sum(one.cast != "none" for one in own)
         counts = {"cast": cast, "off": sum(one.wrong for one in own) - cast}
         words = " and ".join(f"{count} {of} {word}" for word, count in counts.items() if count)
-        as_built = " as built" if mode == built.BUILT and audit.source.modes[1:] else ""
-        modes.setdefault(words, []).append(mode_of(own[0]) or as_built)
-    parts = list[str]()
-    for words, some in modes.items():
-        more = len(some) - _SHOWN
-        left = f" and in {counted(more, 'more loading mode')}" if more > 0 else ""
-        parts.append(f"{words}{' and'.join(some[:_SHOWN])}{left}")
-    return ", ".join(parts)
+        several = len(audit.source.modes) > 1
+        modes.setdefault(words, []).append(f" {built.in_words(mode)}" if several else mode_of(own[0]))
+    return ", ".join(f"{words}{' and'.join(some)}" for words, some in modes.items())
 
 
 def mode_of(one: Buffer) -> str:
@@ -95,12 +88,16 @@ def _causes(audit: ModuleAudit) -> list[Cause]:
     return causes + [_cause(audit, code, some) for code, some in groups.items()]
 
 
+def remedy_of(audit: ModuleAudit, one: Buffer) -> str:
+    """Return what to do about a wrong buffer; empty where nothing is known."""
+    own = one.remedy(audit.source.expected) if audit.source.kind == "checkpoint" else ""
+    return own or wording.remedy(one.diagnosis, FP32, _POSITIONS)
+
+
 def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer]) -> Cause:
     """Return what all buffers of one code have in common; the worst stands for all."""
     first, *rest = sorted(some, key=size, reverse=True)
-    title, place = _title(first), ("", 0, "")
-    fix = first.remedy(audit.source.expected) if audit.source.kind == "checkpoint" else ""
-    fix = fix or wording.remedy(first.diagnosis, FP32, POSITIONS)
+    title, place, fix = _title(first), ("", 0, ""), remedy_of(audit, first)
     more = f" and {len(rest)} more" if rest else ""
     used = f"; used by {first.stored.use.words}" if first.stored.use is not None else ""
     measured = first.measured if first.measured not in title else ""

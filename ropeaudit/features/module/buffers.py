@@ -14,7 +14,6 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput
@@ -192,17 +191,6 @@ class Buffer(RopeBuffer):
         )
 
 
-def audited(source: Source) -> list[Buffer]:
-    """Return the buffers, compared without the module's own config if that does not fit. Raises: BadInput."""
-    try:
-        return list(run(source))
-    except BadInput:
-        if not source.own:
-            raise
-        source.notes.append("its config has other sizes than its buffers, which were compared without it")
-        return list(run(replace(source, expected=replace(source.expected, model=None))))
-
-
 def run(source: Source) -> Iterator[Buffer]:
     """Yield the audited buffers. Raises: BadInput where none fits what is expected."""
     groups = list(grouped(source.buffers))
@@ -218,8 +206,8 @@ def run(source: Source) -> Iterator[Buffer]:
     misfit = bool(tables and expected.pairs()) and not any(
         dump.fits(pairs) for dump in tables for _, pairs in expected.pairs()
     )
-    named = source.kind == "gguf" or (not source.own and any(_of_other_dims(one, expected) for one in tables))
-    if misfit and not named:
+    known = source.kind == "gguf" or source.own  # a config of its own that does not fit says nothing
+    if misfit and not known and not any(_of_other_dims(one, expected) for one in tables):
         first, (label, pairs) = groups[0][0].stored, expected.pairs()[0]
         shape = "x".join(map(str, first.shape)) or "scalar"
         raise BadInput(
@@ -235,7 +223,7 @@ def run(source: Source) -> Iterator[Buffer]:
             like = as_built.get(name, comparison)
             key = digests.of_arrays(arrays), like.against
             if key not in compared:
-                compared[key] = _compared(comparison, dump, expected, misfit, like)
+                compared[key] = _compared(comparison, dump, expected, misfit and not source.own, like)
             comparison = compared[key]
             as_built.setdefault(name, comparison)
         yield from (_judged(buffer, len(parts) == 1, comparison, rows) for buffer in parts)
@@ -376,18 +364,12 @@ def dump_of(parts: Sequence[RopeBuffer], rows: int | None = ROWS) -> Dump | None
         with np.errstate(invalid="ignore"):
             cos, sin = np.cos(values), np.sin(values)
     elif what == "both":
-        cos, sin = rope_values.both(values) or _side_by_side(values.squeeze())
+        some = rope_values.halves(values.squeeze())[:1]
+        if not some:
+            return None
+        cos, sin = rope_values.both(values) or some[0]
     else:
         return None
     called, angles = _NAMES.get(what, "the cos/sin table"), what == "angles"
     cos, sin = (np.ascontiguousarray(x.reshape(-1, x.shape[-1])[:rows]) for x in (cos, sin))
     return Dump(name, called, cos=cos, sin=sin, angles=angles)
-
-
-def _side_by_side(values: Array) -> tuple[Array, Array]:
-    """Return cos and sin of a table that is known by its name alone."""
-    if np.iscomplexobj(values):
-        return values.real, values.imag
-    if values.ndim == 3:
-        return values[..., 0], values[..., 1]
-    return tuple(np.split(values, 2, axis=-1)) if values.shape[-1] % 2 == 0 else (values, values)  # type: ignore[return-value]

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits import records
 from ropeaudit.door import process
 from ropeaudit.door.child import Header
@@ -19,7 +18,7 @@ from ropeaudit.door.values import Values
 from ropeaudit.errors import BadInput, ForeignError, did
 from ropeaudit.features.module import analysis, built
 from ropeaudit.features.module.analysis import ModuleAudit
-from ropeaudit.features.module.answer import POSITIONS, answer, mode_of, size
+from ropeaudit.features.module.answer import answer, mode_of, remedy_of, size
 from ropeaudit.features.module.buffers import Buffer
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
@@ -84,27 +83,22 @@ def report(
 def _of_pairs(buffers: Sequence[Buffer]) -> dict[str, Report]:
     """Return the tables of pairs and of hypotheses; none where nothing was compared."""
     pairs, hypotheses = list[dict[str, Any]](), list[dict[str, Any]]()
-    shared = {id(one.table): one for one in reversed(buffers)}  # by cos and its sin
-    for one in reversed(shared.values()):
-        if (table := one.table) is None:
+    tables = set[int]()
+    for one in buffers:
+        if one.table is None or id(one.table) in tables:  # it is shared by cos and its sin
             continue
-        pairs += [{"buffer": one.stored.name, **each, "setting": one.against} for each in table.rows]
-        hypotheses += [
-            {
-                "buffer": one.stored.name,
-                "diagnosis": codes(each.diagnosis),
-                "text": wording.sentence(each.diagnosis) or "what is expected",
-                "explains": each.explains,
-                "residual": each.residual,
-                "residual_max": each.residual_max,
-                "strays": " ".join(map(str, each.strays)),
-            }
-            for each in table.hypotheses
-        ]
+        tables.add(id(one.table))
+        name = {"buffer": one.stored.name}
+        pairs += [{**name, **each, "setting": one.against} for each in one.table.rows]
+        for each in one.table.hypotheses:
+            found = wording.sentence(each.diagnosis) or "what is expected"
+            row = {**name, "diagnosis": codes(each.diagnosis), "text": found, "explains": each.explains}
+            row |= {"residual": each.residual, "residual_max": each.residual_max}
+            hypotheses.append({**row, "strays": " ".join(map(str, each.strays))})
     if not pairs:
         return {}
     known = list(dict.fromkeys(name for each in pairs for name in each))
-    hidden = {"setting", "tolerance", *(["buffer"] if len(shared) == 1 else [])}
+    hidden = {"setting", "tolerance", *(["buffer"] if len(tables) == 1 else [])}
     return {
         "pairs": Report(
             [{name: each.get(name) for name in known} for each in pairs],
@@ -118,21 +112,15 @@ def _of_pairs(buffers: Sequence[Buffer]) -> dict[str, Report]:
 
 
 def ticket_of(audit: ModuleAudit) -> Ticket:
-    """Return the ticket of the buffer that moves scores most, or of a pass."""
+    """Return the ticket of the buffer that moves scores most, or of a source in which none is wrong."""
     said, wrong = report([audit], None, {}), [one for one in audit.buffers if one.wrong]
     if not wrong:
-        verdict = "not judged" if not audit.judged else "lost settings" if audit.lost else "nothing is wrong"
-        against = next(
-            (_EXPECTED.format(one.against) for one in audit.buffers), "Nothing says what is right."
-        )
-        facts = {"source": audit.source.spec, "buffers": len(audit.buffers)}
-        name = f"RoPE of {file_name(audit.source.spec)}"
-        return Ticket(f"{name}: {verdict}", said, facts, against[0], _COMMAND_ALONE)
+        title = f"RoPE of {file_name(audit.source.spec)}: {said.answers[0].decides}"
+        return Ticket(title, said, {"source": audit.source.spec, "buffers": len(audit.buffers)})
     one = max(wrong, key=size)
     held = "is not what it should be" if one.cast == "none" else f"is {one.cast}"
     name = f"RoPE {audit.source.noun} {one.stored.name} {held}{mode_of(one)}"
-    remedy = one.remedy(audit.source.expected) if audit.source.kind == "checkpoint" else ""
-    remedy = remedy or wording.remedy(one.diagnosis, FP32, POSITIONS)
+    remedy = remedy_of(audit, one)
     expected = _EXPECTED.format(one.against) + (f" {remedy[:1].upper()}{remedy[1:]}." if remedy else "")
     said = replace(said, headline=f"{one.stored.name}{mode_of(one)}: {one.finding}")
     return Ticket(f"{name}{by_code(codes(one.diagnosis))}", said, row_of(one), expected, _COMMAND_ALONE)
