@@ -189,7 +189,8 @@ def _measured(
         rows += [row for recipe in compared for row in _rows(one, asked, recipe)]
         on_progress(number / len(exact))
     ends = (low, float(bound[low])), (top, float(bound[top]))
-    return DecayCurves(case, setting, rows, half, levels, *ends, first_failing(setting, sums))
+    failing = next(iter(np.flatnonzero(sums < 0.0).tolist()), None)
+    return DecayCurves(case, setting, rows, half, levels, *ends, failing)
 
 
 def _turned(setting: RopeSetting, distances: Positions) -> tuple[Array, Array]:
@@ -215,19 +216,6 @@ def bound_and_sum(setting: RopeSetting, distances: Sequence[int]) -> Array:
             bound += np.sqrt(across * across + up * up) / setting.pairs
         results.append([bound, across])
     return np.concatenate(results, axis=1)
-
-
-def first_failing(setting: RopeSetting, sums: Array) -> int | None:
-    """Return the first distance whose sum is negative; what float64 cannot tell is summed exactly.
-
-    Shapes: sums (s,) of the distances from 0.
-    """
-    doubt = 4.0 * (setting.pairs + 8) * setting.pairs * 2.0**-53
-    for distance in np.flatnonzero(sums < doubt).tolist():
-        cos, _ = exact_scores.distance_table(np.array([float(distance)]), setting)
-        if sums[distance] < -doubt or math.fsum(np.concatenate(cos, axis=1)[0]) < 0.0:
-            return int(distance)
-    return None
 
 
 class Scores:
