@@ -49,18 +49,13 @@ MAXIMUM = 131072  # positions, where no model says how many
 
 @dataclass(frozen=True, slots=True)
 class WrittenCase(Result):
-    """A case that was written. added: offsets that were not asked for. size: bytes of all files.
-
-    maximum: positions that its model serves. notes: what a reader must know of that, beside the setting.
-    """
+    """A case that was written. size: bytes of all files. notes: what a reader must know of it."""
 
     report_module: ClassVar[str] = __name__
     folder: str
     spec: CaseSpec
     digest: str
     size: int
-    added: tuple[int, ...] = ()
-    maximum: int | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -110,9 +105,8 @@ def vectors(
                 for file, content in contents.items():
                     (beside / inside / file).write_bytes(content)
                 digest = vector_case.read_manifest(beside / inside / MANIFEST)["digest"]
-                size, notes = sum(map(len, contents.values())), tuple(notes_beside(one))
-                written = str(Path(place, inside))
-                results.append(WrittenCase(written, spec, digest, size, added, one.maximum, notes))
+                size, written = sum(map(len, contents.values())), str(Path(place, inside))
+                results.append(WrittenCase(written, spec, digest, size, _notes(one, spec, added)))
     except OSError as error:
         raise BadOutput(f"-o {place!r} cannot be written: {error.strerror or error}") from None
     yield from results
@@ -246,7 +240,8 @@ def report(
     results: Sequence[WrittenCase], columns: Sequence[str] | None, metadata: Mapping[str, Any]
 ) -> Report:
     """Return the report of what was written; `columns` are those to show and write."""
-    rows, texts = [row(result) for result in results], notes(results)
+    rows = [row(result) for result in results]
+    texts = list(dict.fromkeys(text for result in results for text in result.notes))
     some = []
     if rows:
         calls, last = sum(one["calls"] for one in rows), max(one["last_position"] for one in rows)
@@ -263,24 +258,18 @@ def report(
     return tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata, some, notes=texts)
 
 
-def notes(results: Sequence[WrittenCase]) -> list[str]:
+def _notes(case: Case, spec: CaseSpec, added: Sequence[int]) -> tuple[str, ...]:
     """Return notes: added offsets, positions past the maximum, the frequencies used."""
-    texts: list[str] = []
-    for one in results:
-        spec, maximum = one.spec, one.maximum
-        texts += one.notes
-        if twins := [offset for offset in one.added if offset]:
-            texts.append(
-                f"offset {', '.join(map(str, twins))} is added: its positions are on both sides of a power "
-                "of two"
-            )
-        if past := [offset for offset in spec.offsets if maximum and offset + spec.seq_len > maximum]:
-            texts.append(
-                f"{spec.model}: positions from offset {past[0]} on go past the {maximum} that it is made for"
-            )
-        if spec.setting.scaling.depends_on_length:
-            texts.append(
-                f"{spec.model}: scaling {spec.setting.scaling.kind} depends on the length; at all offsets "
-                f"frequencies are those for {spec.context} positions (--context)"
-            )
-    return [printable(f"{text}.") for text in dict.fromkeys(texts)]
+    texts, maximum, scaling = list(notes_beside(case)), case.maximum, spec.setting.scaling
+    if twins := ", ".join(str(offset) for offset in added if offset):
+        texts.append(f"offset {twins} is added: its positions are on both sides of a power of two")
+    if past := [offset for offset in spec.offsets if maximum and offset + spec.seq_len > maximum]:
+        texts.append(
+            f"{spec.model}: positions from offset {past[0]} on go past the {maximum} that it is made for"
+        )
+    if scaling.depends_on_length:
+        texts.append(
+            f"{spec.model}: scaling {scaling.kind} depends on the length; at all offsets frequencies are "
+            f"those for {spec.context} positions (--context)"
+        )
+    return tuple(printable(f"{text}.") for text in texts)
