@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import tempfile
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import command_line
 import numpy as np
 import pytest
 import torch
+from fuzz import damaged
 from safetensors.torch import save_file
 from tiny_models import change_config, make, split
 
@@ -70,6 +72,21 @@ def test_a_checkpoint_without_buffers(tmp_path, capsys) -> None:
     assert "give the function that loads it" in result["answer"]
     split(folder)
     assert audited(capsys, folder, code=1)["headline"] == result["headline"]
+
+
+def damaged_at_random(capsys, path: Path, count: int, *arguments) -> None:
+    """Damage a file in many ways: each is read or refused in a line, and some are refused."""
+    whole, codes = path.read_bytes(), set()
+    for number in range(count):
+        path.write_bytes(damaged(path.name, whole, random.Random(number)))
+        code = main(["module", str(path), "-f", "csv", "-q", *arguments])
+        out, err = capsys.readouterr()
+        assert code in (0, 1, 2), (number, err)
+        assert (code == 2) == (not out), number
+        assert "Traceback" not in err
+        assert code != 2 or len(err.splitlines()) <= 2, (number, err)
+        codes.add(code)
+    assert 2 in codes
 
 
 def checkpoint(folder: Path, pairs: int = 64, dtype: torch.dtype = torch.bfloat16) -> Path:

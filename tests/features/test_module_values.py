@@ -9,13 +9,8 @@ from safetensors.torch import save_file
 from test_module import CONFIG, audited, refused
 
 from ropeaudit import RopeSetting, parse
-from ropeaudit.features.module.buffers import run
-from ropeaudit.features.module.expected import Expected
-from ropeaudit.features.module.source import RopeBuffer, Source
 from ropeaudit.rope import scaling
 from ropeaudit.rope.frequencies import frequencies
-from ropeaudit.tensor_files import rope_values
-from ropeaudit.tensor_files.checkpoints import StoredTensor
 
 KERNELS = "rope_buffers.py"
 # --- what a buffer is, by its values
@@ -79,23 +74,17 @@ def test_scaled_frequencies_are_described_and_not_called_right(tmp_path, capsys)
     assert audited(capsys, tmp_path / "a.pt", *given)["records"][0]["agrees"] == "yes"
 
 
-def test_layers_share_a_diagnosis_and_partners_are_found_by_their_values() -> None:
+def test_partners_are_found_by_their_values(tmp_path, capsys) -> None:
     """Two tables in one module, called anything: each cos goes with its own sin."""
-    angles = [np.arange(64)[:, None] * base ** (-np.arange(8) / 8) for base in (1e4, 5e5)]
-    parts = {
-        f"r.{name}{n}": part(a) for n, a in enumerate(angles) for name, part in (("b", np.sin), ("a", np.cos))
-    }
-    held = [
-        RopeBuffer(StoredTensor(name, "float32", v.shape, v), rope_values.known(v))
-        for name, v in parts.items()
-    ]
-    results = list(run(Source("x", "module", held, 4, Expected(), [])))
-    assert {(one.stored.name, one.against) for one in results} == {
-        ("r.a0", "base 10000 (guessed)"),
-        ("r.b0", "base 10000 (guessed)"),
-        ("r.a1", "base 500000 (guessed)"),
-        ("r.b1", "base 500000 (guessed)"),
-    }
+    tables = {}
+    for n, base in enumerate((1e4, 5e5)):
+        angles = torch.arange(64)[:, None] * base ** (-torch.arange(8, dtype=torch.float64) / 8)
+        tables |= {f"r.b{n}": angles.sin(), f"r.a{n}": angles.cos()}
+    save_file(tables, tmp_path / "m.safetensors")
+    rows = audited(capsys, tmp_path / "m.safetensors")["records"]
+    found = {(row["buffer"], row["against"].partition(" (")[0]) for row in rows}
+    bases = ("base 10000", "base 500000")
+    assert found == {(f"r.{name}{n}", base) for name in "ab" for n, base in enumerate(bases)}
 
 
 def test_shards_of_the_other_kind_are_read_too(tmp_path, capsys) -> None:
