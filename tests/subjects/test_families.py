@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from optional import needs
 from planted import Planted, plant
@@ -18,8 +17,7 @@ from ropeaudit import RopeSetting, explain, parse, shift
 from ropeaudit.errors import UnknownName
 from ropeaudit.main import main
 from ropeaudit.subjects import factories, third_party
-from ropeaudit.subjects.third_party import FAMILIES, Entry, one_file, structure
-from ropeaudit.subjects.third_party.structure import NoRotation
+from ropeaudit.subjects.third_party import FAMILIES, Entry, one_file
 
 SMALL = {"heads": 1, "seq_len": 32, "head_dim": 64, "mask": "full"}
 BF16 = parse("bf16")
@@ -60,14 +58,21 @@ def test_a_member_measures_as_the_adapter_that_calls_the_same_arithmetic() -> No
 
 
 @needs("transformers")
-def test_one_axis_of_a_vision_class_is_audited_and_the_row_says_so(capsys) -> None:
-    name = "transformers:mlcd"
-    command = f"shift --impl {name} --dtype fp32 --offset 0 --heads 1 --seq-len 32 --head-dim 64 -f csv"
+def test_which_dims_a_class_pairs_is_measured_and_said(capsys) -> None:
+    said = {
+        "transformers:mlcd": "is audited in 64 of 128 dims, 2 axes at the same position",
+        "transformers:kimi_k25": "is audited in 64 of 128 dims, 2 axes at the same position",
+        "transformers:nanochat": "rotates the other way",
+    }
+    command = (
+        f"shift --impl {','.join(said)} --dtype fp32 --offset 0 --heads 1 --seq-len 32 --head-dim 64 -f csv"
+    )
     assert main(command.split()) == 0
     out, err = capsys.readouterr()
-    (row,) = csv.DictReader(io.StringIO(out))
-    assert (row["verdict"], row["layout"]) == ("sound", "half")
-    assert f"{name} is audited in 64 of 128 dims, 2 axes at the same position" in err
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [(row["verdict"], row["layout"]) for row in rows] == [("sound", "half")] * len(said)
+    for name, words in said.items():
+        assert f"{name} {words}" in err
 
 
 @needs("transformers")
@@ -123,49 +128,6 @@ def test_what_of_all_cannot_be_loaded_stops_no_other(monkeypatch) -> None:
     assert right.refuses(RopeSetting(), BF16) == ""
     verdicts = [row.verdict for row in shift(0, "fp32", implementations="all", heads=1, seq_len=8)]
     assert verdicts == ["refused", "sound"]
-
-
-def rotation(first: list[int], second: list[int], theta: list[float], dims: int):
-    """A rotation of pairs, in float64."""
-
-    def rotate(x: np.ndarray, at: np.ndarray) -> np.ndarray:
-        y, angles = x.copy(), at[:, None] * np.array(theta)
-        y[..., first] = x[..., first] * np.cos(angles) - x[..., second] * np.sin(angles)
-        y[..., second] = x[..., first] * np.sin(angles) + x[..., second] * np.cos(angles)
-        return y
-
-    return rotate
-
-
-def test_structure_is_measured() -> None:
-    theta = [1.0, 0.01]
-    seen = structure.measured(rotation([5, 1], [4, 2], theta, 6), 6)
-    chosen = seen.chosen(np.array(theta))
-    assert (chosen.first.tolist(), chosen.second.tolist(), chosen.plain) == ([5, 1], [4, 2], False)
-    assert chosen.theta == pytest.approx(theta)
-    adjacent = structure.measured(rotation([0, 2], [1, 3], theta, 4), 4).chosen(np.array(theta))
-    assert (adjacent.layout, adjacent.plain) == ("interleaved", True)
-    half = structure.measured(rotation([0, 1], [2, 3], theta, 4), 4).chosen(np.array(theta))
-    assert (half.layout, half.plain) == ("half", True)
-    swapped = structure.measured(lambda x, at: rotation([0, 1], [2, 3], theta, 4)(x, at)[..., ::-1], 4)
-    assert swapped.output.tolist() == [3, 2, 1, 0]
-
-
-NO_ROTATIONS = [
-    (lambda x, at: x, [1.0], "it leaves every vector as it is"),
-    (lambda x, at: 2 * x, [1.0], "does not keep lengths"),
-    (lambda x, at: x[..., :2], [1.0], "it returns the shape"),
-    (lambda x, at: x / 0.0, [1.0], "is not finite"),
-    (rotation([0], [1], [0.5], 4), [1.0], "it rotates 1 pairs by 0.5 to 0.5 radians a token, and 1 by 1"),
-    # of which those that are requested are a part: a head of twice the dims
-    (rotation([0, 2], [1, 3], [1.0, 0.1], 4), [1.0], "it rotates 2 pairs by 1 to 0.1"),
-]
-
-
-def test_what_is_no_such_rotation_is_refused() -> None:
-    for rotate, expected, reason in NO_ROTATIONS:
-        with np.errstate(all="ignore"), pytest.raises(NoRotation, match=reason):
-            structure.measured(rotate, 4).chosen(np.array(expected))
 
 
 def test_definitions_of_a_file_are_executed_without_its_imports(tmp_path, monkeypatch) -> None:

@@ -1,49 +1,115 @@
-"""Any RoPE class of a package: how it is built, called and applied is found out by what it then rotates.
+"""Any RoPE class of a package and the function of its file that rotates, called as one: f(x, positions).
 
-Letters: h heads, s positions, d head_dim, p pairs.
+A class is built from its config, and called and applied as the names of arguments say. Of the ways that these
+leave open the first is taken that rotates as requested.
+Letters: h heads, n positions, d head_dim, p pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.errors import MissingPackage, one_line
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling import forwards
 from ropeaudit.subjects.calling.environments import silent
-from ropeaudit.subjects.calling.forwards import Call
-from ropeaudit.subjects.third_party import applying, structure
-from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter, table_end
-from ropeaudit.subjects.third_party.applying import Apply
+from ropeaudit.subjects.exact_rotation import rotated
+from ropeaudit.subjects.third_party import families
+from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter
 from ropeaudit.subjects.third_party.entries import Entry
-from ropeaudit.subjects.third_party.structure import NoRotation, Structure
+from ropeaudit.subjects.third_party.families import Forward
 
-_AXES = (1, 2, 3, 4)  # tried sizes of heads, in rotary dims: other axes take the rest
-_LARGEST = 8  # numbers that a table holds for each dim of a position
+PROBE: Positions = np.array([0, 1, 2, 3, 5, 7, 11])
+_NEAR = 0.02  # relative error of frequencies and of a trial: rounding passes, another base does not
+_BELOW = 1e-6  # radians by which small frequencies may be off, whatever their size
+_HEADS = 3  # of the trial
+_AXES = (1, 2, 3)  # tried sizes of heads, in rotary dims: other axes take the rest
+_ORDERS = ("bhsd", "bshd", "shd")  # of the axes of what is rotated
+
+
+class NoRotation(ValueError):
+    """A function does not rotate as requested; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A class and a function as one rotation of heads.
+
+    cls, given: what is built, and with what. forward: how the instance is called. function: what is applied
+    to what it returns, with vectors whose axes are in an order.
+    """
+
+    cls: Any
+    given: Mapping[str, Any]
+    forward: Forward
+    function: Callable[..., Any]
+    order: str
+
+    def built(self) -> Any:
+        """Return a new module."""
+        return self.cls(**self.given).eval()
+
+    def rotated(self, module: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        """Return x rotated by the code alone. Shapes: (1, h, n, d), (n,) -> (1, h, n, d)."""
+        batched = "b" in self.order
+        letters = "bhsd" if batched else "hsd"
+        given = (x if batched else x[0]).permute([letters.index(axis) for axis in self.order])
+        tables = self.forward.tables(module, at, x.dtype)
+        returned = self.function(**families.arguments(self.function, given, tables, self.order))
+        y = returned[0] if isinstance(returned, tuple | list) else returned
+        if y.shape != given.shape:
+            raise NoRotation(f"it returns the shape {tuple(y.shape)} for {tuple(given.shape)}")
+        y = y.permute([self.order.index(axis) for axis in letters])
+        return y if batched else y[None]
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a class is used: its variant, its call, how it is applied, and its pairs."""
+    """A way, and the dims of its heads that rotate as requested.
 
-    axes: int
-    number: int
-    call: Call
-    apply: Apply
-    pairs: Structure
+    size: how many dims its heads have. layout: whether the dims of a pair stand beside each other.
+    places: the requested dims among these, in that layout. returned: where these come back.
+    """
+
+    way: Way
+    size: int
+    layout: Layout
+    places: NDArray[np.int64]
+    returned: NDArray[np.int64]
 
     @property
-    def dims(self) -> int:
-        """The dims of a head of the class."""
-        return self.pairs.dims
+    def plain(self) -> bool:
+        """Whether all dims rotate in the layout's usual order."""
+        return self.places.size == self.size and bool((np.diff(self.places) == 1).all())
+
+    def rotated(self, module: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        """Return x rotated, its dims where the code has them. Shapes: (1, h, n, d), (n,) -> (1, h, n, d)."""
+        if self.plain and (self.returned == self.places).all():
+            return self.way.rotated(module, x, at)
+        head = x.new_zeros((*x.shape[:-1], self.size))
+        head[..., torch.from_numpy(self.places)] = x
+        return self.way.rotated(module, head, at)[..., torch.from_numpy(self.returned)]
+
+    def note(self, name: str) -> str:
+        """Return what is unusual in how a class is called; empty if nothing is."""
+        parts, dims, axes = [], self.places.size, self.way.forward.axes
+        if dims != self.size or axes:
+            parts.append(f"is audited in {dims} of {self.size} dims, {axes or 'one axis'}")
+        elif not self.plain:
+            backwards = (self.places[dims // 2 :] < self.places[: dims // 2]).all()
+            parts.append("rotates the other way" if backwards else "pairs dims in an order of its own")
+        if not self.way.forward.free:
+            parts.append("takes no positions: its table is built from 0")
+        return f"{name} {' and '.join(parts)}" if parts else ""
 
 
 class ModuleRope(TorchAdapter):
@@ -61,7 +127,7 @@ class ModuleRope(TorchAdapter):
     def layouts(self) -> tuple[Layout, ...]:
         """The layout that it is seen to have."""
         fit = self._fit(RopeSetting())
-        return self.entry.layouts if isinstance(fit, str) else (fit.pairs.layout,)
+        return self.entry.layouts if isinstance(fit, str) else (fit.layout,)
 
     @layouts.setter
     def layouts(self, value: tuple[Layout, ...]) -> None:
@@ -74,38 +140,32 @@ class ModuleRope(TorchAdapter):
 
     def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
         """Return the rotation of a new module."""
-        fit = self._fit(setting)
+        fit, dims = self._fit(setting), setting.rotary_dim
         if isinstance(fit, str):
             raise MissingPackage(fit)
-        cls = self._class()
         with silent():  # about default configs
-            built = structure.variants_of_arguments(cls, fit.dims, fit.axes, setting.base)[fit.number]
-            module = cls(**built).eval()
-        rotate = placed(lambda x, at: _rotated(module, fit, x, at), fit.pairs)
-        dims = setting.rotary_dim
+            module = fit.way.built()
 
-        def of_part(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-            rotated = rotate(x[..., :dims], at)
-            return torch.cat((rotated, x[..., dims:].to(rotated.dtype)), dim=-1)
+        def rotate(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+            turned = fit.rotated(module, x[..., :dims], at)
+            if dims == setting.head_dim:
+                return turned
+            return torch.cat((turned, x[..., dims:].to(turned.dtype)), dim=-1)
 
-        return rotate if dims == setting.head_dim else of_part
-
-    def _class(self) -> Any:
-        place, _, name = self.entry.target.partition(":")
-        return getattr(import_module(place), name)
+        return rotate
 
     def _fit(self, setting: RopeSetting) -> Fit | str:
         """Return how the class is used for a setting, or why not; found out once."""
         key = setting.rotary_dim, setting.base
         if key not in self._fits:
+            place, _, name = self.entry.target.partition(":")
             try:
-                earlier = next((fit for fit in self._fits.values() if isinstance(fit, Fit)), None)
                 with silent():  # about default configs
-                    fit = found(self._class(), *key, earlier)
+                    fit = found(getattr(import_module(place), name), *key)
             except Exception as error:  # whatever a module raises when it is imported
                 fit = f"it cannot be imported: {one_line(error)}"
             self._fits[key] = fit
-            if isinstance(fit, Fit) and (note := _note(self.name, fit, setting.rotary_dim)):
+            if isinstance(fit, Fit) and (note := fit.note(self.name)):
                 self.findings.append(note)
         return self._fits[key]
 
@@ -113,123 +173,61 @@ class ModuleRope(TorchAdapter):
 adapter = ModuleRope
 
 
-def _note(name: str, fit: Fit, rotary_dim: int) -> str:
-    """Return what is unusual in how a class is called; empty if nothing is."""
-    parts = []
-    if fit.dims != rotary_dim or " axes " in fit.call.words or fit.call.words.endswith("at 0"):
-        place = fit.call.words.partition("), ")[2] or "one axis"
-        parts.append(f"is audited in {rotary_dim} of {fit.dims} dims, {place}")
-    elif not fit.pairs.plain:
-        backwards = bool((fit.pairs.first > fit.pairs.second).all())
-        parts.append("rotates the other way" if backwards else "pairs dims in an order of its own")
-    if not fit.call.free:
-        parts.append("takes no positions: its table is built from 0")
-    return f"{name} {' and '.join(parts)}" if parts else ""
-
-
-def found(cls: Any, dims: int, base: float, earlier: Fit | None = None) -> Fit | str:
-    """Return how a class is used to rotate `dims` dims with a base, or why that is not known, in words.
-
-    earlier: how it is used for another setting, which is tried first.
-    """
-    expected = base ** (-2.0 * np.arange(dims // 2) / dims)
+def found(cls: Any, dims: int, base: float) -> Fit | str:
+    """Return how a class is used to rotate `dims` dims with a base, or why that is not known, in words."""
+    functions = families.functions(cls)
+    if not functions:
+        return "its file has no function that rotates by what it returns"
     reasons: list[str] = []
-    for axes in [earlier.axes] if earlier else _AXES:
-        for number, arguments in enumerate(structure.variants_of_arguments(cls, axes * dims, axes, base)):
-            if earlier and number != earlier.number:
-                continue
+    for axes in _AXES:
+        for given in families.variants(cls, axes * dims, axes, base):
             try:
-                module = cls(**arguments).eval()
+                module = cls(**given).eval()
             except Exception as error:  # whatever other people's code raises
                 reasons.append(one_line(error, 120))
                 continue
-            ways = [(earlier.call, earlier.apply)] if earlier else _ways(cls, module, axes * dims, reasons)
-            for call, apply in ways:
-                none = np.zeros(0, dtype=np.int64)  # all dims as they come, before more is known
-                whole = Structure(none, none, np.zeros(0), np.arange(axes * dims))
-                trial = Fit(axes, number, call, apply, whole)
+            for forward, function, order in itertools.product(families.forwards(module), functions, _ORDERS):
+                way = Way(cls, given, forward, function, order)
+                called = f"called as {forward.words}, with {function.__name__},"
                 try:
-                    return replace(trial, pairs=_seen(module, trial).chosen(expected))
+                    return measured(way, module, axes * dims, RopeSetting.of(dims, base=base))
                 except NoRotation as error:
-                    reasons.insert(0, f"called as {call.words}, with {apply.name}, {error}")
+                    reasons.insert(0, f"{called} {error}")  # the reason that tells most
                 except Exception as error:  # whatever other people's code raises
-                    reasons.append(f"{apply.name} raises {one_line(error)}")
-    if earlier:
-        return found(cls, dims, base)
-    unlike = [one for one in reasons if "radians a token" in one]  # the reason that tells most
-    if not unlike and not applying.functions(cls):
-        return "its file has no function that rotates by what it returns"
-    return (unlike or reasons or ["what it takes is not known"])[0]
+                    reasons.append(f"{called} it raises {one_line(error)}")
+    return (reasons or ["what it takes is not known"])[0]
 
 
-def _seen(module: Any, trial: Fit) -> Structure:
-    """Return what rotates. Raises: NoRotation; whatever the code raises."""
+def measured(way: Way, module: Any, size: int, setting: RopeSetting) -> Fit:
+    """Return which dims of heads of a size rotate as in a setting: a rotation is known by unit vectors.
 
-    def rotate(x: FloatArray, at: Positions) -> FloatArray:
+    Raises: NoRotation, whatever the code raises.
+    """
+
+    def rotate(x: FloatArray, by: Way | Fit) -> FloatArray:
         given = torch.from_numpy(x.astype(np.float32))[None]
         with torch.no_grad():
-            rotated: FloatArray = _rotated(module, trial, given, torch.from_numpy(at))[0].numpy()
-        return rotated
+            return np.asarray(by.rotated(module, given, torch.from_numpy(PROBE))[0], np.float64)
 
-    rotate(np.zeros((3, structure.PROBE.size, trial.dims)), structure.PROBE)  # shapes, before much work
-    return structure.measured(rotate, trial.dims)
-
-
-def _ways(cls: Any, module: Any, dims: int, reasons: list[str]) -> Iterator[tuple[Call, Apply]]:
-    """Yield ways to call a module and to apply what it returns."""
-    applies = list(applying.possible(cls))
-    at = torch.from_numpy(structure.PROBE)
-    for call in forwards.possible(module):
-        try:
-            tables = call.at(module, at, torch.float32)
-        except Exception as error:  # whatever other people's code raises
-            reasons.append(f"{call.words} raises {one_line(error)}")
-            continue
-        tensors = forwards.tensors_of(tables)
-        rows = len(at) if call.free else None
-        if not tensors or any(one.numel() > len(at) * dims * _LARGEST for one in tensors):
-            reasons.append(f"{call.words} returns no table of the positions")
-        elif rows is None or any(rows in one.shape for one in tensors):
-            yield from ((call, apply) for apply in applies)
-
-
-def _rotated(module: Any, fit: Fit, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-    """Return x rotated by the code alone. Shapes: (1, h, s, d), (s,) -> (1, h, s, d)."""
-    return fit.apply(x, tables(module, fit.call, at, x.dtype))
-
-
-def tables(module: Any, call: Call, at: torch.Tensor, dtype: torch.dtype) -> Any:
-    """Return what a module returns at positions; rows of a table from 0 where it takes none.
-
-    Raises: ValueError where no table can be built that long.
-    """
-    if call.free:
-        return call.at(module, at, dtype)
-    largest = int(at.max())
-    table_end(largest, int(at.min()))  # whether there is one
-    end = max(largest + 1, forwards.PROBE) | 1  # odd and at least a prime, unlike any other
-    return _rows(call.at(module, torch.arange(end), dtype), at, end)
-
-
-def _rows(returned: Any, at: torch.Tensor, end: int) -> Any:
-    if isinstance(returned, torch.Tensor):
-        axis = next((axis for axis, size in enumerate(returned.shape) if size == end), None)
-        return returned if axis is None else returned.index_select(axis, at)
-    return type(returned)(_rows(part, at, end) for part in returned)
-
-
-def placed(rotate: TensorTurn, pairs: Structure) -> TensorTurn:
-    """Return the function with dims in the audit's order instead of the code's."""
-    if pairs.plain and (pairs.output == np.arange(pairs.dims)).all():
-        return rotate
-    order = (pairs.first, pairs.second)
-    half = pairs.layout == "half"
-    places = torch.from_numpy(np.concatenate(order) if half else np.stack(order, axis=1).reshape(-1))
-    returned = torch.from_numpy(pairs.output)[places]
-
-    def elsewhere(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        head = x.new_zeros((*x.shape[:-1], pairs.dims))
-        head[..., places] = x
-        return rotate(head, at)[..., returned]
-
-    return elsewhere
+    seen = rotate(np.repeat(np.eye(size)[:, None], PROBE.size, axis=1), way)
+    returned = np.abs(seen[:, 0]).argmax(axis=1)  # the dim in which each comes back
+    turned = seen[:, 1][:, returned]  # (i, j): of unit vector i, in the dim to which j goes
+    angles = np.arctan2(turned, np.diagonal(turned)[:, None])
+    np.fill_diagonal(angles, np.inf)
+    pairs = np.zeros((setting.pairs, 2), np.int64)
+    for pair, theta in enumerate(setting.base ** (-2.0 * np.arange(setting.pairs) / setting.rotary_dim)):
+        off = np.abs(angles - theta)
+        where = np.unravel_index(off.argmin(), off.shape)
+        if not off[where] <= _NEAR * theta + _BELOW:
+            raise NoRotation(f"it rotates no pair by {theta:.4g} radians a token, as requested")
+        angles[where, :] = angles[:, where] = np.inf
+        pairs[pair] = where
+    layout: Layout = "interleaved" if (pairs[:, 1] == pairs[:, 0] + 1).all() else "half"
+    places = (pairs if layout == "interleaved" else pairs.T).reshape(-1)
+    fit = Fit(way, size, layout, places, returned[places])
+    x = np.random.default_rng(0).standard_normal((_HEADS, PROBE.size, setting.head_dim))
+    exact = rotated(x, PROBE, RopeSetting.of(setting.head_dim, base=setting.base, layout=layout))
+    error = np.sqrt(np.mean((rotate(x, fit) - exact) ** 2))  # of vectors whose RMS is 1
+    if not error <= _NEAR:
+        raise NoRotation(f"it is {100 * error:.2g} % off the requested rotation")
+    return fit
