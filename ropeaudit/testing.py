@@ -318,9 +318,7 @@ def _test_rotation(test: _Test, subject: ForeignOwn, offsets: Sequence[int], who
             test.check_places(rotator, vectors, offset)
             if rows:
                 test.check_places(rotator, vectors, offset, rows)
-            cell = measure.measure(
-                Plan([called], [[offset]], test.inputs, setting, _MASK), 1, arguments.silent
-            )
+            cell = measure.measure(Plan([called], [[offset]], test.inputs, setting, _MASK), 1)
         test.check_drift(cell[0, offset], offset, lambda: _UNEXPLAINED)
     first, last = min(offsets), max(offsets) + test.inputs.seq_len
     for start in range(first, last, _STEP) if whole and last - first <= _EVERY else ():

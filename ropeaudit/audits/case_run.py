@@ -254,12 +254,14 @@ class CaseRun:
         with _reported(subjects):
             if isinstance(loaded, SampledInputs):
                 pairs = Plan(subjects, measured_at, loaded, *rest)
-                results = measure.measure_sampled(pairs, self.threads, progress)
+                with doing.told(progress):
+                    results = measure.measure_sampled(pairs, self.threads)
             else:
                 tiles = Plan(subjects, measured_at, loaded, *rest)
                 stepwise = any(one.accumulate.precision < FP32.precision for one in subjects)
                 worth = self._worth(_SHORT if stepwise else threads.SHORT)
-                results = measure.measure(tiles, worth, progress)
+                with doing.told(progress):
+                    results = measure.measure(tiles, worth)
         return {(subjects[index], offset): measured for (index, offset), measured in results.items()}
 
     def _attend(
@@ -275,7 +277,7 @@ class CaseRun:
         if not (requested and offsets and isinstance(loaded, Inputs)):
             return
         from ropeaudit.engine import attention_pass  # in-function: most audits need neither
-        from ropeaudit.engine.attention_pass import Rounding
+        from ropeaudit.engine.attention_pass import Rounding, RowOptions
 
         subjects = list(offsets)
         worth = self._worth(_SHORT)
@@ -285,8 +287,8 @@ class CaseRun:
         behind = qk.BEHIND.get(loaded.source)
 
         rows = Plan(subjects, list(offsets.values()), loaded, at, self.case.mask, origin)
-        with _reported(subjects):
-            seen = attention_pass.measure(rows, requested.anchor, behind, roundings, worth, progress)
+        with _reported(subjects), doing.told(progress):
+            seen = attention_pass.measure(rows, RowOptions(requested.anchor, behind, roundings), worth)
         for one in cells:
             one.attention = seen[subjects.index(one.subject), one.offset]
 

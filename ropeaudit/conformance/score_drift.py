@@ -309,7 +309,7 @@ class ScoreRun:
             alike.setdefault(self._held_to(offset), []).append(offset)
         for setting, some in alike.items():
             cells = Plan([self.called], [some], rows, setting, MASK, positions=self.rows)
-            results = measure.measure(cells, 1, lambda share: None)
+            results = measure.measure(cells, 1)
             seen += [
                 MeasuredDrift.of_cell(results[0, offset], tokens, offset, limit)
                 for offset, limit in zip(some, wanted.limits(setting, inputs, some), strict=True)

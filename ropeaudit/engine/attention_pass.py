@@ -13,24 +13,25 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel, plan
-from ropeaudit.engine.kernel import Side
+from ropeaudit.engine.measure import Rotated, Rotation
 from ropeaudit.engine.plan import CellIndex, Plan
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import doing
 from ropeaudit.runtime.threads import Map, mapping
 
 STRIP = 2**17  # scores of a strip, where that leaves FEW rows
@@ -38,40 +39,33 @@ LARGEST_STRIP = 2**21  # scores that it may have else
 FEW = 32  # rows
 ARRAYS = 16  # of a strip, held at once by a thread
 
-RotatedFactors: TypeAlias = dict["Job", FloatArray]
+Heads: TypeAlias = Mapping[tuple[str, int], Rotated]  # q or k, and which head
 
 
-class Job(NamedTuple):
-    """q or k of one head, rotated by a cell or, for a format, exactly."""
-
-    side: Side
-    head: int
-    cell: CellIndex | Format
-
-
-def measure(
-    cases: Plan[Inputs],
-    anchor: int,
-    behind: int | None,
-    roundings: Sequence[Rounding | None],
-    threads: int,
-    progress: Callable[[float], None],
-) -> dict[CellIndex, Attention]:
-    """Return the attention of every cell of the plan; `progress` gets the share done.
+@dataclass(frozen=True, slots=True)
+class RowOptions:
+    """How rows are compared.
 
     anchor: the offset of the weights with which D compares. behind: the distance of the token that a row
     should attend to. roundings: of each subject's softmax, None for float64.
     """
+
+    anchor: int
+    behind: int | None
+    roundings: Sequence[Rounding | None]
+
+
+def measure(cases: Plan[Inputs], options: RowOptions, threads: int) -> dict[CellIndex, Attention]:
+    """Return the attention of every cell of the plan."""
     cells = cases.cells()
     results = {cell: Attention() for cell in cells}
     done = 0
     with mapping(threads) as mapped:
         for some in _chunks(cases, cells):
-            run = _Chunk(cases, some, anchor, behind, roundings, mapped)
-            for share, part in run.strips():
-                for cell, attention in part.items():
-                    results[cell].merge(attention)
-                progress((done + share * len(some)) / len(cells))
+            for share, part in _strips(_with_anchors(cases, some, options.anchor), options, mapped):
+                for cell in some:
+                    results[cell].merge(part[cell])
+                doing.step((done + share * len(some)) / len(cells))
             done += len(some)
     return results
 
@@ -108,131 +102,104 @@ def _chunks(cases: Plan[Inputs], cells: Sequence[CellIndex]) -> Iterator[list[Ce
     yield chunk
 
 
-class _Chunk:
-    """Some cells of a plan, with their subjects' anchors and references."""
+def _with_anchors(cases: Plan[Inputs], cells: Sequence[CellIndex], anchor: int) -> Plan[Inputs]:
+    """Return the plan of some cells, before those of each subject the anchor."""
+    offsets: list[list[int]] = [[] for _ in cases.subjects]
+    for index, offset in cells:
+        offsets[index] = list(dict.fromkeys([anchor, *offsets[index], offset]))
+    return replace(cases, offsets=offsets, precision="double")
 
-    def __init__(
-        self,
-        cases: Plan[Inputs],
-        cells: Sequence[CellIndex],
-        anchor: int,
-        behind: int | None,
-        roundings: Sequence[Rounding | None],
-        mapped: Map,
-    ) -> None:
-        self.plan, self.anchor, self.behind, self.map = cases, anchor, behind, mapped
-        self.roundings = roundings
-        self.requested: dict[int, list[int]] = {}
-        for index, offset in cells:
-            self.requested.setdefault(index, []).append(offset)
-        self.groups: dict[Format, list[int]] = {}
+
+def _strips(
+    cases: Plan[Inputs], options: RowOptions, mapped: Map
+) -> Iterator[tuple[float, dict[CellIndex, Attention]]]:
+    """Yield the share done and the statistics of one strip of rows after the other."""
+    size, heads, done = cases.inputs.seq_len, cases.inputs.heads, 0
+    rows = [slice(i, min(i + rows_of_strip(size), size)) for i in range(0, size, rows_of_strip(size))]
+    strips = [(some, masks.columns(cases.mask, some, size)) for some in rows]
+    one = (len(cases.cells()) + len(cases.keys())) * _cell_bytes(cases.setting, size)
+    step, rotation = max(1, plan.CACHE_BYTES // one), Rotation(cases, mapped)
+    for start in range(0, heads, step):
+        batch = range(start, min(start + step, heads))
+        rotated = _whole(rotation, batch)
+        jobs = [(head, *strip) for head in batch for strip in strips]
+        strip_of = functools.partial(_strip, cases, options, rotated)
+        for part in mapped(strip_of, *zip(*jobs, strict=True)):
+            done += 1
+            yield done / (heads * len(strips)), part
+
+
+def _whole(rotation: Rotation, heads: range) -> Heads:
+    """Return some heads of q, and the heads of k that they read, at all positions."""
+    inputs, size = rotation.plan.inputs, rotation.plan.inputs.seq_len
+    kv_heads = sorted({head // inputs.group for head in heads})
+    jobs = [*(("q", head) for head in heads), *(("k", head) for head in kv_heads)]
+    parts: list[list[Rotated]] = []
+    for start in range(0, size, plan.PANEL):
+        panel = slice(start, min(start + plan.PANEL, size))
+        rotation.prepare(panel)
+        parts.append(list(rotation.map(rotation.rotated, *zip(*jobs, strict=True), [panel] * len(jobs))))
+    return {
+        job: _joined(some, int(job[0] == "k"))
+        for job, some in zip(jobs, zip(*parts, strict=True), strict=True)
+    }
+
+
+def _joined(parts: Sequence[Rotated], axis: int) -> Rotated:
+    """Return panels as one. axis: of the positions."""
+    if len(parts) == 1:
+        return parts[0]
+    subjects = {
+        cell: np.concatenate([part.subjects[cell] for part in parts], axis) for cell in parts[0].subjects
+    }
+    factors = {key: [part.reference[key] for part in parts] for key in parts[0].reference}
+    reference = {
+        key: Factor(np.concatenate([one.whole for one in some]), None, None, max(one.norm for one in some))
+        for key, some in factors.items()
+    }
+    return Rotated(subjects, reference)
+
+
+def _strip(
+    cases: Plan[Inputs], options: RowOptions, rotated: Heads, head: int, rows: slice, cols: slice
+) -> dict[CellIndex, Attention]:
+    """Compare every cell with its reference over one strip of rows of a query head."""
+    results: dict[CellIndex, Attention] = {}
+    q, k = rotated["q", head], rotated["k", head // cases.inputs.group]
+    hidden = masks.hidden(cases.mask, rows, cols)
+    places = np.arange(rows.start, rows.stop)
+    right = None if options.behind is None else places - options.behind - cols.start
+    keys, everyone = np.arange(cols.start, cols.stop), (np.array(0), np.array(cases.inputs.seq_len))
+    share = 1.0 / masks.counts(cases.mask, everyone, (keys, keys + 1))  # of a query of a key
+
+    def formed(cell: CellIndex) -> Array:
+        """Return the subject's own scores of the strip in float64, hidden ones -inf. -> (r, c)."""
+        sides = q.subjects[cell][rows], k.subjects[cell][:, cols]
+        own = kernel.formed(*sides, cases.subjects[cell[0]], cases.setting.scale)
+        return masks.hide(own, hidden, -np.inf)
+
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         for key, members in cases.keys().items():
-            if some := [index for index in members if index in self.requested]:
-                self.groups.setdefault(key.input, []).extend(some)
-        anchors = [(index, anchor) for index in self.requested]
-        self.cells: list[CellIndex | Format] = [*self.groups, *dict.fromkeys((*anchors, *cells))]
-
-    def strips(self) -> Iterator[tuple[float, dict[CellIndex, Attention]]]:
-        """Yield the share done and the statistics of one strip of rows after the other."""
-        size, heads, done = self.plan.inputs.seq_len, self.plan.inputs.q.shape[0], 0
-        rows = [slice(i, min(i + rows_of_strip(size), size)) for i in range(0, size, rows_of_strip(size))]
-        strips = [(some, masks.columns(self.plan.mask, some, size)) for some in rows]
-        one = len(self.cells) * _cell_bytes(self.plan.setting, self.plan.inputs.seq_len)
-        step = max(1, plan.CACHE_BYTES // one)
-        for start in range(0, heads, step):
-            batch = range(start, min(start + step, heads))
-            rotated = self._rotated(batch)
-            jobs = [(head, *strip) for head in batch for strip in strips]
-            for part in self.map(functools.partial(self._strip, rotated), *zip(*jobs, strict=True)):
-                done += 1
-                yield done / (heads * len(strips)), part
-
-    def _rotated(self, heads: range) -> RotatedFactors:
-        """Rotate some heads for every cell and the reference, by panels."""
-        inputs, size = self.plan.inputs, self.plan.inputs.seq_len
-        kv_heads = sorted({head // inputs.group for head in heads})
-        jobs = [Job("q", head, cell) for cell in self.cells for head in heads]
-        jobs += [Job("k", head, cell) for cell in self.cells for head in kv_heads]
-        whole: RotatedFactors = {}
-        for start in range(0, size, plan.PANEL):
-            panel = slice(start, min(start + plan.PANEL, size))
-            numbers = np.arange(panel.start, panel.stop, dtype=np.int64)
-            built = self.map(lambda cell, at=numbers: self._table(cell, at), self.cells)
-            tables = dict(zip(self.cells, built, strict=True))
-            parts = self.map(lambda job, at=panel, by=tables: self._rotate(job, at, by[job.cell]), jobs)
-            for job, part in zip(jobs, parts, strict=True):
-                if job not in whole:
-                    whole[job] = np.empty((size, part.shape[1]), part.dtype)
-                whole[job][panel] = part
-        return whole
-
-    def _table(self, cell: CellIndex | Format, positions: Any) -> Any:
-        if isinstance(cell, Format):
-            return exact_scores.distance_table(
-                (positions + self.plan.origin).astype(np.float64), self.plan.setting
-            )
-        return self.plan.subjects[cell[0]].table(positions, cell[1])
-
-    def _rotate(self, job: Job, panel: slice, table: Any) -> FloatArray:
-        source = self.plan.inputs.q if job.side == "q" else self.plan.inputs.k
-        x, cell = source[job.head][panel], job.cell
-        if isinstance(cell, Format):
-            scale = self.plan.setting.scale if job.side == "q" else 1.0
-            return kernel.rotate_exactly(round_to(x, cell), table, self.plan.setting, "double", scale).whole
-        subject = self.plan.subjects[cell[0]]
-        with np.errstate(invalid="ignore"):  # inputs may have overflowed in their format
-            rotated = kernel.rotate(subject, job.side, round_to(x, subject.input), table, job.head)
-        return kernel.operand(rotated, subject)
-
-    def _strip(
-        self, rotated: RotatedFactors, head: int, rows: slice, cols: slice
-    ) -> dict[CellIndex, Attention]:
-        """Compare every cell with its reference over one strip of rows of a query head."""
-        results: dict[CellIndex, Attention] = {}
-        hidden = masks.hidden(self.plan.mask, rows, cols)
-        places = np.arange(rows.start, rows.stop)
-        right = None if self.behind is None else places - self.behind - cols.start
-        key_head, keys = head // self.plan.inputs.group, np.arange(cols.start, cols.stop)
-        everyone = np.array(0), np.array(self.plan.inputs.seq_len)
-        share = 1.0 / masks.counts(self.plan.mask, everyone, (keys, keys + 1))  # of a query of a key
-
-        def formed(index: int, offset: int) -> Array:
-            """Return the subject's own scores of the strip in float64, hidden ones -inf. -> (r, c)."""
-            q = rotated[Job("q", head, (index, offset))][rows]
-            k = rotated[Job("k", key_head, (index, offset))][cols]
-            own = kernel.formed(q, k.T, self.plan.subjects[index], self.plan.setting.scale)
-            return masks.hide(own, hidden, -np.inf)
-
-        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            for fmt, members in self.groups.items():
-                q = _factor(rotated[Job("q", head, fmt)][rows])
-                k = _factor(rotated[Job("k", key_head, fmt)][cols])
-                exact, _ = exact_scores.product(q, k)
-                slack = 2 * exact_scores.certificate(q, k)
-                reference = ReferenceRows(masks.hide(exact, hidden, -np.inf), slack, right)
-                for index in members:
-                    base = formed(index, self.anchor)
-                    at_anchor, weights = reference.compare(base, self.roundings[index])
-                    for offset in self.requested[index]:
-                        if offset == self.anchor:
-                            results[index, offset] = at_anchor
-                            continue
-                        own = formed(index, offset)
-                        compared, weights_here = reference.compare(own, self.roundings[index])
-                        results[index, offset] = compared
-                        compared.d = float(np.abs(weights_here - weights).sum(axis=0) @ share)
-                        if cols.start == 0:
-                            seen = slice(None) if hidden is None else ~hidden[:, 0]
-                            compared.d_logit = float(np.abs(own[seen, 0] - base[seen, 0]).sum() * share[0])
-                        if at_anchor.nonfinite:
-                            compared.d = compared.d_logit = np.nan
-        return results
-
-
-def _factor(rotated: FloatArray) -> Factor:
-    """Return exactly rotated vectors as one side of the product. Shapes: (r, d)."""
-    norm = float(np.sqrt(np.einsum("sd,sd->s", rotated, rotated).max()))
-    return Factor(rotated.astype(np.float64, copy=False), None, None, norm)
+            exactly = q.reference[key].rows(rows), k.reference[key].rows(cols)
+            slack = 2 * exact_scores.certificate(*exactly)
+            exact = masks.hide(exact_scores.product(*exactly)[0], hidden, -np.inf)
+            reference = ReferenceRows(exact, slack, right)
+            for index in members:
+                rounding = options.roundings[index]
+                base = formed((index, options.anchor))
+                at_anchor, weights = reference.compare(base, rounding)
+                results[index, options.anchor] = at_anchor
+                for offset in cases.offsets[index][1:]:
+                    own = formed((index, offset))
+                    compared, weights_here = reference.compare(own, rounding)
+                    results[index, offset] = compared
+                    compared.d = float(np.abs(weights_here - weights).sum(axis=0) @ share)
+                    if cols.start == 0:
+                        seen = slice(None) if hidden is None else ~hidden[:, 0]
+                        compared.d_logit = float(np.abs(own[seen, 0] - base[seen, 0]).sum() * share[0])
+                    if at_anchor.nonfinite:
+                        compared.d = compared.d_logit = np.nan
+    return results
 
 
 # beta(entropy), highest power first. Source: softmax is not enough, arXiv 2410.01104.

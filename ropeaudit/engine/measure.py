@@ -11,9 +11,10 @@ Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -29,23 +30,24 @@ from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import doing
 from ropeaudit.runtime.threads import Map, mapping
 
 CertifiedScores: TypeAlias = tuple[ExactScores, float]  # of a head, and what they may be off by
+Measured: TypeAlias = dict[CellIndex, CellStatistics]
+T = TypeVar("T")
 
 
-def measure(
-    cases: Plan[Inputs], threads: int, progress: Callable[[float], None]
-) -> dict[CellIndex, CellStatistics]:
-    """Return every cell's statistics; `progress` gets the share done."""
+def measure(cases: Plan[Inputs], threads: int) -> Measured:
+    """Return every cell's statistics."""
     results = {cell: CellStatistics() for cell in cases.cells()}
-    scores_in_all = masks.count(cases.mask, cases.inputs.seq_len) * cases.inputs.q.shape[0]
+    scores_in_all = masks.count(cases.mask, cases.inputs.seq_len) * cases.inputs.heads
     first = next(iter(results.values()))
     with mapping(threads) as mapped:
-        for part in _Run(cases, mapped).strips():
+        for part in _CellTiles(cases, mapped).strips():
             for cell, measured in part.items():
                 results[cell].merge(measured)
-            progress(first.drift.count / scores_in_all)
+            doing.step(first.drift.count / scores_in_all)
     return results
 
 
@@ -70,11 +72,12 @@ def of_scores(formed: FloatArray, reference: Iterable[CertifiedScores]) -> CellS
 
 
 @dataclass(frozen=True, slots=True)
-class _Rotated:
+class Rotated:
     """q or k of one head and one panel, rotated by every subject and by the reference.
 
-    Rotated q are (s, d); rotated k are (d, s), so that a tile's product runs over contiguous rows.
-    nonfinite: cells in which every row of q or every column of k holds a nan, and so every score is one.
+    subjects: in the dtype in which products are accumulated; of q (s, d), of k (d, s), so that a tile's
+    product runs over contiguous rows. nonfinite: cells in which every row of q or every column of k holds a
+    nan, and so every score is one.
     """
 
     subjects: dict[CellIndex, FloatArray] = field(default_factory=dict)
@@ -82,32 +85,21 @@ class _Rotated:
     nonfinite: set[CellIndex] = field(default_factory=set)
 
 
-class _Run:
-    """One pass over all heads and panels of a plan."""
+class Rotation:
+    """Rotates q and k of a plan; the tables of a panel are made once for all heads."""
 
     def __init__(self, cases: Plan[Inputs], mapped: Map) -> None:
-        self.plan, self.map = cases, mapped
-        self.groups, self.workspace = cases.keys(), Workspace()
+        self.plan, self.map, self.groups = cases, mapped, cases.keys()
         self.tables: dict[int, dict[CellIndex | None, Any]] = {}  # by panel; None for the reference
 
-    def strips(self) -> Iterator[dict[CellIndex, CellStatistics]]:
-        """Yield the statistics of one strip of rows after the other."""
-        cells = len(self.plan.cells()) + 3 * len(self.groups)  # a Factor is 3 arrays
-        # query heads whose rotated q and k fit in the cache together
-        fitting = plan.CACHE_BYTES // (cells * plan.cell_bytes(self.plan.setting, self.plan.inputs.seq_len))
-        heads, fitting = self.plan.inputs.heads, max(1, fitting)
-        for rows, cols in masks.panels(self.plan.mask, self.plan.inputs.seq_len, plan.PANEL):
-            earlier, self.tables = self.tables, {}
-            for panel in (rows, cols):
-                if panel.start not in self.tables:
-                    self.tables[panel.start] = earlier.get(panel.start) or self._panel_tables(panel)
-            for start in range(0, heads, fitting):
-                yield from self._heads(range(start, min(start + fitting, heads)), rows, cols)
+    def prepare(self, *panels: slice) -> None:
+        """Hold the tables of these panels, and of no others."""
+        earlier, self.tables = self.tables, {}
+        for panel in panels:
+            if panel.start not in self.tables:
+                self.tables[panel.start] = earlier.get(panel.start) or self._tables(panel)
 
-    def _tiles(self, rows: slice, cols: slice) -> Iterator[slice]:
-        return masks.tiles(self.plan.mask, rows, cols, plan.TILE_COLUMNS, self.plan.inputs.seq_len)
-
-    def _panel_tables(self, panel: slice) -> dict[CellIndex | None, Any]:
+    def _tables(self, panel: slice) -> dict[CellIndex | None, Any]:
         positions = self.plan.at(panel)
         numbers, cells = (positions + self.plan.origin).astype(np.float64), [*self.plan.cells(), None]
 
@@ -118,24 +110,8 @@ class _Run:
 
         return dict(zip(cells, self.map(table, cells), strict=True))
 
-    def _heads(self, heads: range, rows: slice, cols: slice) -> Iterator[dict[CellIndex, CellStatistics]]:
-        group = self.plan.inputs.group
-        kv_heads = sorted({head // group for head in heads})
-        jobs = [*(("q", head, rows) for head in heads), *(("k", head, cols) for head in kv_heads)]
-        panels = list(self.map(self._rotated, *zip(*jobs, strict=True)))
-        k = dict(zip(kv_heads, panels[len(heads) :], strict=True))
-        starts = range(rows.start, rows.stop, plan.TILE_ROWS)
-        cuts = [slice(s, min(s + plan.TILE_ROWS, rows.stop)) for s in starts]
-        unmasked = [cut for cut in cuts if any(self._tiles(cut, cols))]
-        strips = [
-            (head, q, k[head // group], cut)
-            for head, q in zip(heads, panels, strict=False)
-            for cut in unmasked
-        ]
-        yield from self.map(lambda strip: self._strip(strip, rows.start, cols), strips)
-
-    def _rotated(self, side: Side, head: int, panel: slice) -> _Rotated:
-        """Rotate a head over a panel, for every cell and for the reference."""
+    def rotated(self, side: Side, head: int, panel: slice) -> Rotated:
+        """Return a head of q or k over a panel, rotated by every cell and by the reference."""
         inputs, setting, tables = self.plan.inputs, self.plan.setting, self.tables[panel.start]
         x = (inputs.q if side == "q" else inputs.k)[head][panel]
         rounded: dict[Format | np.dtype[Any], FloatArray] = {}
@@ -147,67 +123,127 @@ class _Run:
                 rounded[kind] = round_to(x, kind) if isinstance(kind, Format) else x.astype(kind, copy=False)
             return rounded[kind]
 
-        result, scale = _Rotated(), setting.scale if side == "q" else 1.0
+        result, scale = Rotated(), setting.scale if side == "q" else 1.0
         for key in self.groups:
             given = rounded_to(key.input)
             result.reference[key] = kernel.rotate_exactly(given, tables[None], setting, key.precision, scale)
         for cell in self.plan.cells():
-            subject = self.plan.subjects[cell[0]]
-            rotated = kernel.rotate(subject, side, rounded_to(subject.input), tables[cell], head)
+            subject, (into, back) = self.plan.subjects[cell[0]], self.plan.orders.get(cell[0], (None, None))
+            given = rounded_to(subject.input)
+            given = given if into is None else given[:, into]
+            with np.errstate(invalid="ignore"):  # inputs may have overflowed in their format
+                rotated = kernel.rotate(subject, side, given, tables[cell], head)
             if np.isnan(rotated.min(axis=1)).all():
                 result.nonfinite.add(cell)
-            operand = kernel.operand(rotated, subject)
+            operand = kernel.operand(rotated if back is None else rotated[:, back], subject)
             result.subjects[cell] = np.ascontiguousarray(operand.T if side == "k" else operand)
         return result
 
-    def _strip(
-        self, strip: tuple[int, _Rotated, _Rotated, slice], first_row: int, cols: slice
-    ) -> dict[CellIndex, CellStatistics]:
-        """Measure all tiles of some rows of a head against one panel of keys."""
-        head, q, k, rows = strip
-        results = {cell: CellStatistics() for cell in self.plan.cells()}
-        in_q = slice(rows.start - first_row, rows.stop - first_row)
+
+class Tile(NamedTuple):
+    """A tile of a head: q and k of its panels, which rows and columns of these, and the block of scores."""
+
+    q: Rotated
+    k: Rotated
+    rows: slice
+    cols: slice
+    block: Block
+
+    def operands(self, cell: CellIndex) -> tuple[FloatArray, FloatArray]:
+        """Return a cell's rotated q and k. Shapes: -> (r, d), (d, c)."""
+        return self.q.subjects[cell][self.rows], self.k.subjects[cell][:, self.cols]
+
+    def factors(self, key: Key) -> tuple[Factor, Factor]:
+        """Return exactly rotated q and k, under the norms of the whole panels."""
+        return self.q.reference[key].rows(self.rows), self.k.reference[key].rows(self.cols)
+
+
+class Tiles(Rotation, Generic[T]):
+    """One pass over all heads, panels and tiles of a plan. What is gathered of a strip of rows is a T."""
+
+    def empty(self) -> T:
+        """Return what a strip's tiles are gathered in."""
+        raise NotImplementedError
+
+    def gather(self, tile: Tile, result: T) -> None:
+        """Take in a tile."""
+        raise NotImplementedError
+
+    def strips(self) -> Iterator[T]:
+        """Yield what was gathered of one strip of rows after the other."""
+        cells, inputs = (
+            len(self.plan.cells()) + 3 * len(self.groups),
+            self.plan.inputs,
+        )  # a Factor is 3 arrays
+        # query heads whose rotated q and k fit in the cache together
+        fitting = max(1, plan.CACHE_BYTES // (cells * plan.cell_bytes(self.plan.setting, inputs.seq_len)))
+        for rows, cols in masks.panels(self.plan.mask, inputs.seq_len, plan.PANEL):
+            self.prepare(rows, cols)
+            for start in range(0, inputs.heads, fitting):
+                yield from self._heads(range(start, min(start + fitting, inputs.heads)), rows, cols)
+
+    def _tiles(self, rows: slice, cols: slice) -> Iterator[slice]:
+        return masks.tiles(self.plan.mask, rows, cols, plan.TILE_COLUMNS, self.plan.inputs.seq_len)
+
+    def _heads(self, heads: range, rows: slice, cols: slice) -> Iterator[T]:
+        group = self.plan.inputs.group
+        kv_heads = sorted({head // group for head in heads})
+        jobs = [*(("q", head, rows) for head in heads), *(("k", head, cols) for head in kv_heads)]
+        panels = list(self.map(self.rotated, *zip(*jobs, strict=True)))
+        k = dict(zip(kv_heads, panels[len(heads) :], strict=True))
+        starts = range(rows.start, rows.stop, plan.TILE_ROWS)
+        cuts = [slice(s, min(s + plan.TILE_ROWS, rows.stop)) for s in starts]
+        unmasked = [cut for cut in cuts if any(self._tiles(cut, cols))]
+        strips = [
+            (head, q, k[head // group], cut)
+            for head, q in zip(heads, panels, strict=False)
+            for cut in unmasked
+        ]
+        of_panels = functools.partial(self._strip, rows.start, cols)
+        yield from self.map(of_panels, *zip(*strips, strict=True))
+
+    def _strip(self, first_row: int, cols: slice, head: int, q: Rotated, k: Rotated, rows: slice) -> T:
+        """Gather all tiles of some rows of a head against one panel of keys."""
+        result, in_q = self.empty(), slice(rows.start - first_row, rows.stop - first_row)
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for keys in self._tiles(rows, cols):
                 in_k = slice(keys.start - cols.start, keys.stop - cols.start)
-                block = Block.tile(self.plan.mask, head, rows, keys)
-                for key in self.groups:
-                    self._tile((q, k), block, (in_q, in_k), key, results)
-        return results
+                self.gather(Tile(q, k, in_q, in_k, Block.tile(self.plan.mask, head, rows, keys)), result)
+        return result
 
-    def _tile(
-        self,
-        sides: tuple[_Rotated, _Rotated],
-        block: Block,
-        within: tuple[slice, slice],
-        key: Key,
-        results: Mapping[CellIndex, CellStatistics],
-    ) -> None:
-        """Compute the reference of a key in a tile, and compare its subjects with it."""
-        (of_q, of_k), (in_q, in_k) = sides, within
-        q, k, scale = of_q.reference[key], of_k.reference[key], self.plan.setting.scale
-        joined, high, low = (self.workspace.array(number, FP64, block.shape) for number in (0, 3, 4))
-        exactly = exact_scores.product(q.rows(in_q), k.rows(in_k), high, low)
-        cells = {index: [(index, n) for n in self.plan.offsets[index]] for index in self.groups[key]}
-        of_key = [results[cell] for some in cells.values() for cell in some]
-        kernel.gather_reference(exactly, exact_scores.certificate(q, k), block, of_key, joined)
-        unknown = of_q.nonfinite | of_k.nonfinite
-        for index, some in cells.items():
-            operands = (
-                None if cell in unknown else (of_q.subjects[cell][in_q], of_k.subjects[cell][:, in_k])
-                for cell in some
-            )
-            measured, subject = [results[cell] for cell in some], self.plan.subjects[index]
-            kernel.measure(subject, operands, scale, exactly, block, measured, self.workspace)
+
+class _CellTiles(Tiles[Measured]):
+    """Each cell against its reference, and against itself at offset 0."""
+
+    def __init__(self, cases: Plan[Inputs], mapped: Map) -> None:
+        super().__init__(cases, mapped)
+        self.workspace = Workspace()
+
+    def empty(self) -> Measured:
+        return {cell: CellStatistics() for cell in self.plan.cells()}
+
+    def gather(self, tile: Tile, result: Measured) -> None:
+        """Compute the reference of each key in a tile, and compare its subjects with it."""
+        joined, high, low = (self.workspace.array(number, FP64, tile.block.shape) for number in (0, 3, 4))
+        unknown = tile.q.nonfinite | tile.k.nonfinite
+        for key, members in self.groups.items():
+            q, k = tile.factors(key)
+            exactly = exact_scores.product(q, k, high, low)
+            cells = {index: [(index, n) for n in self.plan.offsets[index]] for index in members}
+            of_key = [result[cell] for some in cells.values() for cell in some]
+            kernel.gather_reference(exactly, exact_scores.certificate(q, k), tile.block, of_key, joined)
+            for index, some in cells.items():
+                operands = (None if cell in unknown else tile.operands(cell) for cell in some)
+                measured, subject = [result[cell] for cell in some], self.plan.subjects[index]
+                scale = self.plan.setting.scale
+                kernel.measure(subject, operands, scale, exactly, tile.block, measured, self.workspace)
 
 
 BLOCK = 2048  # pairs at once
 
 
-def measure_sampled(
-    cases: Plan[SampledInputs], threads: int, progress: Callable[[float], None]
-) -> dict[CellIndex, CellStatistics]:
-    """Return every cell's statistics; `progress` gets the share done."""
+def measure_sampled(cases: Plan[SampledInputs], threads: int) -> Measured:
+    """Return every cell's statistics."""
     sampled, origin, setting, groups = cases.inputs, cases.origin, cases.setting, cases.keys()
     count, chosen, workspace = len(sampled), sampled.pairs, Workspace()
 
@@ -222,7 +258,7 @@ def measure_sampled(
             k = kernel.rotate(subject, "k", y, subject.table(chosen.key[rows], offset))
             yield kernel.operand(q, subject), kernel.operand(k, subject)
 
-    def measure_block(rows: slice) -> dict[CellIndex, CellStatistics]:
+    def measure_block(rows: slice) -> Measured:
         """Measure all cells over some of the pairs."""
         of_block = {cell: CellStatistics.sampled() for cell in cases.cells()}
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
@@ -247,7 +283,7 @@ def measure_sampled(
         for rows, part in zip(blocks, mapped(measure_block, blocks), strict=True):
             for cell, measured in part.items():
                 results[cell].merge(measured)
-            progress(rows.stop / count)
+            doing.step(rows.stop / count)
     for measured in results.values():
         for statistics in (measured.drift, measured.self_drift):
             if statistics.place is not None:

@@ -5,9 +5,9 @@ Letters: h heads, g key-value heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -98,7 +98,9 @@ class Plan(Generic[V]):
     """Subjects and offsets that are measured together; each subject's first offset is 0.
 
     origin is added to the positions of the reference. It changes nothing, for exact scores depend on
-    distances, unless angles are clipped. positions: of the rows, where they are not 0, 1, ...
+    distances, unless angles are clipped. positions: of the rows, where they are not 0, 1, ... precision: of
+    every reference, where each does not have that of its subject. orders: of dims, by subject: the one that
+    brings q and k into its layout, and the one that brings back what it returns.
     """
 
     subjects: Sequence[Subject]
@@ -108,6 +110,8 @@ class Plan(Generic[V]):
     mask: Mask
     origin: int = 0
     positions: Positions | None = None
+    precision: Precision | None = None
+    orders: Mapping[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def at(self, panel: slice) -> Positions:
         """Return the positions of some rows."""
@@ -124,11 +128,13 @@ class Plan(Generic[V]):
         An input format that changes nothing counts as float64. A key depends on its subject and on q and k
         alone, so that a case gives the same bits whatever else is measured with it.
         """
-        seen = self.inputs.distinct(subject.input for subject in self.subjects)
+        measured = [index for index, offsets in enumerate(self.offsets) if offsets]
+        seen = self.inputs.distinct(self.subjects[index].input for index in measured)
         groups: dict[Key, list[int]] = {}
-        for index, subject in enumerate(self.subjects):
-            precision: Precision = "extended" if subject.narrowest > FP32.precision else "double"
-            groups.setdefault(Key(seen[subject.input], precision), []).append(index)
+        for index in measured:
+            subject = self.subjects[index]
+            own: Precision = "extended" if subject.narrowest > FP32.precision else "double"
+            groups.setdefault(Key(seen[subject.input], self.precision or own), []).append(index)
         return groups
 
 

@@ -1,11 +1,22 @@
-"""What a long run does at the moment, in a few words for whoever waits for it."""
+"""What a long run does at the moment, and which share of it is done, for whoever waits for it.
+
+Work says `step`, whoever waits listens: the listener is in a context variable, so that nothing between the
+two hands it on. It holds within a block, never across a yield: see `each`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
+from typing import TypeVar
+
+T = TypeVar("T")
+Listener = Callable[[float], None]
 
 _now: ContextVar[str] = ContextVar("doing", default="")
+_listener: ContextVar[Listener] = ContextVar("listener", default=lambda share: None)
+_END = object()
 
 
 def begin(text: str) -> None:
@@ -18,7 +29,52 @@ def now() -> str:
     return _now.get()
 
 
-def part(progress: Callable[[float], None], begin: float, end: float) -> Callable[[float], None]:
+def step(share: float) -> None:
+    """Say which share of the work is done, from 0 to 1: of the part in whose block this is called."""
+    _listener.get()(share)
+
+
+@contextlib.contextmanager
+def told(listener: Listener) -> Iterator[None]:
+    """Tell a listener of the steps within the block."""
+    before = _listener.get()
+    _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.set(before)
+
+
+def within(begin: float, end: float) -> contextlib.AbstractContextManager[None]:
+    """Count the steps within the block as those of a part, which is from `begin` to `end` of the whole.
+
+    >>> with told(print), within(0.5, 1.0):
+    ...     step(0.5)
+    0.75
+    """
+    return told(part(_listener.get(), begin, end))
+
+
+def each(results: Iterable[T], block: Callable[[], contextlib.AbstractContextManager[None]]) -> Iterator[T]:
+    """Yield results, each computed within a block of its own, which does not hold where they are used.
+
+    >>> def work():
+    ...     step(0.5)
+    ...     yield "a row"
+    >>> list(each(work(), lambda: told(print)))
+    0.5
+    ['a row']
+    """
+    source = iter(results)
+    while True:
+        with block():
+            one = next(source, _END)
+        if one is _END:
+            return
+        yield one  # type: ignore[misc]
+
+
+def part(progress: Listener, begin: float, end: float) -> Listener:
     """Return what takes the share that is done of a part, which is from `begin` to `end` of the whole.
 
     >>> part(print, 0.5, 1.0)(0.5)

@@ -190,7 +190,7 @@ def test_aligned_phase_errors_stay_below_the_bound(name: str, dtype: str) -> Non
         if not np.isfinite(subject.angles(np.array([47, 0]) + offset)).all():
             continue
         inputs = aligned(subject, 48, offset)
-        drift = measure(Plan([subject], [[0, offset]], inputs, setting, "full"), 1, lambda _: None)
+        drift = measure(Plan([subject], [[0, offset]], inputs, setting, "full"), 1)
         result = bound(subject, inputs, "full", offset)
         assert drift[0, offset].drift.nonfinite == 0
         assert drift[0, offset].drift.max <= result.maximum

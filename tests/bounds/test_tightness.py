@@ -156,7 +156,7 @@ def test_a_dim_that_is_not_rotated_costs_what_its_bits_cost() -> None:
     subject = Emulated(recipes.named("xformers-f64").resolve(parse("fp32")), setting)
     sizes = []
     for some in (inputs, Inputs(q, k, "", None)):
-        (measured,) = measure(Plan([subject], [[0]], some, setting, "full"), 1, lambda _: None).values()
+        (measured,) = measure(Plan([subject], [[0]], some, setting, "full"), 1).values()
         predicted = bound(subject, some, "full", 0).rms
         assert predicted == pytest.approx(measured.drift.rms, rel=0.15)
         sizes.append(predicted)

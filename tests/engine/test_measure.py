@@ -200,7 +200,7 @@ def test_rows_at_other_positions_are_those_of_the_whole() -> None:
 
     def measured(inputs: qk.Inputs, positions: np.ndarray | None = None) -> plan.CellStatistics:
         cells = plan.Plan([subject], [[0, 1000]], inputs, setting, "full", positions=positions)
-        return measure.measure(cells, 1, lambda share: None)[0, 1000]
+        return measure.measure(cells, 1)[0, 1000]
 
     rows, exactly = measured(some, at), list(measure.exact(every, setting, parse("bf16")))
     scores = np.stack([exact_scores.joined(*pair)[np.ix_(at, at)] for pair, _ in exactly])

@@ -166,9 +166,9 @@ def test_all_pairs_once_give_the_whole_audit(mask, origin) -> None:
     setting = RopeSetting.of(16) if not origin else RopeSetting.of(16, clip=300.0)
     who = [subject("hf", d, setting, **WHOLE) for d in ("bf16", "fp32", "fp64")]
     offsets = [[0, origin or 1000]] * 3
-    whole = measure.measure(Plan(who, offsets, built, setting, mask, origin), 2, lambda _: None)
+    whole = measure.measure(Plan(who, offsets, built, setting, mask, origin), 2)
     some = sampled_rows.of(built, every_pair(mask, 4, 90), 0)
-    result = measure.measure_sampled(Plan(who, offsets, some, setting, mask, origin), 2, lambda _: None)
+    result = measure.measure_sampled(Plan(who, offsets, some, setting, mask, origin), 2)
     for cell, want in whole.items():
         rel = 1e-9 if cell[0] == 0 else 0.05  # rounded rotations do not hang on the order of sums
         for name in ("drift", "self_drift", "reference"):
@@ -209,9 +209,9 @@ def test_sums_are_as_inexact_as_in_tiles(name, dtype) -> None:
     """Sums in a better order than that of BLAS made float32 look 1.6 times as exact as it is."""
     built, setting = qk.make("gaussian", 1, 1, 60, RopeSetting.of(128)), RopeSetting.of()
     who = [subject(name, dtype, setting)]
-    whole = measure.measure(Plan(who, [[0]], built, setting, "full"), 1, lambda _: None)[0, 0].drift
+    whole = measure.measure(Plan(who, [[0]], built, setting, "full"), 1)[0, 0].drift
     some = sampled_rows.of(built, every_pair("full", 1, 60), 0)
-    result = measure.measure_sampled(Plan(who, [[0]], some, setting, "full"), 1, lambda _: None)[0, 0].drift
+    result = measure.measure_sampled(Plan(who, [[0]], some, setting, "full"), 1)[0, 0].drift
     assert result.rms == pytest.approx(whole.rms, rel=0.05)
     assert result.max == pytest.approx(whole.max, rel=0.3)
 
@@ -245,11 +245,11 @@ def test_every_column_is_estimated_without_bias(mask) -> None:
     built = qk.Inputs(built.q, built.k * np.where(np.arange(90) == 7, 32, 1)[:, None], "sink", None)
     who = [subject("hf", "bf16", setting, **WHOLE), subject("hf", "fp16", setting, **WHOLE)]
     offsets = [[0, 1000]] * 2
-    whole = measure.measure(Plan(who, offsets, built, setting, mask), 1, lambda _: None)
+    whole = measure.measure(Plan(who, offsets, built, setting, mask), 1)
     samples = []
     for seed in range(60):
         some = sampled_rows.of(built, sampled_rows.by_norms(built, mask, 90, seed), seed)
-        samples.append(measure.measure_sampled(Plan(who, offsets, some, setting, mask), 1, lambda _: None))
+        samples.append(measure.measure_sampled(Plan(who, offsets, some, setting, mask), 1))
     columns = [("drift", n) for n in ("squares", "total", "absolute")] + [
         ("self_drift", "squares"),
         ("reference", "squares"),

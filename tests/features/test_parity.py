@@ -9,7 +9,7 @@ from command_line import ran
 from ropeaudit import parse, shift
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
-from ropeaudit.engine import pair
+from ropeaudit.engine import pair, plan
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.parity import analysis
 from ropeaudit.features.parity.analysis import COLUMNS
@@ -97,9 +97,9 @@ def test_parity_is_the_difference_of_all_scores_at_once() -> None:
 
 def test_neither_tiles_nor_panels_nor_threads_change_the_result(monkeypatch) -> None:
     (whole,) = compare("hf", "meta", offsets=(5,), seq_len=300)
-    monkeypatch.setattr(pair.plan, "PANEL", 128)
-    monkeypatch.setattr(pair.plan, "TILE_ROWS", 50)
-    monkeypatch.setattr(pair.plan, "TILE_COLUMNS", 70)
+    monkeypatch.setattr(plan, "PANEL", 128)
+    monkeypatch.setattr(plan, "TILE_ROWS", 50)
+    monkeypatch.setattr(plan, "TILE_COLUMNS", 70)
     monkeypatch.setattr(pair.run_metadata, "threads", lambda: 1)
     (cut,) = compare("hf", "meta", offsets=(5,), seq_len=300)
     for name in COLUMNS:

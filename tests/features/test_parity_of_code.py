@@ -78,12 +78,12 @@ def test_dims_come_back_where_they_were() -> None:
 
 
 def test_bits_are_counted_once_an_element_however_many_panels(monkeypatch, spec) -> None:
-    from ropeaudit.engine import pair
+    from ropeaudit.engine import plan
 
     case = {"heads": 4, "kv_heads": 2, "seq_len": 100, "head_dim": 32, "mask": "full"}
     [whole] = parity("hf", "meta", 3, "bf16", **case)
     assert whole.statistics.elements == (4 + 2) * 100 * 32
-    monkeypatch.setattr(pair.plan, "PANEL", 32)
+    monkeypatch.setattr(plan, "PANEL", 32)
     [cut] = parity("hf", "meta", 3, "bf16", **case)
     assert cut.statistics.elements == whole.statistics.elements
     assert cut.statistics.differing == whole.statistics.differing > 0

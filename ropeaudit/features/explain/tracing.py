@@ -119,7 +119,7 @@ def rms_drifts(
 ) -> list[dict[int, float]]:
     """Return the RMS drift by subject and offset (the first is 0) of float64 scores."""
     plan = Plan(subjects, [list(offsets)] * len(subjects), inputs, setting, "causal")
-    cells = measure.measure(plan, run_metadata.threads(), lambda share: None)
+    cells = measure.measure(plan, run_metadata.threads())
     return [
         {offset: cells[number, offset].drift.rms for offset in offsets} for number in range(len(subjects))
     ]

@@ -22,7 +22,7 @@ from ropeaudit.audits.case_run import setting_columns
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.audits.judging import TOLERANCE, ratio
 from ropeaudit.audits.results import Result
-from ropeaudit.engine.pair import Comparison, Dims, FreshRotation, PairStatistics
+from ropeaudit.engine.pair import Dims, PairStatistics, Turned, compare
 from ropeaudit.errors import ForeignError, UnknownName, UsageError, one_line
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Recipe
@@ -31,6 +31,7 @@ from ropeaudit.reports.answers import Answer
 from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.reports.numbers import counted, percent
 from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.runtime import doing
 from ropeaudit.runtime.columns import table
 from ropeaudit.subjects import Subject, factories, scaled_keys, third_party
 from ropeaudit.subjects.calling.called import Called
@@ -117,7 +118,7 @@ def own_layout(one: Compared, setting: RopeSetting) -> Layout:
     return setting.layout if setting.layout in one.layouts else one.layouts[0]
 
 
-def rotation(subject: Subject, inputs: Inputs, offset: int, setting: RopeSetting) -> FreshRotation:
+def rotation(subject: Subject, inputs: Inputs, offset: int, setting: RopeSetting) -> Turned:
     """Return q and k as a subject rotates them, given in its layout, returned in the case's.
 
     setting: of the case; that of the subject may have another layout.
@@ -128,7 +129,7 @@ def rotation(subject: Subject, inputs: Inputs, offset: int, setting: RopeSetting
     if isinstance(subject, Called):
         q, k = (x if into is None else x[..., into] for x in (inputs.q, inputs.k))
         subject.together(q, k)
-    return FreshRotation(scaled_keys.stored(subject, inputs), inputs, offset, into, back)
+    return Turned(scaled_keys.stored(subject, inputs), offset, into, back)
 
 
 def orders(setting: RopeSetting, layout: Layout, halves: bool) -> tuple[Dims | None, Dims | None]:
@@ -280,14 +281,7 @@ def _parity(
     own = [setting if forced else replace(setting, layout=own_layout(one, setting)) for one in pair]
     axes = case.position_axes(setting)
     first, second = (one.make(at, axes) for one, at in zip(two, own, strict=True))
-    compared = Comparison(
-        inputs,
-        setting,
-        case.mask,
-        (rotation(first, inputs, offset, setting), rotation(second, inputs, offset, setting)),
-        offset if setting.clipped else 0,
-        first.dtype,
-    )
+    turned = [rotation(one, inputs, offset, setting) for one in (first, second)]
     reasons = (
         f"{name} refuses: {reason}"
         for name, subject in zip(names, (first, second), strict=True)
@@ -296,10 +290,13 @@ def _parity(
     statistics, refused = PairStatistics(), next(reasons, "")
     if not refused:
         try:
-            statistics = compared.run(on_progress)
+            origin = offset if setting.clipped else 0
+            with doing.told(on_progress):
+                statistics = compare(turned, inputs, setting, case.mask, origin, first.dtype)
         except ForeignError as error:
             refused = f"a call fails: {one_line(error)}"
-    same_inputs = compared.formats[0] is compared.formats[1]
+    held = inputs.distinct([first.input, second.input])
+    same_inputs = held[first.input] is held[second.input]
     return Parity(
         case=case,
         setting=setting,
