@@ -6,7 +6,6 @@ What was measured of one subject at one offset is a row, whose columns `data/col
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from ropeaudit.audits.records import Record, case_of
 from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import attainable_rms, careful, predicted_rms
 from ropeaudit.engine import measure, plan
-from ropeaudit.engine.plan import AttentionOptions, CellIndex, CellStatistics, Plan
+from ropeaudit.engine.plan import AttentionOptions, CellStatistics, Plan
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import Ended, ForeignError, Late, UsageError, did
 from ropeaudit.inputs import qk
@@ -55,13 +54,14 @@ _POSITIONS = 2**20  # looked at together
 class CellResult:
     """What was measured of one subject at one offset, and under which setting; or why it was refused.
 
-    careful: predicted RMS drift of `attainable.careful` at offset 0. places: of code alone.
-    key_norm_growth: of keys that are rotated again.
+    origin: added to the positions of the reference. careful: predicted RMS drift of `attainable.careful` at
+    offset 0. places: of code alone. key_norm_growth: of keys that are rotated again.
     """
 
     subject: Subject
     offset: int
     setting: RopeSetting
+    origin: int
     measured: CellStatistics = field(default_factory=CellStatistics)
     floor: CellStatistics = field(default_factory=CellStatistics)
     structural: Statistics = field(default_factory=Statistics)
@@ -75,15 +75,13 @@ class CellResult:
 
 @dataclass
 class CaseRun:
-    """One case: its offsets by setting, its subjects in cache-sized batches."""
+    """One case: q and k, and what is measured on them."""
 
     case: Case
     loaded: Inputs | SampledInputs
     setting: RopeSetting
-    factories: Sequence[SubjectFactory]
-    requested: AttentionOptions | None
-    threads: int
-    progress: OnProgress
+    requested: AttentionOptions | None = None
+    threads: int = 1
     tolerance: float = judging.TOLERANCE
     bounded: bool = True
 
@@ -93,90 +91,98 @@ class CaseRun:
         self.careful: dict[tuple[RopeSetting, Format], float] = {}
         self.vectors: GivenVectors | None = None
 
-    def records(self, offsets: Sequence[int]) -> Iterator[Record]:
-        """Yield the records, subject by subject, offset by offset."""
-        groups: dict[tuple[RopeSetting, int], list[int]] = {}
-        for offset in offsets:
+    def records(self, wanted: Iterable[tuple[SubjectFactory, int]]) -> Iterator[Record]:
+        """Yield the records of factories at offsets.
+
+        Those of a setting are measured together, in batches whose rotated q and k fit in the cache.
+        """
+        cells, groups = self._cells(wanted), dict[tuple[RopeSetting, int], list[CellResult]]()
+        for cell in cells:
+            groups.setdefault((cell.setting, cell.origin), []).append(cell)
+        done, batches = 0, [batch for group in groups.values() for batch in self._batches(group)]
+        for batch in batches:
+            with doing.within(done / len(cells), (done + len(batch)) / len(cells)):
+                self._measure_batch(batch)
+            done += len(batch)
+            if len(groups) == 1:  # else their order is another
+                yield from map(self._record, batch)
+        if len(groups) > 1:
+            yield from map(self._record, cells)
+
+    def _cells(self, wanted: Iterable[tuple[SubjectFactory, int]]) -> list[CellResult]:
+        """Return the cells, nothing measured yet. Those of a factory at a setting share the subject."""
+        subjects, cells = dict[tuple[int, RopeSetting, int], Subject](), []
+        for factory, offset in wanted:
             at = self.case.setting_at(self.setting, self.loaded.seq_len, offset)
-            groups.setdefault((at, offset if at.clipped else 0), []).append(offset)
-        ends = itertools.accumulate((len(some) / len(offsets) for some in groups.values()), initial=0.0)
-        work = (doing.part(self.progress, *ends) for ends in itertools.pairwise(ends))
-        runs = [self._group(*key, some, next(work)) for key, some in groups.items()]
-        results: Iterable[CellResult] = runs[0]
-        if len(runs) > 1:
-            places, by_cell = range(len(self.factories)), dict[CellIndex, CellResult]()
-            for run, some in zip(runs, groups.values(), strict=True):
-                by_cell |= dict(zip(itertools.product(places, some), run, strict=True))
-            results = [by_cell[cell] for cell in itertools.product(places, offsets)]
-        for result in results:
-            yield record(self.case, self.loaded, result, self.requested, self.tolerance)
+            origin = offset if at.clipped else 0
+            key = id(factory), at, origin
+            if key not in subjects:
+                subjects[key] = self._subject(factory, at)
+            cells.append(CellResult(subjects[key], offset, at, origin))
+        return cells
 
-    def _group(
-        self, at: RopeSetting, origin: int, offsets: Sequence[int], progress: OnProgress
-    ) -> Iterator[CellResult]:
-        """Measure all subjects at the offsets that share a setting and an origin of the reference."""
-        subjects, turns, largest = list[Subject](), self.case.turns, plan.cell_bytes(at, self.loaded.seq_len)
-        for factory in self.factories:
-            subject = factory.make(at, self.axes)
-            if turns is not None and isinstance(subject, Emulated):  # as the case says, else as its recipe
-                keys = subject.recipe, subject.setting, subject.axes, turns
-                subjects.append(RerotatedKeys(*keys, self.loaded))
-            else:
-                subjects.append(scaled_keys.stored(subject, self.loaded))
-            if isinstance(subject, Called) and isinstance(self.loaded, Inputs):
-                subject.together(self.loaded.q, self.loaded.k)
-                largest = max(largest, subject.bytes_together)
-        cells = list(itertools.product(subjects, offsets))
-        # a sample is rotated block by block and fits always
-        room = max(1, plan.CACHE_BYTES // largest - 1) if isinstance(self.loaded, Inputs) else len(cells)
-        for start in range(0, len(cells), room):
-            batch = cells[start : start + room]
-            part = doing.part(progress, start / len(cells), (start + len(batch)) / len(cells))
-            yield from self._batch(batch, at, origin, part)
+    def _subject(self, factory: SubjectFactory, at: RopeSetting) -> Subject:
+        subject, turns = factory.make(at, self.axes), self.case.turns
+        if turns is not None and isinstance(subject, Emulated):  # as the case says, else as its recipe
+            keys = subject.recipe, subject.setting, subject.axes, turns
+            return RerotatedKeys(*keys, self.loaded)
+        if isinstance(subject, Called) and isinstance(self.loaded, Inputs):
+            subject.together(self.loaded.q, self.loaded.k)
+        return scaled_keys.stored(subject, self.loaded)
 
-    def _batch(
-        self, batch: Sequence[SubjectCell], at: RopeSetting, origin: int, progress: OnProgress
-    ) -> Iterator[CellResult]:
+    def _batches(self, cells: Sequence[CellResult]) -> Iterator[Sequence[CellResult]]:
+        """Cut cells of a setting into what is measured together; a sample is rotated block by block."""
+        if not isinstance(self.loaded, Inputs):
+            yield cells
+            return
+        called = [one.subject.bytes_together for one in cells if isinstance(one.subject, Called)]
+        largest = max(plan.cell_bytes(cells[0].setting, self.loaded.seq_len), *called, 0)
+        room = max(1, plan.CACHE_BYTES // largest - 1)
+        yield from (cells[start : start + room] for start in range(0, len(cells), room))
+
+    def _record(self, cell: CellResult) -> Record:
+        return record(self.case, self.loaded, cell, self.requested, self.tolerance)
+
+    def _measure_batch(self, batch: Sequence[CellResult]) -> None:
         """Measure cells together; a subject that ends its process is refused."""
-        results = [CellResult(*cell, at) for cell in batch]
-        for one in results:  # it must work at offset 0 too
+        for one in batch:  # it must work at offset 0 too
             reasons = (
                 one.subject.refusal(self.loaded.seq_len, offset) for offset in dict.fromkeys((0, one.offset))
             )
             one.refused = next(filter(None, reasons), "")
-        while True:
+        while cells := [one for one in batch if not one.refused]:
             try:
-                yield from list(self._measured(results, at, origin, progress))
+                self._measure_cells(cells)
                 return
             except (Ended, Late) as error:
-                ended = [one for one in results if isinstance(one.subject, Called) and one.subject.ended]
+                ended = [one for one in cells if isinstance(one.subject, Called) and one.subject.ended]
                 if not ended:
                     raise UsageError(f"it {did(error)}") from None
                 for one in ended:
-                    one.refused = one.refused or Raised(did(error))
+                    one.refused = Raised(did(error))
 
-    def _measured(
-        self, results: Sequence[CellResult], at: RopeSetting, origin: int, progress: OnProgress
-    ) -> Iterator[CellResult]:
-        """Measure the cells that are not refused. Raises: UsageError, Ended, Late."""
-        drift = _DRIFT if self.requested else 1.0
-        cells = [one for one in results if not one.refused]
+    def _measure_cells(self, cells: Sequence[CellResult]) -> None:
+        """Measure cells of a setting, none of which is refused. Raises: UsageError, Ended, Late."""
+        at, origin = cells[0].setting, cells[0].origin
         offsets: dict[Subject, list[int]] = {}
         for one in cells:
             offsets.setdefault(one.subject, []).append(one.offset)
-        measured = self._measure(offsets, at, origin, doing.part(progress, 0.0, drift))
-        floors = self._measure({subject: [0] for subject in offsets}, at, 0) if origin else measured
+        with doing.within(0.0, _DRIFT if self.requested else 1.0):
+            measured = self._measure(offsets, at, origin)
+        floors = measured
+        if origin:
+            with doing.unheard():
+                floors = self._measure({subject: [0] for subject in offsets}, at, 0)
         for one in cells:
             one.measured, one.floor = measured[one.subject, one.offset], floors[one.subject, 0]
         self._bound(cells, at)
-        self._attend(cells, offsets, at, origin, doing.part(progress, drift, 1.0))
-        for one in results:
-            if not one.refused:
-                one.structural = self._structural(at, one.offset, one.subject.input)
-                one.places = self._places(one.subject, one.offset)
-                if isinstance(one.subject, RerotatedKeys):
-                    one.key_norm_growth = one.subject.norm_growth(one.offset)
-            yield one
+        with doing.within(_DRIFT, 1.0):
+            self._attend(cells, offsets)
+        for one in cells:
+            one.structural = self._structural(at, one.offset, one.subject.input)
+            one.places = self._places(one.subject, one.offset)
+            if isinstance(one.subject, RerotatedKeys):
+                one.key_norm_growth = one.subject.norm_growth(one.offset)
 
     def _places(self, subject: Subject, offset: int) -> Places | None:
         """Check where code puts the rotated pairs; a recipe puts them where it says."""
@@ -238,57 +244,37 @@ class CaseRun:
         return threads.worth(min(self.threads, strips), self.loaded.seq_len, short)
 
     def _measure(
-        self,
-        offsets: Mapping[Subject, Sequence[int]],
-        at: RopeSetting,
-        origin: int,
-        progress: OnProgress = lambda share: None,
+        self, offsets: Mapping[Subject, Sequence[int]], at: RopeSetting, origin: int
     ) -> dict[SubjectCell, CellStatistics]:
         """Measure each subject at its offsets, and at 0 before them."""
-        if not offsets:
-            return {}
-        subjects = list(offsets)
+        subjects, loaded = list(offsets), self.loaded
         measured_at = [[0, *(offset for offset in some if offset)] for some in offsets.values()]
-
-        rest, loaded = (at, self.case.mask, origin), self.loaded
+        rest = at, self.case.mask, origin
         with _reported(subjects):
             if isinstance(loaded, SampledInputs):
-                pairs = Plan(subjects, measured_at, loaded, *rest)
-                with doing.told(progress):
-                    results = measure.measure_sampled(pairs, self.threads)
+                results = measure.measure_sampled(Plan(subjects, measured_at, loaded, *rest), self.threads)
             else:
-                tiles = Plan(subjects, measured_at, loaded, *rest)
                 stepwise = any(one.accumulate.precision < FP32.precision for one in subjects)
                 worth = self._worth(_SHORT if stepwise else threads.SHORT)
-                with doing.told(progress):
-                    results = measure.measure(tiles, worth)
+                results = measure.measure(Plan(subjects, measured_at, loaded, *rest), worth)
         return {(subjects[index], offset): measured for (index, offset), measured in results.items()}
 
-    def _attend(
-        self,
-        cells: Sequence[CellResult],
-        offsets: Mapping[Subject, Sequence[int]],
-        at: RopeSetting,
-        origin: int,
-        progress: OnProgress,
-    ) -> None:
+    def _attend(self, cells: Sequence[CellResult], offsets: Mapping[Subject, Sequence[int]]) -> None:
         """Measure the rows after softmax, if requested, in a second pass."""
-        requested, loaded = self.requested, self.loaded
-        if not (requested and offsets and isinstance(loaded, Inputs)):
+        requested, loaded, at, subjects = self.requested, self.loaded, cells[0].setting, list(offsets)
+        if not (requested and isinstance(loaded, Inputs)):
             return
         from ropeaudit.engine import attention_pass  # in-function: most audits need neither
         from ropeaudit.engine.attention_pass import Rounding, RowOptions
 
-        subjects = list(offsets)
         worth = self._worth(_SHORT)
         fits(attention_pass.bytes_needed(at, loaded.seq_len, worth))
         own = requested.softmax == "recipe"
         roundings = [Rounding(one.softmax, one.output) if own else None for one in subjects]
-        behind = qk.BEHIND.get(loaded.source)
-
-        rows = Plan(subjects, list(offsets.values()), loaded, at, self.case.mask, origin)
-        with _reported(subjects), doing.told(progress):
-            seen = attention_pass.measure(rows, RowOptions(requested.anchor, behind, roundings), worth)
+        options = RowOptions(requested.anchor, qk.BEHIND.get(loaded.source), roundings)
+        rows = Plan(subjects, list(offsets.values()), loaded, at, self.case.mask, cells[0].origin)
+        with _reported(subjects):
+            seen = attention_pass.measure(rows, options, worth)
         for one in cells:
             one.attention = seen[subjects.index(one.subject), one.offset]
 
@@ -301,7 +287,9 @@ class CaseRun:
         key = at, offset if at.clipped else 0, input_format
         if key not in self.structural:
             exact = Exact(at, input_format)
-            self.structural[key] = self._measure({exact: [key[1]]}, self.setting, 0)[exact, key[1]].drift
+            with doing.unheard():
+                measured = self._measure({exact: [key[1]]}, self.setting, 0)
+            self.structural[key] = measured[exact, key[1]].drift
         return self.structural[key]
 
 

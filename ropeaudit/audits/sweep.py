@@ -11,8 +11,9 @@ from __future__ import annotations
 import bisect
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from ropeaudit.audits.audit import Audit
 
 _TASK_SECONDS, _TASK_CELLS = 0.25, 8  # a task holds no more than the larger of them: what a kill can lose
-_UNIT_SECONDS, _UNITS_PER_JOB = 0.25, 8  # small tasks go to a worker together
 _MOST_CELLS = 1_000_000  # of a run: their rows take some GiB
 
 _ALWAYS = tuple(name for name in records.CORE if name in records.IDENTITY)  # every file says these
@@ -40,7 +40,7 @@ Key: TypeAlias = tuple[str, str, float]  # of a row: its case, version and toler
 
 
 class Cell(NamedTuple):
-    """A case, a factory and an offset.
+    """A case, a factory and an offset: what a row is of.
 
     case, factory: places in `Audit.parts` and `Audit.factories`; identity: values of `records.IDENTITY`; key:
     that of its row; scores: how many it forms; seconds: a guess of one core's time.
@@ -55,13 +55,14 @@ class Cell(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Some factories at some offsets, measured together. cells: of the plan."""
+class Task(NamedTuple):
+    """Neighbouring cells of a case, which are measured together: they share q, k and the reference.
+
+    wanted: the factory and the offset of each. cells: of the plan.
+    """
 
     case: Case
-    factories: tuple[int, ...]
-    offsets: tuple[int, ...]
+    wanted: tuple[tuple[int, int], ...]
     cells: tuple[int, ...]
     seconds: float
 
@@ -94,7 +95,7 @@ class Sweep:
         self.audit, self.parts, self._shard = audit, audit.parts(), shard
         self.cells = list(planned(audit, self.parts, shard))
         self.done: dict[int, Record] = {}
-        self._reported: dict[int, Sequence[Sequence[str]]] = {}  # first cell of a unit -> findings
+        self._reported: dict[int, Sequence[Sequence[str]]] = {}  # first cell of a task -> findings
 
     def others(self) -> set[Key]:
         """Return the keys of the cells that other shards measure."""
@@ -143,37 +144,27 @@ class Sweep:
         )
 
     def tasks(self, whole: bool = False) -> list[Task]:
-        """Return what is to be measured, in order: all cells but those that are done, as factories x offsets.
+        """Return what is to be measured, in order: all cells but those that are done.
 
-        whole: a case's factories and offsets stay together, which is fastest and hands over its rows late.
+        whole: those of a case stay together, which is fastest and hands over its rows late.
         """
-        lines: dict[tuple[int, int], list[int]] = {}  # what is left of a factory in a case
-        for number, cell in enumerate(self.cells):
-            if number not in self.done:
-                lines.setdefault((cell.case, cell.factory), []).append(number)
-        alike: dict[tuple[int, tuple[int, ...]], list[list[int]]] = {}
-        for (case, _), line in lines.items():
-            offsets = tuple(self.cells[number].offset for number in line)
-            alike.setdefault((case, offsets), []).append(line)
+        left = [number for number in range(len(self.cells)) if number not in self.done]
         results = []
-        for (case, offsets), some in alike.items():
-            most = len(some) * len(offsets)
-            if not whole:
-                most = max(_TASK_CELLS, int(_TASK_SECONDS / self.cells[some[0][0]].seconds))
-            together, wide = max(1, most // len(offsets)), min(most, len(offsets))
-            for first in range(0, len(some), together):
-                for start in range(0, len(offsets), wide):
-                    block = [line[start : start + wide] for line in some[first : first + together]]
-                    numbers = tuple(number for line in block for number in line)
-                    factories = tuple(self.cells[line[0]].factory for line in block)
-                    seconds = sum(self.cells[number].seconds for number in numbers)
-                    at = offsets[start : start + wide]
-                    results.append(Task(self.parts[case][0], factories, at, numbers, seconds))
+        for case, some in itertools.groupby(left, key=lambda number: self.cells[number].case):
+            of_case = tuple(some)
+            few = max(_TASK_CELLS, int(_TASK_SECONDS / self.cells[of_case[0]].seconds))
+            most = len(of_case) if whole else few
+            for start in range(0, len(of_case), most):
+                numbers = of_case[start : start + most]
+                cells = [self.cells[number] for number in numbers]
+                wanted = tuple((cell.factory, cell.offset) for cell in cells)
+                seconds = sum(cell.seconds for cell in cells)
+                results.append(Task(self.parts[case][0], wanted, numbers, seconds))
         return results
 
     def run(
         self,
-        on_progress: Callable[[float], None] = lambda share: None,
+        on_progress: doing.Listener = lambda share: None,
         *,
         keep: Callable[[Record], None] | None = None,
         jobs: int = 1,
@@ -191,16 +182,11 @@ class Sweep:
         away = jobs > 1 or scheduler is not None
         tasks = self.tasks(keep is None and not away)
         on_plan(tasks)
-        total = sum(task.seconds for task in tasks)
-
-        def on_seconds(seconds: float) -> None:
-            on_progress(seconds / total)
-
         if away:
-            rows = self._elsewhere(tasks, jobs, scheduler, on_seconds, on_note)
+            rows = self._elsewhere(tasks, jobs, scheduler, on_note)
         else:
-            rows = measured(self.audit, tasks, threads or run_metadata.threads(), on_seconds)
-        for cell, row in rows:
+            rows = measured(self.audit, tasks, threads or run_metadata.threads())
+        for cell, row in doing.each(rows, lambda: doing.told(on_progress)):
             key, wanted = row.key(), self.cells[cell].key
             if _of_files(key) and _of_files(wanted):  # a call of own code may have imported more files
                 key, wanted = (key[0], "", key[2]), (wanted[0], "", wanted[2])
@@ -212,40 +198,27 @@ class Sweep:
             yield row
 
     def _elsewhere(
-        self,
-        tasks: Sequence[Task],
-        jobs: int,
-        scheduler: str | None,
-        on_seconds: Callable[[float], None],
-        on_note: Callable[[str], None],
+        self, tasks: Sequence[Task], jobs: int, scheduler: str | None, on_note: Callable[[str], None]
     ) -> Iterator[tuple[int, Record]]:
         """Measure tasks in other processes. Raises: BadInput if versions differ."""
-        if not tasks:
-            return
         from ropeaudit.audits import workers
 
-        audit, seconds = self.audit, 0.0
-        loaded, handed = workers.loaded_versions(audit), units(tasks, jobs)
-        spec = replace(audit, cases=(Case(),), offsets=(0,))  # what a worker needs to know besides its unit
+        audit, loaded = self.audit, workers.loaded_versions(self.audit)
+        spec = replace(audit, cases=(Case(),), offsets=(0,))  # what a worker needs to know besides its task
 
-        def listen() -> None:
-            on_seconds(seconds)
+        def crew(count: int) -> workers.Crew:
+            if scheduler is None:
+                return workers.Processes(jobs, count)
+            return workers.Dask(scheduler, jobs, on_note)
 
-        if scheduler is not None:
-            road = workers.on_dask(spec, handed, scheduler, jobs, listen, on_note)
-        else:
-            road = workers.processes(spec, handed, jobs, listen)
-        with contextlib.closing(road) as finished:  # type: ignore[type-var]
-            for unit, result in finished:
-                if isinstance(result, workers.Problem):
-                    result.raised()
+        with contextlib.closing(workers.finished(spec, tasks, crew)) as results:
+            for task, result in results:
+                rows = result.checked().rows
                 for factory, here, there in zip(audit.factories(), loaded, result.loaded, strict=True):
                     if here != there:
                         raise _otherwise(factory.name, there)
-                numbers = [cell for task in unit for cell in task.cells]
-                self._reported[numbers[0]] = [*result.findings]
-                yield from zip(numbers, result.rows, strict=True)
-                seconds += sum(task.seconds for task in unit)
+                self._reported[task.cells[0]] = result.findings
+                yield from zip(task.cells, rows, strict=True)
 
     def results(self) -> list[Record]:
         """Return all rows that are done, in the planned order."""
@@ -311,43 +284,30 @@ def _of_shard(cells: int, before: float, seconds: float, whole: float, shard: tu
     return slice(*(bisect.bisect_left(range(cells), one, key=shard_of) for one in (number, number + 1)))
 
 
-def units(tasks: Sequence[Task], jobs: int) -> list[tuple[Task, ...]]:
-    """Return the tasks in order, small ones together: what is handed to a worker at once."""
-    enough = min(_UNIT_SECONDS, sum(task.seconds for task in tasks) / (_UNITS_PER_JOB * jobs))
-    results, open_unit = list[tuple[Task, ...]](), list[Task]()
+def measured(audit: Audit, tasks: Sequence[Task], threads: int) -> Iterator[tuple[int, Record]]:
+    """Yield cells and their rows."""
+    total, before = sum(task.seconds for task in tasks), 0.0
     for task in tasks:
-        open_unit.append(task)
-        if sum(one.seconds for one in open_unit) >= enough:
-            results.append(tuple(open_unit))
-            open_unit = []
-    return [*results, tuple(open_unit)] if open_unit else results
-
-
-def measured(
-    audit: Audit,
-    tasks: Iterable[Task],
-    threads: int,
-    progress: Callable[[float], None] = lambda seconds: None,
-) -> Iterator[tuple[int, Record]]:
-    """Yield cells and their rows. progress gets the guessed seconds done."""
-    factories, before = audit.factories(), 0.0
-    for task in tasks:
-        case, some = task.case, [factories[number] for number in task.factories]
-        drawn = 0.0  # about which share of the task drawing a sample is
-        if case.sample is not None:
-            (sizes, setting), scores = case.outline(), case.sample * len(task.cells)
-            elements = (sizes.heads + sizes.kv_heads) * sizes.seq_len * setting.head_dim
-            drawing = _GENERATED * elements + _CHOSEN * sizes.seq_len
-            drawn = drawing / (drawing + _SAMPLED * setting.head_dim * scores)
-        of_task = doing.part(progress, before, before + task.seconds)
-        drawing_part, measuring = doing.part(of_task, 0.0, drawn), doing.part(of_task, drawn, 1.0)
-        loaded, setting = case.load() if case.sample is None else case.draw(drawing_part)
-        positions_fit(case.reached([*task.offsets, *audit.anchors]), loaded.seq_len)
-        rest = audit.attention, threads, measuring, audit.tolerance
-        run = CaseRun(case, loaded, setting, some, *rest)
-        yield from zip(task.cells, run.records(task.offsets), strict=True)
+        ends = before / total, (before + task.seconds) / total
+        rows = doing.each(rows_of(audit, task, threads), functools.partial(doing.within, *ends))
+        yield from zip(task.cells, rows, strict=True)
         before += task.seconds
-        del loaded, run  # q and k, before others are made
+
+
+def rows_of(audit: Audit, task: Task, threads: int) -> Iterator[Record]:
+    """Yield the rows of a task."""
+    factories, case, drawn = audit.factories(), task.case, 0.0
+    if case.sample is not None:  # about which share of the task drawing it is
+        (sizes, setting), scores = case.outline(), case.sample * len(task.cells)
+        elements = (sizes.heads + sizes.kv_heads) * sizes.seq_len * setting.head_dim
+        drawing = _GENERATED * elements + _CHOSEN * sizes.seq_len
+        drawn = drawing / (drawing + _SAMPLED * setting.head_dim * scores)
+    with doing.within(0.0, drawn):
+        loaded, setting = case.load() if case.sample is None else case.draw()
+    positions_fit(case.reached([*(offset for _, offset in task.wanted), *audit.anchors]), loaded.seq_len)
+    run = CaseRun(case, loaded, setting, audit.attention, threads, audit.tolerance)
+    rows = run.records([(factories[index], offset) for index, offset in task.wanted])
+    yield from doing.each(rows, lambda: doing.within(drawn, 1.0))
 
 
 START_SECONDS, CELL_SECONDS = 0.25, 1e-3

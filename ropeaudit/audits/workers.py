@@ -1,65 +1,63 @@
-"""Units of a sweep on several processes of this machine, and what such a process does.
+"""Tasks of a sweep in other processes: those of a pool on this machine, or of a Dask cluster.
 
-A worker gets an audit without its cases and a unit, and returns the rows and what it found out about the
-code. If it dies, another does it again.
+A worker gets an audit without its cases and a task, and returns the rows and what it found out about the
+code. If it dies, another does it again. One loop serves both: each is an executor of `concurrent.futures`.
 """
 
 from __future__ import annotations
 
 import concurrent.futures as futures
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import connection, resource_tracker
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ropeaudit import __version__, errors
 from ropeaudit.audits import sweep
 from ropeaudit.audits.records import Record
 from ropeaudit.audits.sweep import Task
 from ropeaudit.errors import MissingPackage, RopeAuditError, UsageError
-from ropeaudit.runtime import run_metadata
+from ropeaudit.runtime import doing, run_metadata
 
 if TYPE_CHECKING:
     from ropeaudit.audits.audit import Audit
 
-Unit: TypeAlias = tuple[Task, ...]
+MOST_DEATHS = 3  # of a worker with the same task
 _ISOLATED = "PYTHONSAFEPATH"  # as `python -P`
-MOST_DEATHS = 3  # of a worker with the same unit
-_LISTEN_SECONDS = 0.2  # between two looks for a Ctrl-C
+_SAFE = "rows that are done are kept"
 _one_at_a_time = threading.Lock()  # the limit of BLAS threads is a matter of the whole process
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """An error as it comes home: the name of its class and what it says."""
-
-    kind: str
-    text: str
-
-    def raised(self) -> NoReturn:
-        """Raise it."""
-        kind = MemoryError if self.kind == "MemoryError" else getattr(errors, self.kind, None)
-        raise kind(self.text) if kind else RuntimeError(f"{self.kind}: {self.text}")
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a unit: its rows, and for each factory of the audit what was found out about its code.
+    """What came of a task: its rows, and for each factory of the audit what was found out about its code.
 
-    loaded: for each factory the version of own code as it was loaded there.
+    loaded: for each factory the version of own code as it was loaded there. error: the name of the class of
+    what was raised, and what it says; both empty where nothing was.
     """
 
-    rows: list[Record]
-    findings: list[tuple[str, ...]]
-    loaded: list[str] = field(default_factory=list)
+    rows: Sequence[Record] = ()
+    findings: Sequence[Sequence[str]] = ()
+    loaded: Sequence[str] = ()
+    error: tuple[str, str] = ("", "")
+
+    def checked(self) -> Result:
+        """Return it, or raise what was raised there."""
+        name, text = self.error
+        if not name:
+            return self
+        kind = MemoryError if name == "MemoryError" else getattr(errors, name, None)
+        raise kind(text) if kind else RuntimeError(f"{name}: {text}")
 
 
 def loaded_versions(audit: Audit) -> list[str]:
@@ -67,49 +65,71 @@ def loaded_versions(audit: Audit) -> list[str]:
     return [factory.code.loaded_version if factory.code else "" for factory in audit.factories()]
 
 
-def result_of(audit: Audit, unit: Unit, threads: int) -> Result | Problem:
-    """Measure a unit; this runs in a worker."""
+def result_of(audit: Audit, threads: int | None, task: Task) -> Result:
+    """Measure a task; this runs in a worker. threads: None for all that Dask gave it."""
+    if threads is None:
+        from distributed import get_worker
+
+        threads = get_worker().state.nthreads
     with _one_at_a_time:
         try:
-            rows = [row for _, row in sweep.measured(audit, unit, threads)]
+            rows = list(sweep.rows_of(audit, task, threads))
             findings = [tuple(factory.findings) for factory in audit.factories()]
             return Result(rows, findings, loaded_versions(audit))
         except errors.UnknownName as error:  # its arguments are no message
-            return Problem("UsageError", error.typed)
+            return Result(error=("UsageError", error.typed))
         except Exception as error:
-            return Problem(type(error).__name__, getattr(error, "typed", str(error)))
+            return Result(error=(type(error).__name__, getattr(error, "typed", str(error))))
 
 
-def processes(
-    audit: Audit, units: Sequence[Unit], jobs: int, listen: Callable[[], None]
-) -> Iterator[tuple[Unit, Result | Problem]]:
-    """Yield units and what came of them, as they finish. listen is called a few times a second.
+class Crew(contextlib.AbstractContextManager["Crew"]):
+    """Workers that an executor stands for.
 
-    Raises: RopeAuditError if workers die again and again.
+    pause: seconds between two looks at them and for a Ctrl-C. threads: of each; None for those that it has.
     """
-    left, deaths = dict(enumerate(units)), dict.fromkeys(range(len(units)), 0)
-    threads = max(1, run_metadata.threads() // jobs)
+
+    pause: float
+    threads: int | None
+    executor: Executor
+
+    def around(self) -> contextlib.AbstractContextManager[None]:
+        """Return the block in which tasks are handed over, and results taken. Raises: RopeAuditError."""
+        raise NotImplementedError
+
+    def look(self, some: bool) -> None:
+        """Look whether workers are there. some: whether results came. Raises: RopeAuditError."""
+        raise NotImplementedError
+
+
+def finished(
+    audit: Audit,
+    tasks: Sequence[Task],
+    crew: Callable[[int], contextlib.AbstractContextManager[Crew]],
+) -> Generator[tuple[Task, Result]]:
+    """Yield tasks and what came of them, as they finish. The share that is done is told many times a second.
+
+    crew: makes one for so many tasks. Raises: RopeAuditError if workers die again and again.
+    """
+    left, deaths = dict(enumerate(tasks)), Counter[int]()
+    total, done = sum(task.seconds for task in tasks), 0.0
     while left:
-        with _pool(min(jobs, len(left))) as pool:
-            with deaf_children():
-                waiting = {pool.submit(result_of, audit, left[number], threads): number for number in left}
-            started: set[int] = set()
-            try:
-                while waiting:
-                    done, _ = futures.wait(waiting, _LISTEN_SECONDS, futures.FIRST_COMPLETED)
-                    listen()
-                    sentinels = [process.sentinel for process in list((pool._processes or {}).values())]
-                    if connection.wait(sentinels, 0):  # one is dead
-                        _end(pool)
-                    started |= {number for future, number in waiting.items() if future.running()}
-                    for future in done:
-                        number = waiting[future]
+        started = set[int]()
+        with crew(len(left)) as workers, contextlib.suppress(BrokenProcessPool):
+            run, submit = functools.partial(result_of, audit, workers.threads), workers.executor.submit
+            with workers.around():
+                waiting = {submit(run, task): number for number, task in left.items()}
+            while waiting:
+                doing.step(done / total)
+                ready, _ = futures.wait(waiting, workers.pause, futures.FIRST_COMPLETED)
+                workers.look(bool(ready))
+                started |= {number for future, number in waiting.items() if future.running()}
+                for future in sorted(ready, key=_failed):  # what is done is not lost with what is not
+                    number = waiting.pop(future)
+                    with workers.around():
                         result = future.result()
-                        del waiting[future]
-                        yield left.pop(number), result
-            except BrokenProcessPool:
-                for number in started & set(left):
-                    deaths[number] += 1
+                    done += left[number].seconds
+                    yield left.pop(number), result
+        deaths.update(started & set(left))
         if max((deaths[number] for number in left), default=0) >= MOST_DEATHS:
             raise RopeAuditError(
                 f"a worker process died {MOST_DEATHS} times with the same work, perhaps for want of memory; "
@@ -117,57 +137,72 @@ def processes(
             )
 
 
+def _failed(future: Future[Result]) -> bool:
+    return future.cancelled() or future.exception() is not None
+
+
+class Processes(Crew):
+    """Processes of this machine; whatever they are at, they are gone at the end."""
+
+    pause = 0.2
+
+    def __init__(self, jobs: int, tasks: int) -> None:
+        """Start up to `jobs` of them, which share the processors."""
+        self.threads = max(1, run_metadata.threads() // jobs)
+        context, isolated = multiprocessing.get_context("spawn"), _ISOLATED in os.environ
+        with quiet_children():
+            self.executor: ProcessPoolExecutor = ProcessPoolExecutor(
+                min(jobs, tasks), context, _begin, (isolated,)
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        self.executor.shutdown(wait=True, cancel_futures=True)
+
+    def around(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block in which processes may start."""
+        return quiet_children()
+
+    def look(self, some: bool) -> None:
+        """End all if one is dead."""
+        if connection.wait([process.sentinel for process in self.processes()], 0):
+            self._end()
+
+    def processes(self) -> list[Any]:
+        """Return those that were started, to which there is no public way."""
+        return list((self.executor._processes or {}).values())
+
+    def _end(self) -> None:
+        """Kill the workers, whatever they are at; their futures end too.
+
+        The pool would wait for ever for the rest of a result that a worker did not live to write, for this
+        process could still write it: so it lets go of its end of the pipe.
+        """
+        for process in self.processes():
+            process.kill()
+        self.executor._result_queue._writer.close()  # type: ignore[attr-defined]
+
+
 @contextlib.contextmanager
-def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Start workers; whatever they are at, they are gone at the end."""
-    context, isolated = multiprocessing.get_context("spawn"), _ISOLATED in os.environ
-    with isolated_children():  # the one that tracks semaphores
-        pool = ProcessPoolExecutor(jobs, context, _begin, (isolated,))
-    try:
-        yield pool
-    finally:
-        _end(pool)
-        pool.shutdown(wait=True, cancel_futures=True)
+def quiet_children() -> Iterator[None]:
+    """Start processes that import nothing from this folder and hear no Ctrl-C, not even while they import.
 
-
-def _end(pool: ProcessPoolExecutor) -> None:
-    """Kill the workers, whatever they are at; their futures end too.
-
-    The pool would wait for ever for the rest of a result that a worker did not live to write, for this
-    process could still write it: so it lets go of its end of the pipe. (There is no public way to either.)
+    This one hears it at the end. What they need is on this one's sys.path, which they get.
     """
-    for process in list((pool._processes or {}).values()):
-        process.kill()
-    pool._result_queue._writer.close()  # type: ignore[attr-defined]
-
-
-@contextlib.contextmanager
-def deaf_children() -> Iterator[None]:
-    """Start isolated processes that hear no Ctrl-C, not even while they import; this one hears it at the end.
-
-    What they need is on this one's sys.path, which they get.
-    """
-    with isolated_children():
-        if not hasattr(signal, "pthread_sigmask"):  # Windows
-            yield
-            return
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def isolated_children() -> Iterator[None]:
-    """Start processes that import nothing from the current folder."""
     before = os.environ.get(_ISOLATED)
     os.environ[_ISOLATED] = "1"
+    heard = None
     try:
+        with contextlib.suppress(AttributeError, OSError):  # on Windows there is neither
+            resource_tracker.ensure_running()  # which would make its thread hear Ctrl-C again
+            heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         yield
     finally:
-        if before is None:
-            del os.environ[_ISOLATED]
+        if heard is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+        os.environ.pop(_ISOLATED)
+        if before is not None:
+            os.environ[_ISOLATED] = before
 
 
 def _begin(isolated: bool) -> None:
@@ -185,110 +220,112 @@ def _begin(isolated: bool) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-_DASK_LISTEN_SECONDS = 0.05
 _ANSWER_SECONDS = 20
 _LOOK_SECONDS = 5.0  # without a result until it is asked whether there are workers
 _PATIENCE = "10 minutes"  # without a worker; Dask's configuration may say another time
 _KEY = "ropeaudit.patience"
-_SAFE = "rows that are done are kept"
 
 
-def on_dask(
-    audit: Audit,
-    units: Sequence[Unit],
-    scheduler: str,
-    jobs: int,
-    listen: Callable[[], None],
-    tell: Callable[[str], None] = lambda text: None,
-) -> Iterator[tuple[Unit, Result | Problem]]:
-    """Yield units and what came of them, as they finish. listen is called many times a second.
+class Dask(Crew):
+    """The workers of a Dask cluster, which repeats what a lost one was at."""
 
-    scheduler: the address of a running one, or "local" for `jobs` processes of this machine. Dask repeats
-    what a lost worker was at. tell: takes a note. Raises: MissingPackage, UsageError, RopeAuditError.
-    """
-    try:
-        import distributed
-    except ImportError:
-        raise MissingPackage("--scheduler needs Dask; pip install 'ropeaudit[cluster]'") from None
-    import logging
+    pause, threads = 0.05, None
 
-    patience = Patience(tell)
-    with contextlib.ExitStack() as stack:
-        stack.callback(logging.disable, logging.root.manager.disable)
-        logging.disable(logging.CRITICAL)  # of Dask's log: what matters of it is said in a sentence
-        local = scheduler == "local"  # the cluster that it starts ends here too
-        address: Any = stack.enter_context(_local(distributed, jobs, listen)) if local else scheduler
-        client = stack.enter_context(_connected(distributed, address, listen))
-        listen()  # a Ctrl-C during the start
-        again = {"pure": False, "retries": MOST_DEATHS}
-        with _losing(scheduler):
-            waiting = {client.submit(result_on_dask, audit, unit, **again): unit for unit in units}
-            outcome: Any = distributed.as_completed(waiting)  # type: ignore[no-untyped-call]
-        while waiting:
-            listen()
-            with _losing(scheduler):
-                batch = outcome.next_batch(block=False) if not outcome.is_empty() else []
-            for future in batch:
-                with _losing(scheduler):
-                    result = _result(distributed, future)
-                yield waiting.pop(future), result
-            patience.wait(bool(batch), lambda: _workers(client))
+    def __init__(self, scheduler: str, jobs: int, tell: Callable[[str], None]) -> None:
+        """Connect. scheduler: the address of a running one, or "local" for `jobs` processes of this machine.
 
-
-def result_on_dask(audit: Audit, unit: Unit) -> Result | Problem:
-    """Measure a unit on a worker of Dask with all of its threads."""
-    from distributed import get_worker
-
-    return result_of(audit, unit, get_worker().state.nthreads)
-
-
-class Patience:
-    """Waits for results, and for workers where there are none: not for ever."""
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        """Begin to wait. Raises: UsageError if Dask's configuration says no time."""
-        import dask
-        from dask.utils import parse_timedelta
-
-        self.text = str(dask.config.get(_KEY, _PATIENCE))
+        tell: takes a note. Raises: MissingPackage, UsageError, RopeAuditError.
+        """
         try:
-            self.seconds = float(parse_timedelta(self.text))
-        except (ValueError, KeyError, TypeError):
-            raise UsageError(
-                f"{_KEY} {self.text!r} in Dask's configuration is no time; try '{_PATIENCE}'"
-            ) from None
-        self.tell, self.reported = tell, False
-        self.seen = self.looked = time.monotonic()
+            import distributed
+        except ImportError:
+            raise MissingPackage("--scheduler needs Dask; pip install 'ropeaudit[cluster]'") from None
+        import logging
 
-    def wait(self, some: bool, workers_there: Callable[[], int]) -> None:
-        """Return at once if there were results, else after a moment. Raises: RopeAuditError."""
+        self.killed, self.scheduler, self.tell = distributed.KilledWorker, scheduler, tell
+        self.patience, self.seconds = _patience()
+        self.seen = self.looked = time.monotonic()
+        self.reported = False
+        with contextlib.ExitStack() as stack:
+            stack.callback(logging.disable, logging.root.manager.disable)
+            logging.disable(logging.CRITICAL)  # of Dask's log: what matters of it is said in a sentence
+            local = scheduler == "local"  # the cluster that it starts ends here too
+            address: Any = stack.enter_context(_local(distributed, jobs)) if local else scheduler
+            self.client: Any = stack.enter_context(_connected(distributed, address))
+            self.executor = self.client.get_executor(pure=False, retries=MOST_DEATHS)
+            self.stack = stack.pop_all()
+
+    def __exit__(self, *error: Any) -> None:
+        self.stack.__exit__(*error)
+
+    @contextlib.contextmanager
+    def around(self) -> Iterator[None]:
+        """Say in a sentence what Dask raises. Raises: RopeAuditError."""
+        try:
+            yield
+        except self.killed:
+            problem = "Dask lost several workers with the same work, perhaps for want of memory"
+            remedy = "give fewer workers and --resume"
+        except (CancelledError, OSError):
+            problem = f"--scheduler {self.scheduler!r}: the Dask scheduler is gone"
+            remedy = "start one, and give the same command with --resume"
+        except Exception as error:  # before our own code ran: it is not installed there, or another one
+            problem = f"a Dask worker cannot begin the work ({_line(error)})"
+            needed = f"ropeaudit {__version__} there, with what the implementations need"
+            remedy = f"install {needed}, and --resume"
+        else:
+            return
+        raise RopeAuditError(f"{problem}; {_SAFE}: {remedy}") from None
+
+    def look(self, some: bool) -> None:
+        """Note whether there were results, and wait for workers where there were none: not for ever.
+
+        Raises: RopeAuditError.
+        """
         now = time.monotonic()
         if some:
             self.seen = self.looked = now
-            return
-        if now - self.looked >= min(_LOOK_SECONDS, self.seconds / 2):
+        elif now - self.looked >= min(_LOOK_SECONDS, self.seconds / 2):
             self.looked = now
-            if workers_there():
+            if self._workers():
                 self.seen, self.reported = now, False
             elif now - self.seen >= self.seconds:
                 raise RopeAuditError(
-                    f"no Dask worker has been there for {self.text}; {_SAFE}: start some, and give the same "
-                    "command with --resume (DASK_ROPEAUDIT__PATIENCE=4h waits longer)"
+                    f"no Dask worker has been there for {self.patience}; {_SAFE}: start some, and give the "
+                    "same command with --resume (DASK_ROPEAUDIT__PATIENCE=4h waits longer)"
                 )
             elif not self.reported:
                 self.reported = True
-                self.tell(f"no Dask worker is there; waiting up to {self.text} for one")
-        time.sleep(_DASK_LISTEN_SECONDS)
+                self.tell(f"no Dask worker is there; waiting up to {self.patience} for one")
+
+    def _workers(self) -> int:
+        """Return how many workers there are; none where the scheduler does not answer."""
+        try:
+            return len(self.client.sync(self.client.scheduler.ncores, callback_timeout=_LOOK_SECONDS))
+        except Exception:  # that it is gone, the futures say
+            return 0
 
 
-def _connected(distributed: Any, address: Any, listen: Callable[[], None]) -> Any:
+def _patience() -> tuple[str, float]:
+    """Return how long workers are waited for, in words and seconds. Raises: UsageError."""
+    import dask
+    from dask.utils import parse_timedelta
+
+    text = str(dask.config.get(_KEY, _PATIENCE))
+    try:
+        return text, float(parse_timedelta(text))
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{_KEY} {text!r} in Dask's configuration is no time; try '{_PATIENCE}'") from None
+
+
+def _connected(distributed: Any, address: Any) -> Any:
     """Connect in several tries, so that Ctrl-C is heard. Raises: UsageError."""
     seen: Exception | None = None
     for share in (0.1, 0.3, 0.6):
+        doing.step(0.0)
         try:
             return distributed.Client(address, timeout=share * _ANSWER_SECONDS)
         except (OSError, ValueError, TypeError) as error:
-            listen()
             seen = error
             if not isinstance(error, OSError):
                 break
@@ -298,66 +335,23 @@ def _connected(distributed: Any, address: Any, listen: Callable[[], None]) -> An
     )
 
 
-def _local(distributed: Any, jobs: int, listen: Callable[[], None]) -> Any:
+def _local(distributed: Any, jobs: int) -> Any:
     """Start a cluster of processes that hear no Ctrl-C. Raises: RopeAuditError."""
     import logging
 
-    threads = max(1, run_metadata.threads() // jobs)
-    with isolated_children(), contextlib.suppress(ImportError, AttributeError, OSError):
-        resource_tracker.ensure_running()  # which would make its thread hear Ctrl-C again
     try:
-        with deaf_children():
+        with quiet_children():
             return distributed.LocalCluster(
                 n_workers=jobs,
-                threads_per_worker=threads,
+                threads_per_worker=max(1, run_metadata.threads() // jobs),
                 dashboard_address="127.0.0.1:0",  # None asks for port 8787, and warns where it is taken
                 silence_logs=logging.CRITICAL,
             )
     except Exception as error:  # whatever Dask makes of a machine without room or ports
-        listen()
+        doing.step(0.0)
         raise RopeAuditError(
             f"--scheduler local: Dask's workers do not start ({_line(error)}); give --jobs alone"
         ) from None
-
-
-@contextlib.contextmanager
-def _losing(scheduler: str) -> Iterator[None]:
-    """Say in a sentence that the scheduler is gone. Raises: RopeAuditError."""
-    try:
-        yield
-    except (CancelledError, OSError) as error:
-        if isinstance(error, RopeAuditError):
-            raise
-        raise RopeAuditError(
-            f"--scheduler {scheduler!r}: the Dask scheduler is gone; {_SAFE}: start one, and give the same "
-            "command with --resume"
-        ) from None
-
-
-def _workers(client: Any) -> int:
-    """Return how many workers there are; none where the scheduler does not answer."""
-    try:
-        return len(client.sync(client.scheduler.ncores, callback_timeout=_LOOK_SECONDS))
-    except Exception:  # that it is gone, the futures say
-        return 0
-
-
-def _result(distributed: Any, future: Any) -> Result | Problem:
-    try:
-        result: Result | Problem = future.result()
-    except distributed.KilledWorker:
-        raise RopeAuditError(
-            f"Dask lost several workers with the same work, perhaps for want of memory; {_SAFE}: give fewer "
-            "workers and --resume"
-        ) from None
-    except (CancelledError, OSError):
-        raise
-    except Exception as error:  # before our own code ran: it is not installed there, or another one
-        raise RopeAuditError(
-            f"a Dask worker cannot begin the work ({_line(error)}); {_SAFE}: install ropeaudit {__version__} "
-            "there, with what the implementations need, and --resume"
-        ) from None
-    return result
 
 
 def _line(error: BaseException) -> str:

@@ -71,9 +71,10 @@ class Measured(CaseRun):
         said: dict[str, Any] = {name: getattr(setting, name) for name in same}
         said |= {name: getattr(spec, name) for name in ("heads", "kv_heads", "seq_len")}
         case = Case(**said, scaling=str(setting.scaling))
-        super().__init__(case, self.inputs, setting, [factory(code)], None, 1, lambda share: None)
+        super().__init__(case, self.inputs, setting)
         self.code, self.rule, self.places = code, rule, dict[int, Places]()
-        self.rows = list(self.records(spec.offsets))
+        made = factory(code)
+        self.rows = list(self.records([(made, offset) for offset in spec.offsets]))
 
     def _places(self, subject: Subject, offset: int) -> Places:
         setting, dtype = self.code.spec.setting, self.code.spec.dtype

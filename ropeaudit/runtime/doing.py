@@ -45,6 +45,11 @@ def told(listener: Listener) -> Iterator[None]:
         _listener.set(before)
 
 
+def unheard() -> contextlib.AbstractContextManager[None]:
+    """Tell nobody of the steps within the block."""
+    return told(lambda share: None)
+
+
 def within(begin: float, end: float) -> contextlib.AbstractContextManager[None]:
     """Count the steps within the block as those of a part, which is from `begin` to `end` of the whole.
 

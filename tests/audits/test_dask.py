@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.sweep import Sweep
 from ropeaudit.errors import RopeAuditError, UsageError
+from ropeaudit.runtime import doing
 
 distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -26,58 +28,43 @@ SMALL = ["shift", "--heads", "1", "--head-dim", "8", "--seq-len", "4", "--recipe
 posix = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 
-class Future:
-    def __init__(self, work) -> None:
-        self.result = work
-
-
-class Cluster:
-    """What `cluster` uses of Dask: the first `good` units are measured here, of the rest comes `error`."""
+class Cluster(contextlib.nullcontext):
+    """What `workers.Dask` uses of Dask: the first `good` tasks are measured here, the rest brings `error`."""
 
     KilledWorker = distributed.KilledWorker
 
     def __init__(self, good: int, error: BaseException | None, there: int = 1) -> None:
+        super().__init__(self)
         self.good, self.error, self.there, self.count = good, error, there, 0
         self.scheduler = SimpleNamespace(ncores=None)
 
     def Client(self, address, timeout):
         return self
 
-    def __enter__(self):
+    def get_executor(self, **options):
         return self
-
-    def __exit__(self, *error) -> None:
-        pass
 
     def sync(self, what, callback_timeout):
         return dict.fromkeys(range(self.there), 1)
 
-    def submit(self, function, spec, unit, **options):
+    def submit(self, run, task):
         self.count += 1
-        if self.count > self.good:
-            return Future(self.fail) if self.error else Future(None)
-        return Future(lambda: workers.result_of(spec, unit, 1))
-
-    def fail(self):
-        raise self.error
-
-    def as_completed(self, waiting):
-        left = [future for future in waiting if future.result]
-        return SimpleNamespace(
-            is_empty=lambda: not left, next_batch=lambda block: [left.pop(0) for _ in left[:2]]
-        )
+        future = Future()
+        if self.count <= self.good:
+            future.set_result(workers.result_of(run.args[0], 1, task))
+        elif self.error:
+            future.set_exception(self.error)
+        return future
 
 
-def on(fake: Cluster, monkeypatch, error_line=None) -> tuple[list, str]:
-    """Return what came home of a sweep of four units, and what it ended with."""
+def on(fake: Cluster, monkeypatch, notes=None) -> tuple[list, str]:
+    """Return what came home of a sweep of four tasks, and what it ended with."""
     monkeypatch.setitem(sys.modules, "distributed", fake)
     audit = Audit([Case(heads=1, seq_len=4, head_dim=8, seed=seed) for seed in range(4)], ["hf"], offsets=[0])
-    some = [(task,) for task in Sweep(audit).tasks()]
-    home = []
+    tell, home = ([] if notes is None else notes).append, []
+    crew = workers.Dask("tcp://x:1", 1, tell)
     try:
-        for result in workers.on_dask(
-            audit, some, "tcp://x:1", 1, lambda: None, ([] if error_line is None else error_line).append
-        ):
+        for result in workers.finished(audit, Sweep(audit).tasks(), lambda count: crew):
             home.append(result)
     except RopeAuditError as error:
         return home, str(error)
@@ -87,7 +74,7 @@ def on(fake: Cluster, monkeypatch, error_line=None) -> tuple[list, str]:
 def test_all_comes_home(monkeypatch) -> None:
     home, message = on(Cluster(4, None), monkeypatch)
     assert (len(home), message) == (4, "")
-    assert all(isinstance(result, workers.Result) for _, result in home)
+    assert all(result.checked().rows for _, result in home)
 
 
 @pytest.mark.parametrize("good", [0, 1, 3])
@@ -107,29 +94,30 @@ def test_a_worker_without_ropeaudit_is_said_in_a_sentence(monkeypatch) -> None:
     assert "a Dask worker cannot begin the work (ModuleNotFoundError: No module named 'ropeaudit')" in message
 
 
-@pytest.fixture
-def clock(monkeypatch):
+def test_workers_that_are_all_gone_are_waited_for_and_then_no_more(monkeypatch) -> None:
     now = SimpleNamespace(monotonic=lambda: now.at, at=0.0)
-    now.sleep = lambda seconds: setattr(now, "at", now.at + seconds)
     monkeypatch.setattr(workers, "time", now)
-    return now
+    notes, look = list[str](), workers.Dask.look
 
+    def later(self, some) -> None:
+        now.at += 1.0
+        look(self, some)
 
-def test_workers_that_are_all_gone_are_waited_for_and_then_no_more(clock, monkeypatch) -> None:
-    notes: list[str] = []
+    monkeypatch.setattr(workers.Dask, "look", later)
+    monkeypatch.setattr(workers.Dask, "pause", 0.0)
     home, message = on(Cluster(2, None, there=0), monkeypatch, notes)
     assert len(home) == 2
     assert notes == ["no Dask worker is there; waiting up to 10 minutes for one"]
     assert "no Dask worker has been there for 10 minutes; rows that are done are kept" in message
-    assert 600 <= clock.at < 610
+    assert 600 <= now.at < 610
 
 
-def test_the_patience_is_that_of_dasks_configuration() -> None:
+def test_the_patience_is_that_of_dasks_configuration(monkeypatch) -> None:
     import dask
 
     for wrong in ("soon", [], "10 parsecs"):
         with dask.config.set({"ropeaudit.patience": wrong}), pytest.raises(UsageError, match="is no time"):
-            workers.Patience(lambda text: None)
+            on(Cluster(4, None), monkeypatch)
 
 
 def test_a_local_cluster_shares_the_threads_and_is_said_not_to_start(monkeypatch, capsys) -> None:
@@ -149,16 +137,19 @@ def test_a_local_cluster_shares_the_threads_and_is_said_not_to_start(monkeypatch
     assert "pip install 'ropeaudit[cluster]'" in ran(capsys, [*SMALL, "--scheduler", "local"], 2).err
 
 
-def test_where_no_scheduler_answers_is_said_in_a_sentence() -> None:
+def test_where_no_scheduler_answers_is_said_in_a_sentence(monkeypatch) -> None:
     waited: list[float] = []
 
     def absent(address: str, timeout: float) -> None:
         waited.append(timeout)
         raise OSError("timed out")
 
-    reported: list[int] = []
-    with pytest.raises(UsageError, match="'tcp://x:1': no Dask scheduler answers there"):
-        workers._connected(SimpleNamespace(Client=absent), "tcp://x:1", lambda: reported.append(1))
+    reported: list[float] = []
+    absent_one = SimpleNamespace(Client=absent, KilledWorker=Exception)
+    monkeypatch.setitem(sys.modules, "distributed", absent_one)
+    no_answer = pytest.raises(UsageError, match="'tcp://x:1': no Dask scheduler answers there")
+    with no_answer, doing.told(reported.append):
+        workers.Dask("tcp://x:1", 1, print)
     assert len(reported) == 3  # a Ctrl-C is heard each time
     assert waited == sorted(waited)
     assert sum(waited) == pytest.approx(20)

@@ -144,14 +144,14 @@ def test_a_sweep_is_extended_by_what_is_missing(whole, tmp_path, monkeypatch) ->
     run(tmp_path, base=[*SMALL[:-1], "0,7"])
     calls, usual = [], CaseRun.records
 
-    def measure(self, offsets):
-        calls.append(list(offsets))
-        return usual(self, offsets)
+    def measure(self, wanted):
+        calls.append({offset for _, offset in wanted})
+        return usual(self, wanted)
 
     monkeypatch.setattr(CaseRun, "records", measure)
     assert same(run(tmp_path, "--resume"), whole / "x.jsonl")
     assert calls
-    assert all(offsets == [-3, 131072] for offsets in calls)
+    assert set().union(*calls) == {-3, 131072}
 
 
 @pytest.mark.parametrize("how", ["nothing", "half a line"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures as futures
+import functools
 import os
 import threading
 import time
@@ -27,10 +28,9 @@ def _die(*_: object) -> None:
 @posix
 def test_work_that_kills_every_worker_is_given_up(monkeypatch) -> None:
     audit = Audit([Case(heads=1, seq_len=4, head_dim=8)], offsets=[0])
-    unit = tuple(Sweep(audit).tasks())
     monkeypatch.setattr(workers, "result_of", _die)
     with pytest.raises(RopeAuditError, match="died 3 times with the same work"):
-        list(workers.processes(audit, [unit], 1, lambda: None))
+        list(workers.finished(audit, Sweep(audit).tasks(), functools.partial(workers.Processes, 1)))
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,11 @@ def test_errors_come_home(error, monkeypatch) -> None:
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(workers.sweep, "measured", fail)
-    result = workers.result_of(Audit(), (), 1)
-    assert isinstance(result, workers.Problem)
+    monkeypatch.setattr(workers.sweep, "rows_of", fail)
+    result = workers.result_of(Audit(), 1, ())
     usual = RuntimeError if isinstance(error, ZeroDivisionError) else type(error)
     with pytest.raises(usual, match="no"):
-        result.raised()
+        result.checked()
 
 
 def _large(size: int) -> bytes:
@@ -56,25 +55,25 @@ def _large(size: int) -> bytes:
 def test_workers_that_are_sending_are_ended_at_once() -> None:
     """Each try left the pool waiting for the rest of a result, in three cases of four."""
     for _ in range(3):
-        with workers._pool(2) as pool:
-            waiting = {pool.submit(_large, 2_000_000) for _ in range(200)}
+        with workers.Processes(2, 2) as crew:
+            waiting = {crew.executor.submit(_large, 2_000_000) for _ in range(200)}
             futures.wait(waiting, return_when=futures.FIRST_COMPLETED)
             time.sleep(0.1)
 
 
-def _die_while_sending(audit: object, unit: object, threads: int) -> workers.Result:
+def _die_while_sending(audit: object, threads: int, task: object) -> workers.Result:
     """The first worker writes half of its result; the others live, and could write the rest."""
     try:
         Path(os.environ["ROPEAUDIT_TEST_SENT"]).touch(exist_ok=False)
     except FileExistsError:
-        return workers.Result([], [])
+        return workers.Result()
 
     def send_half(self: connection.Connection, buffer: bytes) -> None:
         os.write(self.fileno(), bytes(buffer)[: len(buffer) // 2])
         os._exit(9)
 
     connection.Connection._send = send_half
-    return workers.Result([], [])
+    return workers.Result()
 
 
 @posix
@@ -82,15 +81,15 @@ def test_a_worker_that_dies_while_it_sends_is_replaced(tmp_path, monkeypatch) ->
     monkeypatch.setenv("ROPEAUDIT_TEST_SENT", str(tmp_path / "sent"))
     monkeypatch.setattr(workers, "result_of", _die_while_sending)
     audit = Audit([Case(heads=1, seq_len=4, head_dim=8)], offsets=range(3))
-    parts = [tuple(Sweep(audit).tasks())] * 6
-    assert len(list(workers.processes(audit, parts, 2, lambda: None))) == 6
+    tasks = Sweep(audit).tasks() * 6
+    assert len(list(workers.finished(audit, tasks, functools.partial(workers.Processes, 2)))) == 6
 
 
 @posix
 def test_no_thread_and_no_process_outlives_the_workers() -> None:
     before = set(threading.enumerate())
-    with workers._pool(1) as pool:
-        assert pool.submit(os.getpid).result() != os.getpid()
-        processes = list((pool._processes or {}).values())
+    with workers.Processes(1, 1) as crew:
+        assert crew.executor.submit(os.getpid).result() != os.getpid()
+        processes = crew.processes()
     assert [one for one in threading.enumerate() if one not in before] == []
     assert [one for one in processes if one.is_alive()] == []

@@ -49,7 +49,7 @@ from ropeaudit.features.limit.limit_result import (
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.runtime import run_metadata
+from ropeaudit.runtime import doing, run_metadata
 from ropeaudit.runtime.threads import mapping
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.factories import SubjectFactory
@@ -183,7 +183,7 @@ class CaseLimits:
         self.up_to, self.ranges = up_to, regimes(case, setting, self.seq_len, up_to)
         self.frozen = self.ranges != regimes(replace(case, length="shifted"), setting, self.seq_len, up_to)
         self.records: dict[int, Record] = {}
-        rest = [factory(subject)], None, run_metadata.threads(), self.advance
+        self.factory, rest = factory(subject), (None, run_metadata.threads())
         self.runs = [CaseRun(case, inputs, setting, *rest, bounded=bounded) for bounded in (False, True)]
         self.making, self.done, self.total = (0.0, 0), 0.0, 1
         self.on_progress: OnProgress = arguments.silent
@@ -307,7 +307,9 @@ class CaseLimits:
         """Measure offsets as `ropeaudit shift` does. bounded: with a-priori bounds."""
         if offsets:
             self.making = self.done, len(offsets)
-            self.records |= {one.offset: one for one in self.runs[bounded].records(offsets)}
+            wanted = [(self.factory, offset) for offset in offsets]
+            with doing.told(self.advance):
+                self.records |= {one.offset: one for one in self.runs[bounded].records(wanted)}
             self.advance(1.0)
 
     def advance(self, share: float = 0.0) -> None:
