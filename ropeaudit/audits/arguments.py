@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import GeneratorType
@@ -10,7 +11,6 @@ from typing import ParamSpec, TypeAlias, TypedDict, TypeVar, cast
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import Format, parse
-from ropeaudit.audits.audit import by_layout
 from ropeaudit.audits.cases import Case, Length, completed, positions_fit
 from ropeaudit.audits.results import Results
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError, required_packages
@@ -144,13 +144,15 @@ def formats(dtypes: Names) -> list[Format]:
     return list(dict.fromkeys(parse(name) for name in listed(dtypes)))
 
 
-def resolved(names: Names, dtypes: Names, changes: Mapping[str, str] | None = None) -> list[Resolved]:
-    """Return every recipe, changed, in every dtype, recipe by recipe.
+def resolved(
+    names: Names, dtypes: Names, changes: Mapping[str, str] | None = None, stores_keys: bool = False
+) -> list[Resolved]:
+    """Return every recipe, changed, in every dtype, recipe by recipe. stores_keys: whether k may have scales.
 
     Raises: UsageError, UnknownName, BadInput, NotEmulated.
     """
-    chosen = [recipes.load(name).changed(changes or {}) for name in listed(names)]
-    return [recipe.resolve(fmt) for recipe in chosen for fmt in formats(dtypes)]
+    some = [recipes.load(name).changed(changes or {}) for name in listed(names)]
+    return [recipe.resolve(fmt, stores_keys=stores_keys) for recipe in some for fmt in formats(dtypes)]
 
 
 Chosen: TypeAlias = Resolved | SubjectFactory  # a recipe, or code that is called
@@ -165,6 +167,7 @@ def chosen(
     device: str | None = None,
     order: str | None = None,
     under: Names = (),
+    stores_keys: bool = False,
 ) -> list[Chosen]:
     """Return every recipe, then every implementation in every environment, in every dtype, each once.
 
@@ -173,7 +176,7 @@ def chosen(
     Raises: UsageError, UnknownName, BadInput, NotEmulated, MissingPackage.
     """
     names = listed(implementations)
-    formed = resolved(recipes or (() if names else usual), dtypes, changes)
+    formed = resolved(recipes or (() if names else usual), dtypes, changes, stores_keys)
     if device is not None and not names:
         raise UsageError(f"--device {device} is where code is called; add --impl")
     codes = factories.implementations(names, order, changes, not formed, device)
@@ -182,14 +185,28 @@ def chosen(
     return [*formed, *called]
 
 
-def factory(one: Chosen) -> SubjectFactory:
-    """Return the factory of a recipe or of code."""
-    return factories.of_recipe(one) if isinstance(one, Resolved) else one
+def factory(one: Chosen, backend: str = "numpy", device: str | None = None) -> SubjectFactory:
+    """Return the factory of code, or of a recipe. backend, device: what executes a recipe, and where."""
+    return factories.of_recipe(one, backend, device) if isinstance(one, Resolved) else one
 
 
 def stages(some: Iterable[Chosen]) -> dict[str, dict[str, str]]:
     """Return "subject dtype" -> stage -> format, for the metadata."""
     return {f"{one.name} {one.dtype}": dict(one.stages) for one in map(factory, some)}
+
+
+def by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple[Case, list[int]]]:
+    """Yield a case for each layout of neighbouring code, unless one is given."""
+    every = list(range(len(factories)))
+    requested = case.layout is not None or case.model is not None or case.config is not None
+    if requested or not any(factory.layout for factory in factories):
+        yield case, every
+        return
+    setting = case.setting_alone()
+    results = [factory.layout(setting) if factory.layout else None for factory in factories]
+    usual = next((layout for layout in results if layout), None)
+    for layout, some in itertools.groupby(every, key=lambda index: results[index] or usual):
+        yield replace(case, layout=layout), list(some)
 
 
 def loaded(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from itertools import groupby
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from ropeaudit import recipes
-from ropeaudit.arithmetic.formats import parse
-from ropeaudit.audits import judging
+from ropeaudit.audits import arguments, judging
 from ropeaudit.audits.cases import LIMIT, Case, fits
 from ropeaudit.audits.records import Record
 from ropeaudit.engine.plan import AttentionOptions
@@ -91,17 +89,14 @@ class Audit:
 
     def factories(self) -> list[SubjectFactory]:
         """Return every recipe, then every implementation, in every dtype, as the rows come; each once."""
-        if self._factories:
-            return self._factories
-        formats = list(dict.fromkeys(parse(name) for name in self.dtypes))
-        called = factories.implementations(
-            self.implementations, self.order, self.changes, not self.recipes, self.device
-        )
-        executed = (recipe.resolve(fmt, stores_keys=True) for recipe in self._recipes() for fmt in formats)
-        self._factories.extend(factories.of_recipe(one, self.backend, self.device) for one in executed)
-        placed = (one for code in called for one in factories.in_environments(code, self.environments))
-        alone = len(called) == 1
-        self._factories.extend(factories.called(one, fmt, alone) for one in placed for fmt in formats)
+        if not self._factories:
+            some = arguments.chosen(
+                *(self.recipes, self.implementations, self.dtypes, self.changes, ()),
+                *(self.device if self.implementations else None, self.order, self.environments),
+                stores_keys=True,
+            )
+            executed = [arguments.factory(one, self.backend, self.device) for one in some]
+            self._factories.extend(executed)
         return self._factories
 
     def _recipes(self) -> list[Recipe]:
@@ -132,7 +127,7 @@ class Audit:
 
         Makers are named by their place in `factories`.
         """
-        return [part for case in self.cases for part in by_layout(case, self.factories())]
+        return [part for case in self.cases for part in arguments.by_layout(case, self.factories())]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what was requested; factories are built anew."""
@@ -154,17 +149,3 @@ class Audit:
     def anchors(self) -> list[int]:
         """Offsets that are measured besides those requested."""
         return [self.attention.anchor] if self.attention else []
-
-
-def by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple[Case, list[int]]]:
-    """Yield a case for each layout of neighbouring code, unless one is given."""
-    every = list(range(len(factories)))
-    requested = case.layout is not None or case.model is not None or case.config is not None
-    if requested or not any(factory.layout for factory in factories):
-        yield case, every
-        return
-    setting = case.setting_alone()
-    results = [factory.layout(setting) if factory.layout else None for factory in factories]
-    usual = next((layout for layout in results if layout), None)
-    for layout, some in groupby(every, key=lambda index: results[index] or usual):
-        yield replace(case, layout=layout), list(some)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -124,10 +124,8 @@ class Case:
         sizes, setting = self._synthetic()
         return inputs.make(self.qk, *sizes, setting, self.seed or 0), setting
 
-    def draw(
-        self, progress: Callable[[float], None] = lambda share: None
-    ) -> tuple[SampledInputs, RopeSetting]:
-        """Return `sample` scores' rows of q and k and the RoPE setting; progress gets the share done.
+    def draw(self) -> tuple[SampledInputs, RopeSetting]:
+        """Return `sample` scores' rows of q and k and the RoPE setting; tell the share that is done.
 
         Raises: BadInput, BadShape, UnknownName, UsageError.
         """
@@ -140,7 +138,7 @@ class Case:
         fits(needed)
         sizes, setting = self._synthetic()
         chosen = sampled_rows.choose(self.qk, sizes, setting.head_dim, self.mask, count, seed)
-        return sampled_rows.synthetic(self.qk, sizes, setting, chosen, seed, progress), setting
+        return sampled_rows.synthetic(self.qk, sizes, setting, chosen, seed), setting
 
     def outline(self) -> tuple[Outline, RopeSetting]:
         """Return what `load` or `draw` will give, without making it. Raises: what they raise."""

@@ -9,7 +9,7 @@ Letters: n pairs of a query and a key, h heads, g key-value heads, s positions, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,16 +108,11 @@ def _squares(rows: Array) -> Array:
 
 
 def synthetic(
-    kind: str,
-    sizes: tuple[int, int, int],
-    setting: RopeSetting,
-    chosen: Pairs,
-    seed: int,
-    progress: Callable[[float], None] = lambda share: None,
+    kind: str, sizes: tuple[int, int, int], setting: RopeSetting, chosen: Pairs, seed: int
 ) -> SampledInputs:
-    """Return the rows that `inputs.make` makes, without making the others.
+    """Return the rows that `inputs.make` makes, without making the others; tell the share that is done.
 
-    sizes: h, g and s. progress gets the share done, from 0 to 1. Raises: UnknownName.
+    sizes: h, g and s. Raises: UnknownName.
     """
     check_kind(kind)
     (heads, kv_heads, seq_len), d = sizes, setting.head_dim
@@ -129,13 +124,13 @@ def synthetic(
         )
         return SampledInputs(chosen, q, k, *sizes, kind, seed)
     if (kind := source(kind, sizes, d)) == BY_ROW:
-        store = [_by_row(seed, side, x, d, progress) for side, x in enumerate((in_q, in_k))]
+        store = [_by_row(seed, side, x, d) for side, x in enumerate((in_q, in_k))]
     else:
         generator, split = np.random.default_rng(seed), heads / (heads + kv_heads)
-        store = [
-            _streamed(generator, in_q, heads * seq_len, d, doing.part(progress, 0.0, split)),
-            _streamed(generator, in_k, kv_heads * seq_len, d, doing.part(progress, split, 1.0)),
-        ]
+        with doing.within(0.0, split):
+            store = [_streamed(generator, in_q, heads * seq_len, d)]
+        with doing.within(split, 1.0):
+            store += [_streamed(generator, in_k, kv_heads * seq_len, d)]
     q, k = (SideRows(rows, np.arange(in_q.size)) for rows in store)
     return SampledInputs(chosen, q, k, *sizes, kind, seed)
 
@@ -161,9 +156,7 @@ def _places(chosen: Pairs, group: int, seq_len: int) -> tuple[Ints, Ints]:
     return chosen.head * seq_len + chosen.query, chosen.head // group * seq_len + chosen.key
 
 
-def _streamed(
-    generator: np.random.Generator, places: Ints, rows: int, d: int, progress: Callable[[float], None]
-) -> NDArray[np.float16]:
+def _streamed(generator: np.random.Generator, places: Ints, rows: int, d: int) -> NDArray[np.float16]:
     """Draw `rows` rows in a stream and return those at `places`. Shapes: places (n,) -> (n, d)."""
     vectors = np.empty((places.size, d), np.float16)  # exact: on the grid of `on_16_bit_grid`
     order = np.argsort(places, kind="stable")
@@ -172,7 +165,7 @@ def _streamed(
     for number, (start, part) in enumerate(_stream(generator, rows, d)):
         members = order[edges[number] : edges[number + 1]]
         vectors[members] = on_16_bit_grid(part[places[members] - start])
-        progress(start / rows)
+        doing.step(start / rows)
     return vectors
 
 
@@ -185,9 +178,7 @@ def _stream(generator: np.random.Generator, rows: int, d: int) -> Iterator[tuple
         yield start, part
 
 
-def _by_row(
-    seed: int, side: int, places: Ints, d: int, progress: Callable[[float], None]
-) -> NDArray[np.float16]:
+def _by_row(seed: int, side: int, places: Ints, d: int) -> NDArray[np.float16]:
     """Draw each row from its own generator. Shapes: places (n,) -> (n, d)."""
     key = np.random.SeedSequence([seed, side]).generate_state(2, np.uint64)
     vectors, counter = np.empty((places.size, d), np.float16), np.zeros(4, np.uint64)
@@ -198,7 +189,7 @@ def _by_row(
             counter[3] = number  # the first words count the numbers generated
             np.random.Generator(np.random.Philox(key=key, counter=counter)).standard_normal(out=row)
         vectors[start : start + _BLOCK] = on_16_bit_grid(block)
-        progress((side + start / places.size) / 2)
+        doing.step((side + start / places.size) / 2)
     return vectors
 
 
