@@ -136,48 +136,32 @@ def write(target: Path, content: bytes) -> None:
 def folder(target: Path) -> Iterator[Path]:
     """Yield a new folder beside `target`, which takes its place whole at the end of the block.
 
-    Where the block raises or dies, `target` is as it was. Raises: OSError.
+    Where the block raises, `target` is as it was. One that cannot be moved, as where it is mounted, is
+    emptied and filled anew. Raises: OSError.
     """
     import shutil
     import tempfile
 
     target.parent.mkdir(parents=True, exist_ok=True)
-    _clear(target.parent, _prefix(target.name), folders=True)
-    beside = Path(tempfile.mkdtemp(_SUFFIX, _prefix(target.name), target.parent))
-    number = None if os.name == "nt" else os.open(beside, os.O_RDONLY)
-    try:
-        if number is not None:
-            lock(number)
+    with tempfile.TemporaryDirectory(_SUFFIX, _prefix(target.name), target.parent) as place:
+        beside, old = Path(place, "new"), Path(place, "old")
+        beside.mkdir()
         yield beside
         mode = _mode(target)
         beside.chmod(mode | (mode & 0o444) >> 2)
-        _put_folder(beside, target)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-        if number is not None:
-            os.close(number)
-
-
-def _put_folder(beside: Path, target: Path) -> None:
-    """Put a folder in the place of another; a mounted one is filled anew."""
-    import shutil
-    import tempfile
-
-    with tempfile.TemporaryDirectory(_SUFFIX, _prefix(target.name), target.parent) as old:
         try:
             if target.exists():
-                os.rename(target, os.path.join(old, "old"))
+                os.rename(target, old)
             os.rename(beside, target)
-            return
         except OSError:
             if not target.is_dir():
                 raise
-    _empty(target)
-    try:
-        shutil.copytree(beside, target, dirs_exist_ok=True)
-    except BaseException:
-        _empty(target)
-        raise
+            _empty(target)
+            try:
+                shutil.copytree(beside, target, dirs_exist_ok=True)
+            except BaseException:
+                _empty(target)
+                raise
 
 
 def _empty(folder: Path) -> None:
@@ -207,29 +191,17 @@ def _prefix(name: str) -> str:
     return f".{name[:_LONGEST]}.{zlib.crc32(os.fsencode(name)):08x}."
 
 
-def _clear(folder: Path, prefix: str, folders: bool = False) -> None:
-    """Remove the files, or the folders, that no run has open; where that is unknown, none."""
+def _clear(folder: Path, prefix: str) -> None:
+    """Remove the files that no run has open; where that is unknown, none."""
     left = re.compile(re.escape(prefix) + _RANDOM + re.escape(_SUFFIX))
     names: list[str] = []
     with contextlib.suppress(OSError):  # a folder may be for writing alone
         names = os.listdir(folder)
-    for name in filter(left.fullmatch, names):
-        path = os.path.join(folder, name)
+    for path in (os.path.join(folder, name) for name in filter(left.fullmatch, names)):
         with contextlib.suppress(OSError):
-            if os.path.isdir(path) == folders:
-                _remove_unlocked(path, folders)
-
-
-def _remove_unlocked(path: str, folder: bool) -> None:
-    access = os.O_RDONLY if folder else os.O_RDWR
-    number = os.open(path, access | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    try:
-        if not lock(number):
-            return
-        if folder:
-            _empty(Path(path))
-            os.rmdir(path)
-        else:
-            os.unlink(path)
-    finally:
-        os.close(number)
+            number = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+            try:
+                if lock(number):
+                    os.unlink(path)
+            finally:
+                os.close(number)

@@ -186,9 +186,6 @@ def test_a_folder_that_is_taken_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("raised", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_case_is_never_half_written(raised, tmp_path: Path, monkeypatch) -> None:
     wrote: list[str] = []
-    left = tmp_path / ".case.0a1b2c3d.ropeaudit"  # by a run that was killed
-    left.mkdir()
-    (left / "q.bin").touch()
 
     def full(self: Path, content: bytes) -> None:
         wrote.append(self.name)
