@@ -128,14 +128,13 @@ class Rotation:
             given = rounded_to(key.input)
             result.reference[key] = kernel.rotate_exactly(given, tables[None], setting, key.precision, scale)
         for cell in self.plan.cells():
-            subject, (into, back) = self.plan.subjects[cell[0]], self.plan.orders.get(cell[0], (None, None))
+            subject = self.plan.subjects[cell[0]]
             given = rounded_to(subject.input)
-            given = given if into is None else given[:, into]
             with np.errstate(invalid="ignore"):  # inputs may have overflowed in their format
                 rotated = kernel.rotate(subject, side, given, tables[cell], head)
             if np.isnan(rotated.min(axis=1)).all():
                 result.nonfinite.add(cell)
-            operand = kernel.operand(rotated if back is None else rotated[:, back], subject)
+            operand = kernel.operand(rotated, subject)
             result.subjects[cell] = np.ascontiguousarray(operand.T if side == "k" else operand)
         return result
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.arithmetic.formats import FP32, Format
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import bits_differ, round_to
 from ropeaudit.engine import kernel
 from ropeaudit.engine.kernel import Side
@@ -17,13 +16,10 @@ from ropeaudit.engine.measure import Rotated, Tile, Tiles
 from ropeaudit.engine.plan import Plan
 from ropeaudit.engine.statistics import Moments, Statistics
 from ropeaudit.inputs import masks
-from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reference import exact_scores
-from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing, run_metadata
 from ropeaudit.runtime.threads import Map, mapping, worth
-from ropeaudit.subjects import Subject
 
 Dims: TypeAlias = NDArray[np.int64]  # an order of dims
 _EQUAL = 0.005  # share by which two RMS drifts must differ for one to be nearer
@@ -70,37 +66,13 @@ class PairStatistics:
         return -1 if abs(first - second) <= alike else int(second < first)
 
 
-@dataclass(frozen=True, slots=True)
-class Turned:
-    """A subject at an offset, in its own layout.
+def compare(cases: Plan[Inputs], bits: Format) -> PairStatistics:
+    """Return what is measured of the two subjects of a plan, at one offset.
 
-    into, back: the orders of dims that bring q and k into its layout, and what it returns into that of the
-    case; None where they are the same. Shapes: (d,) each.
+    bits: the format in which rotated q and k are compared bit by bit.
     """
-
-    subject: Subject
-    offset: int
-    into: Dims | None = None
-    back: Dims | None = None
-
-
-def compare(
-    pair: Sequence[Turned], inputs: Inputs, setting: RopeSetting, mask: Mask, origin: int, bits: Format
-) -> PairStatistics:
-    """Return what was measured of two rotations of the same q and k.
-
-    origin: added to the positions of the reference; it matters where angles are clipped. bits: the format
-    in which rotated q and k are compared bit by bit.
-    """
-    wide = max(one.subject.narrowest for one in pair) > FP32.precision
-    cases = Plan(
-        [one.subject for one in pair],
-        [[one.offset] for one in pair],
-        *(inputs, setting, mask, origin),
-        precision="extended" if wide else "double",
-        orders={index: (one.into, one.back) for index, one in enumerate(pair)},
-    )
-    total, result = masks.count(mask, inputs.seq_len) * inputs.heads, PairStatistics()
+    inputs, result = cases.inputs, PairStatistics()
+    total = masks.count(cases.mask, inputs.seq_len) * inputs.heads
     with mapping(worth(min(run_metadata.threads(), inputs.heads), inputs.seq_len)) as mapped:
         tiles = _PairTiles(cases, mapped, bits)
         for part in tiles.strips():

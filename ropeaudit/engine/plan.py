@@ -5,9 +5,9 @@ Letters: h heads, g key-value heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -99,8 +99,7 @@ class Plan(Generic[V]):
 
     origin is added to the positions of the reference. It changes nothing, for exact scores depend on
     distances, unless angles are clipped. positions: of the rows, where they are not 0, 1, ... precision: of
-    every reference, where each does not have that of its subject. orders: of dims, by subject: the one that
-    brings q and k into its layout, and the one that brings back what it returns.
+    every reference, where each does not have that of its subject.
     """
 
     subjects: Sequence[Subject]
@@ -111,7 +110,6 @@ class Plan(Generic[V]):
     origin: int = 0
     positions: Positions | None = None
     precision: Precision | None = None
-    orders: Mapping[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def at(self, panel: slice) -> Positions:
         """Return the positions of some rows."""

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeaudit import Audit, Case, Record, RopeSetting, parse, recipes, shift
+from ropeaudit import Audit, Case, Record, RopeSetting, explain, parity, parse, recipes, shift
 from ropeaudit.engine import measure, plan
 from ropeaudit.engine.statistics import Block, Moments, Statistics
-from ropeaudit.features.explain import analysis as explain
-from ropeaudit.features.parity import analysis as parity
 from ropeaudit.inputs import qk
 from ropeaudit.reference import exact_scores
 from ropeaudit.subjects.emulated import Emulated
@@ -92,9 +90,9 @@ def test_the_size_of_the_reference_has_all_digits(mask, sample, tmp_path) -> Non
     assert result.reference_rms == pytest.approx(rms, rel=1e-15, abs=0)
     assert result.reference_error < 1e-17
     if mask == "causal":
-        (same,) = parity.run([Case(**case)], (recipes.named("hf"),) * 2, ("a", "b"), [parse("fp64")], [0])
+        (same,) = parity("hf", "hf", 0, "fp64", **case)
         assert [one.rms for one in same.statistics.references] == pytest.approx([rms] * 2, rel=1e-15, abs=0)
-        (explained,) = explain.run([Case(**case)], [recipes.named("hf").resolve(parse("fp64"))], [0], None)
+        (explained,) = explain(0, "fp64", "hf", **case)
         assert explained.reference.rms == pytest.approx(rms, rel=1e-15, abs=0)
     if sample:
         (result,) = shift(0, "fp64", "hf", **case, sample=200)
@@ -106,9 +104,8 @@ def test_the_size_of_the_reference_has_all_digits(mask, sample, tmp_path) -> Non
 def test_shift_parity_and_explain_agree(recipe, dtype) -> None:
     case = {"heads": 2, "kv_heads": 1, "seq_len": 48, "head_dim": 16}
     (row,) = shift(1000, dtype, recipe, **case)
-    one = recipes.named(recipe)
-    (pair,) = parity.run([Case(**case)], (one, one), ("a", "b"), [parse(dtype)], [1000])
-    (why,) = explain.run([Case(**case)], [one.resolve(parse(dtype))], [1000], None)
+    (pair,) = parity(recipe, recipe, 1000, dtype, **case)
+    (why,) = explain(1000, dtype, recipe, **case)
     for drift in (*pair.statistics.drifts, why.drift):
         assert drift.rms == pytest.approx(row.drift_rms, rel=1e-12, abs=0)
         assert drift.max == row.drift_max
@@ -181,10 +178,10 @@ def test_a_small_cache_does_not_change_a_bit(monkeypatch) -> None:
 
 def test_progress_ends_at_one() -> None:
     some = [Case(heads=1, seq_len=600), Case(heads=2, seq_len=9), Case(heads=1, seq_len=600, sample=2500)]
-    recipe = [recipes.named("hf").resolve(parse("fp32"))]
     reported: list[list[float]] = [[], []]
     list(Audit(cases=some).run(progress=reported[0].append))
-    list(explain.run([Case(heads=1, seq_len=9, head_dim=8)] * 2, recipe, [0, 7], None, reported[1].append))
+    some_more = [Case(heads=1, seq_len=9, head_dim=8)] * 2
+    list(explain([0, 7], "fp32", "hf", cases=some_more, on_progress=reported[1].append))
     for shares in reported:
         assert shares == sorted(shares)
         assert shares[-1] == 1.0

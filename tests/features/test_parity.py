@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from command_line import ran
 
-from ropeaudit import parse, shift
+from ropeaudit import parity, parse, shift
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.audits.cases import Case
 from ropeaudit.engine import pair, plan
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.parity import analysis
@@ -24,10 +23,8 @@ SMALL = ["--heads", "2", "--seq-len", "96"]
 
 
 def compare(first, second, dtype="bf16", offsets=(0,), **case):
-    two = analysis.subject(first, {}), analysis.subject(second, {})
     given = {"heads": 2, "seq_len": 96} | case
-    called = analysis.names(two, (first, second))
-    return [parity_row(one) for one in analysis.run([Case(**given)], two, called, [parse(dtype)], offsets)]
+    return [parity_row(one) for one in parity(first, second, offsets, dtype, **given)]
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])

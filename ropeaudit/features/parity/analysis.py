@@ -10,22 +10,26 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias, Unpack
+from typing import Any, ClassVar, TypeAlias, Unpack, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ropeaudit import recipes
-from ropeaudit.arithmetic.formats import Format
+from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
 from ropeaudit.audits.case_run import setting_columns
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.audits.judging import TOLERANCE, ratio
 from ropeaudit.audits.results import Result
-from ropeaudit.engine.pair import Dims, PairStatistics, Turned, compare
+from ropeaudit.engine import kernel
+from ropeaudit.engine.pair import PairStatistics, compare
+from ropeaudit.engine.plan import Plan
 from ropeaudit.errors import ForeignError, UnknownName, UsageError, one_line
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Recipe
+from ropeaudit.reference.exact_scores import Precision
 from ropeaudit.reports import Report, settings, tabulated
 from ropeaudit.reports.answers import Answer
 from ropeaudit.reports.model_notes import model_notes
@@ -40,142 +44,7 @@ from ropeaudit.subjects.exact_rotation import half_split
 from ropeaudit.subjects.factories import SubjectFactory
 
 Compared: TypeAlias = Recipe | Code
-
-
-def subject(spec: str, common: Mapping[str, str], alone: bool = False, device: str | None = None) -> Compared:
-    """Return code, or a recipe with its changes in brackets: hf[angle=fp64,table=fp32].
-
-    Code is a name of `list implementations`, or the user's own as FILE.py:NAME. common: changes made to a
-    recipe before its own. alone: whether there is no recipe for them to change. device: where code is called.
-    Raises: UnknownName, BadInput, UsageError, MissingPackage.
-    """
-    name, own, bare = spec.strip(), dict[str, str](), spec.strip().partition("[")[0]
-    if is_code(bare):
-        if bare != name:
-            raise UsageError(f"{spec!r}: {bare} computes as it does, so no stage can be changed; try {bare}")
-        changes = common if factories.is_own(name) else {}
-        return factories.implementation(name, changes=changes, alone=alone, device=device)
-    if name.endswith("]") and "[" in name:
-        name, _, inner = name[:-1].rpartition("[")
-        if not name or not inner.strip():
-            raise UsageError(f"implementation {spec!r} is not NAME[STAGE=FORMAT]; try hf[angle=fp64]")
-        own = recipes.parse_changes([inner])
-    named = {recipe.name for recipe in recipes.all_recipes()}
-    if not name.endswith(".toml") and name not in named:
-        hint = "(or a path that ends in .toml, or FILE.py:NAME)"
-        raise UnknownName("recipe or implementation", name, [*sorted(named), *third_party.ENTRIES], hint)
-    return recipes.load(name).changed({**common, **own})
-
-
-def is_code(name: str) -> bool:
-    """Return whether a name is that of code that is called."""
-    return factories.is_own(name) or third_party.is_known(name)
-
-
-def subjects(
-    a: str, b: str, changes: Mapping[str, str], device: str | None = None
-) -> tuple[tuple[Compared, Compared], tuple[str, str]]:
-    """Return two subjects as typed, and their names. Raises: see `subject`."""
-    if device is not None and not any(is_code(spec.strip().partition("[")[0]) for spec in (a, b)):
-        raise UsageError(f"--device {device} is where code is called, and neither {a} nor {b} is code")
-    both = all(is_code(spec.strip()) for spec in (a, b))
-    if changes and both and not any(factories.is_own(spec.strip()) for spec in (a, b)):
-        raise UsageError(f"--set {next(iter(changes))} changes recipes, and neither {a} nor {b} is one")
-    pair = subject(a, changes, both, device), subject(b, changes, both, device)
-    return pair, names(pair, (a, b))
-
-
-def names(pair: Sequence[Compared], specs: Sequence[str]) -> tuple[str, str]:
-    """Return the names of two subjects, or what was typed if they share a name."""
-    first, second = (one.name for one in pair)
-    return (specs[0], specs[1]) if first == second and pair[0] != pair[1] else (first, second)
-
-
-def factory(one: Compared, dtype: Format) -> SubjectFactory:
-    """Return the factory of a subject in a dtype. Raises: NotEmulated."""
-    return (
-        factories.of_recipe(one.resolve(dtype, stores_keys=True))
-        if isinstance(one, Recipe)
-        else factories.called(one, dtype)
-    )
-
-
-def in_layout(case: Case, pair: Sequence[Compared], dtype: Format) -> Case:
-    """Return a case in the layout of the first code, unless one was requested."""
-    if case.layout is not None or case.model is not None or case.config is not None:
-        return case
-    layouts = (factory(one, dtype).layout for one in pair if not isinstance(one, Recipe))
-    first = next(layouts, None)
-    return replace(case, layout=first(case.setting_alone())) if first else case
-
-
-def own_layout(one: Compared, setting: RopeSetting) -> Layout:
-    """Return the layout in which a subject rotates q and k: code has its own."""
-    if isinstance(one, Recipe):
-        return setting.layout
-    if fit := one.fit(setting):
-        return fit.layout
-    return setting.layout if setting.layout in one.layouts else one.layouts[0]
-
-
-def rotation(subject: Subject, inputs: Inputs, offset: int, setting: RopeSetting) -> Turned:
-    """Return q and k as a subject rotates them, given in its layout, returned in the case's.
-
-    setting: of the case; that of the subject may have another layout.
-    """
-    own: RopeSetting = getattr(subject, "setting", setting)
-    fit = subject.code.fit(subject.setting) if isinstance(subject, Called) else None
-    into, back = orders(setting, own.layout, fit is not None and fit.permuted)
-    if isinstance(subject, Called):
-        q, k = (x if into is None else x[..., into] for x in (inputs.q, inputs.k))
-        subject.together(q, k)
-    return Turned(scaled_keys.stored(subject, inputs), offset, into, back)
-
-
-def orders(setting: RopeSetting, layout: Layout, halves: bool) -> tuple[Dims | None, Dims | None]:
-    """Return the orders of dims that take x (s, d) into a layout, and out of it.
-
-    setting: with the layout that x has and that is to come back. halves: it comes back half-split, though its
-    pairs are interleaved.
-    """
-    to_half = half_split(setting.rotary_dim, setting.head_dim)
-    order: dict[Layout, Dims] = {"half": to_half, "interleaved": np.argsort(to_half)}
-    returned: Layout = "half" if halves else layout
-    into = None if layout == setting.layout else order[layout]
-    return into, None if returned == setting.layout else order[setting.layout]
-
-
-def differences(
-    names: Sequence[str],
-    pair: Sequence[Subject],
-    own: Sequence[RopeSetting],
-    setting: RopeSetting,
-    same_inputs: bool,
-) -> Iterator[str]:
-    """Yield what two subjects do not have alike beside their rotations, with what makes it alike.
-
-    own: the settings that they rotate by. setting: that of q and k. same_inputs: both round these alike.
-    """
-    (a, b), (first, second) = names, pair
-    for name, at in zip(names, own, strict=True):
-        if at.layout != setting.layout:
-            yield (
-                f"{name} pairs dims in the layout {at.layout}, q and k are {setting.layout}: their dims are "
-                "permuted for it and back, as conversions of weights do; --layout gives both the same ones."
-            )
-    formed = [" and ".join(dict.fromkeys((one.accumulate.name, one.score.name))) for one in pair]
-    if isinstance(first, Called) != isinstance(second, Called) and formed[0] != formed[1]:
-        yield (
-            f"{first.dtype}: scores of {a} are formed in {formed[0]}, those of {b} in {formed[1]}: parity "
-            "holds that too, bits differing does not; --set accumulate=fp64,score=fp64 makes them alike."
-        )
-    if not same_inputs:
-        yield (
-            f"{first.dtype}: {a} rounds q and k to {first.input}, {b} to {second.input}: each has its own "
-            "reference, and parity holds that rounding too; --set input=FORMAT makes them alike."
-        )
-
-
+Dims: TypeAlias = NDArray[np.int64] | None  # an order of dims; None: as they are
 OFFSETS = (0, 1000)
 
 
@@ -227,89 +96,226 @@ def parity(
     >>> result.names, result.offset
     (('hf', 'meta'), 1000)
     """
-    pair, called = subjects(a, b, changes or {}, device)
+    pair = named(a, b, changes or {}, device)
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
-    return run(
-        arguments.cases_of(cases, case), pair, called, formats, numbers, on_progress or arguments.silent
-    )
+    return run(arguments.cases_of(cases, case), pair, formats, numbers, on_progress or arguments.silent)
+
+
+def named(
+    a: str, b: str, changes: Mapping[str, str], device: str | None = None
+) -> list[tuple[str, Compared]]:
+    """Return two subjects as typed, with their names: what was typed if they share one.
+
+    changes: made to both before those in brackets. device: where code is called.
+    Raises: UnknownName, BadInput, UsageError, MissingPackage.
+    """
+    specs = a.strip(), b.strip()
+    coded = [is_code(spec.partition("[")[0]) for spec in specs]
+    if device is not None and not any(coded):
+        raise UsageError(f"--device {device} is where code is called, and neither {a} nor {b} is code")
+    if changes and all(coded) and not any(map(factories.is_own, specs)):
+        raise UsageError(f"--set {next(iter(changes))} changes recipes, and neither {a} nor {b} is one")
+    first, second = (subject(spec, changes, all(coded), device) for spec in specs)
+    alike = first.name == second.name and first != second
+    return list(zip(specs if alike else (first.name, second.name), (first, second), strict=True))
+
+
+def is_code(name: str) -> bool:
+    """Return whether a name is that of code that is called."""
+    return factories.is_own(name) or third_party.is_known(name)
+
+
+def subject(spec: str, common: Mapping[str, str], alone: bool = False, device: str | None = None) -> Compared:
+    """Return code, or a recipe with its changes in brackets: hf[angle=fp64,table=fp32].
+
+    common: changes made to a recipe before its own. alone: whether there is no recipe for them to change.
+    Raises: see `named`.
+    """
+    name, bracket, inner = spec.partition("[")
+    if is_code(name):
+        if bracket:
+            raise UsageError(f"{spec!r}: {name} computes as it does, so no stage can be changed; try {name}")
+        changes = common if factories.is_own(name) else {}
+        return factories.implementation(name, changes=changes, alone=alone, device=device)
+    if bracket and not (name and inner.endswith("]") and inner[:-1].strip()):
+        raise UsageError(f"implementation {spec!r} is not NAME[STAGE=FORMAT]; try hf[angle=fp64]")
+    known = {recipe.name for recipe in recipes.all_recipes()}
+    if not name.endswith(".toml") and name not in known:
+        hint = "(or a path that ends in .toml, or FILE.py:NAME)"
+        raise UnknownName("recipe or implementation", name, [*sorted(known), *third_party.ENTRIES], hint)
+    own = recipes.parse_changes([inner[:-1]]) if bracket else {}
+    return recipes.load(name).changed({**common, **own})
+
+
+def factory(one: Compared, dtype: Format) -> SubjectFactory:
+    """Return the factory of a subject in a dtype. Raises: NotEmulated."""
+    if isinstance(one, Recipe):
+        return factories.of_recipe(one.resolve(dtype, stores_keys=True))
+    return factories.called(one, dtype)
 
 
 def run(
     cases: Sequence[Case],
-    pair: tuple[Compared, Compared],
-    called: tuple[str, str],
+    pair: Sequence[tuple[str, Compared]],
     dtypes: Sequence[Format],
     offsets: Sequence[int],
     on_progress: OnProgress = arguments.silent,
 ) -> Iterator[Parity]:
     """Check the arguments, and yield what was measured, case by case, dtype by dtype, offset by offset.
 
-    offsets: tokens, added to every position.
+    pair: as `named` returns it. offsets: tokens, added to every position.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated.
     """
-    factories = [(factory(pair[0], fmt), factory(pair[1], fmt)) for fmt in dtypes]
+    made = [[factory(one, fmt) for _, one in pair] for fmt in dtypes]
     fits(max(case.check(offsets) for case in cases))
-    work = steps(on_progress, len(cases) * len(factories) * len(offsets))
-    laid_out = [in_layout(case, pair, dtypes[0]) for case in cases]
+    work = steps(on_progress, len(cases) * len(made) * len(offsets))
+    codes = [one for _, one in pair if isinstance(one, Code)]
+    laid_out = []
+    for case in cases:  # in the layout of the first code, unless one is given
+        given = case.layout is not None or case.model is not None or case.config is not None
+        own = codes[0].layout(case.setting_alone()) if codes and not given else case.layout
+        laid_out.append(replace(case, layout=own))
 
     def compared() -> Iterator[Parity]:
         for requested, case in zip(cases, laid_out, strict=True):
             inputs, setting = case.load()
             positions_fit(offsets, inputs.seq_len)
-            forced = requested.layout is not None
-            for two, offset in itertools.product(factories, offsets):
+            own = [setting if requested.layout else _in_its_layout(one, setting) for _, one in pair]
+            for two, offset in itertools.product(made, offsets):
                 given = case, inputs, setting
-                yield _parity(given, pair, called, forced, two, offset, next(work))
+                yield _parity(given, [name for name, _ in pair], own, two, offset, next(work))
 
     return compared()
 
 
+def _in_its_layout(one: Compared, setting: RopeSetting) -> RopeSetting:
+    """Return the setting in the layout that a subject rotates q and k in: code has its own."""
+    if isinstance(one, Recipe):
+        return setting
+    if one.fit(setting) is None and setting.layout in one.layouts:  # an adapter of both
+        return setting
+    return replace(setting, layout=one.layout(setting))
+
+
 def _parity(
     given: tuple[Case, Inputs, RopeSetting],
-    pair: tuple[Compared, Compared],
-    names: tuple[str, str],
-    forced: bool,
-    two: tuple[SubjectFactory, SubjectFactory],
+    names: Sequence[str],
+    own: Sequence[RopeSetting],
+    two: Sequence[SubjectFactory],
     offset: int,
     on_progress: OnProgress,
 ) -> Parity:
     """Compare two subjects at one offset; what refuses to be called there is refused.
 
-    forced: both get the layout of the case, whatever theirs is.
+    own: the setting that each rotates by.
     """
     case, inputs, setting = given
-    own = [setting if forced else replace(setting, layout=own_layout(one, setting)) for one in pair]
     axes = case.position_axes(setting)
-    first, second = (one.make(at, axes) for one, at in zip(two, own, strict=True))
-    turned = [rotation(one, inputs, offset, setting) for one in (first, second)]
+    subjects = [one.make(at, axes) for one, at in zip(two, own, strict=True)]
+    dtype = subjects[0].dtype
     reasons = (
         f"{name} refuses: {reason}"
-        for name, subject in zip(names, (first, second), strict=True)
+        for name, subject in zip(names, subjects, strict=True)
         if (reason := subject.refusal(inputs.seq_len, offset))
     )
     statistics, refused = PairStatistics(), next(reasons, "")
+    placed = [_permuted(subject, inputs, setting) for subject in subjects]
+    origin = offset if setting.clipped else 0
+    wide = max(one.narrowest for one in subjects) > FP32.precision
+    how: Precision = "extended" if wide else "double"
+    plan = Plan(placed, [[offset], [offset]], inputs, setting, case.mask, origin, precision=how)
     if not refused:
         try:
-            origin = offset if setting.clipped else 0
             with doing.told(on_progress):
-                statistics = compare(turned, inputs, setting, case.mask, origin, first.dtype)
+                statistics = compare(plan, dtype)
         except ForeignError as error:
             refused = f"a call fails: {one_line(error)}"
-    held = inputs.distinct([first.input, second.input])
-    same_inputs = held[first.input] is held[second.input]
     return Parity(
         case=case,
         setting=setting,
         inputs=inputs,
-        names=names,
-        dtype=first.dtype,
+        names=(names[0], names[1]),
+        dtype=dtype,
         offset=offset,
         statistics=statistics,
         refused=refused,
         findings=tuple(dict.fromkeys(text for one in two for text in one.findings)),
-        differences=tuple(differences(names, (first, second), own, setting, same_inputs)),
-        devices=(first.device, second.device),
+        differences=tuple(differences(names, subjects, own, plan)),
+        devices=(subjects[0].device, subjects[1].device),
     )
+
+
+def _permuted(subject: Subject, inputs: Inputs, setting: RopeSetting) -> Subject:
+    """Return a subject that takes q and k in the layout of a case, and gives them back in it."""
+    if not isinstance(subject, Called):
+        return scaled_keys.stored(subject, inputs)
+    fit = subject.code.fit(subject.setting)
+    into, back = orders(setting, subject.setting.layout, fit is not None and fit.permuted)
+    q, k = (x if into is None else x[..., into] for x in (inputs.q, inputs.k))
+    subject.together(q, k)
+    return subject if into is None and back is None else cast(Subject, Permuted(subject, into, back))
+
+
+@dataclass(frozen=True)
+class Permuted:
+    """Code that is called with other orders of dims, else itself; implements `ropeaudit.subjects.Subject`.
+
+    into, back: the orders that bring q and k into its layout, and what it returns into that of the case.
+    """
+
+    code: Called
+    into: Dims
+    back: Dims
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.code, name)
+
+    def rotate_head(self, x: FloatArray, table: Any, key: bool, head: int | None) -> FloatArray:
+        """Return x of a head rotated, see `Called.rotate_head`. Shapes: (s, d) -> (s, d)."""
+        given = x if self.into is None else x[:, self.into]
+        y = kernel.rotate(self.code, "k" if key else "q", given, table, head)
+        return y if self.back is None else np.ascontiguousarray(y[:, self.back])
+
+
+def orders(setting: RopeSetting, layout: Layout, halves: bool) -> tuple[Dims, Dims]:
+    """Return the orders of dims that take x (s, d) into a layout, and out of it.
+
+    setting: with the layout that x has and that is to come back. halves: it comes back half-split, though its
+    pairs are interleaved.
+    """
+    to_half = half_split(setting.rotary_dim, setting.head_dim)
+    order = {"half": to_half, "interleaved": np.argsort(to_half)}
+    returned = "half" if halves else layout
+    into = None if layout == setting.layout else order[layout]
+    return into, None if returned == setting.layout else order[setting.layout]
+
+
+def differences(
+    names: Sequence[str], pair: Sequence[Subject], own: Sequence[RopeSetting], plan: Plan[Inputs]
+) -> Iterator[str]:
+    """Yield what two subjects do not have alike beside their rotations, with what makes it alike.
+
+    own: the settings that they rotate by. plan: how they are measured.
+    """
+    (a, b), (first, second), layout = names, pair, plan.setting.layout
+    for name, at in zip(names, own, strict=True):
+        if at.layout != layout:
+            yield (
+                f"{name} pairs dims in the layout {at.layout}, q and k are {layout}: their dims are "
+                "permuted for it and back, as conversions of weights do; --layout gives both the same ones."
+            )
+    formed = [" and ".join(dict.fromkeys((one.accumulate.name, one.score.name))) for one in pair]
+    if isinstance(first, Called) != isinstance(second, Called) and formed[0] != formed[1]:
+        yield (
+            f"{first.dtype}: scores of {a} are formed in {formed[0]}, those of {b} in {formed[1]}: parity "
+            "holds that too, bits differing does not; --set accumulate=fp64,score=fp64 makes them alike."
+        )
+    references = plan.keys()
+    if len({key.input for key in references}) > 1:
+        yield (
+            f"{first.dtype}: {a} rounds q and k to {first.input}, {b} to {second.input}: each has its own "
+            "reference, and parity holds that rounding too; --set input=FORMAT makes them alike."
+        )
 
 
 SCHEMA = 2  # 2: bits_differing, refused

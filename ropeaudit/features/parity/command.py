@@ -49,13 +49,12 @@ def parity(
     from ropeaudit.features.parity.analysis import COLUMNS, report
 
     columns = output.chosen_columns(COLUMNS)
-    pair, names = analysis.subjects(a, b, changes, device)
+    pair = analysis.named(a, b, changes, device)
     cases, dtypes = settings.cases(rope, vectors), formats(dtype)
-    called = list(zip(names, pair, strict=True))
-    made = [(name, analysis.factory(one, fmt)) for fmt in dtypes for name, one in called]
+    made = [(name, analysis.factory(one, fmt)) for fmt in dtypes for name, one in pair]
 
     return delivery.delivered(
-        lambda on_progress: analysis.run(cases, pair, names, dtypes, offset, on_progress),
+        lambda on_progress: analysis.run(cases, pair, dtypes, offset, on_progress),
         lambda measured, metadata: report(measured, columns, metadata),
         output,
         stages={f"{name} {one.dtype}": dict(one.stages) for name, one in made},
