@@ -14,25 +14,25 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeAlias, Unpack
 
 import numpy as np
 
 from ropeaudit import bounds
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments, variants
 from ropeaudit.audits.arguments import CaseArguments, Chosen, Names, OnProgress, chosen, loaded, steps
 from ropeaudit.audits.cases import LIMIT, Case, fits
 from ropeaudit.audits.results import Result
 from ropeaudit.audits.variants import Bench, Sample
 from ropeaudit.bounds import attainable
-from ropeaudit.engine.statistics import Moments, Statistics
-from ropeaudit.errors import ForeignError, UsageError, one_line
+from ropeaudit.engine.statistics import Statistics
+from ropeaudit.errors import UsageError
 from ropeaudit.features.explain import blames, tracing
 from ropeaudit.features.explain.blames import (
     Blame,
+    Design,
     DriftTolerance,
     NonfiniteScores,
     Remedy,
@@ -43,15 +43,13 @@ from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.recognition import wording
-from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup, explaining_recipe
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.reports import verdicts
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.threads import mapping
-from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.emulated import Emulated, Table
+from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.factories import SubjectFactory
 
 
@@ -73,53 +71,30 @@ class Parts:
 
 def gather(bench: Bench, recipe: Resolved) -> Parts:
     """Return the parts of a recipe's drift over the sampled heads."""
-    table, heads = bench.table(recipe), bench.sample.heads
-    with mapping(1):
-        by_head = [_of_head(bench, recipe, table, head) for head in heads]
-    return Parts(*(sum(getattr(one, field.name) for one in by_head) for field in fields(Parts)))
-
-
-def _of_head(bench: Bench, recipe: Resolved, table: Table, head: int) -> Parts:
-    setting, exact = bench.setting, bench.exact[head]
-    hidden = exact.block.hidden
-    sides = [np.stack(split_pairs(x, setting)).astype(np.float64) for x in (exact.q, exact.k)]
-    norms = np.stack([np.hypot(a, b).sum(axis=0) for a, b in sides])
-    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-        rotated = bench.rotated("q", head, table, recipe), bench.rotated("k", head, table, recipe)
-        q, k = (x.astype(np.float64) for x in rotated)
-        terms = setting.scale * (np.abs(q) @ np.abs(k).T)
-        masks.hide(terms, hidden)
-        drift = bench.drift(head, bench.formed(q, k, recipe))
-        rest, parts = drift.copy(), []
-        for left, right in _factors(bench, head, q, k):
-            part = setting.scale * (left @ right.T)
-            masks.hide(part, hidden)
-            rest -= part
-            parts.append((float(np.vdot(part, part)), float(np.vdot(part, drift))))
-        parts.append((float(np.vdot(rest, rest)), float(np.vdot(rest, drift))))
-        squares, products = np.array(parts).T
-        return Parts(
-            squares=squares,
-            products=products,
-            norms=norms,
-            whole=float(np.einsum("rc,rc->r", drift, drift).sum()),
-            terms=float(np.vdot(terms, terms)),
-        )
-
-
-def _factors(bench: Bench, head: int, q: Array, k: Array) -> Sequence[tuple[Array, Array]]:
-    """Return, per pair, two factors whose product is its drift. Shapes: (n, 4) each."""
-    setting = bench.setting
-    exact_q, exact_k = bench.factors(head, 1.0)
-    errors = _error(q, exact_q), _error(k, exact_k)
-    dims = [split_pairs(x, setting) for x in (errors[0], q, exact_k.whole, errors[1])]
-    return [
-        (
-            np.stack([x[:, i] for side in dims[:2] for x in side], axis=1),
-            np.stack([x[:, i] for side in dims[2:] for x in side], axis=1),
-        )
-        for i in range(setting.pairs)
-    ]
+    setting, table, size = bench.setting, bench.table(recipe), bench.sample.positions.size
+    (squares, products), norms = np.zeros((2, setting.pairs + 1)), np.zeros((2, setting.pairs))
+    whole = terms = 0.0
+    with mapping(1), np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        for head, exact in bench.exact.items():
+            given = (split_pairs(x.astype(np.float64), setting) for x in (exact.q, exact.k))
+            norms += [np.hypot(*pairs).sum(axis=0) for pairs in given]
+            q = bench.rotated("q", head, table, recipe).astype(np.float64)
+            k = bench.rotated("k", head, table, recipe).astype(np.float64)
+            absolute = masks.hide(setting.scale * (np.abs(q) @ np.abs(k).T), exact.block.hidden)
+            terms += float(np.vdot(absolute, absolute))
+            drift = bench.drift(head, bench.formed(q, k, recipe))
+            whole, rest = whole + float(np.vdot(drift, drift)), drift.copy()
+            exact_q, exact_k = bench.factors(head, 1.0)
+            sides = _error(q, exact_q), q, exact_k.whole, _error(k, exact_k)
+            factors = np.stack([np.stack(split_pairs(x, setting)) for x in sides]).reshape(2, 4, size, -1)
+            for i, (left, right) in enumerate(np.moveaxis(factors, 3, 0)):  # of a pair: (4, n) each
+                part = masks.hide(setting.scale * (left.T @ right), exact.block.hidden)
+                rest -= part
+                squares[i] += np.vdot(part, part)
+                products[i] += np.vdot(part, drift)
+            squares[-1] += np.vdot(rest, rest)
+            products[-1] += np.vdot(rest, drift)
+    return Parts(squares, products, norms, whole, terms)
 
 
 def _error(x: Array, exact: Factor) -> Array:
@@ -131,7 +106,6 @@ def _error(x: Array, exact: Factor) -> Array:
 
 USUAL_OFFSET = 1000
 _SHARE_OF_WORK = 0.8  # of the time that the shares take
-_MOST_HEADS, _MOST_POSITIONS = 64, 256  # of q and k that code is called with at most
 _Vectors: TypeAlias = tuple[Case, Inputs, RopeSetting]  # q and k of a case, and how they are rotated
 
 
@@ -307,19 +281,20 @@ def _of_code(
     if traced.setting.layout != setting.layout:  # the model's is another than that of the code
         case = replace(case, layout=traced.setting.layout)
         inputs, setting = case.load()
+    subject, explanations, unexplained = factory.make(setting, None), [], dict[int, str]()
     name = " ".join([factory.name, *verdicts.under(traced.environment)])
-    explanations, unexplained = [], dict[int, str]()
     for offset, on_progress in zip(offsets, itertools.islice(work, len(offsets)), strict=True):
         if traced.refused:
             continue
-        try:
-            group = _recipe_of(factory, (case, inputs, setting), int(offset))
-        except UsageError as error:
-            unexplained[int(offset)] = str(error)
-            continue
-        words, given = wording.arithmetic(group.values()), ((case, inputs, setting), group.resolved)
-        explanation = _explanation(*given, int(offset), tolerance, on_progress)
-        explanations.append(replace(explanation, code=name, resembles=words))
+        where = f"in {factory.dtype} at offset {offset}"
+        if reason := subject.refusal(inputs.seq_len, int(offset)):
+            unexplained[int(offset)] = f"{factory.name} cannot be called {where}: {reason}"
+        elif not traced.likely:
+            unexplained[int(offset)] = f"{factory.name} {where} does what no known recipe does"
+        else:
+            group = traced.nearest()[0].group
+            one = _explanation((case, inputs, setting), group.resolved, int(offset), tolerance, on_progress)
+            explanations.append(replace(one, code=name, resembles=wording.arithmetic(group.values())))
     return CodeExplanation(traced, tuple(explanations), unexplained, tuple(factory.findings))
 
 
@@ -331,26 +306,21 @@ def _explanation(
     on_progress: OnProgress,
 ) -> Explanation:
     """Return everything there is to say of a recipe at an offset."""
-    case, inputs, setting = vectors
+    (case, inputs, setting), axes = vectors, vectors[0].position_axes(vectors[2])
     names = blames.players(recipe, np.arange(inputs.seq_len, dtype=np.int64) + offset)
-    coalitions = list(blames.coalitions(names))
-    alone = [blames.alone(recipe, names, coalition) for coalition in coalitions]
-    sample, axes = variants.sample(inputs, setting, alone), case.position_axes(setting)
+    rounded = {some: blames.without(recipe, set(names) - some) for some in blames.coalitions(names)}
+    sample = variants.sample(inputs, setting, list(rounded.values()))
     bench = Bench(inputs, setting, case.mask, axes, offset, sample, recipe)
     (drift,) = bench.drifts([recipe])
-    nonfinite, values = None, dict[blames.Coalition, float]()  # mean square drifts of coalitions
-    if drift.nonfinite:
-        nonfinite = blames.nonfinite_scores(bench, recipe, names)
-    else:
-        measured = bench.drifts(alone, lambda share: on_progress(_SHARE_OF_WORK * share), Moments.SQUARES)
-        values = {some: one.rms**2 for some, one in zip(coalitions, measured, strict=True)}
-    drift_parts = gather(bench, recipe)
-    terms, reference = math.sqrt(drift_parts.terms / max(drift.count, 1)), bench.reference
-    cancelling = terms / reference.rms if reference.rms else math.inf
     accepted = tolerance or blames.usual(drift)
-    widened = [] if reference.nonfinite else names
-    search = RemedySearch(bench, recipe, widened, accepted, drift, inputs.seq_len + max(0, offset))
-    sets = search.run(lambda: on_progress(_SHARE_OF_WORK))
+    drifts = bench.drifts(
+        rounded.values(), lambda share: on_progress(_SHARE_OF_WORK * share), accepted.moments
+    )
+    design = Design(recipe, names, dict(zip(rounded, drifts, strict=True)))
+    remedies = RemedySearch(bench, design, accepted, inputs.seq_len + max(0, offset)).run()
+    parts, reference = gather(bench, recipe), bench.reference
+    terms = math.sqrt(parts.terms / max(drift.count, 1))
+    cancelling = terms / reference.rms if reference.rms else math.inf
     on_progress(1.0)
     with np.errstate(divide="ignore"):  # inf where a pair is not rotated
         wavelengths = np.asarray(1.0 / exact_scores.rotations_per_token(setting)[0])
@@ -366,40 +336,12 @@ def _explanation(
         drift=drift,
         reference=reference,
         error=bench.error,
-        blames=blames.blames(bench, recipe, names, drift.rms, values, nonfinite, cancelling),
-        nonfinite=nonfinite,
+        blames=blames.blames(design, cancelling, setting.head_dim),
+        nonfinite=design.nonfinite(),
         tolerance=accepted,
-        remedies=tuple(sets),
-        parts=drift_parts,
+        remedies=tuple(remedies),
+        parts=parts,
         wavelengths=wavelengths,
         cancelling=cancelling,
         attainable=attainable.attainable_rms(predicted, recipe.dtype, reference.rms),
     )
-
-
-def _recipe_of(code: SubjectFactory, vectors: _Vectors, offset: int) -> RecipeGroup:
-    """Return the recipe that gives what code returns to within its own roundings.
-
-    It is called at the last positions of q and k, shifted by the offset.
-    Raises: UsageError where code cannot be called, or does what no known recipe does.
-    """
-    case, inputs, setting = vectors
-    subject = code.make(setting, case.position_axes(setting))
-    where = f"in {code.dtype} at offset {offset}"
-    if reason := subject.refusal(inputs.seq_len, offset):
-        raise UsageError(f"{code.name} cannot be called {where}: {reason}")
-    if not isinstance(subject, Called):
-        raise TypeError(f"{code.name} is not called")
-    at = np.arange(max(0, inputs.seq_len - _MOST_POSITIONS), inputs.seq_len, dtype=np.int64)
-    q, k = (
-        round_to(x[None, :_MOST_HEADS, at], subject.dtype).astype(subject.dtype.carrier, copy=False)
-        for x in (inputs.q, inputs.k)
-    )
-    try:
-        block = CalledBlock(at + offset, (q, k), subject.rotator().rotate_both(q, k, at + offset))
-        group = explaining_recipe(block, subject.setting, subject.dtype)
-    except ForeignError as error:
-        raise UsageError(f"{code.name} cannot be called {where}: {one_line(error)}") from None
-    if group is None:
-        raise UsageError(f"{code.name} {where} does what no known recipe does")
-    return group

@@ -1,8 +1,9 @@
 """Which stage is to blame for a drift, or for scores that are not finite, and which to widen.
 
-A stage takes part by rounding as the recipe says, and stays away by being float64. Errors of one stage may
-hide or amplify those of another, so what a stage adds depends on which others are there; the Shapley value
-is its mean over all orders in which they can come in.
+A stage takes part by rounding as the recipe says, and stays away by being float64. The drift of each subset
+of the stages is measured once, and everything is read off that: shares, causes, remedies. Errors of one stage
+may hide or amplify those of another, so what a stage adds depends on which others are there; the Shapley
+value is its mean over all orders in which they can come in.
 Source: Shapley, "A value for n-person games", 1953.
 
 The smallest set of stages that must be in a wider format is searched by growing size. Of those of a size that
@@ -20,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.variants import Bench
@@ -59,11 +59,6 @@ def widened(recipe: Resolved, stages: Mapping[str, Format]) -> Resolved:
 def without(recipe: Resolved, stages: Iterable[str]) -> Resolved:
     """Return the recipe with these stages in float64."""
     return widened(recipe, dict.fromkeys(stages, FP64))
-
-
-def alone(recipe: Resolved, players: Iterable[str], stages: Iterable[str]) -> Resolved:
-    """Return the recipe with every player but these stages in float64."""
-    return without(recipe, set(players) - set(stages))
 
 
 def players(recipe: Resolved, positions: Positions) -> list[str]:
@@ -108,6 +103,41 @@ def shapley(values: Mapping[Coalition, float]) -> dict[str, float]:
     return shapley_values
 
 
+@dataclass(frozen=True, slots=True)
+class Design:
+    """Drifts of a recipe, measured with each subset of the stages that round; the others are float64."""
+
+    recipe: Resolved
+    names: Sequence[str]
+    drifts: Mapping[Coalition, Statistics]
+
+    def alone(self, *stages: str) -> Statistics:
+        """Return the drift where of all stages these alone round."""
+        return self.drifts[frozenset(stages) & frozenset(self.names)]
+
+    def without(self, *stages: str) -> Statistics:
+        """Return the drift where all stages but these round."""
+        return self.drifts[frozenset(self.names) - frozenset(stages)]
+
+    def shares(self) -> dict[str, float]:
+        """Return each stage's share of the mean square drift; empty where it is not defined, or 0."""
+        whole = self.without().rms ** 2
+        if self.without().nonfinite or not whole:
+            return {}
+        values = shapley({some: drift.rms**2 for some, drift in self.drifts.items()})
+        return dict.fromkeys(SHARED, 0.0) | {stage: value / whole for stage, value in values.items()}
+
+    def nonfinite(self) -> NonfiniteScores | None:
+        """Return the first stage whose rounding makes a score nonfinite, and what repairs all."""
+        if not self.without().nonfinite:
+            return None
+        order = [stage for stage in STAGES if stage in self.names]
+        prefixes = (self.alone(*order[:count]) for count in range(len(order) + 1))
+        first = next(count for count, drift in enumerate(prefixes) if drift.nonfinite)
+        repaired = (stage for stage in order if not self.without(stage).nonfinite)
+        return NonfiniteScores(order[first - 1] if first else "input", tuple(repaired))
+
+
 REST = "float64"  # what float64 in every stage leaves
 _REST_SHOWN = 1e-6  # of the mean square
 _DIGITS = 3  # of a share, by which stages are ranked
@@ -139,11 +169,11 @@ class Blame:
 
     stage: str
     format: str
-    alone: float
-    without: float
-    removed: float
-    share: float
-    cause: str
+    alone: float = math.nan
+    without: float = math.nan
+    removed: float = math.nan
+    share: float = math.nan
+    cause: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,58 +184,27 @@ class NonfiniteScores:
     repaired_by: tuple[str, ...]
 
 
-def nonfinite_scores(bench: Bench, recipe: Resolved, names: Sequence[str]) -> NonfiniteScores:
-    """Return the first stage whose rounding makes a score nonfinite, and what repairs all.
-
-    names: the stages that round.
-    """
-    order = [stage for stage in recipes.STAGES if stage in names]
-    prefixes = [order[:count] for count in range(len(order) + 1)]
-    drifts = bench.drifts(alone(recipe, names, prefix) for prefix in prefixes)
-    first = next(count for count, drift in enumerate(drifts) if drift.nonfinite)
-    repaired = bench.drifts(without(recipe, [stage]) for stage in order)
-    good = (stage for stage, drift in zip(order, repaired, strict=True) if not drift.nonfinite)
-    return NonfiniteScores(order[first - 1] if first else "input", tuple(good))
-
-
-def blames(
-    bench: Bench,
-    recipe: Resolved,
-    names: Sequence[str],
-    rms: float,
-    values: Mapping[Coalition, float],
-    nonfinite: NonfiniteScores | None,
-    cancelling: float,
-) -> tuple[Blame, ...]:
-    """Return every stage and its part in the drift, the worst first.
-
-    names: the stages that round. rms: the drift of the recipe, score units. values: mean square drift of
-    every coalition of stages, empty where a score is not finite. cancelling: as in `Explanation`.
-    """
-    stages, ranked, nobody = recipe.stages(), list[Blame](), frozenset[str]()
-    relative: dict[str, float] = {}
-    if values and rms:
-        relative = {stage: value / rms**2 for stage, value in shapley(values).items()}
+def blames(design: Design, cancelling: float, head_dim: int) -> tuple[Blame, ...]:
+    """Return every stage and its part in the drift, the worst first. cancelling: as in `Explanation`."""
+    formats, rms, shares = design.recipe.stages(), design.without().rms, design.shares()
+    nonfinite, ranked = design.nonfinite(), list[Blame]()
     for stage in SHARED:
-        only, others = bench.drifts(
-            [alone(recipe, names, [stage]), without(recipe, {stage} & set(names))],
-            moments=Moments.SQUARES,
-        )
-        share = relative.get(stage, math.nan if nonfinite or not rms else 0.0)
+        alone, others = design.alone(stage), design.without(stage)
         removed = 1.0 - others.rms / rms if rms else math.nan
         first = nonfinite is not None and stage in (nonfinite.first, *nonfinite.repaired_by)
-        overflows = first or (nonfinite is not None and only.nonfinite > 0)
-        why = cause(stage, overflows, cancelling, bench.setting.head_dim)
-        ranked.append(Blame(stage, stages[stage], only.rms, others.rms, removed, share, why))
+        overflows = first or (nonfinite is not None and alone.nonfinite > 0)
+        why = cause(stage, overflows, cancelling, head_dim)
+        sizes = alone.rms, others.rms, removed, shares.get(stage, math.nan)
+        ranked.append(Blame(stage, formats[stage], *sizes, why))
     if nonfinite and nonfinite.first == "input":
-        ranked.append(Blame("input", stages["input"], math.nan, math.nan, math.nan, math.nan, "overflow"))
+        ranked.append(Blame("input", formats["input"], cause="overflow"))
     # the stage that overflows first, then by share; equals keep the order of stages
-    shares = {one.stage: 0.0 if math.isnan(one.share) else round(one.share, _DIGITS) for one in ranked}
+    by_share = {one.stage: 0.0 if math.isnan(one.share) else round(one.share, _DIGITS) for one in ranked}
     overflowing = nonfinite.first if nonfinite else ""
-    ranked.sort(key=lambda blame: (blame.stage != overflowing, -shares[blame.stage]))
-    rest = values[nobody] / rms**2 if values and rms else math.nan
-    if rest >= _REST_SHOWN:
-        ranked.append(Blame(REST, "float64", math.sqrt(values[nobody]), math.nan, math.nan, rest, "none"))
+    ranked.sort(key=lambda blame: (blame.stage != overflowing, -by_share[blame.stage]))
+    rest = design.alone()
+    if shares and (part := rest.rms**2 / rms**2) >= _REST_SHOWN:
+        ranked.append(Blame(REST, "float64", alone=rest.rms, share=part))
     return tuple(ranked)
 
 
@@ -247,6 +246,11 @@ class DriftTolerance:
             return drift.max
         rms = drift.rms
         return rms / reference.rms if self.column == "drift_relative" and reference.rms else rms
+
+    @property
+    def moments(self) -> Moments:
+        """What of a drift it looks at."""
+        return Moments.LARGEST if self.column == "drift_max" else Moments.SQUARES
 
     def met_by(self, drift: Statistics, reference: Statistics) -> bool:
         """Return whether a drift is within the bound; nan is not."""
@@ -294,79 +298,63 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class RemedySearch:
-    """The search for one recipe.
-
-    names: the stages that can be widened. unchanged: drift of the recipe. positions: how many a table holds.
-    """
+    """The search for one recipe. positions: how many a table holds."""
 
     bench: Bench
-    recipe: Resolved
-    names: Sequence[str]
+    design: Design
     accepted: DriftTolerance
-    unchanged: Statistics
     positions: int
 
-    def run(self, progress: Callable[[], None]) -> list[Remedy]:
+    def run(self) -> list[Remedy]:
         """Return the best set of every size, up to the first that meets the tolerance.
 
         The empty set stands alone where the recipe meets it as it is.
         """
-        if self._meets(self.unchanged):
+        if self._meets(self.design.without()):
             return [self._remedy({})]
-        remedies: list[Remedy] = []
-        for size in range(1, len(self.names) + 1):
-            progress()
-            remedies.append(self._best(list(combinations(self.names, size))))
+        remedies, names = list[Remedy](), self.design.names
+        for size in range(1, 0 if self.bench.reference.nonfinite else len(names) + 1):
+            remedies.append(self._best(list(combinations(names, size))))
             if remedies[-1].meets:
                 break
         return remedies
 
     def _best(self, sets: Sequence[tuple[str, ...]]) -> Remedy:
-        exact = self._drifts(without(self.recipe, stages) for stages in sets)
-        order = sorted(range(len(sets)), key=lambda i: _size(exact[i]))
-        meeting = [i for i in order if self._meets(exact[i])]
+        exact = {stages: self.design.without(*stages) for stages in sets}
+        order = sorted(sets, key=lambda stages: _size(exact[stages]))
+        meeting = [stages for stages in order if self._meets(exact[stages])]
         if meeting:
-            remedies = [self._narrowest(sets[i], self._meets) for i in meeting[:_MOST_SETS]]
+            remedies = [self._narrowest(stages, self._meets) for stages in meeting[:_MOST_SETS]]
             return min(remedies, key=lambda r: ([*r.widths.values()].count(FP64), _size(r.drift)))
-        least_nonfinite, least = _size(exact[order[0]])
-        return self._narrowest(
-            sets[order[0]], lambda drift: _size(drift) <= (least_nonfinite, least * _ALIKE)
-        )
+        nonfinite, least = _size(exact[order[0]])
+        return self._narrowest(order[0], lambda drift: _size(drift) <= (nonfinite, least * _ALIKE))
 
     def _narrowest(self, stages: Sequence[str], enough: Callable[[Statistics], bool]) -> Remedy:
         """Return a set in the narrowest formats with which its drift is small enough."""
-        narrow = [s for s in stages if any(f.precision < FP32.precision for f in formats(self.recipe, s))]
+        recipe = self.design.recipe
+        narrow = [s for s in stages if any(f.precision < FP32.precision for f in formats(recipe, s))]
         for count in range(len(narrow), 0, -1):
             tries = [
                 {s: FP32 if s in in_float32 else FP64 for s in stages}
                 for in_float32 in combinations(narrow, count)
             ]
-            drifts = self._drifts(widened(self.recipe, widths) for widths in tries)
+            drifts = self.bench.drifts(
+                (widened(recipe, widths) for widths in tries), moments=self.accepted.moments
+            )
             good = [i for i, drift in enumerate(drifts) if enough(drift)]
             if good:
                 return self._remedy(tries[min(good, key=lambda i: _size(drifts[i]))])
         return self._remedy(dict.fromkeys(stages, FP64))
 
     def _remedy(self, widths: Mapping[str, Format]) -> Remedy:
-        variant = widened(self.recipe, widths)
+        variant, before = widened(self.design.recipe, widths), self.design.without().rms
         (drift,) = self.bench.drifts([variant])
-        removed = 1.0 - drift.rms / self.unchanged.rms if self.unchanged.rms else math.nan
-        held = variant.table or variant.trig
+        removed = 1.0 - drift.rms / before if before else math.nan
         numbers = self.positions * self.bench.setting.pairs * 2
+        table_bytes = numbers * (variant.table or variant.trig).storage_bits // 8
         multiplies = [widths[stage].storage_bits for stage in widths if stage in _MULTIPLIES]
-        return Remedy(
-            dict(widths),
-            drift,
-            removed,
-            self._meets(drift),
-            numbers * held.storage_bits // 8,
-            max(multiplies, default=0),
-        )
-
-    def _drifts(self, variants: Iterable[Resolved]) -> list[Statistics]:
-        """Return the drift of variants as far as the tolerance looks at it."""
-        moments = Moments.LARGEST if self.accepted.column == "drift_max" else Moments.SQUARES
-        return self.bench.drifts(variants, moments=moments)
+        bits = max(multiplies, default=0)
+        return Remedy(dict(widths), drift, removed, self._meets(drift), table_bytes, bits)
 
     def _meets(self, drift: Statistics) -> bool:
         return self.accepted.met_by(drift, self.bench.reference)
