@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
 from ropeaudit.engine import measure
 from ropeaudit.engine.plan import Plan
-from ropeaudit.errors import ForeignError, RopeAuditError, one_line
+from ropeaudit.errors import ForeignError, one_line
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
@@ -69,14 +69,12 @@ class Likeness:
     differing: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRecipes:
-    """q and k, and what recipes do: vectors by (group, offset), RMS drifts by offset."""
+class Known(NamedTuple):
+    """What a group of recipes does: vectors and RMS drifts by offset."""
 
-    inputs: Inputs
-    exact: VectorsAt
-    vectors: Mapping[tuple[int, int], FloatArray]
-    drifts: Sequence[DriftsAt]
+    group: RecipeGroup
+    vectors: VectorsAt
+    drifts: DriftsAt
 
 
 def nearest(likely: Sequence[Likeness]) -> list[Likeness]:
@@ -100,18 +98,20 @@ def narrowest(stage: Stage) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def compared(dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int, ...]) -> KnownRecipes:
-    """Return what implementations are compared with, computed once for all of them."""
+def compared(
+    dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int, ...]
+) -> tuple[Inputs, VectorsAt, list[Known]]:
+    """Return what implementations are given, the exact vectors, and what recipes do, computed once."""
     inputs = qk.make("gaussian", _HEADS, _HEADS, COMPARED, setting, seed)
-    at = np.arange(COMPARED, dtype=np.int64)
-    subjects = [Emulated(group.resolved, setting) for group in known_recipes.variants(dtype)]
-    vectors = {
-        (number, offset): known_recipes.rotated(group, inputs.q, at + offset, setting)
-        for number, group in enumerate(known_recipes.variants(dtype))
-        for offset in offsets
-    }
-    exact = {offset: exact_rotation.rotated(inputs.q, at + offset, setting) for offset in offsets}
-    return KnownRecipes(inputs, exact, vectors, rms_drifts(subjects, inputs, setting, offsets))
+    places = {offset: np.arange(COMPARED, dtype=np.int64) + offset for offset in offsets}
+    groups, q = known_recipes.variants(dtype), inputs.q
+    drifts = rms_drifts([Emulated(one.resolved, setting) for one in groups], inputs, setting, offsets)
+    known = [
+        Known(one, {at: known_recipes.rotated(one, q, where, setting) for at, where in places.items()}, rms)
+        for one, rms in zip(groups, drifts, strict=True)
+    ]
+    exact = {offset: exact_rotation.rotated(q, at, setting) for offset, at in places.items()}
+    return inputs, exact, known
 
 
 def rms_drifts(
@@ -125,44 +125,27 @@ def rms_drifts(
     ]
 
 
-def likenesses(seen: Trace, own: VectorsAt, known: KnownRecipes) -> list[Likeness]:
-    """Return how near all recipes are to code, nearest first. own: its rotated q, (h, s, d).
+def likeness(seen: Trace, own: VectorsAt, exact: VectorsAt, known: Known) -> Likeness:
+    """Return how near recipes are to code, by their numbers, RMS drifts and dtypes.
 
-    The nearest one with the dtypes that were seen stands before all others where that comes nearer.
+    own, exact: rotated q of the code, and as it should be, (h, s, d).
     """
-    ranked = []
-    for number, group in enumerate(known_recipes.variants(seen.dtype)):
-        vectors = {offset: known.vectors[number, offset] for offset in own}
-        ranked.append(_likeness(group, known, seen, own, vectors, known.drifts[number]))
-    ranked.sort(key=lambda like: (like.distance, like.profile))
-    return [*_with_seen_dtypes(ranked, known, seen, own), *ranked]
-
-
-def _likeness(
-    group: RecipeGroup,
-    known: KnownRecipes,
-    seen: Trace,
-    own: VectorsAt,
-    vectors: VectorsAt,
-    drifts: DriftsAt,
-) -> Likeness:
-    """Compare a group's numbers, RMS drifts and dtypes with what was seen."""
     distance, equal = 0.0, []
     for offset, mine in own.items():
-        other = vectors[offset]
+        other = known.vectors[offset]
         both = np.isfinite(mine).all(axis=2) & np.isfinite(other).all(axis=2)
         alike = np.array_equal(np.isfinite(mine), np.isfinite(other))
-        own_error = known_recipes.rms_difference(mine[both], known.exact[offset][both]) if both.any() else 0.0
+        own_error = known_recipes.rms_difference(mine[both], exact[offset][both]) if both.any() else 0.0
         difference = known_recipes.rms_difference(mine[both], other[both]) if both.any() else 0.0
         difference /= max(own_error, _FINEST * (COMPARED + abs(offset)))
         distance = max(distance, difference if alike else math.inf)
         equal.append(float(np.mean((mine == other) | (np.isnan(mine) & np.isnan(other)))))
-    profile = max(_factor(seen.drifts[offset], drifts[offset]) for offset in own)
-    right, there = expected(group.resolved), {stage.name for stage in seen.stages}
+    profile = max(_factor(seen.drifts[offset], known.drifts[offset]) for offset in own)
+    right, there = expected(known.group.resolved), {stage.name for stage in seen.stages}
     there -= {"trig"} if "table" in there else set()  # trig is compared as the table
     comparable = [stage for stage in seen.stages if stage.name in right and stage.name in there]
     differing = tuple(stage.name for stage in comparable if narrowest(stage) != right[stage.name])
-    return Likeness(group, distance, float(np.mean(equal)), profile, differing)
+    return Likeness(known.group, distance, float(np.mean(equal)), profile, differing)
 
 
 def _factor(first: float, second: float) -> float:
@@ -171,30 +154,6 @@ def _factor(first: float, second: float) -> float:
         return 1.0 if math.isnan(first) and math.isnan(second) else math.inf
     low, high = sorted((first, second))
     return high / low if low else (1.0 if not high else math.inf)
-
-
-def _with_seen_dtypes(
-    ranked: Sequence[Likeness], known: KnownRecipes, seen: Trace, own: VectorsAt
-) -> list[Likeness]:
-    """Return the nearest recipe in the dtypes that were seen, if that is nearer."""
-    best = nearest(ranked)[0]
-    if not best.differing or best.distance > LIKE:
-        return []
-    dtypes = {stage.name: narrowest(stage) for stage in seen.stages}
-    changes = {
-        name: f"fp32/{dtypes[name]}" if name in ("frequency", "angle") else dtypes[name]
-        for name in best.differing
-    }
-    try:
-        resolved = best.group.resolved.recipe.changed(changes).resolve(seen.dtype)
-    except RopeAuditError:  # dtypes that no recipe can name
-        return []
-    setting, inputs, offsets = seen.setting, known.inputs, list(own)
-    group, at = RecipeGroup((), resolved), np.arange(COMPARED, dtype=np.int64)
-    vectors = {offset: known_recipes.rotated(group, inputs.q, at + offset, setting) for offset in offsets}
-    (drifts,) = rms_drifts([Emulated(resolved, setting)], inputs, setting, offsets)
-    changed = _likeness(group, known, seen, own, vectors, drifts)
-    return [changed] if changed.distance < best.distance else []
 
 
 OFFSETS = (0, 1024, 32768, 131072)
@@ -285,17 +244,18 @@ def trace(
     if reasons[0]:
         return replace(result, refused=reasons[0], dropped={})
     usable = tuple(offset for offset in all_offsets if not reasons[offset])
-    known = compared(dtype, setting, case.seed or 0, usable)
+    inputs, exact, known = compared(dtype, setting, case.seed or 0, usable)
     vectors = dict[int, FloatArray]()
     for offset in usable:
         table = subject.table(np.arange(COMPARED, dtype=np.int64), offset)
-        heads = [subject.rotate(round_to(head, subject.input), table) for head in known.inputs.q]
+        heads = [subject.rotate(round_to(head, subject.input), table) for head in inputs.q]
         vectors[offset] = np.stack(heads)
-    stages = _stages(implementation, dtype, setting, known.inputs)
-    (drifts,) = rms_drifts([subject], known.inputs, setting, usable)
+    stages = _stages(implementation, dtype, setting, inputs)
+    (drifts,) = rms_drifts([subject], inputs, setting, usable)
     result = replace(result, stages=stages, drifts=drifts)
-    ranked = likenesses(result, vectors, known)
-    faults = _faults(subject, known.inputs, setting, usable)
+    ranked = [likeness(result, vectors, exact, one) for one in known]
+    ranked.sort(key=lambda like: (like.distance, like.profile))
+    faults = _faults(subject, inputs, setting, usable)
     # q of one row may be a recipe's, and k, another row or another call is not
     other = any(not one.arithmetic and one.explains for one in faults.values())
     if ranked[0].distance > LIKE or other:
@@ -303,7 +263,7 @@ def trace(
     likely = tuple(like for like in ranked if like.distance <= _LISTED)
     nearest_one = Emulated(nearest(likely)[0].group.resolved, setting)
     places = [(nearest_one, offset) for offset in usable]
-    limits = bounds.bounds(places, known.inputs, "causal", run_metadata.threads())
+    limits = bounds.bounds(places, inputs, "causal", run_metadata.threads())
     predicted = {offset: limit.rms for offset, limit in zip(usable, limits, strict=True)}
     return replace(result, likely=likely, predicted=predicted)
 
