@@ -218,22 +218,6 @@ def test_a_failure_at_a_plateau_is_found_beside_its_binade() -> None:
     assert result.boundary.tested <= 208
 
 
-@settings(max_examples=60)
-@given(st.integers(12, 18), st.integers(0, 2**20), st.sampled_from([16, 64, 256]), st.integers(0, 7))
-def test_a_class_of_offsets_that_fails_from_a_binade_on_is_found(power, far, seq_len, residue) -> None:
-    """Positions of 11 bits: what fails goes by the offset modulo twice the distance of held ones."""
-    start, period = 2**power, 2 ** (power - 9)
-    first = start + residue * period // 8
-    failing = first + far // period * period % (start // 2)
-
-    def test(offsets: Sequence[int]) -> list[bool]:
-        return [offset < start or (offset - first) % period != 0 for offset in offsets]
-
-    landmarks = [failing + seq_len - 1]
-    found = search(Question(seq_len, 2 * start - seq_len, -1, 208, landmarks, precision=11), test)
-    assert found.failing == first
-
-
 @pytest.mark.parametrize("dtype", ["fp64", "bf16"])
 @pytest.mark.parametrize("name", ["uniform", "hf", "maxtext", "gpt-neox-te", "hf-model-cast", "llamacpp-cpu"])
 def test_the_bound_of_a_range_covers_and_grows(name, dtype) -> None:

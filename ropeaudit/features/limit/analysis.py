@@ -2,8 +2,8 @@
 
 Drift does not grow steadily with the offset: a rounding may be exact at one offset and not at the next, and
 positions that collapse at one offset may differ again at another. So that no offset up to one fails is
-proved only where an a-priori bound covers it or every offset was measured. Where they are too many, those
-were measured that are likely to fail, and no more is claimed than that.
+proved only where an a-priori bound covers it or every offset was measured. Where they are too many, some are
+searched (`boundary_search`), and no more is claimed than that.
 Letters: h heads, s positions, d head_dim. Offsets and positions in tokens.
 """
 
@@ -16,7 +16,6 @@ from typing import Unpack
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import (
     CaseArguments,
@@ -185,7 +184,7 @@ class CaseLimits:
         self.records: dict[int, Record] = {}
         self.factory, rest = factory(subject), (None, run_metadata.threads())
         self.runs = [CaseRun(case, inputs, setting, *rest, bounded=bounded) for bounded in (False, True)]
-        self.making, self.done, self.total = (0.0, 0), 0.0, 1
+        self.total = 1
         self.on_progress: OnProgress = arguments.silent
         self.bounds: dict[tuple[int, int], float] = {}
 
@@ -222,7 +221,6 @@ class CaseLimits:
                 landmarks=self.landmarks(),
                 within=min(within, self.up_to),
                 required=required,
-                precision=min(fmt.precision for fmt in self.formats()),
             ),
             holds,
         )
@@ -306,17 +304,14 @@ class CaseLimits:
     def measure(self, offsets: Sequence[int], bounded: bool = False) -> None:
         """Measure offsets as `ropeaudit shift` does. bounded: with a-priori bounds."""
         if offsets:
-            self.making = self.done, len(offsets)
             wanted = [(self.factory, offset) for offset in offsets]
-            with doing.told(self.advance):
+            with doing.unheard():
                 self.records |= {one.offset: one for one in self.runs[bounded].records(wanted)}
-            self.advance(1.0)
+            self.advance()
 
-    def advance(self, share: float = 0.0) -> None:
-        """Tell how many offsets are measured. share: of those in the making."""
-        before, count = self.making
-        self.done = max(self.done, before + share * count)
-        self.on_progress(min(1.0, self.done / self.total))
+    def advance(self) -> None:
+        """Tell how many offsets are measured."""
+        self.on_progress(min(1.0, len(self.records) / self.total))
 
     def landmarks(self) -> list[int]:
         """Return positions where something may change.
@@ -325,14 +320,9 @@ class CaseLimits:
         frequencies; the first that the model is not made for.
         """
         positions = {regime.last + self.seq_len for regime in self.ranges[:-1]} | {self.case.maximum or 1}
-        for fmt in self.formats():
+        one = self.subject
+        for fmt in (one.position, *one.angle) if isinstance(one, Resolved) else (one.dtype,):
             positions |= {fmt.first_inexact_integer}
             if fmt.largest < UP_TO**2:
                 positions |= {int(fmt.largest), int(fmt.largest * (1 + fmt.unit_roundoff / 2))}
         return sorted(positions)
-
-    def formats(self) -> tuple[Format, ...]:
-        """Return the formats that positions and angles go through; of code, its dtype."""
-        if isinstance(self.subject, Resolved):
-            return self.subject.position, *self.subject.angle
-        return (self.subject.dtype,)

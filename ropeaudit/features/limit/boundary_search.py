@@ -1,10 +1,11 @@
 """Where a condition on offsets first fails, found with a limited number of tests.
 
 Nothing is assumed of the condition. If every offset that matters can be tested, the answer is exact.
-Otherwise a grid of offsets is tested upwards to its first failure; the gap before it is cut into sections
-until two neighbours remain; what lies below is then searched where failures are most likely: beside the
-boundary, beside the power of two below it, and at spread offsets; what is left of many tests goes to the
-lowest ones. Work is counted, never timed, so that the same question gets the same answer.
+Otherwise a list of offsets is tested upwards to its first failure: powers of two, landmarks, spread ones. The
+gap before it is cut into sections until two neighbours remain, and offsets below are tested: beside it,
+beside the power of two below, all over its binade, and all over what is below; and so on until no lower
+failure shows up. What is left of many tests goes to the lowest offsets. Work is counted, never timed: one
+question has one answer.
 Letters: s positions of the sequence.
 """
 
@@ -19,11 +20,11 @@ _CHUNK = 16  # offsets tested at once, of a list that is walked upwards: the fir
 _AT_ONCE = 128  # the most offsets tested at once
 _SECTIONS = 3  # offsets tested at once between one that holds and one that fails
 _BESIDE = 16  # offsets tested beside a boundary, and beside a power of two
-_SHORTEST = 4  # tokens: where every second position is held, and from there on
 _BELOW = 32  # offsets tested all over the binade below a boundary
-_SPREAD, _MOST_SPREAD = 24, 2**12  # offsets tested all over what holds: reserved for that, and at most
+_SPREAD = 24  # offsets of the list that are spread over all
 WITHIN = 16  # offsets tested for the sake of those that matter most
-_LAST = 36  # tests reserved for a failure that the spread ones find
+_MANY = 2**12  # tests: so many are left for the lowest offsets alone
+_LAST = 36  # tests reserved to cut the gap below a failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,7 @@ class Question:
     proved: it is known without a test that offsets up to this one hold; -1: of none. most: how many may be
     tested. landmarks: positions where something may change, such as the first that a format does not hold.
     within: offsets up to this one matter most, those of the positions that a model is made for; -1: none do.
-    required: offsets that are tested before any other choice is made. precision: bits of the coarsest format
-    that positions and angles go through.
+    required: offsets that are tested before any other choice is made.
     """
 
     seq_len: int
@@ -44,7 +44,6 @@ class Question:
     landmarks: Sequence[int] = ()
     within: int = -1
     required: Sequence[int] = ()
-    precision: int = 53
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +97,30 @@ class _BoundarySearch:
 
     def run(self) -> Boundary:
         """Return the boundary; the last offset without a known failure is always tested."""
-        q = self.question
+        q, low = self.question, self.question.proved + 1
         self.ask([0])
-        if self.failing is None and q.up_to - max(q.proved, 0) <= self.left():  # 0 is tested already
-            self.walk(range(q.proved + 1, q.up_to + 1))
-        elif self.failing is None:
-            inner = WITHIN if q.within > q.proved else 0
-            required = [offset for offset in q.required if q.proved < offset <= q.up_to]
-            chosen = thinned(grid(q), max(0, (q.most - inner) // 2 - len(required)))
-            self.walk(sorted({*required, *chosen}))
-            if 0 < q.within - q.proved <= self.left(_SPREAD + _LAST):
-                self.walk(range(q.proved + 1, min(q.within, self.top()) + 1))
-            last = min(q.within, self.top())
-            self.ask([last, *spread(q.proved + 1, last, inner - 1)] if inner else [])
-            self.refine()
-        top = self.top()
-        if 0 <= top <= q.proved and top not in self.held:
-            self.record([top])
+        if self.failing is None:
+            whole = q.up_to - max(q.proved, 0) <= self.left()  # 0 is tested already
+            self.walk(range(low, q.up_to + 1) if whole else listed(q))
+        known = -2
+        while self.failing != 0 and known != self.top() and self.left() > 0:
+            known = self.top()
+            self.cut()
+            if known - low < self.left() or self.left() > _MANY:
+                self.walk(range(low, self.top() + 1))
+                continue
+            power = 1 << (self.top() + q.seq_len).bit_length() - 1
+            beside = [self.top() - _BESIDE + i for i in range(_BESIDE)]
+            beside += [power - _BESIDE // 2 + i for i in range(_BESIDE)]
+            binade = range(max(low, self.top() // 2), self.top() + 1)
+            self.ask([*beside, *thinned(binade, _BELOW)], reserved=_LAST)
+            if known == self.top():
+                self.ask(spread(low, self.top(), self.left(_LAST)), reserved=_LAST)
+            if known == self.top():
+                self.ask(thinned(binade, self.left()))
+        self.cut()
+        if 0 <= self.top() <= q.proved and self.top() not in self.held:
+            self.record([self.top()])
         return boundary(self.tested, q.proved, q.up_to)
 
     def ask(self, offsets: Iterable[int], reserved: int = 0) -> None:
@@ -138,32 +144,6 @@ class _BoundarySearch:
             self.ask(offsets[start : start + size])
             start, size = start + size, min(2 * size, _AT_ONCE)
 
-    def refine(self) -> None:
-        """Look for failures below the lowest one until none is new or no test is left."""
-        low, reserved, known = self.question.proved + 1, _SPREAD + _LAST, -2
-        while known != self.top() and self.left(reserved) > 0:
-            if self.failing is not None and self.failing - low <= self.left():
-                self.walk(range(low, self.failing))
-                return
-            self.cut(reserved)
-            known = self.top()
-            self.ask(range(known - _BESIDE, known + 1), reserved)
-            self.ask(beside_power(known, self.question.seq_len, self.question.precision), reserved)
-            self.ask(thinned(self.binade_below(), _BELOW), reserved)
-        self.ask(spread(low, self.top(), min(_MOST_SPREAD, self.left(_LAST))), _LAST)
-        self.cut(0)
-        known = -2
-        while known != self.top() and 0 < self.left() <= _MOST_SPREAD:
-            known = self.top()
-            self.ask(thinned(self.binade_below(), self.left()))
-            self.cut(0)
-        if self.left() > _MOST_SPREAD:
-            self.walk(range(low, self.top() + 1))
-
-    def binade_below(self) -> range:
-        """Return the unproved upper half of the offsets below the lowest failure."""
-        return range(max(self.question.proved + 1, self.top() // 2), self.top() + 1)
-
     def left(self, reserved: int = 0) -> int:
         """Return how many tests are left beside the reserved ones; may be negative."""
         return self.question.most - len(self.tested) - reserved
@@ -172,14 +152,28 @@ class _BoundarySearch:
         """Return the highest offset below the lowest failing one."""
         return self.question.up_to if self.failing is None else self.failing - 1
 
-    def cut(self, reserved: int) -> None:
+    def cut(self) -> None:
         """Narrow the gap below the lowest failure until its ends are neighbours."""
-        while self.failing is not None and self.left(reserved) > 0:
+        while self.failing is not None and self.left() > 0:
             low = max(self.question.proved, max((x for x in self.held if x < self.failing), default=-1))
             gap = self.failing - low
             if gap <= 1:
                 return
-            self.ask({low + max(1, gap * i // (_SECTIONS + 1)) for i in range(1, _SECTIONS + 1)}, reserved)
+            self.ask({low + max(1, gap * i // (_SECTIONS + 1)) for i in range(1, _SECTIONS + 1)})
+
+
+def listed(question: Question) -> list[int]:
+    """Return the offsets to test first, at most half of what may be tested but for the required ones."""
+    low, last = question.proved + 1, min(question.within, question.up_to)
+    required = [offset for offset in question.required if low <= offset <= question.up_to]
+    room = max(0, question.most // 2 - len(required))
+    within: Iterable[int] = ()
+    if last >= low:
+        whole = last - low < question.most - _SPREAD - _LAST
+        within = range(low, last + 1) if whole else [last, *spread(low, last, WITHIN - 1)]
+    some = spread(low, question.up_to, min(_SPREAD, room // 3))
+    chosen = thinned(grid(question), max(0, room - len(some) - WITHIN * (last >= low)))
+    return sorted({*required, *within, *some, *chosen})
 
 
 def grid(question: Question) -> list[int]:
@@ -193,21 +187,6 @@ def grid(question: Question) -> list[int]:
     for power in (2**e for e in range(up_to.bit_length())):
         places |= {power, (power * 20 // 16) | 1, (power * 25 // 16) | 1}
     return sorted(offset for offset in places | {up_to} if question.proved < offset <= up_to)
-
-
-def beside_power(high: int, seq_len: int, precision: int) -> list[int]:
-    """Return offsets beside the power of two up to which the sequence at high + 1 reaches.
-
-    There the positions that so many bits hold become twice as far apart, and from there on what their
-    rounding does goes by the offset modulo twice their distance: named are the first offsets in step with
-    high + 1, those before it, and the nearest ones; none where all positions are held.
-    """
-    power = 1 << (high + seq_len).bit_length() - 1
-    period = 2 * power >> (precision - 1)
-    if period < _SHORTEST:
-        return []
-    in_step = power + (high + 1 - power) % period
-    return [in_step - period, in_step, *range(power - _BESIDE // 2, power + _BESIDE // 2)]
 
 
 def thinned(offsets: Sequence[int], most: int) -> list[int]:
