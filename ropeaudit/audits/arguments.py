@@ -168,17 +168,20 @@ def chosen(
     order: str | None = None,
     under: Names = (),
     stores_keys: bool = False,
+    naming: str = "add --impl",
 ) -> list[Chosen]:
     """Return every recipe, then every implementation in every environment, in every dtype, each once.
 
     usual: recipes where none is given; beside implementations there are none then. device: where code is
     called. order: of the axes of own code. under: environments beside the clean one.
+    naming: what to type where nothing is called.
     Raises: UsageError, UnknownName, BadInput, NotEmulated, MissingPackage.
     """
     names = listed(implementations)
     formed = resolved(recipes or (() if names else usual), dtypes, changes, stores_keys)
-    if device is not None and not names:
-        raise UsageError(f"--device {device} is where code is called; add --impl")
+    for option, value in (("device", device), ("order", order), ("under", ",".join(listed(under)))):
+        if value and not names:
+            raise UsageError(f"--{option} {value} is for code that is called; {naming}")
     codes = factories.implementations(names, order, changes, not formed, device)
     placed = [one for code in codes for one in factories.in_environments(code, listed(under))]
     called = (factories.called(code, fmt, len(codes) == 1) for code in placed for fmt in formats(dtypes))

@@ -105,6 +105,8 @@ def _error(x: Array, exact: Factor) -> Array:
 
 
 USUAL_OFFSET = 1000
+USUAL = DEFAULT[:1]  # recipes where nothing is named
+NAMING = "name some, such as rope.py:apply_rope"  # how code is named
 _SHARE_OF_WORK = 0.8  # of the time that the shares take
 _Vectors: TypeAlias = tuple[Case, Inputs, RopeSetting]  # q and k of a case, and how they are rotated
 
@@ -200,35 +202,12 @@ def explain(
     >>> explanation.blames[0].stage, {stage: fmt.name for stage, fmt in explanation.remedy.widths.items()}
     ('table', {'table': 'float32'})
     """
-    some = subjects(
-        *(recipes, implementations, dtypes, changes, DEFAULT[:1]), order=order, device=device, under=under
-    )
+    some = chosen(recipes, implementations, dtypes, changes, USUAL, device, order, under, NAMING)
     bound = blames.parse(tolerance) if isinstance(tolerance, str) else None
     if isinstance(tolerance, tuple):
         bound = blames.tolerance(*tolerance)
     numbers = None if offsets is None else arguments.numbers(offsets)
     return run(arguments.cases_of(cases, case), some, numbers, bound, on_progress or arguments.silent)
-
-
-def subjects(
-    recipes: Names | None,
-    implementations: Names,
-    dtypes: Names,
-    changes: Mapping[str, str] | None,
-    usual: Sequence[str],
-    *,
-    order: str | None = None,
-    device: str | None = None,
-    under: Names = (),
-) -> list[Chosen]:
-    """Return what is explained, as `chosen` does. Raises: as that."""
-    requests = {"order": order, "device": device, "under": ",".join(arguments.listed(under))}
-    for option, value in requests.items():
-        if value and not implementations:
-            raise UsageError(
-                f"--{option} {value} is for code that is called; name some, such as rope.py:apply_rope"
-            )
-    return chosen(recipes, implementations, dtypes, changes, usual, device, order, under)
 
 
 def run(

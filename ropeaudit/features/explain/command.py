@@ -69,7 +69,7 @@ def explain(
     precision that meets the tolerance. CODE is explained as the known recipe that its numbers resemble; -v
     shows the dtypes of its stages, as torch's operations show them.
     """
-    from ropeaudit.audits.arguments import stages
+    from ropeaudit.audits import arguments
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.explain import analysis, blames
     from ropeaudit.features.explain.report import COLUMNS, check_kind, report
@@ -80,14 +80,13 @@ def explain(
     check_kind(kind, bool(implementations))
     columns = output.chosen_columns(COLUMNS[kind], f"(in rows by {kind})")
     cases = settings.cases(rope, vectors)
-    chosen = analysis.subjects(
-        *(recipe, implementations, dtype, changes, DEFAULT), order=order, device=device, under=under
-    )
+    named = recipe, implementations, dtype, changes, DEFAULT
+    chosen = arguments.chosen(*named, device, order, under, analysis.NAMING)
     bound = None if tolerance is None else blames.parse(tolerance)
     return delivery.delivered(
         lambda on_progress: analysis.run(cases, chosen, offset or None, bound, on_progress),
         lambda results, metadata: report(results, columns, metadata, by),
         output,
-        stages=stages(chosen),
+        stages=arguments.stages(chosen),
         done=lambda results: counted(len(results), "case"),
     )
