@@ -15,7 +15,7 @@ from ropeaudit.arithmetic.formats import FP32, FP64
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import variants
 from ropeaudit.features.explain import blames
-from ropeaudit.features.explain.report import KINDS
+from ropeaudit.features.explain.report import rows
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
 from ropeaudit.recipes import named
@@ -32,10 +32,6 @@ def explain(*arguments, **more):
 TINY = {"heads": 1, "seq_len": 20, "head_dim": 64}
 SMALL = ["--heads", "2", "--seq-len", "40"]
 FAULTS = {"position": "bf16", "frequency": "fp32/bf16", "table": "fp16", "score": "bf16"}
-
-
-def rows(result, kind: str):
-    return KINDS[kind](result)
 
 
 def told(results):

@@ -6,9 +6,9 @@ The answer is the worst case whole, with its stages and its remedy, and a line f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ropeaudit.audits.case_run import setting_columns
 from ropeaudit.audits.judging import TOLERANCE, ratio
@@ -16,7 +16,7 @@ from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.explain import blames
 from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
-from ropeaudit.features.explain.blames import DriftTolerance, Remedy
+from ropeaudit.features.explain.blames import Blame, DriftTolerance, Remedy
 from ropeaudit.features.explain.tracing import COMPARED, Likeness, Stage, Trace, expected, narrowest
 from ropeaudit.recipes import STAGES
 from ropeaudit.recognition import wording
@@ -54,74 +54,80 @@ def _common(one: Explanation) -> Row:
     }
 
 
-def stage_rows(one: Explanation) -> list[Row]:
-    """Return a row a stage, the worst first."""
-    common = _common(one)
-    return [
-        common
-        | {
-            "stage": blame.stage,
-            "format": blame.format,
-            "share": blame.share,
-            "alone_rms": blame.alone,
-            "without_rms": blame.without,
-            "removed": blame.removed,
-            "cause": blame.cause,
-        }
-        for blame in one.blames
-    ]
+def stage_row(one: Explanation, blame: Blame) -> Row:
+    """Return the columns of a stage."""
+    return {
+        "stage": blame.stage,
+        "format": blame.format,
+        "share": blame.share,
+        "alone_rms": blame.alone,
+        "without_rms": blame.without,
+        "removed": blame.removed,
+        "cause": blame.cause,
+    }
 
 
-def pair_rows(one: Explanation) -> list[Row]:
-    """Return a row a frequency pair; behind the last stands what is of none."""
-    common, results, vectors = _common(one), [], len(one.sample.heads) * one.sample.positions.size
-    for i, (square, product) in enumerate(zip(one.parts.squares, one.parts.products, strict=True)):
-        rest = i == len(one.wavelengths)
-        q_norm, k_norm = (math.nan, math.nan) if rest else (one.parts.norms[:, i] / vectors).tolist()
-        own = {
-            "pair": REST if rest else i,
-            "wavelength": math.nan if rest else float(one.wavelengths[i]),
-            "part_rms": math.sqrt(square / one.drift.count),
-            "share": ratio(float(product), one.parts.whole),
-            "q_norm": q_norm,
-            "k_norm": k_norm,
-        }
-        results.append(common | own)
-    return results
+def pair_row(one: Explanation, pair: int) -> Row:
+    """Return the columns of a frequency pair; the last is what is of none."""
+    rest, parts = pair == len(one.wavelengths), one.parts
+    norms = parts.norms / (len(one.sample.heads) * one.sample.positions.size)
+    return {
+        "pair": REST if rest else pair,
+        "wavelength": math.nan if rest else float(one.wavelengths[pair]),
+        "part_rms": math.sqrt(parts.squares[pair] / one.drift.count),
+        "share": ratio(float(parts.products[pair]), parts.whole),
+        "q_norm": math.nan if rest else float(norms[0, pair]),
+        "k_norm": math.nan if rest else float(norms[1, pair]),
+    }
 
 
-def remedy_rows(one: Explanation) -> list[Row]:
-    """Return a row a remedy, the smallest set of stages first."""
-    common = _common(one)
-    return [
-        common
-        | {
-            "size": len(remedy.widths),
-            "set": changes(one, remedy),
-            "left_rms": remedy.drift.rms,
-            "left_max": remedy.drift.max,
-            "left_relative": ratio(remedy.drift.rms, one.reference.rms),
-            "left_nonfinite": remedy.drift.nonfinite,
-            "removed": remedy.removed,
-            "meets": "yes" if remedy.meets else "no",
-            "tolerance": str(one.tolerance),
-            "table_bytes": remedy.table_bytes,
-            "multiply_bits": remedy.multiply_bits,
-        }
-        for remedy in one.remedies
-    ]
+def remedy_row(one: Explanation, remedy: Remedy) -> Row:
+    """Return the columns of a remedy."""
+    return {
+        "size": len(remedy.widths),
+        "set": changes(one, remedy),
+        "left_rms": remedy.drift.rms,
+        "left_max": remedy.drift.max,
+        "left_relative": ratio(remedy.drift.rms, one.reference.rms),
+        "left_nonfinite": remedy.drift.nonfinite,
+        "removed": remedy.removed,
+        "meets": "yes" if remedy.meets else "no",
+        "tolerance": str(one.tolerance),
+        "table_bytes": remedy.table_bytes,
+        "multiply_bits": remedy.multiply_bits,
+    }
 
 
-KINDS: Mapping[str, Callable[[Explanation], list[Row]]] = {
-    "stage": stage_rows,
-    "pair": pair_rows,
-    "remedy": remedy_rows,
+class Kind(NamedTuple):
+    """Rows of a kind: their name in JSON, what heads them, how they are read."""
+
+    plural: str
+    title: str = ""
+    legend: str = ""
+
+
+KINDS: Mapping[str, Kind] = {
+    "stage": Kind(
+        *("stages", "Stages, the worst first:"),
+        "share: of the mean square drift (Shapley value); scores are scaled, before softmax.",
+    ),
+    "pair": Kind("pairs"),  # people see them where they ask for them
+    "remedy": Kind("remedies", "Smallest sets of stages to compute in higher precision:"),
 }
-OWN: Mapping[str, Columns] = {kind: table(f"explain-{kind}") for kind in KINDS}
 COLUMNS: Mapping[str, Columns] = {  # of every kind of rows that may be asked for
     "dtypes": table("explain-dtypes"),
     **{kind: table("explain", f"explain-{kind}") for kind in KINDS},
 }
+
+
+def rows(one: Explanation, kind: str) -> list[Row]:
+    """Return the rows of a kind: the worst stage first, the fastest pair, the smallest remedy."""
+    common = _common(one)
+    if kind == "stage":
+        return [common | stage_row(one, blame) for blame in one.blames]
+    if kind == "pair":
+        return [common | pair_row(one, pair) for pair in range(len(one.parts.squares))]
+    return [common | remedy_row(one, remedy) for remedy in one.remedies]
 
 
 def _called(one: Trace) -> Row:
@@ -184,19 +190,10 @@ def recipe_rows(one: Trace) -> list[Row]:
     ]
 
 
-_LEGENDS = {"stage": "share: of the mean square drift (Shapley value); scores are scaled, before softmax."}
-_TITLES = {
-    "stage": "Stages, the worst first:",
-    "pair": "",  # people see them where they ask for them
-    "remedy": "Smallest sets of stages to compute in higher precision:",
-}
-_PLURAL = {"dtypes": "dtypes", "stage": "stages", "pair": "pairs", "remedy": "remedies"}
-
-
 def check_kind(kind: str, code: bool) -> None:
     """Check that there are rows of a kind. Raises: UsageError, UnknownName."""
-    if kind not in _PLURAL:
-        raise UnknownName("--by", kind, _PLURAL)
+    if kind not in COLUMNS:
+        raise UnknownName("--by", kind, COLUMNS)
     if kind == "dtypes" and not code:
         raise UsageError("--by dtypes shows code that is called; name some, such as rope.py:apply_rope")
 
@@ -220,10 +217,9 @@ def report(
     tables = _of_code([one.trace for one in codes]) if codes else {}
     if explained or kind != "dtypes":
         tables |= _of_stages(explained, kind)
-    main = tables.pop(_PLURAL[kind])
+    main = tables.pop("dtypes" if kind == "dtypes" else KINDS[kind].plural)
     findings = list(dict.fromkeys(text for one in codes for text in one.findings))
     refusals = [f"{reason}; its stages get no shares" for one in codes for reason in one.unexplained.values()]
-    about = {"schema": SCHEMA, "by": kind, **metadata, **({"findings": findings} if findings else {})}
     told = [answer(results)] if results else []
     return replace(
         main,
@@ -238,7 +234,7 @@ def report(
             *model_notes([one.case for one in explained], [one.offset for one in explained]),
             *dict.fromkeys(text for one in explained for text in _notes(one)),
         ],
-        metadata=about,
+        metadata={"schema": SCHEMA, "by": kind, **metadata, **({"findings": findings} if findings else {})},
         further=tables,
         answers=told,
         brief=not columns and by is None,  # who asks for rows of a kind sees them
@@ -247,38 +243,36 @@ def report(
 
 def _of_code(traces: Sequence[Trace]) -> dict[str, Report]:
     """Return the dtypes by stage, the drift by offset and the nearest recipes of code."""
-
-    def of(columns: Columns, rows_of: Callable[[Trace], list[Row]], title: str) -> Report:
-        rows = [row for one in traces for row in rows_of(one)]
-        screen, leaving = columns.screen(rows), columns.dispensable
-        return Report(rows, list(columns), screen, leaving, title if rows else "", declared=columns)
-
-    profiles, recipes = table("explain-profiles"), table("explain-recipes")
-    return {
-        "dtypes": of(COLUMNS["dtypes"], dtypes_rows, "Stages of the code:"),
-        "profiles": of(profiles, profile_rows, "Drift of scores formed in float64, by offset:"),
-        "recipes": of(recipes, recipe_rows, "Recipes, nearest first:"),
-    }
+    results = {}
+    for name, rows_of, title in (
+        ("dtypes", dtypes_rows, "Stages of the code:"),
+        ("profiles", profile_rows, "Drift of scores formed in float64, by offset:"),
+        ("recipes", recipe_rows, "Recipes, nearest first:"),
+    ):
+        columns, found = table(f"explain-{name}"), [row for one in traces for row in rows_of(one)]
+        screen, heading = columns.screen(found), title if found else ""
+        results[name] = Report(found, list(columns), screen, columns.dispensable, heading, declared=columns)
+    return results
 
 
 def _of_stages(results: Sequence[Explanation], main: str) -> dict[str, Report]:
     """Return the rows by stage, pair and remedy; in files `main` has all columns."""
-    whole = {kind: [row for one in results for row in rows_of(one)] for kind, rows_of in KINDS.items()}
-    varying = settings.varying(whole["stage"])
-    cells = ["implementation", "dtype", "offset"]
-    first = settings.screen(whole["stage"], [] if len(results) == 1 else cells, [])
-    return {
-        _PLURAL[kind]: Report(
-            rows,
-            list(COLUMNS[kind]) if kind == main else [*cells, *OWN[kind], *varying],
-            [*first, *OWN[kind].screen(())],
-            dispensable=settings.dispensable(first, OWN[kind].dispensable),
-            headline=_TITLES[kind] if rows else "",
-            legend=_LEGENDS.get(kind, ""),
+    tables, cells = {}, ["implementation", "dtype", "offset"]
+    common = [_common(one) for one in results]
+    first = settings.screen(common, [] if len(results) == 1 else cells, [])
+    for kind, (plural, title, legend) in KINDS.items():
+        found = [row for one in results for row in rows(one, kind)]
+        own = table(f"explain-{kind}")
+        tables[plural] = Report(
+            found,
+            list(COLUMNS[kind]) if kind == main else [*cells, *own, *settings.varying(common)],
+            [*first, *own.screen(())],
+            dispensable=settings.dispensable(first, own.dispensable),
+            headline=title if found else "",
+            legend=legend,
             declared=COLUMNS[kind],
         )
-        for kind, rows in whole.items()
-    }
+    return tables
 
 
 def _dropped(trace: Trace) -> list[str]:
