@@ -20,7 +20,7 @@ from ropeaudit.conformance.agreement import given_vectors
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import PAIR, Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, UsageError, did, one_line
-from ropeaudit.recognition import variants, verification
+from ropeaudit.recognition import faults, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import rms
@@ -293,9 +293,9 @@ def _misplaced(code: CodeUnderTest, block: CalledBlock, border: int) -> Diagnosi
     )
     sides = zip(block.given, block.rotated, strict=True)
     over = [verification.excess(x, y, block.rows(), other, code.dtype, code.rule) for x, y in sides]
-    found = variants.of_other(own, other, 1.0).diagnosis
-    named = found is not None and own.scaling.kind == "longrope" and all((one <= 1).all() for one in over)
-    return replace(found, certainty="in this call") if found and named else None
+    found = faults.other_scaling(own, other)
+    named = own.scaling.kind == "longrope" and all((one <= 1).all() for one in over)
+    return replace(found, certainty="in this call") if named else None
 
 
 def _cached(code: CodeUnderTest, border: int) -> Finding:

@@ -1,8 +1,8 @@
 """What is wrong with a dumped inv_freq or cos/sin table: which pairs are off, and what explains it.
 
-A hypothesis predicts the dump from a setting that is wrong in one way, and casts on the way. It explains the
-dump if nothing is left but float32 rounding and the half ulp of its casts; the simplest that does comes
-first, then those that explain all but a few pairs.
+A hypothesis predicts the dump from a known fault and from casts on the way. It explains the dump if nothing
+is left but float32 rounding and the half ulp of its casts; the simplest that does comes first, then those
+that explain all but a few pairs.
 Letters: p pairs, n positions.
 """
 
@@ -10,29 +10,78 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, Format
-from ropeaudit.recognition import allowance, inferred
-from ropeaudit.recognition.diagnosis import Diagnosis, Where
-from ropeaudit.recognition.inferred import Hypothesis, recovered, recovered_alone
-from ropeaudit.recognition.variants import CASTS, FORMS, Variant, other_factors, variants
+from ropeaudit.arithmetic.formats import FP32, Format, parse
+from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.recognition import allowance, faults
+from ropeaudit.recognition.diagnosis import Diagnosis, Value, Where, kinds
+from ropeaudit.recognition.faults import RIGHT, Fault
+from ropeaudit.recognition.solving import recovered, recovered_alone
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reference.exact_scores import distance_table
-from ropeaudit.rope.frequencies import frequencies
+from ropeaudit.rope.frequencies import FrequencyForm, frequencies
+from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions
 from ropeaudit.tensor_files.rope_values import Dump
 
+CASTS = tuple(parse(name) for name in ("fp16", "bf16", "tf32", "e4m3", "e5m2"))
+_FORMS: tuple[FrequencyForm, ...] = ("inverse_power", "power", "step_power", "exp", "exp2")
 _SHOWN = 5, 3  # hypotheses listed, those that explain and those that do not
 _NEAR = 0.5  # a hypothesis is called near if it leaves at most this share of the error
 _ROWS_AT_ONCE = 8192  # positions compared at once
 _EQUAL = 0.045  # of costs: those that explain, and are no more far-fetched than this, are equals
+_FEWEST_PAIRS = 4  # pairs of which one may be off beside a rest that is explained
+_NARROW = {  # stage, in the order in which they are computed -> what its rounding is
+    "position": "narrow-positions",
+    "frequency": "narrow-frequencies",
+    "computed": "narrow-frequencies",
+    "angle": "narrow-angles",
+    "table": "narrow-table",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """What may explain a table, whether it does for every pair, the RMS and the largest of what it leaves.
+
+    diagnosis: None for the expected setting in the expected formats. setting: another one whose frequencies
+    these are. strays: the pairs that it does not explain. few: whether they are so few that it explains the
+    rest. Units: relative to the frequency, or radians for a cos/sin table.
+    """
+
+    diagnosis: Diagnosis | None
+    explains: bool
+    residual: float
+    residual_max: float
+    setting: RopeSetting | None = None
+    few: bool = False
+    strays: tuple[int, ...] = field(default=(), repr=False)
+    cost: float = field(default=0.0, repr=False)
+
+    @property
+    def rank(self) -> tuple[int, float, float]:
+        """A sort key: explanations by cost, then few strays, then the rest."""
+        residual = self.residual if math.isfinite(self.residual) else math.inf
+        if self.explains:
+            return 0, self.cost, residual
+        return (1, len(self.strays) + self.cost / 100, residual) if self.few else (2, 0.0, residual)
+
+    @property
+    def another_setting(self) -> bool:
+        """Whether values are those of a setting, or of positions, that is not the expected one.
+
+        cos and sin of two settings are those of none.
+        """
+        parts = () if self.diagnosis is None or self.diagnosis.where.sides else self.diagnosis.parts()
+        return any(kinds()[one.code].group in ("setting", "positions") for one in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +149,19 @@ class TableFinding:
 def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
     """Return how a dump differs from the exact table of a setting, and what explains the difference.
 
+    Where each pair has two columns that differ, the worse ones count.
     Raises: BadInput if the dump has not one column (or two) for each pair of the setting.
     """
     exact = np.array([float(theta) for theta in exact_frequencies.frequencies(setting)])
-    dump = _further_off(*dump.twice(setting.pairs), setting, exact)
+    first, second = dump.twice(setting.pairs)
+    found = _finding(first, setting, exact, label)
+    if all(getattr(first, name) is getattr(second, name) for name in ("frequencies", "cos", "sin")):
+        return found
+    other = _finding(second, setting, exact, label)
+    return max(found, other, key=lambda one: (one.nonfinite, len(one.off), abs(one.worst[one.size])))
+
+
+def _finding(dump: Dump, setting: RopeSetting, exact: Array, label: str) -> TableFinding:
     work = FrequencyList(dump, setting, exact) if dump.cos is None else CosSinTable(dump, setting, exact)
     nonfinite = int(work.values.size - np.isfinite(work.values).sum())
     with np.errstate(all="ignore"):
@@ -123,7 +181,7 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
         diagnosis = replace(diagnosis, alternatives=tuple(one for one in equals if one is not None))
     elif best and best.few and not best.explains:  # but for a few pairs
         where = work.where() if isinstance(work, CosSinTable) and not diagnosis else Where()
-        entries = inferred.entries_off(work.things, best.strays, work.off.size)
+        entries = _entries_off(work.things, best.strays, work.off.size)
         diagnosis = replace(entries, where=where, also=(diagnosis,) if diagnosis else ())
     elif diagnosis:  # at least near
         diagnosis = replace(diagnosis, certainty="resembles") if left <= _NEAR else None
@@ -142,29 +200,61 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
     )
 
 
-def _further_off(first: Dump, second: Dump, setting: RopeSetting, exact: Array) -> Dump:
-    """Return the worse values of two dumps that differ in damaged values alone."""
-    if first.frequencies is not None and second.frequencies is not None:
-        return replace(first, frequencies=_worse(first.frequencies, second.frequencies, exact))
-    if first.cos is None or first.sin is None or second.cos is None or second.sin is None:
-        return first
-    cos, sin = first.cos, first.sin
-    if cos is second.cos and sin is second.sin:
-        return first
-    unequal = np.any((cos != second.cos) | (sin != second.sin), axis=1)
-    cos, sin = cos.copy(), sin.copy()
-    for at in np.split(rows := np.flatnonzero(unequal), range(_ROWS_AT_ONCE, rows.size, _ROWS_AT_ONCE)):
-        right = distance_table(at.astype(np.float64), setting)
-        cos[at] = _worse(cos[at], second.cos[at], right[0][0])
-        sin[at] = _worse(sin[at], second.sin[at], right[1][0])
-    return replace(first, cos=cos, sin=sin)
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A fault whose frequencies (p,), or what is made of them, a dump may hold.
+
+    stages: positions, frequencies or angles that are rounded to a format on the way. form: how frequencies
+    are computed.
+    """
+
+    fault: Fault
+    theta: Array
+    stages: Mapping[str, Format] = field(default_factory=dict)
+    form: FrequencyForm = "inverse_power"
+
+    def other(self, asked: RopeSetting) -> RopeSetting | None:
+        """Return the setting that has these frequencies, if that is another one."""
+        return self.fault.setting(asked) if self.fault.change else None
+
+    def hypothesis(
+        self,
+        asked: RopeSetting,
+        stored: Mapping[str, Format | None],
+        left: tuple[NDArray[np.bool_], Array],
+        beside: tuple[Diagnosis | None, float] = (None, 0.0),
+        sides: tuple[str, ...] = (),
+    ) -> Hypothesis:
+        """Return what it explains of a dump.
+
+        stored: the stage that was cast before it was stored. left: the pairs that are off, and errors.
+        beside: another fault, and how much more far-fetched that is. sides: cos or sin, if in one alone.
+        """
+        missed, errors = left
+        fault = self.fault.diagnosis if self.fault.diagnosis.explains else None
+        casts = dict(self.stages) | {stage: fmt for stage, fmt in stored.items() if fmt is not None}
+        found = together(beside[0], fault, _rounded(casts, self.form) if casts else None)
+        if found is not None and sides:
+            found = replace(found, where=Where(sides=sides))
+        strays = tuple(np.flatnonzero(missed).tolist())
+        few = 0 < len(strays) <= allowed_strays(missed.size)
+        size = float(np.sqrt(np.mean(errors**2))), float(errors.max())
+        cost = self.fault.cost + beside[1] + sum(map(cast_cost, stored.values()))
+        return Hypothesis(found, not strays, *size, self.other(asked), few, strays, cost)
 
 
-def _worse(first: Array, second: Array, right: Array) -> Array:
-    """Return of two values the one that is further off; one that is nan or infinite is."""
-    with np.errstate(invalid="ignore"):
-        nearer = np.abs(second - right) <= np.abs(first - right)
-    return np.where(nearer | ~np.isfinite(first), first, second)
+def _lists(setting: RopeSetting, shown: Array) -> Iterator[Tried]:
+    """Yield the frequencies that may have been meant instead. Shapes: shown (p,)."""
+    yield from (Tried(*one) for one in faults.lists(setting, shown))
+    yield from _computed(setting)
+
+
+def _computed(setting: RopeSetting) -> Iterator[Tried]:
+    """Yield frequencies that are computed in a narrow format."""
+    for fmt, (number, form) in itertools.product(CASTS[:2], enumerate(_FORMS)):
+        theta = frequencies(setting, form, fmt).astype(np.float64)
+        fault = replace(RIGHT, cost=1.5 + 0.01 * number)
+        yield Tried(fault, theta, {"frequency": fmt, "computed": fmt}, form)
 
 
 class FrequencyList:
@@ -181,7 +271,7 @@ class FrequencyList:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield a row for every pair; errors at 0 are relative to the largest frequency."""
-        relative = (self.values - self.exact) / inferred.reference_sizes(self.exact)
+        relative = (self.values - self.exact) / _reference_sizes(self.exact)
         self.off = ~(np.abs(relative) <= np.where(self.exact == 0, 0.0, self.tolerance))
         for i, error in enumerate(relative.tolist()):
             yield {
@@ -195,27 +285,25 @@ class FrequencyList:
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         """Yield every setting that may be meant, with and without the casts that fit."""
-        casts = inferred.formats_holding(
-            self._as_stored(self.values), inferred.allowed_strays(self.values.size)
-        )
-        for variant in (Variant(self.exact, cost=0.0), *variants(self.setting, self.exact, self.values)):
-            for fmt in (None,) if variant.computed else (None, *casts):
-                yield self._hypothesis(variant, fmt)
+        casts = formats_holding(self._as_stored(self.values), allowed_strays(self.values.size))
+        for tried in (Tried(RIGHT, self.exact), *_lists(self.setting, self.values)):
+            for fmt in (None,) if tried.stages else (None, *casts):
+                left = self._left(tried, fmt)
+                yield tried.hypothesis(self.setting, {"frequency": fmt}, left)
 
     def _as_stored(self, theta: Array) -> Array:
         """Return frequencies as they are stored, and stored ones as frequencies."""
         return 1 / theta if self.inverse else theta
 
-    def _hypothesis(self, variant: Variant, fmt: Format | None) -> Hypothesis:
-        theta, sizes = variant.theta, inferred.reference_sizes(variant.theta)
+    def _left(self, tried: Tried, fmt: Format | None) -> tuple[NDArray[np.bool_], Array]:
+        """Return which pairs frequencies do not explain, and what they leave."""
+        theta = tried.theta
         stored, expected = self._as_stored(self.values), self._as_stored(theta)
-        own = allowance.frequency_error(variant.setting or self.setting, theta=theta)
+        own = allowance.frequency_error(tried.other(self.setting) or self.setting, theta=theta)
         slack = np.where(theta == 0, 0.0, np.maximum(self.tolerance, own))
-        strays = ~inferred.within(stored, expected, slack * inferred.reference_sizes(expected), fmt)
-        errors = np.abs(self.values - self._as_stored(inferred.cast(expected, fmt))) / sizes
-        diagnosis = inferred.together(variant.diagnosis, inferred.rounded({"frequency": fmt}))
-        cost = variant.cost + inferred.cast_cost(fmt)
-        return inferred.hypothesis(diagnosis, strays, errors, cost, variant.setting)
+        missed = ~_within(stored, expected, slack * _reference_sizes(expected), fmt)
+        errors = np.abs(self.values - self._as_stored(cast(expected, fmt))) / _reference_sizes(theta)
+        return missed, errors
 
 
 _STRAY = 0.002  # share of angles that float32 may push over a midpoint of a narrower format
@@ -226,23 +314,7 @@ _FACTOR = 1e-3  # relative: attention factors nearer than this may be the same, 
 _NEAR_POINTS = 1e-2  # relative: an attention factor that may be a usual one
 _ALONE = 0.5  # how far-fetched it is that cos is of other angles than sin
 _STEPS = ("position", "frequency", "angle")
-
-
-@dataclass(frozen=True, slots=True)
-class _AngleTable:
-    """Angles (s, p) that a table may hold the cos and sin of, and the frequencies for their slack (p,).
-
-    rounded: angles were rounded after they were formed. setting: another one whose angles these are.
-    at: the positions (s,) that they are of, if not those of the rows.
-    """
-
-    diagnosis: Diagnosis | None
-    values: Array
-    theta: Array
-    cost: float
-    rounded: bool = False
-    setting: RopeSetting | None = None
-    at: Array | None = None
+_OF_TABLES = ("wrong-direction", "first-position-only", "cos-sin-swapped")  # codes that tables show
 
 
 class CosSinTable:
@@ -267,17 +339,16 @@ class CosSinTable:
         n, pairs = self.values.shape
         largest, sides = np.zeros(pairs), np.zeros(2, bool)
         first, last, worst = np.full(pairs, n), np.full(pairs, -1), np.zeros(pairs, np.int64)
-        for start in range(0, n, _ROWS_AT_ONCE):
-            positions = np.arange(start, min(n, start + _ROWS_AT_ONCE), dtype=np.float64)
-            cos, sin = distance_table(positions, self.setting)
-            apart = self.values[start : start + _ROWS_AT_ONCE] - (cos[0] + 1j * sin[0])
-            errors, slack = np.abs(apart), self.slack(self.exact, positions)
+        for part in _parts(n):
+            cos, sin = distance_table(part.astype(np.float64), self.setting)
+            apart = self.values[part] - (cos[0] + 1j * sin[0])
+            errors, slack = np.abs(apart), self._slack(self.exact, part)
             wrong = ~(errors <= slack)
-            sides |= [not np.all(np.abs(part) <= slack) for part in (apart.real, apart.imag)]
-            begins = np.where(wrong.any(axis=0), start + wrong.argmax(axis=0), n)
-            ends = np.where(wrong.any(axis=0), positions.size + start - 1 - wrong[::-1].argmax(axis=0), -1)
-            first, last = np.minimum(first, begins), np.maximum(last, ends)
-            worst = np.where(errors.max(axis=0) > largest, start + errors.argmax(axis=0), worst)
+            sides |= [not np.all(np.abs(side) <= slack) for side in (apart.real, apart.imag)]
+            some = wrong.any(axis=0)
+            first = np.minimum(first, np.where(some, part[wrong.argmax(axis=0)], n))
+            last = np.maximum(last, np.where(some, part[-1] - wrong[::-1].argmax(axis=0), -1))
+            worst = np.where(errors.max(axis=0) > largest, part[errors.argmax(axis=0)], worst)
             largest = np.maximum(largest, errors.max(axis=0))
         self.first, self.last, self.worst, self.off = first, last, worst, first < n
         if self.off.any() and sides.any() and not self.of_angles:
@@ -285,7 +356,7 @@ class CosSinTable:
         if self.side:
             own = self.values.real if self.side == "cos" else self.values.imag
             self.recovered = recovered_alone(own / self.factor, sine=self.side == "sin")
-        relative = (self.recovered - self.exact) / inferred.reference_sizes(self.exact)
+        relative = (self.recovered - self.exact) / _reference_sizes(self.exact)
         for i in range(pairs):
             yield {
                 "pair": i,
@@ -302,185 +373,237 @@ class CosSinTable:
         """Return cos or sin, where all that is off is in that one; else nothing."""
         return "" if self.sides.all() else ("cos", "sin")[int(self.sides.argmax())]
 
-    def slack(self, theta: Array, positions: Array, other: RopeSetting | None = None) -> Array:
+    def _slack(self, theta: Array, at: Positions, other: RopeSetting | None = None) -> Array:
         """Return the error that float32 arithmetic accounts for, in this setting or another.
 
         Shapes: (p,), (s,) -> (s, p).
         """
         rule, settings = allowance.careful(FP32), [self.setting, *([other] if other else [])]
-        phases = [allowance.phase_error(rule, one, positions, theta) for one in settings]
+        phases = [allowance.phase_error(rule, one, at, theta) for one in settings]
         return np.asarray(self.factor * (np.max(phases, axis=0) + allowance.table_error(rule, self.setting)))
 
     def hypotheses(self) -> Iterator[Hypothesis]:
-        """Yield every setting that may have been meant, and every stage that may have been cast.
+        """Yield every fault that a table may have, and every stage that may have been cast.
 
         They are judged by some positions: the first ones, later ones, and those where pairs begin to be off.
         """
         n = len(self.values)
         begun = self.first[self.off]
         chosen = (np.arange(min(n, 96)), np.geomspace(1, n - 1, 96).round(), begun, self.worst)
-        positions = np.unique(np.concatenate(chosen)).astype(np.float64)
-        points = self.values[positions.astype(np.int64)]
-        for fmt in (None, *inferred.formats_holding(np.stack([points.real, points.imag])[self.sides])):
-            for scaled in self._factors(points):
-                if scaled[0] == self.factor and (lone := self._of_rows(points, positions, fmt)):
-                    yield lone
-                for angles in self._angles(positions):
-                    yield self._hypothesis(points, positions, angles, fmt, scaled)
+        at = np.unique(np.concatenate(chosen)).astype(np.int64)
+        points = self.values[at]
+        every = list(self._tried(at))
+        for fmt in (None, *formats_holding(np.stack([points.real, points.imag])[self.sides])):
+            if lone := self._of_rows(at, fmt):
+                yield lone
+            for factor, tried in itertools.product(self._factors(points), every):
+                yield self._hypothesis(at, tried, fmt, *factor)
 
-    def _of_rows(
-        self, points: NDArray[np.complex128], positions: Array, fmt: Format | None
-    ) -> Hypothesis | None:
+    def _of_rows(self, at: Positions, fmt: Format | None) -> Hypothesis | None:
         """Return that only a few rows are off, cast or not; else None."""
-        n, pairs = len(self.values), inferred.allowed_strays(self.exact.size)
-        missed = self._missed(points, positions, fmt)[self.sides].sum(axis=0)
-        most = min(_FEW_ROWS, inferred.allowed_strays(n))
-        if not (0 < np.count_nonzero(missed) <= most and missed.max() > pairs):
+        n, right = len(self.values), Tried(replace(RIGHT, cost=0.5), self.exact)
+        missed = self._missed(at, fmt)[self.sides].sum(axis=0)
+        most = min(_FEW_ROWS, allowed_strays(n))
+        if not (0 < np.count_nonzero(missed) <= most and missed.max() > allowed_strays(self.exact.size)):
             return None
-        at = np.arange(n, dtype=np.float64)
-        parts = (slice(start, start + _ROWS_AT_ONCE) for start in range(0, at.size, _ROWS_AT_ONCE))
-        every = np.concatenate([self._missed(self.values[part], at[part], fmt) for part in parts], axis=1)
-        off = every > 0
+        off = np.concatenate([self._missed(part, fmt) for part in _parts(n)], axis=1) > 0
         rows, sides = np.flatnonzero(off[self.sides].any(axis=0)), off.any(axis=1) & self.sides
         if rows.size > _FEW_ROWS:
             return None
-        diagnosis = inferred.entries_off("rows", tuple(rows.tolist()), n)
-        diagnosis = replace(
-            diagnosis,
-            values={**diagnosis.values, **self._exchanged(rows, fmt)},
-            where=Where(sides=() if sides.all() else tuple(np.array(["cos", "sin"])[sides].tolist())),
-            also=tuple(filter(None, [inferred.rounded({"table": fmt})])),
-        )
-        none = np.zeros(self.exact.size, np.bool_)
-        return inferred.hypothesis(diagnosis, none, np.zeros(1), 0.5 + inferred.cast_cost(fmt))
+        found = _entries_off("rows", tuple(rows.tolist()), n)
+        held = [
+            [i for i in rows.tolist() if not self._missed(row, fmt, i)[self.sides].any()]
+            for row in np.split(rows, rows.size)
+        ]
+        if all(len(one) == 1 for one in held):  # each has the values of another
+            found = replace(found, values={**found.values, "holds": tuple(one[0] for one in held)})
+        none = np.zeros(self.exact.size, np.bool_), np.zeros(1)
+        of = () if sides.all() else tuple(np.array(["cos", "sin"])[sides].tolist())
+        lone = right.hypothesis(self.setting, {"table": fmt}, none)
+        also = () if lone.diagnosis is None else (lone.diagnosis,)
+        return replace(lone, diagnosis=replace(found, where=Where(sides=of), also=also))
 
     def where(self) -> Where:
         """Return where pairs are off: in cos or sin alone, at one position alone."""
         first, last = int(self.first[self.off].min()), int(self.last[self.off].max())
         return Where(sides=(self.side,) if self.side else (), position=first if first == last else None)
 
-    def _exchanged(self, rows: NDArray[np.int64], fmt: Format | None) -> dict[str, tuple[int, ...]]:
-        """Return which row each wrong row holds, where each holds just one."""
-        holds = [
-            [
-                int(at)
-                for at in rows
-                if not self._missed(self.values[[row]], np.array([at]), fmt)[self.sides].any()
-            ]
-            for row in rows
-        ]
-        return {"holds": tuple(one[0] for one in holds)} if all(len(one) == 1 for one in holds) else {}
+    def _missed(self, rows: Positions, fmt: Format | None, at: int | None = None) -> NDArray[np.int64]:
+        """Return how many pairs of each row are off, of cos and of sin. Shapes: -> (2, s).
 
-    def _missed(
-        self, points: NDArray[np.complex128], positions: Array, fmt: Format | None
-    ) -> NDArray[np.int64]:
-        """Return how many pairs of each row are off. Shapes: -> (2, s), cos and sin."""
-        angles = np.clip(positions[:, None] * self.exact, -self.setting.clip, self.setting.clip)
-        fits = self._fits(points, angles, self.factor, self.slack(self.exact, positions), fmt)
+        at: the row whose values they are to have, if not their own.
+        """
+        held = rows if at is None else np.full_like(rows, at)
+        right = self._predicted(Tried(RIGHT, self.exact), held, self.factor)
+        fits = self._fits(self.values[rows], right, self._slack(self.exact, held), fmt)
         return np.asarray(np.count_nonzero(~fits, axis=2))
 
+    def _predicted(self, tried: Tried, seen: Positions, factor: float) -> NDArray[np.complex128]:
+        """Return the points that a fault makes of positions. Shapes: (s,) -> (s, p)."""
+        stages = tried.stages
+        at, theta = cast(seen, stages.get("position")), cast(tried.theta, stages.get("frequency"))
+        angles = cast(at[:, None] * theta, stages.get("angle"))
+        turns = np.exp(1j * np.clip(angles, -self.setting.clip, self.setting.clip))
+        return np.asarray(factor * tried.fault.turned(np.ones_like(turns), turns))
+
     def _fits(
-        self, points: NDArray[np.complex128], angles: Array, factor: float, slack: Array, fmt: Format | None
+        self, points: NDArray[np.complex128], right: NDArray[np.complex128], slack: Array, fmt: Format | None
     ) -> NDArray[np.bool_]:
-        """Return where points are near cos and sin of angles. Shapes: -> (2, s, p)."""
-        cos = inferred.within(points.real, factor * np.cos(angles), slack, fmt)
-        sin = inferred.within(points.imag, factor * np.sin(angles), slack, fmt)
-        return np.stack([cos, sin])
+        """Return where points are casts of numbers near predicted ones. Shapes: -> (2, s, p)."""
+        parts = (points.real, right.real), (points.imag, right.imag)
+        return np.stack([_within(*both, slack, fmt) for both in parts])
 
     def _hypothesis(
         self,
-        points: NDArray[np.complex128],
-        positions: Array,
-        table: _AngleTable,
+        at: Positions,
+        tried: Tried,
         fmt: Format | None,
-        scaled: tuple[float, Diagnosis | None, float],
+        factor: float,
+        fault: Diagnosis | None,
+        extra: float,
     ) -> Hypothesis:
-        factor, fault, extra = scaled
-        if fault is not None and table.setting is not None:
-            own = float(exact_frequencies.attention_factor(table.setting.scaling))
+        other, points = tried.other(self.setting), self.values[at]
+        if fault is not None and other is not None:
+            own = attention_factor(other.scaling)
             if abs(factor / own - 1) < _FACTOR:  # it goes with that setting, and is no fault of its own
                 factor, fault, extra = own, None, 0.0
-        angles = np.clip(table.values, -self.setting.clip, self.setting.clip)
-        cos, sin = factor * np.cos(angles), factor * np.sin(angles)
-        slack = self.slack(table.theta, positions if table.at is None else table.at, table.setting)
-        fits = self._fits(points, angles, factor, slack, fmt)
+        seen = tried.fault.positions(at[None])[0]
+        right = self._predicted(tried, seen, factor)
+        fits = self._fits(points, right, self._slack(tried.theta, seen, other), fmt)
         missed = np.mean(~fits[self.sides].all(axis=0), axis=0)
-        allowed = table.rounded and float(np.mean(missed)) <= _STRAY
-        strays = (missed > (_STRAY_PAIR if table.rounded else 0.0)) & (not allowed)
-        apart = np.stack([points.real - inferred.cast(cos, fmt), points.imag - inferred.cast(sin, fmt)])
+        if "angle" in tried.stages:
+            strays = (missed > _STRAY_PAIR) & (float(np.mean(missed)) > _STRAY)
+        else:
+            strays = missed > 0
+        apart = np.stack([points.real - cast(right.real, fmt), points.imag - cast(right.imag, fmt)])
         errors = np.linalg.norm(apart[self.sides], axis=0)
-        diagnosis = inferred.together(fault, table.diagnosis, inferred.rounded({"table": fmt}))
-        cost = table.cost + extra + inferred.cast_cost(fmt)
-        if diagnosis is not None and not fits[~self.sides].all():
-            diagnosis, cost = replace(diagnosis, where=Where(sides=(self.side,))), cost + _ALONE
-        return inferred.hypothesis(diagnosis, strays, errors, cost, table.setting)
+        alone = not fits[~self.sides].all()
+        beside, sides = (fault, extra + _ALONE * alone), (self.side,) if alone else ()
+        return tried.hypothesis(self.setting, {"table": fmt}, (strays, errors), beside, sides)
 
     def _factors(self, points: NDArray[np.complex128]) -> list[tuple[float, Diagnosis | None, float]]:
         """Return the expected attention factor and those that the points show."""
         factors: dict[float, tuple[Diagnosis | None, float]] = {self.factor: (None, 0.0)}
         seen = self.factor if self.side else float(np.median(np.abs(points)))
         if abs(seen / self.factor - 1) > _FACTOR:
-            usual = [one for one in other_factors(self.setting.scaling) if abs(seen / one - 1) < _NEAR_POINTS]
+            known = faults.other_factors(self.setting.scaling)
+            usual = [one for one in known if abs(seen / one - 1) < _NEAR_POINTS]
             for factor in usual + [float(f"{seen:.{k}g}") for k in (3, 6)]:
                 fault = Diagnosis("attention-factor", {"seen": factor, "asked": self.factor})
                 factors.setdefault(factor, (fault, 1.0 + 0.1 * len(factors)))
         return [(factor, *rest) for factor, rest in factors.items()]
 
-    def _angles(self, positions: Array) -> Iterator[_AngleTable]:
-        """Yield the angles that the table may hold."""
-        at, exact, n = positions[:, None], self.exact, len(self.values)
-        yield _AngleTable(None, at * exact, exact, 0.0)
-        for by in (1, -1):
-            rolled = Diagnosis("positions-off", {"by": by}, also=(Diagnosis("wrap", {"size": n}),))
-            yield _AngleTable(rolled, (at + by) % n * exact, exact, 1.5, at=(positions + by) % n)
-        if not self.side:
-            yield _AngleTable(Diagnosis("cos-sin-swapped"), math.pi / 2 - at * exact, exact, 1.0)
-        for fault, angles in (
-            (Diagnosis("positions-off", {"by": 1}), (at + 1) * exact),
-            (Diagnosis("wrong-direction"), -at * exact),
-            (Diagnosis("first-position-only"), 0 * at * exact),
-        ):
-            yield _AngleTable(fault, angles, exact, 1.0)
-        reverse = n - 1 - positions
-        yield _AngleTable(Diagnosis("positions-reversed"), reverse[:, None] * exact, exact, 1.0, at=reverse)
+    def _tried(self, at: Positions) -> Iterator[Tried]:
+        """Yield what the table may hold, judged by some positions (s,)."""
+        n = len(self.values)
+        yield Tried(RIGHT, self.exact)
+        moved = [replace(faults.off_by(by).beside(faults.wrap(n)), cost=1.5) for by in (1, -1)]
+        moved.append(faults.off_by(1))
+        usual = itertools.chain(faults.of_positions(), faults.of_operands(self.setting))
+        moved += [fault for fault in usual if fault.diagnosis.code in _OF_TABLES]
+        moved.append(Fault(Diagnosis("positions-reversed"), seen=lambda rows, head: n - 1 - rows))
         if self.off.any() and (begin := int(self.first[self.off].min())) > 1:
-            yield _AngleTable(Diagnosis("wrap", {"size": begin}), at % begin * exact, exact, 1.0)
-            ends = Diagnosis("table-ends", {"last": begin - 1})
-            yield _AngleTable(ends, np.minimum(at, begin - 1) * exact, exact, 1.0)
+            moved += [faults.wrap(begin), faults.table_ends(begin - 1)]
+        for fault in moved:
+            if not (self.side and fault.turn):  # of cos alone nothing is exchanged with sin
+                yield Tried(fault, self.exact)
         for fmt in CASTS[:3]:
-            yield from self._rounded(at, fmt)
-        shown, strays = np.abs(self.recovered), inferred.allowed_strays(self.recovered.size)
+            yield from self._narrowed(at, fmt)
+        shown, strays = np.abs(self.recovered), allowed_strays(self.recovered.size)
         casts = [  # whose numbers the frequencies that points show are, but for a few
             fmt
             for fmt in CASTS[:3]
-            if np.count_nonzero(np.abs(inferred.cast(shown, fmt) - shown) > _SEEN * shown) <= strays
+            if np.count_nonzero(np.abs(cast(shown, fmt) - shown) > _SEEN * shown) <= strays
         ]
-        for one in variants(self.setting, exact, self.recovered):
-            yield _AngleTable(one.diagnosis, at * one.theta, one.theta, one.cost, setting=one.setting)
-            for fmt in () if one.computed else casts:
-                both = inferred.together(one.diagnosis, inferred.rounded({"frequency": fmt}))
-                theta, cost = inferred.cast(one.theta, fmt), one.cost + inferred.cast_cost(fmt)
-                yield _AngleTable(both, at * theta, theta, cost, setting=one.setting)
+        for one in _lists(self.setting, self.recovered):
+            yield one
+            for fmt in () if one.stages else casts:
+                fault = replace(one.fault, cost=one.fault.cost + cast_cost(fmt))
+                yield replace(one, fault=fault, stages={"frequency": fmt})
 
-    def _rounded(self, at: Array, fmt: Format) -> Iterator[_AngleTable]:
-        """Yield the angles with one or more stages rounded to one format."""
-        place, theta = inferred.cast(at, fmt), inferred.cast(self.exact, fmt)
-        held, cost = np.array_equal(place, at), 1 + inferred.cast_cost(fmt) / 10
+    def _narrowed(self, at: Positions, fmt: Format) -> Iterator[Tried]:
+        """Yield one or more stages rounded to one format."""
+        held, cost = np.array_equal(cast(at, fmt), at), 1 + cast_cost(fmt) / 10
         for count in (1, 2, 3):
             for steps in itertools.combinations(_STEPS, count):
-                if held and "position" in steps:
+                if held and "position" in steps:  # which its rounding leaves as they are
                     continue
                 named = _STEPS if held and count == 2 else steps
-                fault = inferred.rounded(dict.fromkeys(named, fmt))
-                positions = place if "position" in steps else at
-                angles = positions * (theta if "frequency" in steps else self.exact)
-                last = "angle" in steps
-                values = inferred.cast(angles, fmt if last else None)
-                yield _AngleTable(fault, values, self.exact, cost + 0.05 * (count - 1), last)
+                fault = replace(RIGHT, cost=cost + 0.05 * (count - 1))
+                yield Tried(fault, self.exact, dict.fromkeys(named, fmt))
         if fmt.name == "tf32":  # nothing is computed in it but products
             return
-        for number, form in enumerate(FORMS):
-            computed = frequencies(self.setting, form, fmt).astype(np.float64)
-            fault = inferred.rounded(dict.fromkeys((*_STEPS, "computed"), fmt), form)
-            values = inferred.cast(place * computed, fmt)
-            yield _AngleTable(fault, values, self.exact, cost + 0.4 + 0.01 * number, True)
+        for number, form in enumerate(_FORMS):
+            fault = replace(RIGHT, cost=cost + 0.4 + 0.01 * number)
+            theta = frequencies(self.setting, form, fmt).astype(np.float64)
+            yield Tried(fault, theta, dict.fromkeys((*_STEPS, "computed"), fmt), form)
+
+
+# ---------------------------------------------------------------------------- casts, and what they leave
+
+
+def _parts(n: int) -> Iterator[Positions]:
+    """Yield the positions of a table, some at once."""
+    every = np.arange(n)
+    yield from np.split(every, range(_ROWS_AT_ONCE, n, _ROWS_AT_ONCE))
+
+
+def allowed_strays(count: int) -> int:
+    """Return how many of `count` values an explanation may leave off."""
+    return max(1, count // 8) if count >= _FEWEST_PAIRS else 0
+
+
+def _rounded(stages: Mapping[str, Value | Format], form: Value) -> Diagnosis:
+    """Return the diagnosis of stages rounded to formats."""
+    named: dict[str, Value] = {stage: str(stages[stage]) for stage in _NARROW if stage in stages}
+    return Diagnosis(_NARROW[next(iter(named))], {**named, "form": form, "recipes": ()})
+
+
+def together(*some: Diagnosis | None) -> Diagnosis | None:
+    """Return several faults as one diagnosis, with all roundings merged."""
+    parts = [replace(part, also=()) for one in some if one is not None for part in one.parts()]
+    wrong = [part for part in parts if not part.arithmetic]
+    stages: dict[str, Value] = {}
+    for part in parts:
+        stages = dict(part.values) | stages if part.arithmetic else stages
+    if stages:
+        wrong.append(_rounded(stages, stages["form"]))
+    return replace(wrong[0], also=tuple(wrong[1:])) if wrong else None
+
+
+def _entries_off(things: str, entries: tuple[int, ...], total: int) -> Diagnosis:
+    """Return that a few of so many are off: pairs, frequencies or rows."""
+    values: dict[str, Value] = {"count": len(entries), "total": total, "things": things, "entries": entries}
+    return Diagnosis("entries-off", values)
+
+
+def formats_holding(values: Array, most: int = 0) -> list[Format]:
+    """Return the formats narrower than float32 that hold all values but `most`.
+
+    tf32 is left out where float16 is among them, whose numbers are its numbers too.
+    """
+    missed = {fmt: np.count_nonzero(cast(values, fmt) != values) for fmt in CASTS}
+    fitting = [fmt for fmt, count in missed.items() if count <= most]
+    return [fmt for fmt in fitting if not (fmt.name == "tf32" and CASTS[0] in fitting)]
+
+
+def cast(values: Any, fmt: Format | None) -> Array:
+    """Return values in float64, rounded to a format; as they are without one."""
+    wide = np.asarray(values, np.float64)
+    return wide if fmt is None else round_to(wide, fmt).astype(np.float64)
+
+
+def cast_cost(fmt: Format | None) -> float:
+    """Return how far-fetched a cast is."""
+    return 0.0 if fmt is None else 1.0 + 0.01 * CASTS.index(fmt)
+
+
+def _within(values: Array, predicted: Array, slack: Array, fmt: Format | None) -> NDArray[np.bool_]:
+    """Return where a value is a cast of a number near the predicted one."""
+    low, high = cast(predicted - slack, fmt), cast(predicted + slack, fmt)
+    return np.asarray((low <= values) & (values <= high))
+
+
+def _reference_sizes(theta: Array) -> Array:
+    """Return the divisors of relative errors: the frequency, or the largest one for 0."""
+    return np.where(theta == 0, np.abs(theta).max(initial=0.0) or 1.0, np.abs(theta))

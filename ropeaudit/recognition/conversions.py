@@ -15,7 +15,7 @@ import numpy as np
 
 from ropeaudit.recognition.check import check
 from ropeaudit.recognition.diagnosis import Diagnosis, Value
-from ropeaudit.recognition.variants import called
+from ropeaudit.recognition.faults import called
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.rope.hf_config import ModelRope

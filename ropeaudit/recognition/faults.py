@@ -1,11 +1,16 @@
-"""Known ways to be wrong: another setting, other positions, other operands, and what they make of a pair.
+"""Known ways to be wrong: another setting, other positions, other operands, roundings; all that is tried.
 
+What is tried of rotated vectors, tables of cos and sin, lists of frequencies and divisors is enumerated here
+and nowhere else. Numbers that no list holds are solved for in `solving`.
 Letters: b batch elements, h heads, s positions, d head_dim, p pairs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -13,12 +18,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.arithmetic.formats import FP32, Format, parse
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
+from ropeaudit.errors import UsageError
 from ropeaudit.recognition import known_recipes
-from ropeaudit.recognition.diagnosis import Diagnosis, Value
+from ropeaudit.recognition.diagnosis import Diagnosis, Value, kinds
 from ropeaudit.recognition.known_recipes import RecipeGroup
-from ropeaudit.recognition.variants import BASES, called, other_factors, over
-from ropeaudit.rope.scaled import attention_factor, rotator_pairs
+from ropeaudit.rope import scaled
+from ropeaudit.rope.scaled import attention_factor, effective_base, rotator_pairs
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
@@ -29,7 +36,12 @@ Turn: TypeAlias = Callable[[Complex, Complex], Complex]  # pairs (s, p), their r
 
 BY_PAIR = ("longrope", "explicit", "proportional")  # scalings with a number for each pair
 NARROW = (FP32, parse("tf32"), parse("fp16"), parse("bf16"))  # formats that vectors are rounded to
+# Bases of published models (rope theta), the usual first.
+BASES = (1e4, 5e5, 1e6, 1e5, 1.5e5, 1.6e5, 5e6, 8e6, 1e7, 1e8)
+_DIMS = (128, 64, 96, 256)  # that code has in the place of the number of rotated dims
 _FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0, 40.0, 64.0)
+_LENGTHS = tuple(2048.0 * 2**power for power in range(8))
+_SAME = 1e-5  # bases nearer than this cannot be distinguished by float32 frequencies
 SETTING, POSITIONS, OPERANDS, ROUNDINGS = "setting", "positions", "operands", "roundings"
 
 
@@ -41,7 +53,8 @@ class Fault:
     makes of pairs and of the factors that rotate them. recipe: what rounds on the way. crossed: whether q is
     taken for k. rounded: the format to which vectors are rounded before. coarse: the format whose roundings
     they may have. times: by what vectors are multiplied, dims that are not rotated too, it may
-    be. fitted: it was solved for, and is no usual value. mixes: it turns pairs by the angles of others.
+    be. fitted: it is named only where numbers show it, and is no usual value. mixes: it turns pairs by the
+    angles of others. cost: how far-fetched it is.
     """
 
     diagnosis: Diagnosis
@@ -55,6 +68,7 @@ class Fault:
     times: float = 1.0
     fitted: bool = False
     mixes: bool = False
+    cost: float = 1.0
 
     @property
     def group(self) -> str:
@@ -97,51 +111,151 @@ class Fault:
         )
 
 
+RIGHT = Fault(Diagnosis("unexplained"), cost=0.0)  # what changes nothing
+
+
 def faults(setting: RopeSetting, first: int | None = None, position: int | None = None) -> Iterator[Fault]:
-    """Yield the known faults.
+    """Yield the known faults of code.
 
     first: the first of the given positions from which on it is wrong, counted. position: which one that is.
     """
-    yield from of_settings(setting)
+    yield from (fault for fault in of_settings(setting) if not fault.fitted)
     yield from of_positions(first, position, attention_factor(setting.scaling))
     yield from of_operands(setting)
 
 
-def of_settings(asked: RopeSetting) -> Iterator[Fault]:
-    """Yield the settings that code often has instead of the one asked for."""
+# ---------------------------------------------------------------------------- other settings
+
+
+def of_settings(asked: RopeSetting, shown: Array | None = None) -> Iterator[Fault]:
+    """Yield the settings that code often has instead of the one asked for.
+
+    shown: frequencies (p,) to which bases and scalings are fitted beside; those are yielded as `fitted`.
+    """
     layout: Layout = "interleaved" if asked.layout == "half" else "half"
     yield Fault(Diagnosis("wrong-layout", {"layout": layout}), functools.partial(replace, layout=layout))
-    factor = attention_factor(asked.scaling)
-    if asked.scaling.kind not in ("default", "explicit"):
-        told = Diagnosis("missing-scaling", {"asked": called(asked.scaling)})
-        yield from _with_and_without(
-            factor, Fault(told, functools.partial(replace, scaling=DEFAULT)), DEFAULT
-        )
-    d = asked.head_dim
-    for dims in dict.fromkeys((asked.head_dim, asked.rotary_dim - 2, 128, 64)):
-        if dims not in (asked.rotary_dim, 0):
-            told = Diagnosis("exponent-denominator", {"dims": dims, "asked": asked.rotary_dim})
-            yield Fault(told, functools.partial(_over, dims))
-            if asked.scaling.kind == "yarn":  # whose ramp may be that of the dims that are asked for
-                yield Fault(told, functools.partial(instead, over(asked, dims)))
-    for base in BASES:
-        if base != asked.base:
-            told = Diagnosis("wrong-base", {"base": base, "asked": asked.base})
-            yield Fault(told, functools.partial(replace, base=base))
-    for dims in dict.fromkeys((d, d // 2, d // 4, 3 * d // 4)):
-        possible = dims % 2 == 0 and dims > (2 if asked.scaling.kind == "dynamic" else 0)
-        if possible and dims != asked.rotary_dim and asked.scaling.kind not in BY_PAIR:
-            values = {"seen": dims, "asked": asked.rotary_dim, "head_dim": d}
-            yield Fault(Diagnosis("partial-rotation", values), functools.partial(replace, rotary_dim=dims))
+    if asked.scaling != DEFAULT:
+        told = other_scaling(asked, replace(asked, scaling=DEFAULT))
+        missing = Fault(told, functools.partial(replace, scaling=DEFAULT), cost=0.95)
+        yield from _with_and_without(asked, missing, DEFAULT)
+    yield from _exponents(asked)
+    yield from _bases(asked, shown)
+    yield from _other_dims(asked)
     yield from _of_first_dims(asked)
-    for scaling in dict.fromkeys(_other_scalings(asked.scaling)):
+    yield from _ramps(asked)
+    if asked.scaling.kind == "longrope":
+        for length in (0, int(asked.scaling.original or 0) + 1):
+            other = replace(asked, length=length)
+            told = other_scaling(asked, other)
+            yield Fault(told, functools.partial(instead, other), fitted=True, cost=0.94)
+    usual = dict.fromkeys(_other_scalings(asked.scaling))
+    fitted = dict.fromkeys(_shown_scalings(asked, shown) if shown is not None else ())
+    for number, scaling in enumerate(usual | fitted):
         if scaling != asked.scaling:
-            told = Diagnosis("other-scaling", {"seen": called(scaling), "asked": called(asked.scaling)})
-            other = Fault(told, functools.partial(replace, scaling=scaling))
-            yield from _with_and_without(factor, other, scaling)
+            told = other_scaling(asked, replace(asked, scaling=scaling))
+            change = functools.partial(replace, scaling=scaling)
+            one = Fault(told, change, fitted=scaling not in usual, cost=1.0 + 1e-4 * number)
+            yield from _with_and_without(asked, one, scaling)
+    yield from _listed_otherwise(asked)
+    factor = attention_factor(asked.scaling)
     for seen in other_factors(asked.scaling):
         told = Diagnosis("attention-factor", {"seen": seen, "asked": factor})
         yield Fault(told, turn=functools.partial(lengthened, seen / factor))
+
+
+def lists(asked: RopeSetting, shown: Array) -> Iterator[tuple[Fault, Array]]:
+    """Yield settings with other frequencies of as many pairs, and those, each once. Shapes: shown (p,)."""
+    seen = {(theta(asked).astype(np.float32).tobytes(), code) for code in kinds()}
+    for fault in of_settings(asked, shown):
+        if not fault.change or fault.turn or (other := fault.setting(asked)).pairs != asked.pairs:
+            continue
+        listed = theta(other)
+        key = listed.astype(np.float32).tobytes(), fault.diagnosis.code
+        if key not in seen and np.isfinite(listed).all():
+            seen.add(key)
+            yield fault, listed
+
+
+def _exponents(asked: RopeSetting) -> Iterator[Fault]:
+    """Yield exponents 2i/n over another number of dims than are rotated."""
+    for dims in dict.fromkeys((asked.head_dim, asked.rotary_dim - 2, *_DIMS)):
+        if dims not in (asked.rotary_dim, 0):
+            told = Diagnosis("exponent-denominator", {"dims": dims, "asked": asked.rotary_dim})
+            yield Fault(told, functools.partial(_over, dims), cost=0.98)
+            if asked.scaling.kind == "yarn":  # whose ramp may be that of the dims that are asked for
+                kept = _plain(asked, dims) * (theta(asked) / _plain(asked))
+                yield Fault(told, functools.partial(instead, of_frequencies(asked, kept)), cost=0.98)
+
+
+def _over(dims: int, one: RopeSetting) -> RopeSetting:
+    return replace(one, base=one.base ** (one.rotary_dim / dims))
+
+
+def _bases(asked: RopeSetting, shown: Array | None) -> Iterator[Fault]:
+    """Yield well-known bases and those that frequencies show, in ever more digits."""
+    if asked.scaling.kind == "explicit":
+        return
+    tried = dict.fromkeys(BASES, 1.0)
+    for digits, base in itertools.product(range(1, 8), _fitted_bases(asked, shown)):
+        rounded = float(f"{base:.{digits - 1}e}")
+        if all(abs(rounded / other - 1) > _SAME for other in (asked.base, *tried)):
+            tried[rounded] = 1.0 + 0.02 * digits
+    for base, cost in tried.items():
+        if base != asked.base and 1.0 < base < 1e18:
+            yield replace(of_base(asked, base), fitted=base not in BASES, cost=cost)
+
+
+def of_base(asked: RopeSetting, base: float) -> Fault:
+    """Return that the base is another."""
+    told = Diagnosis("wrong-base", {"base": base, "asked": asked.base})
+    return Fault(told, functools.partial(replace, base=base))
+
+
+def _fitted_bases(asked: RopeSetting, shown: Array | None) -> list[float]:
+    """Return the bases that frequencies show beneath the scaling that is asked for."""
+    current, fitted, stretch = asked, list[float](), effective_base(asked) / asked.base
+    x = 2.0 * np.arange(1, asked.pairs) / asked.rotary_dim
+    for _ in range(4 if shown is not None else 0):  # the ramps of a scaling move with the base
+        bent = theta(current)[1:] / _plain(current)[1:] * stretch**-x  # what the scaling makes of them
+        fitted = bases_shown(shown[1:] / bent, x)  # type: ignore[index]
+        if not fitted:
+            break
+        current = replace(asked, base=fitted[0])
+    return fitted
+
+
+def bases_shown(theta: Array, exponents: Array) -> list[float]:
+    """Return the base whose powers frequencies are: by all, the fast third, the slow third, the slowest.
+
+    Frequencies that show no base do not count; nothing where none does. Shapes: theta, exponents (p,).
+    """
+    shows = np.flatnonzero((exponents > 0) & (theta > 0) & (theta < 1))
+    third = -(-shows.size // 3)
+    parts = (shows, shows[:third], shows[-third:], shows[-1:]) if shows.size else ()
+    return [math.exp(solved_base(theta[part], exponents[part], theta[part])[0]) for part in parts]
+
+
+def solved_base(theta: Array, exponents: Array, uncertain: Array) -> tuple[float, float]:
+    """Return the logarithm of the base whose powers most frequencies are, and how uncertain it is.
+
+    It is the median of what each shows, weighted by how closely it does: few that are wrong move it little.
+    theta: from 0 to 1. uncertain: how far off each may be, radians per token. Shapes: (p,), p > 0.
+    """
+    logs, weights = -np.log(theta) / exponents, exponents * theta / uncertain
+    order = np.argsort(logs)
+    share = np.cumsum(weights[order])
+    middle = logs[order][np.searchsorted(share, share[-1] / 2)]
+    return float(middle), float(1 / np.sqrt((weights**2).sum()))
+
+
+def _other_dims(asked: RopeSetting) -> Iterator[Fault]:
+    """Yield other numbers of rotated dims."""
+    d, kind = asked.head_dim, asked.scaling.kind
+    for dims in dict.fromkeys((d, d // 2, d // 4, 3 * d // 4)):
+        possible = dims % 2 == 0 and dims > (2 if kind == "dynamic" else 0)
+        if possible and dims != asked.rotary_dim and kind not in BY_PAIR:
+            values = {"seen": dims, "asked": asked.rotary_dim, "head_dim": d}
+            yield Fault(Diagnosis("partial-rotation", values), functools.partial(replace, rotary_dim=dims))
 
 
 def _of_first_dims(asked: RopeSetting) -> Iterator[Fault]:
@@ -159,10 +273,11 @@ def _of_first_dims(asked: RopeSetting) -> Iterator[Fault]:
     yield Fault(replace(told, also=(over_them,)), functools.partial(change, scaling=own))
 
 
-def _with_and_without(factor: float, fault: Fault, scaling: Scaling) -> Iterator[Fault]:
+def _with_and_without(asked: RopeSetting, fault: Fault, scaling: Scaling) -> Iterator[Fault]:
     """Yield a fault; if its attention factor differs, also with the asked one."""
+    factor, own = attention_factor(asked.scaling), attention_factor(scaling)
     yield fault
-    if (own := attention_factor(scaling)) != factor:
+    if own != factor:
         yield replace(fault, turn=functools.partial(lengthened, factor / own))
 
 
@@ -176,11 +291,91 @@ def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
     if asked.factor is not None and asked.kind in ("linear", "llama3", "yarn"):
         yield from (replace(asked, factor=factor) for factor in _FACTORS)
     if asked.original is not None and asked.kind in ("llama3", "yarn"):
-        lengths = [asked.maximum, *(2048.0 * 2**power for power in range(8))]
-        lengths += [asked.original * 2.0**power for power in range(-4, 4)] + [asked.original * asked.stretch]
+        lengths = [asked.maximum, *_LENGTHS, *(asked.original * 2.0**power for power in range(-4, 4))]
+        lengths.append(asked.original * asked.stretch)
         yield from (replace(asked, original=length) for length in lengths if length)
     if asked.kind == "yarn":
         yield replace(asked, truncate=asked.truncate is False)
+
+
+def _shown_scalings(asked: RopeSetting, shown: Array) -> Iterator[Scaling]:
+    """Yield scalings by the factors that frequencies show. Shapes: shown (p,)."""
+    scaling, plain = asked.scaling, _plain(replace(asked, scaling=DEFAULT))
+    with np.errstate(all="ignore"):
+        ratios = [float(np.median(plain / shown)), float(plain[-1] / shown[-1])]
+    factors = [scaling.stretch, *(float(f"{r:.{k}g}") for r in ratios for k in (1, 2, 3, 4))]
+    known = [scaling.original, scaling.maximum, *_LENGTHS[:-1]]
+    if 0 < (part := int(np.count_nonzero(shown)) / asked.pairs) < 1:
+        yield Scaling("proportional", fraction=part)
+    for factor in dict.fromkeys(factor for factor in factors if 1 < factor < 1e6):
+        yield Scaling("linear", factor=factor)
+        for original in dict.fromkeys(length for length in known if length):
+            if scaling.kind in ("yarn", "llama3"):
+                yield replace(scaling, factor=factor, original=original)
+            yield Scaling("yarn", factor=factor, original=original)
+            yield Scaling("yarn", factor=factor, original=original, truncate=False)
+            yield Scaling("llama3", factor=factor, low=1.0, high=4.0, original=original)
+
+
+def _ramps(asked: RopeSetting) -> Iterator[Fault]:
+    """Yield YaRN's ramps inverted, ended at the last pair, or with other ends."""
+    scaling = asked.scaling
+    if scaling.kind != "yarn":
+        return
+    plain, right = _plain(asked), scaling.truncate is not False
+    for truncate in (right, not right):
+        other = replace(asked, scaling=replace(scaling, truncate=truncate))
+        told: dict[str, Value] = {"seen": str(other.scaling), "asked": called(scaling)}
+        cost = 1.0 if truncate is right else 1.5
+        inverted = plain + plain / scaling.stretch - theta(other)
+        yield from _explicit(asked, inverted, "other-scaling", cost, **told, seen_ramp="inverted")
+        (low, high), last = scaled.yarn_range(other), asked.pairs - 1
+        if low < last < high:  # its end is held to the number of pairs, not of dims
+            ramp = np.clip((np.arange(asked.pairs) - low) / (last - low), 0.0, 1.0)
+            short = plain / scaling.stretch * ramp + plain * (1 - ramp)
+            yield from _explicit(asked, short, "other-scaling", cost, **told, seen_ramp="short")
+    fast, slow = scaling.beta_fast or 32.0, scaling.beta_slow or 1.0
+    for beta_fast, beta_slow in ((32.0, 1.0), (slow, fast)):
+        other = replace(asked, scaling=replace(scaling, beta_fast=beta_fast, beta_slow=beta_slow))
+        if other != asked:
+            yield Fault(other_scaling(asked, other), functools.partial(instead, other), fitted=True)
+
+
+def _listed_otherwise(asked: RopeSetting) -> Iterator[Fault]:
+    """Yield the frequencies in other units, or in another order."""
+    right = theta(asked)
+    with np.errstate(divide="ignore"):
+        inverse = 1 / right
+    yield from _explicit(asked, inverse, "inverse-frequencies")
+    yield from _explicit(asked, right / (2 * math.pi), "turns-per-token")
+    yield from _explicit(asked, right[::-1], "pair-order")
+
+
+def _explicit(
+    setting: RopeSetting, listed: Array, code: str, cost: float = 1.0, **values: Value
+) -> Iterator[Fault]:
+    """Yield frequencies that no parameters of a setting give, unless no setting has them."""
+    with contextlib.suppress(UsageError):  # numbers that no model has
+        other = of_frequencies(setting, listed)
+        yield Fault(Diagnosis(code, values), functools.partial(instead, other), fitted=True, cost=cost)
+
+
+def theta(setting: RopeSetting) -> Array:
+    """Return the float64 frequencies, exact enough for a hypothesis. Shapes: -> (p,)."""
+    return np.asarray(scaled.scaled(_plain(setting), setting, FP64), dtype=np.float64)
+
+
+def _plain(setting: RopeSetting, dims: int | None = None) -> Array:
+    """Return unscaled frequencies. dims: in exponents, by default the rotary dims."""
+    x = 2.0 * np.arange(setting.pairs) / (dims or setting.rotary_dim)
+    return np.asarray(effective_base(setting) ** -x)
+
+
+def of_frequencies(setting: RopeSetting, theta: Array) -> RopeSetting:
+    """Return a setting with these frequencies and the attention factor of another."""
+    factor = attention_factor(setting.scaling)
+    listed = tuple(theta.tolist())
+    return replace(setting, scaling=Scaling("explicit", frequencies=listed, attention_factor=factor))
 
 
 def instead(other: RopeSetting, one: RopeSetting) -> RopeSetting:
@@ -188,13 +383,42 @@ def instead(other: RopeSetting, one: RopeSetting) -> RopeSetting:
     return replace(other, layout=one.layout, rotary_dim=one.rotary_dim)
 
 
-def _over(dims: int, one: RopeSetting) -> RopeSetting:
-    return replace(one, base=one.base ** (one.rotary_dim / dims))
+def other_scaling(asked: RopeSetting, other: RopeSetting) -> Diagnosis:
+    """Return that the scaling is another one, or missing, or of another length in the same one."""
+    values: dict[str, Value] = {"asked": called(asked.scaling)}
+    if other.scaling == DEFAULT:
+        return Diagnosis("missing-scaling", values)
+    values = {"seen": called(other.scaling), **values}
+    if other.scaling == asked.scaling:
+        both = {"seen": other, "asked": asked}  # which of longrope's lists each has
+        long = {name: one.length > (one.scaling.original or 0) for name, one in both.items()}
+        values |= {f"{name}_divisors": "long" if is_long else "short" for name, is_long in long.items()}
+    return Diagnosis("other-scaling", values)
+
+
+def called(scaling: Scaling) -> str:
+    """Return a scaling as `--scaling` takes it, or its kind where it has lists."""
+    listed = any(isinstance(value, tuple) for value in scaling.parameters().values())
+    return scaling.kind if listed else str(scaling)
+
+
+def other_factors(asked: Scaling) -> tuple[float, ...]:
+    """Return the attention factors that code usually has in the place of a scaling's.
+
+    None at all, that one twice, and where the setting gives its own, or the weights of YaRN's formula, that
+    of the kind without them.
+    """
+    factor = attention_factor(asked)
+    plain = replace(asked, attention_factor=None, mscale=None, mscale_all_dim=None)
+    return tuple(one for one in dict.fromkeys((1.0, factor**2, attention_factor(plain))) if one != factor)
 
 
 def lengthened(factor: float, pairs: Complex, rotations: Complex) -> Complex:
     """Return rotated pairs, multiplied by a factor."""
     return factor * pairs * rotations
+
+
+# ---------------------------------------------------------------------------- other positions
 
 
 def of_positions(
@@ -258,6 +482,9 @@ def wrap(size: int, *, restarts: bool = False) -> Fault:
 
 def _signed(size: int, at: Positions) -> Positions:
     return (at + size // 2) % size - size // 2
+
+
+# ---------------------------------------------------------------------------- roundings, other operands
 
 
 def of_roundings(dtype: Format) -> Iterator[Fault]:

@@ -12,9 +12,9 @@ from typing import TypeAlias
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.recognition import variants, wording
+from ropeaudit.recognition import faults, wording
 from ropeaudit.recognition.check import TableFinding, check
-from ropeaudit.recognition.inferred import recovered
+from ropeaudit.recognition.solving import recovered
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.rope_values import Dump
 
@@ -45,7 +45,7 @@ def guessed(dump: Dump, of_base: Callable[[float], RopeSetting]) -> Guess | None
             elif best and best.explains:
                 other = wording.sentence(best.diagnosis)
                 if best.setting is not None and best.setting.scaling.kind not in ("default", "explicit"):
-                    other = f"scaling {variants.called(best.setting.scaling)}"
+                    other = f"scaling {faults.called(best.setting.scaling)}"
                 scaled.append((finding, other, setting))
         if faulty or scaled:
             return (faulty or scaled)[0]
@@ -57,7 +57,7 @@ def _bases(theta: Array, setting: RopeSetting) -> list[float]:
     exponents = 2.0 * np.arange(setting.pairs) / setting.rotary_dim
     with np.errstate(all="ignore"):
         theta = theta / theta[0] if 1.5 * theta[0] < 1 else theta  # linear scaling divides all of them
-        shown = variants.bases_shown(theta, exponents)
+        shown = faults.bases_shown(theta, exponents)
     rounded = [float(f"{base:.{digits}e}") for digits in (0, 1, 2, 4, 6) for base in shown]
 
     usable = (exponents > 0) & (theta > 0)
@@ -68,7 +68,7 @@ def _bases(theta: Array, setting: RopeSetting) -> list[float]:
 
     near: list[float] = []
     if shown:
-        tried = [base for base in dict.fromkeys((*variants.BASES, *rounded)) if 1 < base < 1e40]
+        tried = [base for base in dict.fromkeys((*faults.BASES, *rounded)) if 1 < base < 1e40]
         near = [base for base in tried if missed(base) <= max(_NEAR, 2 * min(map(missed, tried)))]
     fast = [base for base in rounded[1::4] if base > 1 and base not in near]
     return [*near[:_TRIED], *fast[:_TRIED]]  # a scaling leaves the fast ones alone

@@ -23,16 +23,23 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import ForeignError, UsageError
 from ropeaudit.recognition import allowance, faults, known_recipes, solving
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
-from ropeaudit.recognition.faults import NARROW, OPERANDS, POSITIONS, ROUNDINGS, SETTING, Fault
+from ropeaudit.recognition.faults import (
+    NARROW,
+    OPERANDS,
+    POSITIONS,
+    RIGHT,
+    ROUNDINGS,
+    SETTING,
+    Fault,
+    of_frequencies,
+)
 from ropeaudit.recognition.known_recipes import CalledBlock
-from ropeaudit.recognition.variants import of_frequencies
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.emulated import Emulated
 
-_RIGHT = Fault(Diagnosis("unexplained"))  # what changes nothing
 _COMPARED = 128  # positions that are compared, around the worst
 _VECTORS = 4  # and vectors
 _FEW = 4  # positions of a row that tell it from others
@@ -411,7 +418,7 @@ class _Side:
     def _shows(self, fault: Fault) -> bool:
         """Return whether a fault explains a part of the error of some vector."""
         numbers = range(len(self.off))  # one that is of some heads or rows alone shows in those
-        return any(self._distance(fault, n) <= _SHOWS * self._distance(_RIGHT, n) for n in numbers)
+        return any(self._distance(fault, n) <= _SHOWS * self._distance(RIGHT, n) for n in numbers)
 
     def _distance(self, fault: Fault, number: int = 0) -> float:
         """Return how far a fault leaves a wrong vector from what came back, relative."""
@@ -518,7 +525,7 @@ class _Side:
             if start >= self.block.first or (near := self._probed(start)) is None:
                 return None
             there = replace(self, side=replace(self.side, block=near), near=True)
-            if there._holds(_RIGHT, near):
+            if there._holds(RIGHT, near):
                 return None
             known = [one for one in self._faults() if there._comes_near(one) and self._shows(one)]
             rounded = list(faults.of_roundings(self.dtype))

@@ -16,10 +16,17 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
-from ropeaudit.recognition import allowance
+from ropeaudit.recognition import allowance, faults
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.recognition.faults import Fault, instead, lengthened, off_by, table_ends, wrap
-from ropeaudit.recognition.variants import of_base, other_factors, solved_base, variants
+from ropeaudit.recognition.faults import (
+    Fault,
+    lengthened,
+    off_by,
+    other_factors,
+    solved_base,
+    table_ends,
+    wrap,
+)
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import LARGEST_BASE, RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
@@ -48,15 +55,13 @@ def settings(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting) 
     if measured is None:
         return
     theta, uncertain = measured
-    exact = np.abs(allowance.frequencies(setting))
+    shown = np.where(theta > 0, theta, faults.theta(setting))
     fitting = [
-        variant
-        for variant in variants(setting, exact, np.where(theta > 0, theta, exact))
-        if variant.setting is not None and (np.abs(variant.theta - theta) <= uncertain + 1e-6 * theta).all()
+        replace(fault, fitted=True)
+        for fault, other in faults.lists(setting, shown)
+        if (np.abs(other - theta) <= uncertain + 1e-6 * theta).all()
     ]
-    for variant in sorted(fitting, key=lambda variant: variant.cost)[:_FITTED]:
-        if variant.diagnosis is not None and variant.setting is not None:
-            yield Fault(variant.diagnosis, functools.partial(instead, variant.setting), fitted=True)
+    yield from sorted(fitting, key=lambda fault: fault.cost)[:_FITTED]
 
 
 def _frequencies(
@@ -113,8 +118,7 @@ def base(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtyp
     for digits in range(2, 11):
         rounded = float(f"{np.exp(log) / times:.{digits}g}")
         if 1 < rounded < LARGEST_BASE and rounded != setting.base:
-            told, other = of_base(setting, rounded)
-            yield Fault(told, functools.partial(instead, other), fitted=True)
+            yield replace(faults.of_base(setting, rounded), fitted=True)
 
 
 def moves(found: Diagnosis, at: Positions, setting: RopeSetting, dtype: Format) -> bool:
@@ -253,3 +257,37 @@ def _position(
         if (np.abs(w - rotated) <= allowed * np.abs(z) + 4 * dtype.smallest_subnormal).all():
             return int(best)
     return None
+
+
+def recovered(points: NDArray[np.complex128]) -> Array:
+    """Return the frequencies that the phases show, refined from position 1 to ever later ones.
+
+    Shapes: (n, p) -> (p,). Angles rounded coarsely lose count of rotations; early positions decide then.
+    """
+    with np.errstate(all="ignore"):  # row 0 is where angles begin, which is no position in every table
+        phases = np.angle(np.nan_to_num(points * np.conj(points[0] / np.abs(points[0]))))
+    return _refined(phases[None])
+
+
+def recovered_alone(values: Array, *, sine: bool) -> Array:
+    """Return the frequencies that cos or sin alone shows: of two phases, the one nearer to what is predicted.
+
+    Shapes: (n, p) -> (p,). Frequencies are below half a turn for cos, a quarter for sin.
+    """
+    with np.errstate(all="ignore"):
+        phases = (np.arcsin if sine else np.arccos)(np.clip(np.nan_to_num(values), -1, 1))
+    return _refined(np.stack([phases, (math.pi if sine else 0) - phases]))
+
+
+def _refined(choices: Array) -> Array:
+    """Return frequencies by which phases grow: at each position the choice nearest to what is predicted.
+
+    Shapes: (c, n, p), of which the first is that at position 1 -> (p,).
+    """
+    theta, at, last = choices[0, 1].copy(), 1, choices.shape[1] - 1
+    while at < last:
+        at = min(2 * at, last)
+        rest = choices[:, at] - theta * at
+        rest -= 2 * math.pi * np.round(rest / (2 * math.pi))
+        theta += np.take_along_axis(rest, np.abs(rest).argmin(axis=0)[None], axis=0)[0] / at
+    return np.asarray(theta)

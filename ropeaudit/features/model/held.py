@@ -23,7 +23,7 @@ from ropeaudit.features.model.load import Folder
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.check import check
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.recognition.variants import of_frequencies
+from ropeaudit.recognition.faults import of_frequencies
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.rope_values import Dump
 
