@@ -1,13 +1,14 @@
 """Code that is checked: what is called, on which setting, in which dtype, up to which position.
 
-Letters: h heads, s positions, d head_dim.
+Letters: b batch, h heads of q, g of k, s positions, d head_dim.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Unpack, cast
+from typing import TYPE_CHECKING, TypeAlias, Unpack, cast
 
 import numpy as np
 
@@ -17,20 +18,21 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import Searches
-from ropeaudit.recognition.verification import Held, Places
+from ropeaudit.recognition.verification import GivenVectors, Held, Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.calling.code import Code, Rotator
+from ropeaudit.subjects.calling.code import CallOf, Code, Rotator
 
 if TYPE_CHECKING:
     from ropeaudit.conformance.agreement import WholeCall
-    from ropeaudit.subjects.calling.conventions import Answer
+    from ropeaudit.subjects.calling.conventions import Answer, Convention
     from ropeaudit.subjects.calling.foreign import ForeignOwn
     from ropeaudit.subjects.calling.own_code import OwnCode
 
 HEADS = 4
-_KEPT = 2**18  # numbers of q that are kept for other checks
+BATCH = 2
+Both: TypeAlias = tuple[FloatArray, FloatArray]  # q and k
 
 
 @dataclass(slots=True)
@@ -40,10 +42,9 @@ class Seen:
     wrong_rotation: whether one saw a pair out of place in plain calls. right_before: the first position that
     is out of place, where those before are right. calls: offset and length -> what a plain call came to.
     rotators: by the length of whole calls, the instance that has seen them. answers: what one call
-    did beside rotating, None where an adapter makes it; none yet. cost: seconds of a token. vectors: q and k
-    by heads, length and head_dim.
+    did beside rotating, None where an adapter makes it; none yet. cost: seconds of a token.
     searches: for what explains its calls. line: file and line of the first narrow operation; None until it is
-    looked for.
+    looked for. first: the first position of the last call that was judged.
     """
 
     wrong_rotation: bool = False
@@ -52,9 +53,9 @@ class Seen:
     rotators: dict[int, Rotator] = field(default_factory=dict)
     answers: list[Answer | None] = field(default_factory=list)
     cost: float | None = None
-    vectors: dict[tuple[int, int, int], tuple[FloatArray, FloatArray]] = field(default_factory=dict)
     searches: Searches = field(default_factory=Searches)
     line: tuple[str, int] | None = None
+    first: int = 0
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ class CodeUnderTest:
     too: compiling it, and any three axes of served calls together. sizes: whether heads of other sizes are
     tried too.
     environments: names of those that it is called in too. each_call: whether its frequencies follow the
-    length of each call (`lengths.followed`), which is then held to those for its own.
+    length of each call (`every_position.followed`), which is then held to those for its own.
     on_share: gets the share of the running check that is done. seen: what checks share.
     """
 
@@ -97,44 +98,27 @@ class CodeUnderTest:
         """The recipe whose roundings are allowed."""
         return self.claimed or allowance.careful(self.dtype)
 
-    def setting_at(self, at: Positions) -> RopeSetting:
-        """Return the setting that a call at these positions is held to."""
-        return self.setting.for_positions(int(at.max()) + 1) if self.each_call else self.setting
-
-    def rotator(self) -> Rotator:
-        """Return a new instance, without a past where that can be."""
-        return self.called.rotator()
-
-    def vectors(self, heads: int, length: int) -> tuple[FloatArray, FloatArray]:
-        """Return random q and k with all the bits of the dtype. Shapes: -> (h, s, d) twice.
-
-        Code that holds them in a narrower format then shows.
-        """
-        key = heads, length, self.setting.head_dim
-        if key not in self.seen.vectors:
-            generator = np.random.default_rng([self.seed, heads, length])
-            q, k = (round_to(generator.standard_normal(key), self.dtype) for _ in "qk")
-            if q.size > _KEPT:
-                return q, k
-            self.seen.vectors[key] = q, k
-        return self.seen.vectors[key]
+    @property
+    def convention(self) -> Convention | None:
+        """How it is called; None for what an adapter calls."""
+        fit = self.tested.fit(self.setting)
+        return fit.convention if fit else None
 
     @property
     def order(self) -> str:
         """The axes of what it is given in one call."""
-        fit = self.tested.fit(self.setting)
-        return fit.convention.order.replace("t", "bs").lower() if fit else "hsd"
+        called = self.convention
+        return called.order.replace("t", "bs").lower() if called else "hsd"
 
     @property
     def composed(self) -> bool:
         """Whether it returns cos and sin, which are applied here."""
-        fit = self.tested.fit(self.setting)
-        return fit is not None and fit.convention.composed
+        return self.convention is not None and self.convention.composed
 
+    @property
     def takes_keys(self) -> bool:
-        """Return whether it is given k with q in one call."""
-        fit = self.tested.fit(self.setting)
-        return fit is not None and fit.convention.takes_keys
+        """Whether it is given k with q in one call."""
+        return self.convention is not None and self.convention.takes_keys
 
     def why_no_rows(self) -> str:
         """Return why it is given no row of positions for each batch element."""
@@ -145,17 +129,73 @@ class CodeUnderTest:
             "whether it takes a row of positions for each batch element is not known: plain calls are wrong"
         )
 
+    def setting_at(self, at: Positions) -> RopeSetting:
+        """Return the setting that a call at these positions is held to."""
+        return self.setting.for_positions(int(at.max()) + 1) if self.each_call else self.setting
+
+    def rotator(self) -> Rotator:
+        """Return a new instance, without a past where that can be."""
+        return self.called.rotator()
+
+    def vectors(self, heads: int, length: int) -> Both:
+        """Return random q and k with all the bits of the dtype. Shapes: -> (h, s, d) twice.
+
+        Code that holds them in a narrower format then shows.
+        """
+        return _vectors(self.seed, self.dtype, (heads, length, self.setting.head_dim))
+
+    def batch(self, heads: int, length: int, kv_heads: int | None = None, rows: int = BATCH) -> Both:
+        """Return random q (b, h, s, d) and k (b, g, s, d), each batch element with its own numbers."""
+        q, k = self.vectors(heads, length)
+        given = GivenVectors(q, k[:kv_heads], np.arange(length, dtype=np.int64), self.seed, rows)
+        first, second, _ = next(given.blocks(self.dtype))
+        return first, second
+
+    def given(self, length: int) -> Both:
+        """Return q and k, of the sizes that one call takes. Shapes: -> (b, h, s, d)."""
+        batch, heads = self.batch_and_heads(length)
+        shape = (batch, heads, length, self.setting.head_dim)
+        q, k = (x.astype(self.dtype.carrier).reshape(shape) for x in self.vectors(batch * heads, length))
+        return q, k
+
+    def batch_and_heads(self, length: int) -> tuple[int, int]:
+        """Return the batch size and number of heads; one for an axis the code lacks."""
+        return BATCH if "b" in self.order else 1, HEADS if "h" in self.order and length <= 64 else 1
+
     def judged(self, rotator: Rotator, blocks: Iterable[CalledBlock], **other: Unpack[Held]) -> Places:
         """Return where the worst pair of these calls is: see `verification.judged`."""
-        held = self.held() | other
+        held: Held = {"afresh": self.rotator, "rule": self.rule, "searches": self.seen.searches}
+        held |= {"each_call": self.each_call} | other
         return verification.judged(blocks, rotator, self.setting, self.dtype, **held)
 
-    def held(self, explain: bool = True) -> Held:
-        """Return to what all of its calls are held."""
-        return {
-            "afresh": self.rotator,
-            "rule": self.rule,
-            "searches": self.seen.searches,
-            "each_call": self.each_call,
-            "explain": explain,
-        }
+    def up_to_a_wrong_one(
+        self, rotator: Rotator, calls: Sequence[CallOf], **other: Unpack[Held]
+    ) -> tuple[Places, list[int]]:
+        """Make calls, q, k and positions each, up to the first that is wrong: the worst pair, and its number.
+
+        Raises: what the code raises.
+        """
+        judge = self.judge(rotator, calls, **other)
+        return verification.up_to_a_wrong_one(range(len(calls)), judge)
+
+    def judge(
+        self, rotator: Rotator, calls: Sequence[CallOf], **other: Unpack[Held]
+    ) -> Callable[[int, bool], Places]:
+        """Return what makes a call by its number and judges it; explained where that is asked for."""
+
+        def judge(number: int, explain: bool) -> Places:
+            self.on_share(number / len(calls))
+            q, k, at = calls[number]
+            self.seen.first = int(at.min())
+            block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))
+            held: Held = {"explain": explain}
+            return self.judged(rotator, [block], **(held | other))
+
+        return judge
+
+
+@functools.lru_cache(maxsize=8)
+def _vectors(seed: int, dtype: Format, shape: tuple[int, int, int]) -> Both:
+    generator = np.random.default_rng([seed, *shape[:2]])
+    q, k = (round_to(generator.standard_normal(shape), dtype) for _ in "qk")
+    return q, k

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from ropeaudit.arithmetic.formats import Format, parse
-from ropeaudit.conformance.agreement import DEAR, Agreement, cost, given_vectors, some_offsets, whole_call
+from ropeaudit.conformance.agreement import DEAR, Agreement, cost, some_offsets, whole_call
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
+from ropeaudit.conformance.finding import ADAPTER, Finding, judged, not_applicable, noted
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance
@@ -114,7 +114,7 @@ def _other_dtype(code: CodeUnderTest, environment: Environment, rotator: Rotator
     clean = answer_of(code)
     if clean is None or not isinstance(rotator, ForeignRotator):
         return "", True
-    q, k = given_vectors(code, min(_SHORT, code.up_to))
+    q, k = code.given(min(_SHORT, code.up_to))
     under = rotator.answer(q, k, np.arange(q.shape[2], dtype=np.int64))
     dtypes = {under.dtype, under.keys_dtype} - {clean.dtype, clean.keys_dtype}
     if not dtypes:
@@ -133,7 +133,7 @@ _BACKENDS = ("inductor", "aot_eager", "eager")
 def why_not_compiled(code: CodeUnderTest) -> str:
     """Return why code is not compiled, nothing where it is."""
     if code.own is None:
-        return "an adapter calls it, with arrays of its own"
+        return ADAPTER
     engine = code.own.fit(code.setting).convention.engine
     return "" if engine == "torch" else f"it takes {'jax' if engine == 'jax' else 'NumPy'} arrays"
 
@@ -178,7 +178,7 @@ def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether inputs stay the same; q and k may be the result."""
     answer = answer_of(code)
     if answer is None:
-        yield not_applicable("inputs", "an adapter calls it, with arrays of its own")
+        yield not_applicable("inputs", ADAPTER)
     elif answer.changed_beside:
         yield judged(
             "inputs", False, f"it changes the {' and '.join(answer.changed_beside)} that it is given"
@@ -197,7 +197,7 @@ def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
 def keys(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield that k is not seen, if code takes it but returns q alone."""
     answer = answer_of(code)
-    if answer is not None and answer.keys is None and code.takes_keys():
+    if answer is not None and answer.keys is None and code.takes_keys:
         yield noted("keys", "it takes k and returns q alone: what it does to k was not seen")
 
 
@@ -235,7 +235,7 @@ def answer_of(code: CodeUnderTest) -> Answer | None:
     if not code.seen.answers:
         length = min(_ONE_CALL, code.up_to)
         rotator = code.seen.rotators.get(length) or code.rotator()
-        q, k = given_vectors(code, length)
+        q, k = code.given(length)
         at = np.arange(length, dtype=np.int64) + min(_FIRST, code.up_to - length)
         code.seen.answers.append(rotator.answer(q, k, at) if isinstance(rotator, ForeignRotator) else None)
     return code.seen.answers[0]

@@ -16,17 +16,16 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.conformance.agreement import given_vectors
-from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
+from ropeaudit.conformance.code_under_test import HEADS, Both, CodeUnderTest
 from ropeaudit.conformance.finding import PAIR, Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, UsageError, did, one_line
 from ropeaudit.recognition import faults, verification
-from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import rms
-from ropeaudit.recognition.verification import BATCH_STEP, NOWHERE, GivenVectors, Places
-from ropeaudit.subjects import Positions, exact_rotation
+from ropeaudit.recognition.verification import BATCH_STEP, NOWHERE, Places
+from ropeaudit.subjects import exact_rotation
 from ropeaudit.subjects.calling import signatures
+from ropeaudit.subjects.calling.code import CallOf
 
 BLOCK = 4096  # positions of a call
 _SHORT = 64  # positions of a short call
@@ -62,7 +61,7 @@ def table_end(code: CodeUnderTest) -> Iterator[Finding]:
 
 def _raised(code: CodeUnderTest, position: int) -> str:
     """Return what a new instance raises for one token; empty for nothing."""
-    q, k = given_vectors(code, 1)
+    q, k = code.given(1)
     try:
         code.rotator().rotate_both(q, k, np.array([position], dtype=np.int64))
     except ForeignError as error:
@@ -72,33 +71,25 @@ def _raised(code: CodeUnderTest, position: int) -> str:
 
 def places(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether one instance rotates every position right, block after block."""
-    rotator = code.rotator()
-    calls = [(start, 1) for start in range(0, code.up_to, BLOCK)] + [(0, HEADS)]
-    # of one batch element: other checks see more
-    given = {
-        heads: [x.astype(code.dtype.carrier)[None] for x in code.vectors(heads, BLOCK)]
-        for heads in (1, HEADS)
-    }
-
-    def judge(call: tuple[int, int], explain: bool) -> Places:
-        if explain:
-            code.on_share(calls.index(call) / len(calls))
-        start, heads = call
-        at = np.arange(start, min(start + BLOCK, code.up_to), dtype=np.int64)
-        q, k = (x[:, :, : at.size] for x in given[heads])
-        k = k if heads > 1 or code.takes_keys() or not code.own else q  # of x alone no one tells k from q
-        block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))
-        return code.judged(rotator, [block], explain=explain)
-
-    worst, wrong = verification.up_to_a_wrong_one(calls, judge)
+    calls = list[CallOf]()
+    for heads, starts in (1, range(0, code.up_to, BLOCK)), (HEADS, range(1)):
+        # of one batch element: other checks see more
+        q, k = (x.astype(code.dtype.carrier)[None] for x in code.vectors(heads, BLOCK))
+        k = k if heads > 1 or code.takes_keys or not code.own else q  # of x alone no one tells k from q
+        for start in starts:
+            at = np.arange(start, min(start + BLOCK, code.up_to), dtype=np.int64)
+            # what was given once is judged once
+            first = q[:, :, : at.size]
+            calls.append((first, first if k is q else k[:, :, : at.size], at))
+    worst, wrong = code.up_to_a_wrong_one(code.rotator(), calls)
     if not wrong:
         several = f"the first {min(BLOCK, code.up_to)} with {HEADS} heads"
         detail = f"all {code.up_to} positions, in calls of {BLOCK} with one head; {several}; q and k"
     else:
-        [(start, heads)] = wrong
-        length, last = min(BLOCK, code.up_to), min(start + BLOCK, code.up_to) - 1
+        q, _, at = calls[wrong[0]]
+        heads, start, length = q.shape[1], int(at[0]), min(BLOCK, code.up_to)
         size = f"{length} positions" if heads == 1 else f"{length} positions with {heads} heads"
-        detail = f"calls of {size}; the first that is wrong is that of positions {start} to {last}"
+        detail = f"calls of {size}; the first that is wrong is that of positions {start} to {at[-1]}"
         if heads == 1 and start and worst.first > 0:  # in a block from 0 any base is right at first
             code.seen.right_before = worst.first
             detail += f", and position {worst.first} is the first that is wrong"
@@ -122,40 +113,39 @@ def batch_rows(code: CodeUnderTest) -> Iterator[Finding]:
     yield _at_offsets("batch rows", code, offsets, BATCH_STEP, where)
 
 
+def runs_at(given: Both, offsets: Sequence[int], step: int = 0) -> list[CallOf]:
+    """Return calls of the same q and k from each offset on; step: from one batch element to the next."""
+    q, k = given
+    run = np.arange(q.shape[2], dtype=np.int64) + (step * np.arange(len(q))[:, None] if step else 0)
+    return [(q, k, run + offset) for offset in offsets]
+
+
 def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, detail: str) -> Finding:
     """Return whether few heads at these offsets, fewer of k, and one call with many, are rotated right.
 
     step: tokens between the positions of two batch elements; 0 where they share positions.
     """
-    worst, rotator = NOWHERE, code.rotator()
-    run = np.arange(_SHORT, dtype=np.int64)
+    rotator = code.rotator()
+    worst, wrong = code.up_to_a_wrong_one(rotator, runs_at(code.batch(HEADS, _SHORT), offsets, step))
 
-    def right_at(vectors: GivenVectors, offsets: Sequence[int]) -> bool:
-        nonlocal worst
-
-        def judge(offset: int, explain: bool) -> Places:
-            call = rotator, code.setting, code.dtype, vectors, offset
-            return verification.check(*call, batch_step=step, **code.held(explain))
-
-        placed, wrong = verification.up_to_a_wrong_one(offsets, judge)
+    def further(calls: list[CallOf], words: str) -> None:
+        nonlocal worst, wrong, detail
+        placed, wrong = code.up_to_a_wrong_one(rotator, calls)
         worst = placed if wrong else max(worst, placed, key=lambda places: places.excess)
-        return not wrong
+        detail += f"; {words}"
 
-    q, k = code.vectors(HEADS, _SHORT)
-    right = right_at(GivenVectors(q, k, run, code.seed), offsets)
-    if right and not step and code.takes_keys():
-        fewer = GivenVectors(q, k[: HEADS // 2], run, code.seed)
+    if not wrong and not step and code.takes_keys:
+        ends, fewer = list(dict.fromkeys((offsets[0], offsets[-1]))), HEADS // 2
         try:
-            right = right_at(fewer, list(dict.fromkeys((offsets[0], offsets[-1]))))
-            detail += f"; {HEADS // 2} heads of k to {HEADS} of q"
+            further(runs_at(code.batch(HEADS, _SHORT, fewer), ends), f"{fewer} heads of k to {HEADS} of q")
         except ForeignError as error:
             detail += f"; with fewer heads of k than of q it {did(error)}"
     rows, heads = _MANY_ROWS if "b" in code.order else 1, _MANY_HEADS if "h" in code.order else 1
     last = code.up_to - _FEW - step * (rows - 1)  # the last offset of such a call
-    if right and rows * heads > 1 and last >= 0:
-        offset, (q, k) = min(_FAR, last), code.vectors(heads, _FEW)
-        right_at(GivenVectors(q, k, run[:_FEW], code.seed, rows), [offset])
-        detail += f"; {heads} heads, {rows} batch elements, {_FEW} tokens at offset {offset}"
+    if not wrong and rows * heads > 1 and last >= 0:
+        calls = runs_at(code.batch(heads, _FEW, rows=rows), [min(_FAR, last)], step)
+        many = f"{heads} heads, {rows} batch elements, {_FEW} tokens at offset {min(_FAR, last)}"
+        further(calls, many)
     return _finding(check, code, worst, detail)
 
 
@@ -168,7 +158,7 @@ def _finding(check: str, code: CodeUnderTest, worst: Places, detail: str) -> Fin
 
 _DIMS, _QUARTERS = (64, 80, 96, 112, 128, 192, 256), (4, 1, 2, 3)  # rotary_dim in quarters of head_dim
 _BY_PAIR = ("longrope", "explicit", "proportional")  # scalings with a number for each pair
-_LENGTHS, _FIRSTS = (1, 64), (0, 1000)
+_LENGTHS, _FIRSTS = (64, 1), (0, 1000)
 
 
 def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
@@ -183,42 +173,38 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
         why = "an adapter calls it" if code.own is None else "the scaling has a number for each pair"
         yield not_applicable("head dims", why)
         return
-    worst: Places | None = None
-    right, refused = list[str](), dict[str, list[str]]()
+    worst, right, refused = NOWHERE, list[str](), dict[str, list[str]]()
     signature = code.own.fit(code.setting).convention.signature
     told = bool({*signature.roles} & {"dim", *signatures.TABLES}) or code.own.told_dims
     quarters = _QUARTERS if told else _QUARTERS[:1]
+    up_to = min(code.up_to, _FIRSTS[-1] + _LENGTHS[0])
     for dims, part in itertools.product(_DIMS, quarters):
         setting = replace(code.setting, head_dim=dims, rotary_dim=dims * part // 4)
-        sized = replace(code, setting=setting, up_to=min(code.up_to, _FIRSTS[-1] + _LENGTHS[-1]))
+        sized = replace(code, setting=setting, up_to=up_to)
         name = f"{setting.rotary_dim} of {setting.head_dim}"
         try:
-            places = _places(sized)
+            calls = [
+                call
+                for length in _LENGTHS
+                for call in runs_at(
+                    sized.given(min(length, up_to)), [min(one, max(0, up_to - length)) for one in _FIRSTS]
+                )
+            ]
+            places, wrong = sized.up_to_a_wrong_one(sized.rotator(), calls)
         except (UsageError, ForeignError) as error:
             why = one_line(error) if isinstance(error, UsageError) else f"it {did(error)}"
             refused.setdefault(why, []).append(name)
             continue
-        if not places.excess <= 1:
+        if wrong:
             detail = f"{name} dims rotate; right before: {', '.join(right) or 'none'}"
             yield of_worst_pair("head dims", detail, places, where=f"{name} dims: {places.words}")
             return
         right.append(name)
-        worst = places if worst is None or places.excess > worst.excess else worst
-    if worst is not None:
+        worst = max(worst, places, key=lambda places: places.excess)
+    if right:
         yield of_worst_pair("head dims", f"rotated dims of head_dim: {', '.join(right)}", worst)
     for reason, names in refused.items():
         yield noted("head dims", f"{', '.join(names)} dims are refused, and not judged: {reason}")
-
-
-def _places(code: CodeUnderTest) -> Places:
-    """Return the worst pair of a few calls. Raises: what the code raises, or UsageError."""
-    rotator, blocks = code.rotator(), list[CalledBlock]()
-    for length in _LENGTHS:
-        q, k = given_vectors(code, min(length, code.up_to))
-        for first in _FIRSTS:
-            at: Positions = np.arange(q.shape[2], dtype=np.int64) + min(first, code.up_to - q.shape[2])
-            blocks.append(CalledBlock(at, (q, k), rotator.rotate_both(q, k, at)))
-    return code.judged(rotator, blocks)
 
 
 _NAME = "frequency switch"
@@ -258,44 +244,31 @@ def switch(code: CodeUnderTest) -> Iterator[Finding]:
     border = code.setting.scaling.length_before
     if not code.each_call or not border:
         return
-    worst, rotator = NOWHERE, code.rotator()
     ends = [end for end in (border - 1, border, border + 1, border) if 0 < end <= code.up_to]
-
-    def made(end: int, most: int) -> CalledBlock:
-        length = min(most, end)
-        q, k = given_vectors(code, length)
-        at = np.arange(end - length, end, dtype=np.int64)
-        return CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))
-
-    def judge(call: tuple[int, int], explain: bool) -> Places:
-        return code.judged(rotator, [made(*call)], explain=explain)
-
-    calls = list(itertools.product(ends, (_TOKENS, 1)))
-    for number, call in enumerate(calls):
-        placed = code.judged(rotator, [block := made(*call)])
-        worst = max(worst, placed, key=lambda places: places.excess)
-        if not placed.excess <= 1:
-            other = _misplaced(code, block, border)
-            worst = replace(placed, diagnosis=other) if other else placed
-            worst = verification.with_other_side(worst, judge, calls[number + 1 :])
-            break
+    sizes = itertools.product(ends, (_TOKENS, 1))
+    calls = [runs_at(code.given(min(end, most)), [max(0, end - most)])[0] for end, most in sizes]
+    rotator = code.rotator()
+    worst, wrong = code.up_to_a_wrong_one(rotator, calls)
+    if wrong:
+        q, k, at = calls[wrong[0]]
+        worst = _misplaced(code, CalledBlock(at, (q, k), rotator.rotate_both(q, k, at)), worst, border)
     told = f"calls of {', '.join(f'{end:,}' for end in ends)} positions"
     yield of_worst_pair(_NAME, f"{told}: up to {_TOKENS} tokens at their ends, and the last alone", worst)
-    if worst.excess <= 1:
+    if not wrong:
         yield _cached(code, border)
 
 
-def _misplaced(code: CodeUnderTest, block: CalledBlock, border: int) -> Diagnosis | None:
-    """Return that a call has the divisors of the border's other side, or None."""
+def _misplaced(code: CodeUnderTest, block: CalledBlock, worst: Places, border: int) -> Places:
+    """Return the places of a wrong call; with its diagnosis where it has the border's other divisors."""
     own = code.setting_at(block.at)
-    other = next(
-        one for one in map(code.setting.for_positions, (border, border + 1)) if one.length != own.length
-    )
+    both = (code.setting.for_positions(length) for length in (border, border + 1))
+    other = next(one for one in both if one.length != own.length)
     sides = zip(block.given, block.rotated, strict=True)
     over = [verification.excess(x, y, block.rows(), other, code.dtype, code.rule) for x, y in sides]
     found = faults.other_scaling(own, other)
-    named = own.scaling.kind == "longrope" and all((one <= 1).all() for one in over)
-    return replace(found, certainty="in this call") if named else None
+    if own.scaling.kind != "longrope" or not all((one <= 1).all() for one in over):
+        return worst
+    return replace(worst, diagnosis=replace(found, certainty="in this call"))
 
 
 def _cached(code: CodeUnderTest, border: int) -> Finding:
@@ -318,7 +291,7 @@ def _rotated(
     code: CodeUnderTest, first: int, ends: tuple[int, int]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return k up to the first end, given and as calls to each end rotate it."""
-    q, k = given_vectors(code, ends[-1] - first)
+    q, k = code.given(ends[-1] - first)
     shared, results = ends[0] - first, list[FloatArray]()
     for rotator, end in zip([code.rotator(), code.rotator()], ends, strict=True):
         at = np.arange(first, end, dtype=np.int64)

@@ -21,6 +21,7 @@ Status = Literal["pass", "fail", "waived", "info", "nothing to check", "left out
 PAIR = "relative to the pair"
 MARGIN = "times its maximum"  # what is measured is at least what is allowed
 JUDGED = ("pass", "fail", "waived")
+ADAPTER = "an adapter calls it, with arrays of its own"  # why some checks do not apply
 INTERRUPTED = "interrupted"  # stands for a check in the finding that says what a Ctrl-C or an error left
 
 

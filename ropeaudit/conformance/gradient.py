@@ -16,16 +16,15 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.conformance.agreement import CallForm
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
+from ropeaudit.conformance.every_position import runs_at
 from ropeaudit.conformance.finding import Finding, not_applicable, of_worst_pair
 from ropeaudit.errors import ForeignError, did
 from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.recognition.verification import GivenVectors, Places
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.backward import NoGradient, SwitchedOff, mirrored
-from ropeaudit.subjects.calling.code import Rotator
+from ropeaudit.subjects.calling.code import CallOf, Rotator
 from ropeaudit.subjects.calling.foreign import ForeignRotator
 from ropeaudit.subjects.exact_rotation import half_split
 
@@ -59,19 +58,12 @@ def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
     """Return whether gradients are rotated back, up to the first wrong offset."""
     length = min(_SHORT, code.up_to)
     offsets = straddling(code.up_to, length)
-    q, k = code.vectors(HEADS, length)
-    vectors = GivenVectors(q, k, np.arange(length, dtype=np.int64), code.seed)
+    calls = runs_at(code.batch(HEADS, length), offsets)
     # what a vector is used for more than once is summed in its own dtype
     rule = code.rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(code.dtype)
-    rotator, tried = make(), list[int]()
-
-    def judge(offset: int, explain: bool) -> Places:
-        tried.append(offset)
-        call = rotator, code.setting, code.dtype, vectors, offset
-        return verification.check(*call, afresh=make, rule=rule, each_call=code.each_call, explain=explain)
-
+    rotator = make()
     try:
-        worst, wrong = verification.up_to_a_wrong_one(offsets, judge)
+        worst, wrong = code.up_to_a_wrong_one(rotator, calls, afresh=make, rule=rule, searches=None)
     except SwitchedOff as error:
         return not_applicable("gradient", str(error))
     except NoGradient as error:
@@ -79,40 +71,29 @@ def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
     except ForeignError as error:
         if "numpy() on Tensor that requires grad" in str(error):
             return not_applicable("gradient", "it goes through NumPy, which autograd does not see")
-        return Finding("gradient", "fail", f"at offset {tried[-1]} autograd {did(error)}")
+        return Finding("gradient", "fail", f"at offset {code.seen.first} autograd {did(error)}")
     detail = f"{HEADS} heads, {length} tokens at {len(offsets)} offsets up to {offsets[-1]}, random upstream"
     if isinstance(rotator, GradientRotator) and rotator.rotator.in_place:
         detail += "; it changes its input where it lies: it was given copies of the leaves"
-    later = offsets[offsets.index(wrong[0]) :] if wrong else []
-    cause = _cause(code, rotator, worst, vectors, later)
+    cause = _cause(code, rotator, worst.diagnosis, calls[wrong[0] :]) if wrong and worst.diagnosis else None
     return of_worst_pair("gradient", detail, worst, diagnosis=cause)
 
 
 def _cause(
-    code: CodeUnderTest, rotator: Rotator, worst: Places, vectors: GivenVectors, offsets: Sequence[int]
+    code: CodeUnderTest, rotator: Rotator, behaves: Diagnosis, calls: Sequence[CallOf]
 ) -> Diagnosis | None:
-    """Return what explains a gradient that is wrong; None where it is right."""
-    if worst.excess <= 1 or worst.diagnosis is None:
-        return None
-    found = of_gradient(worst.diagnosis)
-    q, k, before = next(vectors.blocks(code.dtype))
-    forwards = code.rotator()
-
-    def judge(offset: int, explain: bool) -> Places:
-        call = forwards, code.setting, code.dtype, vectors, offset
-        return verification.check(*call, **code.held(explain))
-
-    offset, *later = offsets
-    at = before + offset
+    """Return what explains a gradient that is wrong; calls: the first that is, and those after it."""
+    found, (q, k, at) = of_gradient(behaves), calls[0]
+    judge = code.judge(code.rotator(), calls)
     try:
         results = rotator.rotate_both(q, k, at)
-        forward = verification.with_other_side(judge(offset, True), judge, later)
+        forward = verification.with_other_side(judge(0, True), judge, range(1, len(calls)))
     except ForeignError:  # it then explains nothing
         return found
     if zero := [name for name, x in zip("qk", results, strict=True) if not np.any(x)]:
         return of_gradient(Diagnosis("gradient-zero", {"vectors": tuple(zero)}))
     if forward.excess > 1:  # then no rounding of the backward pass is the reason
-        also = forward.diagnosis == worst.diagnosis or _transposed(code, rotator, (q, k), at)
+        also = forward.diagnosis == behaves or _transposed(code, rotator, (q, k), at)
         return forward.diagnosis if also else found
     if found.explains:
         return found
@@ -152,7 +133,7 @@ def of_gradient(found: Diagnosis) -> Diagnosis:
 
 
 @dataclass(slots=True)
-class GradientRotator(CallForm):
+class GradientRotator(Rotator):
     """Own code whose backward pass is called as if it rotated.
 
     It takes upstream gradients of q and k and returns gradients, the second member of each pair negated in

@@ -19,6 +19,7 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import judging
 from ropeaudit.bounds import Bound, attainable
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
+from ropeaudit.conformance.every_position import runs_at
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.engine import measure
 from ropeaudit.engine.plan import CellStatistics, Plan
@@ -28,7 +29,6 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, known_recipes, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup, explaining_recipe, explains
-from ropeaudit.recognition.verification import GivenVectors, Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.called import Called
@@ -330,16 +330,12 @@ class ScoreRun:
         if not failing:
             return None
         last = max(failing, key=lambda drift: drift.offset)
-        offset = last.offset
-        code, every = self.code, np.arange(self.length, dtype=np.int64)
-        vectors = GivenVectors(self.inputs.q, self.inputs.k, every, code.seed)
-
-        def judge(offset: int, explain: bool) -> Places:
-            call = self.rotator, code.setting, code.dtype, vectors, offset
-            return verification.check(*call, **code.held(explain))
-
-        others = [drift.offset for drift in drifts if drift.offset != offset]
-        found = verification.with_other_side(judge(offset, True), judge, others).diagnosis
+        offset, code = last.offset, self.code
+        offsets = [offset, *(drift.offset for drift in drifts if drift.offset != offset)]
+        calls = runs_at(code.batch(self.inputs.heads, self.length), offsets)
+        judge = code.judge(self.rotator, calls)
+        wrong = verification.with_other_side(judge(0, True), judge, range(1, len(calls)))
+        found = wrong.diagnosis
         if found is not None and found.explains:
             return found
         block, setting = self._block(offset), self._held_to(offset)

@@ -19,7 +19,7 @@ from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.conformance.agreement import DEAR, cost
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted, of_worst_pair
+from ropeaudit.conformance.finding import ADAPTER, Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, did
 from ropeaudit.recognition import rotation, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
@@ -217,8 +217,7 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
     """
     rotator = code.rotator()
     if code.own is None or not isinstance(rotator, ForeignRotator):
-        reason = "an adapter calls it, with arrays of its own"
-        yield from (not_applicable(name, reason) for name in CHECKS)
+        yield from (not_applicable(name, ADAPTER) for name in CHECKS)
         return
     battery = _Battery(code, rotator)
     calls = battery.calls()

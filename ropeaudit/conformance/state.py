@@ -21,15 +21,13 @@ from ropeaudit.conformance import environments
 from ropeaudit.conformance.agreement import (
     DEAR,
     Agreement,
-    Both,
     WholeCall,
     called,
     cost,
-    given_vectors,
     worst,
 )
-from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.finding import Finding, judged, not_applicable, of_worst_pair
+from ropeaudit.conformance.code_under_test import Both, CodeUnderTest
+from ropeaudit.conformance.finding import ADAPTER, Finding, judged, not_applicable, of_worst_pair
 from ropeaudit.errors import ForeignError, did, one_line
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
@@ -217,7 +215,7 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
     compared, refused = list[_Compared](), list[str]()
     for number, first in enumerate(list(firsts)[:1] if cost(code) > DEAR else firsts):
         at = np.arange(length, dtype=np.int64) + first
-        plain = called(code, code.rotator(), given_vectors(code, length), at)
+        plain = called(code, code.rotator(), code.given(length), at)
         after_all = _after_all(code, plain) if number else []
         compared += after_all or _after_each(code, plain, () if number else others, refused)
     if not compared:
@@ -316,7 +314,6 @@ def _remedy(kinds: Collection[str]) -> str:
 
 _SHORT = 17
 _THREADS, _CALLS = 2, 6
-_ADAPTER = "an adapter calls it, with arrays of its own"
 
 
 def kept(code: CodeUnderTest) -> Iterator[Finding]:
@@ -326,11 +323,11 @@ def kept(code: CodeUnderTest) -> Iterator[Finding]:
     """
     rotator = code.rotator()
     if not isinstance(rotator, ForeignRotator):
-        yield not_applicable("results", _ADAPTER)
+        yield not_applicable("results", ADAPTER)
         return
     both = rotator.fit.convention.takes_keys
     for length in {min(_LENGTH, code.up_to), 1}:
-        q, k = given_vectors(code, length)
+        q, k = code.given(length)
         at = np.arange(length, dtype=np.int64) + min(1, code.up_to - length)
         before = rotator.kept(q, k if both else None, at)
         for x, other, some in ((k, q, length), (q, k, min(length, _SHORT))):
@@ -350,7 +347,7 @@ def threads(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether two threads that share an instance both get their results."""
     rotator = code.rotator()
     if not isinstance(rotator, ForeignRotator):
-        yield not_applicable("threads", _ADAPTER)
+        yield not_applicable("threads", ADAPTER)
         return
     calls = [list(_calls(code, number)) for number in range(_THREADS)]
     asked = [[(*block.given, block.at) for block in own] for own in calls]
@@ -382,7 +379,7 @@ def _calls(code: CodeUnderTest, number: int) -> Iterator[CalledBlock]:
     """Yield the calls of a thread, each with its own positions, in three lengths."""
     for turn in range(_CALLS):
         length = min((_LENGTH, _SHORT, 1)[turn % 3], code.up_to)
-        q, k = given_vectors(code, length)
+        q, k = code.given(length)
         last = max(0, code.up_to - length)
         at: Positions = np.arange(length, dtype=np.int64) + min(last, 1000 * (_THREADS * turn + number))
         given: tuple[FloatArray, FloatArray] = q[:, :1], k[:, :1]
