@@ -225,12 +225,7 @@ FAULTS = [
     Fault("llama", ONES, LOADED, "unexplained", ""),
     Fault("deepseek_v3", on_meta, LOADED, "uninitialised", "uninitialised: "),
     Fault(
-        "gemma3_text",
-        filled(of_base(1e4), "full"),
-        LOADED,
-        "wrong-base",
-        "base 10000 instead of 1000000",
-        {1, 2},
+        "gemma3_text", filled(of_base(1e4), "full"), LOADED, "wrong-base", "base 10000 instead of ", {1, 2}
     ),
     Fault("llama, yarn", no_factor, LOADED, "attention-factor", ""),
     Fault("phi3, longrope", no_factor, LOADED, "attention-factor", ""),
@@ -240,18 +235,8 @@ FAULTS = [
     Fault("deepseek_v3", cast(BRAIN, torch.float32), LOADED, "narrow-frequencies", ""),
     Fault("gpt_neox", cast(BRAIN), LOADED, "narrow-frequencies", "", set(), "bf16"),
     Fault("gemma3_text", cast(HALF), LOADED, "narrow-frequencies", "", ALL, "fp16"),
-    Fault(
-        "llama", own_module(BASE), LOADED, "wrong-base", f"layer {LAYER}: base 500000 instead of ", {LAYER}
-    ),
-    Fault(
-        "llama",
-        both(BASE, in_layer(swapped)),
-        LOADED,
-        "wrong-base",
-        "base 500000",
-        ALL,
-        "bf16",
-    ),
+    Fault("llama", own_module(BASE), LOADED, "wrong-base", f"layer {LAYER}: base 500000 ", {LAYER}),
+    Fault("llama", both(BASE, in_layer(swapped)), LOADED, "wrong-base", "base 500000", ALL, "bf16"),
     Fault("llama", another_norm, "inaccurate", "", "float32 logits are off", set()),
     Fault("llama", in_layer(later), ROTATED, "positions-off", "layer 2: positions +1", {LAYER}, "bf16"),
     Fault("mixtral", in_layer(later), ROTATED, "positions-off", "layer 2: positions +1", {LAYER}, "bf16"),
@@ -471,19 +456,8 @@ def test_a_layer_alone_is_named_in_rows_headline_and_csv(built, loads, capsys) -
 
 def test_check_fails_what_model_fails(built, loads, capsys) -> None:
     def checked(code):
-        command = [
-            "check",
-            built("llama"),
-            "--tokens",
-            "24",
-            "--dtype",
-            "fp32",
-            "--up-to",
-            "64",
-            "-f",
-            "json",
-        ]
-        rows = ran(capsys, command, code).json["records"]
+        command = ["check", built("llama"), "--tokens", "24", "--dtype", "fp32", "--up-to", "64"]
+        rows = ran(capsys, [*command, "-f", "json"], code).json["records"]
         return {row["check"]: row for row in rows if row["check"].startswith("model ")}
 
     assert {row["status"] for row in checked(0).values()} == {"pass", "info"}

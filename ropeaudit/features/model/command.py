@@ -86,10 +86,9 @@ def model(
         "trust_remote_code": trust_remote_code,
         "device": device,
     }
-    steps = in_child(asked, columns, by, threshold)
     nothing = Report([], list(COLUMNS[by]), [])
     return delivery.delivered(
-        steps,
+        lambda progress: in_child(asked, columns, by, threshold, progress),
         lambda results, metadata: with_metadata(results[-1][1] if results else nothing, metadata),
         output,
         done=lambda results: counted(len(results), "case"),

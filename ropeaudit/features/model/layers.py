@@ -219,17 +219,16 @@ def save_qk(
     if not groups:
         raise BadInput(f"--save-qk {path!r}: {UNHEARD}; leave it out")
     for kind, members in groups.items():
-        file = Path(path)
-        several = str(file.with_name(f"{file.stem}-{kind or 'other'}{file.suffix}"))
-        target = several if len(groups) > 1 else path
-        both = [_before(layers[layer], calls[layer]) for layer in members]
+        file, which = Path(path), f"{listed(members)} ({kind})" if kind else listed(members)
+        file = file.with_name(f"{file.stem}-{kind or 'other'}{file.suffix}") if len(groups) > 1 else file
+        sides = zip(*(_before(layers[layer], calls[layer]) for layer in members), strict=True)
         try:
             # contiguous: safetensors writes the bytes as they lie
             arrays = {
-                name: np.ascontiguousarray(np.stack([one[i] for one in both])) for i, name in enumerate("qk")
+                name: np.ascontiguousarray(np.stack(own)) for name, own in zip("qk", sides, strict=True)
             }
             content = safetensors.save(arrays, {"layers": ",".join(map(str, members))})
-            atomic_files.write(Path(paths.behind(target)), content)
+            atomic_files.write(Path(paths.behind(str(file))), content)
         except ValueError:
             raise BadInput(
                 f"--save-qk {path!r}: {listed(members)} differ in shape, and config.json does not tell them "
@@ -237,12 +236,11 @@ def save_qk(
             ) from None
         except OSError as error:
             reason = error.strerror or error
-            raise BadInput(f"--save-qk {target!r} cannot be written: {reason}") from None
-        command = f"ropeaudit shift --qk {shlex.quote(target)}"
+            raise BadInput(f"--save-qk {str(file)!r} cannot be written: {reason}") from None
+        command = f"ropeaudit shift --qk {shlex.quote(str(file))}"
         command += f" --config {shlex.quote(str(folder.path))}" if rope is not None else ""
         command += f" --layer {kind}" if kind and kind != "full_attention" else ""
-        which = f"{listed(members)} ({kind})" if kind else listed(members)
-        results.append(f"q and k before RoPE of {which} are in {target}; `{command}` audits them")
+        results.append(f"q and k before RoPE of {which} are in {file}; `{command}` audits them")
     return results
 
 

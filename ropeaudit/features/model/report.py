@@ -86,20 +86,19 @@ def answer(audit: ModelAudit, results: Sequence[Shifted], summary: Sequence[Mapp
     name, decoded = audit.folder.name, audit.decoded
     if not summary:
         return Answer("WARN", name, "nothing was run")
-    found, facts = dict[str, Cause](), _facts(audit, results, summary)
     wrong = [pair for pair in zip(results, summary, strict=True) if pair[0].verdict in _SAID]
-    for one, row in wrong:
-        cause = _wrong(one, row)
-        found.setdefault(cause.code, cause)
+    causes = list[Cause]()
+    for cause in (_wrong(*pair) for pair in wrong):  # the first of a code stands for it
+        causes += [] if cause.code in [one.code for one in causes] else [cause]
     worst, structural = max(summary, key=_change), [row for row in summary if row["cause"] in _STRUCTURE]
     if structural and not wrong:
         worst = max(structural, key=lambda row: row["structural_rms"])
         size = f"float64 logits change too; rounding adds {short(worst['precision_rms'])} in {worst['dtype']}"
-        found["structure"] = Cause("structure", _STRUCTURE[worst["cause"]], facts=[size], warning=True)
+        causes.append(Cause("structure", _STRUCTURE[worst["cause"]], facts=[size], warning=True))
     if decoded is not None and decoded.differs and decoded.diagnosis is None:
         size = f"the largest float64 logit is {short(decoded.size)}"
-        found["decode"] = Cause("decode", decoded.words, facts=[size], warning=True)
-    causes = list(found.values())
+        causes.append(Cause("decode", decoded.words, facts=[size], warning=True))
+    facts = _facts(audit, results, summary)
     if wrong:
         return Answer("FAIL", name, wrong[0][0].verdict.replace("_", " "), causes, facts)
     shift, change = f"shifting the positions by {worst['offset']:,}", short(worst["change_rms"])
@@ -185,13 +184,8 @@ def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
         )
     if audit.tokens.source == "random":
         message.append("random tokens: loss and perplexity are those of noise")
-    ends = [(row["offset"], row["offset"] + row["tokens"]) for row in summary]
-    for offset in [offset for offset, end in ends if end > 2**24][:1]:
-        message.append(
-            f"at offset {offset} neighbouring positions share a number in float32, as models hold them"
-        )
-    maximum = audit.folder.maximum
-    for offset in [offset for offset, end in ends if maximum and end > maximum][:1]:
+    maximum = audit.folder.maximum or math.inf
+    for offset in [row["offset"] for row in summary if row["offset"] + row["tokens"] > maximum][:1]:
         message.append(f"offset {offset} is past the {maximum:,} positions that the model declares")
     if audit.decoded is not None and audit.decoded.way and not audit.decoded.differs:
         message.append(audit.decoded.words)
@@ -283,32 +277,29 @@ VALUES = Values([Report, Answer, Cause], COLUMNS.values())
 
 
 def in_child(
-    asked: Mapping[str, Any], columns: Sequence[str], by: str, threshold: float
-) -> Callable[[Callable[[float], None]], Iterator[tuple[str, Report]]]:
-    """Read a model in a process of its own; return what runs it step by step.
+    asked: Mapping[str, Any],
+    columns: Sequence[str],
+    by: str,
+    threshold: float,
+    progress: Callable[[float], None],
+) -> Iterator[tuple[str, Report]]:
+    """Run a model in a process of its own; yield the verdict in each dtype at each offset.
 
-    A step is the verdict in a dtype at an offset, and the report of all so far. asked: arguments of
-    `analysis.model`. Raises: RopeAuditError.
+    With each comes the report of all so far. asked: arguments of `analysis.model`. Raises: RopeAuditError.
     """
-    folder = repr(str(asked["folder"]))
-    told = {"asked": dict(asked), "columns": list(columns), "by": by, "threshold": threshold}
+    given = {"asked": dict(asked), "columns": list(columns), "by": by, "threshold": threshold}
+    doing = "loading"
     try:
         session = process.alone((_HERE, "torch", "transformers"))
-        session.ask(f"{_HERE}:begin", told)
+        session.ask(f"{_HERE}:begin", given)
+        doing = "running"
+        while True:
+            told, arrays = session.ask(f"{_HERE}:step", heard=lambda text: progress(float(text)))
+            if told["report"] is None:
+                return
+            yield told["verdict"], VALUES.unpacked(told["report"], dict(arrays))
     except ForeignError as error:
-        raise BadInput(f"{folder}: loading it {did(error)}") from None
-
-    def steps(progress: Callable[[float], None]) -> Iterator[tuple[str, Report]]:
-        try:
-            while True:
-                told, arrays = session.ask(f"{_HERE}:step", heard=lambda text: progress(float(text)))
-                if told["report"] is None:
-                    return
-                yield told["verdict"], VALUES.unpacked(told["report"], dict(arrays))
-        except ForeignError as error:
-            raise BadInput(f"{folder}: running it {did(error)}") from None
-
-    return steps
+        raise BadInput(f"{str(asked['folder'])!r}: {doing} it {did(error)}") from None
 
 
 def begin(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
