@@ -317,10 +317,10 @@ def test_bad_options_get_one_line(options, error_line, llama, tmp_path, capsys) 
     assert error_line in refused(capsys, llama, *(one.format(**names) for one in options))
 
 
-def test_positions_end_where_they_are_learned(trained, capsys) -> None:
+def test_positions_end_where_the_model_s_do(trained, capsys) -> None:
     message = refused(capsys, trained("gpt2"), "--tokens", "24", "--offset", "100,233", "--dtype", "fp32")
-    assert "--offset 233: positions are learned (transformer.wpe)" in message
-    assert "up to 232" in message
+    assert "cannot be run at offset 233, past the 256 positions that it declares" in message
+    assert "for 24 tokens offsets go up to 232" in message
 
 
 def test_without_transformers_it_says_what_to_install(monkeypatch, in_process, tmp_path, capsys) -> None:

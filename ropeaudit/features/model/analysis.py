@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names
@@ -232,7 +230,7 @@ class ModelAudit(Result):
         self, runner: Runner, base: Pass, step: Callable[[], None]
     ) -> tuple[dict[int, Pass], dict[int, str]]:
         """Return the float64 passes without q and k, and what a shift changes, by offset."""
-        from ropeaudit.features.model.forward_pass import check_reach
+        from ropeaudit.features.model.forward_pass import cause_of
 
         ids = self.tokens.ids
         if not base.heard.reads and any(self.offsets):
@@ -242,7 +240,6 @@ class ModelAudit(Result):
                 "there is nothing to shift",
                 repr(str(self.folder.path)),
             )
-        check_reach(base.heard.rows, ids, self.offsets)
         if not base.layers:
             self.folder.note(UNSEEN)
         if not base.calls:
@@ -345,22 +342,3 @@ def _both(loaded: Diagnosis | None, layer: Diagnosis | None) -> Diagnosis | None
         return loaded or layer
     beside = kinds()[layer.code].group in ("positions", "operands") and loaded.code not in UNKNOWN
     return replace(loaded, also=(*loaded.also, layer)) if beside and layer.explains else loaded
-
-
-def cause_of(base: Pass, shifted: Pass) -> str:
-    """Return what of a model a shift changes: the last of these that is seen."""
-    from ropeaudit.features.model.forward_pass import differ
-
-    cause = "other"
-    both = [(base.layers[n], layer) for n, layer in shifted.layers.items()]
-    if layers.longer_queries(both):
-        cause = "query scale"
-    if not all(np.array_equal(a.visible, b.visible) for a, b in both):
-        cause = "mask"
-    rows = [{name: one.indices for name, one in seen.heard.rows.items()} for seen in (base, shifted)]
-    if names := differ(*rows):
-        learned = any(base.heard.rows[name].learned for name in names)
-        cause = "learned positions" if learned else "position table"
-    if differ(base.frequencies, shifted.frequencies):
-        cause = "frequencies"
-    return cause

@@ -26,23 +26,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.errors import BadInput, UsageError, one_line
+from ropeaudit.errors import BadInput, one_line
 from ropeaudit.features.model import held, load
-from ropeaudit.features.model.layers import LayerVectors, RotatingCall, as_array
+from ropeaudit.features.model.layers import LayerVectors, RotatingCall, as_array, longer_queries
 from ropeaudit.subjects.calling.devices import CPU, Device
 
 _LOOKUPS = ("index_select", "__getitem__", "embedding")
 _ROWS = 256  # of logits, compared at once
-UNNAMED = "a table that is no parameter"
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Rows of a table that were looked up. learned: whether the table is a parameter."""
-
-    indices: Any
-    rows: int
-    learned: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +45,7 @@ class Pass:
     logits: Any
     layers: dict[int, LayerVectors]
     calls: dict[int, RotatingCall]
-    frequencies: dict[str, Any]
+    frequencies: dict[str, list[float]]
     heard: Listener
 
 
@@ -84,13 +74,15 @@ class Runner:
             try:
                 logits = self.model(given, use_cache=False, position_ids=positions).logits[0]
             except Exception as error:  # whatever a model's own code raises at positions that it has not
-                beyond = self.maximum is not None and offset + len(ids) > self.maximum
-                past = f", past the {self.maximum:,} positions that it declares" if beyond else ""
+                past, most = "", (self.maximum or math.inf) - len(ids)
+                if offset > most:
+                    past = f", past the {self.maximum:,} positions that it declares: for {len(ids)} tokens "
+                    past += f"offsets go up to {most}"
                 raise BadInput(
                     f"the model cannot be run at offset {offset}{past}: {one_line(error, 300)}"
                 ) from None
         frequencies = {
-            f"{name}.{key}": torch.tensor(values)
+            f"{name}.{key}": values.tolist()
             for name, module in held.rotaries(self.model).items()
             for key, values in held.frequencies(module).items()
         }
@@ -243,8 +235,9 @@ def visible_scores(mask: Any, size: int, *, causal: bool = True) -> NDArray[np.b
 
 
 class Listener(TorchFunctionMode):
-    """Listens to every torch function. reads: whether one got the positions. rows: by table.
+    """Listens to every torch function. reads: whether one got the positions.
 
+    rows: of each table that is looked up, by its name, whether it is a parameter, and which rows.
     experts: the indices of every choice of the k largest, sorted: the experts that tokens go to. Two nearly
     alike flip by one rounding, and logits jump by as much as experts differ.
     """
@@ -253,7 +246,7 @@ class Listener(TorchFunctionMode):
         """Begin with nothing."""
         super().__init__()
         self.positions, self.reads = positions.untyped_storage().data_ptr(), False
-        self.rows: dict[str, Lookup] = {}
+        self.rows: dict[str, tuple[bool, list[Any]]] = {}
         self.experts: list[Any] = []
         self.learned = {value.data_ptr(): name for name, value in model.named_parameters()}
         self.stored = {value.data_ptr(): name for name, value in model.named_buffers()}
@@ -284,34 +277,29 @@ class Listener(TorchFunctionMode):
         pointer, by_position = table.data_ptr(), indices.untyped_storage().data_ptr() == self.positions
         if not (by_position or pointer in self.learned or pointer in self.stored):
             return  # rows of an intermediate result, such as the tokens of an expert
-        name = (self.learned.get(pointer) or self.stored.get(pointer, UNNAMED)).removesuffix(".weight")
-        self.rows[name] = Lookup(indices.detach().cpu().clone(), table.shape[0], pointer in self.learned)
+        name = self.learned.get(pointer) or self.stored.get(pointer, "")
+        self.rows[name] = pointer in self.learned, indices.tolist()
 
 
 def _tensors(value: Any) -> list[Any]:
     return [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
 
 
-def differ(first: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """Return the names under which two mappings of tensors hold different ones."""
-    return [name for name in first if name in other and not torch.equal(first[name], other[name])]
-
-
-def check_reach(rows: dict[str, Lookup], ids: list[int], offsets: list[int]) -> None:
-    """Raise UsageError for an offset past a position table. rows: of the pass at offset 0."""
-    for name, one in rows.items():
-        positions = one.indices.reshape(-1)
-        first = int(positions[0]) if len(positions) else 0
-        rising = positions.tolist() == list(range(first, first + len(ids)))
-        if name == UNNAMED or not rising or len(ids) < 3 or positions.tolist() == ids:
-            continue  # a table that may grow with its positions, or one of something else
-        most = one.rows - len(ids) - first
-        if beyond := [offset for offset in offsets if offset > most]:
-            what = "are learned" if one.learned else "stand in a table"
-            raise UsageError(
-                f"--offset {beyond[0]}: positions {what} ({name}) and end before; for {len(ids)} tokens "
-                f"offsets go up to {most}"
-            )
+def cause_of(base: Pass, shifted: Pass) -> str:
+    """Return what of a model a shift changes: the last of these that is seen."""
+    cause = "other"
+    both = [(base.layers[n], layer) for n, layer in shifted.layers.items()]
+    if longer_queries(both):
+        cause = "query scale"
+    if not all(np.array_equal(a.visible, b.visible) for a, b in both):
+        cause = "mask"
+    rows, others = base.heard.rows, shifted.heard.rows
+    moved = [one for name, one in rows.items() if name in others and one != others[name]]
+    if moved:
+        cause = "learned positions" if any(learned for learned, _ in moved) else "position table"
+    if any(base.frequencies.get(name, theta) != theta for name, theta in shifted.frequencies.items()):
+        cause = "frequencies"
+    return cause
 
 
 def compare(own: tuple[Pass, Pass], exact: tuple[Pass, Pass], ids: list[int]) -> dict[str, Any]:
