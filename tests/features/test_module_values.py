@@ -27,9 +27,10 @@ def test_an_angle_table_that_was_cast_is_off_by_radians(spec, capsys) -> None:
     assert result["records"][0]["diagnosis"] == "narrow-angles"
 
 
-def test_rows_that_were_not_compared_are_said(spec, capsys) -> None:
+def test_every_row_of_a_module_s_table_is_compared(spec, capsys) -> None:
     result = audited(capsys, spec("long"), "--base", "1e4")
-    assert " behind row 8,192 (808 rows)" in result["answer"]
+    assert {row["agrees"] for row in result["records"]} == {"yes"}
+    assert "not checked     forward" in result["answer"]
 
 
 # --- what they are judged against

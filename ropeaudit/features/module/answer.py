@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.features.module import built
 from ropeaudit.features.module.analysis import ModuleAudit
-from ropeaudit.features.module.buffers import FREQUENCIES, ROWS, Buffer
+from ropeaudit.features.module.buffers import FREQUENCIES, Buffer
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.stored_drift import FAR, NEAR
 from ropeaudit.reports.answers import Answer, Cause, Status
@@ -181,8 +181,6 @@ def _unchecked(audit: ModuleAudit) -> list[str]:
     for one in audit.buffers:
         if one.table is None and not one.nonfinite:
             parts.append(f"{one.stored.name} ({one.finding.rstrip('.')})")
-        if one.unseen:
-            parts.append(f"{one.stored.name} behind row {ROWS:,} ({counted(one.unseen, 'row')})")
         if one.stored.use is not None and one.stored.use.mixed:
             parts.append(f"{one.stored.name} as converted, which differs by node")
     if source.module is None:

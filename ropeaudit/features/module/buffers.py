@@ -31,7 +31,6 @@ from ropeaudit.tensor_files import rope_values
 from ropeaudit.tensor_files.checkpoints import StoredTensor
 from ropeaudit.tensor_files.rope_values import Dump
 
-ROWS = 8192  # of a module's table that are compared
 FREQUENCIES = ("inv_freq", "periods")
 CASTS = ("bfloat16", "float16")
 _WIDE = ("float32", "float64", "complex64", "complex128")
@@ -46,9 +45,9 @@ class Buffer(RopeBuffer):
     """A buffer and what is wrong with it.
 
     cast: none, or the format that its values show. how: none, stored (by its dtype), graph (by conversions
-    of a graph) or back (and back again). nonfinite: how many of its values are nan or infinite. unseen: rows
-    of a table that were not compared. lone: whether it is a cos or a sin without the other. spared: whether
-    all that is wrong with the table is in the other.
+    of a graph) or back (and back again). nonfinite: how many of its values are nan or infinite. lone:
+    whether it is a cos or a sin without the other. spared: whether all that is wrong with the table is in
+    the other.
     table: its table pair by pair, and what explains the values; None where there was nothing to compare it
     with. label, setting, guessed: what it was compared with. error: the largest, relative for frequencies, in
     radians for tables. drift_near: expected RMS drift of scores within a short sequence, over the scores'
@@ -59,7 +58,6 @@ class Buffer(RopeBuffer):
     cast: str = "none"
     how: str = "none"
     nonfinite: int = 0
-    unseen: int = 0
     lone: bool = False
     spared: bool = False
     table: TableFinding | None = None
@@ -194,8 +192,7 @@ class Buffer(RopeBuffer):
 def run(source: Source) -> Iterator[Buffer]:
     """Yield the audited buffers. Raises: BadInput where none fits what is expected."""
     groups = list(grouped(source.buffers))
-    rows = ROWS if source.kind == "module" else None
-    dumps = [dump_of(parts, rows) for parts in groups]
+    dumps = [dump_of(parts) for parts in groups]
     if source.kind == "dump" and None in dumps:
         lone = groups[dumps.index(None)][0].stored
         raise BadInput(
@@ -226,7 +223,7 @@ def run(source: Source) -> Iterator[Buffer]:
                 compared[key] = _compared(comparison, dump, expected, misfit and not source.own, like)
             comparison = compared[key]
             as_built.setdefault(name, comparison)
-        yield from (_judged(buffer, len(parts) == 1, comparison, rows) for buffer in parts)
+        yield from (_judged(buffer, len(parts) == 1, comparison) for buffer in parts)
 
 
 def _compared(buffer: Buffer, dump: Dump, expected: Expected, misfit: bool, like: Buffer) -> Buffer:
@@ -273,12 +270,11 @@ def _of_other_dims(dump: Dump, expected: Expected) -> Guess | None:
     return None
 
 
-def _judged(buffer: RopeBuffer, alone: bool, comparison: Buffer, most: int | None) -> Buffer:
-    """Return what is wrong with a buffer. most: the rows that are compared, None for all."""
+def _judged(buffer: RopeBuffer, alone: bool, comparison: Buffer) -> Buffer:
+    """Return what is wrong with a buffer. alone: whether it is the whole of its table."""
     values, table = buffer.values, comparison.table
     spared = not alone and table is not None and table.side not in ("", buffer.what)
     cast, how = _cast(buffer.stored, spared or (table is not None and table.agrees))
-    count = values.squeeze().shape[0] if buffer.what not in FREQUENCIES else 0
     if spared:
         comparison = replace(comparison, error=None, drift_near=None, drift_far=None)
     return replace(
@@ -287,7 +283,6 @@ def _judged(buffer: RopeBuffer, alone: bool, comparison: Buffer, most: int | Non
         cast=cast,
         how=how,
         nonfinite=values.size - int(np.count_nonzero(np.isfinite(values))),
-        unseen=0 if most is None else max(0, count - most),
         lone=alone and buffer.what in ("cos", "sin"),
         spared=spared,
         from_built=_from_built(buffer),
@@ -346,11 +341,8 @@ def _partner(cos: RopeBuffer, sines: Sequence[RopeBuffer]) -> RopeBuffer | None:
     return beside[shares.index(max(shares))] if any(shares) else None
 
 
-def dump_of(parts: Sequence[RopeBuffer], rows: int | None = ROWS) -> Dump | None:
-    """Return the table that buffers make; None for cos or sin alone. Periods and angles are converted.
-
-    rows: how many of them, all if None.
-    """
+def dump_of(parts: Sequence[RopeBuffer]) -> Dump | None:
+    """Return the table that buffers make; None for cos or sin alone. Periods and angles are converted."""
     what, values, name = parts[0].what, parts[0].values, parts[0].stored.name
     if parts[0].imaginary_lost:
         return None
@@ -371,5 +363,5 @@ def dump_of(parts: Sequence[RopeBuffer], rows: int | None = ROWS) -> Dump | None
     else:
         return None
     called, angles = _NAMES.get(what, "the cos/sin table"), what == "angles"
-    cos, sin = (np.ascontiguousarray(x.reshape(-1, x.shape[-1])[:rows]) for x in (cos, sin))
+    cos, sin = (np.ascontiguousarray(x.reshape(-1, x.shape[-1])) for x in (cos, sin))
     return Dump(name, called, cos=cos, sin=sin, angles=angles)
