@@ -20,16 +20,6 @@ _AXES = (
 )
 
 
-def labels(rope: RopeOptions, cases: Sequence[Case]) -> list[str]:
-    """Return the name of each case: its model, and what was given as a list."""
-    from ropeaudit.reports import settings
-
-    given = {name: getattr(rope, name) for name in settings.NAMED}
-    # a scaling with several parameters counts as a list
-    listed = {name for name, items in given.items() if len(items) > 1 or "," in "".join(map(str, items))}
-    return settings.labels(cases, listed)
-
-
 def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> list[Case]:
     """Return the cross product of all settings, in the order of `_AXES`.
 

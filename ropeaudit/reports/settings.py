@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropeaudit.arithmetic.formats import parse
@@ -12,7 +12,7 @@ from ropeaudit.reports.numbers import counted, setting
 from ropeaudit.rope.scaling_names import short_name, short_names
 
 NAMES = records.COLUMNS.having("setting")
-NAMED = ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout")  # fields that a label may name
+_NAMED = ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout")  # fields that a label may name
 _MOST_LINES = 6  # of the cases of an answer
 _IMPLIED = ("length", "heads", "kv_heads")  # they go with the model, and say little by themselves
 
@@ -102,18 +102,19 @@ def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in varying(full) if name in own or name == "model"]
 
 
-def labels(cases: Sequence[Case], telling: Collection[str] | None = None) -> list[str]:
-    """Return a label for each case: its model and some fields of its setting; without either, the base.
-
-    telling: those fields, by default those in which the settings differ.
-    """
+def labels(cases: Sequence[Case]) -> list[str]:
+    """Return a label for each case: its model, and in what settings of a model differ; or else the base."""
     every = [case.setting(case.maximum or 0) for case in cases]
-    if telling is None:
-        telling = [name for name in NAMED if len({str(getattr(one, name)) for one in every}) > 1]
+    models = [case.model_name for case in cases]
+    telling = []
+    for name in _NAMED:
+        values = {(model, str(getattr(own, name))) for model, own in zip(models, every, strict=True)}
+        if len(values) > len(set(models)):
+            telling.append(name)
     scalings, results = short_names(str(one.scaling) for one in every), []
     for case, own in zip(cases, every, strict=True):
         words = [] if case.model_name == "none" else [case.model_name]
-        for name in NAMED:
+        for name in _NAMED:
             if name in telling or (not words and name == "base"):
                 value = getattr(own, name)
                 text = f"{value:g}" if isinstance(value, float) else str(value)

@@ -12,7 +12,7 @@ Sources: RoFormer, arXiv 2104.09864, section 3.4.3; Men et al., arXiv 2405.14591
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Unpack
 
@@ -316,13 +316,9 @@ def report(
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
     header: bool = True,
-    labelled: Callable[[Sequence[Case]], Sequence[str]] = labels,
 ) -> Report:
-    """Return the report; `columns` chooses and orders what is shown and written.
-
-    labelled: from cases to what their settings are called.
-    """
-    names = labelled([one.case for one in results])
+    """Return the report; `columns` chooses and orders what is shown and written."""
+    names = labels([one.case for one in results])
     rows = [
         {"setting": name, **row, "first_failing": one.failing}
         for name, one in zip(names, results, strict=True)

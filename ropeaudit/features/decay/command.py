@@ -112,9 +112,7 @@ def decay(
             cases=cases,
             on_progress=on_progress,
         ),
-        lambda results, metadata: report(
-            results, columns, metadata, not no_header, lambda some: settings.labels(rope, some)
-        ),
+        lambda results, metadata: report(results, columns, metadata, not no_header),
         output,
         stages=stages(one for one in compared if one is not None),
         done=lambda results: counted(len(results), "case"),

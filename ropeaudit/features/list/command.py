@@ -140,8 +140,7 @@ def frequencies(
     from ropeaudit.features.list import frequencies as analysis
 
     cases = settings.cases(rope)
-    labels, formats = settings.labels(rope, cases), dtype or analysis.DTYPES
-    tables = list(analysis.frequencies(formats, recipe, max_position, cases=cases, labels=labels))
+    tables = list(analysis.frequencies(dtype or analysis.DTYPES, recipe, max_position, cases=cases))
     return delivery.delivered_at_once(
         lambda metadata: analysis.report(tables, output.columns, metadata), output
     )
