@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -18,7 +18,6 @@ from ropeaudit.errors import UnknownName, UsageError
 
 T = TypeVar("T")
 Names = Callable[[], Iterable[str]]
-_HAVE_ALL = ("--recipe", "--impl", "--dtype")
 
 
 class Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # click before 8.5 takes no arguments
@@ -54,12 +53,12 @@ def flag(param: click.Parameter | None) -> str:
 
 
 def joined(context: click.Context, param: click.Parameter, items: Iterable[Iterable[T]]) -> tuple[T, ...]:
-    """Return each value of a repeatable option once; `all` is every name."""
-    values = tuple(dict.fromkeys(value for item in items for value in item))
-    if "all" in values and flag(param) in _HAVE_ALL:
-        every = ALL[flag(param)]()
-        return cast(tuple[T, ...], tuple(dict.fromkeys([*every, *(one for one in values if one != "all")])))
-    return values
+    """Return each value of a repeatable option once; `all` is every name, `usual` some models that differ."""
+    values: list[Any] = [value for item in items for value in item]
+    for word, names in (("all", ALL), ("usual", _USUAL)):
+        if word in values and flag(param) in names:
+            values = [*names[flag(param)](), *(one for one in values if one != word)]
+    return tuple(dict.fromkeys(values))
 
 
 def merged(context: click.Context, param: click.Parameter, items: Iterable[Mapping[str, T]]) -> dict[str, T]:
@@ -217,8 +216,7 @@ ALL: Mapping[str, Names] = {
     "--model": lambda: [one.name for one in _module("rope.presets").all_presets()],
     "--axes": lambda: [one.name for one in _module("rope.axial_presets").all_presets()],
 }
-
-
+_USUAL: Mapping[str, Names] = {"--model": lambda: _module("rope.presets").USUAL}
 SHOWN: Mapping[str, Names] = {
     "--recipe": lambda: ["all", *ALL["--recipe"]()],
     "--impl": lambda: ["all", *ALL["--impl"]()],

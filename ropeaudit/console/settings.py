@@ -34,16 +34,6 @@ def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> l
     groups: list[RopeOptions | QKOptions] = [rope, vectors] if vectors else [rope]
     given = {option.name: getattr(group, option.name) for group in groups for option in fields(group)} | more
     lists: dict[str, Sequence[Any]] = {name: given.pop(name, ()) or (None,) for name in _AXES}
-    if {"all", "usual"} & {*lists["model"]}:
-        from ropeaudit.rope import presets
-
-        every = [model.name for model in presets.all_presets()]
-        usual = dict.fromkeys([*presets.USUAL, *(name for name in lists["model"] if name != "usual")])
-        lists["model"] = every if "all" in lists["model"] else list(usual)
-    if "all" in lists["axes"]:
-        from ropeaudit.rope import axial_presets
-
-        lists["axes"] = [rope.name for rope in axial_presets.all_presets()]
     count = prod(map(len, lists.values()))
     if count > _MOST_CASES:
         raise UsageError(f"these lists make {count} settings; at most {_MOST_CASES} are allowed: shorten one")
