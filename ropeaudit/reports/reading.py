@@ -190,25 +190,16 @@ def record(row: Row) -> Record:
 def whole(path: str) -> dict[str, Any]:
     """Return a .json report whole, infinity as a number. Raises: BadInput."""
 
-    def numbered(content: bytes) -> dict[str, Any]:
-        results = json.loads(content)
+    def numbered(row: dict[str, Any]) -> dict[str, Any]:
+        return {name: float(value) if value in ("inf", "-inf") else value for name, value in row.items()}
+
+    def read_whole(content: bytes) -> dict[str, Any]:
+        results: dict[str, Any] = json.loads(content, object_hook=numbered)
         if not isinstance(results["records"], list):
             raise TypeError("its records are no list")
-        return {name: _infinite(value) for name, value in results.items()}
+        return results
 
-    return _parsed(path, numbered)
-
-
-def _infinite(part: Any) -> Any:
-    """Return the rows of a table with infinity as a number; else what it was."""
-    if not isinstance(part, list):
-        return part
-    return [
-        {name: float(x) if x in ("inf", "-inf") else x for name, x in row.items()}
-        if isinstance(row, dict)
-        else row
-        for row in part
-    ]
+    return _parsed(path, read_whole)
 
 
 def _parsed(path: str, parse: Callable[[bytes], T]) -> T:
