@@ -130,7 +130,7 @@ def decode(content: bytes) -> Iterator[Row]:
     yield from csv.DictReader(io.StringIO(content.decode()), delimiter="\\t")
 
 
-FORM = ReportForm("TSV", render, decode, "\\t".join, metadata="beside", errors="backslashreplace")
+FORM = ReportForm(render, decode, metadata="beside", errors="backslashreplace")
 '''
 
 COMMAND = '''"""ropeaudit toy: the number of recipes."""

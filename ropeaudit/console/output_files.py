@@ -45,7 +45,7 @@ class OutputFile:
                 self.files.append(_stream(path, flag))
             else:
                 for number, target in enumerate(self.targets):
-                    about = reports.form_named(form).title if number else ""
+                    about = form.upper() if number else ""
                     self.files.append(_beside(target, about, flag))
         except BaseException:
             self.discard()

@@ -18,7 +18,6 @@ from typing import TypeVar
 from ropeaudit.door import process
 from ropeaudit.runtime import doing
 
-_BAR = 12  # characters: all of it fits into 80
 _LOG_SECONDS = 60.0  # between two lines of a log
 _REDRAW_SECONDS = 0.1
 _TENTH = 0.1  # share of the work: no guess is made before, for it starts up and fills caches
@@ -52,7 +51,8 @@ class Progress:
         if self.terminal:
             import shutil  # in-function: it loads compressors
 
-            sys.stderr.write(f"\r\033[K{_fitted(share, text, shutil.get_terminal_size().columns - 1)}")
+            width = shutil.get_terminal_size().columns - 1  # a longer line could not be taken away again
+            sys.stderr.write(f"\r\033[K{f'ropeaudit: {text}'[:width]}")
             self.shown = True
         else:
             sys.stderr.write(f"ropeaudit: {text}\n")
@@ -63,17 +63,6 @@ class Progress:
         if self.shown:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
-
-
-def _fitted(share: float, text: str, width: int) -> str:
-    """Return a line of at most `width` characters, for a longer one could not be taken away again.
-
-    >>> _fitted(0.5, "50%, 9 s to go", 60), _fitted(0.5, "50%, 9 s to go", 18)
-    ('ropeaudit: [######------] 50%, 9 s to go', 'ropeaudit: 50%, 9 ')
-    """
-    bar = f"[{'#' * int(_BAR * share):-<{_BAR}}] "
-    line = f"ropeaudit: {bar}{text}"
-    return line if len(line) <= width else f"ropeaudit: {text}"[:width]
 
 
 def duration(seconds: float) -> str:

@@ -49,7 +49,7 @@ FORMS = tuple(name for name, listed in REGISTRY.items() if not listed.binary)
 class ReportForm(NamedTuple):
     """How a report is written and read; whoever treats forms differently asks this, not their names.
 
-    title: its name in a sentence. render: from a report to text, with a newline at its end, or bytes if it is
+    render: from a report to text, with a newline at its end, or bytes if it is
     binary. decode: from the content of a file to its rows; None for forms that people alone read.
     metadata: where those of the run stand: in the file, beside it in NAME.meta.json, nowhere. about: from the
     content of a file that people do not read alone to the metadata in it.
@@ -61,7 +61,6 @@ class ReportForm(NamedTuple):
     package: what it needs, which the extra called like the form installs.
     """
 
-    title: str
     render: Callable[[Report], str | bytes]
     decode: Callable[[bytes], Iterable[Row]] | None = None
     metadata: Literal["within", "beside", "nowhere"] = "nowhere"

@@ -25,7 +25,7 @@ def test_time_is_guessed_from_the_first_tenth_on_and_not_of_named_steps(named, m
     for share in (0.05, 0.1, 0.5, 0.999):
         now += 6
         progress(share)
-    lines = [line.rpartition("] ")[2].strip() for line in shown.getvalue().split("\r\033[K")[1:]]
+    lines = [line.removeprefix("ropeaudit: ").strip() for line in shown.getvalue().split("\r\033[K")[1:]]
     left = ["5%", "10%, 1 min 48 s to go", "50%, 18 s to go", "99%, 0 s to go"]
     steps = [f"{share}, check 7 of 23: decode" for share in ("5%", "10%", "50%", "99%")]
     assert lines == (steps if named else left)

@@ -26,7 +26,6 @@ def registered(monkeypatch: pytest.MonkeyPatch, listed: ListedForm, form: Report
 
 def test_a_binary_form_takes_a_file_and_a_line(monkeypatch, tmp_path: Path, capsys) -> None:
     form = ReportForm(
-        "a toy",
         lambda report: b"\xff\x00\x01\xfe" + csv.render(report).encode(),
         lambda content: csv.decode(content[4:]),
     )
@@ -39,7 +38,7 @@ def test_a_binary_form_takes_a_file_and_a_line(monkeypatch, tmp_path: Path, caps
 
 
 def test_the_package_of_a_form_is_asked_for_before_the_work(monkeypatch, tmp_path: Path, capsys) -> None:
-    form = ReportForm("a toy", lambda report: b"", package="no_such_package")
+    form = ReportForm(lambda report: b"", package="no_such_package")
     registered(monkeypatch, ListedForm((".toy",), binary=True), form)
     assert main(["shift", *SMALL, "-o", str(tmp_path / "x.toy")]) == 2
     assert "a .toy file needs no_such_package; type: pip install 'ropeaudit[toy]'" in capsys.readouterr().err

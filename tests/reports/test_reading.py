@@ -129,21 +129,8 @@ def test_a_report_of_another_command_is_told_to_be_that(tmp_path: Path) -> None:
 def test_parquet_is_typed_for_data_frames(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "x.parquet"
-    command = [
-        "shift",
-        "--heads",
-        "1",
-        "--seq-len",
-        "9",
-        "--offset",
-        "0,131072",
-        "--dtype",
-        "fp16,bf16",
-        "--recipe",
-        "uniform",
-        "-q",
-    ]
-    assert main([*command, "--seed", str(2**64 - 1), "-o", f"{path}"]) == 0
+    small = "--heads 1 --seq-len 9 --offset 0,131072 --dtype fp16,bf16 --recipe uniform -q"
+    assert main(["shift", *small.split(), "--seed", str(2**64 - 1), "-o", f"{path}"]) == 0
     capsys.readouterr()
     frame = pd.read_parquet(path)
     assert list(frame.columns) == list(records.CORE)
@@ -176,10 +163,8 @@ def test_a_parquet_file_carries_how_it_was_made_as_json_does(tmp_path: Path, cap
 
 def test_every_command_writes_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    path, small = (
-        tmp_path / "x.parquet",
-        ["--heads", "1", "--seq-len", "9", "-o", f"{tmp_path / 'x.parquet'}"],
-    )
+    path = tmp_path / "x.parquet"
+    small = ["--heads", "1", "--seq-len", "9", "-o", f"{path}"]
     for command in (["explain", "--by", "pair"], ["parity", "hf", "meta"], ["limit", "--up-to", "64"]):
         rows = list(csv.DictReader(io.StringIO(ran(capsys, [*command, *small, "-f", "csv"]).out)))
         assert parquet.read_table(path).num_rows == len(rows) > 0

@@ -89,4 +89,4 @@ class _Lines(io.StringIO):
         return super().write(line[:-2] + "\n")
 
 
-FORM = ReportForm("CSV", render, decode, metadata="beside", header=True, errors="backslashreplace")
+FORM = ReportForm(render, decode, metadata="beside", header=True, errors="backslashreplace")

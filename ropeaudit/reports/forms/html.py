@@ -118,4 +118,4 @@ def _shared(rows: Sequence[Row]) -> dict[str, str]:
     return same
 
 
-FORM = ReportForm("HTML", render, metadata="within", errors="xmlcharrefreplace")
+FORM = ReportForm(render, metadata="within", errors="xmlcharrefreplace")

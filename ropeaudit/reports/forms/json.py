@@ -65,7 +65,6 @@ def _plain(value: Any) -> Any:
 
 
 FORM = ReportForm(
-    "JSON",
     render,
     decode,
     metadata="within",

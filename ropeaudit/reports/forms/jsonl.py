@@ -31,4 +31,4 @@ def decode(content: bytes) -> Iterator[Row]:
             yield loads(line)
 
 
-FORM = ReportForm("JSON Lines", render, decode, shown=printable_json, errors="backslashreplace")
+FORM = ReportForm(render, decode, shown=printable_json, errors="backslashreplace")

@@ -13,4 +13,4 @@ def render(report: Report) -> str:
     return rendered("report.md.j2", report=report, written=written, plain=plain).rstrip("\n") + "\n"
 
 
-FORM = ReportForm("Markdown", render, metadata="within", finding=True, notes=True)
+FORM = ReportForm(render, metadata="within", finding=True, notes=True)

@@ -63,4 +63,4 @@ def _array(pyarrow: Any, values: Sequence[Any], kind: type) -> Any:
     return pyarrow.array([None if v is None else float(v) for v in values], pyarrow.float64())
 
 
-FORM = ReportForm("Parquet", render, decode, metadata="within", about=about, package="pyarrow")
+FORM = ReportForm(render, decode, metadata="within", about=about, package="pyarrow")

@@ -124,4 +124,4 @@ def _result(fault: Fault, rules: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-FORM = ReportForm("SARIF", render, shown=printable_json)
+FORM = ReportForm(render, shown=printable_json)

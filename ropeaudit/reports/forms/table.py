@@ -182,4 +182,4 @@ def _style(name: str, row: Row) -> str:
     return _BY_STATUS.get(str(row[name]), "") if name == "status" else ""
 
 
-FORM = ReportForm("a table", render, finding=True, notes=True, header=True, show=to_screen)
+FORM = ReportForm(render, finding=True, notes=True, header=True, show=to_screen)
