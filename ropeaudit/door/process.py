@@ -154,36 +154,23 @@ class Door:
 
 
 @dataclass(frozen=True, slots=True)
-class _Spawned:
-    """A process of its own."""
+class _Process:
+    """A process of its own, or one that a root forked."""
 
-    process: subprocess.Popen[bytes]
-    streams: tuple[IO[bytes], ...]
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def how(self) -> str:
-        """Return how it ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return _words(self.process.wait(_ENDING))
-        return "it closed the way to it"
-
-
-@dataclass(frozen=True, slots=True)
-class _Forked:
-    """A process that the root forked."""
-
-    root: Door
     pid: int
     streams: tuple[IO[bytes], ...]
+    own: subprocess.Popen[bytes] | None
+    root: Door | None = None
 
     def how(self) -> str:
         """Return how it ended."""
-        with contextlib.suppress(ForeignError), self.root.lock:
-            return self.root._control.how(self.pid)
-        return "with what it was started from"
+        if self.root is not None:
+            with contextlib.suppress(ForeignError), self.root.lock:
+                return self.root._control.how(self.pid)
+            return "with what it was started from"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return _words(self.own.wait(_ENDING) if self.own else 0)
+        return "it closed the way to it"
 
 
 class _Root(Door):
@@ -198,7 +185,7 @@ class _Root(Door):
         self._control = _Channel(ours, self)
         self.close = weakref.finalize(self, _ended, self._process, ours, _ENDING)
 
-    def child(self, theirs: socket.socket, needed: Sequence[str]) -> _Forked:
+    def child(self, theirs: socket.socket, needed: Sequence[str]) -> _Process:
         """Fork a process that serves the other end of a socket. Raises: ForeignError."""
         with self.lock:
             ready = self._control.ask({"needed": list(needed)}, "the import of what is needed")
@@ -214,7 +201,7 @@ class _Root(Door):
             finally:
                 os.close(out_end)
                 os.close(err_end)
-        return _Forked(self, pid, (os.fdopen(out, "rb", 0), os.fdopen(err, "rb", 0)))
+        return _Process(pid, (os.fdopen(out, "rb", 0), os.fdopen(err, "rb", 0)), None, self)
 
 
 def _sockets() -> tuple[socket.socket, socket.socket]:
@@ -229,7 +216,7 @@ _root: _Root | None = None
 _starting = threading.Lock()
 
 
-def _started(theirs: socket.socket, needed: Sequence[str]) -> _Spawned | _Forked:
+def _started(theirs: socket.socket, needed: Sequence[str]) -> _Process:
     """Return the process of a door: a fork of the root if possible, else its own."""
     global _root
     if never_forks():
@@ -247,7 +234,7 @@ def _started(theirs: socket.socket, needed: Sequence[str]) -> _Spawned | _Forked
     return _spawned(theirs)
 
 
-def _spawned(theirs: socket.socket) -> _Spawned:
+def _spawned(theirs: socket.socket) -> _Process:
     parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "ropeaudit.door.child", str(theirs.fileno()), str(parent)],
@@ -259,7 +246,7 @@ def _spawned(theirs: socket.socket) -> _Spawned:
         start_new_session=True,
     )
     streams = tuple(one for one in (process.stdout, process.stderr) if one is not None)
-    return _Spawned(process, streams)
+    return _Process(process.pid, streams, process)
 
 
 def _folder() -> str:
@@ -319,14 +306,23 @@ class _Channel:
         arrays: Arrays | None = None,
         pid: int = 0,
         heard: Callable[[str], None] = lambda text: None,
+        passed: Sequence[int] = (),
     ) -> Message:
-        """Send a question and return its answer. pid: of a fork; 0 for the child itself."""
+        """Send a question and return its answer. pid: of a fork; 0 for the child itself.
+
+        passed: descriptors that go with it.
+        """
         door = self._opened()
         if self._late:
             raise Late(self._late)
         try:
             self._what = what
-            send(self.socket.fileno(), {**header, "to": self._numbered()}, arrays)
+            self._asked += 1
+            numbered = {**header, "to": self._asked}
+            if passed:
+                socket.send_fds(self.socket, [b"".join(encoded(numbered))], list(passed))
+            else:
+                send(self.socket.fileno(), numbered, arrays)
             message = self._answer(door, what, pid, heard)
         except OSError:
             raise Ended(f"ended its process in {self._what}: {door.how_it_ended(pid)}") from None
@@ -348,10 +344,6 @@ class _Channel:
             raise Raised(*(told.get(name, "") for name in ("type", "text", "file", "line")))
         return message
 
-    def _numbered(self) -> int:
-        self._asked += 1
-        return self._asked
-
     def how(self, pid: int) -> str:
         """Return how a process ended that the child forked. Raises: ForeignError."""
         status = self.ask({"ended": pid}, "its end").header["status"]
@@ -359,14 +351,7 @@ class _Channel:
 
     def fork(self, passed: Sequence[int]) -> int:
         """Let the child fork, and return the pid. passed: its socket, stdout and stderr."""
-        door = self._opened()
-        try:
-            socket.send_fds(
-                self.socket, [b"".join(encoded({"fork": len(passed), "to": self._numbered()}))], list(passed)
-            )
-            return int(self._answer(door, "a fork", 0, lambda text: None).header["pid"])
-        except OSError:
-            raise Ended(f"ended its process: {door.how_it_ended(0)}") from None
+        return int(self.ask({"fork": len(passed)}, "a fork", passed=passed).header["pid"])
 
     def _answer(self, door: Door, what: str, pid: int, heard: Callable[[str], None]) -> Message:
         """Wait for the answer and read the output. Raises: Late, OSError, Malformed."""
@@ -496,15 +481,15 @@ def _kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _ended(process: _Spawned | _Forked, control: socket.socket, patience: float = 0) -> None:
+def _ended(process: _Process, control: socket.socket, patience: float = 0) -> None:
     """End a child; processes that it forked end with it. patience: seconds in which it ends them itself."""
     control.close()
-    if patience and isinstance(process, _Spawned):
+    if patience and process.own:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.process.wait(patience)
+            process.own.wait(patience)
     _kill(process.pid)
-    if isinstance(process, _Spawned):  # of a fork the root takes note
-        process.process.wait()
+    if process.own:  # of a fork the root takes note
+        process.own.wait()
     for stream in process.streams:
         stream.close()
 
