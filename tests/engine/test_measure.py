@@ -210,19 +210,3 @@ def test_rows_at_other_positions_are_those_of_the_whole() -> None:
     assert rows.drift.rms == pytest.approx(size, rel=1e-9)  # of sums that float64 forms
     assert rows.drift.place is not None
     assert max(rows.drift.place[1:]) < len(at)
-
-
-def test_scores_formed_elsewhere_are_judged_alike() -> None:
-    setting = RopeSetting.of(32)
-    inputs = qk.make("gaussian", 2, 1, 8, setting, 1)
-    exactly = list(measure.exact(inputs, setting, parse("bf16")))
-    formed = np.stack([exact_scores.joined(*pair) for pair, _ in exactly])
-    right = measure.of_scores(formed, exactly)
-    assert right.drift.max <= np.abs(formed).max() * 2.0**-52
-    assert 0 < right.error < 1e-12
-    formed[1, 2, 3] += 0.5
-    wrong = measure.of_scores(formed, exactly).drift
-    assert (wrong.max, wrong.place) == (pytest.approx(0.5), (1, 2, 3))
-    assert wrong.rms == pytest.approx(0.5 / math.sqrt(2 * 8 * 8))
-    formed[0, 1, 1] = math.nan
-    assert math.isnan(measure.of_scores(formed, exactly).drift.rms)
