@@ -1,7 +1,6 @@
 """Files that are written beside their place and then put into it, by several runs at once if need be.
 
-Where the system lets a file be without a name, it gets one as it is put: of a run that is killed before,
-nothing stays. Elsewhere it is locked while it is open; what nobody has locked was left by a killed run.
+It is locked while it is open; what nobody has locked was left by a killed run.
 """
 
 from __future__ import annotations
@@ -36,19 +35,11 @@ def lock(number: int) -> bool | None:
 
 
 def opened(target: Path) -> IO[bytes]:
-    """Open a new file in the folder of `target`, and clear those that killed runs left. Raises: OSError.
-
-    Its name is the one that it gets, where it has none yet.
-    """
+    """Open a new file in the folder of `target`, and clear those that killed runs left. Raises: OSError."""
     import tempfile  # in-function: it loads compressors, and most runs write no file
 
     prefix = _prefix(target.name)
     _clear(target.parent, prefix)
-    with contextlib.suppress(AttributeError, OSError):  # of Linux, and of most file systems
-        number = os.open(target.parent, os.O_TMPFILE | os.O_RDWR, 0o600)
-        lock(number)
-        name = str(target.parent / f"{prefix}{os.urandom(4).hex()}{_SUFFIX}")
-        return open(name, "w+b", opener=lambda *_: number)
     while True:
         number, name = tempfile.mkstemp(_SUFFIX, prefix, target.parent)
         file = open(name, "w+b", opener=lambda *_, number=number: number)  # noqa: SIM115 it is handed over
@@ -70,14 +61,6 @@ def fill(file: IO[bytes], content: bytes, target: Path) -> None:
     os.chmod(file.fileno() if os.chmod in os.supports_fd else file.name, _mode(target))
 
 
-def _named(file: IO[bytes]) -> str:
-    """Return an open file's name, which it may get now. Raises: OSError."""
-    if not os.path.lexists(file.name):
-        number = file.fileno()  # given as a folder too: with one alone the link to the file is followed
-        os.link(f"/proc/self/fd/{number}", file.name, src_dir_fd=number)
-    return file.name
-
-
 class Kept(OSError):
     """A file could not be written; filename: where its content stands."""
 
@@ -92,13 +75,10 @@ def put(file: IO[bytes], target: Path) -> str:
         file.close()
     with file:
         try:
-            os.replace(_named(file), target)
+            os.replace(file.name, target)
             return ""
         except OSError:
             copy = Path(file.name)
-            if not copy.exists():  # a file system without links
-                file.seek(0)
-                copy.write_bytes(file.read())
             try:
                 with open(target, "r+b" if target.exists() else "xb") as there:
                     there.write(copy.read_bytes())

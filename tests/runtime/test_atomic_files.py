@@ -24,19 +24,13 @@ def run(path: Path, *more: str) -> None:
     assert main([*SMALL, "-o", str(path), *more]) == 0
 
 
-@pytest.fixture
-def named(monkeypatch) -> None:
-    """Files have names from the first on, as where the system knows of no others."""
-    monkeypatch.delattr(os, "O_TMPFILE", raising=False)
-
-
 def hidden(folder: Path) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name.startswith("."))
 
 
 @posix
 @pytest.mark.parametrize("content", [b"", b"half a rep"])
-def test_what_a_killed_run_left_is_cleared_by_the_next(content, named, tmp_path) -> None:
+def test_what_a_killed_run_left_is_cleared_by_the_next(content, tmp_path) -> None:
     path = tmp_path / "x.csv"
     files = [output_files._beside(one, "", "-o") for one in (path, tmp_path / "x.csv.meta.json")]
     names = [Path(file.name) for file in files]
@@ -59,7 +53,7 @@ def test_a_run_that_is_killed_leaves_nothing_to_later_ones(tmp_path) -> None:
             time.sleep(0.02)
         before = hidden(tmp_path)
         process.send_signal(signal.SIGKILL)
-    assert before == hidden(tmp_path) == ([] if hasattr(os, "O_TMPFILE") else before[:1])
+    assert before == hidden(tmp_path) == before[:1]
     (tmp_path / "x.jsonl.part").unlink(missing_ok=True)
     run(path)
     assert os.listdir(tmp_path) == ["x.jsonl"]
@@ -80,17 +74,13 @@ def test_files_of_others_are_left_alone(tmp_path) -> None:
 
 
 @posix
-@pytest.mark.parametrize("road", ["named", "unnamed"])
-def test_two_runs_at_once_write_the_same_name(road, request, tmp_path) -> None:
-    if road == "named":
-        request.getfixturevalue("named")
-    count = 2 if road == "named" or not hasattr(os, "O_TMPFILE") else 0
+def test_two_runs_at_once_write_the_same_name(tmp_path) -> None:
     path = tmp_path / "x.txt"
     with (
         output_files.opened([str(path)], lambda _: "table") as first,
         output_files.opened([str(path)], lambda _: "table") as second,
     ):
-        assert len(hidden(tmp_path)) == count
+        assert len(hidden(tmp_path)) == 2
         first[0].fill([b"first"])
         assert path.read_bytes() == b"first"
         second[0].fill([b"second"])
@@ -99,7 +89,7 @@ def test_two_runs_at_once_write_the_same_name(road, request, tmp_path) -> None:
 
 
 @posix
-def test_a_file_that_was_taken_before_it_was_locked_is_made_again(named, tmp_path, monkeypatch) -> None:
+def test_a_file_that_was_taken_before_it_was_locked_is_made_again(tmp_path, monkeypatch) -> None:
     usual, seen = atomic_files.lock, []
 
     def late(number: int) -> bool | None:
