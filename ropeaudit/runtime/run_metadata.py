@@ -118,7 +118,9 @@ def hardware(audited: tuple[str, ...] = ()) -> dict[str, str]:
         torch = dict(_torch())
     except Exception as error:  # of many kinds, by what is broken
         torch = {"torch import": f"fails: {type(error).__name__}: {error}".partition("\n")[0]}
-    results = {"cpu": _cpu()} | torch | {"blas": _blas("torch import" not in torch)}
+    import numpy  # noqa: F401 its BLAS is loaded with it
+
+    results = {"cpu": _cpu()} | torch | kernels()
     for package in sorted({*audited, *_BESIDE}):
         with contextlib.suppress(metadata.PackageNotFoundError):
             results[package] = metadata.version(package)
@@ -162,21 +164,3 @@ def _stated(query: Callable[[], Any]) -> str:
         return str(query())
     except Exception:  # of many kinds, by version and build
         return "unknown"
-
-
-def _blas(with_torch: bool) -> str:
-    """Return the loaded BLAS libraries with their versions and threads."""
-    import numpy  # noqa: F401
-    from threadpoolctl import threadpool_info
-
-    found: dict[str, None] = {}
-    if with_torch:
-        import torch
-
-        built = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
-        found[f"torch: {built[1] if built else 'unknown'}"] = None
-    for one in threadpool_info():
-        if one["user_api"] == "blas":
-            name, count = f"{one['internal_api']} {one.get('version') or ''}".strip(), one["num_threads"]
-            found[f"{name} ({count} thread{'s' * (count != 1)})"] = None
-    return ", ".join(found)
