@@ -71,27 +71,31 @@ def on(fake: Cluster, monkeypatch, notes=None) -> tuple[list, str]:
     return home, ""
 
 
-def test_all_comes_home(monkeypatch) -> None:
-    home, message = on(Cluster(4, None), monkeypatch)
-    assert (len(home), message) == (4, "")
-    assert all(result.checked().rows for _, result in home)
+GONE = "--scheduler 'tcp://x:1': the Dask scheduler is gone; rows that are done are kept"
+NOT_THERE = ModuleNotFoundError("No module named 'ropeaudit'")
 
 
-@pytest.mark.parametrize("good", [0, 1, 3])
-@pytest.mark.parametrize("error", [CancelledError("lost"), OSError("closed")])
-def test_a_scheduler_that_is_gone_is_said_in_a_sentence(good, error, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("good", "error", "said"),
+    [
+        (4, None, ""),
+        (0, CancelledError("lost"), GONE),
+        (3, CancelledError("lost"), GONE),
+        (1, OSError("closed"), GONE),
+        (1, NOT_THERE, f"a Dask worker cannot begin the work (ModuleNotFoundError: {NOT_THERE})"),
+        (
+            2,
+            distributed.KilledWorker.__new__(distributed.KilledWorker),
+            "Dask lost several workers with the same work",
+        ),
+    ],
+)
+def test_what_was_done_before_is_not_lost_with_what_was_not(good, error, said, monkeypatch) -> None:
     home, message = on(Cluster(good, error), monkeypatch)
-    assert len(home) == good  # what was done before is not lost with what was not
-    assert message.startswith(
-        "--scheduler 'tcp://x:1': the Dask scheduler is gone; rows that are done are kept"
-    )
-    assert message.endswith("with --resume")
-
-
-def test_a_worker_without_ropeaudit_is_said_in_a_sentence(monkeypatch) -> None:
-    home, message = on(Cluster(1, ModuleNotFoundError("No module named 'ropeaudit'")), monkeypatch)
-    assert len(home) == 1
-    assert "a Dask worker cannot begin the work (ModuleNotFoundError: No module named 'ropeaudit')" in message
+    assert len(home) == good
+    assert all(result.checked().rows for _, result in home)
+    assert message.startswith(said)
+    assert message.endswith("--resume") == bool(said)
 
 
 def test_workers_that_are_all_gone_are_waited_for_and_then_no_more(monkeypatch) -> None:
