@@ -193,7 +193,7 @@ def quiet_children() -> Iterator[None]:
     os.environ[_ISOLATED] = "1"
     heard = None
     try:
-        with contextlib.suppress(AttributeError, OSError):  # on Windows there is neither
+        with contextlib.suppress(AttributeError, ImportError, OSError):  # on Windows there is neither
             resource_tracker.ensure_running()  # which would make its thread hear Ctrl-C again
             heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         yield
