@@ -411,12 +411,6 @@ class CosSinTable:
         if rows.size > _FEW_ROWS:
             return None
         found = _entries_off("rows", tuple(rows.tolist()), n)
-        held = [
-            [i for i in rows.tolist() if not self._missed(row, fmt, i)[self.sides].any()]
-            for row in np.split(rows, rows.size)
-        ]
-        if all(len(one) == 1 for one in held):  # each has the values of another
-            found = replace(found, values={**found.values, "holds": tuple(one[0] for one in held)})
         none = np.zeros(self.exact.size, np.bool_), np.zeros(1)
         of = () if sides.all() else tuple(np.array(["cos", "sin"])[sides].tolist())
         lone = right.hypothesis(self.setting, {"table": fmt}, none)
@@ -428,14 +422,10 @@ class CosSinTable:
         first, last = int(self.first[self.off].min()), int(self.last[self.off].max())
         return Where(sides=(self.side,) if self.side else (), position=first if first == last else None)
 
-    def _missed(self, rows: Positions, fmt: Format | None, at: int | None = None) -> NDArray[np.int64]:
-        """Return how many pairs of each row are off, of cos and of sin. Shapes: -> (2, s).
-
-        at: the row whose values they are to have, if not their own.
-        """
-        held = rows if at is None else np.full_like(rows, at)
-        right = self._predicted(Tried(RIGHT, self.exact), held, self.factor)
-        fits = self._fits(self.values[rows], right, self._slack(self.exact, held), fmt)
+    def _missed(self, rows: Positions, fmt: Format | None) -> NDArray[np.int64]:
+        """Return how many pairs of each row are off, of cos and of sin. Shapes: -> (2, s)."""
+        right = self._predicted(Tried(RIGHT, self.exact), rows, self.factor)
+        fits = self._fits(self.values[rows], right, self._slack(self.exact, rows), fmt)
         return np.asarray(np.count_nonzero(~fits, axis=2))
 
     def _predicted(self, tried: Tried, seen: Positions, factor: float) -> NDArray[np.complex128]:
@@ -509,6 +499,8 @@ class CosSinTable:
                 yield Tried(fault, self.exact)
         for fmt in CASTS[:3]:
             yield from self._narrowed(at, fmt)
+        for one in _computed(self.setting):  # and all else in that format
+            yield replace(one, stages=dict.fromkeys((*_STEPS, "computed"), one.stages["computed"]))
         shown, strays = np.abs(self.recovered), allowed_strays(self.recovered.size)
         casts = [  # whose numbers the frequencies that points show are, but for a few
             fmt
@@ -531,12 +523,6 @@ class CosSinTable:
                 named = _STEPS if held and count == 2 else steps
                 fault = replace(RIGHT, cost=cost + 0.05 * (count - 1))
                 yield Tried(fault, self.exact, dict.fromkeys(named, fmt))
-        if fmt.name == "tf32":  # nothing is computed in it but products
-            return
-        for number, form in enumerate(_FORMS):
-            fault = replace(RIGHT, cost=cost + 0.4 + 0.01 * number)
-            theta = frequencies(self.setting, form, fmt).astype(np.float64)
-            yield Tried(fault, theta, dict.fromkeys((*_STEPS, "computed"), fmt), form)
 
 
 # ---------------------------------------------------------------------------- casts, and what they leave

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ropeaudit.recognition import faults
 from ropeaudit.recognition.check import check
 from ropeaudit.recognition.diagnosis import Diagnosis, Value
 from ropeaudit.recognition.faults import called
@@ -112,20 +113,9 @@ def _scaling(seen: RopeSetting, asked: RopeSetting) -> Diagnosis | None:
         if not _near(seen.base, asked.base):  # which is told by itself: as if the base were right
             exponents = 2 * np.arange(seen.pairs) / seen.rotary_dim
             listed = listed * (seen.base / asked.base) ** exponents
-        plain = replace(asked, scaling=DEFAULT)
-        even, theta = (
-            np.array([float(one) for one in exact_frequencies.frequencies(one)]) for one in (plain, asked)
-        )
-        if listed.shape != theta.shape:
+        even, theta = faults.theta(replace(asked, scaling=DEFAULT)), faults.theta(asked)
+        if listed.shape != theta.shape or np.all(np.abs(listed - theta) <= _SAME * np.abs(theta)):
             return None
-        with np.errstate(all="ignore"):
-            if np.all(np.abs(listed - theta) <= _SAME * np.abs(theta)):
-                return None
-        if np.all(np.abs(listed - even) <= _SAME * even):
-            return Diagnosis("missing-scaling", {"asked": called(asked.scaling)})
-        if np.all(np.abs(listed / even - listed[0]) <= _SAME * listed[0]):  # all are divided by one number
-            values = {"seen": f"linear(factor={1 / listed[0]:g})", "asked": called(asked.scaling)}
-            return Diagnosis("other-scaling", values)
         found = check(Dump("", "rope_freqs", frequencies=listed), asked).diagnosis
         if found is not None and found.certainty != "resembles" and found.code != "wrong-base":  # it is right
             return found

@@ -315,6 +315,7 @@ def _shown_scalings(asked: RopeSetting, shown: Array) -> Iterator[Scaling]:
             yield Scaling("yarn", factor=factor, original=original)
             yield Scaling("yarn", factor=factor, original=original, truncate=False)
             yield Scaling("llama3", factor=factor, low=1.0, high=4.0, original=original)
+    yield from (Scaling("linear", factor=float(f"{ratio:.6g}")) for ratio in ratios if 1 < ratio < 1e6)
 
 
 def _ramps(asked: RopeSetting) -> Iterator[Fault]:

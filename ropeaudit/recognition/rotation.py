@@ -8,12 +8,11 @@ Letters: b batch elements, h heads, s positions, d head_dim, p pairs, n vectors.
 
 from __future__ import annotations
 
-import bisect
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +45,6 @@ _FEW = 4  # positions of a row that tell it from others
 _CLEAR = 0.3  # what a recipe leaves of the error, at most, that there is without it
 _MULTIPLES = ("rotated-twice", "wrong-direction")  # of positions, whichever those are
 _NEAR_STARTS = (0, 64)
-_ROUNDED = 0.02  # of vectors: what roundings to bfloat16 leave
 _FAR = 0.5  # of the size of vectors: an error that is no rounding of any format
 _SHOWS = 0.9  # of the error, at most, is left by a fault beside roundings
 _LENGTH, _OTHERS = 0.15, 0.5  # of a length, above what roundings change; of the pairs: see `misread`
@@ -141,6 +139,26 @@ def common(first: Diagnosis, second: Diagnosis) -> Diagnosis | None:
     return replace(both[0], where=first.where, alternatives=tuple(both[1:])) if both else None
 
 
+class _Predicted(NamedTuple):
+    """A vector as given and as it came back (s, d), its positions, and those that a fault takes (s,).
+
+    w, z, expected: its pairs as they came back, as given, and as the fault makes them (s, p).
+    """
+
+    given: FloatArray
+    rotated: FloatArray
+    at: Positions
+    taken: Positions
+    w: NDArray[np.complex128]
+    z: NDArray[np.complex128]
+    expected: NDArray[np.complex128]
+
+    @property
+    def left(self) -> float:
+        """The RMS of what the fault does not explain."""
+        return rms(self.w - self.expected)
+
+
 @dataclass
 class _Side:
     """The search for what explains q, or k."""
@@ -158,8 +176,9 @@ class _Side:
         self.index = 0 if self.name == "q" else 1
         self.block = self.side.block
         self.given, self.rotated = (x[self.index] for x in (self.block.given, self.block.rotated))
-        every = np.argwhere(self.side.heads)
-        self.off = every[np.unique(np.linspace(0, len(every) - 1, _VECTORS).round().astype(int))]
+        every = [(int(b), int(h)) for b, h in np.argwhere(self.side.heads)]
+        some = np.unique(np.linspace(0, len(every) - 1, _VECTORS).round().astype(int))
+        self.off = [every[number] for number in some]
         self.at = self.block.rows()[self.off[0][0]]  # of one that is out of place
         self.first = int(np.argmax(np.isin(self.at, self.side.positions)))
 
@@ -173,16 +192,15 @@ class _Side:
         where = self._where()
         single = where.position is not None or where.pair is not None or where.unrotated
         if where.heads or where.batch:  # noise may decide which of them are beyond what is allowed
-            vectors = self.block.rows(), self.given, self.rotated
-            if factor := solving.common_factor(*vectors, self.setting, self.dtype):
+            at = np.repeat(self.block.rows(), self.given.shape[1], axis=0)
+            x, y = (vectors.reshape(len(at), *vectors.shape[2:]) for vectors in (self.given, self.rotated))
+            if factor := solving.factor(at, x, y, self.setting, self.dtype):
                 return factor
-        found = (
-            self._known() or self._equals(self._mixed_rows()) or self._equals(faults.of_roundings(self.dtype))
-        )
-        if not found and not single:
+        found = self._first(self._known(), self._mixed_rows(), faults.of_roundings(self.dtype))
+        if not (found or single):
             found = self._solved()
-        found = found or self._pairs_left() or self._equals(self._rules())
-        if not found and not single:
+        found = found or self._first(self._pairs_left(), self._rules())
+        if not (found or single):
             found = self._two()
         chance = found and (found.code == "narrow-positions" or found.certainty == "in this call")
         if where.position is not None and chance:
@@ -211,15 +229,12 @@ class _Side:
             return replace(where, pair=int(pairs[0]))
         return where
 
-    def _known(self) -> Diagnosis | None:
-        """Return the faults that explain the result here and at other positions."""
+    def _known(self) -> Iterator[Fault]:
+        """Yield the known faults that make a difference here."""
         alone = self.side.heads.shape[1] == 1  # one head does not tell whether each gets its own
-        known = (
-            fault
-            for fault in itertools.chain(self._faults(), self._of_heads())
-            if not (alone and fault.diagnosis.code == "rotated-by-head") and self._changes(fault)
-        )
-        return self._equals(known)
+        for fault in itertools.chain(self._faults(), self._of_heads()):
+            if not (alone and fault.diagnosis.code == "rotated-by-head") and self._changes(fault):
+                yield fault
 
     def _of_heads(self) -> Iterator[Fault]:
         """Yield a fault that finds rows by the number of heads of the other side."""
@@ -252,19 +267,16 @@ class _Side:
 
     def _of_length(self, found: Diagnosis) -> Diagnosis:
         """Return a wrong base also as the length at which dynamic scaling gives it."""
-        asked = self.setting
-        if found.code != "wrong-base" or asked.scaling.kind != "dynamic":
+        asked, scaling = self.setting, self.setting.scaling
+        if found.code != "wrong-base" or scaling.kind != "dynamic" or not scaling.maximum:
             return found
-
-        def effective(length: int) -> float:
-            return effective_base(replace(asked, length=length))
-
-        wanted = effective_base(replace(asked, base=float(str(found.values["base"]))))
-        length = bisect.bisect_left(range(2**24), wanted, key=effective)
-        seen = next((n for n in (length, length - 1) if abs(effective(n) / wanted - 1) < _LENGTHS), 0)
-        if effective(seen) == asked.base or seen == asked.length:
+        wanted = effective_base(replace(asked, base=float(str(found.values["base"])))) / asked.base
+        stretch = wanted ** (1 - 2 / asked.rotary_dim) - 1  # of the length beyond the maximum
+        length = max(0, round(scaling.maximum * (1 + stretch / scaling.stretch)))
+        near = abs(effective_base(replace(asked, length=length)) / asked.base / wanted - 1) <= _LENGTHS
+        if not near or length in (asked.length, int(scaling.maximum)):
             return found
-        values = {"seen": f"dynamic(length={seen})", "asked": f"dynamic(length={asked.length})"}
+        values = {"seen": f"dynamic(length={length})", "asked": f"dynamic(length={asked.length})"}
         return replace(found, code="other-scaling", values=values, alternatives=(found, *found.alternatives))
 
     def _unexplained(self) -> Diagnosis:
@@ -277,6 +289,10 @@ class _Side:
             others = float(np.mean(np.abs(after - expected) > _LENGTH * expected))
         every = bool(self.side.heads.all()) and others > _OTHERS
         return Diagnosis("not-a-rotation" if every else "unexplained")
+
+    def _first(self, *stages: Iterable[Fault]) -> Diagnosis | None:
+        """Return what the first of some lists of faults explains."""
+        return next(filter(None, map(self._equals, stages)), None)
 
     def _equals(self, tried: Iterable[Fault]) -> Diagnosis | None:
         """Return the first fault that holds here and elsewhere, with its equals."""
@@ -321,7 +337,7 @@ class _Side:
         if fault.turn or fault.setting(self.setting) != self.setting:
             return True
         rows = self.block.rows()
-        return any(not np.array_equal(fault.positions(rows, int(h))[b], rows[b]) for b, h in self.off)
+        return any(not np.array_equal(fault.positions(rows, h)[b], rows[b]) for b, h in self.off)
 
     def _probed(self, start: int) -> CalledBlock | None:
         """Return the call made again from `start`; None where it raises."""
@@ -338,9 +354,9 @@ class _Side:
         few = np.unique(np.r_[: min(2, size), size // 2, max(0, size - 2) : size])
         many = np.unique(np.r_[few, np.linspace(0, size - 1, _COMPARED).astype(int), : min(_COMPARED, size)])
         return all(
-            self._fits(fault, block, (int(b), int(h)), places, shows=shows)
+            self._fits(fault, block, vector, places, shows=shows)
             for places, count in ((few, 1), (many, _VECTORS))
-            for b, h in self.off[:count]
+            for vector in self.off[:count]
         )
 
     def _fits(
@@ -354,17 +370,17 @@ class _Side:
     ) -> bool:
         """Return whether a fault explains a vector at some places of a call."""
         rule, other = allowance.careful(fault.coarse or self.dtype), fault.setting(self.setting)
-        (given, rotated), at, seen = self._seen(fault, block, vector, places)
-        w, z, expected = self._expected(fault, given, rotated, seen)
-        if not rms(w - expected) <= _FAR * max(rms(z), rms(expected)):
+        seen = self._predicted(fault, block, vector, places)
+        given, rotated, _, _, w, z, expected = seen
+        if not seen.left <= _FAR * max(rms(z), rms(expected)):
             return False
-        phase = np.maximum(*(allowance.phase(rule, other, one) for one in (at, seen)))
+        phase = np.maximum(*(allowance.phase(rule, other, one) for one in (seen.at, seen.taken)))
         if fault.mixes:
             phase = phase.max(axis=-1, keepdims=True)
         rounding = allowance.rounding_error(rule, self.setting)
         if fault.recipe:
             own = fault.recipe.resolved
-            phase = np.maximum(phase, 2 * allowance.phase_error(own, other, seen))
+            phase = np.maximum(phase, 2 * allowance.phase_error(own, other, seen.taken))
             rounding = max(rounding, 2 * allowance.rounding_error(own, self.setting))
         allowed = attention_factor(other.scaling) * np.minimum(2.0, phase) + rounding
         size = np.abs(z) if fault.turn is None else np.maximum(np.abs(z), np.abs(expected))
@@ -382,38 +398,30 @@ class _Side:
                     return False
             if shows and (fault.recipe or fault.rounded):  # what is as near without them does not show them
                 plain = replace(fault, recipe=None, rounded=None)
-                _, _, exact = self._expected(plain, given, rotated, seen)
-                return rms(w - expected) <= _CLEAR * rms(w - exact)
+                return seen.left <= _CLEAR * self._predicted(plain, block, vector, places).left
         return True
 
-    def _seen(
+    def _predicted(
         self, fault: Fault, block: CalledBlock, vector: tuple[int, int], places: NDArray[np.int64]
-    ) -> tuple[tuple[FloatArray, FloatArray], Positions, Positions]:
-        """Return a vector given and rotated, its positions and those of the fault."""
-        b, h = vector
-        rows = block.rows()
+    ) -> _Predicted:
+        """Return what a fault makes of a vector at some places of a call, beside what came back."""
+        (b, h), other, rows = vector, fault.setting(self.setting), block.rows()
         given = block.given[1 - self.index if fault.crossed else self.index][b, h][places]
         rotated = block.rotated[self.index][b, h][places]
-        return (given, rotated), rows[b][places], fault.positions(rows, h)[b][places]
-
-    def _expected(
-        self, fault: Fault, given: FloatArray, rotated: FloatArray, seen: Positions
-    ) -> tuple[NDArray[np.complex128], NDArray[np.complex128], NDArray[np.complex128]]:
-        """Return pairs as rotated, given and expected. Shapes: (s, d) -> (s, p)."""
-        other = fault.setting(self.setting)
-        w, z = (exact_rotation.complex_pairs(x, other) for x in (rotated, given))
-        inner = given
+        seen, inner = fault.positions(rows, h)[b][places], given
         if fault.rounded is not None:  # torch rounds float64 by way of float32
             inner = round_to(round_to(given, FP32) if self.dtype is FP64 else given, fault.rounded)
         if fault.recipe and not fault.turn:
             y = known_recipes.rotated(fault.recipe, inner, seen, other)
-            return w, z, exact_rotation.complex_pairs(y, other)
-        if fault.recipe:
-            cos, sin = Emulated(fault.recipe.resolved, other).table(seen, 0)
-            turns = cos.astype(np.float64) + 1j * sin.astype(np.float64)
+            expected = exact_rotation.complex_pairs(y, other)
         else:
             turns = exact_rotation.rotations(other, seen, self.dtype)
-        return w, z, fault.turned(exact_rotation.complex_pairs(inner, other), turns)
+            if fault.recipe:
+                cos, sin = Emulated(fault.recipe.resolved, other).table(seen, 0)
+                turns = cos.astype(np.float64) + 1j * sin.astype(np.float64)
+            expected = fault.turned(exact_rotation.complex_pairs(inner, other), turns)
+        w, z = (exact_rotation.complex_pairs(x, other) for x in (rotated, given))
+        return _Predicted(given, rotated, rows[b][places], seen, w, z, expected)
 
     def _shows(self, fault: Fault) -> bool:
         """Return whether a fault explains a part of the error of some vector."""
@@ -423,40 +431,37 @@ class _Side:
     def _distance(self, fault: Fault, number: int = 0) -> float:
         """Return how far a fault leaves a wrong vector from what came back, relative."""
         every = np.arange(self.block.length)[-_COMPARED:]
-        b, h = self.off[number]
-        (given, rotated), _, seen = self._seen(fault, self.block, (int(b), int(h)), every)
-        w, _, expected = self._expected(fault, given, rotated, seen)
-        return rms(w - expected)
+        return self._predicted(fault, self.block, self.off[number], every).left
 
     def _vectors(self) -> tuple[FloatArray, FloatArray, Positions]:
         """Return the wrong vectors of one batch element, and its positions (s,)."""
-        b = int(self.off[0][0])
-        heads = [int(h) for element, h in self.off if element == b]
+        b = self.off[0][0]
+        heads = [h for element, h in self.off if element == b]
         return self.given[b][heads], self.rotated[b][heads], self.block.rows()[b]
 
     def _solved(self) -> Diagnosis | None:
         """Return a factor, setting or base that is fitted to the wrong vectors."""
         given, rotated, at = self._vectors()
-        if factor := solving.factor(at, given[0], rotated[0], self.setting, self.dtype):
+        asked = self.setting, self.dtype
+        if factor := solving.factor(at[None], given[:1], rotated[:1], *asked):
             return factor  # of all: noise decides where it is beyond what is allowed first
-        tried = (
+        fitted = self._first(
             self.fitted,
             solving.settings(at, given, rotated, self.setting),
-            solving.base(at, given, rotated, self.setting, self.dtype),
+            solving.base(at, given, rotated, *asked),
         )
-        if fitted := next(filter(None, map(self._equals, tried)), None):
-            return fitted
         first = self.first
+        if fitted or not first:
+            return fitted
         given, rotated, at = given[:, first:], rotated[:, first:], at[first:]
-        found = solving.factor(at, given[0], rotated[0], self.setting, self.dtype)
-        bases = solving.base(at, given, rotated, self.setting, self.dtype) if first else ()
-        since = np.s_[:, :, first:]
-        pairs = [(pair[0][since], pair[1][since]) for pair in (self.block.given, self.block.rotated)]
-        later = replace(self.block, at=self.block.at[..., first:], given=pairs[0], rotated=pairs[1])
-        found = found or next((one.diagnosis for one in bases if self._holds(one, later)), None)
-        moves = found and first and solving.moves(found, self.at[:first], self.setting, self.dtype)
-        if not found or not first or (found.code == "wrong-base" and not moves):
-            return found
+        found = solving.factor(at[None], given[:1], rotated[:1], *asked)
+        if not found:
+            sides = [(q[:, :, first:], k[:, :, first:]) for q, k in (self.block.given, self.block.rotated)]
+            later = CalledBlock(self.block.at[..., first:], *sides)
+            bases = solving.base(at, given, rotated, *asked)
+            found = next((one.diagnosis for one in bases if self._holds(one, later)), None)
+            if not found or not solving.moves(found, self.at[:first], *asked):
+                return found
         return replace(found, where=Where(until=int(self.at[0]), since=int(at[0])))
 
     def _rules(
@@ -477,18 +482,18 @@ class _Side:
         for rule in solving.rules({one: -best for one, best in seen.items()}, int(at[0])):
             yield rule.beside(back)
 
-    def _pairs_left(self) -> Diagnosis | None:
-        """Return the wrong pairs as left out, if they are not rotated."""
+    def _pairs_left(self) -> Iterator[Fault]:
+        """Yield that the wrong pairs are not rotated."""
         off = np.flatnonzero(self.side.pairs)
         if not off.size or off[-1] >= self.setting.pairs or off.size == self.setting.pairs:
-            return None
+            return
 
         def turn(z: NDArray[np.complex128], turns: NDArray[np.complex128]) -> NDArray[np.complex128]:
             w = z * turns
             w[:, off] = z[:, off]
             return w
 
-        return self._equals([Fault(Diagnosis("pairs-left-out", {"pairs": tuple(off.tolist())}), turn=turn)])
+        yield Fault(Diagnosis("pairs-left-out", {"pairs": tuple(off.tolist())}), turn=turn)
 
     def _two(self) -> Diagnosis | None:
         """Return two faults that only together explain the side."""
@@ -515,7 +520,7 @@ class _Side:
 
         if self.searches.in_vain >= _IN_VAIN:
             return self._narrow_output()
-        found = self._equals(pairs()) or self._equals(self._ruled(by[SETTING])) or self._nearer()
+        found = self._first(pairs(), self._ruled(by[SETTING])) or self._nearer()
         self.searches.in_vain += found is None
         return found or self._narrow_output() or self._coarse(every)
 
@@ -527,7 +532,7 @@ class _Side:
             there = replace(self, side=replace(self.side, block=near), near=True)
             if there._holds(RIGHT, near):
                 return None
-            known = [one for one in self._faults() if there._comes_near(one) and self._shows(one)]
+            known = list(filter(self._shows, self._faults()))
             rounded = list(faults.of_roundings(self.dtype))
             both = (one.beside(other) for one, other in itertools.product(known, rounded))
             for some in (rounded, both):
@@ -548,16 +553,6 @@ class _Side:
             if found := self._equals(itertools.chain(usual, ruled)):
                 return found
         return None
-
-    def _comes_near(self, fault: Fault) -> bool:
-        """Return whether a fault leaves only errors of the size of roundings."""
-        few = np.arange(min(_COMPARED, self.block.length))
-        for b, h in self.off:
-            (given, rotated), _, seen = self._seen(fault, self.block, (int(b), int(h)), few)
-            w, z, expected = self._expected(fault, given, rotated, seen)
-            if not rms(w - expected) <= _ROUNDED * rms(z):
-                return False
-        return True
 
     def _narrow_output(self) -> Diagnosis | None:
         """Return the format whose roundings explain the vectors."""
@@ -586,7 +581,7 @@ class _Side:
         if one.group == other.group == SETTING and len(settings) < 3:
             return False
         rows = self.block.rows()
-        seen = [(both.positions(rows, int(h))[b], rows[b]) for b, h in self.off]
+        seen = [(both.positions(rows, h)[b], rows[b]) for b, h in self.off]
         if POSITIONS in (one.group, other.group) and all(np.array_equal(*pair) for pair in seen):
             return False
         return any(taken.any() for taken, _ in seen)  # nothing is told of a setting at position 0

@@ -133,19 +133,23 @@ def factor(
 ) -> Diagnosis | None:
     """Return by what all rotated vectors are multiplied; None where no number explains them.
 
-    Shapes: at (s,), x and rotated y (s, d).
+    The factor of each run of them must be that of all, to a tenth of what it differs from 1: otherwise some
+    are right. Shapes: at (n, s), x and rotated y (n, s, d).
     """
     z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
-    exact = z * exact_rotation.rotations(setting, at, dtype)
-    size = float((np.abs(exact) ** 2).sum())
-    if not np.isfinite(w).all() or not size:
+    exact = z * np.stack([exact_rotation.rotations(setting, row, dtype) for row in at])
+    sizes = (np.abs(exact) ** 2).sum(axis=(1, 2))
+    if not np.isfinite(w).all() or not sizes.all():
         return None
-    times = float((np.conj(exact) * w).sum().real) / size
+    each = (np.conj(exact) * w).real.sum(axis=(1, 2)) / sizes
+    if np.ptp(each) > _SPREAD * np.abs(each - 1).min():
+        return None
+    times = float(each @ sizes / sizes.sum())
     rule, tiny = allowance.careful(dtype), 4 * dtype.smallest_subnormal
-    allowed = allowance.allowed(rule, setting, at) * np.abs(z) + tiny
-    if times <= _FAINT or (np.abs(w - times * exact) > max(1.0, times) * allowed).any():
+    limits = np.stack([allowance.allowed(rule, setting, row) for row in at]) * np.abs(z) + tiny
+    if times <= _FAINT or (np.abs(w - times * exact) > max(1.0, times) * limits).any():
         return None
-    if not (np.abs(w - exact) > allowed).any():  # these are as long as they should be
+    if not (np.abs(w - exact) > limits).any():  # these are as long as they should be
         return None
     asked, near = attention_factor(setting.scaling), 4 * allowance.rounding_error(rule, setting)
     for seen in other_factors(setting.scaling):
@@ -155,45 +159,21 @@ def factor(
     return Diagnosis("scaled-vectors", {"times": next((one for one in rounded if one != 1), rounded[-1])})
 
 
-def common_factor(
-    rows: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format
-) -> Diagnosis | None:
-    """Return by what all vectors are multiplied where some are within what is allowed all the same.
-
-    Each vector's own factor must be that of all to a tenth of what it differs from 1: otherwise some are
-    right. None where no number explains them. Shapes: rows (b, s), x and y (b, h, s, d).
-    """
-    at = np.repeat(rows, x.shape[1], axis=0).ravel()
-    z, w = (exact_rotation.complex_pairs(vectors.reshape(at.size, -1), setting) for vectors in (x, y))
-    exact = z * exact_rotation.rotations(setting, at, dtype)
-    shape = (x.shape[0] * x.shape[1], -1)
-    sizes = (np.abs(exact) ** 2).reshape(shape).sum(axis=1)
-    if not np.isfinite(w).all() or not sizes.all():
-        return None
-    times = (np.conj(exact) * w).real.reshape(shape).sum(axis=1) / sizes
-    if np.ptp(times) > _SPREAD * np.abs(times - 1).min():
-        return None
-    return factor(at, x.reshape(at.size, -1), y.reshape(at.size, -1), setting, dtype)
-
-
 def amplitude(x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> Iterator[Fault]:
     """Yield the factor by which vectors are longer than they should be, whatever they are rotated by.
 
     Shapes: x and rotated y (s, d).
     """
-    rotated = exact_rotation.complex_pairs(x, setting), exact_rotation.complex_pairs(y, setting)
-    factors = {}  # of the pairs, and of whole vectors
-    both: list[tuple[Any, Any, float]] = [(*rotated, attention_factor(setting.scaling)), (x, y, 1.0)]
-    for z, w, part in both:
-        sizes = (np.abs(z) ** 2).sum(axis=1)
-        if np.isfinite(w).all() and sizes.all():
-            times = np.sqrt((np.abs(w) ** 2).sum(axis=1) / sizes) / part
-            factors[float(np.median(times))] = float(np.ptp(times))
+    pairs: list[Any] = [exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y)]
     near = 4 * allowance.rounding_error(allowance.careful(dtype), setting)
-    for factor, spread in factors.items():
-        if factor > _FAINT and abs(factor - 1) > near and spread <= near * factor:
-            for digits in (3, 4, 6, 9):
-                seen = float(f"{factor:.{digits}g}")
+    for given, rotated, part in ((*pairs, attention_factor(setting.scaling)), (x, y, 1.0)):
+        before, after = ((np.abs(one) ** 2).sum(axis=1) for one in (given, rotated))
+        if not np.isfinite(after).all() or not before.all():
+            continue
+        times = np.sqrt(after / before) / part
+        factor = float(np.median(times))
+        if factor > _FAINT and abs(factor - 1) > near and np.ptp(times) <= near * factor:
+            for seen in (float(f"{factor:.{digits}g}") for digits in (3, 4, 6, 9)):
                 told = Diagnosis("scaled-vectors", {"times": seen})
                 yield Fault(told, turn=functools.partial(lengthened, seen), times=seen, fitted=True)
 

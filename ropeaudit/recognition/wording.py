@@ -171,8 +171,6 @@ def _more(one: Diagnosis) -> str:
     values: Mapping[str, Any] = one.values
     if "held" in values:
         return f", and every number of it is a {values['held']} number"
-    if "holds" in values:
-        return f", which hold the values of rows {runs(values['holds'])}"
     if one.code == "nonfinite" and "recipes" in values:
         return f", as {', '.join(values['recipes'])}"
     if one.code == "attention-factor":
@@ -276,13 +274,12 @@ def of_table(table: TableFinding) -> str:
         first, told = largest.get("first_position_off"), diagnosis.where.position is not None
         rows = diagnosis.values["things"] == "rows"
         begin = "" if first is None or told or rows else f", first at position {first}"
-        unknown = "" if "holds" in diagnosis.values else ", which nothing that was tried explains"
         rest = f"the rest agrees {_WITHIN}"
         if diagnosis.also:
             rest = f"of the rest: {sentence(diagnosis.also[0])}"
         return (
             f"{sentence(replace(diagnosis, also=()))}; by up to {abs(largest[table.size]):.2g} "
-            f"{table.unit}{begin}{unknown}; {rest}."
+            f"{table.unit}{begin}, which nothing that was tried explains; {rest}."
         )
     if diagnosis.certainty == "resembles":
         share = f"{100 * table.left:.2g} % of the error"

@@ -275,29 +275,6 @@ def test_of_cos_and_sin_the_one_that_is_right_is_not_blamed_for_the_other(
         assert one.finding.startswith(f"{side} alone: "), one.finding
 
 
-@pytest.mark.parametrize("sides", [("cos", "sin"), ("cos",), ("sin",)])
-@pytest.mark.parametrize(("rows", "held"), [((10, 11), (11, 10)), ((10, 11, 12), (12, 10, 11))])
-def test_rows_that_are_exchanged_say_which_they_hold(
-    sides: tuple[str, ...], rows: tuple[int, ...], held: tuple[int, ...]
-) -> None:
-    parts = dict(zip(("cos", "sin"), (part.copy() for part in table(RIGHT, 512)), strict=True))
-    for side in sides:
-        parts[side][list(rows)] = parts[side][list(held)]
-    found = check(Dump("x", "the cos/sin table", cos=parts["cos"], sin=parts["sin"]), PLAIN)
-    assert values_of(found.diagnosis).items() >= {"entries": rows, "holds": held}.items()
-    text = words(found)
-    assert f"which hold the values of rows {', '.join(map(str, held))}; by up to" in text, text
-    assert "nothing that was tried" not in text
-
-
-def test_a_row_that_another_overwrote_is_not_called_exchanged() -> None:
-    cos, sin = (part.copy() for part in table(RIGHT, 512))
-    cos[10], sin[10] = cos[11], sin[11]
-    found = check(Dump("x", "the cos/sin table", cos=cos, sin=sin), PLAIN)
-    assert "holds" not in values_of(found.diagnosis)
-    assert "nothing that was tried explains" in words(found)
-
-
 def test_where_one_position_alone_is_off_it_is_said() -> None:
     cos, sin = table(RIGHT, 512)
     sin[100, 7] *= -1

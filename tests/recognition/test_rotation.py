@@ -2,10 +2,12 @@
 
 import itertools
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import faulty_kernels
+import misnamed_kernels
 import numpy as np
 import pytest
 import torch
@@ -15,19 +17,24 @@ from faulty_kernels import inverse, right, rotate
 from ropeaudit import RopeSetting, parse, shift
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits.straddling import straddling
+from ropeaudit.conformance import every_position
+from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.errors import UsageError
-from ropeaudit.recognition import allowance, verification, wording
+from ropeaudit.inputs.qk import on_16_bit_grid
+from ropeaudit.recognition import allowance, rotation, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects import exact_rotation as exactly
+from ropeaudit.subjects.calling import loading
 from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.testing import assert_shift_invariant
 
 KERNELS = Path(faulty_kernels.__file__)
+OF_ONE_VOICE = Path(__file__).parents[1] / "kernels" / "recognition" / "kernels_of_one_voice.py"
 SIZES = {"heads": 2, "seq_len": 128, "head_dim": 64}
 BHSD = {"order": "bhsd"}
 OFFSETS = (0, 32768, 131072)
@@ -435,3 +442,62 @@ def test_dynamic_scaling_of_another_length_is_as_likely_as_another_base(changed)
         assert by_code["other-scaling"]["seen"] == "dynamic(length=2000)"
     else:
         assert by_code["wrong-base"]["base"] == pytest.approx(6000, rel=1e-3)  # bfloat16 vectors tell no more
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("unscaled", {"base": 500000.0}),
+        ("interleaved", {"layout": "interleaved"}),
+        ("half_of_it", {"rotary_dim": 40}),
+    ],
+)
+def test_an_option_that_is_offered_makes_the_code_right(name: str, given) -> None:
+    spec, sizes = f"{OF_ONE_VOICE}:{name}", {"heads": 2, "seq_len": 64, "head_dim": 80}
+    if name != "half_of_it":  # which is refused, with the option to try
+        (wrong,) = shift(1000, "fp32", implementations=spec, **sizes, layout="half")
+        assert wrong.verdict == "wrong_rotation"
+        [(option, value)] = given.items()
+        own = loading.load(spec)
+        (finding,) = every_position.short_calls(CodeUnderTest(own, RopeSetting.of(80), parse("fp32"), 8192))
+        assert (
+            wording.option(finding.diagnosis) == f"--{option} {value if option == 'layout' else f'{value:g}'}"
+        )
+    (right,) = shift(1000, "fp32", implementations=spec, **sizes, **given)
+    assert right.rotation_excess < 1
+    assert right.diagnosis is None
+
+
+# what hides in the batch or the heads
+
+
+def test_no_base_is_named_by_the_helper_where_the_first_pair_is_off() -> None:
+    message = r"behaves like: linear\(factor=1\.001\) instead of no scaling \[other-scaling\]$"
+    with pytest.raises(AssertionError, match=message):
+        assert_shift_invariant(misnamed_kernels.interpolated, recipe="hf", heads=2, head_dim=64)
+
+
+def test_the_second_batch_element_is_another_one_for_every_seed() -> None:
+    """The numbers of q came twice: zeros at the end of a seed are lost."""
+    for seed in range(3):
+        q = on_16_bit_grid(np.random.default_rng(seed).standard_normal((2, 16, 8)))
+        vectors = verification.GivenVectors(q, q, np.arange(16), seed)
+        for given in next(vectors.blocks(FP32))[:2]:
+            assert not (given[0] == given[1]).all(axis=-1).any()
+
+
+def test_warnings_of_trial_calls_are_silent(recwarn) -> None:
+    def rotate(x, positions):
+        if positions.ndim == 1 and x.ndim == 4:
+            warnings.warn("nonsense", stacklevel=1)
+        return misnamed_kernels.right(x, positions)
+
+    in_process(OwnCode("rotate", rotate)).fit(RopeSetting.of(8))
+    assert not [one for one in recwarn if "nonsense" in str(one.message)]
+
+
+def test_a_side_that_nothing_explains_is_said_beside_the_other() -> None:
+    """That k alone is not rotated would say that q is right."""
+    sides = {"q": Diagnosis("unexplained"), "k": Diagnosis("no-rotation")}
+    assert wording.sentence(rotation.joined(sides)) == "k: no rotation; q: nothing known explains it"
+    assert wording.sentence(rotation.joined({"k": Diagnosis("no-rotation")})) == "k alone: no rotation"
