@@ -17,8 +17,8 @@ def rotated(x: np.ndarray, positions: np.ndarray, setting: RopeSetting) -> np.nd
     first, second = (slice(0, d // 2), slice(d // 2, d)) if half else (slice(0, d, 2), slice(1, d, 2))
     factor = setting.scaling.factor or 1
     angles = positions[:, None] * setting.base ** (-2.0 * np.arange(d // 2) / d) / factor
-    pairs = (x[..., first] + 1j * x[..., second].astype(float)) * np.exp(1j * angles)
     result = x.astype(float)
+    pairs = (result[..., first] + 1j * result[..., second]) * np.exp(1j * angles)
     result[..., first], result[..., second] = pairs.real, pairs.imag
     return result
 
@@ -28,7 +28,7 @@ class Planted(Adapter):
 
     def instance(self, setting, dtype):
         half = RopeSetting.of(setting.head_dim)
-        return lambda x, positions, fmt: rotated(x, positions, half).astype(np.float32)
+        return lambda x, positions: rotated(x, positions, half).astype(np.float32)
 
 
 def plant(monkeypatch, kind, name="planted", **entry) -> None:

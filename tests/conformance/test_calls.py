@@ -253,9 +253,9 @@ class Forgetful(Planted):
     def instance(self, setting, dtype):
         rotate, first = super().instance(setting, dtype), []
 
-        def called(x, positions, fmt):
+        def called(x, positions):
             first.append(positions[0])
-            return rotate(x, positions - positions[0] + first[0], fmt)
+            return rotate(x, positions - positions[0] + first[0])
 
         return called
 

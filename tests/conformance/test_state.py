@@ -88,7 +88,7 @@ class Longest(Planted):
     def instance(self, setting, dtype):
         seen = []
 
-        def rotate(x, positions, fmt):
+        def rotate(x, positions):
             seen.append(positions.size)
             at = positions + max(seen) - positions.size
             return rotated(x, at, setting).astype(np.float32)
@@ -105,7 +105,7 @@ class Broken(Planted):
     def instance(self, setting, dtype):
         calls = []
 
-        def rotate(x, positions, fmt):
+        def rotate(x, positions):
             calls.append(1)
             if positions.max() > 4096:
                 raise IndexError("past the table")

@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.errors import ForeignError
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import arrays
-from ropeaudit.subjects.calling.code import Alike
-from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.signatures import Signature
 
 _INFERENCE = "the code switches autograd off: it is for inference alone"
@@ -129,22 +126,6 @@ class Backward:
             if output.shape != x.shape:
                 raise arrays.WrongShape(f"returns the shape {tuple(output.shape)} for {tuple(x.shape)}")
         return outputs
-
-
-def of_tensors(
-    rotation: Callable[[Any, Any], Any], setting: RopeSetting, dtype: Format, device: Device
-) -> Alike:
-    """Return the gradients of a function of tensors: of x (1, h, s, d) and positions (s,), int64."""
-
-    def rotate(x: FloatArray, at: Positions, fmt: Format) -> FloatArray:
-        upstream = arrays.new_array(mirrored(x, setting), fmt, "torch", device)[None]
-        with arrays.torch().enable_grad(), device.current():
-            leaf = upstream.flip(-1).requires_grad_()
-            returned = rotation(leaf.clone(), arrays.tensor(at, device))
-            (result,) = gradients((returned,), (leaf,), (upstream,), ("its input",))
-        return mirrored(torch_arrays.to_numpy(result[0]), setting)
-
-    return Alike(rotate, dtype)
 
 
 def mirrored(x: FloatArray, setting: RopeSetting) -> FloatArray:

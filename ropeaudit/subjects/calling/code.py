@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 Changes: TypeAlias = Mapping[str, str]
 NO_CHANGES: Changes = MappingProxyType({})
-# x (h, s, d), numbers of a dtype in its carrier, positions (s,), that dtype -> (h, s, d), which may be wider
-Rotation: TypeAlias = Callable[[FloatArray, Positions, Format], FloatArray]
 CallOf: TypeAlias = "tuple[FloatArray, FloatArray, Positions]"  # q, k and positions of a call
 
 
@@ -93,31 +91,6 @@ class Rotator(ABC):
         Raises: NotImplementedError where nothing is called, or in one way alone.
         """
         raise NotImplementedError  # some rotators have no other dtype
-
-
-@dataclass(slots=True)
-class Alike(Rotator):
-    """Code that rotates an array without knowing whether it is q or k."""
-
-    rotation: Rotation
-    dtype: Format
-
-    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
-        """Return x rotated."""
-        return self.rotation(x, at, self.dtype)
-
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
-        """Return q and k rotated, a batch element at a time."""
-        rows = at if at.ndim == 2 else [at] * len(q)
-        first, second = (
-            np.stack([self.rotation(element, row, self.dtype) for element, row in zip(x, rows, strict=True)])
-            for x in (q, k)
-        )
-        return first, second
-
-    def otherwise(self, dtype: Format, environment: Environment | None = None) -> Alike:
-        """Return the same instance, called in another dtype."""
-        return replace(self, dtype=dtype)
 
 
 class Code(ABC):

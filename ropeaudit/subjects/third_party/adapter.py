@@ -1,6 +1,6 @@
-"""What the adapters share: what they take, one instance for several dtypes, runs of positions.
+"""What the adapters share: what they take, and how an instance is called.
 
-Letters: h heads, s positions, d head_dim.
+Letters: b batch, h heads, s positions, d head_dim.
 """
 
 from __future__ import annotations
@@ -8,24 +8,25 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeAlias
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.errors import UsageError
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling import arrays, backward
-from ropeaudit.subjects.calling.code import Alike, Code, Rotation
+from ropeaudit.subjects.calling.arrays import Engine
+from ropeaudit.subjects.calling.backward import Backward, mirrored
+from ropeaudit.subjects.calling.code import Code, Rotator
+from ropeaudit.subjects.calling.conventions import Convention
 from ropeaudit.subjects.calling.devices import of_torch
 from ropeaudit.subjects.calling.environments import Environment
+from ropeaudit.subjects.calling.signatures import Signature
 from ropeaudit.subjects.third_party.entries import Entry
 
-if TYPE_CHECKING:
-    import torch
-
-# x (1, h, s, d) and positions (s,), int64 -> (1, h, s, d)
-TensorTurn: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
+# x (h, s, d) and positions (s,), int64 -> (h, s, d): tensors, or arrays of NumPy
+Turn: TypeAlias = Callable[[Any, Any], Any]
+_SIGNATURE = Signature(((None, "x"), (None, "positions")))
 
 LONGEST_TABLE = 2**21  # positions of a table that is built from 0; a GiB at head_dim 128
 _STEP = 2**14
@@ -42,7 +43,9 @@ class Adapter(Code):
     def __init__(self, entry: Entry) -> None:
         self.entry, self.name, self.engine = entry, entry.name, entry.engine
         self.layouts, self._version = entry.layouts, entry.version
-        self.movable = entry.movable and entry.engine == "torch"
+        self.takes: Engine = "torch" if entry.engine == "torch" else "numpy"  # arrays, whatever computes
+        self.differentiable = self.takes == "torch"
+        self.movable = entry.movable and self.differentiable
 
     def on(self, device: str | None) -> Self:
         """Return it for calls on a device. Raises: UsageError where that is impossible."""
@@ -72,18 +75,11 @@ class Adapter(Code):
             return f"it is audited with the scaling {' or '.join(self.entry.scalings)}"
         return ""
 
-    def rotator(self, setting: RopeSetting, dtype: Format) -> Alike:
+    def rotator(self, setting: RopeSetting, dtype: Format) -> _Calls:
         """Return a new instance, made for a dtype, which takes the others too."""
-        device = self.device.name
         with self.environment.built():
-            called: Any = self.environment.wrapped(self.instance(setting, dtype), device)
-
-        def rotate(x: FloatArray, at: Positions, fmt: Format) -> FloatArray:
-            with self.environment.entered(device):
-                rotated: FloatArray = called(x, at, fmt)
-            return rotated
-
-        return Alike(rotate, dtype)
+            turn = self.environment.wrapped(self.instance(setting, dtype), self.device.name)
+        return _Calls(self, turn, setting, dtype)
 
     def under(self, environment: Environment) -> Self:
         """Return the code as called in an environment; itself in the clean one."""
@@ -94,53 +90,48 @@ class Adapter(Code):
         return other
 
     @abstractmethod
-    def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
+    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
         """Return a new instance's function, made for a dtype; it takes others too."""
 
 
 @dataclass(slots=True)
-class _OfTensors(Alike):
-    """A rotation of tensors. turn: makes one of a new instance, for backward passes."""
+class _Calls(Rotator):
+    """An instance that is called, which does not know whether it rotates q or k.
 
-    turn: Callable[[], Alike]
+    backwards: whether its backward pass is called as if it rotated.
+    """
 
-    def backward(self) -> Alike:
+    code: Adapter
+    turn: Turn
+    setting: RopeSetting
+    dtype: Format
+    backwards: bool = False
+
+    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
+        """Return x rotated."""
+        rotated: FloatArray = self._rotated(x[None], at)[0]
+        return rotated
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+        """Return q and k rotated, a batch element at a time."""
+        return self._rotated(q, at), self._rotated(k, at)
+
+    def otherwise(self, dtype: Format, environment: Environment | None = None) -> _Calls:
+        """Return the same instance, called in another dtype."""
+        return replace(self, dtype=dtype)
+
+    def backward(self) -> _Calls:
         """Return what calls the backward pass of a new instance."""
-        return self.turn()
+        turn = Backward(self.code.instance(self.setting, self.dtype), _SIGNATURE)
+        return replace(self, turn=turn, backwards=True)
 
-
-class TorchAdapter(Adapter):
-    """An implementation that takes and returns tensors."""
-
-    differentiable = True
-
-    def rotator(self, setting: RopeSetting, dtype: Format) -> Alike:
-        """Return a new instance."""
-
-        def turn() -> Alike:
-            return backward.of_tensors(self.module(setting, dtype), setting, dtype, self.device)
-
-        return _OfTensors(super().rotator(setting, dtype).rotation, dtype, turn)
-
-    def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
-        """Return the function of a new module."""
-        import torch
-
-        from ropeaudit.subjects import torch_arrays
-
-        rotation = self.module(setting, dtype)
-
-        def rotate(x: FloatArray, positions: Positions, fmt: Format) -> FloatArray:
-            given = arrays.new_array(x, fmt, "torch", self.device)
-            with torch.no_grad(), self.device.current():
-                rotated = rotation(given[None], arrays.tensor(positions, self.device))
-            return torch_arrays.to_numpy(rotated[0])
-
-        return rotate
-
-    @abstractmethod
-    def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
-        """Return the function that rotates tensors on the device."""
+    def _rotated(self, x: FloatArray, at: Positions) -> FloatArray:
+        device = self.code.device
+        called = Convention(_SIGNATURE, "hsd", self.code.takes, device=device)
+        given = mirrored(x, self.setting) if self.backwards else x
+        with self.code.environment.entered(device.name):
+            values = called(self.turn, given, at, self.setting, self.dtype).values
+        return mirrored(values, self.setting) if self.backwards else values
 
 
 def table_end(largest: int, smallest: int) -> int:

@@ -16,8 +16,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling.code import Rotation
-from ropeaudit.subjects.third_party.adapter import Adapter
+from ropeaudit.subjects.third_party.adapter import Adapter, Turn
 
 _TYPES: dict[str, tuple[int, type[Any]]] = {"float32": (0, np.float32), "float16": (1, np.float16)}
 _I32 = 26
@@ -34,14 +33,14 @@ class _Memory(ctypes.Structure):
 class Ggml(Adapter):
     """ggml_rope_ext without YaRN: int32 positions, angles by a float32 recurrence."""
 
-    def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
+    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
         """Return the function; each call has a graph of its own."""
         library = _library()
 
-        def rotate(x: FloatArray, positions: Positions, fmt: Format) -> FloatArray:
+        def rotate(x: FloatArray, positions: Positions) -> FloatArray:
             if not (positions.min() >= -_INT32 and positions.max() < _INT32):
                 raise ValueError("its positions are int32")
-            code, dtype = _TYPES[fmt.name]
+            code, dtype = _TYPES[x.dtype.name]
             given = np.ascontiguousarray(x.transpose(1, 0, 2).astype(dtype))  # (s, h, d): ne = [d, h, s, 1]
             heads, size, dim = x.shape
             context = library.ggml_init(_Memory(2**21 + 4 * given.nbytes + 8 * size, None, False))

@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.errors import MissingPackage, one_line
 from ropeaudit.rope.setting import Layout, RopeSetting
-from ropeaudit.subjects import Positions
+from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling.environments import silent
-from ropeaudit.subjects.exact_rotation import rotated
 from ropeaudit.subjects.third_party import families
-from ropeaudit.subjects.third_party.adapter import TensorTurn, TorchAdapter
+from ropeaudit.subjects.third_party.adapter import Adapter, Turn
 from ropeaudit.subjects.third_party.entries import Entry
 from ropeaudit.subjects.third_party.families import Forward
 
@@ -68,8 +67,8 @@ class Way:
         y = returned[0] if isinstance(returned, tuple | list) else returned
         if y.shape != given.shape:
             raise NoRotation(f"it returns the shape {tuple(y.shape)} for {tuple(given.shape)}")
-        y = y.permute([self.order.index(axis) for axis in letters])
-        return y if batched else y[None]
+        rotated: torch.Tensor = y.permute([self.order.index(axis) for axis in letters])
+        return rotated if batched else rotated[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class Fit:
         return f"{name} {' and '.join(parts)}" if parts else ""
 
 
-class ModuleRope(TorchAdapter):
+class ModuleRope(Adapter):
     """A class that returns cos and sin, or the like, and the function of its file that rotates by them.
 
     Dims that rotate are handed to it, in a head as large as it needs for them; others are left alone.
@@ -138,7 +137,7 @@ class ModuleRope(TorchAdapter):
         fit = self._fit(setting)
         return super().refuses(setting, dtype) or (fit if isinstance(fit, str) else "")
 
-    def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
+    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
         """Return the rotation of a new module."""
         fit, dims = self._fit(setting), setting.rotary_dim
         if isinstance(fit, str):
@@ -147,7 +146,7 @@ class ModuleRope(TorchAdapter):
             module = fit.way.built()
 
         def rotate(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-            turned = fit.rotated(module, x[..., :dims], at)
+            turned = fit.rotated(module, x[None, ..., :dims], at)[0]
             if dims == setting.head_dim:
                 return turned
             return torch.cat((turned, x[..., dims:].to(turned.dtype)), dim=-1)
@@ -226,7 +225,9 @@ def measured(way: Way, module: Any, size: int, setting: RopeSetting) -> Fit:
     places = (pairs if layout == "interleaved" else pairs.T).reshape(-1)
     fit = Fit(way, size, layout, places, returned[places])
     x = np.random.default_rng(0).standard_normal((_HEADS, PROBE.size, setting.head_dim))
-    exact = rotated(x, PROBE, RopeSetting.of(setting.head_dim, base=setting.base, layout=layout))
+    exact = exact_rotation.rotated(
+        x, PROBE, RopeSetting.of(setting.head_dim, base=setting.base, layout=layout)
+    )
     error = np.sqrt(np.mean((rotate(x, fit) - exact) ** 2))  # of vectors whose RMS is 1
     if not error <= _NEAR:
         raise NoRotation(f"it is {100 * error:.2g} % off the requested rotation")

@@ -16,33 +16,28 @@ from onnx import TensorProto, helper
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling.code import Rotation
-from ropeaudit.subjects.third_party.adapter import Adapter
+from ropeaudit.subjects.third_party.adapter import Adapter, Turn
 
-_TYPES: dict[str, tuple[Any, type[Any]]] = {
-    "float32": (TensorProto.FLOAT, np.float32),
-    "float16": (TensorProto.FLOAT16, np.float16),
-}
+_TYPES: dict[str, Any] = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 
 
 class OnnxRuntime(Adapter):
     """A graph of one node; the table holds the rows of the requested positions."""
 
-    def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
+    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
         """Return the function of new sessions, one a dtype."""
-        sessions = {name: _session(setting, kind) for name, (kind, _) in _TYPES.items()}
+        sessions = {name: _session(setting, kind) for name, kind in _TYPES.items()}
         frequencies = setting.base ** (-2.0 * np.arange(setting.pairs) / setting.rotary_dim)
 
-        def rotate(x: FloatArray, positions: Positions, fmt: Format) -> FloatArray:
+        def rotate(x: FloatArray, positions: Positions) -> FloatArray:
             angles = positions[:, None] * frequencies
-            kind = _TYPES[fmt.name][1]
             given = {
-                "x": x[None].astype(kind),
-                "cos": np.cos(angles).astype(kind),
-                "sin": np.sin(angles).astype(kind),
+                "x": x[None],
+                "cos": np.cos(angles).astype(x.dtype),
+                "sin": np.sin(angles).astype(x.dtype),
                 "ids": np.arange(positions.size)[None],
             }
-            rotated: FloatArray = sessions[fmt.name].run(None, given)[0][0].astype(np.float32)
+            rotated: FloatArray = sessions[x.dtype.name].run(None, given)[0][0].astype(np.float32)
             return rotated
 
         return rotate

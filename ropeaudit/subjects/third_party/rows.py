@@ -9,28 +9,22 @@ import ast
 import linecache
 import re
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.rope.scaling import HF_NAMES
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling import arrays
-from ropeaudit.subjects.calling.code import Rotation, runs
-from ropeaudit.subjects.third_party.adapter import Adapter, TensorTurn, TorchAdapter, table_end
+from ropeaudit.subjects.calling.code import runs
+from ropeaudit.subjects.third_party.adapter import Adapter, Turn, table_end
 from ropeaudit.subjects.third_party.entries import Entry
-
-if TYPE_CHECKING:
-    import torch
 
 _INT32 = 2**31
 
 
 class Row(Adapter):
-    """Code that takes and returns arrays of NumPy, whatever it computes with."""
+    """Code that takes and returns tensors, or arrays of NumPy, whatever it computes with."""
 
     def __init__(self, entry: Entry) -> None:
         """Import what the code does. Raises: whatever that raises."""
@@ -44,26 +38,32 @@ class Row(Adapter):
         if self.engine == "keras":  # which computes with one of several
             self.engine = str(sys.modules["keras"].backend.backend())
 
-    def instance(self, setting: RopeSetting, dtype: Format) -> Rotation:
-        """Return the function of a new instance."""
-        turn = self.turn(setting, dtype)
+    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
+        """Return the function of a new instance, called for a run of positions each where it takes runs."""
+        turn, tensors = self.turn(setting, dtype), self.takes == "torch"
 
-        def rotate(x: FloatArray, positions: Positions, fmt: Format) -> FloatArray:
-            if self.entry.int32 and abs(positions).max(initial=0) >= _INT32:
-                raise ValueError("its positions are int32")
-            given = arrays.new_array(x, fmt, "numpy")
-            at = positions.astype(np.int32) if self.entry.int32 else positions
-            parts = [np.asarray(turn(given[:, run], at[run])) for run in self.runs(positions)]
-            return np.concatenate(parts, axis=1).astype(np.float64 if fmt.name == "float64" else np.float32)
+        def rotate(x: Any, at: Any) -> Any:
+            if self.entry.int32:
+                if abs(at).max(initial=0) >= _INT32:
+                    raise ValueError("its positions are int32")
+                at = at.astype(np.int32)
+            parts = [slice(None)]
+            if self.entry.runs:
+                parts = [run for run, _ in runs(at.cpu().numpy() if tensors else at)]
+            rotated = [turn(x[:, part], at[part]) for part in parts]
+            if tensors:
+                return sys.modules["torch"].cat(rotated, dim=1) if len(rotated) > 1 else rotated[0]
+            whole = np.concatenate([np.asarray(one) for one in rotated], axis=1)
+            return whole.astype(np.float64 if x.dtype == np.float64 else np.float32)
 
         return rotate
 
-    def turn(self, setting: RopeSetting, dtype: Format) -> Callable[[Any, Any], Any]:
+    def turn(self, setting: RopeSetting, dtype: Format) -> Turn:
         """Return rotate(x, at) of code executed anew, once for each length of its table."""
         named = values(self.entry, setting, dtype)
-        made: dict[int, Callable[[Any, Any], Any]] = {}
+        made: dict[int, Turn] = {}
 
-        def new(end: int) -> Callable[[Any, Any], Any]:
+        def new(end: int) -> Turn:
             space = {"__name__": f"adapters.{self.name}", **named, "end": end}
             exec(self._code, space)  # noqa: S102  # ours
             for name, value in space.items():
@@ -80,31 +80,9 @@ class Row(Adapter):
         return rotate
 
     def moved(self, value: Any) -> Any:
-        """Return what the code made, on the device."""
-        return value
-
-    def runs(self, positions: Positions) -> list[slice]:
-        """Return the positions that a call takes each."""
-        return [run for run, _ in runs(positions)] if self.entry.runs else [slice(None)]
-
-
-class TorchRow(TorchAdapter, Row):
-    """Code that takes and returns tensors."""
-
-    def module(self, setting: RopeSetting, dtype: Format) -> TensorTurn:
-        """Return the rotation of a new instance."""
-        import torch
-
-        turn = self.turn(setting, dtype)
-
-        def rotate(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-            parts = [turn(x[0, :, run], at[run]) for run in self.runs(at.cpu().numpy())]
-            return torch.cat(parts, dim=1)[None] if len(parts) > 1 else parts[0][None]
-
-        return rotate
-
-    def moved(self, value: Any) -> Any:
-        """Return a module or a tensor that lies on the device; anything else as it is."""
+        """Return a module or a tensor that the code made on the device; anything else as it is."""
+        if self.takes != "torch":
+            return value
         import torch
 
         if isinstance(value, torch.nn.Module):
@@ -112,9 +90,7 @@ class TorchRow(TorchAdapter, Row):
         return self.device.put(value) if isinstance(value, torch.Tensor) else value
 
 
-def adapter(entry: Entry) -> Adapter:
-    """Return the adapter of a table. Raises: whatever the imports of its code raise."""
-    return TorchRow(entry) if entry.engine == "torch" else Row(entry)
+adapter = Row
 
 
 def values(entry: Entry, setting: RopeSetting, dtype: Format) -> dict[str, Any]:
