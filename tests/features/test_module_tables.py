@@ -19,63 +19,48 @@ from ropeaudit.recognition.diagnosis import codes
 COS, SIN = (part.astype(np.float32) for part in table(RIGHT, 50))
 
 
-def doubled(part: np.ndarray) -> np.ndarray:
-    return np.concatenate([part, part], axis=1)
+INV, CIS, BOTH = RIGHT.astype(np.float32), COS + 1j * SIN, np.concatenate([COS, SIN], axis=1)
+HALVES = {f"{name}_cached": np.tile(part, 2)[None, None] for name, part in (("cos", COS), ("sin", SIN))}
+KINDS = {  # the right table in the forms that code dumps it in: what a file of the kind holds, and how many
+    "npz": ({"inv_freq": INV, "other": np.zeros(2)}, 1),
+    "npz-any": ({"anything": INV}, 1),
+    "npz-halves": (HALVES, 2),
+    "npz-side": ({"cos": np.repeat(COS, 2, axis=1), "sin": np.repeat(SIN, 2, axis=1)}, 2),
+    "npz-real": ({"cache": np.stack([COS, SIN], axis=-1)}, 1),
+    "npy": (INV, 1),
+    "npy-cis": (CIS, 1),
+    "npy-side": (BOTH, 1),
+    "safetensors": ({"rotary.inv_freq": INV, "weight": np.zeros(3, np.float32)}, 1),
+    "pt-layers": ({f"model.layers.{i}.rotary_emb.inv_freq": torch.tensor(INV) for i in range(3)}, 3),
+    "pt-tensor": (torch.tensor(INV), 1),
+    "pt-cis": (torch.tensor(CIS), 1),
+    "pt-pair": ((torch.tensor(COS), torch.tensor(SIN)), 2),
+}
+WRITERS = {"npy": np.save, "safetensors": lambda file, held: save_file(held, file)}
+WRITERS |= {"npz": lambda file, held: np.savez(file, **held), "pt": lambda file, held: torch.save(held, file)}
 
 
-def saved(tmp: str, kind: str) -> str:
-    """Write the right table in one of the forms that code dumps it in."""
-    inv32, cis = RIGHT.astype(np.float32), COS + 1j * SIN
-    layers = {f"model.layers.{i}.rotary_emb.inv_freq": torch.tensor(inv32) for i in range(3)}
-    if kind.startswith("pt"):
-        torch.save(
-            {
-                "pt-layers": layers,
-                "pt-tensor": torch.tensor(inv32),
-                "pt-cis": torch.tensor(cis),
-                "pt-pair": (torch.tensor(COS), torch.tensor(SIN)),
-            }[kind],
-            f"{tmp}/x.pt",
-        )
-        return f"{tmp}/x.pt"
-    if kind == "safetensors":
-        save_file({"rotary.inv_freq": inv32, "weight": np.zeros(3, np.float32)}, f"{tmp}/x.safetensors")
-        return f"{tmp}/x.safetensors"
-    if kind.startswith("npy"):
-        values = {"npy": inv32, "npy-cis": cis, "npy-side": np.concatenate([COS, SIN], axis=1)}[kind]
-        np.save(f"{tmp}/x.npy", values)
-        return f"{tmp}/x.npy"
-    if kind == "two":
-        np.save(f"{tmp}/c.npy", COS)
-        np.save(f"{tmp}/s.npy", SIN)
-        return f"{tmp}/c.npy,{tmp}/s.npy"
-    return npz(
-        f"{tmp}/x.npz",
-        **{
-            "npz": {"inv_freq": inv32, "other": np.zeros(2)},
-            "npz-any": {"anything": inv32},
-            "npz-halves": {"cos_cached": doubled(COS)[None, None], "sin_cached": doubled(SIN)[None, None]},
-            "npz-side": {"cos": np.repeat(COS, 2, axis=1), "sin": np.repeat(SIN, 2, axis=1)},
-            "npz-real": {"cache": np.stack([COS, SIN], axis=-1)},
-        }[kind],
-    )
-
-
-KINDS = "npz npz-any npz-halves npz-side npz-real npy npy-cis npy-side two safetensors"
-KINDS += " pt-layers pt-tensor pt-cis pt-pair"
-
-
-@pytest.mark.parametrize("kind", KINDS.split())
-def test_every_kind_of_file(tmp_path: object, kind: str) -> None:
-    audit = module(saved(str(tmp_path), kind), base=1e6)
-    assert len(audit.buffers) == {"npz-halves": 2, "npz-side": 2, "two": 2, "pt-layers": 3, "pt-pair": 2}.get(
-        kind, 1
-    )
+def right(audit, count):
+    """Assert that so many buffers are right, pair by pair."""
+    assert len(audit.buffers) == count
     for one in audit.buffers:
         assert one.agrees, one.finding
         assert one.diagnosis is None
         assert one.table is not None
         assert len(one.table.rows) == 64
+
+
+def test_two_files(tmp_path: object) -> None:
+    np.save(f"{tmp_path}/c.npy", COS)
+    np.save(f"{tmp_path}/s.npy", SIN)
+    right(module(f"{tmp_path}/c.npy,{tmp_path}/s.npy", base=1e6), 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_file(tmp_path: object, kind: str) -> None:
+    (held, count), suffix = KINDS[kind], kind.partition("-")[0]
+    WRITERS[suffix](f"{tmp_path}/x.{suffix}", held)
+    right(module(f"{tmp_path}/x.{suffix}", base=1e6), count)
 
 
 def test_a_dump_of_angles_and_one_of_sin_and_cos(tmp_path: object) -> None:
