@@ -33,6 +33,7 @@ _DAMAGED = (
     AttributeError,
     RecursionError,
     OverflowError,
+    NotImplementedError,  # of pyarrow
     csv.Error,
 )
 _LARGEST = 2**128  # whole number; beyond any that is written
