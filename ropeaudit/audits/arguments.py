@@ -167,8 +167,9 @@ def chosen(
     device: str | None = None,
     order: str | None = None,
     under: Names = (),
-    stores_keys: bool = False,
     naming: str = "add --impl",
+    *,
+    stores_keys: bool = False,
 ) -> list[Chosen]:
     """Return every recipe, then every implementation in every environment, in every dtype, each once.
 
