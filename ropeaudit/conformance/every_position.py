@@ -16,6 +16,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.audits.straddling import straddling
+from ropeaudit.conformance import bias
 from ropeaudit.conformance.code_under_test import HEADS, Both, CodeUnderTest
 from ropeaudit.conformance.finding import PAIR, Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, UsageError, did, one_line
@@ -93,7 +94,7 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
         if heads == 1 and start and worst.first > 0:  # in a block from 0 any base is right at first
             code.seen.right_before = worst.first
             detail += f", and position {worst.first} is the first that is wrong"
-    yield _finding("rotation", code, worst, detail)
+    yield (None if wrong else bias.biased(code)) or _finding("rotation", code, worst, detail)
 
 
 def short_calls(code: CodeUnderTest) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ Value: TypeAlias = float | str | tuple[int, ...] | tuple[str, ...]
 
 # to the last bit: every number is what it predicts. within rounding: to within a rounding or two, wherever
 # it was looked for. in this call: so far, but not in other ones. resembles: nearest, part of it stays.
-Certainty = Literal["to the last bit", "within rounding", "in this call", "resembles"]
+Certainty = Literal["to the last bit", "within rounding", "in this call", "measured", "resembles"]
 
 
 @dataclass(frozen=True, slots=True)
