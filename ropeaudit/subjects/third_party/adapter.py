@@ -33,7 +33,7 @@ _STEP = 2**14
 
 
 class Adapter(Code):
-    """Code as its entry describes it, built and called in an environment: torch is put back behind each.
+    """Code as its entry describes it, built and called in an environment.
 
     clean: the same without an environment.
     """
@@ -43,7 +43,8 @@ class Adapter(Code):
     def __init__(self, entry: Entry) -> None:
         self.entry, self.name, self.engine = entry, entry.name, entry.engine
         self.layouts, self._version = entry.layouts, entry.version
-        self.takes: Engine = "torch" if entry.engine == "torch" else "numpy"  # arrays, whatever computes
+        # what makes its arrays, whatever computes
+        self.takes: Engine = "torch" if entry.engine == "torch" else "numpy"
         self.differentiable = self.takes == "torch"
         self.movable = entry.movable and self.differentiable
 

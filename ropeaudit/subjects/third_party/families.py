@@ -1,4 +1,4 @@
-"""What a RoPE class is built from, what its forward is given, and what rotates by what that returns.
+"""What a RoPE class is built from and given, and which function rotates by what it returns.
 
 Letters: n positions, d head_dim.
 """
@@ -69,9 +69,9 @@ def _inner(node: ast.FunctionDef, module: Any) -> Any:
 
 
 def arguments(function: Any, x: torch.Tensor, tables: Any, order: str) -> dict[str, Any]:
-    """Return what a function is given to rotate x, whose axes are in an order, by what a module returned.
+    """Return what a function is given to rotate x by tables. order: of the axes of x.
 
-    Raises: TypeError for an argument that is not known, ValueError where tables are not cos and sin.
+    Raises: TypeError for an unknown argument, ValueError for tables that are not cos and sin.
     """
     results: dict[str, Any] = {}
     for one in inspect.signature(function).parameters.values():
@@ -94,7 +94,9 @@ def arguments(function: Any, x: torch.Tensor, tables: Any, order: str) -> dict[s
 
 _LIKE = {role: _ROLES[role] for role in ("positions", "offset", "x")}
 _LIKE["x"] += _ROLES["q"] + _ROLES["k"]
-_OF_FORWARD = {name: role for part in (_LIKE, signatures.FORWARD) for role in part for name in part[role]}
+_OF_FORWARD = {
+    name: role for part in (_LIKE, signatures.FORWARD) for role, names in part.items() for name in names
+}
 _Place: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 _ALIKE = "2 axes at the same position"
 # positions (n,) as they are given, and what a reader must know of it
@@ -115,8 +117,8 @@ _ROWS = 67  # of the shortest table from position 0: a prime, which no other siz
 class Forward:
     """One way to call a module.
 
-    roles: argument -> what it is. axes: what a reader must know of the positions. free: whether these are
-    given, so that any may be; else only how many. layer: the type of layer.
+    roles: argument -> what it is. axes: what a reader must know of the positions.
+    free: whether any positions may be given; else only how many. layer: its type.
     """
 
     roles: Mapping[str, str]
@@ -132,9 +134,9 @@ class Forward:
         return ", ".join(filter(None, (f"forward({', '.join(self.roles)})", self.axes)))
 
     def tables(self, module: Any, at: torch.Tensor, dtype: torch.dtype) -> Any:
-        """Return what a module returns at positions (n,); rows of a table from 0 where it takes none.
+        """Return what a module returns at positions (n,), or rows of its table from 0.
 
-        Raises: ValueError where no table can be built that long, whatever the module raises.
+        Raises: ValueError for too long a table, whatever the module raises.
         """
         if self.free:
             return self._returned(module, at, dtype)
@@ -166,7 +168,7 @@ def _rows(returned: Any, at: torch.Tensor, end: int) -> Any:
 
 
 def forwards(module: Any) -> Iterator[Forward]:
-    """Yield the ways to call a module, likeliest first; none where an argument that it needs is not known."""
+    """Yield the ways to call a module, likeliest first; none if it needs an unknown argument."""
     roles: dict[str, str] = {}
     for one in inspect.signature(module.forward).parameters.values():
         role, needed = _OF_FORWARD.get(one.name.lower(), ""), one.default is one.empty
@@ -198,10 +200,11 @@ _SECTIONS = 3  # axes of time, height and width
 def variants(cls: Any, dims: int, axes: int, base: float) -> Iterator[dict[str, Any]]:
     """Yield what a class may be built with for heads of `dims` dims, of several configs with each.
 
-    axes: over which dims are shared out where it takes dims of axes.
+    axes: over which dims are shared out.
     """
     usual: dict[str, Any] = dict.fromkeys((*_ROLES["dim"], "attention_head_dim"), dims)
-    usual |= dict.fromkeys(_ROLES["base"], base) | dict.fromkeys(building.AXIS_NAMES, (dims // axes,) * axes)
+    usual |= dict.fromkeys(_ROLES["base"], base)
+    usual |= dict.fromkeys(building.AXIS_NAMES, (dims // axes,) * axes)
     parameters = inspect.signature(cls).parameters.items()
     given = {name: usual[name] for name, _ in parameters if name in usual}
     given |= {

@@ -1,7 +1,7 @@
-"""Any RoPE class of a package and the function of its file that rotates, called as one: f(x, positions).
+"""Any RoPE class of a package and the function of its file that rotates, as one f(x, positions).
 
-A class is built from its config, and called and applied as the names of arguments say. Of the ways that these
-leave open the first is taken that rotates as requested.
+Names of arguments say how it is built, called and applied. Of the ways that they leave open the
+first is taken that rotates as requested.
 Letters: h heads, n positions, d head_dim, p pairs.
 """
 
@@ -43,8 +43,8 @@ class NoRotation(ValueError):
 class Way:
     """A class and a function as one rotation of heads.
 
-    cls, given: what is built, and with what. forward: how the instance is called. function: what is applied
-    to what it returns, with vectors whose axes are in an order.
+    cls, given: what is built, and with what. forward: how the instance is called.
+    function: what applies what that returns to vectors. order: of their axes.
     """
 
     cls: Any
@@ -91,7 +91,7 @@ class Fit:
         return self.places.size == self.size and bool((np.diff(self.places) == 1).all())
 
     def rotated(self, module: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        """Return x rotated, its dims where the code has them. Shapes: (1, h, n, d), (n,) -> (1, h, n, d)."""
+        """Return x rotated, its dims put where the code has them. Shapes: as `Way.rotated`."""
         if self.plain and (self.returned == self.places).all():
             return self.way.rotated(module, x, at)
         head = x.new_zeros((*x.shape[:-1], self.size))
@@ -112,9 +112,9 @@ class Fit:
 
 
 class ModuleRope(Adapter):
-    """A class that returns cos and sin, or the like, and the function of its file that rotates by them.
+    """A class that returns cos and sin, or the like, and the function that rotates by them.
 
-    Dims that rotate are handed to it, in a head as large as it needs for them; others are left alone.
+    Dims that rotate are handed to it, in a head as large as it needs; others are left alone.
     """
 
     def __init__(self, entry: Entry) -> None:
@@ -173,7 +173,7 @@ adapter = ModuleRope
 
 
 def found(cls: Any, dims: int, base: float) -> Fit | str:
-    """Return how a class is used to rotate `dims` dims with a base, or why that is not known, in words."""
+    """Return how a class rotates `dims` dims with a base, or in words why that is not known."""
     functions = families.functions(cls)
     if not functions:
         return "its file has no function that rotates by what it returns"
@@ -185,7 +185,8 @@ def found(cls: Any, dims: int, base: float) -> Fit | str:
             except Exception as error:  # whatever other people's code raises
                 reasons.append(one_line(error, 120))
                 continue
-            for forward, function, order in itertools.product(families.forwards(module), functions, _ORDERS):
+            forwards = families.forwards(module)
+            for forward, function, order in itertools.product(forwards, functions, _ORDERS):
                 way = Way(cls, given, forward, function, order)
                 called = f"called as {forward.words}, with {function.__name__},"
                 try:
@@ -198,7 +199,7 @@ def found(cls: Any, dims: int, base: float) -> Fit | str:
 
 
 def measured(way: Way, module: Any, size: int, setting: RopeSetting) -> Fit:
-    """Return which dims of heads of a size rotate as in a setting: a rotation is known by unit vectors.
+    """Return which dims of heads of a size rotate as in a setting, by unit vectors.
 
     Raises: NoRotation, whatever the code raises.
     """
@@ -214,7 +215,8 @@ def measured(way: Way, module: Any, size: int, setting: RopeSetting) -> Fit:
     angles = np.arctan2(turned, np.diagonal(turned)[:, None])
     np.fill_diagonal(angles, np.inf)
     pairs = np.zeros((setting.pairs, 2), np.int64)
-    for pair, theta in enumerate(setting.base ** (-2.0 * np.arange(setting.pairs) / setting.rotary_dim)):
+    frequencies = setting.base ** (-2.0 * np.arange(setting.pairs) / setting.rotary_dim)
+    for pair, theta in enumerate(frequencies):
         off = np.abs(angles - theta)
         where = np.unravel_index(off.argmin(), off.shape)
         if not off[where] <= _NEAR * theta + _BELOW:

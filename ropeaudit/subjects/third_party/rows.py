@@ -39,7 +39,7 @@ class Row(Adapter):
             self.engine = str(sys.modules["keras"].backend.backend())
 
     def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
-        """Return the function of a new instance, called for a run of positions each where it takes runs."""
+        """Return the function of a new instance, which may be called for each run of positions."""
         turn, tensors = self.turn(setting, dtype), self.takes == "torch"
 
         def rotate(x: Any, at: Any) -> Any:
