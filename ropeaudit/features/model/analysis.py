@@ -22,7 +22,6 @@ from ropeaudit.features.model import layers, load
 from ropeaudit.features.model.layers import UNHEARD, HeadDrift, RotatedPairs
 from ropeaudit.features.model.load import Folder, Tokens, read_tokens
 from ropeaudit.recognition import wording
-from ropeaudit.recognition.diagnosis import kinds
 from ropeaudit.subjects.calling import devices
 from ropeaudit.subjects.calling.devices import CPU, Device
 
@@ -200,7 +199,7 @@ class ModelAudit(Result):
                 verdict = "inaccurate"
             else:
                 self.folder.note(f"{fmt.name} {REROUTED}")
-        found = _both(loaded, layer) or decode
+        found = loaded or layer or decode
         return Shifted(fmt, offset, change, heads, verdict, cause, held, places, found, self.decoded)
 
     def _loaded(
@@ -230,6 +229,7 @@ class ModelAudit(Result):
         self, runner: Runner, base: Pass, step: Callable[[], None]
     ) -> tuple[dict[int, Pass], dict[int, str]]:
         """Return the float64 passes without q and k, and what a shift changes, by offset."""
+        from ropeaudit.features.model import decode
         from ropeaudit.features.model.forward_pass import cause_of
 
         ids = self.tokens.ids
@@ -248,7 +248,7 @@ class ModelAudit(Result):
         self.pairs |= {n: layers.rotated_pairs(call) for n, call in base.calls.items()}
         if self.save is not None:
             self.saved = layers.save_qk(self.save, self.folder, base.layers, base.calls)
-        found = self._decoded(runner, base)
+        found = decode.compare(runner, ids, base, self.pairs, STRUCTURE)
         if isinstance(found, str):
             self.folder.note(f"decode with a cache was not compared: {found}")
         else:
@@ -264,20 +264,6 @@ class ModelAudit(Result):
                 if n not in base.calls and layers.stay(base.layers[n], vectors):
                     self.pairs[n] = layers.NO_PAIRS
         return passes, causes
-
-    def _decoded(self, runner: Runner, base: Pass) -> Decoded | str:
-        """Return how decode with a cache differs from one pass; a reason where it is not compared."""
-        from ropeaudit.features.model import decode
-
-        ids = self.tokens.ids
-        if not hasattr(runner.model, "generate"):
-            return "the model has no generate"
-        if len(ids) < decode.FEWEST:
-            return f"it takes {decode.FEWEST} tokens; give --tokens {decode.FEWEST} or more"
-        other = runner.run([*ids[:-1], int(ids[-1] == 0)], 0)  # with another last token
-        if layers.off(other.logits[:-1].numpy(), base.logits[:-1].numpy()) > STRUCTURE:
-            return "in one pass tokens see those behind them"
-        return decode.compare(runner, ids, base, self.pairs, STRUCTURE)
 
 
 @arguments.checked
@@ -332,13 +318,3 @@ def _accurate(change: Mapping[str, Any], offset: int) -> bool:
     allowed = ACCURATE * change["logits_rms"]
     far = allowed * max(1.0, (offset + change["tokens"]) / _NEAR_POSITIONS)
     return not (change["base_error_rms"] > allowed or change["error_rms"] > far)
-
-
-def _both(loaded: Diagnosis | None, layer: Diagnosis | None) -> Diagnosis | None:
-    """Return what is wrong with what a model holds, and beside it with a layer, where that is another way."""
-    from ropeaudit.features.model.held import UNKNOWN
-
-    if loaded is None or layer is None:
-        return loaded or layer
-    beside = kinds()[layer.code].group in ("positions", "operands") and loaded.code not in UNKNOWN
-    return replace(loaded, also=(*loaded.also, layer)) if beside and layer.explains else loaded

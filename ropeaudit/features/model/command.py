@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from ropeaudit.console.help import command
@@ -48,20 +50,7 @@ _KINDS = ("summary", "layer", "pair")  # of model/report.py, not loaded for --he
 @click.option("--trust-remote-code", is_flag=True, help="Execute the Python code that the folder brings.")
 @calling_options
 @report_options
-def model(
-    folder: str,
-    text: str | None,
-    tokens: str | None,
-    seed: int,
-    offset: tuple[int, ...],
-    dtype: tuple[str, ...],
-    threshold: float,
-    by: str,
-    save_qk: str | None,
-    device: str | None,
-    trust_remote_code: bool,
-    output: ReportOptions,
-) -> int:
+def model(by: str, threshold: float, output: ReportOptions, **asked: Any) -> int:
     """Run a causal language model at shifted positions, and say whether precision or structure is to blame.
 
     FOLDER is a local checkpoint: config.json, *.safetensors, a tokenizer if there is one. Beside every dtype
@@ -75,17 +64,7 @@ def model(
     from ropeaudit.reports.numbers import counted
 
     columns = output.chosen_columns(COLUMNS[by], f"(of --by {by})")
-    asked = {
-        "folder": folder,
-        "offsets": list(offset),
-        "dtypes": list(dtype),
-        "text": text,
-        "tokens": tokens,
-        "seed": seed,
-        "save_qk": save_qk,
-        "trust_remote_code": trust_remote_code,
-        "device": device,
-    }
+    asked |= {"offsets": list(asked.pop("offset")), "dtypes": list(asked.pop("dtype"))}
     nothing = Report([], list(COLUMNS[by]), [])
     return delivery.delivered(
         lambda progress: in_child(asked, columns, by, threshold, progress),

@@ -29,8 +29,8 @@ from ropeaudit.runtime.streams import quiet_transformers
 _By: TypeAlias = int | None  # tokens that a side is rotated further: 0 where it is right, None by none
 _Steps: TypeAlias = list[tuple[_By, _By]]  # of q and of k, token by token
 _REACH = 4096  # tokens by which q and k are looked for
-NEW, PADDED = 4, 5  # tokens that are generated; padding of the second row
-FEWEST = NEW + PADDED + 3  # tokens of a text for which it is done
+_NEW, _PADDED = 4, 5  # tokens that are generated; padding of the second row
+_FEWEST = _NEW + _PADDED + 3  # tokens of a text for which it is done
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,17 @@ class Decoded:
 def compare(
     runner: Runner, ids: list[int], base: Pass, pairs: Mapping[int, RotatedPairs | None], allowed: float
 ) -> Decoded | str:
-    """Return how decode differs from one float64 pass; a reason where it cannot run.
+    """Return how decode differs from one float64 pass; a reason where it is not compared.
 
     base: the pass over the tokens from position 0. pairs: how its layers rotate. allowed: how far a logit may
     be off, over the largest.
     """
-    rows = [ids, ids[PADDED:]]
+    if len(ids) < _FEWEST:
+        return f"it takes {_FEWEST} tokens; give --tokens {_FEWEST} or more"
+    other = runner.run([*ids[:-1], int(ids[-1] == 0)], 0)  # with another last token
+    if off(other.logits[:-1].numpy(), base.logits[:-1].numpy()) > allowed:
+        return "in one pass tokens see those behind them"
+    rows = [ids, ids[_PADDED:]]
     try:
         generated, passes = _generated(runner, rows), [base, runner.run(rows[1], 0)]
         found = [_compared(*generated, n, one, pairs, allowed) for n, one in enumerate(passes)]
@@ -109,10 +114,10 @@ def _generated(runner: Runner, rows: Sequence[list[int]]) -> tuple[Any, Capture]
     width = len(rows[0])
     given = torch.tensor([[row[0]] * (width - len(row)) + row for row in rows])
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
-    prompt = width - NEW
+    prompt = width - _NEW
     make: Any = GenerationConfig
     config = make(
-        max_new_tokens=NEW,
+        max_new_tokens=_NEW,
         do_sample=False,
         use_cache=True,
         cache_implementation="dynamic",
@@ -136,8 +141,8 @@ def _generated(runner: Runner, rows: Sequence[list[int]]) -> tuple[Any, Capture]
             prefix_allowed_tokens_fn=lambda row, sent: [int(given[row, len(sent)])],
             generation_config=config,
         )
-    if len(result.logits) < NEW:
-        raise BadInput(f"`generate` stopped after {len(result.logits)} of {NEW} tokens")
+    if len(result.logits) < _NEW:
+        raise BadInput(f"`generate` stopped after {len(result.logits)} of {_NEW} tokens")
     return torch.stack(result.logits).cpu().double(), capture
 
 
@@ -154,7 +159,7 @@ def _compared(
     A layer whose q and k are moved alike at every step, from the prompt on, keeps its distances: it explains
     nothing where logits differ.
     """
-    first = len(one.logits) - NEW - 1  # the last token of the prompt
+    first = len(one.logits) - _NEW - 1  # the last token of the prompt
     size = float(one.logits.abs().nan_to_num(0.0, 0.0).max())
     given, expected = logits[:, row], one.logits[first : first + len(logits)].double()
     gap = (given - expected).abs()

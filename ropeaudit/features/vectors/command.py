@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -79,16 +80,13 @@ def vectors(
     folder: str,
     offset: tuple[int, ...],
     dtype: tuple[str, ...],
-    want: str,
-    served: bool,
-    positions: str,
     heads: int | None,
     kv_heads: int | None,
     seq_len: int | None,
     seed: int,
-    context: int | None,
     rope: RopeOptions,
     screen: ScreenOptions,
+    **asked: Any,
 ) -> int:
     """Write q, k and positions for a kernel that Python cannot call.
 
@@ -102,14 +100,7 @@ def vectors(
     cases = settings.cases(rope, seed=(seed,), heads=heads, kv_heads=kv_heads, seq_len=lengths)
     results, interrupted = rows.gathered(
         lambda on_progress: analysis.vectors(
-            folder,
-            *(dtype, offset),
-            want=want,
-            positions=positions,
-            context=context,
-            served=served,
-            cases=cases,
-            on_progress=on_progress,
+            folder, dtype, offset, cases=cases, on_progress=on_progress, **asked
         ),
         quiet=False,
     )
