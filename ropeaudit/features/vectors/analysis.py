@@ -49,13 +49,18 @@ MAXIMUM = 131072  # positions, where no model says how many
 
 @dataclass(frozen=True, slots=True)
 class WrittenCase(Result):
-    """A case that was written. size: bytes of all files. notes: what a reader must know of it."""
+    """A case that was written. added: offsets that were not asked for. size: bytes of all files.
+
+    maximum: positions that its model serves. notes: what a reader must know of it.
+    """
 
     report_module: ClassVar[str] = __name__
     folder: str
     spec: CaseSpec
     digest: str
     size: int
+    added: tuple[int, ...] = ()
+    maximum: int | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -105,8 +110,9 @@ def vectors(
                 for file, content in contents.items():
                     (beside / inside / file).write_bytes(content)
                 digest = vector_case.read_manifest(beside / inside / MANIFEST)["digest"]
-                size, written = sum(map(len, contents.values())), str(Path(place, inside))
-                results.append(WrittenCase(written, spec, digest, size, _notes(one, spec, added)))
+                size, notes = sum(map(len, contents.values())), _notes(one, spec, added)
+                written = str(Path(place, inside))
+                results.append(WrittenCase(written, spec, digest, size, added, one.maximum, notes))
     except OSError as error:
         raise BadOutput(f"-o {place!r} cannot be written: {error.strerror or error}") from None
     yield from results
@@ -241,7 +247,7 @@ def report(
 ) -> Report:
     """Return the report of what was written; `columns` are those to show and write."""
     rows = [row(result) for result in results]
-    texts = list(dict.fromkeys(text for result in results for text in result.notes))
+    texts = list(dict.fromkeys(printable(f"{text}.") for result in results for text in result.notes))
     some = []
     if rows:
         calls, last = sum(one["calls"] for one in rows), max(one["last_position"] for one in rows)
@@ -272,4 +278,4 @@ def _notes(case: Case, spec: CaseSpec, added: Sequence[int]) -> tuple[str, ...]:
             f"{spec.model}: scaling {scaling.kind} depends on the length; at all offsets frequencies are "
             f"those for {spec.context} positions (--context)"
         )
-    return tuple(printable(f"{text}.") for text in texts)
+    return tuple(texts)
