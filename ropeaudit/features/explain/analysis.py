@@ -202,7 +202,7 @@ def explain(
     >>> explanation.blames[0].stage, {stage: fmt.name for stage, fmt in explanation.remedy.widths.items()}
     ('table', {'table': 'float32'})
     """
-    some = chosen(recipes, implementations, dtypes, changes, USUAL, device, order, under, NAMING)
+    some = chosen(recipes, implementations, dtypes, changes, USUAL, device, order, under, naming=NAMING)
     bound = blames.parse(tolerance) if isinstance(tolerance, str) else None
     if isinstance(tolerance, tuple):
         bound = blames.tolerance(*tolerance)

@@ -81,7 +81,7 @@ def explain(
     columns = output.chosen_columns(COLUMNS[kind], f"(in rows by {kind})")
     cases = settings.cases(rope, vectors)
     named = recipe, implementations, dtype, changes, DEFAULT
-    chosen = arguments.chosen(*named, device, order, under, analysis.NAMING)
+    chosen = arguments.chosen(*named, device, order, under, naming=analysis.NAMING)
     bound = None if tolerance is None else blames.parse(tolerance)
     return delivery.delivered(
         lambda on_progress: analysis.run(cases, chosen, offset or None, bound, on_progress),
