@@ -48,6 +48,7 @@ from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.reports import verdicts
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import doing
 from ropeaudit.runtime.threads import mapping
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.factories import SubjectFactory
@@ -226,21 +227,20 @@ def run(
         if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)) or abs(offset) >= LIMIT:
             raise UsageError(f"offset {offset!r} is not a whole number of tokens below 2^53")
     fits(max(case.check(shifts) for case in cases))
-    jobs = len(shifts) * len(some) + sum(not isinstance(one, Resolved) for one in some)
+    jobs = sum(len(shifts) if isinstance(one, Resolved) else 1 for one in some)
     work = steps(on_progress, len(cases) * jobs)
 
     def explained() -> Iterator[Explanation | CodeExplanation]:
         for case, inputs, setting, part in loaded(cases, some, shifts):
             vectors = case, inputs, setting
-            for subject in part:
+            for subject, shift in itertools.product(part, shifts):
                 if isinstance(subject, Resolved):
-                    for shift in shifts:
-                        yield _explanation(vectors, subject, int(shift), tolerance, next(work))
-                else:
+                    yield _explanation(vectors, subject, int(shift), tolerance)
+                elif shift == shifts[0]:
                     compared = tracing.usual_offsets(case) if offsets is None else offsets
-                    yield _of_code(vectors, subject, shifts, compared, tolerance, work)
+                    yield _of_code(vectors, subject, shifts, compared, tolerance)
 
-    return explained()
+    return doing.each(explained(), lambda: doing.told(next(work, arguments.silent)))
 
 
 def _of_code(
@@ -249,22 +249,19 @@ def _of_code(
     offsets: Sequence[int],
     compared: Sequence[int],
     tolerance: DriftTolerance | None,
-    work: Iterator[OnProgress],
 ) -> CodeExplanation:
     """Return the trace of code, compared at `compared`, and why it drifts at `offsets`."""
     if factory.code is None:
         raise TypeError(f"{factory.name} is not called")
     case, inputs, setting = vectors
-    traced = tracing.trace(factory.code, factory.dtype, case, compared)
-    next(work)(1.0)
+    with doing.unheard():
+        traced = tracing.trace(factory.code, factory.dtype, case, compared)
     if traced.setting.layout != setting.layout:  # the model's is another than that of the code
         case = replace(case, layout=traced.setting.layout)
         inputs, setting = case.load()
     subject, explanations, unexplained = factory.make(setting, None), [], dict[int, str]()
     name = " ".join([factory.name, *verdicts.under(traced.environment)])
-    for offset, on_progress in zip(offsets, itertools.islice(work, len(offsets)), strict=True):
-        if traced.refused:
-            continue
+    for number, offset in enumerate(() if traced.refused else offsets):
         where = f"in {factory.dtype} at offset {offset}"
         if reason := subject.refusal(inputs.seq_len, int(offset)):
             unexplained[int(offset)] = f"{factory.name} cannot be called {where}: {reason}"
@@ -272,7 +269,8 @@ def _of_code(
             unexplained[int(offset)] = f"{factory.name} {where} does what no known recipe does"
         else:
             group = traced.nearest()[0].group
-            one = _explanation((case, inputs, setting), group.resolved, int(offset), tolerance, on_progress)
+            with doing.within(number / len(offsets), (number + 1) / len(offsets)):
+                one = _explanation((case, inputs, setting), group.resolved, int(offset), tolerance)
             explanations.append(replace(one, code=name, resembles=wording.arithmetic(group.values())))
     return CodeExplanation(traced, tuple(explanations), unexplained, tuple(factory.findings))
 
@@ -282,7 +280,6 @@ def _explanation(
     recipe: Resolved,
     offset: int,
     tolerance: DriftTolerance | None,
-    on_progress: OnProgress,
 ) -> Explanation:
     """Return everything there is to say of a recipe at an offset."""
     (case, inputs, setting), axes = vectors, vectors[0].position_axes(vectors[2])
@@ -292,15 +289,14 @@ def _explanation(
     bench = Bench(inputs, setting, case.mask, axes, offset, sample, recipe)
     (drift,) = bench.drifts([recipe])
     accepted = tolerance or blames.usual(drift)
-    drifts = bench.drifts(
-        rounded.values(), lambda share: on_progress(_SHARE_OF_WORK * share), accepted.moments
-    )
+    with doing.within(0.0, _SHARE_OF_WORK):
+        drifts = bench.drifts(rounded.values(), doing.step, accepted.moments)
     design = Design(recipe, names, dict(zip(rounded, drifts, strict=True)))
     remedies = RemedySearch(bench, design, accepted, inputs.seq_len + max(0, offset)).run()
     parts, reference = gather(bench, recipe), bench.reference
     terms = math.sqrt(parts.terms / max(drift.count, 1))
     cancelling = terms / reference.rms if reference.rms else math.inf
-    on_progress(1.0)
+    doing.step(1.0)
     with np.errstate(divide="ignore"):  # inf where a pair is not rotated
         wavelengths = np.asarray(1.0 / exact_scores.rotations_per_token(setting)[0])
     careful = Emulated(attainable.careful(recipe.dtype), setting, axes)

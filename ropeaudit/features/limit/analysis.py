@@ -142,14 +142,16 @@ def run(
             raise UsageError(f"{name} {value!r} is not a whole number from {least} up")
     fits(max(case.check([UP_TO if up_to is None else up_to]) for case in cases))
     work = steps(on_progress, len(cases) * len(some))
-    return (
-        result
-        for case, inputs, setting, part in loaded(cases, some, [up_to or 0])
-        for subject in part
-        for result in CaseLimits(
-            case, inputs, setting, subject, usual_up_to(case, subject) if up_to is None else up_to
-        ).limits(tolerances, budget, next(work))
-    )
+
+    def limits() -> Iterator[Limit]:
+        for case, inputs, setting, part in loaded(cases, some, [up_to or 0]):
+            for subject in part:
+                largest = usual_up_to(case, subject) if up_to is None else up_to
+                with doing.told(next(work)):
+                    found = CaseLimits(case, inputs, setting, subject, largest).limits(tolerances, budget)
+                yield from found
+
+    return limits()
 
 
 def usual_up_to(case: Case, subject: Chosen) -> int:
@@ -185,18 +187,15 @@ class CaseLimits:
         self.factory, rest = factory(subject), (None, run_metadata.threads())
         self.runs = [CaseRun(case, inputs, setting, *rest, bounded=bounded) for bounded in (False, True)]
         self.total = 1
-        self.on_progress: OnProgress = arguments.silent
         self.bounds: dict[tuple[int, int], float] = {}
 
-    def limits(
-        self, tolerances: Sequence[Tolerance], budget: int | None, on_progress: OnProgress
-    ) -> list[Limit]:
+    def limits(self, tolerances: Sequence[Tolerance], budget: int | None) -> list[Limit]:
         """Return the limits: up to `budget` offsets each, judged by all measured ones."""
         budget = budget or most(self.case, self.inputs, self.setting, self.called)
         for accepted in tolerances:
             if accepted.column in AT_LEAST and accepted.value > self.seq_len:
                 raise UsageError(f"--tolerance {accepted.column}={accepted.value:g}: {self.seq_len} are all")
-        self.total, self.on_progress = min(budget, self.up_to + 1) * len(tolerances), on_progress
+        self.total = min(budget, self.up_to + 1) * len(tolerances)
         bounds = [self.search(accepted, budget) for accepted in tolerances]
         return [self.limit(accepted, bound) for accepted, bound in zip(tolerances, bounds, strict=True)]
 
@@ -311,7 +310,7 @@ class CaseLimits:
 
     def advance(self) -> None:
         """Tell how many offsets are measured."""
-        self.on_progress(min(1.0, len(self.records) / self.total))
+        doing.step(min(1.0, len(self.records) / self.total))
 
     def landmarks(self) -> list[int]:
         """Return positions where something may change.
