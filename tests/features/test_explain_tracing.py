@@ -8,7 +8,6 @@ import pytest
 
 from ropeaudit import parse
 from ropeaudit.features.explain import tracing
-from ropeaudit.features.explain import tracing as compared
 from ropeaudit.features.explain.analysis import CodeExplanation
 from ropeaudit.features.explain.report import dtypes_rows
 from ropeaudit.features.explain.report import report as explain_report
@@ -38,14 +37,6 @@ def traced(thing, dtype="bf16", offsets=OFFSETS):
     return tracing.trace(in_process(OwnCode(thing.__name__, thing)), parse(dtype), offsets=offsets)
 
 
-def names(trace):
-    return trace.recipes()
-
-
-def rows(trace):
-    return dtypes_rows(trace)
-
-
 def told(trace):
     """The report of code whose stages get no shares."""
     return explain_report([CodeExplanation(trace)], None, {}, "dtypes")
@@ -55,10 +46,10 @@ def test_imitations_are_known_by_their_numbers_and_their_dtypes() -> None:
     wrong = []
     for kernel, recipe, dtypes in IMITATIONS:
         result = traced(kernel)
-        best, seen = result.nearest()[0], {one.name: compared.narrowest(one) for one in result.stages}
+        best, seen = result.nearest()[0], {one.name: tracing.narrowest(one) for one in result.stages}
         near = best.distance < 0.3 and best.profile < 1.1 and best.differing == ()
-        if not (near and recipe in names(result) and dtypes.items() <= seen.items()):
-            wrong.append((recipe, names(result), best, seen))
+        if not (near and recipe in result.recipes() and dtypes.items() <= seen.items()):
+            wrong.append((recipe, result.recipes(), best, seen))
     assert not wrong
 
 
@@ -73,20 +64,20 @@ def test_imitations_are_known_by_their_numbers_and_their_dtypes() -> None:
 def test_real_packages_behave_like_their_recipes(kernel, package, recipe) -> None:
     pytest.importorskip(package)
     result = traced(kernel)
-    assert recipe in names(result)
+    assert recipe in result.recipes()
     assert result.nearest()[0].equal > 0.98
 
 
 def test_float16_is_told_apart_too() -> None:
     for kernel, recipe, _ in IMITATIONS[:2]:
-        assert recipe in names(traced(kernel, "fp16"))
+        assert recipe in traced(kernel, "fp16").recipes()
 
 
 def test_in_float64_a_float32_angle_is_seen() -> None:
     single, double = (traced(one, "fp64", (0, 1024)) for one in ("hf", "flux_double"))
-    assert "hf" in names(single)
-    assert "uniform" not in names(single)
-    assert "fp64-angles" in names(double)
+    assert "hf" in single.recipes()
+    assert "uniform" not in single.recipes()
+    assert "fp64-angles" in double.recipes()
     assert double.nearest()[0].distance < 0.5
 
 
@@ -100,8 +91,8 @@ def test_numpy_code_has_a_profile_alone() -> None:
 
     result = traced(rotate)
     assert result.stages == ()
-    assert "diffusers-flux" in names(result)
-    assert [row["stage"] for row in rows(result)] == ["none"]
+    assert "diffusers-flux" in result.recipes()
+    assert [row["stage"] for row in dtypes_rows(result)] == ["none"]
 
 
 def test_profiles_are_those_of_the_audit() -> None:
@@ -138,7 +129,7 @@ def test_what_explains_nothing_is_not_listed(kernel, found, words) -> None:
     assert report.answers[0].status == "FAIL"
     assert report.answers[0].decides == "bf16: behaves like no known recipe"
     assert [(one.code, one.title) for one in report.answers[0].causes] == [(found.code, words)]
-    assert {(row["nearest"], row["behaviour"]) for row in rows(result)} == {("none", words)}
+    assert {(row["nearest"], row["behaviour"]) for row in dtypes_rows(result)} == {("none", words)}
     assert report.further["recipes"].rows == []
     assert all(math.isnan(row["predicted_rms"]) for row in report.further["profiles"].rows)
 
@@ -157,4 +148,4 @@ def test_offsets_past_a_cache_are_named(tmp_path, capsys) -> None:
     assert list(result.dropped) == [131072]
     (note,) = told(result).notes
     assert "offset 131072 was left out: IndexError: index 131072 is out of bounds" in note
-    assert "meta" in names(result)
+    assert "meta" in result.recipes()

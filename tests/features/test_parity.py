@@ -8,10 +8,8 @@ from command_line import ran
 
 from ropeaudit import parity, parse, shift
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.engine import pair, plan
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.parity import analysis
-from ropeaudit.features.parity.analysis import COLUMNS
 from ropeaudit.features.parity.analysis import row as parity_row
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
@@ -90,34 +88,6 @@ def test_parity_is_the_difference_of_all_scores_at_once() -> None:
     place = np.unravel_index(np.abs(difference).argmax(), difference.shape)
     assert (result["worst_head"], result["worst_query"], result["worst_key"]) == place
     assert result["parity_max"] == pytest.approx(np.abs(difference).max(), rel=1e-3)
-
-
-def test_neither_tiles_nor_panels_nor_threads_change_the_result(monkeypatch) -> None:
-    (whole,) = compare("hf", "meta", offsets=(5,), seq_len=300)
-    monkeypatch.setattr(plan, "PANEL", 128)
-    monkeypatch.setattr(plan, "TILE_ROWS", 50)
-    monkeypatch.setattr(plan, "TILE_COLUMNS", 70)
-    monkeypatch.setattr(pair.run_metadata, "threads", lambda: 1)
-    (cut,) = compare("hf", "meta", offsets=(5,), seq_len=300)
-    for name in COLUMNS:
-        if name in ("reference_error", "a_drift_max", "b_drift_max") or name.endswith(("rms", "bias")):
-            assert cut[name] == pytest.approx(whole[name], rel=1e-2, abs=1e-5), name
-    assert cut["scores"] == whole["scores"]
-    assert cut["nearer"] == whole["nearer"]
-
-
-def test_only_tiles_are_held(monkeypatch) -> None:
-    shapes = []
-    real = pair.kernel.minus_exact
-
-    def minus_exact(formed, *rest):
-        shapes.append(formed.shape)
-        return real(formed, *rest)
-
-    monkeypatch.setattr(pair.kernel, "minus_exact", minus_exact)
-    compare("hf", "meta", heads=1, seq_len=1100)
-    assert max(shapes) == (512, 512)
-    assert len(shapes) == 3 * 6  # the drifts of both, and their difference
 
 
 def test_inputs_rounded_differently_get_a_reference_each(tmp_path, capsys) -> None:

@@ -87,6 +87,8 @@ def test_bits_are_counted_once_an_element_however_many_panels(monkeypatch, spec)
     [cut] = parity("hf", "meta", 3, "bf16", **case)
     assert cut.statistics.elements == whole.statistics.elements
     assert cut.statistics.differing == whole.statistics.differing > 0
+    assert cut.statistics.difference.rms == pytest.approx(whole.statistics.difference.rms, rel=1e-2)
+    assert cut.statistics.winner() == whole.statistics.winner()
 
 
 def test_a_dtype_that_is_refused_is_a_row_and_a_line(spec, capsys) -> None:

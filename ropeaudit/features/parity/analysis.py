@@ -183,9 +183,9 @@ def run(
             own = [setting if requested.layout else _in_its_layout(one, setting) for _, one in pair]
             for two, offset in itertools.product(made, offsets):
                 given = case, inputs, setting
-                yield _parity(given, [name for name, _ in pair], own, two, offset, next(work))
+                yield _parity(given, [name for name, _ in pair], own, two, offset)
 
-    return compared()
+    return doing.each(compared(), lambda: doing.told(next(work, arguments.silent)))
 
 
 def _in_its_layout(one: Compared, setting: RopeSetting) -> RopeSetting:
@@ -203,7 +203,6 @@ def _parity(
     own: Sequence[RopeSetting],
     two: Sequence[SubjectFactory],
     offset: int,
-    on_progress: OnProgress,
 ) -> Parity:
     """Compare two subjects at one offset; what refuses to be called there is refused.
 
@@ -226,8 +225,7 @@ def _parity(
     plan = Plan(placed, [[offset], [offset]], inputs, setting, case.mask, origin, precision=how)
     if not refused:
         try:
-            with doing.told(on_progress):
-                statistics = compare(plan, dtype)
+            statistics = compare(plan, dtype)
         except ForeignError as error:
             refused = f"a call fails: {one_line(error)}"
     return Parity(
