@@ -15,7 +15,7 @@ import numpy as np
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.recipes import Resolved
+from ropeaudit.recipes import Recipe, Resolved
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis, Value
 from ropeaudit.rope.setting import RopeSetting
@@ -94,16 +94,18 @@ class RecipeGroup:
         return Diagnosis(next(iter(below or narrow), "known-recipe"), self.values())
 
 
+def _with_exact_scores(recipe: Recipe) -> Recipe:
+    """Return a recipe that forms scores in float64."""
+    return replace(recipe, stages=dict(recipe.stages) | {"accumulate": "fp64", "score": "fp64"})
+
+
 @functools.lru_cache(maxsize=16)
 def groups(dtype: Format) -> tuple[RecipeGroup, ...]:
     """Return the named recipes by what they do to vectors of a dtype."""
     alike: dict[tuple[object, ...], list[Resolved]] = {}
     for recipe in recipes.all_recipes():
         if not recipe.refused:
-            with_exact_scores = replace(
-                recipe, stages=dict(recipe.stages) | {"accumulate": "fp64", "score": "fp64"}
-            )
-            resolved = with_exact_scores.resolve(dtype)
+            resolved = _with_exact_scores(recipe).resolve(dtype)
             alike.setdefault(arithmetic(resolved), []).append(resolved)
     return tuple(
         RecipeGroup(tuple(resolved.recipe.name for resolved in members), members[0])
@@ -127,7 +129,8 @@ def variants(dtype: Format) -> tuple[RecipeGroup, ...]:
     if dtype is FP64:  # angles of float64 too, and float32 tables: what flux does, called with wide vectors
         found.append(RecipeGroup((), recipes.named("diffusers-flux").changed(_WIDE_ROTATION).resolve(dtype)))
     for start, (stage, computed), narrow in itertools.product(_STARTS, stages, ("model", "bf16", "fp16")):
-        resolved = recipes.named(start).changed({stage: computed + narrow}).resolve(dtype)
+        one = _with_exact_scores(recipes.named(start))
+        resolved = one.changed({stage: computed + narrow}).resolve(dtype)
         if arithmetic(resolved) not in known:
             known.add(arithmetic(resolved))
             found.append(RecipeGroup((), resolved))
