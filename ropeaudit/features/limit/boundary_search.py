@@ -92,7 +92,6 @@ class _BoundarySearch:
     def __init__(self, question: Question, test: Test) -> None:
         self.question, self.test = question, test
         self.tested: dict[int, bool] = {}
-        self.held: set[int] = set()
         self.failing: int | None = None  # the lowest known
 
     def run(self) -> Boundary:
@@ -119,14 +118,14 @@ class _BoundarySearch:
             if known == self.top():
                 self.ask(thinned(binade, self.left()))
         self.cut()
-        if 0 <= self.top() <= q.proved and self.top() not in self.held:
+        if 0 <= self.top() <= q.proved and self.top() not in self.tested:
             self.record([self.top()])
         return boundary(self.tested, q.proved, q.up_to)
 
     def ask(self, offsets: Iterable[int], reserved: int = 0) -> None:
         """Test offsets below the lowest failing one, as far as the budget goes."""
-        low = self.question.proved if self.held else -1  # 0 is always tested, and first
-        open_offsets = sorted({offset for offset in offsets if low < offset <= self.top()} - self.held)
+        low = self.question.proved if self.tested else -1  # 0 is always tested, and first
+        open_offsets = sorted({one for one in offsets if low < one <= self.top()} - self.tested.keys())
         self.record(open_offsets[: max(0, self.left(reserved))])
 
     def record(self, offsets: Sequence[int]) -> None:
@@ -134,7 +133,6 @@ class _BoundarySearch:
         parts = [offsets[start : start + _AT_ONCE] for start in range(0, len(offsets), _AT_ONCE)]
         holds = {one: good for part in parts for one, good in zip(part, self.test(part), strict=True)}
         self.tested |= holds
-        self.held.update(offset for offset, good in holds.items() if good)
         self.failing = min((offset for offset, good in holds.items() if not good), default=self.failing)
 
     def walk(self, offsets: Sequence[int]) -> None:
@@ -155,7 +153,7 @@ class _BoundarySearch:
     def cut(self) -> None:
         """Narrow the gap below the lowest failure until its ends are neighbours."""
         while self.failing is not None and self.left() > 0:
-            low = max(self.question.proved, max((x for x in self.held if x < self.failing), default=-1))
+            low = max(self.question.proved, max((x for x in self.tested if x < self.failing), default=-1))
             gap = self.failing - low
             if gap <= 1:
                 return
