@@ -11,7 +11,7 @@ import numpy as np
 from ropeaudit import recipes
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.conformance import vector_case
-from ropeaudit.conformance.returned_subject import Arrays
+from ropeaudit.conformance.returned import Arrays
 from ropeaudit.conformance.vector_case import VectorCase
 from ropeaudit.features.vectors.analysis import vectors
 from ropeaudit.subjects.emulated import Emulated

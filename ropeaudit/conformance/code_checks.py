@@ -65,21 +65,6 @@ _NAMES: dict[str, Callable[[CodeUnderTest], Iterable[str]]] = {
     "under": environments.check_names,
 }
 
-# name of a check -> about how many calls of `places` take as long; those of `places` are counted
-_THREE = 8  # times as many served calls: any three axes together
-_COSTS = {"served calls": 10.0, "decode": 8.0, "state": 4.0, "drift": 6.0, "under": 3.0} | dict.fromkeys(
-    ("short calls", "batch rows", "pieces", "gradient"), 1.0
-)
-_COMPILING, _QUICK = 45.0, 0.2  # the same: a compiler's start, and what the others cost
-
-
-def _cost(name: str, code: CodeUnderTest) -> float:
-    if name == "rotation":
-        return code.up_to / every_position.BLOCK + 1
-    if name == "compiled" and code.thorough and not environments.why_not_compiled(code):
-        return _COMPILING
-    return _COSTS.get(name, _QUICK) * (_THREE if name == "served calls" and code.thorough else 1)
-
 
 def findings(
     code: CodeUnderTest, progress: Callable[[float], None] = lambda share: None
@@ -88,17 +73,13 @@ def findings(
 
     progress gets the share that is done, from 0 to 1. Raises: UsageError and other errors of the request.
     """
-    costs = {name: _cost(name, code) for name in CHECKS}
-    before, total = 0.0, sum(costs.values())
     left = {name: list(_NAMES[name](code)) if name in _NAMES else [name] for name in CHECKS}
-    for number, (name, check) in enumerate(CHECKS.items(), 1):
+    for number, (name, check) in enumerate(CHECKS.items()):
         if code.setting.grid is not None and name in _OF_A_SEQUENCE:
             yield not_applicable(name, "positions have several axes")
             continue
-        doing.begin(f"check {number} of {len(CHECKS)}: {name}")
-        after = before + costs[name]
-        code.on_share = doing.part(progress, before / total, after / total)
-        before = after
+        doing.begin(f"check {number + 1} of {len(CHECKS)}: {name}")
+        code.on_share = doing.part(progress, number / len(CHECKS), (number + 1) / len(CHECKS))
         try:
             code.on_share(0.0)
             with warnings.catch_warnings():

@@ -12,8 +12,14 @@ from dataclasses import replace
 import numpy as np
 
 from ropeaudit.arithmetic.formats import Format, parse
-from ropeaudit.conformance.agreement import DEAR, Agreement, cost, some_offsets, whole_call
-from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.code_under_test import (
+    DEAR,
+    Agreement,
+    CodeUnderTest,
+    cost,
+    some_offsets,
+    whole_call,
+)
 from ropeaudit.conformance.finding import ADAPTER, Finding, judged, not_applicable, noted
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.recipes import Resolved
@@ -94,19 +100,21 @@ def _finding(name: str, code: CodeUnderTest, environment: Environment, placed: C
         return finding
     cause = exposure.cause(placed, code.setting, code.dtype)
     returned, by_right = _other_dtype(code, environment, agreement.form)
+    within = f"{cause}, within what is allowed here" if cause else ""
     if finding.failed:
         shown = sorted({offsets[agreement.calls - 1], *(offset for offset in (1000,) if offset in offsets)})
         left = [exposure.consequence(placed, code.setting, code.dtype, offset, length) for offset in shown]
         consequences = "; ".join(str(one) for one in left if one is not None and one.shows)
         words = ": ".join(filter(None, (cause, consequences))) or finding.detail
-        remedy = _REMEDIES.get(environment.kind, "") if cause else ""
-        return replace(finding, detail="; ".join(filter(None, (words, returned))), remedy=remedy)
-    within = f"{cause}, within what is allowed here" if cause else ""
-    if by_right:
-        return replace(finding, detail="; ".join(filter(None, (finding.detail, within, returned))))
-    values = f"its values are within what is allowed ({finding.measured:.3g} of {finding.allowed:.3g})"
-    detail = "; ".join(filter(None, (returned, values, within, finding.detail)))
-    return Finding(name, "fail", detail, differing=finding.differing, remedy=_KEEP)
+        said = [words, returned]
+        finding = replace(finding, remedy=_REMEDIES.get(environment.kind, "") if cause else "")
+    elif by_right:
+        said = [finding.detail, within, returned]
+    else:
+        values = f"its values are within what is allowed ({finding.measured:.3g} of {finding.allowed:.3g})"
+        said = [returned, values, within, finding.detail]
+        finding = Finding(name, "fail", "", differing=finding.differing, remedy=_KEEP)
+    return replace(finding, detail="; ".join(filter(None, said)))
 
 
 def _other_dtype(code: CodeUnderTest, environment: Environment, rotator: Rotator) -> tuple[str, bool]:
@@ -179,19 +187,17 @@ def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
     answer = answer_of(code)
     if answer is None:
         yield not_applicable("inputs", ADAPTER)
-    elif answer.changed_beside:
-        yield judged(
-            "inputs", False, f"it changes the {' and '.join(answer.changed_beside)} that it is given"
-        )
-    elif not answer.changed and (calls := code.own.overwritten if code.own else []):
-        told = f"it changes its input in some calls, and returns another array: such as {calls[0]}"
-        yield judged("inputs", False, told)
-    elif not answer.changed:
-        yield judged("inputs", True, "what it is given is afterwards as before")
-    elif answer.in_place:
-        yield judged("inputs", True, "it rotates its input where it lies, and returns that or nothing")
-    else:
-        yield judged("inputs", False, "it changes its input, and returns another array")
+        return
+    some = code.own.overwritten if code.own and not answer.changed else []
+    wrong = [
+        (answer.changed_beside, f"it changes the {' and '.join(answer.changed_beside)} that it is given"),
+        (some, f"it changes its input in some calls, and returns another array: such as {''.join(some[:1])}"),
+        (answer.changed and not answer.in_place, "it changes its input, and returns another array"),
+    ]
+    kept = "what it is given is afterwards as before"
+    right = "it rotates its input where it lies, and returns that or nothing" if answer.changed else kept
+    told = next((text for fails, text in wrong if fails), "")
+    yield judged("inputs", not told, told or right)
 
 
 def keys(code: CodeUnderTest) -> Iterator[Finding]:
@@ -207,26 +213,24 @@ def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
     A narrower one fails, as it loses digits or range; a wider one is a warning: it loses nothing, but makes
     all that follows wider, and attention wants q, k and v in one dtype.
     """
-    answer = answer_of(code)
+    answer, given = answer_of(code), torch_arrays.spelled(code.dtype)
     if answer is None:
         yield not_applicable("dtype", "an adapter calls it, and hands on numbers alone")
-        return
-    if code.composed:
+    elif code.composed:
         yield not_applicable("dtype", "it returns cos and sin, which are applied here")
-        return
-    given, returned = torch_arrays.spelled(code.dtype), answer.dtype
-    if returned != answer.keys_dtype:
-        yield judged("dtype", False, f"q comes back in {returned} and k in {answer.keys_dtype}, for {given}")
-    elif returned == given:
-        own, tables = code.own, ""
-        if own is not None and own.narrow_tables(code.setting, code.dtype):
-            tables = f" where tables are given in {given}; with float32 ones float32 comes back"
+    elif answer.dtype != answer.keys_dtype:
+        yield judged(
+            "dtype", False, f"q comes back in {answer.dtype} and k in {answer.keys_dtype}, for {given}"
+        )
+    elif answer.dtype == given:
+        narrow = code.own is not None and code.own.narrow_tables(code.setting, code.dtype)
+        tables = f" where tables are given in {given}; with float32 ones float32 comes back" * narrow
         yield judged("dtype", True, f"{given} comes back in {given}{tables}")
+    elif _holds(answer.dtype, code.dtype):
+        nothing = "which loses nothing, but v is not in it"
+        yield noted("dtype", f"{given} comes back in {answer.dtype}, {nothing}")
     else:
-        if _holds(returned, code.dtype):
-            yield noted("dtype", f"{given} comes back in {returned}, which loses nothing, but v is not in it")
-            return
-        lost = f"{given} comes back in {returned}, which does not hold every number of it"
+        lost = f"{given} comes back in {answer.dtype}, which does not hold every number of it"
         yield judged("dtype", False, lost)
 
 
@@ -247,8 +251,5 @@ def _holds(returned: str, dtype: Format) -> bool:
         wide = parse(returned.removesuffix("fn"))
     except RopeAuditError:
         return False
-    return (
-        wide.precision >= dtype.precision
-        and wide.largest >= dtype.largest
-        and wide.smallest_subnormal <= dtype.smallest_subnormal
-    )
+    range_holds = wide.largest >= dtype.largest and wide.smallest_subnormal <= dtype.smallest_subnormal
+    return wide.precision >= dtype.precision and range_holds

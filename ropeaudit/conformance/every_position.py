@@ -9,7 +9,7 @@ has fewer heads of k in two calls.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance import bias
-from ropeaudit.conformance.code_under_test import HEADS, Both, CodeUnderTest
+from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest, runs_at
 from ropeaudit.conformance.finding import PAIR, Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, UsageError, did, one_line
 from ropeaudit.recognition import faults, verification
@@ -112,13 +112,6 @@ def batch_rows(code: CodeUnderTest) -> Iterator[Finding]:
     offsets = straddling(code.up_to - BATCH_STEP, _SHORT)
     where = f"2 batch elements, {BATCH_STEP} positions apart, at {len(offsets)} offsets up to {offsets[-1]}"
     yield _at_offsets("batch rows", code, offsets, BATCH_STEP, where)
-
-
-def runs_at(given: Both, offsets: Sequence[int], step: int = 0) -> list[CallOf]:
-    """Return calls of the same q and k from each offset on; step: from one batch element to the next."""
-    q, k = given
-    run = np.arange(q.shape[2], dtype=np.int64) + (step * np.arange(len(q))[:, None] if step else 0)
-    return [(q, k, run + offset) for offset in offsets]
 
 
 def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, detail: str) -> Finding:

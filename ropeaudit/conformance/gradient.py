@@ -16,8 +16,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
-from ropeaudit.conformance.every_position import runs_at
+from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest, runs_at
 from ropeaudit.conformance.finding import Finding, not_applicable, of_worst_pair
 from ropeaudit.errors import ForeignError, did
 from ropeaudit.recognition import allowance, verification

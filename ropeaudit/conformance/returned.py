@@ -1,7 +1,5 @@
 """Judge what a kernel wrote back for a case of vectors, as if its code had been called.
 
-Rotations, drift and verdicts come from the road that called code takes (`audits.case_run`), with what was
-written back in the place of calls.
 Called code is asked for further positions until faults that look alike differ. Here the other offsets of the
 case decide: a fault is named only if it changes positions at the offsets that are wrong, and at none of those
 that are right.
@@ -12,22 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from ropeaudit import recipes
-from ropeaudit.arithmetic.formats import FloatArray
-from ropeaudit.audits.case_run import CaseRun
-from ropeaudit.audits.cases import Case
-from ropeaudit.conformance import returned_subject, score_drift, vector_case
+from ropeaudit.arithmetic.formats import FloatArray, parse
+from ropeaudit.conformance import score_drift, vector_case
+from ropeaudit.conformance.code_under_test import Both
 from ropeaudit.conformance.finding import Finding, judged, of_worst_pair
 from ropeaudit.conformance.gradient import of_gradient
-from ropeaudit.conformance.returned_subject import Returned, ReturnedCall, ReturnedCode, factory
-from ropeaudit.conformance.score_drift import MeasuredDrift, size, yardstick
-from ropeaudit.conformance.vector_case import CaseSpec, Key, VectorCase
+from ropeaudit.conformance.score_drift import ScoreRun, yardstick
+from ropeaudit.conformance.vector_case import RETURNED, CaseCall, CaseSpec, Entry, Key, VectorCase
+from ropeaudit.errors import BadInput, ForeignError
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification, wording
@@ -35,15 +32,18 @@ from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.faults import Fault, faults
 from ropeaudit.recognition.known_recipes import CalledBlock, explaining_recipe
 from ropeaudit.recognition.rotation import Searches, common
-from ropeaudit.recognition.verification import Places
+from ropeaudit.recognition.verification import Held, Places
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Subject
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling.backward import mirrored
+from ropeaudit.subjects.calling.called import Called
+from ropeaudit.subjects.calling.code import Rotator, Unavailable
 from ropeaudit.subjects.exact_rotation import complex_pairs
+from ropeaudit.tensor_files import tensors as tensorfiles
 
 _MOST_UNEXPLAINED = 3  # offsets that nothing known explains: more would take seconds each to no avail
 _SOURCES = {"grad_q": "grad_rotated_q", "grad_k": "grad_rotated_k"}  # what is rotated to give it
-_MASK = "causal"
 _SERVED = {  # call -> what it is
     "ragged": "rows at positions of their own",
     "one-token": "rows at positions of their own, one token each",
@@ -56,36 +56,190 @@ _SERVED = {  # call -> what it is
 _NEAR = 0.15
 _ROTATED, _ELSE = 0.9, 0.5  # shares of pairs whose lengths agree: those of a rotation, and of anything else
 
+CASE = "case.txt"  # may stand beside what is written back: the digest of the case that it is of
+_LONGEST = 200  # bytes of it that are read
 
-class Measured(CaseRun):
-    """What was measured of a case: where pairs stand, as they were given, and what scores drift by.
+Arrays: TypeAlias = dict[Key, dict[str, FloatArray]]  # call -> name -> numbers, in the carrier
 
-    rule: the recipe whose errors a pair may have. inputs: q and k of the first batch element. places: by
-    offset. rows: what drifted, offset by offset.
+
+class NotAsked(ForeignError):
+    """A call that is not one of the case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded(Rotator):
+    """What was written back for calls with the same q and k. rotated: by the bytes of their positions."""
+
+    given: Both
+    rotated: Mapping[bytes, Both]
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
+        """Return what was written back for the first batch elements, or all. Raises: NotAsked."""
+        known = self.rotated.get(at.tobytes())
+        same = (np.array_equal(x, own[: len(x)]) for x, own in zip((q, k), self.given, strict=True))
+        if known is None or not all(same):
+            raise NotAsked("vectors or positions that the case does not give")
+        return known[0][: len(q)], known[1][: len(k)]
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What was written back, by call. named: whether it names its case."""
+
+    arrays: Arrays
+    named: bool
+
+
+def read_returned(case: VectorCase, output: str | Path) -> Returned:
+    """Return what was written back for a case. Raises: BadInput."""
+    path = Path(output)
+    seen = f"--returned {str(path)!r}"
+    try:
+        is_folder, exists = path.is_dir(), path.exists()
+        names = {item.name for item in path.iterdir()} if is_folder else set()
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{seen}: {getattr(error, 'strerror', None) or error}") from None
+    if path.suffix == ".safetensors" and not is_folder:
+        return Returned(*_tensors(case, path, seen))
+    if not is_folder:
+        what = "is no folder" if exists else "no such folder"
+        raise BadInput(f"{seen}: {what}; give the folder that the kernel wrote into")
+    expected = {entry["file"] for _, _, entry in _entries(case)}
+    raw = expected & names
+    if path.resolve() == case.folder.resolve():
+        names -= case.own_files()
+    tensor_files = {name for name in names if name.endswith(".safetensors")}
+    if raw and tensor_files:
+        both = f"both {min(raw)} and {min(tensor_files)}"
+        raise BadInput(f"{seen}: there are {both}; leave raw files or one .safetensors file")
+    left = names - raw - {RETURNED}
+    foreign = sorted(name for name in left if name.endswith((".bin", ".safetensors")))
+    if foreign:  # of another case, or misnamed
+        asked = ", ".join(entry["file"] for _, _, entry in list(_entries(case))[:4])
+        raise BadInput(
+            f"{seen}: the case does not ask for {', '.join(foreign[:4])}; it asks for {asked} ..., "
+            f"or {RETURNED}"
+        )
+    if named := CASE in names:
+        text = vector_case.content_of(path / CASE, seen, _LONGEST).decode("utf-8", "replace").strip()
+        _same(case, text, f"{seen}: {CASE}")
+    if tensor_files:
+        arrays, inside = _tensors(case, path / RETURNED, seen)
+        return Returned(arrays, named or inside)
+    return Returned(_raw(case, path, names, seen), named)
+
+
+def _entries(case: VectorCase) -> Iterator[tuple[Key, str, Entry]]:
+    for call in case.spec.calls:
+        yield from ((call.key, name, entry) for name, entry in case.spec.outputs(call).items())
+
+
+def _same(case: VectorCase, text: str, seen: str) -> None:
+    """Raise BadInput if what was written back names another case."""
+    if text != case.digest:
+        raise BadInput(
+            f"{seen} names another case, {text[:19]}..., than {str(case.folder)!r}, {case.digest[:19]}...; "
+            "run the kernel on this case, or judge it by the other one"
+        )
+
+
+def _raw(case: VectorCase, path: Path, names: set[str], seen: str) -> Arrays:
+    wanted = list(_entries(case))
+    missing = [entry["file"] for _, _, entry in wanted if entry["file"] not in names]
+    if missing:
+        count = f"{len(missing)} of {len(wanted)} files are missing"
+        raise BadInput(f"{seen}: {count}, the first {missing[0]}; write all that manifest.json asks for")
+    arrays: Arrays = {}
+    for key, name, entry in wanted:
+        file, dtype, shape = path / entry["file"], parse(entry["dtype"]), tuple(entry["shape"])
+        size = math.prod(shape) * vector_case.stored(dtype).itemsize
+        if not file.is_file():
+            raise BadInput(f"{seen}: {file.name} is no file; {_form(entry)}")
+        here = file.stat().st_size
+        if here != size:
+            raise BadInput(f"{seen}: {file.name} has {here:,} bytes instead of {size:,}: {_form(entry)}")
+        content = vector_case.content_of(file, seen, size)
+        arrays.setdefault(key, {})[name] = vector_case.numbers(content, dtype, shape)
+    return arrays
+
+
+def _form(entry: Entry) -> str:
+    return f"{entry['dtype']} of shape {tuple(entry['shape'])}, little-endian, is what the case asks for"
+
+
+def _tensors(case: VectorCase, path: Path, seen: str) -> tuple[Arrays, bool]:
+    """Return the tensors of a .safetensors file, named like raw files without .bin."""
+    wanted = {entry["file"].removesuffix(".bin"): (key, name, entry) for key, name, entry in _entries(case)}
+    if wrong := tensorfiles.wrong(path):
+        raise BadInput(f"{seen}: {path.name}: {wrong}; write it again")
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as archive:
+            digest = (archive.metadata() or {}).get("case")
+    except (SafetensorError, OSError) as error:
+        raise BadInput(f"{seen}: {path.name} is no readable .safetensors file: {error}") from None
+    if digest is not None:
+        _same(case, digest.strip(), f"{seen}: {path.name}")
+    tensors = tensorfiles.guarded(
+        f"{seen}: {path.name}",
+        path,
+        lambda: tensorfiles.read(path, wanted),
+    )
+    for problem, names in (
+        ("lacks", sorted(wanted.keys() - tensors.keys())),
+        ("holds, not asked for,", sorted(tensors.keys() - wanted.keys())),
+    ):
+        if names:
+            raise BadInput(
+                f"{seen}: {path.name} {problem} {', '.join(names[:4])}; the case asks for {min(wanted)} ..."
+            )
+    arrays: Arrays = {}
+    for stem, (key, name, entry) in wanted.items():
+        tensor, dtype = tensors[stem], parse(entry["dtype"])
+        if tensor.dtype != vector_case.stored(dtype) or list(tensor.shape) != entry["shape"]:
+            raise BadInput(f"{seen}: {stem} is {tensor.dtype} of shape {tensor.shape}; {_form(entry)}")
+        arrays.setdefault(key, {})[name] = vector_case.carried(tensor, dtype)
+    return arrays, digest is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """What was written back for a case, and to what it is held.
+
+    given: what all calls are parts of. rule: the recipe whose errors a pair may have.
     """
 
-    def __init__(self, code: ReturnedCode, rule: Resolved) -> None:
-        q, k = (x[0].astype(np.float64) for x in code.given)
-        spec, self.inputs = code.spec, Inputs(q, k, "vectors", code.spec.seed)
-        setting, same = spec.setting, ("head_dim", "rotary_dim", "base", "layout", "scale")
-        said: dict[str, Any] = {name: getattr(setting, name) for name in same}
-        said |= {name: getattr(spec, name) for name in ("heads", "kv_heads", "seq_len")}
-        case = Case(**said, scaling=str(setting.scaling))
-        super().__init__(case, self.inputs, setting)
-        self.code, self.rule, self.places = code, rule, dict[int, Places]()
-        made = factory(code)
-        self.rows = list(self.records([(made, offset) for offset in spec.offsets]))
+    case: VectorCase
+    returned: Returned
+    given: Both
+    rule: Resolved
 
-    def _places(self, subject: Subject, offset: int) -> Places:
-        setting, dtype = self.code.spec.setting, self.code.spec.dtype
-        diagnoses = [places.diagnosis for places in self.places.values()]
-        unexplained = sum(found is not None and not found.explains for found in diagnoses)
-        at = np.arange(self.code.spec.seq_len, dtype=np.int64) + offset
-        call = CalledBlock(at, self.code.given, self.code.rotated[offset])
-        explain = unexplained < _MOST_UNEXPLAINED
-        places = verification.judged([call], self.code, setting, dtype, rule=self.rule, explain=explain)
-        self.places[offset] = places
-        return places
+    @property
+    def spec(self) -> CaseSpec:
+        """The parameters of the case."""
+        return self.case.spec
+
+    def rotated(self, key: Key) -> Both:
+        """Return what was written back for a call, as if it had rotated."""
+        return _sides(self.spec, self.returned.arrays[key], "grad_")
+
+    def judged(
+        self, block: CalledBlock, among: Rotator, explain: bool = True, searches: Searches | None = None
+    ) -> Places:
+        """Return where the worst pair of a call is; among: where further calls are looked up."""
+        held: Held = {"rule": self.rule, "explain": explain, "searches": searches}
+        return verification.judged([block], among, self.spec.setting, self.spec.dtype, **held)
+
+
+def _sides(spec: CaseSpec, arrays: Mapping[str, FloatArray], prefix: str) -> Both:
+    """Return q and k, of a gradient with the second number of each pair negated.
+
+    It is the inverse rotation: so, before and after, it is the rotation itself, and is judged as one.
+    """
+    if spec.want != "gradient":
+        return arrays["q"], arrays["k"]
+    return mirrored(arrays[f"{prefix}q"], spec.setting), mirrored(arrays[f"{prefix}k"], spec.setting)
 
 
 def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | None = None) -> list[Finding]:
@@ -96,15 +250,28 @@ def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | N
     Raises: BadInput where a file is missing, damaged or of another case; UnknownName.
     """
     case = vector_case.read(case_folder)
-    claimed = None if recipe is None else recipes.load(recipe).resolve(case.spec.dtype)
-    returned = returned_subject.read_returned(case, output_folder)
+    spec = case.spec
+    claimed = None if recipe is None else recipes.load(recipe).resolve(spec.dtype)
+    returned = read_returned(case, output_folder)
     complete = _written_back(case, returned)
     if not all(np.isfinite(x).any() for arrays in returned.arrays.values() for x in arrays.values()):
         return [complete]
-    measured = measure(case, returned, str(output_folder), claimed)
-    rotation = _rotation(measured, returned)
-    served = _served(measured, returned, rotation.diagnosis)
-    return [complete, rotation, *_drift_findings(measured, claimed), *served]
+    rule = claimed or allowance.careful(spec.dtype)
+    if spec.want == "gradient":  # what a vector is used for more than once is summed in its own dtype
+        rule = rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(spec.dtype)
+    judge = _Judge(case, returned, _sides(spec, case.vectors(), "grad_rotated_"), rule)
+    run = np.arange(spec.seq_len, dtype=np.int64)
+    blocks = [CalledBlock(run + offset, judge.given, judge.rotated(offset)) for offset in spec.offsets]
+    recorded = Recorded(judge.given, {block.at.tobytes(): block.rotated for block in blocks})
+    placed, unexplained = dict[int, Places](), 0
+    for block in blocks:
+        places = judge.judged(block, recorded, explain=unexplained < _MOST_UNEXPLAINED)
+        placed[block.first] = places
+        unexplained += places.diagnosis is not None and not places.diagnosis.explains
+    rotation = _rotation(judge, placed)
+    searches = Searches(in_vain=2 * unexplained)  # q and k at each of those offsets
+    served = [_served(judge, call, rotation.diagnosis, searches) for call in spec.served_calls]
+    return [complete, rotation, *_drifts(spec, recorded, blocks[-1], claimed), *served]
 
 
 def _written_back(case: VectorCase, returned: Returned) -> Finding:
@@ -118,7 +285,7 @@ def _written_back(case: VectorCase, returned: Returned) -> Finding:
             if call.key != 0 and np.array_equal(call.part(source, name.endswith("k")), x):
                 unchanged.append(f"{array} is what was given, number by number: nothing was rotated")
     problems, count = [*nonfinite, *unchanged], sum(map(len, returned.arrays.values()))
-    named = "" if returned.named else f"; it does not name its case ({returned_subject.CASE})"
+    named = "" if returned.named else f"; it does not name its case ({CASE})"
     detail = f"{count} arrays of {len(returned.arrays)} calls came back, all finite{named}"
     if problems:
         more = f", and {len(problems) - 2} more" if len(problems) > 2 else ""
@@ -128,25 +295,15 @@ def _written_back(case: VectorCase, returned: Returned) -> Finding:
     return judged("written back", not problems, detail, unit=unit, **sizes)
 
 
-def measure(case: VectorCase, returned: Returned, name: str, claimed: Resolved | None = None) -> Measured:
-    """Return what is measured of rotated vectors or of gradients."""
-    code, spec = ReturnedCode(case, returned.arrays, name), case.spec
-    rule = claimed or allowance.careful(spec.dtype)
-    if spec.want == "gradient":  # what a vector is used for more than once is summed in its own dtype
-        rule = rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(spec.dtype)
-    return Measured(code, rule)
-
-
-def _rotation(measured: Measured, returned: Returned) -> Finding:
+def _rotation(judge: _Judge, placed: Mapping[int, Places]) -> Finding:
     """Return whether each pair of q and k is in its place at every offset."""
-    code, placed = measured.code, measured.places
-    spec, gradient = code.spec, code.spec.want == "gradient"
+    spec, gradient = judge.spec, judge.spec.want == "gradient"
     sizes = {offset: math.inf if math.isnan(at.excess) else at.excess for offset, at in placed.items()}
     offset = max(sizes, key=lambda offset: sizes[offset])
     worst, off = placed[offset], [offset for offset, size in sizes.items() if size > 1]
     found = consistent_diagnosis(placed, spec)
     if off and (found is None or not found.explains):
-        found = misread(code.case, returned, off[0]) or found
+        found = misread(judge.case, judge.returned, off[0]) or found
     count = f"q and k, {spec.heads} and {spec.kv_heads} heads, 2 batch elements, {spec.seq_len} tokens"
     offsets = ", ".join(map(str, off[:6])) + (", ..." if len(off) > 6 else "")
     wrong = f"; out of place at {len(off)} of them: {offsets}" if off else ""
@@ -163,31 +320,27 @@ def _of_pair(name: str, detail: str, worst: Places, place: str, spec: CaseSpec, 
     return of_worst_pair(name, detail, worst, where=where, remedy=remedy, option=option)
 
 
-def _served(measured: Measured, returned: Returned, known: Diagnosis | None) -> Iterator[Finding]:
-    """Yield whether each pair of the calls as servers make them stands where its position says.
+def _served(judge: _Judge, call: CaseCall, known: Diagnosis | None, searches: Searches) -> Finding:
+    """Return whether each pair of a call as servers make it stands where its position says.
 
     known: what explains the calls at offsets.
     """
-    code, rule = measured.code, measured.rule
-    spec, setting = code.spec, code.spec.setting
-    unknown = sum(at.diagnosis is not None and not at.diagnosis.explains for at in measured.places.values())
-    searches = Searches(in_vain=2 * unknown)  # q and k at each of those offsets
-    for call in spec.served_calls:
-        called = ReturnedCall(code, call)
-        at = call.positions() if call.step else call.row()
-        block = CalledBlock(at, called.given, code.rotated[call.key])
-        worst = verification.judged([block], called, setting, spec.dtype, rule=rule, searches=searches)
-        found = worst.diagnosis
-        if found and not found.explains:
-            found = misread(code.case, returned, call.key) or found
-        if found and spec.want == "gradient":
-            found = of_gradient(found)
-        worst = replace(worst, diagnosis=_as_known(found, known) if found and known else found)
-        tokens = "1 token" if call.seq_len == 1 else f"{call.seq_len} tokens"
-        rows = "1 batch element" if call.batch == 1 else f"{call.batch} batch elements"
-        key, up_to = str(call.key), int(call.positions().max()) + 1
-        detail = f"{_SERVED[key]}: {call.heads} and {call.kv_heads} heads, {rows}, {tokens}"
-        yield _of_pair(key.replace("-", " "), detail, worst, key, spec, up_to)
+    spec, (q, k) = judge.spec, judge.given
+    at = call.positions() if call.step else call.row()
+    block = CalledBlock(at, (call.part(q, False), call.part(k, True)), judge.rotated(call.key))
+    among = Recorded(block.given, {at.tobytes(): block.rotated})
+    worst = judge.judged(block, among, searches=searches)
+    found = worst.diagnosis
+    if found and not found.explains:
+        found = misread(judge.case, judge.returned, call.key) or found
+    if found and spec.want == "gradient":
+        found = of_gradient(found)
+    worst = replace(worst, diagnosis=_as_known(found, known) if found and known else found)
+    tokens = "1 token" if call.seq_len == 1 else f"{call.seq_len} tokens"
+    rows = "1 batch element" if call.batch == 1 else f"{call.batch} batch elements"
+    key, up_to = str(call.key), int(call.positions().max()) + 1
+    detail = f"{_SERVED[key]}: {call.heads} and {call.kv_heads} heads, {rows}, {tokens}"
+    return _of_pair(key.replace("-", " "), detail, worst, key, spec, up_to)
 
 
 def _as_known(found: Diagnosis, known: Diagnosis) -> Diagnosis:
@@ -198,23 +351,26 @@ def _as_known(found: Diagnosis, known: Diagnosis) -> Diagnosis:
     return found
 
 
-def _drift_findings(measured: Measured, claimed: Resolved | None) -> list[Finding]:
-    """Return the drift checks of float64 scores of the first batch element."""
-    code, records = measured.code, measured.rows
-    spec, setting, dtype = code.spec, code.spec.setting, code.spec.dtype
-    last = spec.offsets[-1]
-    block = CalledBlock(np.arange(spec.seq_len, dtype=np.int64) + last, code.given, code.rotated[last])
-    resembled = None if claimed else explaining_recipe(block, setting, dtype)
-    wanted = yardstick(claimed, resembled, setting, dtype, last + spec.seq_len)
-    limits = wanted.limits(setting, measured.inputs, [row.offset for row in records], _MASK)
-    drifts = list[MeasuredDrift]()
-    for row, limit in zip(records, limits, strict=True):
-        place = row.worst_head or 0, row.worst_query or 0, row.worst_key or 0
-        measures = size(row.drift_max), size(row.drift_rms), place, row.reference_rms, row.reference_error
-        drifts.append(MeasuredDrift(f"{row.seq_len} tokens of batch element 0", row.offset, *measures, limit))
+def _drifts(spec: CaseSpec, recorded: Recorded, last: CalledBlock, claimed: Resolved | None) -> list[Finding]:
+    """Return the drift checks of float64 scores of the first batch element. last: the call at the end."""
+    setting, dtype = spec.setting, spec.dtype
+    resembled = None if claimed else explaining_recipe(last, setting, dtype)
+    wanted = yardstick(claimed, resembled, setting, dtype, last.first + spec.seq_len)
+    q, k = (x[0].astype(np.float64) for x in last.given)
+    files = Unavailable("files", "it was called elsewhere", (setting.layout,))
+    run = ScoreRun(
+        recorded,
+        Called(files, setting, dtype, recorded),
+        Inputs(q, k, "vectors", spec.seed),
+        lambda offset: setting,
+        np.arange(spec.seq_len, dtype=np.int64),
+        "causal",
+        f"{spec.seq_len} tokens of batch element 0",
+    )
+    drifts = run.measured(wanted, spec.offsets)
     return [
         score_drift.drift("drift", drifts, wanted, None),
-        score_drift.growth(drifts, wanted, dtype, lambda _: records[-1].attainable_rms),
+        score_drift.growth(drifts, wanted, dtype, run.careful),
         score_drift.tolerance(drifts, claimed, setting, dtype),
     ]
 

@@ -7,6 +7,7 @@ pair may be off by more than right code explains: a cast table is not made right
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +19,12 @@ from ropeaudit import bounds
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import judging
 from ropeaudit.bounds import Bound, attainable
-from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
-from ropeaudit.conformance.every_position import runs_at
+from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest, runs_at
 from ropeaudit.conformance.finding import Finding, judged, not_applicable
 from ropeaudit.engine import measure
 from ropeaudit.engine.plan import CellStatistics, Plan
 from ropeaudit.engine.statistics import Place
+from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, known_recipes, verification, wording
@@ -32,10 +33,11 @@ from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup, explai
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.called import Called
+from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.emulated import Emulated
 
 RMS_FACTOR = 1.5  # measured RMS drift is 0.8 to 1.3 times the predicted RMS: docs/method.md
-MASK = "full"
+MASK: Mask = "full"
 _UNIT = "RMS, in score units"
 _WIDER = "compute positions, frequencies and angles in float64: in float32 drift is predicted to be as large"
 
@@ -107,7 +109,7 @@ class Yardstick:
     text: str
 
     def limits(
-        self, setting: RopeSetting, inputs: Inputs, offsets: Sequence[int], mask: str = MASK
+        self, setting: RopeSetting, inputs: Inputs, offsets: Sequence[int], mask: Mask = MASK
     ) -> list[Bound]:
         """Return bound and prediction by offset, for scores in float64."""
         subjects = [Emulated(recipe, setting) for recipe in self.recipes]
@@ -247,110 +249,118 @@ _MIDDLE = 1000  # an offset between the first and the last
 _ROWS = 256  # of a long sequence that are compared, each with each
 
 
+@dataclass(frozen=True, slots=True)
+class ScoreRun:
+    """The q and k of a sequence, and one instance that is called with all of it, as a subject too.
+
+    held_to: the setting at an offset. rows: those that are compared. tokens: how many there are, in words.
+    """
+
+    rotator: Rotator
+    called: Called
+    inputs: Inputs
+    held_to: Callable[[int], RopeSetting]
+    rows: Positions
+    mask: Mask
+    tokens: str
+
+    def measured(self, wanted: Yardstick, offsets: Sequence[int]) -> list[MeasuredDrift]:
+        """Return what is measured at each offset, the first of them 0."""
+        inputs, seen = self.inputs, list[MeasuredDrift]()
+        self.called.together(inputs.q, inputs.k, self.rows)
+        rows = replace(inputs, q=inputs.q[:, self.rows], k=inputs.k[:, self.rows])
+        for setting, group in itertools.groupby(offsets, self.held_to):
+            some = list(group)
+            cells = Plan([self.called], [some], rows, setting, self.mask, positions=self.rows)
+            results = measure.measure(cells, 1)
+            limits = wanted.limits(setting, inputs, some, self.mask)
+            for offset, limit in zip(some, limits, strict=True):
+                seen.append(MeasuredDrift.of_cell(results[0, offset], self.tokens, offset, limit))
+        return seen
+
+    def careful(self, first: MeasuredDrift) -> float:
+        """Return the RMS drift of careful code at offset 0, as `excess` counts it."""
+        dtype = self.called.dtype
+        subject = Emulated(attainable.careful(dtype), self.held_to(0))
+        predicted = bounds.bound(subject, self.inputs, self.mask, 0).rms
+        return attainable.attainable_rms(predicted, dtype, first.reference_rms)
+
+
 def scores(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield the checks of drift: short and long runs, growth, tolerance."""
-    length = min(_SHORT, code.up_to)
+    length, up_to = min(_SHORT, code.up_to), code.up_to
     if HEADS * length**2 < judging.FEWEST:
-        why = f"{code.up_to} positions make fewer than {judging.FEWEST} scores"
+        why = f"{up_to} positions make fewer than {judging.FEWEST} scores"
         yield from (not_applicable(name, why) for name in CHECKS)
         return
-    run = ScoreRun(code, HEADS, length)
-    resembled = None if code.seen.wrong_rotation else explaining_recipe(*run.at_the_end())
-    wanted = yardstick(code.claimed, resembled, code.setting, code.dtype, code.up_to)
-    short = run.measured(wanted, sorted({0, min(_MIDDLE, run.last), run.last}))
-    cause, runs = run.cause(short), [(run, short, wanted)]
+    run, last = _run(code, HEADS, length), up_to - length
+    resembled = None if code.seen.wrong_rotation else explaining_recipe(*_called(code, run, last))
+    wanted = yardstick(code.claimed, resembled, code.setting, code.dtype, up_to)
+    short = run.measured(wanted, sorted({0, min(_MIDDLE, last), last}))
+    cause, runs = _cause(code, run, short), [(run, short, wanted)]
     yield drift("drift", short, wanted, cause)
-    if code.up_to > _SHORT:
-        run = ScoreRun(code, 1, min(_LONG, code.up_to))
-        if resembled and not explains(resembled, *run.at_the_end()):
-            wanted = yardstick(code.claimed, None, code.setting, code.dtype, code.up_to)
-        long = run.measured(wanted, sorted({0, run.last}))
+    if up_to > _SHORT:
+        run = _run(code, 1, min(_LONG, up_to))
+        last = up_to - run.inputs.seq_len
+        if resembled and not explains(resembled, *_called(code, run, last)):
+            wanted = yardstick(code.claimed, None, code.setting, code.dtype, up_to)
+        long = run.measured(wanted, sorted({0, last}))
         if not any(drift.fails for drift in short):
-            cause = run.cause(long)
+            cause = _cause(code, run, long)
         yield drift("long sequence", long, wanted, cause)
-        if run.last:
+        if last:
             runs.insert(0, (run, long, wanted))
     else:
         long = short
-        yield not_applicable("long sequence", f"there are no more than {code.up_to} positions")
+        yield not_applicable("long sequence", f"there are no more than {up_to} positions")
     growing = [growth(drifts, limit, code.dtype, run.careful, cause) for run, drifts, limit in runs]
     # a long one may be as wrong at offset 0
     yield next((finding for finding in growing if finding.failed), growing[0])
     yield tolerance([*short, *long], code.claimed, code.setting, code.dtype, cause)
 
 
-class ScoreRun:
-    """The q and k of a sequence, and one instance that is called with all of it."""
+def _run(code: CodeUnderTest, heads: int, length: int) -> ScoreRun:
+    """Return a sequence and a new instance; of a long one some rows are compared, each with each."""
+    q, k = (x.astype(np.float64) for x in code.vectors(heads, length))
+    rows: Positions = np.arange(length, dtype=np.int64)
+    if length > _ROWS:
+        generator = np.random.default_rng([code.seed, length])
+        rows = np.sort(generator.choice(length, _ROWS, replace=False))
 
-    def __init__(self, code: CodeUnderTest, heads: int, length: int) -> None:
-        self.code, self.length, self.last = code, length, code.up_to - length
-        q, k = code.vectors(heads, length)
-        self.inputs = Inputs(q.astype(np.float64), k.astype(np.float64), "gaussian", code.seed)
-        self.given = q.astype(code.dtype.carrier)[None], k.astype(code.dtype.carrier)[None]
-        self.rows: Positions = np.arange(length, dtype=np.int64)
-        if length > _ROWS:
-            generator = np.random.default_rng([code.seed, length])
-            self.rows = np.sort(generator.choice(length, _ROWS, replace=False))
-        self.rotator = code.rotator()
-        self.called = Called(code.tested, code.setting, code.dtype, self.rotator)
-        self.called.together(self.inputs.q, self.inputs.k, self.rows)
+    def held_to(offset: int) -> RopeSetting:
+        return code.setting_at(np.array([offset + length - 1]))
 
-    def _block(self, offset: int) -> CalledBlock:
-        at: Positions = np.arange(self.length, dtype=np.int64) + offset
-        return CalledBlock(at, self.given, self.rotator.rotate_both(*self.given, at))
+    rotator = code.rotator()
+    called = Called(code.tested, code.setting, code.dtype, rotator)
+    tokens = f"{length} tokens{' of one head' * (heads == 1)}"
+    return ScoreRun(rotator, called, Inputs(q, k, "gaussian", code.seed), held_to, rows, MASK, tokens)
 
-    def measured(self, wanted: Yardstick, offsets: Sequence[int]) -> list[MeasuredDrift]:
-        """Return what is measured at each offset, the first of them 0."""
-        inputs, seen = self.inputs, list[MeasuredDrift]()
-        tokens = f"{self.length} tokens{' of one head' * (inputs.heads == 1)}"
-        rows = Inputs(inputs.q[:, self.rows], inputs.k[:, self.rows], "gaussian", self.code.seed)
-        alike: dict[RopeSetting, list[int]] = {}
-        for offset in offsets:
-            alike.setdefault(self._held_to(offset), []).append(offset)
-        for setting, some in alike.items():
-            cells = Plan([self.called], [some], rows, setting, MASK, positions=self.rows)
-            results = measure.measure(cells, 1)
-            seen += [
-                MeasuredDrift.of_cell(results[0, offset], tokens, offset, limit)
-                for offset, limit in zip(some, wanted.limits(setting, inputs, some), strict=True)
-            ]
-        return seen
 
-    def _held_to(self, offset: int) -> RopeSetting:
-        """Return the setting that the sequence is held to at an offset."""
-        return self.code.setting_at(np.array([offset + self.length - 1]))
+def _called(code: CodeUnderTest, run: ScoreRun, offset: int) -> tuple[CalledBlock, RopeSetting, Format]:
+    """Return the call of a sequence at an offset, with its setting and dtype."""
+    [(q, k, at)] = runs_at(code.batch(run.inputs.heads, run.inputs.seq_len, rows=1), [offset])
+    return CalledBlock(at, (q, k), run.rotator.rotate_both(q, k, at)), run.held_to(offset), code.dtype
 
-    def at_the_end(self) -> tuple[CalledBlock, RopeSetting, Format]:
-        """Return the call of the last positions, with its setting and dtype."""
-        return self._block(self.last), self._held_to(self.last), self.code.dtype
 
-    def cause(self, drifts: Sequence[MeasuredDrift]) -> Diagnosis | None:
-        """Return what explains too much drift at the last such offset."""
-        failing = [drift for drift in drifts if drift.fails]
-        if not failing:
-            return None
-        last = max(failing, key=lambda drift: drift.offset)
-        offset, code = last.offset, self.code
-        offsets = [offset, *(drift.offset for drift in drifts if drift.offset != offset)]
-        calls = runs_at(code.batch(self.inputs.heads, self.length), offsets)
-        judge = code.judge(self.rotator, calls)
-        wrong = verification.with_other_side(judge(0, True), judge, range(1, len(calls)))
-        found = wrong.diagnosis
-        if found is not None and found.explains:
-            return found
-        block, setting = self._block(offset), self._held_to(offset)
+def _cause(code: CodeUnderTest, run: ScoreRun, drifts: Sequence[MeasuredDrift]) -> Diagnosis | None:
+    """Return what explains too much drift at the last such offset."""
+    failing = [drift for drift in drifts if drift.fails]
+    if not failing:
+        return None
+    last = max(failing, key=lambda drift: drift.offset)
+    offsets = [last.offset, *(drift.offset for drift in drifts if drift is not last)]
+    calls = runs_at(code.batch(run.inputs.heads, run.inputs.seq_len), offsets)
+    judge = code.judge(run.rotator, calls)
+    wrong = verification.with_other_side(judge(0, True), judge, range(1, len(calls)))
+    if wrong.diagnosis is not None and wrong.diagnosis.explains:
+        return wrong.diagnosis
+    block, setting, dtype = _called(code, run, last.offset)
 
-        def holds(fmt: Format) -> bool:
-            """Return whether drift is within the limits of right code in a format."""
-            wanted = yardstick(None, None, setting, fmt, code.up_to)
-            [limit] = wanted.limits(setting, self.inputs, [offset])
-            return not replace(last, limit=limit).fails
+    def holds(fmt: Format) -> bool:
+        """Return whether drift is within the limits of right code in a format."""
+        wanted = yardstick(None, None, setting, fmt, code.up_to)
+        [limit] = wanted.limits(setting, run.inputs, [last.offset])
+        return not replace(last, limit=limit).fails
 
-        call = self.given, block.rotated, block.at
-        return allowance.narrower_format(setting, code.dtype, *call, holds) or found
-
-    def careful(self, first: MeasuredDrift) -> float:
-        """Return the RMS drift of careful code at offset 0, as `excess` counts it."""
-        subject = Emulated(attainable.careful(self.code.dtype), self._held_to(0))
-        predicted = bounds.bound(subject, self.inputs, MASK, 0).rms
-        return attainable.attainable_rms(predicted, self.code.dtype, first.reference_rms)
+    call = block.given, block.rotated, block.at
+    return allowance.narrower_format(setting, dtype, *call, holds) or wrong.diagnosis

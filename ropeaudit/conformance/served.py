@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.conformance.agreement import DEAR, cost
-from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.conformance.code_under_test import DEAR, CodeUnderTest, cost
 from ropeaudit.conformance.finding import ADAPTER, Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, did
 from ropeaudit.recognition import rotation, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
-from ropeaudit.recognition.verification import Places
+from ropeaudit.recognition.verification import NOWHERE, Places
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import IN_BUFFER, WroteAround
@@ -40,22 +39,18 @@ _FEW = 24  # calls of code that is slow
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
-    """The outcome of a call: right, wrong, around (memory) or raises."""
+class _Came:
+    """What a call came to: right, wrong, around (it wrote beside q and k) or raises.
 
+    takes: what a call takes to come to that, of the plainest that was found.
+    """
+
+    call: ServedCall
     kind: str
     block: CalledBlock | None = None
     places: Places | None = None
     raised: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """The plainest call found that fails, what it takes, and its outcome."""
-
-    call: ServedCall
-    takes: str
-    came: _Outcome
+    takes: str = ""
 
 
 @dataclass(slots=True)
@@ -144,58 +139,61 @@ class _Battery:
         lying = self.rotator.lying(call.strides, call.index)
         return self.code.judged(lying, [block], explain=explain, afresh=afresh)
 
-    def explained(self, way: _Way, block: CalledBlock) -> Places:
-        """Return the worst rotated pair of a way to fail, with what explains it at other positions too.
-
-        At one position alone two things may explain it.
-        """
-        found = self.places(block, way.call, explain=True)
-        if found.diagnosis is None or way.call.tokens > _SMALL:
-            return found
-        for place in range(way.call.place + 1, way.call.place + 1 + _ELSEWHERE):
-            call = replace(way.call, place=place)
-            came = self.outcome(call)
-            if came.kind != "wrong" or came.block is None:
-                continue
-            here, other = found.diagnosis, self.places(came.block, call, explain=True).diagnosis
-            if here is not None and other is not None:
-                same = here if here.code == other.code else _UNEXPLAINED  # such as of another position
-                found = replace(found, diagnosis=rotation.common(here, other) or same)
-        return found
-
-    def outcome(self, call: ServedCall) -> _Outcome:
+    def came(self, call: ServedCall) -> _Came:
         """Return what a call comes to."""
         try:
             block = self.made(call)
         except WroteAround:
-            return _Outcome("around")
+            return _Came(call, "around")
         except ForeignError as error:
-            return _Outcome("raises", raised=f"it {did(error)}")
+            return _Came(call, "raises", raised=f"it {did(error)}")
         places = self.places(block, call, explain=False)
-        return _Outcome("right" if places.excess <= 1 else "wrong", block, places)
+        return _Came(call, "right" if places.excess <= 1 else "wrong", block, places)
 
-    def least(self, call: ServedCall, came: _Outcome) -> _Way:
-        """Return the plainest call that was seen to come to the same."""
+    def explained(self, came: _Came, alike: Iterable[ServedCall]) -> Places:
+        """Return the worst rotated pair of a wrong call, with what explains it at other positions too.
+
+        At one position alone two things may explain it. alike: other calls that are wrong so.
+        """
+
+        def judge(call: ServedCall, explain: bool) -> Places:
+            return self.places(self.made(call), call, explain=explain)
+
+        call, block = came.call, cast(CalledBlock, came.block)
+        found = self.places(block, call, explain=True)
+        elsewhere = range(call.place + 1, call.place + 1 + _ELSEWHERE) if call.tokens <= _SMALL else ()
+        for there in (self.came(replace(call, place=place)) for place in elsewhere):
+            if there.kind == "wrong" and there.block is not None:
+                here, other = found.diagnosis, self.places(there.block, there.call, explain=True).diagnosis
+                if here is not None and other is not None:
+                    same = here if here.code == other.code else _UNEXPLAINED  # such as of another position
+                    found = replace(found, diagnosis=rotation.common(here, other) or same)
+        return verification.with_other_side(found, judge, alike)
+
+    def least(self, came: _Came) -> _Came:
+        """Return the plainest call that was seen to come to the same, and what it takes."""
         seen: dict[ServedCall, str] = {}
 
-        def same(trial: ServedCall) -> bool:
-            nonlocal call, came
-            if trial == call or not self.fits(trial, MOST_ALONE):
+        def same(**changed: Any) -> bool:
+            nonlocal came
+            trial = replace(came.call, **changed)
+            if trial == came.call or not self.fits(trial, MOST_ALONE):
                 return False
-            found = self.outcome(trial)
+            found = self.came(trial)
             seen[trial] = found.kind
-            if found.kind == came.kind:
-                call, came = trial, found
-            return found.kind == came.kind
+            if found.kind != came.kind:
+                return False
+            came = found
+            return True
 
         alone = {axis: some[0] for axis, some in self.values.items() if len(some) == 1}
-        plain = replace(PLAIN, place=call.place, **alone)
+        plain = replace(PLAIN, place=came.call.place, **alone)
         for axis in (*AXES, *AXES):  # a value may need another, such as many heads a large group
-            same(replace(call, **{axis: getattr(plain, axis)}))
+            same(**{axis: getattr(plain, axis)})
         told = []
         for axis in AXES:
-            value, usual = getattr(call, axis), getattr(plain, axis)
-            as_usual = replace(call, **{axis: usual})
+            value, usual = getattr(came.call, axis), getattr(plain, axis)
+            as_usual = replace(came.call, **{axis: usual})
             if value == usual or (as_usual.goes and not self.fits(as_usual, MOST_ALONE)):
                 continue
             right = [""]
@@ -203,11 +201,11 @@ class _Battery:
                 scale = sorted({*AXES[axis], *(LONG if axis == "tokens" else ()), usual})
                 between = [one for one in scale if min(usual, value) < one < max(usual, value)]
                 nearer = between if value > usual else between[::-1]
-                next((one for one in nearer if same(replace(call, **{axis: one}))), None)
-                tried = {one: seen.get(replace(call, **{axis: one})) for one in (usual, *nearer)}
+                next((one for one in nearer if same(**{axis: one})), None)
+                tried = {one: seen.get(replace(came.call, **{axis: one})) for one in (usual, *nearer)}
                 right += [f" (right with {one:,})" for one, kind in tried.items() if kind == "right"]
-            told.append(words(axis, getattr(call, axis)) + right[-1])
-        return _Way(call, ", ".join(told) or "a plain call", came)
+            told.append(words(axis, getattr(came.call, axis)) + right[-1])
+        return replace(came, takes=", ".join(told) or "a plain call")
 
 
 def served(code: CodeUnderTest) -> Iterator[Finding]:
@@ -220,67 +218,52 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
         yield from (not_applicable(name, ADAPTER) for name in CHECKS)
         return
     battery = _Battery(code, rotator)
-    calls = battery.calls()
-    ways: dict[str, list[_Way]] = {"wrong": [], "around": [], "raises": []}
-    worst: Places | None = None
-    wrong = list[ServedCall]()
+    calls, wrong, worst = battery.calls(), list[ServedCall](), NOWHERE
+    ways: dict[str, list[_Came]] = {"wrong": [], "around": [], "raises": [], "right": []}
     for number, call in enumerate(calls):
         code.on_share(number / len(calls))
-        came = battery.outcome(call)
-        if came.places and (worst is None or came.places.excess > worst.excess):
-            worst = came.places
-        if came.kind == "wrong":
-            wrong.append(call)
-        known = ways.get(came.kind, [])
+        came = battery.came(call)
+        worst = max(worst, came.places or NOWHERE, key=lambda places: places.excess)
+        wrong += [call] * (came.kind == "wrong")
+        known = ways[came.kind]
         if came.kind != "right" and len(known) < _CAUSES and not any(call.has(way.call) for way in known):
-            known.append(battery.least(call, came))
-    yield from _findings(battery, calls, ways, wrong, worst)
-    for way in ways["raises"]:
-        yield noted("served calls", f"with {way.takes} {way.came.raised}: such calls are not judged")
-
-
-def _findings(
-    battery: _Battery,
-    calls: Sequence[ServedCall],
-    ways: Mapping[str, Sequence[_Way]],
-    wrong: Sequence[ServedCall],
-    worst: Places | None,
-) -> Iterator[Finding]:
-    crossed = "any three" if battery.code.thorough else "any two"
-    crossed = "some" if "calls" in battery.left else crossed
+            known.append(battery.least(came))
+    memory = list(_memory(calls, ways["around"]))
+    yield from memory if ways["around"] else ()
     left = [f"not called: {_LEFT[what]}: {why}" for what, why in battery.left.items()]
+    crossed = "some" if "calls" in battery.left else "any three" if code.thorough else "any two"
     detail = "; ".join([f"{len(calls)} calls: {crossed} of {_listed(battery.values, calls)}", *left])
-
-    def judge(call: ServedCall, explain: bool) -> Places:
-        return battery.places(battery.made(call), call, explain=explain)
-
     shown: list[tuple[ServedCall, Places, list[str]]] = []  # with all ways in which a diagnosis shows
     for way in ways["wrong"]:
-        if way.came.block is None:
-            continue
-        alike = (call for call in wrong if call.has(way.call))
-        places = verification.with_other_side(battery.explained(way, way.came.block), judge, alike)
-        known = next((takes for _, one, takes in shown if one.diagnosis == places.diagnosis), None)
-        if known is None:
+        places = battery.explained(way, (call for call in wrong if call.has(way.call)))
+        known_takes = next((takes for _, one, takes in shown if one.diagnosis == places.diagnosis), None)
+        if known_takes is None:
             shown.append((way.call, places, [way.takes]))
-        elif way.takes not in known:
-            known.append(way.takes)
-    for way in ways["around"]:
-        told = f"it writes beside q and k, into the buffer that they are views of; it takes {way.takes}"
-        yield judged("memory", False, told, where=f"with {way.takes}", remedy=_BESIDE)
+        elif way.takes not in known_takes:
+            known_takes.append(way.takes)
     for call, places, takes in shown:
         told, where = f"it takes {', or '.join(takes)}", f"with {takes[0]}: {places.words}"
         unexplained = places.diagnosis is not None and not places.diagnosis.explains
         remedy = _BY_STRIDES if unexplained and call.strides != PLAIN.strides else ""
         yield of_worst_pair("served calls", f"{told}; {detail}", places, where=where, remedy=remedy)
-    if not ways["wrong"] and worst is not None:
+    if not shown and worst is not NOWHERE:
         yield of_worst_pair("served calls", detail, worst)
-    elif not ways["wrong"]:
+    elif not shown:
         yield not_applicable("served calls", "it raises in every call")
+    yield from () if ways["around"] else memory
+    for way in ways["raises"]:
+        yield noted("served calls", f"with {way.takes} {way.raised}: such calls are not judged")
+
+
+def _memory(calls: Sequence[ServedCall], around: Sequence[_Came]) -> Iterator[Finding]:
+    """Yield whether what lies around q and k in a buffer stays."""
+    for way in around:
+        told = f"it writes beside q and k, into the buffer that they are views of; it takes {way.takes}"
+        yield judged("memory", False, told, where=f"with {way.takes}", remedy=_BESIDE)
     buffered = sum(call.strides in IN_BUFFER for call in calls)
     if not buffered:
         yield not_applicable("memory", "its arrays cannot be given in a buffer")
-    elif not ways["around"]:
+    elif not around:
         stays = f"what lies before, between and after q and k stays, in {buffered} calls"
         yield judged("memory", True, stays)
 

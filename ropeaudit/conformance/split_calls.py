@@ -13,9 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray
-from ropeaudit.conformance.agreement import (
+from ropeaudit.conformance.code_under_test import (
     DEAR,
+    HEADS,
     Agreement,
+    Both,
+    CodeUnderTest,
     beginning,
     called,
     cost,
@@ -24,7 +27,6 @@ from ropeaudit.conformance.agreement import (
     whole_call,
     worst,
 )
-from ropeaudit.conformance.code_under_test import HEADS, Both, CodeUnderTest
 from ropeaudit.conformance.finding import ADAPTER, Finding, not_applicable, of_worst_pair
 from ropeaudit.errors import ForeignError
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
@@ -168,8 +170,8 @@ def _in_pieces(code: CodeUnderTest, words: str, lengths: Sequence[int], rotator:
 def pieces(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether the sequence in pieces of uneven lengths is rotated as the whole."""
     length = min(sum(_PIECES), code.up_to)
-    offsets = some_offsets(code, length, 5)
     words = f"in pieces of {_PIECES[0]} to {_PIECES[-1]}"
+    offsets = some_offsets(code, length, 5)
     agreement = _in_pieces(code, words, _PIECES, code.rotator())
     agreement.take_all(whole_call(code, offset, length) for offset in offsets)
     detail = f"{length} positions {words}, at {len(offsets)} offsets up to {offsets[-1]}"
@@ -184,16 +186,14 @@ def alone(code: CodeUnderTest) -> Iterator[Finding]:
         yield not_applicable("alone", "it takes one row at a time, without heads")
         return
     offsets, instance = some_offsets(code, length, 5), code.rotator()
+    ways = {"each row alone": Alone, "rows and heads in reverse order": Reversed}
     agreements = [
-        Agreement(code, "each row alone", Alone(instance), lambda: Alone(code.rotator())),
-        Agreement(
-            code, "rows and heads in reverse order", Reversed(instance), lambda: Reversed(code.rotator())
-        ),
+        Agreement(code, words, form(instance), lambda form=form: form(code.rotator()))  # type: ignore[misc]
+        for words, form in ways.items()
     ]
     for one in agreements:
         one.take_all(whole_call(code, offset, length) for offset in offsets)
-    ways = ", ".join(one.words for one in agreements)
-    detail = f"{ways}, of {batch} rows with {heads} heads at {len(offsets)} offsets"
+    detail = f"{', '.join(ways)}, of {batch} rows with {heads} heads at {len(offsets)} offsets"
     yield worst(agreements).finding("alone", detail)
 
 
@@ -205,10 +205,9 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
         return
     length = min(_LENGTH, code.up_to)
     offsets = some_offsets(code, length, 3)
-    order = shapes.plain(called_so.order)
     done, refused = list[Agreement](), dict[str, list[str]]()
     for strides, (axes, words) in _WAYS.items():
-        if not set(axes) <= set(order):
+        if not set(axes) <= set(shapes.plain(called_so.order)):
             continue
 
         def afresh(strides: Strides = strides) -> Rotator:
@@ -219,14 +218,13 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
         if strides == "expanded":  # plain calls in which all batch elements are the first
             q, k = (np.repeat(x[:1], len(x), axis=0) for x in code.given(length))
             wholes = [called(code, instance, (q, k), whole.block.at) for whole in wholes]
-        seen.take_all(wholes)
-        if seen.raised:
+        if seen.take_all(wholes).raised:
             refused.setdefault(seen.raised, []).append(words)
         else:
             done.append(seen)
     raising = [f"it {reason} for {', '.join(ways)}" for reason, ways in refused.items()]
-    if not done:
+    if done:
+        detail = f"{', '.join(one.words for one in done)}, at {len(offsets)} offsets"
+        yield worst(done).finding("strides", "; ".join([detail, *raising]))
+    else:
         yield not_applicable("strides", "; ".join(raising))
-        return
-    detail = f"{', '.join(one.words for one in done)}, at {len(offsets)} offsets"
-    yield worst(done).finding("strides", "; ".join([detail, *raising]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,26 +18,27 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import bits_differ, round_to
 from ropeaudit.conformance import environments
-from ropeaudit.conformance.agreement import (
+from ropeaudit.conformance.code_under_test import (
     DEAR,
     Agreement,
+    Both,
+    CodeUnderTest,
     WholeCall,
     called,
     cost,
+    runs_at,
     worst,
 )
-from ropeaudit.conformance.code_under_test import Both, CodeUnderTest
 from ropeaudit.conformance.finding import ADAPTER, Finding, judged, not_applicable, of_worst_pair
 from ropeaudit.errors import ForeignError, did, one_line
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import Places
-from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling.code import Rotator
+from ropeaudit.subjects.calling.code import CallOf, Rotator
 from ropeaudit.subjects.calling.environments import Environment, chosen
 from ropeaudit.subjects.calling.foreign import ForeignRotator
 
-FURTHER = 4096  # tokens to the positions of a call at another offset
+_FURTHER = 4096  # tokens to the positions of a call at another offset
 SAME, OTHER_NUMBERS, REFILLED = "the same call", "other q and k", "other positions in the same tensor"
 _ALIKE = SAME, OTHER_NUMBERS
 _LONGEST = 2**16  # positions of a call from 0
@@ -49,118 +50,125 @@ _ONCE = (
     "cannot be detected"
 )
 _ANY = "compute what is stored anew where dtype, length or positions change"
-_REMEDIES = {  # what leaks -> what to do about it
-    SAME: "use in each call what the first one stored, unchanged: a repeated call differs, or what computes "
-    "is not deterministic",
-    OTHER_NUMBERS: "store nothing that hangs on the numbers of q and k",
-    "dtype": "store tables in float32 whatever dtype comes in, or make an instance for each dtype",
-    "length": "compute what is stored anew where the length changes, or for the longest length at once",
-    "offset": "take the positions of each call, not those that an earlier call stored",
-    REFILLED: "take the numbers of positions in each call: callers keep one tensor and fill it anew",
-    "length or offset": "compute what is stored anew where length or positions change",
-    "heads": "store nothing that has the shape of the heads",
-    "batch": "store nothing that has the shape of the batch",
-    "environment": "make what is stored with a dtype of its own and autocast off, or make an instance for "
-    "each environment",
-}
+_BY_DTYPE = "store tables in float32 whatever dtype comes in, or make an instance for each dtype"
+# kinds of earlier calls that leak, kinds that explain it better, what to do; the first two say all
+_REMEDIES: tuple[tuple[set[str], set[str], str], ...] = (
+    (
+        {SAME},
+        set(),
+        "use in each call what the first one stored, unchanged: a repeated call differs, or what computes is "
+        "not deterministic",
+    ),
+    ({OTHER_NUMBERS}, set(), "store nothing that hangs on the numbers of q and k"),
+    ({"another dtype"}, set(), _BY_DTYPE),
+    ({"another dtype from 0"}, {"another dtype", "from 0"}, _BY_DTYPE),
+    (
+        {"longer", "shorter"},
+        set(),
+        "compute what is stored anew where the length changes, or for the longest length at once",
+    ),
+    ({"another offset"}, set(), "take the positions of each call, not those that an earlier call stored"),
+    (
+        {"from 0"},
+        {"longer", "shorter", "another offset"},
+        "compute what is stored anew where length or positions change",
+    ),
+    (
+        {REFILLED},
+        {"another offset"},
+        "take the numbers of positions in each call: callers keep one tensor and fill it anew",
+    ),
+    ({"other heads"}, set(), "store nothing that has the shape of the heads"),
+    ({"other batch"}, set(), "store nothing that has the shape of the batch"),
+    (
+        {"another environment"},
+        set(),
+        "make what is stored with a dtype of its own and autocast off, or make an instance for each "
+        "environment",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class AuditCall:
-    """A call of `batch` rows at positions first ... first + length - 1."""
+class Call:
+    """A call of `batch` rows at positions first ... first + length - 1.
+
+    kind: how it differs from the one that it is made before. environment: its own alone.
+    """
 
     dtype: Format
     first: int
     length: int
     batch: int = 1
     heads: int = 1
+    kind: str = SAME
+    environment: Environment | None = None
 
     def positions(self) -> str:
         """Return its positions in words."""
         return f"positions {self.first} to {self.first + self.length - 1}"
 
-
-@dataclass(frozen=True, slots=True)
-class EarlierCall:
-    """A call made before another. kind: how it differs. environment: its own alone."""
-
-    kind: str
-    call: AuditCall
-    environment: Environment | None = None
-
     def __str__(self) -> str:
         """Return it in words."""
-        words = f"a call in {self.call.dtype.name} at {self.call.positions()}"
+        words = f"a call in {self.dtype.name} at {self.positions()}"
         if self.kind in ("other heads", "other batch"):
-            words += f" of {self.call.batch} x {self.call.heads} heads"
+            words += f" of {self.batch} x {self.heads} heads"
         words += ", in the same tensor" if self.kind == REFILLED else ""
         return f"{words} under {self.environment.label()}" if self.environment else words
 
     def short(self, dtype: Format) -> str:
         """Return how it differs from a call in a dtype, in a few words."""
-        other = self.environment.label() if self.environment else self.call.dtype.name
-        return f"{self.kind} ({other})" if self.environment or self.call.dtype is not dtype else self.kind
+        other = self.environment.label() if self.environment else self.dtype.name
+        return f"{self.kind} ({other})" if self.environment or self.dtype is not dtype else self.kind
+
+    def before(self, up_to: int, environments: Sequence[Environment], axes: str) -> Iterator[Call]:
+        """Yield calls to make before it, below `up_to`. axes: those of the code's q."""
+        last = max(0, up_to - self.length)
+        further = self.first + _FURTHER
+        elsewhere = further if further <= last else 0 if self.first else last
+        changed: list[tuple[str, dict[str, object]]] = [(SAME, {}), (OTHER_NUMBERS, {})]
+        whole: dict[str, object] = {"first": 0, "length": self.first + self.length}
+        from_0 = self.first > 0 and self.first + self.length <= _LONGEST
+        for name in _DTYPES:
+            if (dtype := parse(name)) is not self.dtype:
+                changed.append(("another dtype", {"dtype": dtype}))
+                changed += [("another dtype from 0", {"dtype": dtype, **whole})] * from_0
+        changed += [
+            ("longer", {"length": 2 * self.length}),
+            ("shorter", {"length": max(1, self.length // 2)}),
+            ("another offset", {"first": elsewhere}),
+            (REFILLED, {"first": elsewhere}),
+        ]
+        changed += [("from 0", whole)] * from_0
+        changed += [("other heads", {"heads": 2 * self.heads})] * ("h" in axes)
+        changed += [("other batch", {"batch": self.batch + 1})] * ("b" in axes)
+        changed += [("another environment", {"environment": one}) for one in environments]
+        for kind, fields in changed:
+            call = replace(self, kind=kind, **fields)  # type: ignore[arg-type]
+            alike = kind not in _ALIKE and replace(call, kind=SAME) == self
+            if not alike and call.first + call.length <= up_to:
+                yield call
 
 
-def earlier_calls(
-    call: AuditCall,
-    dtypes: Sequence[Format],
-    up_to: int,
-    environments: Sequence[Environment] = (),
-    axes: str = "bh",
-) -> list[EarlierCall]:
-    """Return calls to make first, below `up_to`. axes: those of the code's q."""
-    dtype, first, length = call.dtype, call.first, call.length
-    last = max(0, up_to - length)
-    elsewhere = first + FURTHER if first + FURTHER <= last else 0 if first else last
-    from_0 = replace(call, first=0, length=first + length)
-    has_0 = first > 0 and from_0.length <= _LONGEST
-    changed: list[tuple[str, AuditCall]] = []
-    for other in dtypes:
-        if other is not dtype:
-            changed.append(("another dtype", replace(call, dtype=other)))
-            changed += [("another dtype from 0", replace(from_0, dtype=other))] * has_0
-    changed += [
-        ("longer", replace(call, length=2 * length)),
-        ("shorter", replace(call, length=max(1, length // 2))),
-        ("another offset", replace(call, first=elsewhere)),
-        (REFILLED, replace(call, first=elsewhere)),
-    ]
-    changed += [("from 0", from_0)] * has_0
-    changed += [("other heads", replace(call, heads=2 * call.heads))] * ("h" in axes)
-    changed += [("other batch", replace(call, batch=call.batch + 1))] * ("b" in axes)
-    alike = [EarlierCall(SAME, call), EarlierCall(OTHER_NUMBERS, call)]
-    alike += [EarlierCall(kind, other) for kind, other in changed if other != call]
-    alike += [EarlierCall("another environment", call, environment) for environment in environments]
-    return [one for one in alike if one.call.first + one.call.length <= up_to]
+def _called_before(code: CodeUnderTest, call: Call, given: Both, instance: Rotator | None) -> Rotator | str:
+    """Return an instance that a call was made of, or why that cannot be made.
 
-
-def called_before(
-    code: CodeUnderTest,
-    earlier: EarlierCall,
-    given: tuple[FloatArray, FloatArray],
-    instance: Rotator | None = None,
-) -> Rotator | str:
-    """Return an instance that an earlier call was made of, or why that cannot be made.
-
-    given: q and k of the call itself, (b, h, s, d). instance: a new one by default. Raises: what the code
-    raises.
+    given: q and k of the call that follows, (b, h, s, d). instance: a new one by default. Raises: what the
+    code raises.
     """
-    before = earlier.call
-    if earlier.kind == SAME:
-        q, k = given
-    else:  # the same random numbers in every dtype, rounded to it
-        shape = (before.batch, before.heads, before.length, code.setting.head_dim)
-        drawn = (round_to(_drawn(code.seed, side, shape), before.dtype) for side in (1, 2))
-        q, k = (x.astype(before.dtype.carrier) for x in drawn)
-    at = np.arange(before.length, dtype=np.int64) + before.first
-    placed = code.tested.under(earlier.environment) if earlier.environment else code.tested
-    if reason := placed.refuses(code.setting, before.dtype):
+    q, k = given
+    if call.kind != SAME:  # the same random numbers in every dtype, rounded to it
+        shape = (call.batch, call.heads, call.length, code.setting.head_dim)
+        drawn = (round_to(_drawn(code.seed, side, shape), call.dtype) for side in (1, 2))
+        q, k = (x.astype(call.dtype.carrier) for x in drawn)
+    placed = code.tested.under(call.environment) if call.environment else code.tested
+    if reason := placed.refuses(code.setting, call.dtype):
         return reason
     rotator = instance or code.rotator()
-    if earlier.kind == REFILLED and isinstance(rotator, ForeignRotator):
+    if call.kind == REFILLED and isinstance(rotator, ForeignRotator):
         rotator = rotator.refilling()
-    rotator.otherwise(before.dtype, earlier.environment).rotate_both(q, k, at)
+    at = np.arange(call.length, dtype=np.int64) + call.first
+    rotator.otherwise(call.dtype, call.environment).rotate_both(q, k, at)
     return rotator
 
 
@@ -174,8 +182,8 @@ def _drawn(seed: int, side: int, shape: tuple[int, ...]) -> FloatArray:
 class _Compared:
     """A call after an earlier one, beside the same call on a new instance."""
 
-    call: AuditCall
-    earlier: EarlierCall
+    call: Call
+    earlier: Call
     agreement: Agreement
 
     @property
@@ -227,7 +235,9 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
         finding = replace(finding, detail=f"{finding.detail}; {detail}")
     if finding.failed:
         failing = {one.earlier.kind for one in compared if one.agreement.failed}
-        return replace(finding, remedy=_remedy(failing) if code.tested.begins_anew else _ANY)
+        told = [text for kinds, better, text in _REMEDIES if kinds & failing and not better & failing]
+        told = told[:1] if failing & {*_ALIKE} else list(dict.fromkeys(told))
+        return replace(finding, remedy="; ".join(told) if code.tested.begins_anew else _ANY)
     if differs:
         within = f"what an earlier call left changes numbers, each within what is allowed; {finding.detail}"
         return replace(finding, status="info", detail=within)
@@ -251,17 +261,16 @@ def _after_each(
 ) -> Iterator[_Compared]:
     """Yield the results after each earlier call; add why one failed to `refused`. instance: new ones else."""
     batch, heads, length, _ = plain.block.given[0].shape
-    call = AuditCall(code.dtype, int(plain.block.at[0]), length, batch, heads)
-    dtypes = [parse(name) for name in _DTYPES]
-    calls = earlier_calls(call, dtypes, code.up_to, others, code.order)
+    call = Call(code.dtype, int(plain.block.at[0]), length, batch, heads)
+    calls = list(call.before(code.up_to, others, code.order))
     if instance is not None:  # what calls alike leave would hide what other ones do
         calls.sort(key=lambda one: one.kind in _ALIKE)
     for earlier in calls:
         if earlier.kind == REFILLED and code.own is None:
             continue  # an adapter makes arrays of its own
         try:
-            shared = instance if earlier.call.first == call.first else None  # else what is kept hides it
-            used = called_before(code, earlier, plain.block.given, shared)
+            shared = instance if earlier.first == call.first else None  # else what is kept hides it
+            used = _called_before(code, earlier, plain.block.given, shared)
         except ForeignError as error:
             used = one_line(error)
         if isinstance(used, str):
@@ -292,26 +301,6 @@ def _detail(code: CodeUnderTest, compared: Sequence[_Compared], refused: Sequenc
     return "; ".join(parts)
 
 
-def _remedy(kinds: Collection[str]) -> str:
-    """Return what to do about state that leaks after earlier calls of these kinds."""
-    for kind in _ALIKE:  # in which all others have their share
-        if kind in kinds:
-            return _REMEDIES[kind]
-    leaking = []
-    if "another dtype" in kinds or ("another dtype from 0" in kinds and "from 0" not in kinds):
-        leaking.append("dtype")
-    if "longer" in kinds or "shorter" in kinds:
-        leaking.append("length")
-    if "another offset" in kinds:
-        leaking.append("offset")
-    if "from 0" in kinds and not {"length", "offset"} & {*leaking}:
-        leaking.append("length or offset")
-    leaking += [REFILLED] if REFILLED in kinds and "another offset" not in kinds else []
-    leaking += [name for name in ("heads", "batch") if f"other {name}" in kinds]
-    leaking += ["environment"] if "another environment" in kinds else []
-    return "; ".join(_REMEDIES[one] for one in leaking)
-
-
 _SHORT = 17
 _THREADS, _CALLS = 2, 6
 
@@ -333,8 +322,7 @@ def kept(code: CodeUnderTest) -> Iterator[Finding]:
         for x, other, some in ((k, q, length), (q, k, min(length, _SHORT))):
             rotator.answer(x[:, :, :some], other[:, :, :some] if both else None, at[:some])
             now = rotator.kept_now()
-            differ = sum(int(bits_differ(a, b).sum()) for a, b in zip(before, now, strict=True))
-            if differ:
+            if differ := sum(int(bits_differ(a, b).sum()) for a, b in zip(before, now, strict=True)):
                 tokens = "1 token" if length == 1 else f"{length} tokens"
                 share = f"{differ:,} of {sum(x.size for x in before):,} numbers"
                 told = f"{share} that a call of {tokens} returned change with the next"
@@ -349,17 +337,16 @@ def threads(code: CodeUnderTest) -> Iterator[Finding]:
     if not isinstance(rotator, ForeignRotator):
         yield not_applicable("threads", ADAPTER)
         return
-    calls = [list(_calls(code, number)) for number in range(_THREADS)]
-    asked = [[(*block.given, block.at) for block in own] for own in calls]
+    asked = [_calls(code, number) for number in range(_THREADS)]
     told = f"{_THREADS} threads, {_THREADS * _CALLS} calls of one instance"
 
-    def placed(results: list[list[Both]]) -> Places:
-        both = zip(itertools.chain(*calls), itertools.chain(*results), strict=True)
-        blocks = [CalledBlock(block.at, block.given, rotated) for block, rotated in both]
+    def placed(results: Iterable[Iterable[Both]]) -> Places:
+        both = zip(itertools.chain(*asked), itertools.chain(*results), strict=True)
+        blocks = [CalledBlock(at, (q, k), rotated) for (q, k, at), rotated in both]
         return code.judged(rotator, blocks, explain=False)
 
     try:
-        alone = placed([[rotator.rotate_both(*call) for call in own] for own in asked])
+        alone = placed([rotator.rotate_both(*call) for call in own] for own in asked)
     except ForeignError as error:
         yield not_applicable("threads", f"it {did(error)} from one thread too")
         return
@@ -375,12 +362,12 @@ def threads(code: CodeUnderTest) -> Iterator[Finding]:
     yield judged("threads", False, text, diagnosis=Diagnosis("threads-meet"))
 
 
-def _calls(code: CodeUnderTest, number: int) -> Iterator[CalledBlock]:
-    """Yield the calls of a thread, each with its own positions, in three lengths."""
+def _calls(code: CodeUnderTest, number: int) -> list[CallOf]:
+    """Return the calls of a thread, each with its own positions, in three lengths."""
+    calls = list[CallOf]()
     for turn in range(_CALLS):
         length = min((_LENGTH, _SHORT, 1)[turn % 3], code.up_to)
-        q, k = code.given(length)
-        last = max(0, code.up_to - length)
-        at: Positions = np.arange(length, dtype=np.int64) + min(last, 1000 * (_THREADS * turn + number))
-        given: tuple[FloatArray, FloatArray] = q[:, :1], k[:, :1]
-        yield CalledBlock(at, given, given)
+        q, k = (x[:, :1] for x in code.given(length))
+        offset = min(max(0, code.up_to - length), 1000 * (_THREADS * turn + number))
+        calls += runs_at((q, k), [offset])
+    return calls

@@ -14,7 +14,7 @@ from cases import first_fast
 from planted import Planted, plant
 
 from ropeaudit import RopeSetting, parse
-from ropeaudit.conformance import agreement, code_checks, environments, every_position
+from ropeaudit.conformance import code_checks, code_under_test, environments, every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
@@ -290,14 +290,14 @@ def test_views_hold_the_same_numbers_elsewhere(order, engine, strides) -> None:
 
 
 def test_dear_code_is_called_less(monkeypatch) -> None:
-    monkeypatch.setattr(agreement, "seconds_of_a_call", lambda *_: 1.0)
+    monkeypatch.setattr(code_under_test, "seconds_of_a_call", lambda *_: 1.0)
     assert found("right", "decode")["decode"].detail.startswith("4 runs of 8 positions")
     assert " at 2 offsets up to " in found("right", "pieces")["pieces"].detail
 
 
 def test_cost_is_that_of_one_token_and_nothing_where_it_raises() -> None:
-    assert 0 < agreement.cost(code_of("right")) < 10
-    assert agreement.cost(code_of("no_single_token")) == 0
+    assert 0 < code_under_test.cost(code_of("right")) < 10
+    assert code_under_test.cost(code_of("no_single_token")) == 0
 
 
 def test_modules_are_called_in_eval_mode_and_that_is_said() -> None:

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 from vector_kernels import case, rotated, written
 
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.conformance import returned, returned_subject, vector_case
+from ropeaudit.conformance import returned, vector_case
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.conformance.vector_case import VectorCase
 from ropeaudit.errors import BadInput
@@ -203,7 +203,7 @@ def test_numbers_that_are_partly_right_are_not_said_to_be_no_rotation(
     place = judged(near, written(near, tmp_path / "out", arrays))["rotation"]
     assert place.status == "fail"
     assert place.diagnosis.code == "unexplained"
-    returned_so = returned_subject.read_returned(near, tmp_path / "out")
+    returned_so = returned.read_returned(near, tmp_path / "out")
     # three of four heads are as long as they should be
     assert returned.misread(near, returned_so, 1000) is None
 
@@ -472,22 +472,23 @@ def test_the_folder_of_the_case_may_take_what_is_written_back(tmp_path: Path) ->
 
 
 def test_what_is_measured_is_what_shift_measures_of_the_same_code(given: VectorCase, tmp_path: Path) -> None:
-    read = returned_subject.read_returned(given, written(given, tmp_path / "out", rotated(given, "uniform")))
-    seen = returned.measure(given, read, "out")
+    results = judged(given, written(given, tmp_path / "out", rotated(given, "uniform")))
     from ropeaudit import shift
 
     save_file(
         {name: x[0].astype(np.float32) for name, x in given.vectors().items()}, tmp_path / "qk.safetensors"
     )
-    expected = shift(
-        given.spec.offsets,
-        "bf16",
-        "uniform",
-        qk=str(tmp_path / "qk.safetensors"),
-        changes={"accumulate": "fp64", "score": "fp64"},
+    expected = list(
+        shift(
+            given.spec.offsets,
+            "bf16",
+            "uniform",
+            qk=str(tmp_path / "qk.safetensors"),
+            changes={"accumulate": "fp64", "score": "fp64"},
+        )
     )
-    for record, other in zip(seen.rows, expected, strict=True):
-        assert record.offset == other.offset
-        assert record.drift_rms == pytest.approx(other.drift_rms, rel=1e-12)
-        assert record.change_max == pytest.approx(other.change_max, rel=1e-12)
-        assert record.verdict in (other.verdict, "wrong_rotation")
+    worst = max(expected, key=lambda record: record.drift_relative)
+    assert results["tolerance"].measured == pytest.approx(worst.drift_relative, rel=1e-12)
+    assert results["tolerance"].where.endswith(f"at offset {worst.offset}")
+    growth = expected[-1].drift_rms / expected[-1].attainable_rms
+    assert results["growth"].measured == pytest.approx(growth, rel=1e-6)

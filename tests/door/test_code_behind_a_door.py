@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cases import first_fast
 
-from ropeaudit.conformance import agreement
+from ropeaudit.conformance import code_under_test
 from ropeaudit.door import process
 from ropeaudit.main import main
 
@@ -106,7 +106,7 @@ TEN = [
 @pytest.mark.slow  # checks, twice
 @pytest.mark.parametrize("names", TEN, ids=["states", "calls"])
 def test_code_is_judged_alike_in_this_process(names, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(agreement, "seconds_of_a_call", lambda *_: 1.0)  # of dear code there are fewer
+    monkeypatch.setattr(code_under_test, "seconds_of_a_call", lambda *_: 1.0)  # of dear code there are fewer
     kernels = [f"{CALLS}:{name}" for name in names] + [f"{UNDER}:by_mm"] * (names is TEN[1])
     rows = []
     for how in ([], ["--in-process"]):

@@ -25,7 +25,7 @@ if __name__ == "__main__":
 
 from net import kernel_rows
 from net.kernel_rows import OF_FILE, OF_KERNEL, TABLE, Row
-from ropeaudit.conformance import agreement
+from ropeaudit.conformance import code_under_test
 
 HEAD = """\
 # What is said of each kernel, by dtype: [exit code, codes...]; `kernel_rows.py` says what stands here.
@@ -36,7 +36,7 @@ HEAD = """\
 def recorded(row: Row, dtype: str) -> tuple[dict[str, list[Any]], float]:
     """Return what is stated of a row once it was judged, and seconds of CPU."""
     stated, began = row.stated.get(dtype, {}), time.process_time()
-    agreement.seconds_of_a_call = kernel_rows.seconds(row, dtype)  # type: ignore[assignment]
+    code_under_test.seconds_of_a_call = kernel_rows.seconds(row, dtype)  # type: ignore[assignment]
     given = kernel_rows.answer(row.words(dtype))
     seconds, said = time.process_time() - began, json.loads(kernel_rows.spelled(given))
     right = stated.get("right", ["?"])

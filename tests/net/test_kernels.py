@@ -16,7 +16,7 @@ import torch
 
 from net import kernel_rows
 from net.kernel_rows import KERNELS, Row
-from ropeaudit.conformance import agreement
+from ropeaudit.conformance import code_under_test
 
 ROWS = kernel_rows.read()
 AT_ONCE = 8  # rows of a test
@@ -46,7 +46,7 @@ def wrong(cells: list[tuple[Row, str]], monkeypatch: pytest.MonkeyPatch) -> list
     lines = []
     for row, dtype in cells:
         with monkeypatch.context() as patch:
-            patch.setattr(agreement, "seconds_of_a_call", kernel_rows.seconds(row, dtype))
+            patch.setattr(code_under_test, "seconds_of_a_call", kernel_rows.seconds(row, dtype))
             given = kernel_rows.answer(row.words(dtype))
         stated = row.stated[dtype]
         told = f"{row.name} {dtype}: says {kernel_rows.spelled(given)}"
