@@ -27,7 +27,7 @@ from ropeaudit.engine import kernel, measure
 from ropeaudit.engine.measure import CertifiedScores
 from ropeaudit.engine.plan import CellStatistics, Plan
 from ropeaudit.errors import ForeignError, UsageError, one_line
-from ropeaudit.features.check import answer, code_target
+from ropeaudit.features.check import code_target, report
 from ropeaudit.features.check.checked import Checked, CheckOptions
 from ropeaudit.inputs import masks
 from ropeaudit.inputs import qk as inputs
@@ -128,7 +128,7 @@ def assert_rope(
     failed = [one for one in results if one.finding.failed]
     if failed:
         found = dict.fromkeys(codes(one.finding.diagnosis) for one in failed if one.finding.diagnosis)
-        raise WrongRope(answer.text(results, case, findings), "+".join(found), worst(results))
+        raise WrongRope(report.text(results, case, findings), "+".join(found), worst(results))
     return results
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,7 +17,7 @@ from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, Finding, faulty
 from ropeaudit.conformance.vector_case import MANIFEST
 from ropeaudit.errors import BadInput, ForeignError, RopeAuditError, UnknownName, UsageError, did, unusable
 from ropeaudit.features.check import code_target, waivers
-from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Kind, interrupted
+from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Kind, Note, Progress, interrupted
 from ropeaudit.rope import presets
 from ropeaudit.runtime import doing
 from ropeaudit.subjects import factories
@@ -88,8 +88,8 @@ def run(
     targets: Sequence[str],
     case: Case,
     options: CheckOptions,
-    progress: Callable[[float], None],
-    note: Callable[[Sequence[str]], None] = lambda findings: None,
+    progress: Progress,
+    note: Note = lambda findings: None,
 ) -> Iterator[Checked]:
     """Yield what was checked, target by target. note gets how code is called.
 
@@ -100,22 +100,7 @@ def run(
     steps = zip(targets, kinds, arguments.steps(progress, len(targets)), strict=True)
     for done, (target, which, on_progress) in enumerate(steps, 1):
         doing.begin(target)
-        if which == "case":
-            results = _of_case(target, options, kinds.count("case") > 1)
-        elif which == "code":
-            results = code_target.checks(target, case, options, on_progress, note)
-        elif which in ("checkpoint", "gguf"):
-            from ropeaudit.features.check import checkpoint_target
-
-            if which == "gguf":
-                results = checkpoint_target.of_gguf(target, case, note)
-            else:
-                results = checkpoint_target.checks(target, case, options, on_progress, note)
-        else:
-            from ropeaudit.features.check import config_target
-
-            alone = replace(case, model=None, config=None)
-            results = config_target.checks(target, which, alone, options, on_progress)
+        results = _of(target, which, case, options, on_progress, note, several=kinds.count("case") > 1)
         try:
             yield from _answered(target, which, results, targets[done:], alone=len(targets) == 1)
         except RopeAuditError as error:
@@ -125,6 +110,25 @@ def run(
     if errors:  # each has a row
         errors[0].after_all = len(targets) > 1
         raise errors[0]
+
+
+def _of(
+    target: str, which: Kind, case: Case, options: CheckOptions, progress: Progress, note: Note, several: bool
+) -> Iterator[Checked]:
+    """Return the checks of a target of a kind; several: whether other cases of vectors are checked too."""
+    if which == "case":
+        return _of_case(target, options, several)
+    if which == "code":
+        return code_target.checks(target, case, options, progress, note)
+    # in-function: they import what models are read with
+    from ropeaudit.features.check import checkpoint_target, config_target
+
+    if which == "gguf":
+        return checkpoint_target.of_gguf(target, case, note)
+    if which == "checkpoint":
+        return checkpoint_target.checks(target, case, options, progress, note)
+    alone = replace(case, model=None, config=None)
+    return config_target.checks(target, which, alone, options, progress)
 
 
 def _answered(
@@ -167,47 +171,44 @@ def _answered(
 
 def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
     """Raise UsageError for options that go with none of the targets."""
-    if "case" in kinds:
-        says = "the manifest of a case says its"
-        if options.returned is None:
-            back = "a case of vectors is checked by what a kernel wrote back"
-            raise UsageError(f"{back}; add --returned FOLDER")
-        if case != Case():
-            raise UsageError(f"{says} setting; leave out the options of a RoPE setting")
-        if options.dtypes or options.up_to is not None:
-            raise UsageError(f"{says} dtype and positions; leave out --dtype and --up-to")
-    elif options.returned is not None:
-        raise UsageError(f"--returned {options.returned!r} goes with a case of vectors, and no target is one")
-    if options.write_wrapper is not None and kinds.count("code") != 1:
-        raise UsageError("--write-wrapper is for one target that is code; leave it out, or name one")
+    for refused, message in _refusals(kinds, case, options):
+        if refused:
+            raise UsageError(message)
     if "code" in kinds:
         code_target.check_options(options)
-    elif "gguf" not in kinds and (case.model is not None or case.config is not None):
-        raise UsageError("--model and --config say the setting of code; name the model or file as the target")
-    if options.up_to is not None and options.up_to < 1:
-        raise UsageError(f"--up-to {options.up_to} is not a number of positions from 1 up; try 128k")
+
+
+def _refusals(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> Iterator[tuple[bool, str]]:
+    """Yield whether an option is in the wrong place, and what to do, in the order in which it is told."""
+    code, vectors = "code" in kinds, "case" in kinds
+    own, says = "it goes with FILE.py:NAME; leave it out", "the manifest of a case says its"
+    back = "a case of vectors is checked by what a kernel wrote back"
+    yield vectors and options.returned is None, f"{back}; add --returned FOLDER"
+    yield vectors and case != Case(), f"{says} setting; leave out the options of a RoPE setting"
+    ranged = bool(options.dtypes) or options.up_to is not None
+    yield vectors and ranged, f"{says} dtype and positions; leave out --dtype and --up-to"
+    goes = "goes with a case of vectors, and no target is one"
+    yield not vectors and options.returned is not None, f"--returned {options.returned!r} {goes}"
+    wrapped = options.write_wrapper is not None and kinds.count("code") != 1
+    yield wrapped, "--write-wrapper is for one target that is code; leave it out, or name one"
+    named = case.model is not None or case.config is not None
+    says = "--model and --config say the setting of code; name the model or file as the target"
+    yield named and not code and "gguf" not in kinds, says
     reads = options.text is not None or options.tokens is not None
-    if reads and "checkpoint" not in kinds:
-        raise UsageError("--text and --tokens go with the folder of a checkpoint")
-    if "code" in kinds:
-        return
-    if tuple(options.environments) != DEFAULT:
-        raise UsageError("--under says what code is called under; it goes with FILE.py:NAME; leave it out")
-    if options.device is not None and not reads:
-        runs = "is where code is called, or a checkpoint's model runs (--tokens)"
-        raise UsageError(f"--device {options.device} {runs}; leave it out")
-    if options.thorough or options.head_dims:
-        given = "--thorough" if options.thorough else "--head-dims"
-        raise UsageError(f"{given} says how code is checked; it goes with FILE.py:NAME; leave it out")
-    of_code = {
-        "--order": options.order,
-        "--table": options.table,
-        "--arg": next(iter(options.arguments), None),
-    }
-    of_code |= {"--mrope": case.mrope, "--axes": case.axes, "--grid": case.grid}
-    for flag, value in of_code.items():
-        if value is not None:
-            raise UsageError(f"{flag} {value} goes with own code, FILE.py:NAME; leave it out")
+    yield reads and "checkpoint" not in kinds, "--text and --tokens go with the folder of a checkpoint"
+    if not code:
+        up_to = f"--up-to {options.up_to} is not a number of positions from 1 up; try 128k"
+        yield options.up_to is not None and options.up_to < 1, up_to
+        yield tuple(options.environments) != DEFAULT, f"--under says what code is called under; {own}"
+        runs = "is where code is called, or a checkpoint's model runs (--tokens); leave it out"
+        yield options.device is not None and not reads, f"--device {options.device} {runs}"
+        yield options.thorough, f"--thorough says how code is checked; {own}"
+        yield options.head_dims, f"--head-dims says how code is checked; {own}"
+        of_code = {"--order": options.order, "--table": options.table}
+        of_code |= {"--arg": next(iter(options.arguments), None)}
+        of_code |= {"--mrope": case.mrope, "--axes": case.axes, "--grid": case.grid}
+        for flag, value in of_code.items():
+            yield value is not None, f"{flag} {value} goes with own code, FILE.py:NAME; leave it out"
 
 
 def _of_case(target: str, options: CheckOptions, several: bool) -> Iterator[Checked]:
@@ -229,32 +230,30 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 
 def kind(target: str) -> Kind:
     """Return what a target is. Raises: UnknownName, UsageError, BadInput."""
-    path = Path(target)
-    if ".py:" in target and factories.is_own(target):
-        return "code"
     from ropeaudit.subjects import third_party  # in-function: it reads a file for each package
 
-    if third_party.is_known(target):
+    path = Path(target)
+    if (".py:" in target and factories.is_own(target)) or third_party.is_known(target):
         return "code"
     if path.is_dir():
-        if (path / MANIFEST).is_file():
-            return "case"
-        if any(next(path.glob(pattern), None) for pattern in _WEIGHTS):
-            return "checkpoint"
-        if (path / "config.json").is_file():
-            return "config"
+        there: dict[Kind, bool] = {
+            "case": (path / MANIFEST).is_file(),
+            "checkpoint": any(next(path.glob(pattern), None) for pattern in _WEIGHTS),
+            "config": (path / "config.json").is_file(),
+        }
+        if found := next((which for which, here in there.items() if here), None):
+            return found
         raise BadInput(
             f"{path} holds neither a config.json nor weights nor a manifest.json of `ropeaudit vectors`; "
             "give a model's folder"
         )
-    if path.name == MANIFEST and path.is_file():
-        return "case"
-    if path.suffix == ".json" and path.is_file():
-        return "config"
-    if path.is_file() and gguf_files.is_gguf(path):
-        return "gguf"
-    if path.is_file() and any(path.match(pattern) for pattern in _WEIGHTS):
-        return "checkpoint"
+    if path.is_file():
+        if path.suffix == ".json":
+            return "case" if path.name == MANIFEST else "config"
+        if gguf_files.is_gguf(path):
+            return "gguf"
+        if any(path.match(pattern) for pattern in _WEIGHTS):
+            return "checkpoint"
     if factories.is_own(target):
         return "code"
     models = [model.name for model in presets.all_presets()]

@@ -157,21 +157,17 @@ def _of_code(target: str) -> tuple[str, int]:
     path = next((path for path in files if path.is_file()), None)
     if path is None:  # an installed package, or a name of `list implementations`
         return "", 0
-    try:
-        return shown_path(path), _line(ast.parse(path.read_bytes()), name.split("."))
-    except (OSError, SyntaxError, ValueError):
-        return shown_path(path), 0
-
-
-def _line(tree: ast.AST, parts: Sequence[str]) -> int:
-    """Return the line of the innermost part of a dotted name in a file; 0 for none."""
     line = 0
-    for part in parts:
-        last = [node for node in _defined(tree) if _names(node, part)]
-        if not last:
+    try:
+        tree: ast.AST = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return shown_path(path), line
+    for part in name.split("."):  # to the innermost part of a dotted name that is there
+        found = [node for node in _defined(tree) if part in _bound(node)]
+        if not found:
             break
-        tree, line = last[-1], last[-1].lineno
-    return line
+        tree, line = found[-1], found[-1].lineno
+    return shown_path(path), line
 
 
 def _defined(tree: ast.AST) -> Iterator[ast.stmt]:
@@ -183,11 +179,11 @@ def _defined(tree: ast.AST) -> Iterator[ast.stmt]:
                 yield from _defined(node)
 
 
-def _names(node: ast.stmt, name: str) -> bool:
-    """Return whether a statement defines a name, imports it or assigns to it."""
+def _bound(node: ast.stmt) -> list[str]:
+    """Return the names that a statement defines, imports or assigns to."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return node.name == name
+        return [node.name]
     if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return name in [one.asname or one.name for one in node.names]
+        return [one.asname or one.name for one in node.names]
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
+    return [target.id for target in targets if isinstance(target, ast.Name)]

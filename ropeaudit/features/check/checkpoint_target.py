@@ -94,16 +94,13 @@ def _run(name: str, options: CheckOptions, progress: Progress, note: Note) -> It
     names = [dtype.name for dtype in options.dtypes] or list(_MODEL_DTYPES)
     asked: dict[str, Any] = {one: getattr(options, one) for one in ("text", "tokens", "seed", "device")}
     audit = model_analysis.model(name, dtypes=names, **asked)
-    place = audit.device.label
-    seen: set[int] = set()
+    place, seen = audit.device.label, set[int]()
     try:
         for shifted in audit.run(progress):
-            dtype = shifted.dtype.name
-            if not seen:
-                yield _checked(name, _decode(shifted), "float64", place)
-            if shifted.offset not in seen:
-                seen.add(shifted.offset)
-                yield _checked(name, _structure(shifted), "float64", place)
+            dtype, wide = shifted.dtype.name, [] if seen else [_decode(shifted)]
+            wide += [] if shifted.offset in seen else [_structure(shifted)]
+            seen.add(shifted.offset)
+            yield from (_checked(name, finding, "float64", place) for finding in wide)
             yield _checked(name, _rotation(shifted), dtype, place)
             yield _checked(name, _rounding(shifted), dtype, place)
     except NotShifted as error:
@@ -132,38 +129,29 @@ def _rotation(shifted: Shifted) -> Finding:
     if not shifted.places:
         return not_applicable(name, "no layer's rotation could be compared with config.json")
     layers = f"{len(shifted.places)} of its layers rotate"
-    said = f"what the model holds, and how {layers}, is as config.json says"
-    return judged(name, True, said, where=where)
+    return judged(name, True, f"what the model holds, and how {layers}, is as config.json says", where=where)
 
 
 def _structure(shifted: Shifted) -> Finding:
     """Return whether float64 logits stay when every position moves by the offset."""
-    change = shifted.change
-    allowed = model_analysis.structure_allowed(change, shifted.offset)
+    most, where = shifted.change["structural_max"], f"offset {shifted.offset:,}"
+    allowed = model_analysis.structure_allowed(shifted.change, shifted.offset)
     status: Status = "info" if shifted.cause == "frequencies" else "fail"  # as the scaling means it
     detail = f"logits of the float64 run change when positions move; the cause: {shifted.cause}"
-    if change["structural_max"] <= allowed:
+    if most <= allowed:
         status, detail = "pass", "logits of the float64 run change by no more than rounding"
-    sizes, where = (change["structural_max"], allowed, "logit"), f"offset {shifted.offset:,}"
-    return Finding("model structure", status, detail, *sizes, where)
+    return Finding("model structure", status, detail, most, allowed, "logit", where)
 
 
 def _rounding(shifted: Shifted) -> Finding:
     """Return what rounding adds to the change of the logits; there is no limit to judge it by."""
-    change, where = shifted.change, f"offset {shifted.offset:,}"
-    if change["nonfinite"]:
-        return judged(
-            "model rounding", False, f"{change['nonfinite']:,} logits are nan or infinite", where=where
-        )
-    rms = change["precision_rms"]
-    return noted(
-        "model rounding",
-        f"rounding changes logits by {short(rms)} RMS; {change['top1_flips']} of {change['tokens']} tokens "
-        f"get another most likely successor; mean KL {short(change['kl_mean'])} nats",
-        measured=rms,
-        unit="logit, RMS",
-        where=where,
-    )
+    change, where, name = shifted.change, f"offset {shifted.offset:,}", "model rounding"
+    if bad := change["nonfinite"]:
+        return judged(name, False, f"{bad:,} logits are nan or infinite", where=where)
+    flips = f"{change['top1_flips']} of {change['tokens']} tokens get another most likely successor"
+    rms, mean = change["precision_rms"], f"mean KL {short(change['kl_mean'])} nats"
+    detail = f"rounding changes logits by {short(rms)} RMS; {flips}; {mean}"
+    return noted(name, detail, measured=rms, unit="logit, RMS", where=where)
 
 
 def of_gguf(name: str, case: Case, note: Note) -> Iterator[Checked]:

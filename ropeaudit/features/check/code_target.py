@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,67 +136,59 @@ def of_code(
             finding = interrupted(finding, [one.name for one in dtypes[later:]], "dtype")
             own = code.device.label
             yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding, device=own)
-    if not (fit and fit.convention.signature.tables):
-        if options.table is not None:
-            raise UsageError(f"--table {options.table}: {target} takes no cos and sin; leave it out")
-        note(code.findings)
+    if fit and fit.convention.signature.tables:
+        yield from _of_tables(code, target, fit, case, options, note)
         return
-    makers = [options.table] if options.table else [f"{_file(target)}:{name}" for name in _makers(code)]
-    told = [text for text in code.findings if not makers or OWN_TABLES not in text]
-    if len(makers) > 1:
-        named = ", ".join(maker.rpartition(":")[2] for maker in makers)
-        told.append(
-            f"{target}: {NOT_CHECKED}which of {named} makes its tables: --table FILE.py:NAME says it."
-        )
-    elif makers:
-        yield from _of_maker(makers[0], target, fit, case, options, note)
-    note(told)
+    if options.table is not None:
+        raise UsageError(f"--table {options.table}: {target} takes no cos and sin; leave it out")
+    note(code.findings)
 
 
-def _file(target: str) -> str:
-    return target.rpartition(":")[0]
-
-
-def _makers(code: Code) -> Sequence[str]:
-    """Return the names in its file of what looks as if it made tables."""
-    return code.builders if isinstance(code, ForeignOwn) else ()
-
-
-def _of_maker(
-    maker: str, target: str, fit: Fit, case: Case, options: CheckOptions, note: Note
+def _of_tables(
+    code: Code, target: str, fit: Fit, case: Case, options: CheckOptions, note: Note
 ) -> Iterator[Checked]:
     """Yield the checks of code that makes the tables that a target takes, and whether they fit it.
 
     What cannot be called is a note, unless it was named.
     """
+    file, missing = target.rpartition(":")[0], f"{target}: {NOT_CHECKED}"
+    builders = code.builders if isinstance(code, ForeignOwn) else ()
+    makers = [options.table] if options.table else [f"{file}:{name}" for name in builders]
+    told = [text for text in code.findings if not makers or OWN_TABLES not in text]
+    if len(makers) > 1:
+        named = ", ".join(builders)
+        told.append(f"{missing}which of {named} makes its tables: --table FILE.py:NAME says it.")
+    if len(makers) != 1:
+        note(told)
+        return
+    [maker] = makers
     try:
-        code = factories.implementation(maker, device=options.device)
-        own = code.fit(case.setting(options.up_to or UP_TO))
+        other = factories.implementation(maker, device=options.device)
+        own = other.fit(case.setting(options.up_to or UP_TO))
     except (RopeAuditError, ForeignError) as error:
         if options.table is not None:
             raise
         reason = error.typed if isinstance(error, RopeAuditError) else did(error)
-        note([f"{target}: {NOT_CHECKED}{maker}, which makes its tables: {reason}."])
+        note([f"{missing}{maker}, which makes its tables: {reason}.", *told])
         return
     if own and not own.sure and options.table is None:  # it may be meant for another setting, or no table
-        note(
-            [f"{target}: {NOT_CHECKED}{maker}, whose tables are others than these: --table {maker} says how."]
-        )
+        note([f"{missing}{maker}, whose tables are others than these: --table {maker} says how.", *told])
         return
     alone = replace(options, table=None, order=None, write_wrapper=None, arguments={})
     checked = list[Checked]()
-    for one in of_code(code, maker, case, alone, lambda share: None, note):
+    for one in of_code(other, maker, case, alone, lambda share: None, note):
         checked.append(one)
         yield one
     status = "FAIL" if any(one.finding.failed for one in checked) else "PASS"
     place, _, name = maker.rpartition(":")
-    name = f"{name} in the same file" if place == _file(target) else maker
+    name = f"{name} in the same file" if place == file else maker
     finding = noted("tables", f"cos and sin are exact ones of ropeaudit; {name}: {status}")
     width = own.convention.width if own else ""
     if {fit.convention.width, width} == {"half", "interleaved"}:
         text = f"{name} makes tables for {width} pairs"
         finding = Finding("tables", "fail", text, diagnosis=Diagnosis("wrong-layout", {"layout": width}))
     yield replace(checked[0], target=target, finding=finding)
+    note(told)
 
 
 def _on_axes(case: Case, setting: RopeSetting, up_to: int) -> tuple[RopeSetting, int]:
@@ -245,26 +237,17 @@ def _write_wrapper(path: str, target: str, needed: Mapping[str, str], why: str) 
     needed: its arguments and what they are, empty where that is not known. Raises: BadOutput where the file
     cannot be written.
     """
-    try:
-        atomic_files.write(Path(path), _wrapper(path, target, needed, why).encode())
-    except OSError as error:
-        raise BadOutput(f"{_FLAG} {path!r} cannot be written: {error.strerror}; give another place") from None
-    return f"{path} holds a wrapper to edit: finish its call, then type `ropeaudit check {path}:rotate`"
-
-
-def _wrapper(path: str, target: str, needed: Mapping[str, str], why: str) -> str:
     place, _, name = target.rpartition(":")
     root = name.partition(".")[0]
-    imports = [f"from {place} import {root}"]
+    found = f"from {place} import {root}"
     if place.endswith(".py"):
         folder = os.path.relpath(Path(place).resolve().parent, Path(path).resolve().parent)
-        imports = [
-            "import sys",
-            "from pathlib import Path",
-            "",
-            f"sys.path.insert(0, str(Path(__file__).parent / {folder!r}))  # where {Path(place).name} lies",
-            f"from {Path(place).stem} import {root}  # noqa: E402",
-        ]
+        lies = f"# where {Path(place).name} lies"
+        found = (
+            f"import sys\nfrom pathlib import Path\n\n"
+            f"sys.path.insert(0, str(Path(__file__).parent / {folder!r}))  {lies}\n"
+            f"from {Path(place).stem} import {root}  # noqa: E402"
+        )
 
     def call(x: str) -> str:
         given = {"q": "q", "k": "k", "positions": "positions", "x": x}
@@ -272,10 +255,17 @@ def _wrapper(path: str, target: str, needed: Mapping[str, str], why: str) -> str
         return f"{name}({', '.join(told) or '...'})"
 
     calls = f"{call('q')}, {call('k')}" if "x" in needed.values() else call("q")
-    found = "\n".join(imports)
-    return f'''"""A wrapper of {name} for `ropeaudit check {Path(path).name}:rotate`."""
+    text = _WRAPPER.format(file=Path(path).name, name=name, imports=found, why=why, calls=calls)
+    try:
+        atomic_files.write(Path(path), text.encode())
+    except OSError as error:
+        raise BadOutput(f"{_FLAG} {path!r} cannot be written: {error.strerror}; give another place") from None
+    return f"{path} holds a wrapper to edit: finish its call, then type `ropeaudit check {path}:rotate`"
 
-{found}
+
+_WRAPPER = '''"""A wrapper of {name} for `ropeaudit check {file}:rotate`."""
+
+{imports}
 
 
 def rotate(q, k, positions):

@@ -1,27 +1,52 @@
-"""Checks for people: an answer a target, a row a check, and notes of what rows have no room for."""
+"""Checks for people: an answer a target, a row a check, and notes of what rows have no room for.
+
+An answer says whether a target passes, why not, what was assumed and what was not checked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import linecache
+import math
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
+from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.cases import Case
-from ropeaudit.conformance.finding import MARGIN
-from ropeaudit.features.check.answer import answer
-from ropeaudit.features.check.checked import NONE, Checked, place
-from ropeaudit.recognition.diagnosis import codes
+from ropeaudit.conformance.finding import INTERRUPTED, MARGIN, PAIR
+from ropeaudit.features.check.checked import NONE, Checked, listed, place
+from ropeaudit.features.check.config_target import LIMIT
+from ropeaudit.recognition.diagnosis import codes, kinds
 from ropeaudit.reports import Report
-from ropeaudit.reports.answers import headline
+from ropeaudit.reports.answers import Answer, Cause, Status, headline, plain
 from ropeaudit.reports.forms.sarif import Fault
-from ropeaudit.reports.numbers import printable
+from ropeaudit.reports.numbers import counted, percent, printable
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.columns import table
+from ropeaudit.subjects.calling.own_code import NOT_CHECKED
 
 SCHEMA = 1
 COLUMNS = table("check")
 _UNJUDGED = ("nothing to check", "left out", "not applicable")
 _SKIPPED = (*_UNJUDGED, "waived")
 _MARGIN = "times its maximum: last good position ÷ the model's maximum; 1 or more passes; `ropeaudit limit`."
+SCORES = ("drift", "long sequence", "growth", "tolerance")  # wrong where the rotation is
+UNEXPLAINED = "unexplained"
+_MOST_CAUSES, _MOST_FACTS = 3, 3
+_LIKE = "it behaves like: "
+_SHORT = 150  # characters of reasons: two lines
+_LONG = 80  # characters of a title
+_CERTAIN = {
+    "to the last bit": "every number is what this cause predicts, to the last bit",
+    "within rounding": "the numbers are what this cause predicts, within rounding",
+}
+_WAIVERS = ("waived until ", "its waiver ended on ")  # how `waivers.applied` begins
+_OPTIONS = "--config, --model or --base for yours"
+_DEFAULT = Case().setting(1)  # of which a part is assumed where nobody says another
+Facts = list[tuple[str, str]]
 
 
 def row(one: Checked) -> dict[str, Any]:
@@ -158,3 +183,311 @@ def _case(suite: ElementTree.Element, one: Checked, name: str) -> None:
 
 def _attributes(**values: object) -> dict[str, str]:
     return {name: printable(str(value)) for name, value in values.items()}
+
+
+def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answer:
+    """Return the answer of the checks of one target.
+
+    case: the RoPE setting of the options. findings: on calls; only an answer that is alone shows them.
+    """
+    target = own[0].target
+    idle = [one.finding.detail for one in own if one.finding.status == "nothing to check"]
+    if idle:
+        return Answer("OK", target, f"nothing to check: {idle[0]}")
+    failed = [one for one in own if one.finding.failed]
+    doubtful = [one for one in own if one.finding.status == "waived" or warns(one)]
+    groups = _by_cause(failed)
+    causes = [cause_of(code, some, case) for code, some in groups.items()]
+    causes += [cause_of(code, some, case, warning=True) for code, some in _by_cause(doubtful).items()]
+    if len(causes) > 1:
+        first, *others = ([fact for fact in one.facts if not fact.startswith(_LIKE)] for one in causes)
+        causes[0] = _shortened(causes[0], first, 2)
+        further = zip(causes[1:], others, strict=True)
+        causes[1:] = [replace(_shortened(one, facts, 1), file="", source="") for one, facts in further]
+    elif causes and any(fact.startswith(_LIKE) for fact in causes[0].facts):
+        causes[0] = _shortened(causes[0], causes[0].facts, 3)
+    facts = [*_figures(own), *_called(target, findings), *_assumed(own, case), *_noted(own)]
+    facts += _missing(own, case, findings)
+    if rest := causes[_MOST_CAUSES:]:
+        facts.insert(0, ("more", f"{', '.join(one.code for one in rest)}: -v"))
+    if failed or doubtful:
+        facts.append(("next", _next(own[0], groups if failed else {})))
+    status: Status = "FAIL" if failed else "WARN" if doubtful else "PASS"
+    return Answer(status, target, _decides(own, groups), causes[:_MOST_CAUSES], facts)
+
+
+def text(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> str:
+    """Return the answer as text for a caller from Python: it names no command to type."""
+    plainly = [replace(one, finding=replace(one.finding, option="")) for one in own]
+    result = answer(plainly, case, findings)
+    facts = [fact for fact in result.facts if fact[0] != "next"]
+    return "\n".join(plain([replace(result, facts=facts)]))
+
+
+def warns(one: Checked) -> bool:
+    """Return whether a check that fails nothing is one to beware of."""
+    name = one.finding.check
+    return one.finding.status == "info" and (name in ("config keys", "dtype") or name.startswith("under "))
+
+
+def _decides(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
+    """Return what the status rests on: how many checks fail, and why."""
+    if not groups and (margin := _least(own)):
+        return margin
+    judged = [one for one in own if one.judged]
+    where = [listed([parse(name).short for name in _dtypes(judged)])]
+    grid = judged[0].setting.grid if judged and judged[0].setting else None
+    if grid is not None:
+        where.append(f"{grid.count:,} tokens, {grid.words}")
+    elif judged and judged[0].kind in ("code", "case") and judged[0].up_to:
+        begin = "positions of its calls up" if judged[0].kind == "case" else "positions 0"
+        where.append(f"{begin} to {judged[0].up_to - 1:,}")
+    counts, waived = counted(len(judged), "check"), sum(one.finding.status == "waived" for one in judged)
+    wrong = f"{sum(one.finding.failed for one in judged)} of {counts}"
+    if groups.keys() == {UNEXPLAINED}:
+        counts = f"cause unknown, {wrong}"
+    elif INTERRUPTED in groups and not judged:
+        counts = "not checked"
+    elif INTERRUPTED in groups:
+        counts = f"not checked to its end, {wrong} failed"
+    elif groups:
+        counts = f"{counted(len(groups), 'cause')}, {wrong}"
+    elif waived:
+        counts += f", {waived} waived"
+    return "   ".join(filter(None, [", ".join(filter(None, where)), counts]))
+
+
+def _dtypes(some: Sequence[Checked]) -> list[str]:
+    """Return the names of the dtypes of some checks."""
+    return [name for name in dict.fromkeys(one.dtype for one in some) if name != NONE]
+
+
+def _by_cause(some: Sequence[Checked]) -> dict[str, list[Checked]]:
+    """Return checks by the code of their cause, the one with most checks first.
+
+    Of codes that explain a check equally well it is the one that most checks share. Scores are wrong where
+    the rotation is, and have no cause of their own there.
+    """
+    shared = Counter(code for one in some for code in _codes(one))
+    own = {id(one): max(_codes(one), key=lambda code: shared[code]) for one in some}
+    rotation = {one.dtype: own[id(one)] for one in some if one.finding.check == "rotation"}
+    same: dict[str, str] = {}  # what was seen -> the check that saw it first, such as an error that all raise
+    groups: dict[str, list[Checked]] = {}
+    for one in some:
+        code, diagnosis = own[id(one)], one.finding.diagnosis
+        if diagnosis is None and one.finding.check in SCORES:
+            code = rotation.get(one.dtype, code)
+        if diagnosis is None and math.isnan(one.finding.measured):
+            code = same.setdefault(one.finding.detail, code)
+        groups.setdefault(code, []).append(one)
+    return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
+
+
+def _codes(one: Checked) -> list[str]:
+    """Return the codes that explain a check equally well; else unexplained or its name."""
+    found = one.finding.diagnosis
+    if found is not None and found.certainty != "resembles":
+        return codes(found).split("|")
+    return [UNEXPLAINED if found or one.finding.unit == PAIR else one.finding.check.replace(" ", "-")]
+
+
+def cause_of(code: str, some: Sequence[Checked], case: Case, *, warning: bool = False) -> Cause:
+    """Return a cause of failures or warnings: what, where, how far off, what to change."""
+    first = next((one for one in some if code in _codes(one)), some[0])
+    finding = first.finding
+    pairs = [one for one in some if _excess(one) > 0 and one.dtype == first.dtype]
+    explained = finding.diagnosis is not None and code != UNEXPLAINED
+    facts = list[str]()
+    if explained:
+        title = finding.resembles
+        if len(title) > _LONG:
+            facts.append(f"{_LIKE}{title}")
+            title = " and ".join(kinds()[part].title for part in code.split("+"))
+    else:
+        title = finding.detail if finding.detail and len(finding.detail) <= _SHORT else first.seen
+        if len(title) > _SHORT and "; " in title[:_SHORT]:
+            title = f"{title[: title.rindex('; ', 0, _SHORT)]}; more: -v"
+    if pairs:
+        worst = max(pairs, key=_excess).finding
+        size = f"rotation error up to {_two(worst.measured)} ({_two(worst.allowed)} allowed)"
+        title = title if explained else size
+        facts.append(f"{size}: {worst.where}" if explained else f"worst: {worst.where}")
+    else:
+        facts += [text for text in (first.seen, finding.detail) if text != title and len(text) <= _SHORT]
+    if tolerance := next((one.finding for one in some if one.finding.check == "tolerance"), None):
+        off = f"{percent(tolerance.measured)} off (limit {percent(tolerance.allowed)})"
+        facts.append(f"scores are {off}: {tolerance.where}")
+    if code == UNEXPLAINED and finding.diagnosis is not None and finding.diagnosis.explains:
+        facts.append(f"closest known: {codes(finding.diagnosis)}: {finding.resembles}")
+    if explained and finding.diagnosis is not None:
+        facts.append(_CERTAIN.get(finding.diagnosis.certainty, ""))
+    if len(some) > 1:
+        facts.append(f"checks: {listed(list(dict.fromkeys(one.finding.check for one in some)))}")
+    facts += _advice(first, case)
+    if title != finding.detail:
+        facts += [finding.detail[finding.detail.index(mark) :] for mark in _WAIVERS if mark in finding.detail]
+    file, line = place(first)
+    source = linecache.getline(file, line).strip() if line else ""
+    return Cause(code, title, file, line, source, list(dict.fromkeys(filter(None, facts))), warning)
+
+
+def _shortened(cause: Cause, facts: Sequence[str], most: int) -> Cause:
+    """Return a cause with some facts at most, and always with what to change."""
+    fixes = [fact for fact in facts[most:] if fact.startswith(("fix: ", *_WAIVERS))]
+    return replace(cause, facts=[*facts[:most], *fixes])
+
+
+def _advice(one: Checked, case: Case) -> Iterator[str]:
+    """Yield what to change, or the option to give where the code is right."""
+    finding = one.finding
+    if finding.option.startswith("--base ") and _is_default(one.setting, case):
+        yield f"your code uses {finding.option[2:]}; if that is meant, give {finding.option}"
+    elif finding.option:
+        yield f"if that is meant, give {finding.option}"
+    if finding.remedy:
+        yield f"fix: {finding.remedy}"
+
+
+def _is_default(setting: RopeSetting | None, case: Case) -> bool:
+    """Return whether nobody asked for the base."""
+    asked = (case.base, case.model, case.config)
+    return setting is not None and asked == (None,) * 3 and setting.base == _DEFAULT.base
+
+
+def _excess(one: Checked) -> float:
+    """Return the error of a rotated pair ÷ what is allowed; 0 for other checks."""
+    finding = one.finding
+    return finding.measured / finding.allowed if finding.unit == PAIR and finding.allowed > 0 else 0.0
+
+
+def _two(value: float) -> str:
+    """Return a number with two significant digits."""
+    return f"{value:#.2g}".rstrip(".")
+
+
+def _figures(own: Sequence[Checked]) -> Facts:
+    """Return the figures: some lines for one dtype, one line each for several."""
+    judged, facts = [one for one in own if one.judged], Facts()
+    several = len(_dtypes(judged)) > 1
+    for dtype in _dtypes(judged):
+        some = [one for one in judged if one.dtype == dtype]
+        wrong, lines = sum(one.finding.failed for one in some), Facts()
+        if not wrong:
+            lines = _passing(some)
+        elif several and some[0].kind in ("code", "case"):
+            lines = [("", f"{wrong} of {counted(len(some), 'check')} fail")]
+        if several and some[0].kind in ("code", "case"):
+            lines = [(parse(dtype).short, "; ".join(f"{label} {text}".strip() for label, text in lines))]
+        facts += lines
+    return [*facts, *_limits(own)]
+
+
+def _passing(some: Sequence[Checked]) -> Facts:
+    """Return how far off rotation and scores of a dtype are."""
+    facts, by_name = Facts(), {one.finding.check: one.finding for one in some}
+    worst = max(some, key=_excess)
+    if excess := _excess(worst):
+        size = f"{_two(worst.finding.measured)} of {_two(worst.finding.allowed)} allowed ({percent(excess)})"
+        facts.append(("rotation error", size))
+    if finding := by_name.get("tolerance"):
+        text = f"{percent(finding.measured)} of their RMS (limit {percent(finding.allowed)})"
+        if growth := by_name.get("growth"):
+            text += f", {_two(growth.measured)} {growth.unit}"
+        facts.append(("score error", text))
+    return facts
+
+
+def _limits(own: Sequence[Checked]) -> Facts:
+    """Return the limit of a config in each of several dtypes, and the effect of a cast."""
+    dtypes = _dtypes([one for one in own if one.finding.check == LIMIT])
+    limits = [_least([one for one in own if one.dtype == dtype]) for dtype in dtypes]
+    decides = "" if any(one.finding.failed for one in own) else _least(own)
+    facts = [("limit", text) for text in limits if text != decides]
+    casts = {parse(one.dtype).short: one.finding for one in own if one.finding.check == "cast module"}
+    sizes = [f"{percent(one.measured)} in {dtype}" for dtype, one in casts.items() if one.measured >= 0]
+    if sizes:
+        off = f"scores {', '.join(sizes)} off at {next(iter(casts.values())).where}"
+        facts.append(("inv_freq cast", f"{off}: cast the weights alone, not the module"))
+    return facts
+
+
+def _least(some: Sequence[Checked]) -> str:
+    """Return the least limit of a config's setting in words; empty where none was checked."""
+    limits = [one for one in some if one.finding.check == LIMIT]
+    if not limits:
+        return ""
+    least = min(limits, key=lambda one: one.finding.measured)
+    layer = f" of {least.layer}" if len({one.layer for one in limits}) > 1 else ""
+    return (
+        f"{parse(least.dtype).short}, {least.finding.where.replace('seen to position ', 'seen to ')}{layer}"
+    )
+
+
+def _called(target: str, findings: Sequence[str]) -> Facts:
+    """Return how code was called, and what else is to be known of that."""
+    said = [text.removeprefix(f"{target}: ").rstrip(".") for text in findings]
+    called = [text.removeprefix("called as ") for text in said if text.startswith("called as ")]
+    others = [text for text in said if not text.startswith(("called as ", NOT_CHECKED))]
+    return [("called as", text) for text in dict.fromkeys(called)] + [("noted", text) for text in others[:_MOST_FACTS]]
+
+
+def _assumed(own: Sequence[Checked], case: Case) -> Facts:
+    """Return the defaults that were assumed; of a config, what was read."""
+    setting = next((one.setting for one in own if one.setting is not None), None)
+    if own[0].kind != "code" or setting is None:
+        config = [one.finding for one in own if one.finding.check == "config"]
+        return [("read", one.detail) for one in config if one.status == "pass"][:_MOST_FACTS]
+    if case.axes is not None:  # which say all
+        return []
+    free = (case.head_dim, case.model, case.config) == (None,) * 3
+    assumed = [f"head_dim {setting.head_dim}"] * (free and setting.head_dim == _DEFAULT.head_dim)
+    assumed += [f"base {setting.base:g}"] * _is_default(setting, case)
+    return [("assumed", f"{', '.join(assumed)} ({_OPTIONS})")] if assumed else []
+
+
+def _noted(own: Sequence[Checked]) -> Facts:
+    """Return what informs and decides nothing."""
+    elsewhere, facts = ("cast module", LIMIT), dict[str, str]()
+    noted = [one for one in own if one.finding.status == "info" and not warns(one)]
+    for one in (one for one in noted if one.finding.check not in elsewhere):
+        several = sum(other.finding.check == one.finding.check for other in noted) > 1
+        dtype = parse(one.dtype).short if one.dtype != NONE else ""
+        which = ", ".join(filter(None, [dtype, one.finding.where])) if several else ""
+        facts.setdefault(": ".join(filter(None, [which, one.finding.detail])), one.finding.check)
+    return [(check, text) for text, check in facts.items()][:_MOST_FACTS]
+
+
+def _missing(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Facts:
+    """Return what was not checked, with the reasons where there is room for them."""
+    beyond = [text.partition(NOT_CHECKED)[2].rstrip(".") for text in findings if NOT_CHECKED in text]
+    if any(one.finding.check == LIMIT for one in own):
+        beyond.append(
+            f"distances over {case.outline()[0].seq_len - 1} (ropeaudit limit --seq-len); other q and k"
+        )
+    reasons: dict[str, dict[str, None]] = {}  # reason -> names of checks, each once
+    for finding in (one.finding for one in own):
+        if finding.status in ("left out", "not applicable"):
+            why = "--thorough" if finding.status == "left out" else finding.detail
+            reasons.setdefault(why, {})[finding.check] = None
+    whole = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
+    if own[0].kind in ("model", "config"):  # what does not apply to a config is not missed
+        whole = ""
+    if len(whole) > _SHORT:
+        left_out = reasons.pop("--thorough", {})
+        names = [name for some in reasons.values() for name in some]
+        thorough = f"{', '.join(left_out)} (--thorough); " if left_out else ""
+        whole = f"{thorough}{listed(names)} (why: -v)"
+    whole = "; ".join(filter(None, [*beyond, whole]))
+    return [("not checked", whole)] if whole else []
+
+
+def _next(one: Checked, groups: dict[str, list[Checked]]) -> str:
+    """Return what to type next."""
+    known = [code for code in groups if code in kinds()]
+    steps = [f"why: ropeaudit list diagnoses {known[0]}"] if known else []
+    steps.append("all rows: -v")
+    if groups and INTERRUPTED not in groups:
+        steps.append("bug report: --ticket FILE.md")
+        if one.kind == "code" and any(kinds()[code].group == "precision" for code in known):
+            steps.append(f"by stage: ropeaudit explain {shlex.quote(one.target)}")
+    return "    ".join(steps)

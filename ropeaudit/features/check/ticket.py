@@ -11,9 +11,8 @@ from dataclasses import replace
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import environments
-from ropeaudit.features.check.answer import SCORES  # they may allow less than a row's tolerance
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions
-from ropeaudit.features.check.report import report, row
+from ropeaudit.features.check.report import SCORES, report, row
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import drift as rows_of
 from ropeaudit.reports.numbers import percent
@@ -86,6 +85,7 @@ def _drift(failed: Sequence[Checked], case: Case, options: CheckOptions) -> tupl
     if record is None:
         return [], Reproduction(missing="the drift of the scores is not known")
     notes = [f"shift, at these positions: {rows_of.answer([record]).headline}"]
+    # checks of scores may allow less than a row's tolerance
     if record.within_tolerance is False or any(one.finding.check in SCORES for one in failed):
         return notes, snippet_of(record, audit.factories())
     missing = (
