@@ -138,19 +138,12 @@ _CORRECTS = "it is right at pairs where the plain call is not"
 _BACKENDS = ("inductor", "aot_eager", "eager")
 
 
-def why_not_compiled(code: CodeUnderTest) -> str:
-    """Return why code is not compiled, nothing where it is."""
-    if code.own is None:
-        return ADAPTER
-    engine = code.own.fit(code.setting).convention.engine
-    return "" if engine == "torch" else f"it takes {'jax' if engine == 'jax' else 'NumPy'} arrays"
-
-
 def compiled(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether compiled code gives what eager code gives."""
-    own, reason = code.own, why_not_compiled(code)
-    if own is None or reason:
-        yield not_applicable("compiled", reason)
+    own, engine = code.own, code.convention.engine if code.convention else ""
+    if own is None or engine != "torch":
+        arrays = f"it takes {'jax' if engine == 'jax' else 'NumPy'} arrays"
+        yield not_applicable("compiled", ADAPTER if own is None else arrays)
         return
     if not code.thorough:
         reason = "a compiler takes longer than all other checks together; --thorough makes it"

@@ -335,20 +335,16 @@ def _served(judge: _Judge, call: CaseCall, known: Diagnosis | None, searches: Se
         found = misread(judge.case, judge.returned, call.key) or found
     if found and spec.want == "gradient":
         found = of_gradient(found)
-    worst = replace(worst, diagnosis=_as_known(found, known) if found and known else found)
+    for one in (found, *found.alternatives) if found and known else ():
+        if found and known and (one.code, one.values) == (known.code, known.values):
+            found = replace(one, where=found.where, alternatives=())  # it explains this one as well
+            break
+    worst = replace(worst, diagnosis=found)
     tokens = "1 token" if call.seq_len == 1 else f"{call.seq_len} tokens"
     rows = "1 batch element" if call.batch == 1 else f"{call.batch} batch elements"
     key, up_to = str(call.key), int(call.positions().max()) + 1
     detail = f"{_SERVED[key]}: {call.heads} and {call.kv_heads} heads, {rows}, {tokens}"
     return _of_pair(key.replace("-", " "), detail, worst, key, spec, up_to)
-
-
-def _as_known(found: Diagnosis, known: Diagnosis) -> Diagnosis:
-    """Return the diagnosis of other calls, if it explains this one as well."""
-    for one in (found, *found.alternatives):
-        if (one.code, one.values) == (known.code, known.values):
-            return replace(one, where=found.where, alternatives=())
-    return found
 
 
 def _drifts(spec: CaseSpec, recorded: Recorded, last: CalledBlock, claimed: Resolved | None) -> list[Finding]:

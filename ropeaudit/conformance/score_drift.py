@@ -91,6 +91,11 @@ class MeasuredDrift:
         return self.over_bound or self.over_prediction
 
     @property
+    def where(self) -> str:
+        """Which tokens, at which offset."""
+        return f"{self.tokens} at offset {self.offset}"
+
+    @property
     def relative(self) -> float:
         """The RMS drift over the RMS of the exact scores."""
         return judging.ratio(self.rms, self.reference_rms)
@@ -148,17 +153,17 @@ def yardstick(
 def drift(check: str, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves: Diagnosis | None) -> Finding:
     """Return whether drift is within the yardstick's limits at all offsets."""
     worst = max(seen, key=lambda one: (one.fails, judging.ratio(one.rms, one.allowed)))
-    where = f"{worst.tokens} at offset {worst.offset}"
-    yardstick_words = f"allowed: {RMS_FACTOR:g} times the predicted RMS of {wanted.text}, and its bound"
-    offsets = ", ".join(str(one.offset) for one in seen)
-    detail = f"{worst.tokens} at offsets {offsets}; {yardstick_words}" if len(seen) > 1 else yardstick_words
-    measured, allowed, unit = worst.rms, worst.allowed, _UNIT
+    detail = f"allowed: {RMS_FACTOR:g} times the predicted RMS of {wanted.text}, and its bound"
+    if len(seen) > 1:
+        detail = f"{worst.tokens} at offsets {', '.join(str(one.offset) for one in seen)}; {detail}"
+    found = {"where": worst.where, "diagnosis": behaves if worst.fails else None}
     if worst.over_bound and not worst.over_prediction:
         head, query, key = worst.place
-        where += f", head {head}, rows {query} and {key}"
-        measured, allowed, unit = worst.largest, worst.most, "score units, the largest"
-    sizes: dict[str, Any] = {"measured": measured, "allowed": allowed, "unit": unit, "where": where}
-    return judged(check, not worst.fails, detail, **sizes, diagnosis=behaves if worst.fails else None)
+        found["where"] = f"{worst.where}, head {head}, rows {query} and {key}"
+        sizes = {"measured": worst.largest, "allowed": worst.most, "unit": "score units, the largest"}
+    else:
+        sizes = {"measured": worst.rms, "allowed": worst.allowed, "unit": _UNIT}
+    return judged(check, not worst.fails, detail, **sizes, **found)
 
 
 def growth(
@@ -179,16 +184,11 @@ def growth(
     first, last = seen[0], seen[-1]
     if not last.offset:
         return not_applicable("growth", f"{last.tokens} were judged at no other offset than 0")
-    where = f"{last.tokens} at offset {last.offset}"
-    grown = judging.ratio(last.rms, first.rms)
-    if grown <= judging.GROWTH:
+    found: dict[str, Any] = {"where": last.where}
+    if (grown := judging.ratio(last.rms, first.rms)) <= judging.GROWTH:
         detail = f"drift at offset {last.offset} against that at offset 0, {last.tokens} each"
-        sizes: dict[str, Any] = {
-            "measured": grown,
-            "allowed": judging.GROWTH,
-            "unit": "times that at offset 0",
-        }
-        return judged("growth", True, detail, **sizes, where=where)
+        found |= {"measured": grown, "allowed": judging.GROWTH, "unit": "times that at offset 0"}
+        return judged("growth", True, detail, **found)
     attained = careful(first)
     excess = _excess(last.rms, attained)
     allowed = max(judging.EXCESS, _excess(last.allowed, attained))
@@ -206,9 +206,10 @@ def growth(
     times = f", {grown:.3g} times its drift at offset 0" if math.isfinite(grown) else ""
     reason = f", as that of {wanted.text}" if passed and word in ("growing", "coarse") else ""
     detail = f"against careful {dtype} code near offset 0; at offset {last.offset} drift is {word}"
-    sizes = {"measured": excess, "allowed": allowed, "unit": "times that of careful code"}
-    cause = None if passed else behaves
-    return judged("growth", passed, f"{detail}{times}{reason}", **sizes, where=where, diagnosis=cause)
+    found |= {"measured": excess, "allowed": allowed, "unit": "times that of careful code"}
+    return judged(
+        "growth", passed, f"{detail}{times}{reason}", **found, diagnosis=None if passed else behaves
+    )
 
 
 def _excess(rms: float, careful: float) -> float:
@@ -223,24 +224,20 @@ def tolerance(
     behaves: Diagnosis | None = None,
 ) -> Finding:
     """Return whether drift stays below 1 % of the scores' RMS everywhere."""
-    share = f"{judging.TOLERANCE:.0%}"
+    most = judging.TOLERANCE
     if claimed is not None:
         return not_applicable("tolerance", f"recipe {claimed.recipe.name} says what is allowed")
     stored = attainable.storing(dtype, setting.rotary_dim / setting.head_dim)
-    if stored > judging.TOLERANCE:
-        why = f"no code in {dtype} meets {share}: storing q, k and scores in it costs {stored:.2g}"
+    if stored > most:
+        why = f"no code in {dtype} meets {most:.0%}: storing q, k and scores in it costs {stored:.2g}"
         return not_applicable("tolerance", why)
     worst = max(seen, key=lambda one: one.relative if math.isfinite(one.relative) else math.inf)
-    passed = worst.relative <= judging.TOLERANCE
-    detail = f"drift against {share} of the RMS of the exact scores, at {len(seen)} lengths and offsets"
-    sizes: dict[str, Any] = {
-        "measured": worst.relative,
-        "allowed": judging.TOLERANCE,
-        "unit": "of the scores' RMS",
-    }
-    where, cause = f"{worst.tokens} at offset {worst.offset}", None if passed else behaves
+    passed = worst.relative <= most
+    detail = f"drift against {most:.0%} of the RMS of the exact scores, at {len(seen)} lengths and offsets"
+    sizes: dict[str, Any] = {"measured": worst.relative, "allowed": most, "unit": "of the scores' RMS"}
     remedy = "" if passed or behaves or worst.fails else _WIDER
-    return judged("tolerance", passed, detail, **sizes, where=where, diagnosis=cause, remedy=remedy)
+    cause = None if passed else behaves
+    return judged("tolerance", passed, detail, **sizes, where=worst.where, diagnosis=cause, remedy=remedy)
 
 
 CHECKS = ("drift", "long sequence", "growth", "tolerance")

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import faulty_calls
-import numpy as np
 import pytest
 import torch
 from cases import first_fast
@@ -19,7 +18,6 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import arrays
 
 KERNELS = Path(faulty_calls.__file__)
 CALLS = ("table end", "decode", "pieces", "alone", "strides", "state", "inputs", "dtype")
@@ -272,32 +270,10 @@ def test_adapters_are_checked_as_far_as_they_can_be(monkeypatch) -> None:
     assert {results[name].status for name in ("strides", "inputs", "dtype")} == {"not applicable"}
 
 
-@pytest.mark.parametrize("order", ["bhsd", "bshd", "sbhd", "hsd", "shd", "sd"])
-@pytest.mark.parametrize("engine", ["torch", "numpy"])
-@pytest.mark.parametrize("strides", ["transposed", "sliced", "expanded"])
-def test_views_hold_the_same_numbers_elsewhere(order, engine, strides) -> None:
-    shape = tuple({"b": 2, "h": 3, "s": 4, "d": 6}[axis] for axis in order)
-    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    array = torch.from_numpy(x.copy()) if engine == "torch" else x.copy()
-    view = arrays.strided(array, strides, order)
-    expected = x
-    if strides == "expanded" and "b" in order:
-        expected = np.repeat(np.take(x, [0], order.index("b")), 2, order.index("b"))
-    assert np.array_equal(np.asarray(view), expected)
-    lies_whole = view.is_contiguous() if engine == "torch" else view.flags.c_contiguous
-    needed = {"transposed": "h", "sliced": "s", "expanded": "b"}[strides]
-    assert lies_whole == (needed not in order)
-
-
 def test_dear_code_is_called_less(monkeypatch) -> None:
     monkeypatch.setattr(code_under_test, "seconds_of_a_call", lambda *_: 1.0)
     assert found("right", "decode")["decode"].detail.startswith("4 runs of 8 positions")
     assert " at 2 offsets up to " in found("right", "pieces")["pieces"].detail
-
-
-def test_cost_is_that_of_one_token_and_nothing_where_it_raises() -> None:
-    assert 0 < code_under_test.cost(code_of("right")) < 10
-    assert code_under_test.cost(code_of("no_single_token")) == 0
 
 
 def test_modules_are_called_in_eval_mode_and_that_is_said() -> None:

@@ -15,18 +15,14 @@ from ropeaudit.conformance import vector_case
 from ropeaudit.errors import BadInput, UsageError
 
 
-@pytest.mark.parametrize("fmt", [fmt for fmt in FORMATS if fmt.name != "tf32"], ids=str)
-def test_raw_bytes_hold_every_number_of_a_format(fmt) -> None:
-    x = round_to(np.random.default_rng(0).standard_normal((3, 5)) * 10, fmt)
-    content = vector_case.to_bytes(vector_case.array(x, fmt))
-    assert len(content) * 8 == x.size * fmt.storage_bits
-    np.testing.assert_array_equal(vector_case.numbers(content, fmt, (3, 5)), x)
-
-
-def test_raw_bytes_are_those_of_the_formats() -> None:
+def test_raw_bytes_hold_every_number_of_a_format_as_programs_read_it() -> None:
+    for fmt in (fmt for fmt in FORMATS if fmt.name != "tf32"):
+        x = round_to(np.random.default_rng(0).standard_normal((3, 5)) * 10, fmt)
+        content = vector_case.to_bytes(vector_case.array(x, fmt))
+        assert len(content) * 8 == x.size * fmt.storage_bits
+        np.testing.assert_array_equal(vector_case.numbers(content, fmt, (3, 5)), x)
     one = np.array([1.0, -2.0])
     assert vector_case.to_bytes(vector_case.array(one, parse("bf16"))) == b"\x80\x3f\x00\xc0"
-    assert vector_case.to_bytes(vector_case.array(one, parse("fp32"))) == b"\x00\x00\x80\x3f\x00\x00\x00\xc0"
     assert vector_case.to_bytes(np.array([258], dtype=">i8")) == b"\x02\x01" + bytes(6)
     with pytest.raises(UsageError, match="no file holds tf32"):
         vector_case.stored(parse("tf32"))

@@ -10,8 +10,6 @@ from cases import first_fast
 from ropeaudit import RopeSetting, parse, recipes
 from ropeaudit.conformance import every_position, score_drift
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.inputs import qk
-from ropeaudit.recognition import known_recipes
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.subjects.calling import loading
 
@@ -118,22 +116,6 @@ def test_a_claim_is_the_yardstick():
     assert results["tolerance"].status == "not applicable"
     assert {"drift", "long sequence"} <= failing("hf_style", claimed="meta")
     assert "drift" not in failing("cast_frequencies", claimed="hf-model-cast")
-
-
-def test_a_recipe_that_is_resembled_is_a_yardstick_only_where_it_is_right():
-    setting = RopeSetting.of(128)
-    called = setting, parse("bf16"), 131072
-    groups = {name: group for group in known_recipes.groups(parse("bf16")) for name in group.names}
-    assert "which it resembles" in score_drift.yardstick(None, groups["hf"], *called).text
-    for wrong in ("hf-model-cast", "uniform", "hf-tf32-matmul", "rotary-embedding-torch"):
-        chosen = score_drift.yardstick(None, groups[wrong], *called)
-        assert chosen.text == "the coarsest right recipe in bfloat16"
-        assert groups[wrong].resolved not in chosen.recipes
-    inputs = qk.make("gaussian", 1, 1, 64, setting)
-    limits = chosen.limits(setting, inputs, [0])
-    each = [score_drift.Yardstick((one,), "").limits(setting, inputs, [0])[0] for one in chosen.recipes]
-    assert limits[0].rms == max(one.rms for one in each)
-    assert limits[0].maximum == max(one.maximum for one in each)
 
 
 def test_float32_angles_are_too_coarse_at_two_million():
