@@ -7,7 +7,7 @@ what it says of RoPE, and what its conversion lost of a config.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.runtime import digests
 
 _MODEL_DTYPES = ("fp32", "bf16")
-_CONVERSION = "conversion"
 
 
 def checks(name: str, case: Case, options: CheckOptions, progress: Progress, note: Note) -> Iterator[Checked]:
@@ -62,31 +61,28 @@ def _checked(name: str, finding: Finding, dtype: str = NONE, device: str = NONE)
 
 def _stored(audit: ModuleAudit) -> Iterator[Finding]:
     """Yield what was found of RoPE buffers: one finding for all that are alike."""
+    expected = audit.source.expected
     if not audit.buffers:
         why = f"none of {audit.source.tensors} tensors is a RoPE buffer; the code computes them"
         yield not_applicable("stored buffers", why)
     alike: dict[tuple[object, ...], list[Buffer]] = {}
     for one in audit.buffers:
         alike.setdefault((one.what, one.cast, one.how, one.agrees, one.finding), []).append(one)
-    yield from (_of_buffers(group, audit) for group in alike.values())
-
-
-def _of_buffers(alike: Sequence[Buffer], audit: ModuleAudit) -> Finding:
-    expected = audit.source.expected
-    one = max(alike, key=lambda one: one.error or 0.0)
-    cast = f"stored in {one.cast}; " if one.how == "stored" else f"cast to {one.cast} and back; "
-    cast = "" if one.cast == "none" else cast
-    drift = "" if one.drift_near is None else f"; drift {percent(one.drift_near)} within {NEAR} tokens"
-    far = FAR if expected.positions is None else expected.positions - 1
-    if far >= NEAR and (distant := one.drift_at(far)) is not None:
-        drift += f", {percent(distant)} at a distance of {far:,}"
-    more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-    status: Status = "fail" if one.wrong else "info" if one.agrees is None else "pass"
-    detail = f"{cast}{(one.measured or one.finding).rstrip('.')}{drift}"
-    unit = "relative" if one.what in ("inv_freq", "periods") else "radians"
-    sizes = math.nan if one.error is None else one.error, math.nan, unit
-    about = f"{one.stored.name}{more}", one.diagnosis
-    return Finding(f"stored {one.what}", status, detail, *sizes, *about, remedy=one.remedy(expected))
+    for group in alike.values():
+        one = max(group, key=lambda one: one.error or 0.0)
+        cast = f"stored in {one.cast}; " if one.how == "stored" else f"cast to {one.cast} and back; "
+        cast = "" if one.cast == "none" else cast
+        drift = "" if one.drift_near is None else f"; drift {percent(one.drift_near)} within {NEAR} tokens"
+        far = FAR if expected.positions is None else expected.positions - 1
+        if far >= NEAR and (distant := one.drift_at(far)) is not None:
+            drift += f", {percent(distant)} at a distance of {far:,}"
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        status: Status = "fail" if one.wrong else "info" if one.agrees is None else "pass"
+        detail = f"{cast}{(one.measured or one.finding).rstrip('.')}{drift}"
+        unit = "relative" if one.what in ("inv_freq", "periods") else "radians"
+        sizes = math.nan if one.error is None else one.error, math.nan, unit
+        about = f"{one.stored.name}{more}", one.diagnosis
+        yield Finding(f"stored {one.what}", status, detail, *sizes, *about, remedy=one.remedy(expected))
 
 
 def _run(name: str, options: CheckOptions, progress: Progress, note: Note) -> Iterator[Checked]:
@@ -155,11 +151,12 @@ def _rounding(shifted: Shifted) -> Finding:
 
 
 def of_gguf(name: str, case: Case, note: Note) -> Iterator[Checked]:
-    """Yield the checks of a file. note gets remarks. Raises: BadInput, MissingPackage."""
-    said: dict[str, Any] = {
-        field: getattr(case, field)
-        for field in ("config", "model", "base", "scaling", "head_dim", "rotary_dim")
-    }
+    """Yield what a file lost of its config, or that it lost nothing, and what it says. note gets remarks.
+
+    Raises: BadInput, MissingPackage.
+    """
+    options = ("config", "model", "base", "scaling", "head_dim", "rotary_dim")
+    said: dict[str, Any] = {field: getattr(case, field) for field in options}
     audit = module_analysis.module(name, **said)
     rope = audit.source.gguf
     assert rope is not None  # noqa: S101
@@ -170,24 +167,20 @@ def of_gguf(name: str, case: Case, note: Note) -> Iterator[Checked]:
 
 
 def _of_conversion(audit: ModuleAudit, rope: GgufRope) -> Iterator[Finding]:
-    """Yield what was lost, or that nothing was, and what the file says."""
-    declared = ", ".join(dict.fromkeys(one.label for one in audit.buffers))
-    wrong = [one for one in audit.buffers if one.wrong]
+    check, wrong = "conversion", [one for one in audit.buffers if one.wrong]
     for one in audit.lost:
         differs = f"{one.layer} layers differ" if one.layer else "the file differs"
         remedy = wording.remedy(one.diagnosis, FP32, rope.model.maximum or 1)
         found = {"diagnosis": one.diagnosis, "remedy": remedy, "option": wording.option(one.diagnosis)}
-        yield judged(_CONVERSION, False, f"{differs} from the config", where=one.keys, **found)
+        yield judged(check, False, f"{differs} from the config", where=one.keys, **found)
     for buffer in [] if audit.lost else wrong:
         detail = f"its frequencies are not those of {buffer.label}: {buffer.measured or buffer.finding}"
-        yield judged(
-            _CONVERSION, False, detail.rstrip("."), where=buffer.stored.name, diagnosis=buffer.diagnosis
-        )
+        named = buffer.stored.name
+        yield judged(check, False, detail.rstrip("."), where=named, diagnosis=buffer.diagnosis)
     if not audit.source.explicit:
-        yield noted(
-            _CONVERSION, "nothing says what it should be; put config.json beside it, or give --config"
-        )
+        yield noted(check, "nothing says what it should be; put config.json beside it, or give --config")
     elif not audit.lost and not wrong:
-        yield judged(_CONVERSION, True, f"the file says of RoPE what {declared} says")
-    said = setting_words(rope.setting, rope.axes, rope.model.served)
-    yield noted("metadata", f"architecture {rope.architecture}: {said}")
+        declared = ", ".join(dict.fromkeys(one.label for one in audit.buffers))
+        yield judged(check, True, f"the file says of RoPE what {declared} says")
+    words = setting_words(rope.setting, rope.axes, rope.model.served)
+    yield noted("metadata", f"architecture {rope.architecture}: {words}")

@@ -9,7 +9,7 @@ import linecache
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
@@ -87,10 +87,11 @@ def report(
     seen = {name: {one[name] for one in rows} for name in ("target", "dtype", "layer")}
     seen["layer"] -= {NONE}
     single = {name for name, values in seen.items() if len(values) <= 1}
-    answers = [
-        answer(own, case or Case(), [*waived, *_on(target, findings, targets)])
-        for target, own in targets.items()
-    ]
+    answers = list[Answer]()
+    for target, own in targets.items():  # with what is told of no other target
+        others = tuple(f"{one}{end}" for one in targets if one != target for end in (":", " under"))
+        told = [text for text in findings if not text.startswith(others)]
+        answers.append(answer(own, case or Case(), [*waived, *told]))
     return Report(
         rows=rows,
         columns=list(columns or COLUMNS),
@@ -105,12 +106,6 @@ def report(
         answers=answers,
         brief=not columns,
     )
-
-
-def _on(target: str, findings: Sequence[str], targets: Iterable[str]) -> list[str]:
-    """Return the findings that are on no other target."""
-    others = tuple(f"{one}{end}" for one in targets if one != target for end in (":", " under"))
-    return [text for text in findings if not text.startswith(others)]
 
 
 def notes(results: Sequence[Checked]) -> list[str]:
@@ -156,29 +151,23 @@ def junit(results: Sequence[Checked]) -> bytes:
         counts = {"errors": 0, "failures": failed, "skipped": skipped, "tests": len(checks)}
         suite = ElementTree.SubElement(root, "testsuite", _attributes(name=name, **counts))
         for one in checks:
-            _case(suite, one, name)
+            finding, measured = one.finding, one.measured_words
+            layer = "" if one.layer in (NONE, "full_attention") else f" ({one.layer})"
+            attributes = _attributes(classname=name, name=finding.check + layer)
+            case = ElementTree.SubElement(suite, "testcase", attributes)
+            kind, message = "failure", measured or finding.detail
+            words = [finding.detail, finding.where, finding.resembles, finding.advice]
+            attributes = _attributes(message=message, type=codes(finding.diagnosis) or kind)
+            if not finding.failed and finding.status in _SKIPPED:
+                status, words = finding.status.replace(" ", "-"), []
+                kind, attributes = "skipped", _attributes(type=f"ropeaudit.{status}", message=finding.detail)
+            elif not finding.failed:
+                kind, attributes, words = "system-out", {}, [measured, finding.where, finding.detail]
+            part = ElementTree.SubElement(case, kind, attributes)
+            part.text = printable("; ".join(filter(None, words))) or None
     ElementTree.indent(root)
     written: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return written + b"\n"
-
-
-def _case(suite: ElementTree.Element, one: Checked, name: str) -> None:
-    finding = one.finding
-    layer = "" if one.layer in (NONE, "full_attention") else f" ({one.layer})"
-    case = ElementTree.SubElement(suite, "testcase", _attributes(classname=name, name=finding.check + layer))
-    measured = one.measured_words
-    if finding.failed:
-        part = ElementTree.SubElement(case, "failure", _attributes(message=measured or finding.detail))
-        part.set("type", codes(finding.diagnosis) or "failure")
-        part.text = printable(
-            "; ".join(filter(None, [finding.detail, finding.where, finding.resembles, finding.advice]))
-        )
-    elif finding.status in _SKIPPED:
-        kind = finding.status.replace(" ", "-")
-        ElementTree.SubElement(case, "skipped", _attributes(type=f"ropeaudit.{kind}", message=finding.detail))
-    else:
-        part = ElementTree.SubElement(case, "system-out")
-        part.text = printable("; ".join(filter(None, [measured, finding.where, finding.detail])))
 
 
 def _attributes(**values: object) -> dict[str, str]:
@@ -368,33 +357,25 @@ def _two(value: float) -> str:
 def _figures(own: Sequence[Checked]) -> Facts:
     """Return the figures: some lines for one dtype, one line each for several."""
     judged, facts = [one for one in own if one.judged], Facts()
-    several = len(_dtypes(judged)) > 1
+    several = len(_dtypes(judged)) > 1 and judged[0].kind in ("code", "case")
     for dtype in _dtypes(judged):
         some = [one for one in judged if one.dtype == dtype]
         wrong, lines = sum(one.finding.failed for one in some), Facts()
-        if not wrong:
-            lines = _passing(some)
-        elif several and some[0].kind in ("code", "case"):
+        by_name, worst = {one.finding.check: one.finding for one in some}, max(some, key=_excess)
+        if wrong and several:
             lines = [("", f"{wrong} of {counted(len(some), 'check')} fail")]
-        if several and some[0].kind in ("code", "case"):
+        if not wrong and (excess := _excess(worst)):
+            size = f"{_two(worst.finding.measured)} of {_two(worst.finding.allowed)} allowed"
+            lines.append(("rotation error", f"{size} ({percent(excess)})"))
+        if not wrong and (finding := by_name.get("tolerance")):
+            text = f"{percent(finding.measured)} of their RMS (limit {percent(finding.allowed)})"
+            if growth := by_name.get("growth"):
+                text += f", {_two(growth.measured)} {growth.unit}"
+            lines.append(("score error", text))
+        if several:
             lines = [(parse(dtype).short, "; ".join(f"{label} {text}".strip() for label, text in lines))]
         facts += lines
     return [*facts, *_limits(own)]
-
-
-def _passing(some: Sequence[Checked]) -> Facts:
-    """Return how far off rotation and scores of a dtype are."""
-    facts, by_name = Facts(), {one.finding.check: one.finding for one in some}
-    worst = max(some, key=_excess)
-    if excess := _excess(worst):
-        size = f"{_two(worst.finding.measured)} of {_two(worst.finding.allowed)} allowed ({percent(excess)})"
-        facts.append(("rotation error", size))
-    if finding := by_name.get("tolerance"):
-        text = f"{percent(finding.measured)} of their RMS (limit {percent(finding.allowed)})"
-        if growth := by_name.get("growth"):
-            text += f", {_two(growth.measured)} {growth.unit}"
-        facts.append(("score error", text))
-    return facts
 
 
 def _limits(own: Sequence[Checked]) -> Facts:

@@ -31,8 +31,16 @@ def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) 
     # an option of this program is nothing to who reads a ticket
     results = [replace(one, finding=replace(one.finding, option="")) for one in results]
     first = next((one for one in results if one.finding.failed and not one.finding.fault), None)
-    if first is None:
-        return None if any(one.finding.fault for one in results) else _of_pass(results)
+    if first is None and any(one.finding.fault for one in results):
+        return None
+    if first is None:  # its facts are what all that was judged agrees on
+        judged = [one for one in results if one.judged]
+        rows = [row(one) for one in judged or results]
+        targets = ", ".join(map(file_name, dict.fromkeys(one.target for one in results)))
+        shared = {name: value for name, value in rows[0].items() if all(one[name] == value for one in rows)}
+        facts, passed = {**shared, "checks": len(judged)}, Reproduction(missing="no check fails")
+        told = f"{targets}: no check fails"
+        return Ticket(told, report(results, None, {}), facts, "No check fails.", passed)
     own = [one for one in results if one.target == first.target]
     finding, where = first.finding, "" if first.dtype == NONE else f" in {first.dtype}"
     said = report(sorted(own, key=lambda one: not one.finding.failed), None, {})
@@ -47,21 +55,6 @@ def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) 
         row(first),
         f"{finding.check}: {'; '.join(filter(None, (finding.detail, first.measured_words)))}",
         reproduction,
-    )
-
-
-def _of_pass(results: Sequence[Checked]) -> Ticket:
-    """Return the ticket of a pass: its facts are what all that was judged agrees on."""
-    judged = [one for one in results if one.judged]
-    rows = [row(one) for one in judged or results]
-    targets = ", ".join(map(file_name, dict.fromkeys(one.target for one in results)))
-    shared = {name: value for name, value in rows[0].items() if all(one[name] == value for one in rows)}
-    return Ticket(
-        f"{targets}: no check fails",
-        report(results, None, {}),
-        {**shared, "checks": len(judged)},
-        "No check fails.",
-        Reproduction(missing="no check fails"),
     )
 
 
