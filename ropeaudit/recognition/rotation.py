@@ -464,23 +464,24 @@ class _Side:
                 return found
         return replace(found, where=Where(until=int(self.at[0]), since=int(at[0])))
 
-    def _rules(
-        self,
-        other: RopeSetting | None = None,
-        fmt: Format | None = None,
-        rounded: Format | None = None,
-    ) -> Iterator[Fault]:
-        """Yield rules for the positions that the wrong vectors are rotated as."""
-        given, rotated_as, at = self._vectors()
-        given = given if rounded is None else round_to(given, rounded)
-        wrong = np.isin(at, self.side.positions)
+    def _rules(self, beside: Fault | None = None) -> Iterator[Fault]:
+        """Yield rules for the positions that the wrong vectors are rotated as, with a fault beside them."""
+        one, (given, rotated, at) = beside or RIGHT, self._vectors()
+        given = given if one.rounded is None else round_to(given, one.rounded)
+        asked, wrong = one.setting(self.setting), np.isin(at, self.side.positions)
+        if one.recipe:
+            theta = round_to(allowance.frequencies(asked), one.recipe.resolved.frequency[1])
+            asked = of_frequencies(asked, theta.astype(np.float64))
         wrong = wrong if wrong.any() else np.ones(at.size, bool)
-        asked = other or self.setting
-        seen = solving.positions(at, given[0], rotated_as[0], wrong, asked, fmt or self.dtype)
-        yield from solving.rules(seen, int(at[0]))
+        seen = solving.positions(at, given[0], rotated[0], wrong, asked, one.coarse or self.dtype)
         back = next(one for one in faults.of_positions() if one.diagnosis.code == "wrong-direction")
-        for rule in solving.rules({one: -best for one, best in seen.items()}, int(at[0])):
-            yield rule.beside(back)
+        mirrored = solving.rules({here: -best for here, best in seen.items()}, int(at[0]))
+        turned_back = (rule.beside(back) for rule in mirrored)
+        for rule in itertools.chain(solving.rules(seen, int(at[0])), turned_back):
+            if beside is None:
+                yield rule
+            else:
+                yield beside.beside(rule) if beside.change else rule.beside(beside)
 
     def _pairs_left(self) -> Iterator[Fault]:
         """Yield that the wrong pairs are not rotated."""
@@ -510,7 +511,7 @@ class _Side:
                 those = (beside if second == ROUNDINGS else by)[first]
                 both: Iterable[tuple[Fault, Fault]] = itertools.product(those, by[second])
                 if first == second:
-                    both = itertools.combinations(by[first], 2)
+                    both = itertools.combinations(those, 2)
                 for one, other in both:
                     if one.diagnosis.code != other.diagnosis.code and self._may(one, other):
                         yield one.beside(other)
@@ -520,7 +521,9 @@ class _Side:
 
         if self.searches.in_vain >= _IN_VAIN:
             return self._narrow_output()
-        found = self._first(pairs(), self._ruled(by[SETTING])) or self._nearer()
+        narrow = (one for one in by[ROUNDINGS] if one.rounded or one.diagnosis.code == "narrow-frequencies")
+        ruled = itertools.chain.from_iterable(map(self._rules, (*by[SETTING], *narrow)))
+        found = self._first(pairs(), ruled) or self._nearer()
         self.searches.in_vain += found is None
         return found or self._narrow_output() or self._coarse(every)
 
@@ -546,11 +549,9 @@ class _Side:
             given, rotated, _ = self._vectors()
             sized = solving.amplitude(given[0], rotated[0], self.setting, one.coarse or self.dtype)
             every = [*every, *sized]
-            usual = (
-                other.beside(one) for other in every if other.group != ROUNDINGS and self._changes(other)
-            )
-            ruled = (rule.beside(one) for rule in self._rules(self.setting, one.coarse))
-            if found := self._equals(itertools.chain(usual, ruled)):
+            usual = (other for other in every if other.group != ROUNDINGS and self._changes(other))
+            both = (other.beside(one) for other in usual)
+            if found := self._equals(itertools.chain(both, self._rules(one))):
                 return found
         return None
 
@@ -558,18 +559,6 @@ class _Side:
         """Return the format whose roundings explain the vectors."""
         given, rotated, at = self._vectors()
         return allowance.narrower_format(self.setting, self.dtype, (given[None],), (rotated[None],), at)
-
-    def _ruled(self, settings: Sequence[Fault]) -> Iterator[Fault]:
-        """Yield other settings with the rules that positions show under them."""
-        for one in settings:
-            yield from (one.beside(rule) for rule in self._rules(one.setting(self.setting)))
-        for one in faults.of_roundings(self.dtype):
-            for rule in self._rules(rounded=one.rounded) if one.rounded else ():
-                yield one.beside(rule)
-            if one.recipe and one.diagnosis.code == "narrow-frequencies":
-                theta = round_to(allowance.frequencies(self.setting), one.recipe.resolved.frequency[1])
-                for rule in self._rules(of_frequencies(self.setting, theta.astype(np.float64))):
-                    yield one.beside(rule)
 
     def _may(self, one: Fault, other: Fault) -> bool:
         """Return whether each of two faults makes a difference beside the other."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, TypeVar, Unpack
@@ -352,22 +353,18 @@ def excess(
     Shapes: x and rotated y (b, h, s, d), at (b, s) -> (b, h, s, p + r).
     """
     over = np.empty((*x.shape[:3], setting.head_dim // 2))
-    alike: dict[bytes, list[int]] = {}  # batch elements by their positions, which most of them share
-    for b, row in enumerate(at):
-        alike.setdefault(row.tobytes(), []).append(b)
+    step = max(1, _IN_CACHE // (x.shape[1] * max(1, setting.pairs)))
     with np.errstate(invalid="ignore", over="ignore"):
-        for rows in alike.values():
-            step = max(1, _IN_CACHE // (len(rows) * x.shape[1] * max(1, setting.pairs)))
-            for start in range(0, at.shape[1], step):
-                some, places = np.s_[rows, :, start : start + step], at[rows[0], start : start + step]
-                over[some] = _excess(x[some], y[some], places, setting, dtype, rule)
+        for start, b in itertools.product(range(0, at.shape[1], step), range(len(at))):
+            some = np.s_[b, :, start : start + step]
+            over[some] = _excess(x[some], y[some], at[b, start : start + step], setting, dtype, rule)
     return over
 
 
 def _excess(
     x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting, dtype: Format, rule: Resolved
 ) -> Array:
-    """Return `excess` of batch elements with the same positions. Shapes: at (s,)."""
+    """Return `excess` of a batch element. Shapes: x and y (h, s, d), at (s,)."""
     size_of = np.hypot if dtype is FP64 else _length  # squares of smaller formats neither over- nor underflow
     tiny, (turns, allowed) = 4 * dtype.smallest_subnormal, _held_to(rule, setting, dtype, at.tobytes())
     (x1, x2), (y1, y2) = _sides(x, setting), _sides(y, setting)

@@ -59,7 +59,13 @@ def test_every_way_to_compute_in_float32_agrees(form: str) -> None:
 
 
 YARN40 = "yarn(factor=40 original=4096 truncate=true)"
+YARN20, FALSE = YARN40.replace("40 ", "20 "), YARN40.replace("true", "false")
 LLAMA3 = "llama3(factor=8 original=8192 low=1 high=4)"
+DYNAMIC = RopeSetting.of(64, scaling=scaling.parse("dynamic:factor=4,maximum=64"), length=256)
+BASE_AND_CAST = {"base": 5e5, "asked": 1e6, "frequency": "bfloat16"}
+OVER_128 = inv(RopeSetting.of(128))
+FIFTH_OFF = np.where(np.arange(64) == 5, 1.01, 1) * inv(PLAIN)
+FIFTH = {"count": 1, "total": 64, "things": "frequencies", "entries": (5,)}
 
 
 @pytest.mark.parametrize(
@@ -69,62 +75,27 @@ LLAMA3 = "llama3(factor=8 original=8192 low=1 high=4)"
         (PLAIN, cast(inv(PLAIN), "fp16"), "narrow-frequencies", {"frequency": "float16"}),
         (PLAIN, cast(inv(PLAIN), "tf32"), "narrow-frequencies", {"frequency": "tf32"}),
         (llama3(), cast(inv(llama3()), "bf16"), "narrow-frequencies", {"frequency": "bfloat16"}),
-        (PLAIN, inv(RopeSetting.of(128, base=5e5)), "wrong-base", {"base": 5e5, "asked": 1e6}),
+        (PLAIN, BASE, "wrong-base", {"base": 5e5, "asked": 1e6}),
         (PLAIN, inv(RopeSetting.of(128, base=123456.0)), "wrong-base", {"base": 123456.0, "asked": 1e6}),
-        (
-            PLAIN,
-            cast(inv(RopeSetting.of(128, base=5e5)), "bf16"),
-            "wrong-base+narrow-frequencies",
-            {"base": 5e5, "asked": 1e6, "frequency": "bfloat16"},
-        ),
+        (PLAIN, cast(BASE, "bf16"), "wrong-base+narrow-frequencies", BASE_AND_CAST),
         (llama3(), inv(llama3(1e4)), "wrong-base", {"base": 1e4, "asked": 5e5}),
         (yarn(), inverted(yarn()), "other-scaling", {"seen": YARN40, "seen_ramp": "inverted"}),
         (yarn("false"), inverted(yarn("false")), "other-scaling", {}),
         (yarn(), cast(inverted(yarn()), "bf16"), "other-scaling+narrow-frequencies", {"asked": YARN40}),
         (yarn("false"), inv(yarn("true")), "other-scaling", {"seen": YARN40}),
-        (yarn("true"), inv(yarn("false")), "other-scaling", {"seen": YARN40.replace("true", "false")}),
+        (yarn("true"), inv(yarn("false")), "other-scaling", {"seen": FALSE}),
         (yarn(), inv(RopeSetting.of(64)), "missing-scaling", {"asked": YARN40}),
-        (
-            yarn(),
-            inv(yarn(factor=20)),
-            "other-scaling",
-            {"seen": YARN40.replace("40 ", "20 "), "asked": YARN40},
-        ),
-        (
-            RopeSetting.of(64),
-            inv(yarn()),
-            "other-scaling",
-            {"seen": "yarn(factor=40 original=4096)", "asked": "default"},
-        ),
+        (yarn(), inv(yarn(factor=20)), "other-scaling", {"seen": YARN20, "asked": YARN40}),
+        (RopeSetting.of(64), inv(yarn()), "other-scaling", {"seen": "yarn(factor=40 original=4096)"}),
         (llama3(), inv(replace(llama3(), scaling=scaling.DEFAULT)), "missing-scaling", {"asked": LLAMA3}),
         (PLAIN, inv(PLAIN) / 4, "other-scaling", {"seen": "linear(factor=4)", "asked": "default"}),
         (yarn(), inv(replace(yarn(), base=123456.0)), "wrong-base", {"base": 123456.0}),
-        (
-            RopeSetting.of(64, scaling=scaling.parse("dynamic:factor=4,maximum=64"), length=256),
-            inv(RopeSetting.of(64)),
-            "missing-scaling",
-            {"asked": "dynamic(factor=4 maximum=64)"},
-        ),
+        (DYNAMIC, inv(RopeSetting.of(64)), "missing-scaling", {"asked": "dynamic(factor=4 maximum=64)"}),
         (PLAIN, inv(PLAIN, BF16), "narrow-frequencies", {"computed": "bfloat16", "form": "inverse_power"}),
         (PLAIN, 1 / inv(PLAIN), "inverse-frequencies", {}),
-        (
-            RopeSetting.of(80),
-            inv(RopeSetting.of(128))[:40],
-            "exponent-denominator",
-            {"dims": 128, "asked": 80},
-        ),
-        (
-            RopeSetting.of(64),
-            inv(RopeSetting.of(128))[:32],
-            "exponent-denominator|wrong-base",
-            {"dims": 128, "asked": 64},
-        ),
-        (
-            PLAIN,
-            np.where(np.arange(64) == 5, 1.01, 1) * inv(PLAIN),
-            "entries-off",
-            {"count": 1, "total": 64, "things": "frequencies", "entries": (5,)},
-        ),
+        (RopeSetting.of(80), OVER_128[:40], "exponent-denominator", {"dims": 128, "asked": 80}),
+        (RopeSetting.of(64), OVER_128[:32], "exponent-denominator|wrong-base", {"dims": 128, "asked": 64}),
+        (PLAIN, FIFTH_OFF, "entries-off", FIFTH),
         (PLAIN, np.full(64, np.nan), "nonfinite", {}),
         (RopeSetting.of(2), np.array([0.5]), "other-scaling", {"seen": "linear(factor=2)"}),
     ],
@@ -165,6 +136,10 @@ def test_hypotheses_are_ranked_and_rows_say_which_pairs() -> None:
 
 
 YARN_FACTOR = 0.1 * np.log(40) + 1
+ALL_CAST = table(cast(RIGHT, "bf16"), position=BF16, angle=BF16, stored="bf16")
+ALL_BFLOAT16 = dict.fromkeys(("position", "frequency", "angle", "table"), "bfloat16")
+HALVES_CAST = table(cast(RIGHT, "fp16"), stored="fp16"), {"frequency": "float16", "table": "float16"}
+BASE_AND_TABLE = table(BASE, 9000, stored="bf16"), {"base": 5e5, "asked": 1e6, "table": "bfloat16"}
 
 
 @pytest.mark.parametrize(
@@ -177,41 +152,16 @@ YARN_FACTOR = 0.1 * np.log(40) + 1
         (PLAIN, table(RIGHT, stored="bf16"), "narrow-table", {"table": "bfloat16"}),
         (PLAIN, table(RIGHT, 9000, stored="fp16"), "narrow-table", {"table": "float16"}),
         (PLAIN, table(cast(RIGHT, "bf16")), "narrow-frequencies", {"frequency": "bfloat16"}),
-        (
-            PLAIN,
-            table(cast(RIGHT, "fp16"), stored="fp16"),
-            "narrow-frequencies",
-            {"frequency": "float16", "table": "float16"},
-        ),
+        (PLAIN, HALVES_CAST[0], "narrow-frequencies", HALVES_CAST[1]),
         (PLAIN, table(RIGHT, angle=BF16), "narrow-angles", {"angle": "bfloat16"}),
         (PLAIN, table(RIGHT, position=BF16), "narrow-positions", {"position": "bfloat16"}),
-        (
-            PLAIN,
-            table(cast(RIGHT, "bf16"), position=BF16, angle=BF16, stored="bf16"),
-            "narrow-positions",
-            dict.fromkeys(("position", "frequency", "angle", "table"), "bfloat16"),
-        ),
+        (PLAIN, ALL_CAST, "narrow-positions", ALL_BFLOAT16),
         (PLAIN, table(BASE), "wrong-base", {"base": 5e5, "asked": 1e6}),
         (PLAIN, table(BASE, 2), "wrong-base", {"base": 5e5, "asked": 1e6}),
-        (
-            PLAIN,
-            table(BASE, 9000, stored="bf16"),
-            "wrong-base+narrow-table",
-            {"base": 5e5, "asked": 1e6, "table": "bfloat16"},
-        ),
-        (
-            PLAIN,
-            table(cast(BASE, "bf16")),
-            "wrong-base+narrow-frequencies",
-            {"base": 5e5, "asked": 1e6, "frequency": "bfloat16"},
-        ),
+        (PLAIN, BASE_AND_TABLE[0], "wrong-base+narrow-table", BASE_AND_TABLE[1]),
+        (PLAIN, table(cast(BASE, "bf16")), "wrong-base+narrow-frequencies", BASE_AND_CAST),
         (yarn(), table(inv(yarn())), "attention-factor", {"seen": 1.0, "asked": pytest.approx(YARN_FACTOR)}),
-        (
-            yarn(),
-            table(inv(yarn("false")), factor=YARN_FACTOR),
-            "other-scaling",
-            {"seen": YARN40.replace("true", "false")},
-        ),
+        (yarn(), table(inv(yarn("false")), factor=YARN_FACTOR), "other-scaling", {"seen": FALSE}),
         (yarn(), table(inverted(yarn()), factor=YARN_FACTOR), "other-scaling", {"asked": YARN40}),
         (PLAIN, table(-RIGHT), "wrong-direction", {}),
         (PLAIN, table(RIGHT)[::-1], "cos-sin-swapped", {}),
