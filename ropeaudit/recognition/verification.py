@@ -305,33 +305,27 @@ def with_other_side(wrong: Places, judge: Callable[[_Call, bool], Places], other
     judge: makes a call and judges it, and explains what is wrong if that is asked for. Calls up to the first
     in which the other side is wrong, or which raises, are made.
     """
-    if not _one_side(wrong):
-        return wrong
-    with contextlib.suppress(ForeignError):
-        for call in others:
-            if set(judge(call, False).off) - set(wrong.off):
-                return beside(wrong, [judge(call, True)])
-    return wrong
+
+    def explained() -> Iterator[Places]:
+        with contextlib.suppress(ForeignError):
+            for call in others:
+                if set(judge(call, False).off) - set(wrong.off):
+                    yield judge(call, True)
+
+    return beside(wrong, explained())
 
 
 def beside(wrong: Places, others: Iterable[Places]) -> Places:
-    """Return places with the fault of the other side added from other calls."""
-    if not _one_side(wrong) or wrong.diagnosis is None:
+    """Return places with the fault of the other side added from other calls, if they tell of one alone."""
+    found = wrong.diagnosis
+    if found is None or len(wrong.off) != 1 or found.where.sides != wrong.off:
         return wrong
-    [own] = wrong.off
     for one in others:
-        if one.diagnosis and (rest := set(one.off) - {own}):
-            [other] = rest
-            told = {own: wrong.diagnosis, other: one.diagnosis}
-            found = {name: rotation.of_side(told[name], name) for name in "qk"}
-            return replace(wrong, diagnosis=rotation.joined(found), off=("q", "k"))
+        if one.diagnosis and (other := set(one.off) - set(wrong.off)):
+            told = dict.fromkeys(wrong.off, found) | dict.fromkeys(other, one.diagnosis)
+            sides = {name: rotation.of_side(told[name], name) for name in "qk"}
+            return replace(wrong, diagnosis=rotation.joined(sides), off=("q", "k"))
     return wrong
-
-
-def _one_side(places: Places) -> bool:
-    """Return whether what explains a wrong call is told of q, or k, alone."""
-    found = places.diagnosis
-    return found is not None and len(places.off) == 1 and found.where.sides == places.off
 
 
 def worst(results: Sequence[Places]) -> Places:
