@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ropeaudit.arithmetic.formats import FP32, FP64, parse
 from ropeaudit.audits import judging, records
 from ropeaudit.audits.records import Record, moved_apart
-from ropeaudit.bounds.attainable import storing
 from ropeaudit.inputs import masks
 from ropeaudit.reports import Report, Row, settings, tabulated, verdicts
 from ropeaudit.reports.answers import Answer, Cause, Status
@@ -51,7 +49,6 @@ def report(
         *verdicts.notes(results, differing(results)),
         *frozen_notes(results),
         *rerotation_notes(results),
-        *format_notes(results),
     ]
     if any(record.attention_tv_mean is not None for record in results):
         notes += _temperature(_worst(results))
@@ -306,29 +303,6 @@ def frozen_notes(results: Sequence[Record]) -> list[str]:
         f"scaling {shifted[0].scaling.partition(':')[0]} depends on the length; frequencies are those for "
         f"{shifted[0].length} positions at every offset; --length shifted lets them change."
     ]
-
-
-def format_notes(results: Iterable[Record]) -> list[str]:
-    """Return in which dtypes careful code misses the tolerance, and why."""
-    costly: dict[str, Record] = {}
-    for record in results:
-        if record.attainable_rms > record.tolerance * record.reference_rms:
-            costly.setdefault(record.dtype, record)
-    return [
-        f"careful code in {dtype} drifts by {percent(judging.ratio(one.attainable_rms, one.reference_rms))} "
-        f"near offset 0 at {one.seq_len} tokens, by prediction: {_costs(one)}."
-        for dtype, one in costly.items()
-    ]
-
-
-def _costs(record: Record) -> str:
-    """Return what costs careful code more than the tolerance."""
-    allowed, dtype = percent(record.tolerance), parse(record.dtype)
-    if storing(dtype, record.rotary_dim / record.head_dim) > record.tolerance:
-        return f"storing rotated q and k and scores in it costs more than the tolerance of {allowed}"
-    arithmetic = FP64 if dtype.precision > FP32.precision else FP32
-    wider = "" if arithmetic is FP64 else "; angles in float64 (--recipe fp64-angles) may meet it"
-    return f"its angles, rotation and sums in {arithmetic} cost more than the tolerance of {allowed}{wider}"
 
 
 def rerotation_notes(results: Sequence[Record]) -> list[str]:
