@@ -15,8 +15,6 @@ from ropeaudit.errors import BadOutput, UnknownName, UsageError, withdrawn
 if TYPE_CHECKING:
     from ropeaudit.reports.tickets import Ticket
 
-_OURS = ("click", "rich", "pandas", "ml_dtypes")  # what this package stands on says nothing of another one
-
 
 def _file(text: str, flag: str) -> str:
     """Return the file of a ticket. Raises: UsageError, UnknownName."""
@@ -50,8 +48,7 @@ def write(file: OutputFile | None, make: Callable[[], Ticket | None]) -> int:
         output.say("no ticket was written: nothing was judged to its end")
         return 0
     audited = tuple(entry.package for entry in third_party.ENTRIES.values())
-    known = run_metadata.environment() | run_metadata.hardware(audited)
-    text = ticket.text({name: value for name, value in known.items() if name not in _OURS})
+    text = ticket.text(run_metadata.environment() | run_metadata.hardware(audited))
     replaced = ", in place of the file that was there" if file.was_there() else ""
     try:
         file.fill([text.encode("utf-8", "backslashreplace")])

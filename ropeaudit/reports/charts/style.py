@@ -249,16 +249,6 @@ def cases(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[st
     return limited(groups, most, "cases")
 
 
-def _crowded(axes: Axes, inches: float) -> bool:
-    """Return whether axes are too low for their lines or the names of bars."""
-    from matplotlib.ticker import FixedLocator
-
-    points = axes.get_position().height * inches * 72
-    names = axes.get_yticklabels() if isinstance(axes.yaxis.get_major_locator(), FixedLocator) else []
-    lines = sum(name.get_text().count("\n") + 1 for name in names)
-    return points < _POINTS * scale() * max(2.0, 0.8 * lines)
-
-
 def encoded(picture: Picture, suffix: str) -> bytes:
     """Return the bytes of a file; the same picture gives the same bytes.
 
@@ -273,7 +263,8 @@ def encoded(picture: Picture, suffix: str) -> bytes:
         picture.figure.savefig(file, format=suffix, metadata=undated[suffix])
     said = [str(warning.message) for warning in caught]
     width, height = picture.figure.get_size_inches()
-    crowded = any(_crowded(axes, height) for axes in picture.figure.axes)
+    least = 2 * _POINTS * scale() / 72 / height  # of the figure: axes that are lower show nothing
+    crowded = any(axes.get_position().height < least for axes in picture.figure.axes)
     if crowded or any("not applied" in text for text in said):
         raise UsageError(
             f"names, title and legend leave no room for the axes in {width:g} x {height:g} inches; give a "
