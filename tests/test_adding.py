@@ -114,7 +114,7 @@ import csv
 import io
 from collections.abc import Iterator
 
-from ropeaudit.reports import Report, ReportForm, Row
+from ropeaudit.reports import Report, Row
 from ropeaudit.reports.numbers import exact
 
 
@@ -128,9 +128,6 @@ def render(report: Report) -> str:
 def decode(content: bytes) -> Iterator[Row]:
     """Yield the rows of a file."""
     yield from csv.DictReader(io.StringIO(content.decode()), delimiter="\\t")
-
-
-FORM = ReportForm(render, decode, metadata="beside", errors="backslashreplace")
 '''
 
 COMMAND = '''"""ropeaudit toy: the number of recipes."""
@@ -232,7 +229,9 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
     "report form": (
         (
             Place("reports/forms/tsv.py", FORM),
-            Place("reports/__init__.py", '    "tsv": ListedForm((".tsv",)),\n', '    "html": ListedForm('),
+            Place(
+                "reports/__init__.py", '    "tsv": Form((".tsv",), "beside", True),\n', '    "html": Form('
+            ),
         ),
         {
             f"shift --recipe hf {SMALL} -f tsv": "\nhf\tfloat32\t7\t",

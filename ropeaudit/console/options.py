@@ -31,7 +31,7 @@ from ropeaudit.console.parameters import (
     one_of,
 )
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.reports import FORMS, REGISTRY, form_named
+from ropeaudit.reports import FORMS, REGISTRY
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -173,8 +173,8 @@ class ReportOptions(ScreenOptions):
 
     def check_header(self, no_header: bool) -> None:
         """Raise UsageError if a form that has no header is to be without one."""
-        if no_header and not form_named(self.form).header:
-            having = [name for name in FORMS if form_named(name).header]
+        if no_header and not REGISTRY[self.form].header:
+            having = [name for name in FORMS if REGISTRY[name].header]
             raise UsageError(f"--no-header goes with {' and '.join(having)}; {self.form} has no header")
 
 

@@ -14,7 +14,7 @@ from ropeaudit import reports
 from ropeaudit.console.options import ReportOptions, ScreenOptions
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.reports import Report
-from ropeaudit.reports.numbers import printable
+from ropeaudit.reports.numbers import printable, printable_json
 from ropeaudit.runtime import streams
 
 _MOST_NOTES = 8
@@ -22,7 +22,7 @@ _MOST_NOTES = 8
 
 def metadata(options: ReportOptions) -> dict[str, Any]:
     """Return the metadata of this run if a report holds them: they are slow."""
-    if not options.outputs and reports.form_named(options.form).metadata != "within":
+    if not options.outputs and reports.REGISTRY[options.form].metadata != "within":
         return {}
     from ropeaudit.runtime.run_metadata import gather
 
@@ -58,24 +58,25 @@ def _printed(write: Callable[[TextIO], object]) -> int:
 
 
 def _show(report: Report, screen: ScreenOptions, out: TextIO) -> None:
-    form = reports.form_named(screen.form)
+    form, functions = reports.REGISTRY[screen.form], reports.functions(screen.form)
     coloured = _coloured(screen.color, out)
     report = replace(report, verbose=screen.verbose)
     if screen.form == "table" and isinstance(screen, ReportOptions) and screen.quiet and not screen.outputs:
         first = [replace(one, causes=(), facts=()) for one in report.answers]
         report = replace(report, answers=first, screen=(), notes=(), legend="", further={}, header=True)
-    if form.show and (out.isatty() or coloured):
-        form.show(report, out, coloured)
+    if hasattr(functions, "to_screen") and (out.isatty() or coloured):
+        functions.to_screen(report, out, coloured)
         return
     if form.errors and isinstance(out, io.TextIOWrapper):
         out.reconfigure(errors=form.errors)  # data may be ugly, but not lost
     text = reports.render(screen.form, report)
-    out.write("\n".join(map(form.shown, text.split("\n"))) if out.isatty() else text)
+    shown = printable_json if form.is_json else printable
+    out.write("\n".join(map(shown, text.split("\n"))) if out.isatty() else text)
 
 
 def say_notes(report: Report, options: ReportOptions) -> None:
     """Print the first notes of a report to stderr, unless it shows them itself."""
-    if options.quiet or reports.form_named(options.form).notes:
+    if options.quiet or reports.REGISTRY[options.form].notes:
         return
     for note in report.notes[:_MOST_NOTES]:
         say(f"note: {note}")

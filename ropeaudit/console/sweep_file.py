@@ -163,9 +163,9 @@ def finished(name: str, columns: Columns = lambda rows: ()) -> list[Record]:
     form = reports.form_of(name)
     if not os.path.exists(name) or not os.path.getsize(name):
         return []
-    if form not in reports.FORMS or not reports.form_named(form).decode:
-        read_too = [one for one in reports.FORMS if reports.form_named(one).decode]
-        *some, last = (reports.REGISTRY[one].suffixes[0] for one in read_too)
+    readable = {name: one for name, one in reports.REGISTRY.items() if one.reads and not one.binary}
+    if form not in readable:
+        *some, last = (one.suffixes[0] for one in readable.values())
         raise BadInput(f"--resume reads {', '.join(some)} and {last}, and {name!r} is there; remove it")
     read = reading.read(name)
     rows = reading.records_of(name, read)

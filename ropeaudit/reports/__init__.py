@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from ropeaudit.errors import MissingPackage, UnknownName, UsageError
 from ropeaudit.reports import numbers
@@ -20,58 +20,46 @@ Row = Mapping[str, Any]
 R = TypeVar("R")
 
 
-class ListedForm(NamedTuple):
-    """What is known of a form before its file is loaded. suffixes: of the files that hold it.
+class Form(NamedTuple):
+    """What is known of a form before its file is loaded; whoever treats forms differently asks this.
 
-    binary: it goes into files alone, and a run that was broken off does not go on from one. command: the one
-    whose reports it holds; empty where it is for all.
+    suffixes: of the files that hold it. metadata: where those of the run stand: in the file, beside it in
+    NAME.meta.json, nowhere. reads: whether it is read back; people alone read the others. binary: it goes
+    into files alone, and a run that was broken off does not go on from one. command: the one whose reports it
+    holds; empty where it is for all. finding, notes: whether who reads it on a screen reads them, so that
+    stderr does not repeat them. header: whether a line above the rows can be left out. errors: what stdout
+    does with characters that its encoding lacks; empty for what any text gets. package: what it needs, which
+    the extra called like the form installs. is_json: whether its lines are JSON, where a terminal escapes
+    names as JSON does.
     """
 
     suffixes: tuple[str, ...]
+    metadata: Literal["within", "beside", "nowhere"] = "nowhere"
+    reads: bool = False
     binary: bool = False
     command: str = ""
-
-
-# The one list of forms, a line each: the rest is said by FORM in forms/NAME.py.
-REGISTRY = {
-    "table": ListedForm((".txt",)),
-    "csv": ListedForm((".csv",)),
-    "json": ListedForm((".json",)),
-    "jsonl": ListedForm((".jsonl", ".ndjson")),
-    "parquet": ListedForm((".parquet",), binary=True),
-    "markdown": ListedForm((".md", ".markdown")),
-    "html": ListedForm((".html", ".htm")),
-    "sarif": ListedForm((".sarif",), command="check"),
-}
-FORMS = tuple(name for name, listed in REGISTRY.items() if not listed.binary)
-
-
-class ReportForm(NamedTuple):
-    """How a report is written and read; whoever treats forms differently asks this, not their names.
-
-    render: from a report to text, with a newline at its end, or bytes if it is
-    binary. decode: from the content of a file to its rows; None for forms that people alone read.
-    metadata: where those of the run stand: in the file, beside it in NAME.meta.json, nowhere. about: from the
-    content of a file that people do not read alone to the metadata in it.
-    finding, notes: whether who reads it on a screen reads them, so that stderr does not repeat them.
-    header: whether a line above the rows can be left out.
-    show: prints it to a terminal, or with True to what shall have colours as one has.
-    shown: what a terminal gets of a line of its text.
-    errors: what stdout does with characters that its encoding lacks; empty for what any text gets.
-    package: what it needs, which the extra called like the form installs.
-    """
-
-    render: Callable[[Report], str | bytes]
-    decode: Callable[[bytes], Iterable[Row]] | None = None
-    metadata: Literal["within", "beside", "nowhere"] = "nowhere"
-    about: Callable[[bytes], Any] | None = None
     finding: bool = False
     notes: bool = False
     header: bool = False
-    show: Callable[[Report, TextIO, bool], None] | None = None
-    shown: Callable[[str], str] = numbers.printable
     errors: str = ""
     package: str = ""
+    is_json: bool = False
+
+
+# The one list of forms. forms/NAME.py has render(report), text with a newline at its end, or bytes if it is
+# binary; of what is read back decode(content), its rows, and about(content), the metadata within; and, where
+# a terminal gets another text, to_screen(report, out, coloured).
+REGISTRY = {
+    "table": Form((".txt",), finding=True, notes=True, header=True),
+    "csv": Form((".csv",), "beside", True, header=True, errors="backslashreplace"),
+    "json": Form((".json",), "within", True, notes=True, errors="backslashreplace", is_json=True),
+    "jsonl": Form((".jsonl", ".ndjson"), reads=True, errors="backslashreplace", is_json=True),
+    "parquet": Form((".parquet",), "within", True, binary=True, package="pyarrow"),
+    "markdown": Form((".md", ".markdown"), "within", finding=True, notes=True),
+    "html": Form((".html", ".htm"), "within", errors="xmlcharrefreplace"),
+    "sarif": Form((".sarif",), command="check", is_json=True),
+}
+FORMS = tuple(name for name, listed in REGISTRY.items() if not listed.binary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,17 +191,16 @@ def heading(name: str) -> str:
     return name.replace("_", " ")
 
 
-def form_named(name: str) -> ReportForm:
-    """Return a form of the registry."""
-    form: ReportForm = import_module(f"ropeaudit.reports.forms.{name}").FORM
-    return form
+def functions(form: str) -> Any:
+    """Return the file of a form, which has its functions."""
+    return import_module(f"ropeaudit.reports.forms.{form}")
 
 
 def render(form: str, report: Report) -> str:
     """Return the report as text in the named form, with a newline at its end. Raises: UnknownName."""
     if form not in FORMS:
         raise UnknownName("report format", form, FORMS)
-    return cast(str, form_named(form).render(report))
+    return cast(str, functions(form).render(report))
 
 
 def encoded(form: str, report: Report) -> bytes:
@@ -223,13 +210,13 @@ def encoded(form: str, report: Report) -> bytes:
     """
     if form not in REGISTRY:
         raise UnknownName("report format", form, REGISTRY)
-    content = form_named(form).render(report)
+    content: str | bytes = functions(form).render(report)
     return content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
 
 
 def has_file_beside(form: str) -> bool:
     """Return whether files of a form have their metadata beside them."""
-    return form in REGISTRY and form_named(form).metadata == "beside"
+    return form in REGISTRY and REGISTRY[form].metadata == "beside"
 
 
 def beside(path: str) -> str:
@@ -239,7 +226,7 @@ def beside(path: str) -> str:
 
 def check_installed(form: str) -> None:
     """Raise MissingPackage if a form needs a package that is not there."""
-    if form in REGISTRY and (package := form_named(form).package):
+    if form in REGISTRY and (package := REGISTRY[form].package):
         needed(package, f"a .{form} file", form)
 
 

@@ -77,10 +77,10 @@ def read(path: str) -> list[Row]:
     Raises: BadInput, MissingPackage.
     """
     form = form_of(path)
-    decode = reports.form_named(form).decode
-    if decode is None:
+    if not reports.REGISTRY[form].reads:
         raise BadInput(f"{path!r} is for readers; give the .csv, .json or .jsonl of the same report")
     reports.check_installed(form)
+    decode = reports.functions(form).decode
 
     def typed(content: bytes) -> list[Row]:
         return [_typed(row, number) for number, row in enumerate(decode(content), 1)]
@@ -138,10 +138,12 @@ def told(rows: Sequence[Row]) -> list[str]:
 
 def about(path: str) -> dict[str, Any]:
     """Return the metadata that a report carries, in it or beside it; nothing where there are none to read."""
-    form = reports.form_named(form_of(path))
+    form = form_of(path)
     try:
-        content = Path(reports.beside(path)).read_bytes() if form.about is None else content_of(path)
-        whole = json.loads(content) if form.about is None else form.about(content)
+        if reports.REGISTRY[form].metadata == "within":
+            whole = reports.functions(form).about(content_of(path))
+        else:
+            whole = json.loads(Path(reports.beside(path)).read_bytes())
     except _DAMAGED:
         return {}
     return whole if isinstance(whole, dict) else {}
@@ -150,7 +152,8 @@ def about(path: str) -> dict[str, Any]:
 def _requested(path: str) -> dict[str, Any]:
     """Return what the metadata of a report say of its rows, if they are of it."""
     name, whole = form_of(path), about(path)
-    if reports.form_named(name).about is None and whole.get(name) != digests.of_bytes(content_of(path)):
+    beside = reports.REGISTRY[name].metadata != "within"
+    if beside and whole.get(name) != digests.of_bytes(content_of(path)):
         return {}
     parts = {part: whole.get(part, {}) for part in ("constants", "stages", "by_case")}
     return parts if all(isinstance(part, dict) for part in parts.values()) else {}

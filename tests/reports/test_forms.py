@@ -5,31 +5,32 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from command_line import ran
 
 from ropeaudit import reports
 from ropeaudit.main import main
-from ropeaudit.reports import REGISTRY, ListedForm, ReportForm
+from ropeaudit.reports import REGISTRY, Form
 from ropeaudit.reports.forms import csv
 
 SMALL = ["--heads", "1", "--seq-len", "4", "--head-dim", "8", "--dtype", "bf16", "--recipe", "hf", "-q"]
 
 
-def registered(monkeypatch: pytest.MonkeyPatch, listed: ListedForm, form: ReportForm) -> None:
+def registered(monkeypatch: pytest.MonkeyPatch, form: Form, **functions: Any) -> None:
     module = ModuleType("toy")
-    module.FORM = form
+    vars(module).update(functions)
     monkeypatch.setitem(sys.modules, "ropeaudit.reports.forms.toy", module)
-    monkeypatch.setitem(REGISTRY, "toy", listed)
+    monkeypatch.setitem(REGISTRY, "toy", form)
 
 
 def test_a_binary_form_takes_a_file_and_a_line(monkeypatch, tmp_path: Path, capsys) -> None:
-    form = ReportForm(
-        lambda report: b"\xff\x00\x01\xfe" + csv.render(report).encode(),
-        lambda content: csv.decode(content[4:]),
+    registered(
+        *(monkeypatch, Form((".toy",), reads=True, binary=True)),
+        render=lambda report: b"\xff\x00\x01\xfe" + csv.render(report).encode(),
+        decode=lambda content: csv.decode(content[4:]),
     )
-    registered(monkeypatch, ListedForm((".toy",), binary=True), form)
     path = tmp_path / "x.toy"
     assert main(["shift", *SMALL, "-o", str(path)]) == 0
     assert path.read_bytes().startswith(b"\xff\x00\x01\xfeimplementation,")
@@ -38,8 +39,7 @@ def test_a_binary_form_takes_a_file_and_a_line(monkeypatch, tmp_path: Path, caps
 
 
 def test_the_package_of_a_form_is_asked_for_before_the_work(monkeypatch, tmp_path: Path, capsys) -> None:
-    form = ReportForm(lambda report: b"", package="no_such_package")
-    registered(monkeypatch, ListedForm((".toy",), binary=True), form)
+    registered(monkeypatch, Form((".toy",), binary=True, package="no_such_package"))
     assert main(["shift", *SMALL, "-o", str(tmp_path / "x.toy")]) == 2
     assert "a .toy file needs no_such_package; type: pip install 'ropeaudit[toy]'" in capsys.readouterr().err
 
@@ -53,21 +53,19 @@ def test_what_the_registry_says_of_a_form_is_so() -> None:
         ["implementation", "offset"],
         faults=(),
     )
-    for name, listed in REGISTRY.items():
-        form = reports.form_named(name)
+    for name, form in REGISTRY.items():
         if form.package and find_spec(form.package) is None:
             continue
-        content = reports.encoded(name, report)
-        assert reports.form_of(f"x{listed.suffixes[0].upper()}") == name
-        assert isinstance(form.render(report), bytes) == listed.binary
-        assert (form.about is not None) == (form.metadata == "within" and form.decode is not None)
-        if form.decode:
-            (row,) = form.decode(content)
+        functions, content = reports.functions(name), reports.encoded(name, report)
+        assert reports.form_of(f"x{form.suffixes[0].upper()}") == name
+        assert isinstance(functions.render(report), bytes) == form.binary
+        assert hasattr(functions, "decode") == form.reads
+        if form.reads:
+            (row,) = functions.decode(content)
             assert {name: str(value) for name, value in row.items()} == {
                 "implementation": "hf",
                 "offset": "1",
             }
-        if form.about:
-            assert (
-                form.about(reports.encoded(name, replace(report, metadata={"time": "now"})))["time"] == "now"
-            )
+        if form.reads and form.metadata == "within":
+            timed = reports.encoded(name, replace(report, metadata={"time": "now"}))
+            assert functions.about(timed)["time"] == "now"

@@ -94,8 +94,8 @@ def report(
             columns = output.chosen_columns(
                 ["file", *records.CHOICES], "(`ropeaudit list columns` explains them)"
             )
-            forms = map(reports.form_named, (output.form, *(file.form for file in targets)))
-            data = any(form.decode is not None for form in forms)
+            forms = (output.form, *(file.form for file in targets))
+            data = any(reports.REGISTRY[form].reads for form in forms)
             made = analysis.merged(files, columns, out.metadata(output), data)
         usual = click.get_current_context().get_parameter_source("form") is ParameterSource.DEFAULT
         alone = usual and bool(targets)  # of one that goes into files alone the finding is printed

@@ -263,9 +263,9 @@ def shift(asked: ShiftOptions) -> int:
         raise UsageError("--ticket is about code that is called; give --impl, or leave it out")
     earlier: Baseline | None = None
     if asked.baseline is not None:  # read before anything is measured
-        from ropeaudit.reports import form_named, reading
+        from ropeaudit.reports import REGISTRY, reading
 
-        announced = not form_named(output.form).finding and not output.quiet
+        announced = not REGISTRY[output.form].finding and not output.quiet
         earlier = Baseline(
             asked.baseline, reading.read(asked.baseline), reading.processor(asked.baseline), announced
         )

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ropeaudit.reports import Report, ReportForm, Row
+from ropeaudit.reports import Report, Row
 from ropeaudit.reports.numbers import exact
 
 _FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠\t\r]")  # full-width signs too
@@ -87,6 +87,3 @@ class _Lines(io.StringIO):
 
     def write(self, line: str) -> int:
         return super().write(line[:-2] + "\n")
-
-
-FORM = ReportForm(render, decode, metadata="beside", header=True, errors="backslashreplace")

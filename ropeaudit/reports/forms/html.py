@@ -16,7 +16,7 @@ from typing import Any
 from ropeaudit import data
 from ropeaudit.audits import judging
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.reports import Report, ReportForm, Row, answers, drift, heading, needed, settings, templates
+from ropeaudit.reports import Report, Row, answers, drift, heading, needed, settings, templates
 from ropeaudit.reports.forms import markdown
 from ropeaudit.reports.numbers import setting
 from ropeaudit.reports.reading import record
@@ -116,6 +116,3 @@ def _shared(rows: Sequence[Row]) -> dict[str, str]:
         if len(values) == 1 and rows[0].get(name) is not None:
             same[heading(name)] = setting(rows[0][name])
     return same
-
-
-FORM = ReportForm(render, metadata="within", errors="xmlcharrefreplace")

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ropeaudit.reports import Report, ReportForm, Row
-from ropeaudit.reports.numbers import printable_json
+from ropeaudit.reports import Report, Row
 
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
@@ -64,12 +63,4 @@ def _plain(value: Any) -> Any:
     return None if math.isnan(value) else str(value)
 
 
-FORM = ReportForm(
-    render,
-    decode,
-    metadata="within",
-    about=loads,
-    notes=True,
-    shown=printable_json,
-    errors="backslashreplace",
-)
+about = loads  # the metadata stand beside the records

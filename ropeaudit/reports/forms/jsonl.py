@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from ropeaudit.reports import Report, ReportForm, Row
+from ropeaudit.reports import Report, Row
 from ropeaudit.reports.forms.json import loads, one_line, plain_row
-from ropeaudit.reports.numbers import printable_json
 
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode  # it takes long to make
 
@@ -29,6 +28,3 @@ def decode(content: bytes) -> Iterator[Row]:
     for line in content.decode("utf-8-sig").split("\n"):  # other line ends may stand in a name
         if line.strip():
             yield loads(line)
-
-
-FORM = ReportForm(render, decode, shown=printable_json, errors="backslashreplace")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ropeaudit.reports import Report, ReportForm
+from ropeaudit.reports import Report
 from ropeaudit.reports.answers import plain
 from ropeaudit.reports.forms.csv import written
 from ropeaudit.reports.templates import render as rendered
@@ -11,6 +11,3 @@ from ropeaudit.reports.templates import render as rendered
 def render(report: Report) -> str:
     """Return the report as one pastes it."""
     return rendered("report.md.j2", report=report, written=written, plain=plain).rstrip("\n") + "\n"
-
-
-FORM = ReportForm(render, metadata="within", finding=True, notes=True)

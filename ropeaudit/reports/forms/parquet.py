@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.reports import Report, ReportForm
+from ropeaudit.reports import Report
 
 _KEY = b"ropeaudit"  # of the metadata
 
@@ -61,6 +61,3 @@ def _array(pyarrow: Any, values: Sequence[Any], kind: type) -> Any:
         wide = any(value > 2**63 - 1 for value in numbers if value is not None)
         return pyarrow.array(numbers, pyarrow.uint64() if wide else pyarrow.int64())
     return pyarrow.array([None if v is None else float(v) for v in values], pyarrow.float64())
-
-
-FORM = ReportForm(render, decode, metadata="within", about=about, package="pyarrow")

@@ -20,8 +20,8 @@ from ropeaudit import __version__
 from ropeaudit.errors import UsageError
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import kinds
-from ropeaudit.reports import Report, ReportForm
-from ropeaudit.reports.numbers import printable, printable_json
+from ropeaudit.reports import Report
+from ropeaudit.reports.numbers import printable
 
 _HOME = "https://github.com/ropeaudit/ropeaudit"
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -122,6 +122,3 @@ def _result(fault: Fault, rules: Sequence[str]) -> dict[str, Any]:
             place["region"] = {"startLine": fault.line}
         result["locations"] = [{"physicalLocation": place}]
     return result
-
-
-FORM = ReportForm(render, shown=printable_json)

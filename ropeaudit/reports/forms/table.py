@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from ropeaudit.reports import Report, ReportForm, Row, answers
+from ropeaudit.reports import Report, Row, answers
 from ropeaudit.reports.numbers import counted, printable
 from ropeaudit.reports.verdicts import quality
 
@@ -180,6 +180,3 @@ def _style(name: str, row: Row) -> str:
     if name in ("verdict", "within_tolerance"):  # the colour says whether it is good enough
         return _BY_VERDICT.get(str(row.get("verdict")), _BY_QUALITY.get(quality(row), ""))
     return _BY_STATUS.get(str(row[name]), "") if name == "status" else ""
-
-
-FORM = ReportForm(render, finding=True, notes=True, header=True, show=to_screen)
