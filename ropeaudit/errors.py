@@ -42,7 +42,8 @@ class RopeAuditError(Exception):
     """The root: catching it catches everything that ropeaudit raises on purpose.
 
     fault: what was seen and allowed. The message says too what to type, the remedy, behind it, and where that
-    is, such as a file, before it. after_all: whether all else that was asked for was done before it.
+    is, such as a file, before it.
+    after_all: whether all else that was asked for was done before it.
     """
 
     after_all = False

@@ -57,10 +57,11 @@ _TEXTS = ("summary", "source", "note", "verified", "refused")
 class Recipe:
     """A format name per stage (see data/recipes.toml for the words) and how it is computed.
 
-    stages: stage -> format name, "computed/stored", or one of the words "model", "model32",
-    "auto", "none", "accumulate".
-    rotation_rounding: "each" rounds after every multiplication and addition of the rotation,
-    "once" only at its end. scale_after_store: see data/recipes.toml.
+    stages: stage -> format name, "computed/stored", or one of the words "model", "model32", "auto", "none",
+    "accumulate".
+    rotation_rounding: "each" rounds after every multiplication and addition of the rotation, "once" only at
+    its end.
+    scale_after_store: see data/recipes.toml.
     keys: the stage at which k is stored with scales, and how; None where it is not.
     refused: why NumPy arithmetic cannot reproduce the recipe; empty where it can.
     """

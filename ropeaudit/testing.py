@@ -91,12 +91,16 @@ def assert_rope(
     """Raise WrongRope unless code passes the checks of `ropeaudit check`: called as servers and trainers do.
 
     function: as in `assert_shift_invariant`; one that takes k and returns q alone is warned of, for its k is
-    not seen. dtypes: number formats of q and k.
+    not seen.
+    dtypes: number formats of q and k.
     full: every position that the setting serves (131,072 by default), all environments, compiled, and any
     three sizes, strides and kinds of positions together; else 4,096 positions and any two of those.
-    up_to: number of positions instead. recipe: the one that it claims to follow, by default what right code
-    in the dtype explains is allowed. order: of its axes, such as "bhsd". under: environments it must be right
-    in too, such as "tf32". head_dims: heads of other sizes too. rope: the setting, as in `ropeaudit.check`.
+    up_to: number of positions instead.
+    recipe: the one that it claims to follow, by default what right code in the dtype explains is allowed.
+    order: of its axes, such as "bhsd".
+    under: environments it must be right in too, such as "tf32".
+    head_dims: heads of other sizes too.
+    rope: the setting, as in `ropeaudit.check`.
     Raises: WrongRope, an AssertionError: each check that fails, with what it takes, and what it behaves like;
     its `diagnosis` holds the codes. RopeAuditError: an argument is wrong, or no known way to call it works.
     Returns: the checks, none of which failed.
@@ -170,20 +174,20 @@ def assert_shift_invariant(
 
     function: f(x, positions), f(q, k, positions), f(x, cos, sin), f(q, k, cos, sin), an nn.Module or a class
     with such a call; see `ropeaudit shift --impl`. Scores are formed from what it returns in float64.
-    scores: instead, f(q, k, positions) -> scaled scores (h, s, s) or (1, h, s, s) of q, k in `order`
-    (bhsd if None), when the product is part of what is tested; `scale` is 1/sqrt(head_dim) by default.
+    scores: instead, f(q, k, positions) -> scaled scores (h, s, s) or (1, h, s, s) of q, k in `order` (bhsd if
+    None), when the product is part of what is tested; `scale` is 1/sqrt(head_dim) by default.
     scaling: as --scaling takes it, such as "llama3:factor=8,low=1,high=4,original=8192"; frequencies that
-    depend on the length are those for the last position tested, at all offsets (dynamic: up to `maximum`
-    they are those without it).
+    depend on the length are those for the last position tested, at all offsets (dynamic: up to `maximum` they
+    are those without it).
     recipe: a name of `ropeaudit list recipes` or a .toml file. The same instance sees all offsets, in order,
     so that state left by one call shows in the next.
     device: where it is called: "cpu", "cuda", "cuda:1", "mps"; by default where a module lies, else the CPU.
-    A module that lies elsewhere is copied, and its copy moved. under: environments in which the rotation is
-    tested too, held to the same recipe: autocast:bf16, autocast:fp16, tf32, default-dtype:bf16,
-    default-dtype:fp16, compile, or all; of a module to:bf16 and to:fp16 (moved by .to). Clean calls come
-    first: what a function cached in them is used there, and passes; a class is built anew for each, and
-    `ropeaudit check FILE:NAME` begins each in a new process.
-    What calls change of random numbers, of the default dtype and of whether gradients are on is put back.
+    A module that lies elsewhere is copied, and its copy moved.
+    under: environments in which the rotation is tested too, held to the same recipe: autocast:bf16,
+    autocast:fp16, tf32, default-dtype:bf16, default-dtype:fp16, compile, or all; of a module to:bf16 and
+    to:fp16 (moved by .to). Clean calls come first: what a function cached in them is used there, and passes;
+    a class is built anew for each, and `ropeaudit check FILE:NAME` begins each in a new process. What calls
+    change of random numbers, of the default dtype and of whether gradients are on is put back.
 
     Three tolerances, all from the recipe on the same q and k (gaussian, from `seed`), none tuned:
     largest drift <= the a-priori bound of `ropeaudit.bounds`, which correctly rounded arithmetic of the

@@ -54,8 +54,9 @@ def delivered(
 
     What was done before an error or a Ctrl-C is delivered too.
 
-    analysis: takes a function that gets the share done, from 0 to 1. report: from the results and the
-    metadata. also: files that are no reports, each with what makes its content.
+    analysis: takes a function that gets the share done, from 0 to 1.
+    report: from the results and the metadata.
+    also: files that are no reports, each with what makes its content.
     done, left: from the results, how many an interruption says are done, and a clause of what was not begun.
     broken: from the results, a line for each --fail-if that was broken.
     """
@@ -117,8 +118,8 @@ def deliver(
 ) -> int:
     """Print a report, write its files, say its notes and which --fail-if broke; return the exit code.
 
-    broken: makes a line for each that did, once everything is written. alone: whether the finding alone is
-    printed, and which files were written is said in the place of notes.
+    broken: makes a line for each that did, once everything is written.
+    alone: whether the finding alone is printed, and which files were written is said in the place of notes.
     """
     code = output.print_line(report.headline) if alone else output.print_report(report, options)
     errors = fill([*((file, functools.partial(file.contents, report)) for file in files), *also])

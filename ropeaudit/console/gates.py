@@ -33,7 +33,8 @@ _GATE = re.compile(r"\s*(\w+)\s*(>=|<=|==|!=|>|<)\s*(\S+)\s*")
 class Gate:
     """A condition such as drift_rms>0.01; a value that is nan breaks it too, and so does a wrong rotation.
 
-    relative: the bound is a multiple of what the value was, as in drift_rms>1.1x. meaning: of the column.
+    relative: the bound is a multiple of what the value was, as in drift_rms>1.1x.
+    meaning: of the column.
     typed: the condition, as it was.
     """
 
@@ -85,7 +86,8 @@ def parse(
 ) -> Gate:
     """Read COLUMN SIGN NUMBER, 1 % as 0.01; with `relative` also 1.1x. Raises: UsageError, UnknownName.
 
-    columns: those of the report. example: a condition on them, for the message.
+    columns: those of the report.
+    example: a condition on them, for the message.
     """
     match = _GATE.fullmatch(text)
     if not match:

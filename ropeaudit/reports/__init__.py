@@ -23,14 +23,16 @@ R = TypeVar("R")
 class Form(NamedTuple):
     """What is known of a form before its file is loaded; whoever treats forms differently asks this.
 
-    suffixes: of the files that hold it. metadata: where those of the run stand: in the file, beside it in
-    NAME.meta.json, nowhere. reads: whether it is read back; people alone read the others. binary: it goes
-    into files alone, and a run that was broken off does not go on from one. command: the one whose reports it
-    holds; empty where it is for all. finding, notes: whether who reads it on a screen reads them, so that
-    stderr does not repeat them. header: whether a line above the rows can be left out. errors: what stdout
-    does with characters that its encoding lacks; empty for what any text gets. package: what it needs, which
-    the extra called like the form installs. is_json: whether its lines are JSON, where a terminal escapes
-    names as JSON does.
+    suffixes: of the files that hold it.
+    metadata: where those of the run stand: in the file, beside it in NAME.meta.json, nowhere.
+    reads: whether it is read back; people alone read the others.
+    binary: it goes into files alone, and a run that was broken off does not go on from one.
+    command: the one whose reports it holds; empty where it is for all.
+    finding, notes: whether who reads it on a screen reads them, so that stderr does not repeat them.
+    header: whether a line above the rows can be left out.
+    errors: what stdout does with characters that its encoding lacks; empty for what any text gets.
+    package: what it needs, which the extra called like the form installs.
+    is_json: whether its lines are JSON, where a terminal escapes names as JSON does.
     """
 
     suffixes: tuple[str, ...]
@@ -66,10 +68,12 @@ FORMS = tuple(name for name, listed in REGISTRY.items() if not listed.binary)
 class Report:
     """Rows and what is said around them.
 
-    columns: those that go into data files. screen: those that a reader sees, most telling ones kept
-    longest where room is short (`dispensable` names the others, the first to go first); without any, the rows
-    are for data files alone.
-    headline: the finding in a sentence. notes: findings with their remedies. legend: how to read it.
+    columns: those that go into data files.
+    screen: those that a reader sees, most telling ones kept longest where room is short (`dispensable` names
+    the others, the first to go first); without any, the rows are for data files alone.
+    headline: the finding in a sentence.
+    notes: findings with their remedies.
+    legend: how to read it.
     further: tables of other rows by name; JSON holds them all, and people see those that have a headline.
     declared: what is known of the columns by name: how a screen shows them, which type an empty one has.
     folded: the rows that people see, where these are others.
@@ -158,9 +162,11 @@ def tabulated(
 ) -> Report:
     """Return a report of declared columns, headed by answers.
 
-    screen: what a reader sees. columns: instead, if there are any, all that is shown and written.
-    dispensable: those that may leave a narrow screen, as declared by default. written: those that go into
-    files, all by default. said: other fields of a report.
+    screen: what a reader sees.
+    columns: instead, if there are any, all that is shown and written.
+    dispensable: those that may leave a narrow screen, as declared by default.
+    written: those that go into files, all by default.
+    said: other fields of a report.
     """
     from ropeaudit.reports.answers import headline  # in-function: `--help` answers nothing
 

@@ -45,9 +45,11 @@ class NoSnippet(Exception):
 class Reproduction:
     """A snippet that prints a drift_rms of the report, or why there is none.
 
-    value: the number of the report. where: its row, in words. file: what the code imports that the reader of
-    a ticket does not have. printed: the last line that it printed here. missing: why there is no code, or
-    why it did not print the number.
+    value: the number of the report.
+    where: its row, in words.
+    file: what the code imports that the reader of a ticket does not have.
+    printed: the last line that it printed here.
+    missing: why there is no code, or why it did not print the number.
     """
 
     code: str = ""
@@ -99,7 +101,8 @@ class Ticket:
     """A bug report of what one row shows, or that nothing is wrong.
 
     title: without the folders of files; `by_code` ends it; empty for the beginning of the headline.
-    report: its headline and its notes say what was measured. facts: of the row that the ticket is about.
+    report: its headline and its notes say what was measured.
+    facts: of the row that the ticket is about.
     expected: what is right, and why; empty where nothing is wrong, and then there is nothing to reproduce.
     """
 

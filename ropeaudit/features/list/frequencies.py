@@ -64,9 +64,11 @@ def frequencies(
 ) -> Iterator[FrequencyTable]:
     """Yield every pair's frequency, wavelength and the positions that number formats merge, case by case.
 
-    dtypes: formats of the angles, and of the model for recipes. recipes: whose stored numbers are shown
-    beside the exact ones. max_position: where angles are shown; by default the model's maximum, or 131072.
-    labels: what to call each case. cases, case: as in `ropeaudit.shift`; q and k are not looked at.
+    dtypes: formats of the angles, and of the model for recipes.
+    recipes: whose stored numbers are shown beside the exact ones.
+    max_position: where angles are shown; by default the model's maximum, or 131072.
+    labels: what to call each case.
+    cases, case: as in `ropeaudit.shift`; q and k are not looked at.
     Raises: UsageError, UnknownName, BadInput, NotEmulated.
 
     >>> [table] = frequencies("bf16", head_dim=4)

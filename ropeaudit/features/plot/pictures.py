@@ -48,9 +48,10 @@ _TABLES = {"stages": ("stage", "stages"), "frequencies": ("pair", "pairs")}
 def plot(results: Iterable[Record], *, ax: Axes | None = None) -> Axes:
     """Draw drift against the offset, a line per implementation and dtype; return the axes.
 
-    results: of `ropeaudit.shift`. ax: axes of matplotlib that it is drawn on, with a legend in them; by
-    default those of a new figure, whose title is the finding. Drift in score units, offsets in tokens.
-    `ropeaudit plot` draws other reports too. Raises: UsageError, MissingPackage.
+    results: of `ropeaudit.shift`.
+    ax: axes of matplotlib that it is drawn on, with a legend in them; by default those of a new figure, whose
+    title is the finding. Drift in score units, offsets in tokens. `ropeaudit plot` draws other reports too.
+    Raises: UsageError, MissingPackage.
     """
     needed("matplotlib", "a picture", "plot")
     listed: list[Any] = list(results)
@@ -292,8 +293,9 @@ def limits(rows: Sequence[Row], headline: str) -> Picture:
 class Heatmap:
     """drift: root mean square over heads by query and key, (s, s), nan where some head's score is not finite.
 
-    hidden: scores that the mask hides, (s, s). largest: the largest |drift| of one head, with its head,
-    query and key; None where some score is not finite.
+    hidden: scores that the mask hides, (s, s).
+    largest: the largest |drift| of one head, with its head, query and key; None where some score is not
+    finite.
     """
 
     recipe: Resolved

@@ -32,8 +32,9 @@ _CELL = ("case", "tolerance", *records.FIRST)
 class Group(Result):
     """The rows that agree in some columns.
 
-    names: those columns -> their values. worst: the row whose value is the worst, a nan (where
-    scores are nonfinite) before all others; None where every case was refused.
+    names: those columns -> their values.
+    worst: the row whose value is the worst, a nan (where scores are nonfinite) before all others; None where
+    every case was refused.
     """
 
     report_module: ClassVar[str] = __name__
@@ -101,7 +102,8 @@ def summary(files: Names, by: Names = BY, column: str = COLUMN) -> list[Group]:
     """Return the groups of rows that agree in the columns `by`, in the order in which they come.
 
     files: reports of `shift`, .csv, .json, .jsonl or .parquet; several are taken together, and a row that
-    several hold counts once. column: whose worst value and median a group tells.
+    several hold counts once.
+    column: whose worst value and median a group tells.
     Raises: BadInput; UnknownName, UsageError for a column that does not exist or that some row lacks.
     """
     pairs, _ = rows_of(arguments.listed(files))
