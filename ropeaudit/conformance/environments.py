@@ -20,7 +20,13 @@ from ropeaudit.conformance.code_under_test import (
     some_offsets,
     whole_call,
 )
-from ropeaudit.conformance.finding import ADAPTER, Finding, judged, not_applicable, noted
+from ropeaudit.conformance.finding import (
+    ADAPTER,
+    Finding,
+    judged,
+    not_applicable,
+    noted,
+)
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance

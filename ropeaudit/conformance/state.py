@@ -29,7 +29,13 @@ from ropeaudit.conformance.code_under_test import (
     runs_at,
     worst,
 )
-from ropeaudit.conformance.finding import ADAPTER, Finding, judged, not_applicable, of_worst_pair
+from ropeaudit.conformance.finding import (
+    ADAPTER,
+    Finding,
+    judged,
+    not_applicable,
+    of_worst_pair,
+)
 from ropeaudit.errors import ForeignError, did, one_line
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock

@@ -17,11 +17,22 @@ from xml.etree import ElementTree
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance.finding import INTERRUPTED, MARGIN, PAIR
-from ropeaudit.features.check.checked import NONE, Checked, listed, place
+from ropeaudit.features.check.checked import (
+    NONE,
+    Checked,
+    listed,
+    place,
+)
 from ropeaudit.features.check.config_target import LIMIT
 from ropeaudit.recognition.diagnosis import codes, kinds
 from ropeaudit.reports import Report
-from ropeaudit.reports.answers import Answer, Cause, Status, headline, plain
+from ropeaudit.reports.answers import (
+    Answer,
+    Cause,
+    Status,
+    headline,
+    plain,
+)
 from ropeaudit.reports.forms.sarif import Fault
 from ropeaudit.reports.numbers import counted, percent, printable
 from ropeaudit.rope.setting import RopeSetting
