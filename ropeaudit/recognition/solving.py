@@ -167,7 +167,8 @@ def amplitude(x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format)
     pairs: list[Any] = [exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y)]
     near = 4 * allowance.rounding_error(allowance.careful(dtype), setting)
     for given, rotated, part in ((*pairs, attention_factor(setting.scaling)), (x, y, 1.0)):
-        before, after = ((np.abs(one) ** 2).sum(axis=1) for one in (given, rotated))
+        with np.errstate(over="ignore"):
+            before, after = ((np.abs(one) ** 2).sum(axis=1) for one in (given, rotated))
         if not np.isfinite(after).all() or not before.all():
             continue
         times = np.sqrt(after / before) / part

@@ -420,7 +420,8 @@ def _called(target: str, findings: Sequence[str]) -> Facts:
     said = [text.removeprefix(f"{target}: ").rstrip(".") for text in findings]
     called = [text.removeprefix("called as ") for text in said if text.startswith("called as ")]
     others = [text for text in said if not text.startswith(("called as ", NOT_CHECKED))]
-    return [("called as", text) for text in dict.fromkeys(called)] + [("noted", text) for text in others[:_MOST_FACTS]]
+    noted = [("noted", text) for text in others[:_MOST_FACTS]]
+    return [("called as", text) for text in dict.fromkeys(called)] + noted
 
 
 def _assumed(own: Sequence[Checked], case: Case) -> Facts:
