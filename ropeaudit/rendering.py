@@ -67,7 +67,10 @@ def report(
 
 @arguments.checked
 def to_frame(
-    results: Result | Iterable[Result], columns: Sequence[str] = (), *, by: str | None = None
+    results: Result | Iterable[Result],
+    columns: Sequence[str] = (),
+    *,
+    by: str | None = None,
 ) -> pd.DataFrame:
     """Return what a function of this package returns as a pandas DataFrame: the rows of its report.
 

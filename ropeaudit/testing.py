@@ -342,7 +342,11 @@ def _raising(name: str, dtype: Format, offset: int, kind: type[Exception] = Fore
 
 
 def _test_scores(
-    test: _Test, function: Callable[..., Any], order: str, offsets: Sequence[int], device: str | None
+    test: _Test,
+    function: Callable[..., Any],
+    order: str,
+    offsets: Sequence[int],
+    device: str | None,
 ) -> None:
     """Test a function that returns scores."""
     name, called = _name(function), OwnCode(_name(function), function, device=device)

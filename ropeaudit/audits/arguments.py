@@ -145,7 +145,10 @@ def formats(dtypes: Names) -> list[Format]:
 
 
 def resolved(
-    names: Names, dtypes: Names, changes: Mapping[str, str] | None = None, stores_keys: bool = False
+    names: Names,
+    dtypes: Names,
+    changes: Mapping[str, str] | None = None,
+    stores_keys: bool = False,
 ) -> list[Resolved]:
     """Return every recipe, changed, in every dtype, recipe by recipe. stores_keys: whether k may have scales.
 

@@ -198,7 +198,11 @@ class Sweep:
             yield row
 
     def _elsewhere(
-        self, tasks: Sequence[Task], jobs: int, scheduler: str | None, on_note: Callable[[str], None]
+        self,
+        tasks: Sequence[Task],
+        jobs: int,
+        scheduler: str | None,
+        on_note: Callable[[str], None],
     ) -> Iterator[tuple[int, Record]]:
         """Measure tasks in other processes. Raises: BadInput if versions differ."""
         from ropeaudit.audits import workers

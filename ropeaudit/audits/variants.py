@@ -172,7 +172,11 @@ class Bench:
         return subject.table(self.sample.positions, self.offset)
 
     def _job(
-        self, heads: Sequence[int], table: Table, variants: Sequence[Resolved], moments: Moments
+        self,
+        heads: Sequence[int],
+        table: Table,
+        variants: Sequence[Resolved],
+        moments: Moments,
     ) -> dict[Resolved, Statistics]:
         """Measure variants of one table on the query heads of one key-value head."""
         same = {alike[0]: alike for alike in _grouped(variants, _BELOW)}

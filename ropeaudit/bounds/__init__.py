@@ -292,7 +292,11 @@ class InputSummation:
     """The inputs of several cells, gathered a panel of positions at a time."""
 
     def __init__(
-        self, inputs: Inputs, setting: RopeSetting, cells: Sequence[PhaseWeights], blocks: Blocks
+        self,
+        inputs: Inputs,
+        setting: RopeSetting,
+        cells: Sequence[PhaseWeights],
+        blocks: Blocks,
     ) -> None:
         self.inputs, self.setting, self.cells, self.blocks = inputs, setting, cells, blocks
         formats = inputs.distinct(weights.input for weights in cells)

@@ -101,7 +101,10 @@ def _cause(
 
 
 def _transposed(
-    code: CodeUnderTest, backward: Rotator, upstream: tuple[FloatArray, FloatArray], at: Positions
+    code: CodeUnderTest,
+    backward: Rotator,
+    upstream: tuple[FloatArray, FloatArray],
+    at: Positions,
 ) -> bool:
     """Return whether the gradient fits the wrong result: <A u, g> = <u, Aᵀ g>."""
     forward, random = code.rotator(), np.random.default_rng([code.seed, 3])

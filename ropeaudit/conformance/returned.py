@@ -225,7 +225,11 @@ class _Judge:
         return _sides(self.spec, self.returned.arrays[key], "grad_")
 
     def judged(
-        self, block: CalledBlock, among: Rotator, explain: bool = True, searches: Searches | None = None
+        self,
+        block: CalledBlock,
+        among: Rotator,
+        explain: bool = True,
+        searches: Searches | None = None,
     ) -> Places:
         """Return where the worst pair of a call is; among: where further calls are looked up."""
         held: Held = {"rule": self.rule, "explain": explain, "searches": searches}

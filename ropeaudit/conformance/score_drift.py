@@ -114,7 +114,11 @@ class Yardstick:
     text: str
 
     def limits(
-        self, setting: RopeSetting, inputs: Inputs, offsets: Sequence[int], mask: Mask = MASK
+        self,
+        setting: RopeSetting,
+        inputs: Inputs,
+        offsets: Sequence[int],
+        mask: Mask = MASK,
     ) -> list[Bound]:
         """Return bound and prediction by offset, for scores in float64."""
         subjects = [Emulated(recipe, setting) for recipe in self.recipes]
@@ -125,7 +129,11 @@ class Yardstick:
 
 
 def yardstick(
-    claimed: Resolved | None, resembled: RecipeGroup | None, setting: RopeSetting, dtype: Format, up_to: int
+    claimed: Resolved | None,
+    resembled: RecipeGroup | None,
+    setting: RopeSetting,
+    dtype: Format,
+    up_to: int,
 ) -> Yardstick:
     """Return what the drift of code is compared with.
 

@@ -82,7 +82,10 @@ Exempt: TypeAlias = Callable[[Gate, Row], bool]
 
 
 def parse(
-    text: str, relative: bool = False, columns: Columns = COLUMNS, example: str = "drift_rms>0.01"
+    text: str,
+    relative: bool = False,
+    columns: Columns = COLUMNS,
+    example: str = "drift_rms>0.01",
 ) -> Gate:
     """Read COLUMN SIGN NUMBER, 1 % as 0.01; with `relative` also 1.1x. Raises: UsageError, UnknownName.
 
@@ -113,7 +116,9 @@ def broken(gates: Sequence[Gate], results: Iterable[Record]) -> list[str]:
 
 
 def broken_since(
-    gates: Sequence[Gate], pairs: Sequence[Pair], exempt: Exempt = lambda gate, row: False
+    gates: Sequence[Gate],
+    pairs: Sequence[Pair],
+    exempt: Exempt = lambda gate, row: False,
 ) -> list[str]:
     """Return a line for every gate that some case breaks, compared with what it was.
 

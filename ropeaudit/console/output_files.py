@@ -114,7 +114,9 @@ def first_file(outputs: Sequence[str]) -> str | None:
 
 @contextlib.contextmanager
 def opened(
-    outputs: Sequence[str], form_of: Callable[[str], str] = reports.form_of, flag: str = "-o"
+    outputs: Sequence[str],
+    form_of: Callable[[str], str] = reports.form_of,
+    flag: str = "-o",
 ) -> Iterator[list[OutputFile]]:
     """Claim all output files; whatever is not written by the end is removed again.
 

@@ -161,7 +161,12 @@ def _joined(parts: Sequence[Rotated], axis: int) -> Rotated:
 
 
 def _strip(
-    cases: Plan[Inputs], options: RowOptions, rotated: Heads, head: int, rows: slice, cols: slice
+    cases: Plan[Inputs],
+    options: RowOptions,
+    rotated: Heads,
+    head: int,
+    rows: slice,
+    cols: slice,
 ) -> dict[CellIndex, Attention]:
     """Compare every cell with its reference over one strip of rows of a query head."""
     results: dict[CellIndex, Attention] = {}

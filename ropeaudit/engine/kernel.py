@@ -60,7 +60,11 @@ def rotate(subject: Subject, side: Side, x: FloatArray, table: Any, head: int | 
 
 
 def rotate_exactly(
-    x: FloatArray, table: Any, setting: RopeSetting, precision: Precision, scale: float = 1.0
+    x: FloatArray,
+    table: Any,
+    setting: RopeSetting,
+    precision: Precision,
+    scale: float = 1.0,
 ) -> Factor:
     """Return q or k, rounded to an input format already, rotated exactly.
 

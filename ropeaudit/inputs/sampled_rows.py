@@ -108,7 +108,11 @@ def _squares(rows: Array) -> Array:
 
 
 def synthetic(
-    kind: str, sizes: tuple[int, int, int], setting: RopeSetting, chosen: Pairs, seed: int
+    kind: str,
+    sizes: tuple[int, int, int],
+    setting: RopeSetting,
+    chosen: Pairs,
+    seed: int,
 ) -> SampledInputs:
     """Return the rows that `inputs.make` makes, without making the others; tell the share that is done.
 

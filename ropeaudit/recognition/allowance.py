@@ -76,7 +76,10 @@ def places(setting: RopeSetting, at: Array | Positions) -> Array:
 
 
 def phase_error(
-    recipe: Resolved, setting: RopeSetting, at: Array | Positions, theta: Array | None = None
+    recipe: Resolved,
+    setting: RopeSetting,
+    at: Array | Positions,
+    theta: Array | None = None,
 ) -> Array:
     """Return the phase by which frequencies and angles may be off. Shapes: (s,) -> (s, p).
 

@@ -437,7 +437,11 @@ class CosSinTable:
         return np.asarray(factor * tried.fault.turned(np.ones_like(turns), turns))
 
     def _fits(
-        self, points: NDArray[np.complex128], right: NDArray[np.complex128], slack: Array, fmt: Format | None
+        self,
+        points: NDArray[np.complex128],
+        right: NDArray[np.complex128],
+        slack: Array,
+        fmt: Format | None,
     ) -> NDArray[np.bool_]:
         """Return where points are casts of numbers near predicted ones. Shapes: -> (2, s, p)."""
         parts = (points.real, right.real), (points.imag, right.imag)

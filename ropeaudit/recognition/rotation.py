@@ -402,7 +402,11 @@ class _Side:
         return True
 
     def _predicted(
-        self, fault: Fault, block: CalledBlock, vector: tuple[int, int], places: NDArray[np.int64]
+        self,
+        fault: Fault,
+        block: CalledBlock,
+        vector: tuple[int, int],
+        places: NDArray[np.int64],
     ) -> _Predicted:
         """Return what a fault makes of a vector at some places of a call, beside what came back."""
         (b, h), other, rows = vector, fault.setting(self.setting), block.rows()

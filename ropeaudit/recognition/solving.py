@@ -219,7 +219,12 @@ def rules(rotated_as: Mapping[int, int], first: int) -> Iterator[Fault]:
 
 
 def _position(
-    at: int, x: FloatArray, y: FloatArray, size: int, setting: RopeSetting, dtype: Format
+    at: int,
+    x: FloatArray,
+    y: FloatArray,
+    size: int,
+    setting: RopeSetting,
+    dtype: Format,
 ) -> int | None:
     """Return the position of a rotated vector, its own first. Shapes: x, y (d,)."""
     rule = allowance.careful(dtype)

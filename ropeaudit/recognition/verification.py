@@ -339,7 +339,12 @@ def worst(results: Sequence[Places]) -> Places:
 
 
 def excess(
-    x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting, dtype: Format, rule: Resolved
+    x: FloatArray,
+    y: FloatArray,
+    at: Positions,
+    setting: RopeSetting,
+    dtype: Format,
+    rule: Resolved,
 ) -> Array:
     """Return the error of each pair over what is allowed.
 
@@ -356,7 +361,12 @@ def excess(
 
 
 def _excess(
-    x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting, dtype: Format, rule: Resolved
+    x: FloatArray,
+    y: FloatArray,
+    at: Positions,
+    setting: RopeSetting,
+    dtype: Format,
+    rule: Resolved,
 ) -> Array:
     """Return `excess` of a batch element. Shapes: x and y (h, s, d), at (s,)."""
     size_of = np.hypot if dtype is FP64 else _length  # squares of smaller formats neither over- nor underflow
@@ -401,7 +411,9 @@ def _over_allowance(error: Array, size: Array, allowed: Any, tiny: float, dtype:
 
 
 def state(
-    rotator: Rotator, block: CalledBlock, over: Callable[[FloatArray, FloatArray], Array]
+    rotator: Rotator,
+    block: CalledBlock,
+    over: Callable[[FloatArray, FloatArray], Array],
 ) -> Diagnosis | None:
     """Return that it is state, where an instance puts all pairs of a block where they belong.
 

@@ -99,7 +99,11 @@ def of_file(file: GgufFile, name: str, source: str) -> GgufRope:
 
 
 def _scaling(
-    file: GgufFile, context: int | None, rotary_dim: int, base: float, missing: dict[str, str]
+    file: GgufFile,
+    context: int | None,
+    rotary_dim: int,
+    base: float,
+    missing: dict[str, str],
 ) -> Scaling:
     """Return the scaling. missing: gets what is left to llama.cpp."""
     kind = file.values.get("rope.scaling.type")

@@ -37,7 +37,11 @@ class ScaledKeys(Emulated):
     """A recipe whose k is stored with scales; implements `ropeaudit.subjects.StoresKeys`."""
 
     def __init__(
-        self, recipe: Resolved, setting: RopeSetting, axes: Axes | None, k: FloatArray | None
+        self,
+        recipe: Resolved,
+        setting: RopeSetting,
+        axes: Axes | None,
+        k: FloatArray | None,
     ) -> None:
         """Keep k, which gives the scales. Shapes: k (g, s, d), None of a sample."""
         super().__init__(recipe, setting, axes)
@@ -151,7 +155,12 @@ class RerotatedKeys(Emulated):
     """A recipe whose stored k is rotated again; implements `ropeaudit.subjects.StoresKeys`."""
 
     def __init__(
-        self, recipe: Resolved, setting: RopeSetting, axes: Axes | None, turns: Turns, inputs: object
+        self,
+        recipe: Resolved,
+        setting: RopeSetting,
+        axes: Axes | None,
+        turns: Turns,
+        inputs: object,
     ) -> None:
         """Prepare the table of a turn. inputs: q and k; a sample has no norms."""
         super().__init__(recipe, setting, axes)

@@ -48,7 +48,11 @@ class TorchNative(OfRecipe):
     version = str(torch.__version__)
 
     def __init__(
-        self, recipe: Resolved, setting: RopeSetting, axes: Axes | None, device: torch.device
+        self,
+        recipe: Resolved,
+        setting: RopeSetting,
+        axes: Axes | None,
+        device: torch.device,
     ) -> None:
         super().__init__(recipe, setting, axes)
         self.numbers = Numbers(device)

@@ -113,7 +113,13 @@ def run(
 
 
 def _of(
-    target: str, which: Kind, case: Case, options: CheckOptions, progress: Progress, note: Note, several: bool
+    target: str,
+    which: Kind,
+    case: Case,
+    options: CheckOptions,
+    progress: Progress,
+    note: Note,
+    several: bool,
 ) -> Iterator[Checked]:
     """Return the checks of a target of a kind; several: whether other cases of vectors are checked too."""
     if which == "case":
@@ -132,7 +138,12 @@ def _of(
 
 
 def _answered(
-    target: str, which: Kind, results: Iterable[Checked], later: Sequence[str], *, alone: bool
+    target: str,
+    which: Kind,
+    results: Iterable[Checked],
+    later: Sequence[str],
+    *,
+    alone: bool,
 ) -> Iterator[Checked]:
     """Yield the checks of a target, and a failure where no check judges its RoPE, or one is at fault.
 

@@ -88,7 +88,12 @@ def checks(
 
 
 def of_code(
-    code: Code, target: str, case: Case, options: CheckOptions, progress: Progress, note: Note
+    code: Code,
+    target: str,
+    case: Case,
+    options: CheckOptions,
+    progress: Progress,
+    note: Note,
 ) -> Iterator[Checked]:
     """Yield the same of code that was loaded; target: its name."""
     note(notes_beside(case))

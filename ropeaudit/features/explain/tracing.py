@@ -115,7 +115,10 @@ def compared(
 
 
 def rms_drifts(
-    subjects: Sequence[Subject], inputs: Inputs, setting: RopeSetting, offsets: Sequence[int]
+    subjects: Sequence[Subject],
+    inputs: Inputs,
+    setting: RopeSetting,
+    offsets: Sequence[int],
 ) -> list[dict[int, float]]:
     """Return the RMS drift by subject and offset (the first is 0) of float64 scores."""
     plan = Plan(subjects, [list(offsets)] * len(subjects), inputs, setting, "causal")

@@ -134,7 +134,9 @@ def headline(table: Sequence[Row], formats: Sequence[Format]) -> str:
 
 
 def report(
-    results: Sequence[FrequencyTable], columns: Sequence[str] | None, metadata: Mapping[str, Any]
+    results: Sequence[FrequencyTable],
+    columns: Sequence[str] | None,
+    metadata: Mapping[str, Any],
 ) -> Report:
     """Return the report; `columns` are those to show and write. Raises: UnknownName."""
     rows = [row for table in results for row in table.rows]

@@ -84,7 +84,11 @@ class Decoded:
 
 
 def compare(
-    runner: Runner, ids: list[int], base: Pass, pairs: Mapping[int, RotatedPairs | None], allowed: float
+    runner: Runner,
+    ids: list[int],
+    base: Pass,
+    pairs: Mapping[int, RotatedPairs | None],
+    allowed: float,
 ) -> Decoded | str:
     """Return how decode differs from one float64 pass; a reason where it is not compared.
 

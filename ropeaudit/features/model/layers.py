@@ -203,7 +203,10 @@ def listed(numbers: Sequence[int]) -> str:
 
 
 def save_qk(
-    path: str, folder: Folder, layers: Mapping[int, LayerVectors], calls: Mapping[int, RotatingCall]
+    path: str,
+    folder: Folder,
+    layers: Mapping[int, LayerVectors],
+    calls: Mapping[int, RotatingCall],
 ) -> list[str]:
     """Write q (layers, h, s, d) and k (layers, g, s, d) before RoPE, a file a layer type.
 

@@ -196,7 +196,11 @@ def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def rows_of(
-    kind: str, audit: ModelAudit, one: Shifted, threshold: float, versions: Mapping[str, str]
+    kind: str,
+    audit: ModelAudit,
+    one: Shifted,
+    threshold: float,
+    versions: Mapping[str, str],
 ) -> list[dict[str, Any]]:
     """Return the rows of a kind, of a model in a dtype at an offset."""
     common = {

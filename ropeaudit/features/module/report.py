@@ -61,7 +61,9 @@ def row_of(one: Buffer) -> dict[str, Any]:
 
 
 def report(
-    results: Sequence[ModuleAudit], columns: Sequence[str] | None, metadata: Mapping[str, Any]
+    results: Sequence[ModuleAudit],
+    columns: Sequence[str] | None,
+    metadata: Mapping[str, Any],
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
     audit = only(results)

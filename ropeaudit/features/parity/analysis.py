@@ -289,7 +289,10 @@ def orders(setting: RopeSetting, layout: Layout, halves: bool) -> tuple[Dims, Di
 
 
 def differences(
-    names: Sequence[str], pair: Sequence[Subject], own: Sequence[RopeSetting], plan: Plan[Inputs]
+    names: Sequence[str],
+    pair: Sequence[Subject],
+    own: Sequence[RopeSetting],
+    plan: Plan[Inputs],
 ) -> Iterator[str]:
     """Yield what two subjects do not have alike beside their rotations, with what makes it alike.
 

@@ -307,7 +307,10 @@ class Heatmap:
 
 
 def measure(
-    case: Case, recipe: Resolved, offset: int, progress: Callable[[float], None] = lambda share: None
+    case: Case,
+    recipe: Resolved,
+    offset: int,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Heatmap:
     """Measure the drift of every visible score of a case. offset: tokens.
 

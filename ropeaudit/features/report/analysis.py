@@ -284,7 +284,10 @@ def _place(group: Group) -> str:
 
 
 def merged(
-    files: Sequence[str], columns: Sequence[str] | None, metadata: Mapping[str, Any], data: bool = False
+    files: Sequence[str],
+    columns: Sequence[str] | None,
+    metadata: Mapping[str, Any],
+    data: bool = False,
 ) -> Report:
     """Return the report of all rows of these files, in their order; those that say all the same count once.
 

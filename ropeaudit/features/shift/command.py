@@ -463,7 +463,11 @@ def _run(
 
 @contextlib.contextmanager
 def _stored(
-    sweep: Sweep, resume: bool, outputs: Sequence[str], columns: Sequence[str], needed: Sequence[str]
+    sweep: Sweep,
+    resume: bool,
+    outputs: Sequence[str],
+    columns: Sequence[str],
+    needed: Sequence[str],
 ) -> Iterator[SweepFile | None]:
     """Open the file beside the first -o where rows are kept as they finish; None without a file.
 

@@ -119,7 +119,13 @@ def vectors(
 
 
 def _specified(
-    case: Case, dtype: Format, asked: list[int], want: str, positions: str, context: int | None, served: bool
+    case: Case,
+    dtype: Format,
+    asked: list[int],
+    want: str,
+    positions: str,
+    context: int | None,
+    served: bool,
 ) -> tuple[CaseSpec, tuple[int, ...]]:
     """Return a case's parameters, and which offsets were added. Raises: see `vectors`."""
     for name, allowed in (("qk", "gaussian"), ("mask", "causal"), ("sample", None), ("mrope", None)):
@@ -243,7 +249,9 @@ COLUMNS = table("vectors")
 
 
 def report(
-    results: Sequence[WrittenCase], columns: Sequence[str] | None, metadata: Mapping[str, Any]
+    results: Sequence[WrittenCase],
+    columns: Sequence[str] | None,
+    metadata: Mapping[str, Any],
 ) -> Report:
     """Return the report of what was written; `columns` are those to show and write."""
     rows = [row(result) for result in results]

@@ -334,7 +334,12 @@ WholeKey = tuple[str, str, bool, Engine, Device, Format, RopeSetting, tuple[tupl
 
 
 def table(
-    role: str, width: str, dtype: Format, setting: RopeSetting, changes: Changes, at: Positions
+    role: str,
+    width: str,
+    dtype: Format,
+    setting: RopeSetting,
+    changes: Changes,
+    at: Positions,
 ) -> tuple[Any, Format | None]:
     """Return cos, sin, both, cos + i sin or the angle, of float64, rounded once to float32, and its dtype.
 
@@ -416,7 +421,12 @@ def _cos_sin(
 
 
 def applied(
-    returned: Any, x: FloatArray, letters: str, setting: RopeSetting, dtype: Format, width: str
+    returned: Any,
+    x: FloatArray,
+    letters: str,
+    setting: RopeSetting,
+    dtype: Format,
+    width: str,
 ) -> FloatArray:
     """Return x rotated by the tables that a function returned: in float64, rounded once to the dtype.
 
@@ -458,7 +468,11 @@ def _cos_and_sin(returned: Any) -> tuple[FloatArray, FloatArray]:
 
 
 def _columns(
-    numbers: FloatArray, sizes: tuple[int, int], setting: RopeSetting, width: str, letters: str
+    numbers: FloatArray,
+    sizes: tuple[int, int],
+    setting: RopeSetting,
+    width: str,
+    letters: str,
 ) -> FloatArray:
     """Return a table with one column a pair, to multiply x by. Raises: WrongShape."""
     batch, length = sizes

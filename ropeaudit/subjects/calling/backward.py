@@ -49,7 +49,10 @@ def switched_off(call: Callable[[], object]) -> bool:
 
 
 def gradients(
-    returned: tuple[Any, ...], leaves: tuple[Any, ...], upstream: tuple[Any, ...], names: tuple[str, ...]
+    returned: tuple[Any, ...],
+    leaves: tuple[Any, ...],
+    upstream: tuple[Any, ...],
+    names: tuple[str, ...],
 ) -> tuple[Any, ...]:
     """Return the gradients of the leaves for those of the results. Raises: NoGradient."""
     for name, result in zip(names, returned, strict=True):

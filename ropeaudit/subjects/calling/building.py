@@ -257,7 +257,11 @@ def _rope_parameters(setting: RopeSetting) -> dict[str, Any]:
 
 
 def _config(
-    setting: RopeSetting, target: Any, name: str, declared: int | None, layers: Mapping[str, RopeSetting]
+    setting: RopeSetting,
+    target: Any,
+    name: str,
+    declared: int | None,
+    layers: Mapping[str, RopeSetting],
 ) -> Any:
     """Return a config with this setting: of an annotated class, else a plain object."""
     scaling = setting.scaling

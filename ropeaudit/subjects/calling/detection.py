@@ -448,7 +448,12 @@ def sureness(fit: Fit) -> str:
 
 
 def misfit(
-    x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool, *, placed: bool = True
+    x: FloatArray,
+    values: FloatArray,
+    setting: RopeSetting,
+    permuted: bool,
+    *,
+    placed: bool = True,
 ) -> str:
     """Return why what a call returned cannot be that of code that rotates, however wrong; empty if it can.
 

@@ -130,7 +130,12 @@ class OwnCode(Code):
         return self.fits[fit_key(setting, self.flag)]
 
     def tried(
-        self, setting: RopeSetting, convention: Convention, x: FloatArray, at: Positions, dtype: Format
+        self,
+        setting: RopeSetting,
+        convention: Convention,
+        x: FloatArray,
+        at: Positions,
+        dtype: Format,
     ) -> Answer:
         """Return what a call of a new instance gives in a trial. Raises: WrongShape."""
         function, nothing = environments.quieted(self.instance(setting)), list[bool]()
