@@ -28,41 +28,44 @@ def biased(code: CodeUnderTest) -> Finding | None:
     q, k = (x.astype(code.dtype.carrier)[None] for x in code.vectors(HEADS, min(_POSITIONS, code.up_to)))
     at = np.arange(q.shape[2], dtype=np.int64)
     rotated = code.rotator().rotate_both(q, k, at)
-    found = {side: _means(code, (x[0], y[0]), at) for side, x, y in zip("qk", (q, k), rotated, strict=True)}
-    worst = max(found, key=lambda side: max(abs(mean) / limit for mean, limit in found[side].values()))
-    mean, limit = max(found[worst].values(), key=lambda one: abs(one[0]) / one[1])
+    found = list[tuple[str, int, str, float, float]]()
+    for side, x, y in zip("qk", (q, k), rotated, strict=True):
+        for head, means in enumerate(_means(code, (x[0], y[0]), at)):
+            found += [(side, head, name, *mean) for name, mean in means.items()]
+    side, head, _, mean, limit = max(found, key=lambda one: abs(one[3]) / one[4])
     if not abs(mean) > limit:  # nan is for others to find
         return None
-    sides = tuple(side for side in "qk" if any(abs(one) > most for one, most in found[side].values()))
-    values = {name: float(f"{mean:.2g}") for name, (mean, _) in found[worst].items()}
+    sides = tuple(dict.fromkeys(one[0] for one in found if abs(one[3]) > one[4]))
+    values = {name: float(f"{mean:.2g}") for *at_it, name, mean, _ in found if at_it == [side, head]}
     where = Where(sides=() if len(sides) == 2 else sides)
-    text = f"every pair is within its allowance, and their mean error is no rounding: {worst}"
+    text = f"every pair is within its allowance, and their mean error is no rounding: {side}"
     sizes = {"measured": abs(mean), "allowed": limit, "unit": PAIR}
-    place = f"{worst}, the mean of all pairs at positions 0 to {at[-1]}"
+    place = f"{side}, head {head}, the mean of all pairs at positions 0 to {at[-1]}"
     told = Diagnosis("bias", values, where, certainty="measured")
     return judged("rotation", False, text, where=place, diagnosis=told, **sizes)
 
 
-def _means(code: CodeUnderTest, given: Both, at: Positions) -> dict[str, tuple[float, float]]:
-    """Return the mean errors of length, phase and position, each with the most that roundings leave.
+def _means(code: CodeUnderTest, given: Both, at: Positions) -> list[dict[str, tuple[float, float]]]:
+    """Return the mean errors of length, phase and position of each head, with the most that roundings leave.
 
-    The last is the phase over the frequency, in tokens, by least squares. Frequencies and angles in float32
-    leave a phase, which is allowed for each pair. Shapes: x and rotated y (h, s, d).
+    The phase of a pair is fitted by a constant and a delay in tokens times its frequency. Frequencies and
+    angles in float32 leave a phase, which is allowed for each pair. Shapes: x and rotated y (h, s, d).
     """
-    setting, frequencies = code.setting_at(at), allowance.frequencies(code.setting_at(at))
+    setting, rounding = code.setting_at(at), _UNITS * code.dtype.unit_roundoff
     turns = exact_rotation.rotations(setting, at, code.dtype)
     x, y = (exact_rotation.complex_pairs(one.astype(np.float64), setting) for one in given)
     exact = x * turns
     with np.errstate(invalid="ignore", over="ignore"):
-        moments, sizes = (y * exact.conj()).sum(axis=(0, 1)), (np.abs(exact) ** 2).sum(axis=(0, 1))  # (p,)
-    of_pairs = allowance.phase(code.rule, setting, at).mean(axis=0)
-    rounding, weight = _UNITS * code.dtype.unit_roundoff, max(float((frequencies**2).sum()), 1e-300)
-    phases = moments.imag / sizes
-    return {
-        "length": (float(moments.real.sum() / sizes.sum() - 1), rounding),
-        "phase": (float(moments.imag.sum() / sizes.sum()), rounding + float(of_pairs.mean())),
-        "late": (
-            float(-(frequencies * phases).sum() / weight),
-            rounding + float((frequencies * of_pairs).sum() / weight),
-        ),
-    }
+        moments, sizes = (y * exact.conj()).sum(axis=1), (np.abs(exact) ** 2).sum(axis=1)  # (h, p)
+    fit = np.linalg.pinv(np.stack([np.ones(setting.pairs), allowance.frequencies(setting)], axis=1))  # (2, p)
+    phases = (moments.imag / sizes) @ fit.T  # (h, 2)
+    most = rounding + np.abs(fit) @ allowance.phase(code.rule, setting, at).mean(axis=0)
+    lengths = moments.real.sum(axis=1) / sizes.sum(axis=1) - 1
+    return [
+        {
+            "length": (float(length), rounding),
+            "phase": (float(phase), float(most[0])),
+            "late": (-float(turned), float(most[1])),
+        }
+        for length, (phase, turned) in zip(lengths, phases, strict=True)
+    ]

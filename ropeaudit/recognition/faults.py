@@ -293,7 +293,7 @@ def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
     if asked.original is not None and asked.kind in ("llama3", "yarn"):
         lengths = [asked.maximum, *_LENGTHS, *(asked.original * 2.0**power for power in range(-4, 4))]
         lengths.append(asked.original * asked.stretch)
-        yield from (replace(asked, original=length) for length in lengths if length)
+        yield from (replace(asked, original=length) for length in lengths if length and length >= 2)
     if asked.kind == "yarn":
         yield replace(asked, truncate=asked.truncate is False)
 

@@ -122,7 +122,7 @@ def test_a_pass_has_its_ticket_too(here, believed, capsys) -> None:
     save_file({"layers.0.self_attn.rotary_emb.inv_freq": theta.float()}, here / "m" / "model.safetensors")
     titles = {
         "check m/config.json": "config.json: no check fails",
-        "module m": "RoPE of m: nothing is wrong",
+        "module m": "RoPE of m: 1 of 1 RoPE buffer within float32 rounding",
     }
     for line, title in titles.items():
         assert main([*line.split(), "--ticket", "t.md"]) == 0

@@ -76,15 +76,22 @@ def checks(
                 for kind in left
             ]
         )
+        if len(case.layers()) > 1:
+            code.layers = _of_layers(case, options)
         yield from of_code(code, target, case, options, progress, note)
         return
     for kind, on_progress in zip(kinds, arguments.steps(progress, len(kinds)), strict=True):
         given = {**options.arguments, told: kind}
         code = factories.implementation(target, options.order, device=options.device, arguments=given)
-        code.layers = {one: replace(case, layer=one).setting(options.up_to or UP_TO) for one in kinds}
+        code.layers = _of_layers(case, options)
         for one in of_code(code, target, replace(case, layer=kind), options, on_progress, note):
             where = f"{one.finding.where}, {kind} layers" if one.finding.failed else one.finding.where
             yield replace(one, layer=kind, finding=replace(one.finding, where=where))
+
+
+def _of_layers(case: Case, options: CheckOptions) -> dict[str, RopeSetting]:
+    """Return the setting of each layer type of a config."""
+    return {one: replace(case, layer=one).setting(options.up_to or UP_TO) for one in case.layers()}
 
 
 def of_code(

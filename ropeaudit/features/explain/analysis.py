@@ -21,6 +21,7 @@ import numpy as np
 
 from ropeaudit import bounds
 from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments, variants
 from ropeaudit.audits.arguments import CaseArguments, Chosen, Names, OnProgress, chosen, loaded, steps
 from ropeaudit.audits.cases import LIMIT, Case, fits
@@ -28,7 +29,7 @@ from ropeaudit.audits.results import Result
 from ropeaudit.audits.variants import Bench, Sample
 from ropeaudit.bounds import attainable
 from ropeaudit.engine.statistics import Statistics
-from ropeaudit.errors import UsageError
+from ropeaudit.errors import ForeignError, UsageError, one_line
 from ropeaudit.features.explain import blames, tracing
 from ropeaudit.features.explain.blames import (
     Blame,
@@ -43,6 +44,7 @@ from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.recognition import wording
+from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup, explaining_recipe
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.reports import verdicts
@@ -50,6 +52,7 @@ from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing
 from ropeaudit.runtime.threads import mapping
+from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.factories import SubjectFactory
 
@@ -259,20 +262,49 @@ def _of_code(
     if traced.setting.layout != setting.layout:  # the model's is another than that of the code
         case = replace(case, layout=traced.setting.layout)
         inputs, setting = case.load()
-    subject, explanations, unexplained = factory.make(setting, None), [], dict[int, str]()
     name = " ".join([factory.name, *verdicts.under(traced.environment)])
+    explanations, unexplained = [], dict[int, str]()
     for number, offset in enumerate(() if traced.refused else offsets):
-        where = f"in {factory.dtype} at offset {offset}"
-        if reason := subject.refusal(inputs.seq_len, int(offset)):
-            unexplained[int(offset)] = f"{factory.name} cannot be called {where}: {reason}"
-        elif not traced.likely:
-            unexplained[int(offset)] = f"{factory.name} {where} does what no known recipe does"
-        else:
-            group = traced.nearest()[0].group
-            with doing.within(number / len(offsets), (number + 1) / len(offsets)):
-                one = _explanation((case, inputs, setting), group.resolved, int(offset), tolerance)
-            explanations.append(replace(one, code=name, resembles=wording.arithmetic(group.values())))
+        try:
+            group = _recipe_of(factory, (case, inputs, setting), int(offset))
+        except UsageError as error:
+            unexplained[int(offset)] = str(error)
+            continue
+        with doing.within(number / len(offsets), (number + 1) / len(offsets)):
+            one = _explanation((case, inputs, setting), group.resolved, int(offset), tolerance)
+        explanations.append(replace(one, code=name, resembles=wording.arithmetic(group.values())))
     return CodeExplanation(traced, tuple(explanations), unexplained, tuple(factory.findings))
+
+
+_MOST_HEADS, _MOST_POSITIONS = 64, 256  # of q and k that code is called with at most
+
+
+def _recipe_of(code: SubjectFactory, vectors: _Vectors, offset: int) -> RecipeGroup:
+    """Return the recipe that gives what code returns to within its own roundings.
+
+    It is called at the last positions of q and k, shifted by the offset.
+    Raises: UsageError where code cannot be called, or does what no known recipe does.
+    """
+    case, inputs, setting = vectors
+    subject = code.make(setting, case.position_axes(setting))
+    where = f"in {code.dtype} at offset {offset}"
+    if reason := subject.refusal(inputs.seq_len, offset):
+        raise UsageError(f"{code.name} cannot be called {where}: {reason}")
+    if not isinstance(subject, Called):
+        raise TypeError(f"{code.name} is not called")
+    at = np.arange(max(0, inputs.seq_len - _MOST_POSITIONS), inputs.seq_len, dtype=np.int64)
+    q, k = (
+        round_to(x[None, :_MOST_HEADS, at], subject.dtype).astype(subject.dtype.carrier, copy=False)
+        for x in (inputs.q, inputs.k)
+    )
+    try:
+        block = CalledBlock(at + offset, (q, k), subject.rotator().rotate_both(q, k, at + offset))
+        group = explaining_recipe(block, subject.setting, subject.dtype)
+    except ForeignError as error:
+        raise UsageError(f"{code.name} cannot be called {where}: {one_line(error)}") from None
+    if group is None:
+        raise UsageError(f"{code.name} {where} does what no known recipe does")
+    return group
 
 
 def _explanation(

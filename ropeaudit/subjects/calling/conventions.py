@@ -149,7 +149,8 @@ class Convention:
     @property
     def of_rows(self) -> bool:
         """Whether it is told where each row begins, or how many tokens it has, beside what all rows share."""
-        return bool({"row_offset", "padding", "lengths"} & set(self.signature.roles))
+        roles = set(self.signature.roles)
+        return bool({"row_offset", "padding", "lengths"} & roles) and "positions" not in roles
 
     @property
     def padded(self) -> bool:
@@ -194,7 +195,8 @@ class Convention:
         k, call = x if k is None else k, _Call(function, setting, dtype, changes)
         if "t" in self.order:
             return self._tokens(call, x, k, positions)
-        apart = self.signature.unplaced or {"offset", "row_offset"} & set(self.signature.roles)
+        roles = set(self.signature.roles)
+        apart = self.signature.unplaced or "offset" in roles or ("row_offset" in roles and self.of_rows)
         if not apart or (positions.ndim == 2 and (np.diff(positions) == 1).all()):
             return (self._padded if self.signature.unplaced else self._run)(call, x, k, positions)
         if positions.ndim == 2:
@@ -480,13 +482,18 @@ class Convention:
         return int(firsts.min() if "row_offset" in self.signature.roles else firsts.max())
 
     def _of_rows(self, role: str, at: Positions, batch: int) -> NDArray[Any]:
-        """Return what is told of each row: (b,), or (b, 1) of rank 2 but for offset; (b, s) for a mask."""
+        """Return what is told of each row: (b,), or (b, 1) of rank 2 but for offset; (b, s) for a mask.
+
+        Beside positions, which say it all, nothing is added: zeros, (b, 1) where they would be added.
+        """
         rows = np.broadcast_to(at, (batch, at.shape[-1]))
         firsts = rows[:, 0]
         if role == "mask":
             return rows >= 0
         if role == "offset":
             return firsts if self.rank else np.asarray(self._first(at))
+        if "positions" in self.signature.roles:
+            return np.zeros((batch, 1) if role == "row_offset" else batch)
         if role == "lengths":
             told = (rows >= 0).sum(axis=1)
         elif role == "row_offset":

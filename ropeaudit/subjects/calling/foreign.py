@@ -22,6 +22,7 @@ from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.inside import OURS, VALUES, Opened, facts
 from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OWN_TABLES, OwnCode, fit_key
+from ropeaudit.subjects.calling.signatures import OFFERED
 
 _INSIDE = "ropeaudit.subjects.calling.inside"
 _Both = tuple[FloatArray, FloatArray]
@@ -246,7 +247,7 @@ class ForeignOwn(ForeignCode):
             self._note(f"not given, though it takes them: {', '.join(left)}")
         if signature.keywords == "offered":
             passed = signature.arguments[-1][0]
-            fits = "" if fit.sure else ", where no other name of positions fits better"
+            fits = "" if fit.sure else f"; of {', '.join(OFFERED)} none has the effect of a position"
             self._note(f"no argument of it says where tokens stand: {passed} is passed by **kwargs{fits}")
         if fit.backward:
             self._note("rotates q and k by -theta: scores are the same, a checkpoint of +theta does not fit")

@@ -28,6 +28,7 @@ class NotUnderstood(UsageError):
 _NAMES = tomllib.loads(data.text("arguments.toml"))
 # names of how many tokens a sequence has with this one: its position + 1
 LENGTHS = tuple(_NAMES["lengths"])
+_OF_ROWS = ("seq_lens", "sequence_lengths")
 # what an argument is -> names by which it is recognised
 ROLES: dict[str, tuple[str, ...]] = {role: tuple(names) for role, names in _NAMES["roles"].items()}
 FORWARD: dict[str, list[str]] = _NAMES["forward"]  # the same of a module's forward, beside some of these
@@ -42,7 +43,8 @@ _ALWAYS = BUILDING[:6]
 FLAGS = {"half_flag": "half", "interleaved_flag": "interleaved"}  # the layout that is meant by True
 TABLES = ("cos", "cos_sin", "sin_cos", "freqs", "angles")  # one of them is a table, cos with sin
 _PLACING = (*TABLES, "positions", "offset", "row_offset", "cu_seqlens")  # what says where tokens stand
-_OFFERED = {"offset": "offset", "start_pos": "offset", "position_ids": "positions", "positions": "positions"}
+OFFERED = {"offset": "offset", "start_pos": "offset", "past_len": "offset"}  # names that **kwargs may take
+OFFERED |= dict.fromkeys(("position_ids", "positions", "cache_position"), "positions")
 _VECTORS = ("q", "k", "x", "qkv")
 _EXTRA = (  # filled in wherever they are taken
     *("seq_dim", "head_axis", "base", "heads", "kv_heads", "head_size", "max_seqlen", *FLAGS),
@@ -76,6 +78,11 @@ class Signature:
     def counts(self) -> bool:
         """Whether it is given numbers of tokens in place of their positions."""
         return any(role == "positions" and name in LENGTHS for name, role in self.arguments)
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether these may be the tokens of rows without what is cached: no name speaks of a context."""
+        return any(role == "positions" and name in _OF_ROWS for name, role in self.arguments)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -175,7 +182,11 @@ def _denied(signature: Signature, parameters: _Parameters) -> bool:
     roles = list(zip(signature.roles, parameters.roles.values(), strict=False))
     if signature.roles[0] not in _VECTORS and any(said for _, said in roles) and roles[0][1] != "positions":
         return True
-    if any(said in ("until", "mask") or (role in TABLES and said == "sin_cos") for role, said in roles):
+    if any(
+        said in ("until", "mask", "padding", "row_offset", "cu_padded")
+        or (role in TABLES and said == "sin_cos")
+        for role, said in roles
+    ):
         return True
     return any(
         role in (*TABLES, "sin") and said in (*_VECTORS, "positions", "offset") for role, said in roles
@@ -357,7 +368,7 @@ def _named_signatures(parameters: _Parameters) -> list[Signature]:
     others = [one.called("angles", "freqs") for one in results if one.tables]
     others += [one.called("seq_dim", "seq_dim_from_end") for one in results if "seq_dim" in one.roles]
     plain = [one for one in results if "positions" in one.roles and not one.tables and not one.counts]
-    counted = [one for one in results if one.counts and not one.tables]  # or how many tokens a row has
+    counted = [one for one in results if one.of_rows and not one.tables]  # or how many tokens a row has
     others += [one.called("positions", "lengths", doubtful=True) for one in counted]
     # some call angles positions, and mean no numbers of tokens
     others += [one.called("positions", "angles", doubtful=True) for one in plain]
@@ -366,7 +377,7 @@ def _named_signatures(parameters: _Parameters) -> list[Signature]:
     offered = [
         Signature((*one.arguments, (name, role)), keywords="offered")
         for one in results
-        for name, role in _OFFERED.items()
+        for name, role in OFFERED.items()
     ]
     return [*offered, *(replace(one, keywords="left out") for one in (*results, *others))]
 
