@@ -245,6 +245,9 @@ class ForeignOwn(ForeignCode):
         given = {name for name, _ in signature.arguments}
         if None not in given and (left := [name for name in placing if name not in given]):
             self._note(f"not given, though it takes them: {', '.join(left)}")
+        beside = [name for name, role in signature.arguments if role in ("row_offset", "padding") and name]
+        if beside and "positions" in signature.roles:
+            self._note(f"{NOT_CHECKED}{', '.join(beside)}, which is 0 beside positions in every call")
         if signature.keywords == "offered":
             passed = signature.arguments[-1][0]
             fits = "" if fit.sure else f"; of {', '.join(OFFERED)} none has the effect of a position"
