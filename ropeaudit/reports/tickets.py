@@ -274,7 +274,7 @@ def _convention(record: Record, code: Code) -> Convention:
         (code.built, "a class is built before it is called"),
         (order not in _ORDERS, f"the code takes axes {order}"),
         (convention.composed, "the code returns cos and sin"),
-        (convention.headless, "the code takes k without an axis of heads"),
+        (convention.heads, f"the code takes {convention.heads}"),
         (unknown, f"the code is called as {signature}"),
         (tables and convention.rank > 2, "the code takes tables with an axis for each of x"),
     )

@@ -278,6 +278,9 @@ def _config(
         "partial_rotary_factor": setting.rotary_dim / setting.head_dim,
         **original,
     }
+    if layers:
+        values["layer_types"], values["num_hidden_layers"] = list(layers), len(layers)
+        values["rope_parameters"] = {kind: _rope_parameters(one) for kind, one in layers.items()}
     usual = {"num_hidden_layers": 1, "vocab_size": 256, "dropout": 0.0, "bias": False}
     for cls in _annotated(target, name) if isinstance(target, type) else ():
         if hasattr(cls, "to_dict"):
@@ -285,10 +288,7 @@ def _config(
             if hasattr(cls(), "rope_parameters"):  # from version 5 on
                 del values["rope_scaling"]
             return cls(**values)
-    if layers:
-        values["layer_types"] = list(layers)
-        values["rope_parameters"] = {kind: _rope_parameters(one) for kind, one in layers.items()}
-    return _Config(values | usual)
+    return _Config(usual | values)
 
 
 def is_module(thing: Any) -> bool:

@@ -32,6 +32,7 @@ TABLES = ("position", "frequency", "angle", "trig", "table")  # stages of tables
 _ROTATED = ("q", "x", "k", "qkv")  # roles of arrays that are rotated; of others that are not
 # widths of what is a tuple of cos and sin -> of each
 TUPLES = {f"tuple {width}": width for width in ("half", "interleaved", "pairs")}
+OF_ROWS = {"row_offset", "padding", "lengths", "totals"}  # what is told of each row: see `_of_rows`
 _BESIDE = ("v", "positions", "cu_seqlens", *_TABLES, "sin")
 _PADDED = 2**20  # tokens of a call whose sequences have to begin at position 0
 
@@ -117,7 +118,8 @@ class Convention:
     strides: how vectors lie in memory. index: the integers that positions are. narrow: whether cos and sin
     are given in the dtype of the vectors. back: the order of q, k and v that come back apart, where they were
     given packed. composed: whether the function returns cos and sin, with which vectors are rotated here.
-    headless: whether k is given without an axis of heads, as one that all heads of q share: once for each.
+    heads: "k without h": k has no axis of heads, as one that all heads of q share: called once for each.
+    "q in groups": q has two axes of heads, those of k and how many of q share one: (b, s, g, h / g, d).
     axes: where positions have several, the order of theirs, a, with those of the batch and of tokens.
     """
 
@@ -132,7 +134,7 @@ class Convention:
     device: Device = CPU
     back: str = ""
     composed: bool = False
-    headless: bool = False
+    heads: Literal["", "k without h", "q in groups"] = ""
     axes: str = ""
 
     @property
@@ -150,7 +152,7 @@ class Convention:
     def of_rows(self) -> bool:
         """Whether it is told where each row begins, or how many tokens it has, beside what all rows share."""
         roles = set(self.signature.roles)
-        return bool({"row_offset", "padding", "lengths"} & roles) and "positions" not in roles
+        return bool(OF_ROWS & roles) and "positions" not in roles
 
     @property
     def padded(self) -> bool:
@@ -172,7 +174,7 @@ class Convention:
 
     def __str__(self) -> str:
         kind = {"numpy": "NumPy arrays", "jax": "jax arrays", "torch": "torch tensors"}[self.engine]
-        order = f"{self.order} (k without h)" if self.headless else self.order
+        order = f"{self.order} ({self.heads})" if self.heads else self.order
         axes = f", positions ({', '.join(self.axes)}) of a axes" if self.axes else ""
         called = f"{self.signature} with {kind} {order}{axes}{self.device.words}"
         return f"{called}, whose cos and sin are applied here" if self.composed else called
@@ -196,7 +198,8 @@ class Convention:
         if "t" in self.order:
             return self._tokens(call, x, k, positions)
         roles = set(self.signature.roles)
-        apart = self.signature.unplaced or "offset" in roles or ("row_offset" in roles and self.of_rows)
+        apart = self.signature.unplaced or bool({"offset", "totals"} & roles)
+        apart = apart or ("row_offset" in roles and self.of_rows)
         if not apart or (positions.ndim == 2 and (np.diff(positions) == 1).all()):
             return (self._padded if self.signature.unplaced else self._run)(call, x, k, positions)
         if positions.ndim == 2:
@@ -401,8 +404,10 @@ class Convention:
         return shapes.laid(three[{"k": 1, "v": 2}.get(role, 0)], order, letters)
 
     def _returned(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
-        """Return what the function returns, called for each head of k if headless."""
-        if not self.headless:
+        """Return what the function returns, called for each head of k where it has none."""
+        if self.heads == "q in groups":
+            return self._in_groups(call, arguments)
+        if not self.heads:
             return self._once(call, arguments)
         q, k, axis = arguments["q"], arguments["k"], shapes.axis(self.order, "h")
         heads = [k[(slice(None),) * axis + (head,)] for head in range(k.shape[axis])]
@@ -417,6 +422,15 @@ class Convention:
         if any(one is None or one.shape != heads[0].shape for one in keys):
             raise arrays.WrongShape("returns no k of the shape that it is given")
         return first, k if arrays.shared(keys[0], k) else arrays.stacked(keys, axis)
+
+    def _in_groups(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
+        """Return what the function returns, given q with an axis of groups before that of its heads."""
+        q, k, axis = arguments["q"], arguments["k"], shapes.axis(self.order, "h")
+        apart = q.reshape(*q.shape[:axis], k.shape[axis], -1, *q.shape[axis + 1 :])
+        first, second, _ = arrays.parts(self._once(call, {**arguments, "q": apart}), True)
+        if first is None or first.shape != apart.shape:
+            raise arrays.WrongShape(f"does not return q in groups, {tuple(apart.shape)}")
+        return first.reshape(q.shape), second
 
     def _once(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
         """Return what one call returns, as far as it is an array."""
@@ -448,7 +462,7 @@ class Convention:
         """Return what a role is filled with that is no vector; x is one."""
         batch = x.shape[shapes.axis(self.order, "b")] if "b" in self.order else 1
         of_each = role == "offset" and (self.rank == 0 or (self.rank == 2 and not self.of_rows))
-        if of_each or role in ("row_offset", "padding", "mask", "lengths"):
+        if of_each or role == "mask" or role in OF_ROWS:
             told = np.ascontiguousarray(self._of_rows(role, at, batch), dtype=self.index)
             return arrays.tensor(told, self.device) if self.engine == "torch" else told
         if role == "positions" and self.axes and call.setting.grid is not None:
@@ -496,6 +510,8 @@ class Convention:
             return np.zeros((batch, 1) if role == "row_offset" else batch)
         if role == "lengths":
             told = (rows >= 0).sum(axis=1)
+        elif role == "totals":
+            told = rows[:, -1] + 1
         elif role == "row_offset":
             told = firsts - (self._first(at) if "offset" in self.signature.roles else 0)
         else:

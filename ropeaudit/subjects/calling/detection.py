@@ -25,7 +25,7 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays, shapes, signatures
 from ropeaudit.subjects.calling.arrays import Engine
-from ropeaudit.subjects.calling.conventions import TUPLES, Answer, Convention
+from ropeaudit.subjects.calling.conventions import OF_ROWS, TUPLES, Answer, Convention
 from ropeaudit.subjects.calling.devices import CPU, Device, advice
 from ropeaudit.subjects.calling.shapes import ORDERS
 from ropeaudit.subjects.calling.signatures import WRAP, NotUnderstood, Signature
@@ -57,6 +57,7 @@ class Fit:
     rows: how to give it a row of positions for each batch element; None where it takes none.
     dtype: in which it was found out. unfit: why it fits no call in float32; empty where it does.
     backward: it rotates q and k alike by the negative angle, which leaves scores as they are.
+    keys: whether k is rotated so, too, where it came back beside q.
     """
 
     convention: Convention
@@ -70,6 +71,7 @@ class Fit:
     unfit: str = ""
     left: bool = False
     backward: bool = False
+    keys: bool = True
 
     @property
     def joined_wrongly(self) -> bool:
@@ -162,7 +164,7 @@ def _fit_in(dtype: Format, trial: Trial, stuck: dict[Engine, frozenset[str]]) ->
                 for one, error in failed
             ):
                 continue  # called so, it raised the same in another dtype, whatever it was given
-            if convention.headless and best is not None:
+            if convention.heads and best is not None and not best.convention.heads:
                 break  # k has heads
             tried = _try(convention, trial, dtype, best)
             if isinstance(tried, Exception):
@@ -181,7 +183,7 @@ def _fit_in(dtype: Format, trial: Trial, stuck: dict[Engine, frozenset[str]]) ->
                     f"them; they are not judged without {AXES}"
                 )
             rows = _by_row(best, trial, dtype)
-            apart = None if rows else _headless(best, trial, dtype)
+            apart = None if rows else _other_heads(best, trial, dtype)
             return apart or replace(best, rows=rows)
         all_failed += failed
         places = {_place(error) for _, error in failed}
@@ -209,7 +211,8 @@ def _try(
     """Return the better of the best fit so far and this one, or what it raises."""
     try:
         fit = _nearest_layout(convention, trial, dtype)
-        rotates = convention.signature.unplaced and not fit.misfit and np.isfinite(fit.error)
+        alone = convention.signature.unplaced or "totals" in convention.signature.roles
+        rotates = alone and not fit.misfit and np.isfinite(fit.error)
         if fit.doubtful and not rotates:
             raise arrays.WrongShape(fit.misfit or "does not rotate as it would, called so")
         if convention.signature.counts and fit.odd:
@@ -290,16 +293,23 @@ def _axes(best: Fit, trial: Trial, dtype: Format) -> int:
     return 0
 
 
-def _headless(best: Fit, trial: Trial, dtype: Format) -> Fit | None:
-    """Return the fit that gives k without heads, if rows fit too; else None."""
-    convention = replace(best.convention, headless=True)
-    if not {"q", "k"} <= set(convention.signature.roles) or convention.order not in _HEADLESS:
+def _other_heads(best: Fit, trial: Trial, dtype: Format) -> Fit | None:
+    """Return the fit that gives k without heads, if rows fit then, or q in groups, if k does; else None."""
+    convention = best.convention
+    if not {"q", "k"} <= set(convention.signature.roles):
         return None
-    fit = _try(convention, trial, dtype, None)
-    if isinstance(fit, Exception) or fit.misfit or not fit.sure:
+    if convention.order in _HEADLESS:
+        fit = _try(replace(convention, heads="k without h"), trial, dtype, None)
+        rows = isinstance(fit, Fit) and fit.sure and not fit.misfit and _by_row(fit, trial, dtype)
+        if isinstance(fit, Fit) and rows:
+            return replace(fit, rows=rows)
+    if best.keys:
         return None
-    rows = _by_row(fit, trial, dtype)
-    return replace(fit, rows=rows) if rows else None
+    for order in _HEADLESS[:3]:
+        fit = _try(replace(convention, order=order, heads="q in groups"), trial, dtype, None)
+        if isinstance(fit, Fit) and fit.sure and fit.keys and not fit.misfit:
+            return replace(fit, rows=_by_row(fit, trial, dtype))
+    return None
 
 
 def _by_row(best: Fit, trial: Trial, dtype: Format) -> Convention | None:
@@ -341,10 +351,13 @@ def _conventions(
             for rank, width in itertools.product((2, 1), ("half", "interleaved", "pairs")):
                 yield Convention(signature, order, engine, rank, width, device=device, composed=True)
     apart = tuple(order for order in orders or _HEADLESS if order in _HEADLESS)
-    for signature in signatures:
-        if {"q", "k"} <= set(signature.roles):
-            for one in _of_signature(signature, apart, engine, device):
-                yield replace(one, headless=True)
+    both = [one for one in signatures if {"q", "k"} <= set(one.roles)]
+    for signature in both:
+        for one in _of_signature(signature, apart[:3], engine, device):
+            yield replace(one, heads="q in groups")
+    for signature in both:
+        for one in _of_signature(signature, apart, engine, device):
+            yield replace(one, heads="k without h")
 
 
 def _on_axes(conventions: Iterator[Convention]) -> Iterator[Convention]:
@@ -378,7 +391,7 @@ def _of_signature(
     for order in orders:
         ranks: tuple[int, ...] = (1, 2, 3) if tables else (1, 2) if "positions" in roles else (1,)
         ranks = (1, 0, 2) if "offset" in roles and not tables else ranks
-        ranks = (*ranks, 2) if {"row_offset", "padding", "lengths"} & roles and 2 not in ranks else ranks
+        ranks = (*ranks, 2) if OF_ROWS & roles and 2 not in ranks else ranks
         ranks = (*ranks, 4) if tables and tokens else ranks  # as Megatron has them
         ranks = ranks if order[0] != "t" or tables else (1,)
         backs = shapes.backs(order) if packed else ("",)
@@ -409,11 +422,8 @@ def _nearest_layout(convention: Convention, trial: Trial, dtype: Format, rows: i
     held_to = dict.fromkeys((setting, setting.for_positions(_START + _LENGTH)))
     for layout, one, sign in itertools.product(layouts, held_to, (1, -1) if setting.grid is None else (1,)):
         exact = rotated(x, sign * positions, replace(one, layout=layout))
-        if (
-            sign < 0
-            and answer.keys is not None
-            and np.sqrt(np.mean((answer.keys - exact) ** 2)) > NEAR * norm
-        ):
+        keys = answer.keys is None or bool(np.sqrt(np.mean((answer.keys - exact) ** 2)) <= NEAR * norm)
+        if sign < 0 and not keys:
             continue  # k does not turn the same way
         for permuted in (False, True)[: 2 if layout == "interleaved" and sign > 0 else 1]:
             expected = exact[..., half_split(setting.rotary_dim, setting.head_dim)] if permuted else exact
@@ -421,7 +431,7 @@ def _nearest_layout(convention: Convention, trial: Trial, dtype: Format, rows: i
             error = float(distances.min()) if np.isfinite(distances).all() else np.inf
             odd = np.argwhere(distances > max(2 * error, NEAR)) if np.isfinite(error) else ()
             where = tuple((int(batch), int(head)) for batch, head in odd)
-            fit = Fit(convention, layout, permuted, error, where, left=left, backward=sign < 0)
+            fit = Fit(convention, layout, permuted, error, where, left=left, backward=sign < 0, keys=keys)
             if sign > 0 or fit.sure:
                 fits.append(fit)
     best = min(fits, key=lambda candidate: candidate.error)

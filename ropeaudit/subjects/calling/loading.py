@@ -162,15 +162,23 @@ def _given(thing: Any, spec: str, arguments: Mapping[str, object]) -> Any:
     if not arguments:
         return thing
     signature = inspect.signature(thing)
+    method = signatures.called_of(thing) if inspect.isclass(thing) else None
+    of_calls = set(inspect.signature(method).parameters) - set(signature.parameters) if method else set()
     for name in arguments:
-        if name not in signature.parameters:
+        if name not in {*signature.parameters, *of_calls}:
             raise UnknownName(f"argument of {spec}:", name, list(signature.parameters) or ["none"])
     if not inspect.isclass(thing):
         return functools.partial(thing, **arguments)
     left = [one for name, one in signature.parameters.items() if name not in arguments]
+    calling = {name: value for name, value in arguments.items() if name in of_calls}
+    building = {name: value for name, value in arguments.items() if name not in of_calls}
 
     def new(_: Any, *plain: Any, **named: Any) -> Any:
-        return thing(*plain, **named, **arguments)
+        made: Any = thing(*plain, **named, **building)
+        if calling and hasattr(made, "forward"):
+            made.forward = functools.partial(made.forward, **calling)
+            return made
+        return functools.partial(made, **calling) if calling else made
 
     members = {"__new__": new, "__signature__": signature.replace(parameters=left), "__wrapped__": thing}
     return type(thing.__name__, (), members)

@@ -42,7 +42,8 @@ BUILDING = (  # what an instance is built from; the first line wherever it is ta
 _ALWAYS = BUILDING[:6]
 FLAGS = {"half_flag": "half", "interleaved_flag": "interleaved"}  # the layout that is meant by True
 TABLES = ("cos", "cos_sin", "sin_cos", "freqs", "angles")  # one of them is a table, cos with sin
-_PLACING = (*TABLES, "positions", "offset", "row_offset", "cu_seqlens")  # what says where tokens stand
+# what says where tokens stand
+_PLACING = (*TABLES, "positions", "offset", "row_offset", "totals", "cu_seqlens")
 OFFERED = {"offset": "offset", "start_pos": "offset", "past_len": "offset"}  # names that **kwargs may take
 OFFERED |= dict.fromkeys(("position_ids", "positions", "cache_position"), "positions")
 _VECTORS = ("q", "k", "x", "qkv")
@@ -203,8 +204,14 @@ def needed(function: Any) -> dict[str, str]:
 
 def layered(function: Any) -> str:
     """Return the argument that is the type of a layer, by which frequencies differ; empty without one."""
-    roles = {} if function is None else _parameters(function).roles
+    method = called_of(function) if inspect.isclass(function) else None
+    roles = {name: role for one in (function, method) if one for name, role in _parameters(one).roles.items()}
     return next((name for name, role in roles.items() if role == "layer_type"), "")
+
+
+def called_of(cls: type[Any]) -> Any:
+    """Return the method of a class that is called of its instances; None where there is none."""
+    return getattr(cls, "forward", None) or vars(cls).get("__call__")
 
 
 def placing(function: Any) -> list[str]:
@@ -370,6 +377,8 @@ def _named_signatures(parameters: _Parameters) -> list[Signature]:
     plain = [one for one in results if "positions" in one.roles and not one.tables and not one.counts]
     counted = [one for one in results if one.of_rows and not one.tables]  # or how many tokens a row has
     others += [one.called("positions", "lengths", doubtful=True) for one in counted]
+    counted = [one for one in results if one.counts and not one.tables]  # or with what is cached
+    others += [one.called("positions", "totals", doubtful=True) for one in counted]
     # some call angles positions, and mean no numbers of tokens
     others += [one.called("positions", "angles", doubtful=True) for one in plain]
     if not parameters.keywords or not all(one.unplaced for one in results) or {"mask", "padding"} & present:
