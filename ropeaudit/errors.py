@@ -57,6 +57,16 @@ class RopeAuditError(Exception):
         """The message as the command line shows it, with options in the place of arguments."""
         return super().__str__()
 
+    @property
+    def lines(self) -> list[str]:
+        """The message line by line: what was seen, then what is known and what to type."""
+        return re.split(r"\n(?=   = |  --> )", self.typed)
+
+    @property
+    def in_line(self) -> str:
+        """The same on one line, as part of a sentence."""
+        return "; ".join(line.removeprefix("   = ") for line in self.lines)
+
     def __str__(self) -> str:
         return _OPTION.sub(lambda option: _ARGUMENTS.get(option[1], option[1].replace("-", "_")), self.typed)
 
@@ -148,7 +158,7 @@ def one_line(error: BaseException, longest: int = 200) -> str:
 
     longest: characters of the message.
     """
-    text = error.typed if isinstance(error, RopeAuditError) else str(error)
+    text = error.in_line if isinstance(error, RopeAuditError) else str(error)
     text = " ".join(text[: 8 * longest].split())[:longest].rstrip(" .")
     if isinstance(error, ForeignError):
         return text  # which says its type, or what happened instead

@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _say("interrupted", INTERRUPTED)
     except RopeAuditError as error:
-        return _refuse(error.typed)
+        return _refuse(*error.lines)
     except ForeignError as error:
         return _refuse(f"code that was called {did(error)}")
     except Exception as error:
@@ -147,8 +147,8 @@ def _unforeseen(error: Exception) -> int:
     return _say("please report it with the command and `ropeaudit list environment`", OUR_FAULT)
 
 
-def _refuse(message: str, hint: str = "") -> int:
-    return _say(f"error: {_short(message)}" + (f"\n{hint}" if hint else ""), BAD_USE)
+def _refuse(message: str, *more: str) -> int:
+    return _say("\n".join(map(_short, (f"error: {message}", *filter(None, more)))), BAD_USE)
 
 
 def _say(text: str, code: int) -> int:

@@ -92,9 +92,9 @@ def say_printed(options: ScreenOptions) -> None:
             say(f"printed by code: {line}")
 
 
-def say(text: str) -> None:
+def say(text: str, before: str = "ropeaudit: ") -> None:
     """Print a line to stderr, wrapped on a terminal; its failure is ignored."""
-    line = f"ropeaudit: {printable(text)}"
+    line = before + printable(text)
     with contextlib.suppress(OSError):
         if sys.stderr.isatty():
             import shutil  # in-function: it loads compressors
@@ -107,7 +107,10 @@ def say(text: str) -> None:
 
 def say_error(error: RopeAuditError) -> None:
     """Print an error to stderr, as the end of a run does."""
-    say(f"error: {error.typed}")
+    first, *more = error.lines
+    say(f"error: {first}")
+    for line in more:
+        say(line, before="")
 
 
 def _coloured(color: bool | None, out: TextIO) -> bool:

@@ -140,7 +140,7 @@ def called(code: Code, dtype: Format, alone: bool = True) -> SubjectFactory:
             code.fit(setting)  # what computes is known then
         except (ForeignError, NotUnderstood) as error:
             told = f"{code.name} {did(error)}, however it is called"
-            reason = error.typed if isinstance(error, NotUnderstood) else told
+            reason = error.in_line if isinstance(error, NotUnderstood) else told
             if alone:
                 raise UsageError(reason) from None
             return Called(Unavailable(code.name, Uncalled(reason), LAYOUTS, code.version), setting, dtype)

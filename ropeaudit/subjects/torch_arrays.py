@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +32,13 @@ def dtype(fmt: Format) -> torch.dtype:
         raise UsageError(f"torch has no dtype {fmt.name}; give one of {', '.join(DTYPES)}")
     torch_dtype: torch.dtype = getattr(torch, spelled(fmt))
     return torch_dtype
+
+
+def of_numpy(fmt: Format) -> Any:
+    """Return the dtype of a format in NumPy and jax: where NumPy has none, that of ml_dtypes."""
+    import ml_dtypes
+
+    return np.dtype(getattr(ml_dtypes, spelled(fmt), None) or fmt.name)
 
 
 def to_torch(x: FloatArray, fmt: Format) -> torch.Tensor:

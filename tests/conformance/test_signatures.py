@@ -33,9 +33,9 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("unknown", "needs the arguments state, mesh, plan, beside q, k"),
+        ("unknown", "known: q, k; unknown: state, mesh, plan"),
         ("raises", "ValueError: not so"),
-        ("Built", "needs arguments that are not known here"),
+        ("Built", "what to build mine.py:Built with is not known"),
     ],
 )
 def test_what_is_not_understood_is_refused_and_a_wrapper_is_written(name, words, folder, capsys) -> None:

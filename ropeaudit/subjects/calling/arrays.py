@@ -63,10 +63,7 @@ def new_array(x: FloatArray, dtype: Format, engine: Engine, device: Device = CPU
     if engine == "torch":
         with torch_arrays.unseen():
             return device.put(torch_arrays.to_torch(x, dtype).clone())
-    import ml_dtypes
-
-    kind = getattr(ml_dtypes, torch_arrays.spelled(dtype), None)
-    return x.astype(kind or np.dtype(dtype.name))
+    return x.astype(torch_arrays.of_numpy(dtype))
 
 
 def tensor(x: Any, device: Device) -> Any:

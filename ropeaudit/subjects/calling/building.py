@@ -199,12 +199,14 @@ def building_argument(
     target: Any = None,
     name: str = "",
     dtype: Format = FP32,
+    engine: str = "torch",
     declared: int | None = None,
     served: int | None = None,
     layers: Mapping[str, RopeSetting] = MappingProxyType({}),
 ) -> Any:
     """Return what a module, a factory or a call is given that is no array. target: what is built.
 
+    engine: whose dtypes it takes: torch's, or NumPy's and jax's.
     declared: the largest position + 1 that a config declares; served: up to where the setting serves; a large
     number where they are not known. layers: the settings of a config that has several, by layer type.
     Raises: UsageError for a scaling that no config can say.
@@ -222,7 +224,7 @@ def building_argument(
         "scaling": lambda: _scaling_dict(setting),
         "rope_parameters": lambda: _rope_parameters(setting),
         "config": lambda: _config(setting, target, name, declared, layers),
-        "dtype": lambda: torch_arrays.dtype(dtype),
+        "dtype": lambda: torch_arrays.dtype(dtype) if engine == "torch" else torch_arrays.of_numpy(dtype),
         "device": lambda: "cpu",
     }
     return values[role]()

@@ -488,7 +488,11 @@ class Convention:
             "kv_heads": call.heads[1],
             "max_seqlen": max(call.lengths, default=at.shape[-1]),
         }
-        return numbers[role] if role in numbers else building_argument(role, call.setting, dtype=call.dtype)
+        return (
+            numbers[role]
+            if role in numbers
+            else building_argument(role, call.setting, dtype=call.dtype, engine=self.engine)
+        )
 
     def _first(self, at: Positions) -> int:
         """Return the first position of a call whose rows may be told how far theirs is from it."""

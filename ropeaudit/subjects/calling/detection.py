@@ -28,7 +28,7 @@ from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.conventions import OF_ROWS, TUPLES, Answer, Convention
 from ropeaudit.subjects.calling.devices import CPU, Device, advice
 from ropeaudit.subjects.calling.shapes import ORDERS
-from ropeaudit.subjects.calling.signatures import WRAP, NotUnderstood, Signature
+from ropeaudit.subjects.calling.signatures import FACTORY, NotUnderstood, Signature
 from ropeaudit.subjects.exact_rotation import half_split, rotated
 
 _BATCH, _HEADS, _START, _LENGTH = 5, 3, 3, 7  # of the trial: positions 3 ... 9
@@ -135,7 +135,7 @@ def fit(trial: Trial) -> Fit:
         except NoFit as error:
             unfit.append(error)
         else:
-            return replace(found, dtype=dtype, unfit=str(unfit[0]) if unfit else "")
+            return replace(found, dtype=dtype, unfit=unfit[0].in_line if unfit else "")
     nearest = unfit[0].nearest
     if nearest is not None and all(name for name, _ in nearest.convention.signature.arguments):
         return nearest  # what it does is wrong, not how it is called
@@ -191,12 +191,13 @@ def _fit_in(dtype: Format, trial: Trial, stuck: dict[Engine, frozenset[str]]) ->
             _raised(error) for _, error in failed if len(places) == 1 and "" not in places
         )
     if best is None and trial.setting.grid is not None and not all_failed:
-        raise NotUnderstood(f"{trial.name} takes no argument named positions, which has several axes. {WRAP}")
+        raise NotUnderstood.told(f"{trial.name} takes no argument named positions, which has several axes")
     if best is None:
         raise _uncallable(trial.name, all_failed, device)
-    refused = NoFit(
-        f"{trial.name}, called as {best.convention}, {best.misfit}; what to give it is not known, so it is "
-        f"not audited. {WRAP}"
+    refused = NoFit.told(
+        f"nothing was checked: what to give {trial.name} is not known",
+        f"called as {best.convention}, it {best.misfit}",
+        f"name a factory: {FACTORY}",
     )
     refused.nearest = best
     raise refused
@@ -238,11 +239,15 @@ def _uncallable(name: str, failed: Sequence[tuple[Signature, Exception]], device
         if told := next((error for _, error in failed if isinstance(error, kind)), None):
             return told
     reasons = [(signature, one_line(error) + _place(error)) for signature, error in failed]
-    attempts = signatures.described(iter(reasons))
-    unknown = f"{name} could not be called in any way that is known{device.words}. Tried {attempts}."
-    if places := next(filter(None, (advice(reason, device) for _, reason in reasons)), ""):
-        return UsageError(f"{unknown} {places[:1].upper()}{places[1:]}")
-    return NoFit(f"{unknown} {WRAP}")
+    attempts = [f"tried {one}" for one in signatures.described(iter(reasons))]
+    places = next(filter(None, (advice(reason, device) for _, reason in reasons)), "")
+    unknown = f"nothing was checked: {name} could not be called in any way that is known{device.words}"
+    if all(_place(error) for _, error in failed) and len({reason for _, reason in reasons}) == 1:
+        unknown = f"nothing was checked: every call of {name}{device.words} raised {reasons[0][1]}"
+        attempts = [one.partition(": ")[0] for one in attempts]
+    if places:
+        return UsageError("\n   = ".join((unknown, *attempts, places)))
+    return NoFit.told(unknown, *attempts)
 
 
 def _raised(error: Exception) -> str:

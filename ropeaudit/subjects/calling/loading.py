@@ -213,10 +213,11 @@ def _import(where: str) -> tuple[Any, OwnFiles | None]:
                 f"{where}: there is no module {error.name!r} here; run from the folder that holds it, "
                 f"or {_EXAMPLE}"
             ) from None
-        root = (error.name or "").partition(".")[0]
+        root = (error.name or "").partition(".")[0] or "that"
+        needed = f"{root} here, which wants a GPU" if root == "triton" else f"{root} here"
         raise BadInput(
-            f"{where} cannot be imported: {one_line(error)}; install {root or 'that'} here, or check "
-            "what it wrote with `ropeaudit vectors`"
+            f"{where} cannot be imported: {one_line(error)}; install {needed}; or run from the folder that "
+            "holds it; or check what it wrote with `ropeaudit vectors`"
         ) from None
     except Exception as error:  # whatever a module raises is reported
         raise BadInput(f"{where} cannot be imported: {one_line(error)}") from None

@@ -206,14 +206,15 @@ class OwnCode(Code):
             if parameters is None:
                 unknown = ", ".join(signatures.not_for_building(thing))
                 first = unknown.partition(",")[0]
-                raise signatures.NotUnderstood(
-                    f"{self.name} needs arguments that are not known here ({unknown}): --arg {first}=VALUE "
-                    "gives one; or write a factory, def make(head_dim, base, max_seq_len), that returns what "
-                    f"is called. {signatures.WRAP}"
+                raise signatures.NotUnderstood.told(
+                    f"nothing was checked: what to build {self.name} with is not known",
+                    f"unknown: {unknown}",
+                    f"give a value: --arg {first}=VALUE, or name a factory: {signatures.FACTORY}",
                 )
             given = {
                 name: building.building_argument(
                     *(role, setting, thing, name),
+                    engine=self.engine,
                     declared=self.declared,
                     served=self.served,
                     layers=self.layers,

@@ -10,19 +10,21 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from ropeaudit import data
 from ropeaudit.errors import UsageError
 
-WRAP = (
-    "Audit a wrapper of it, rotate(q, k, positions): `ropeaudit check TARGET --write-wrapper FILE.py` writes "
-    "one to edit"
-)
+WRAP = "or write a wrapper to fill in, rotate(q, k, positions): --write-wrapper FILE.py"
 
 
 class NotUnderstood(UsageError):
     """What to give code is not known: a wrapper has to say it."""
+
+    @classmethod
+    def told(cls, seen: str, *lines: str) -> Self:
+        """Return what was seen, with a line each for what is known, what was tried and what to type."""
+        return cls("\n   = ".join((seen, *lines, WRAP)))
 
 
 _NAMES = tomllib.loads(data.text("arguments.toml"))
@@ -58,6 +60,7 @@ _BY_NUMBER = {
     3: (("q", "k", "positions"), ("x", "cos", "sin"), ("q", "k", "freqs")),
     4: (("q", "k", "cos", "sin"),),
 }
+FACTORY = "def make(head_dim, base, max_seq_len)"
 LENGTH = 2**18  # positions of a module that needs a number; grown on demand
 
 
@@ -162,10 +165,11 @@ def possible_signatures(function: Any, name: str) -> list[Signature]:
     if not likely:
         needed = [parameter.name for parameter in parameters.needed]
         unknown = [one for one in needed if parameters.roles[one] is None] or needed or ["none"]
-        known = ", ".join(one for one in needed if one not in unknown)
-        beside = f", beside {known}, which are known" if known else ""
-        raise NotUnderstood(
-            f"{name} needs the arguments {', '.join(unknown)}{beside}; what to give it is not known. {WRAP}"
+        known = ", ".join(one for one in needed if one not in unknown) or "none"
+        raise NotUnderstood.told(
+            f"nothing was checked: what to give {name} is not known",
+            f"known: {known}; unknown: {', '.join(unknown)}",
+            f"give a value: --arg {unknown[0]}=VALUE, or name a factory: {FACTORY}",
         )
     return list(dict.fromkeys(likely))
 
@@ -391,12 +395,12 @@ def _named_signatures(parameters: _Parameters) -> list[Signature]:
     return [*offered, *(replace(one, keywords="left out") for one in (*results, *others))]
 
 
-def described(attempts: Iterator[tuple[Signature, str]]) -> str:
-    """Return what was tried and what became of it, in a line."""
+def described(attempts: Iterator[tuple[Signature, str]]) -> list[str]:
+    """Return what was tried and what became of it, a line each, of three at most."""
     first: dict[str, str] = {}
     for signature, reason in attempts:
         first.setdefault(str(signature), reason)
     reasons: dict[str, list[str]] = {}
     for called, reason in first.items():
         reasons.setdefault(reason, []).append(called)
-    return "; ".join(f"{', '.join(alike)}: {reason}" for reason, alike in list(reasons.items())[:4])
+    return [f"{', '.join(alike[:4])}: {reason}" for reason, alike in list(reasons.items())[:3]]
