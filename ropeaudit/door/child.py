@@ -23,10 +23,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ropeaudit import errors
 from ropeaudit.door import ROAD, SPAWN
-from ropeaudit.door.messages import Arrays, Message, Reader, encoded, write
-from ropeaudit.errors import RopeAuditError, one_line
+from ropeaudit.door.messages import HOME, Arrays, Message, Reader, encoded, write
+from ropeaudit.errors import one_line
 
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _HIGH = 200  # protocol descriptors start here, beyond those that code may close
@@ -98,9 +97,9 @@ def answered(function: Function | str, session: Session, request: Message, reply
         run: Function = named(function) if isinstance(function, str) else function
         header, arrays = run(session, request.header.get("arguments", {}), request.arrays)
         whole = b"".join(encoded(to | {"returned": header}, arrays))
-    except RopeAuditError as error:
-        kind = next(one.__name__ for one in type(error).__mro__ if hasattr(errors, one.__name__))
-        whole = b"".join(encoded(to | {"ours": kind, "text": error.typed}))
+    except tuple(HOME.values()) as error:
+        kind = next(one.__name__ for one in type(error).__mro__ if one.__name__ in HOME)
+        whole = b"".join(encoded(to | {"ours": kind, "text": getattr(error, "typed", str(error))}))
     except BaseException as error:  # whatever code that is not ours raises
         whole = b"".join(encoded(to | {"raised": described(error)}))
     reply(whole)

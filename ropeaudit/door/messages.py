@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ropeaudit.errors import ForeignError
+from ropeaudit import errors
+from ropeaudit.errors import ForeignError, RopeAuditError
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 _Described = tuple[str, np.dtype[Any], tuple[int, ...], int]  # an array's name, dtype, shape and bytes
@@ -32,8 +33,31 @@ _KINDS = "fciub"  # of NumPy's dtypes: numbers and truth values, no objects and 
 _write, _encoded, _decoded = os.write, json.JSONEncoder().encode, json.JSONDecoder().decode
 
 
+# exceptions that come home as they are, by their names; others' code raises `Raised`
+HOME: dict[str, type[Exception]] = {
+    name: one
+    for name, one in vars(errors).items()
+    if isinstance(one, type) and issubclass(one, RopeAuditError)
+}
+
+
 class Malformed(ForeignError):
     """Bytes that are no message."""
+
+
+def again(name: str, text: str) -> Exception:
+    """Return an exception of `HOME` as it was raised on the other side; text: the whole of what it says.
+
+    Raises: Malformed for another name.
+    """
+    if name not in HOME:
+        raise Malformed("an exception that is none of ours")
+    error = HOME[name].__new__(HOME[name])
+    if isinstance(error, RopeAuditError):
+        RopeAuditError.__init__(error, text)
+    else:
+        Exception.__init__(error, text)
+    return error
 
 
 @dataclass(frozen=True, slots=True)

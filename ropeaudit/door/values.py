@@ -14,17 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ropeaudit import errors
-from ropeaudit.door.messages import Malformed
+from ropeaudit.door.messages import Malformed, again
 from ropeaudit.errors import RopeAuditError
 
 _PLAIN = (type(None), bool, int, float, str)
 _LISTED = {"tuple": tuple, "set": set, "frozenset": frozenset}
-_ERRORS = {
-    name: one
-    for name, one in vars(errors).items()
-    if isinstance(one, type) and issubclass(one, RopeAuditError)
-}
 _FORGED = (  # what follows of a message that `packed` did not make
     *(ArithmeticError, AttributeError, LookupError, RecursionError, RopeAuditError),
     *(StopIteration, TypeError, ValueError),
@@ -95,9 +89,8 @@ class Values:
         if kind == "fraction":
             return Fraction(*content)
         if kind == "error":
-            error = _ERRORS[content].__new__(_ERRORS[content])
-            RopeAuditError.__init__(error, str(told["message"]))
-            error.fault = str(told["fault"])
+            error = again(content, str(told["message"]))
+            vars(error)["fault"] = str(told["fault"])
             return error
         fields = {name: self._made(one, arrays) for name, one in told["fields"].items()}
         return self._classes[told["class"]](**fields)

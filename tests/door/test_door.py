@@ -282,7 +282,7 @@ def test_the_child_ends_with_its_parent(road, tmp_path) -> None:
         "from ropeaudit.door.process import Door\n"
         f"door = Door('door.functions:open_file', {{'file': {str(tmp_path / 'k.py')!r}}})\n"
         "session = door.session()\n"
-        "print(door.facts['pid'], session._pid, flush=True)\n"
+        "print(door.facts['pid'], session.worker.pid, flush=True)\n"
         "time.sleep(99)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
