@@ -22,7 +22,7 @@ from typing import IO, Any
 from ropeaudit import errors
 from ropeaudit.door import IN_PROCESS, ROAD, TIMEOUT, child
 from ropeaudit.door.child import ONE_THREAD, never_forks
-from ropeaudit.door.messages import Arrays, Malformed, Message, Reader, again, encoded, send
+from ropeaudit.door.messages import HOME, Arrays, Malformed, Message, Reader, again, encoded, send
 from ropeaudit.errors import Ended, ForeignError, Late, Raised
 
 LIMIT = 120.0  # seconds without a call that ends
@@ -423,7 +423,7 @@ def _told() -> Iterator[None]:
     """Raise what others' code raises as it comes out of a process."""
     try:
         yield
-    except errors.RopeAuditError:
+    except tuple(HOME.values()):
         raise
     except Exception as error:
         raise Raised(**child.described(error)) from error

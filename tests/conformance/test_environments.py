@@ -96,7 +96,8 @@ def test_a_table_of_the_first_call_is_made_in_the_environment(name, environment,
     """Calls in the clean state come first; the file is executed anew for those in an environment."""
     own = factories.implementation(f"{KERNELS}:{name}")
     code = CodeUnderTest(own, SETTING, parse("bf16"), 8192, environments=[environment])
-    code.rotator().rotate_one(np.ones((1, 4, 32), np.float32), np.arange(4), key=False)
+    x = np.ones((1, 1, 4, 32), np.float32)
+    code.rotator().rotate_both(x, x, np.arange(4))
     [finding] = checks.under(code)
     assert finding.failed
     assert finding.detail.startswith(reason)
@@ -165,7 +166,8 @@ def test_only_the_copy_of_a_module_is_moved() -> None:
     assert "keep inv_freq out of casts" in moved.remedy
     assert module.inv_freq.dtype == torch.float32
     own = in_process(OwnCode("alone", module, copied=False)).under(environments.ENVIRONMENTS["to:bf16"])
-    own.rotator(SETTING, parse("fp32")).rotate_one(np.ones((1, 4, 32), np.float32), np.arange(4), key=False)
+    x = np.ones((1, 1, 4, 32), np.float32)
+    own.rotator(SETTING, parse("fp32")).rotate_both(x, x, np.arange(4))
     assert module.inv_freq.dtype == torch.float32
     [refused] = findings(elementwise, names=["to:bf16"])
     assert (refused.status, refused.detail) == (

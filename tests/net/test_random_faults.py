@@ -40,10 +40,6 @@ class Called:
     kernel: Callable[..., Any]
     call: Call
 
-    def rotate_one(self, x: NDArray[Any], at: NDArray[np.int64], key: bool) -> NDArray[Any]:
-        rotated: NDArray[Any] = self.rotate_both(x[None], x[None], at)[key][0]
-        return rotated
-
     def rotate_both(self, q: NDArray[Any], k: NDArray[Any], at: NDArray[np.int64]) -> tuple[Any, Any]:
         positions, dtype = torch.from_numpy(np.ascontiguousarray(at)), FORMATS[self.call.dtype]
         given = [torch.tensor(x).to(dtype) for x in (q, k)]

@@ -44,7 +44,7 @@ def installed(name: str) -> str:
 def called(name: str, x: np.ndarray, positions: np.ndarray, setting: RopeSetting, dtype="fp32"):
     one = third_party.implementation(name)
     assert one.refuses(setting, parse(dtype)) == ""
-    return one.rotator(setting, parse(dtype)).rotate_one(x, positions, key=False)
+    return one.rotator(setting, parse(dtype)).rotate_both(x[None], x[None], positions)[0][0]
 
 
 # (implementation, dtype) -> largest |drift| at offsets 0, 1000, 131072 (float32: 0, 2^20), d=128, base 1e4,
@@ -261,8 +261,9 @@ def test_code_of_rows_is_short_and_uses_no_name_that_it_is_not_given(tmp_path) -
 def test_a_row_says_its_line_where_it_raises(monkeypatch) -> None:
     plant(monkeypatch, rows.adapter, code="def rotate(x, at):\n    return x / 'planted'\n")
     one = third_party.implementation("planted")
+    x = np.ones((1, 1, 3, 8))
     with pytest.raises(ForeignError) as raised:
-        one.rotator(RopeSetting.of(8), parse("fp32")).rotate_one(np.ones((1, 3, 8)), np.arange(3), key=False)
+        one.rotator(RopeSetting.of(8), parse("fp32")).rotate_both(x, x, np.arange(3))
     shown = "".join(traceback.format_exception(raised.value))
     assert "File \"adapters.toml:planted\", line 2, in rotate\n    return x / 'planted'" in shown
 

@@ -132,7 +132,7 @@ def judged(*specs: str) -> tuple[list[bool], list[str]]:
     codes = [loading.load(spec) for spec in specs]
     rotators = [code.rotator(SETTING, FP32) for code in codes]
     x, at = np.random.default_rng(0).standard_normal((1, 4, 8)).astype(np.float32), np.array([0, 1, 5, 77])
-    turned = [rotator.rotate_one(x, at, key=False) for rotator in rotators]
+    turned = [rotator.rotate_both(x[None], x[None], at)[0][0] for rotator in rotators]
     right = [np.allclose(one, rotated(x, at, SETTING), atol=1e-4) for one in turned]
     return right, [code.version for code in codes]
 

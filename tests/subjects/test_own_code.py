@@ -86,7 +86,7 @@ def test_what_is_measured_is_a_plain_computation() -> None:
     built = qk.make("gaussian", 1, 1, 16, SETTING, 0)
     rotator = load(f"{PATH}:bhsd").rotator(SETTING, parse("bf16"))
     q, k = (
-        rotator.rotate_one(x, np.arange(16) + 1000, key=False)[0].astype(np.float64)
+        rotator.rotate_both(x[None], x[None], np.arange(16) + 1000)[0][0, 0].astype(np.float64)
         for x in (built.q, built.k)
     )
     theta = 10000.0 ** (-np.arange(32) / 32)
@@ -266,7 +266,8 @@ def test_a_module_under_audit_keeps_its_state() -> None:
 
     module = Counting()
     rotator = in_process(OwnCode("counting", module, "bhsd")).rotator(SETTING, parse("fp32"))
-    rotator.rotate_one(np.ones((1, 4, 64), np.float32), np.arange(4), key=False)
+    x = np.ones((1, 1, 4, 64), np.float32)
+    rotator.rotate_both(x, x, np.arange(4))
     assert module.calls == 0
 
 

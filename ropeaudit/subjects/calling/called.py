@@ -165,7 +165,8 @@ class Called:
     def _rotate(self, x: FloatArray, table: _Instance, key: bool) -> FloatArray:
         given = np.ascontiguousarray(x, dtype=self.dtype.carrier)[None]
         with table.lock, self._noted():
-            rotated = table.rotator.rotate_one(given, table.positions, key)
+            both = given[None]
+            rotated = table.rotator.rotate_whole(both, both, table.positions)[key][0]
         if rotated.shape != given.shape:
             raise WrongShape(f"returns the shape {rotated.shape[1:]} for {given.shape[1:]}")
         return np.ascontiguousarray(rotated[0])

@@ -52,11 +52,6 @@ class Rotator(ABC):
         """Whether it is a function that may have been called before and kept state."""
         return False
 
-    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
-        """Return x rotated as q, or as k. Shapes: (h, s, d), (s,) -> (h, s, d)."""
-        rotated: FloatArray = self.rotate_both(x[None], x[None], at)[int(key)][0]
-        return rotated
-
     @abstractmethod
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k as one call rotates them, where it takes both; dims in the order they were given.

@@ -172,7 +172,8 @@ def logged(
     try:
         with log:
             at = np.arange(length, dtype=np.int64)
-            code.rotator(setting, dtype).rotate_one(x, at, key=False)
+            both = x[None]
+            code.rotator(setting, dtype).rotate_whole(both, both, at)
     finally:
         torch_arrays.listeners.remove(log.note_output)
     log.logs["input"].dtypes[1:] = []  # what it is cast to is the rotation's business

@@ -20,7 +20,7 @@ from ropeaudit.subjects.calling.code import NO_CHANGES, CallOf, Changes, Code, R
 from ropeaudit.subjects.calling.conventions import TABLES, Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.inside import OURS, VALUES, Opened, facts
+from ropeaudit.subjects.calling.inside import VALUES, Opened, facts
 from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OWN_TABLES, OwnCode, fit_key
 from ropeaudit.subjects.calling.signatures import OFFERED
 
@@ -108,7 +108,7 @@ class ForeignCode(Code):
         return session
 
     def ask(self, session: Session, asked: str, *given: Any) -> Any:
-        """Return the answer of `inside`. Raises: RopeAuditError, ForeignError, `inside.OURS`."""
+        """Return the answer of `inside`. Raises: RopeAuditError, ForeignError, `messages.HOME`."""
         arrays: dict[str, Any] = {}
         told = {"asked": asked, "given": VALUES.packed(list(given), arrays)}
         answer, results = session.ask(f"{_INSIDE}:asked", told, arrays)
@@ -116,14 +116,11 @@ class ForeignCode(Code):
             known = VALUES.unpacked(answer["known"], dict(results))
             self.device, findings, overwritten, version = known
             self._seen = max(self._seen, version)  # of the session that imported most
-            kind, text = answer.get("ours", ("", ""))
-            value = None if kind else VALUES.unpacked(answer["value"], dict(results))
+            value = VALUES.unpacked(answer["value"], dict(results))
         except (AttributeError, LookupError, TypeError, ValueError) as error:  # of a forged answer
             raise Malformed(f"wrote where ropeaudit reads: {type(error).__name__}") from None
         self.findings += [one for one in findings if one not in self.findings]
         self.overwritten += [one for one in overwritten if one not in self.overwritten]
-        if kind:
-            raise OURS[kind](text)
         return value
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
@@ -133,15 +130,13 @@ class ForeignCode(Code):
             self._uncalled[name] = self.session()
         return str(self.ask(self._uncalled[name], "refuses", setting, dtype))
 
-    def rotator(self, setting: RopeSetting, dtype: Format) -> Rotator:
+    def rotator(self, setting: RopeSetting, dtype: Format) -> ForeignCalls:
         """Return what calls a new instance, in a state of its own."""
         return ForeignCalls(self, setting, dtype, _Instance(self, setting, dtype))
 
     def backward(self, setting: RopeSetting, dtype: Format) -> ForeignCalls | None:
         """Return calls of an adapter's backward pass; None where autograd does not run."""
-        if not self.differentiable or self.clean is not None:
-            return None
-        return ForeignCalls(self, setting, dtype, _Instance(self, setting, dtype), (("backward",),))
+        return self.rotator(setting, dtype)._further("backward", True) if self.differentiable else None
 
     def logged(self, setting: RopeSetting, dtype: Format, x: FloatArray, length: int) -> dict[str, StageLog]:
         """Return what torch does in one call: see `dispatch_log.logged`."""
@@ -153,7 +148,13 @@ class ForeignCode(Code):
 
 
 class ForeignOwn(ForeignCode):
-    """Own code in a child."""
+    """Own code in a child.
+
+    flag: the layout that an argument of it says by default; None where none does. needed: its arguments
+    without a default, and what they are. layered: that which is the type of a layer; empty without one.
+    builders: names in its file of what looks as if it made tables. told_dims: whether what is built is told
+    how many dims rotate.
+    """
 
     own = True
     clean: ForeignOwn | None = None
@@ -163,31 +164,11 @@ class ForeignOwn(ForeignCode):
         super().__init__(door)
         self._requested, self._alone = requested, alone
         self._failed: dict[RopeSetting, ForeignError] = {}  # settings that no call fits
-
-    @property
-    def flag(self) -> Layout | None:
-        """The layout that an argument of it says by default; None where none does."""
-        return cast("Layout | None", self.door.facts["flag"])
-
-    @property
-    def needed(self) -> Mapping[str, str]:
-        """Its arguments without a default, and what they are; empty where that is not known."""
-        return cast("dict[str, str]", self.door.facts["needed"])
-
-    @property
-    def layered(self) -> str:
-        """Its argument that is the type of a layer; empty without one."""
-        return str(self.door.facts["layered"])
-
-    @property
-    def builders(self) -> Sequence[str]:
-        """The names in its file of what looks as if it made tables."""
-        return cast("list[str]", self.door.facts["builders"])
-
-    @property
-    def told_dims(self) -> bool:
-        """Whether what is built is told how many dims rotate."""
-        return bool(self.door.facts["told_dims"])
+        told = door.facts
+        self.flag: Layout | None = told["flag"]
+        self.needed: Mapping[str, str] = told["needed"]
+        self.layered, self.told_dims = str(told["layered"]), bool(told["told_dims"])
+        self.builders: Sequence[str] = told["builders"]
 
     def fit(self, setting: RopeSetting) -> Fit:
         """Return how it is called, found once. Raises: UsageError, ForeignError."""
@@ -319,16 +300,14 @@ class _Instance:
         """Return what a method of the rotator made by `steps` returns."""
         if self.session is None:
             self.session = self.code.session()
-        told = [list(step) for step in steps]
-        value, self.in_place = self.code.ask(
-            self.session, "called", self.setting, self.dtype, told, method, *given
-        )
+        asked = self.setting, self.dtype, [list(step) for step in steps], method, chance.number()
+        value, self.in_place = self.code.ask(self.session, "called", *asked, *given)
         return value
 
 
 @dataclass(slots=True)
 class ForeignCalls(Rotator):
-    """An instance called in a child. steps: methods of the rotator called before."""
+    """An instance called in a child. steps: methods of the rotator there that were called before."""
 
     code: ForeignCode
     setting: RopeSetting
@@ -342,14 +321,10 @@ class ForeignCalls(Rotator):
         return not self.code.begins_anew
 
     def _called(self, method: str, *given: Any) -> Any:
-        return self.instance.called(self.steps, method, chance.number(), *given)
+        return self.instance.called(self.steps, method, *given)
 
     def _further(self, name: str, *how: Any) -> Self:
         return replace(self, steps=(*self.steps, (name, *how)))
-
-    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
-        """Return x rotated, as what is returned for q or for k, where both are given."""
-        return cast(FloatArray, self._called("rotate_one", x, at, key))
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> _Both:
         """Return q and k rotated, in one call if possible, in their order of dims."""
@@ -365,15 +340,15 @@ class ForeignCalls(Rotator):
         """Return q and k rotated part after part, a call each, in one message."""
         return cast(_Both, self._called("rotate_parts", q, k, at, list(parts)))
 
+    def seconds(self, q: FloatArray, k: FloatArray, at: Positions, times: int) -> float:
+        """Return the CPU seconds of the fastest call, as the child measures them."""
+        return float(self._called("seconds", q, k, at, times))
+
     def otherwise(self, dtype: Format, environment: Environment | None = None) -> Self:
         """Return the same instance in another dtype, and in another environment if given."""
         if isinstance(self.code, ForeignOwn):
             self.code.narrow_tables(self.setting, dtype)
         return replace(self._further("otherwise", dtype, environment), dtype=dtype)
-
-    def seconds(self, q: FloatArray, k: FloatArray, at: Positions, times: int) -> float:
-        """Return the CPU seconds of the fastest call, as the child measures them."""
-        return float(self._called("seconds", q, k, at, times))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -411,10 +386,10 @@ class ForeignRotator(ForeignCalls):
         """Return the same instance, given positions in one tensor that is refilled."""
         return self._further("refilling")
 
-    def compiled(self, backend: str) -> ForeignRotator:
-        """Return the same instance, compiled by torch."""
-        return self._further("compiled", backend)
-
     def backward(self) -> ForeignRotator:
         """Return the same instance, whose backward pass is called."""
         return self._further("backward")
+
+    def compiled(self, backend: str) -> ForeignRotator:
+        """Return the same instance, compiled by torch."""
+        return self._further("compiled", backend)

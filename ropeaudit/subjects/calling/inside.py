@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ropeaudit.arithmetic.formats import FORMATS, Format
 from ropeaudit.door.child import Header, Session
-from ropeaudit.door.messages import Arrays
+from ropeaudit.door.messages import HOME, Arrays
 from ropeaudit.door.values import Values
 from ropeaudit.rope.axial import AxialRope
 from ropeaudit.rope.grids import Grid
@@ -34,8 +34,7 @@ VALUES = Values(
     ],
     FORMATS,
 )
-# exceptions of ours that come of what code did: they are raised again on the other side
-OURS: dict[str, type[Exception]] = {
+HOME |= {  # of what code did
     one.__name__: one
     for one in (
         *(given_arrays.WrongShape, given_arrays.WroteAround, given_arrays.TwoTables),
@@ -130,18 +129,12 @@ def asked(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, 
     state: _State = session.state["state"]
     given = VALUES.unpacked(arguments["given"], dict(arrays))
     results: dict[str, Any] = {}
-    try:
-        value = _ASKED[arguments["asked"]](state, *given)
-        answer = {"value": VALUES.packed(value, results)}
-    except tuple(OURS.values()) as error:
-        kind = next(one.__name__ for one in type(error).__mro__ if one.__name__ in OURS)
-        answer = {"ours": [kind, str(getattr(error, "typed", error))]}
+    value = _ASKED[arguments["asked"]](state, *given)
     code, overwritten = state.code, list(getattr(state.code, "overwritten", ()))
     files = getattr(code, "files", None)
     version = 0 if files is None else len(files.sources), code.version  # of how many files it is, and which
     known = replace(code.device, of_jax=None), list(code.findings), overwritten, version
-    answer["known"] = VALUES.packed(known, results)
-    return answer, results
+    return {"value": VALUES.packed(value, results), "known": VALUES.packed(known, results)}, results
 
 
 def _called(

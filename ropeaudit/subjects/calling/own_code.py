@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 
@@ -49,16 +49,36 @@ class _NotBuilt(UsageError):
     """A class or a factory raises where it is called as it has to be."""
 
 
-class OwnCode(Code):
-    """A function, an nn.Module, a class or a factory that the user wrote, called in this process.
+class Local(Code):
+    """Code that is called in this process."""
+
+    clean: Self | None  # it says how the same is called in an environment
+    findings: list[str]
+
+    def under(self, environment: Environment) -> Self:
+        """Return the same code in an environment; it is called as in the clean one."""
+        if environment.kind == "none":
+            return self
+        other = copy.copy(self)
+        other.environment, other.clean, other.findings = environment, self, []
+        return other
+
+    def narrow_tables(self, setting: RopeSetting, dtype: Format) -> bool:
+        """Return whether cos and sin are given in the dtype."""
+        return False
+
+    def note_answer(self, answer: Answer, dtype: Format) -> None:
+        """Note what is worth knowing of an answer."""
+
+
+class OwnCode(Local):
+    """A function, an nn.Module, a class or a factory that the user wrote.
 
     overwritten: calls that changed q or k and returned another array.
     """
 
     layouts: tuple[Layout, ...] = ("half", "interleaved")
     own = True
-    clean: OwnCode | None = None  # it says how the same is called in an environment
-    findings: list[str]
     builders: Sequence[str] = ()  # names in its file of what looks as if it made tables
 
     def __init__(
@@ -116,13 +136,11 @@ class OwnCode(Code):
             return known or bool(re.search(r"[._]compile(_|\b)", inspect.getsource(self.thing)))
         return False
 
-    def under(self, environment: Environment) -> OwnCode:
+    def under(self, environment: Environment) -> Self:
         """Return the same code in an environment; it is called as in the clean one."""
-        if environment.kind == "none":
-            return self
-        other = copy.copy(self)
-        other.environment, other.clean, other.findings, other.built_for = environment, self, [], {}
-        other._copied = self._copied or environment.kind == "to"  # which moves the instance
+        other = super().under(environment)
+        if other is not self:
+            other.built_for, other._copied = {}, self._copied or environment.kind == "to"  # it is moved
         return other
 
     def fit(self, setting: RopeSetting) -> Fit:
@@ -316,9 +334,9 @@ class OwnCode(Code):
 
 @dataclass(slots=True)
 class OwnRotator(Rotator):
-    """An instance of own code that is called."""
+    """An instance of code that is called here."""
 
-    own: OwnCode
+    own: Local
     fit: Fit
     setting: RopeSetting
     dtype: Format
@@ -326,20 +344,9 @@ class OwnRotator(Rotator):
     held: list[Any] = field(default_factory=list)
 
     @property
-    def has_past(self) -> bool:
-        """Whether it is a function that may have been called before and kept state."""
-        return self.instance is self.own.thing
-
-    @property
     def in_place(self) -> bool:
         """Whether a backward pass changed its leaves where they lay."""
         return isinstance(self.instance, Backward) and self.instance.in_place
-
-    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
-        """Return x rotated, as what is returned for q or for k, where both are given."""
-        answer = self.answer(x[None], None, at)
-        rotated: FloatArray = (answer.keys if key and answer.keys is not None else answer.values)[0]
-        return rotated
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k rotated, in one call if possible, in their order of dims."""
@@ -397,9 +404,10 @@ class OwnRotator(Rotator):
         function = arrays.torch().compile(self.instance, backend=backend, options=options)
         return replace(self, instance=environments.quieted(function))
 
-    def backward(self) -> OwnRotator:
-        """Return the same instance, whose backward pass is called."""
-        return replace(self, instance=Backward(self.instance, self.fit.convention.signature))
+    def backward(self, mirrors: bool = False) -> OwnRotator:
+        """Return the same instance, whose backward pass is called. mirrors: as if it rotated."""
+        fit = replace(self.fit, backward=True) if mirrors else self.fit
+        return replace(self, fit=fit, instance=Backward(self.instance, self.fit.convention.signature))
 
     def otherwise(self, dtype: Format, environment: Environment | None = None) -> OwnRotator:
         """Return the same instance in another dtype, and in another environment if given."""

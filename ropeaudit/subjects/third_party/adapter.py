@@ -1,26 +1,22 @@
-"""What the adapters share: what they take, and how an instance is called.
+"""What the adapters share: what they take, and the form in which they are called, which is known.
 
-Letters: b batch, h heads, s positions, d head_dim.
+Letters: h heads, s positions, d head_dim.
 """
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, Self, TypeAlias
 
-from ropeaudit.arithmetic.formats import FloatArray, Format
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.errors import UsageError
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.arrays import Engine
-from ropeaudit.subjects.calling.backward import Backward, mirrored
-from ropeaudit.subjects.calling.code import Code, Rotator
 from ropeaudit.subjects.calling.conventions import Convention
+from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.devices import of_torch
-from ropeaudit.subjects.calling.environments import Environment
+from ropeaudit.subjects.calling.own_code import Local, OwnRotator
 from ropeaudit.subjects.calling.signatures import Signature
 from ropeaudit.subjects.third_party.entries import Entry
 
@@ -32,17 +28,12 @@ LONGEST_TABLE = 2**21  # positions of a table that is built from 0; a GiB at hea
 _STEP = 2**14
 
 
-class Adapter(Code):
-    """Code as its entry describes it, built and called in an environment.
-
-    clean: the same without an environment.
-    """
-
-    clean: Adapter | None = None
+class Adapter(Local):
+    """Code as its entry describes it, built and called in an environment."""
 
     def __init__(self, entry: Entry) -> None:
         self.entry, self.name, self.engine = entry, entry.name, entry.engine
-        self.layouts, self._version = entry.layouts, entry.version
+        self.layouts, self.clean, self._version = entry.layouts, None, entry.version
         # what makes its arrays, whatever computes
         self.takes: Engine = "torch" if entry.engine == "torch" else "numpy"
         self.differentiable = self.takes == "torch"
@@ -76,63 +67,16 @@ class Adapter(Code):
             return f"it is audited with the scaling {' or '.join(self.entry.scalings)}"
         return ""
 
-    def rotator(self, setting: RopeSetting, dtype: Format) -> _Calls:
-        """Return a new instance, made for a dtype, which takes the others too."""
+    def rotator(self, setting: RopeSetting, dtype: Format) -> OwnRotator:
+        """Return what calls a new instance, made for a dtype, which takes the others too."""
         with self.environment.built():
             turn = self.environment.wrapped(self.instance(setting, dtype), self.device.name)
-        return _Calls(self, turn, setting, dtype)
-
-    def under(self, environment: Environment) -> Self:
-        """Return the code as called in an environment; itself in the clean one."""
-        if environment.kind == "none":
-            return self
-        other = copy.copy(self)
-        other.clean, other.environment, other.findings = self, environment, []
-        return other
+        convention = Convention(_SIGNATURE, "hsd", self.takes, device=self.device)
+        return OwnRotator(self, Fit(convention, setting.layout, False, 0.0, ()), setting, dtype, turn)
 
     @abstractmethod
     def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
         """Return a new instance's function, made for a dtype; it takes others too."""
-
-
-@dataclass(slots=True)
-class _Calls(Rotator):
-    """An instance that is called, which does not know whether it rotates q or k.
-
-    backwards: whether its backward pass is called as if it rotated.
-    """
-
-    code: Adapter
-    turn: Turn
-    setting: RopeSetting
-    dtype: Format
-    backwards: bool = False
-
-    def rotate_one(self, x: FloatArray, at: Positions, key: bool) -> FloatArray:
-        """Return x rotated."""
-        rotated: FloatArray = self._rotated(x[None], at)[0]
-        return rotated
-
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
-        """Return q and k rotated, a batch element at a time."""
-        return self._rotated(q, at), self._rotated(k, at)
-
-    def otherwise(self, dtype: Format, environment: Environment | None = None) -> _Calls:
-        """Return the same instance, called in another dtype."""
-        return replace(self, dtype=dtype)
-
-    def backward(self) -> _Calls:
-        """Return what calls the backward pass of a new instance."""
-        turn = Backward(self.code.instance(self.setting, self.dtype), _SIGNATURE)
-        return replace(self, turn=turn, backwards=True)
-
-    def _rotated(self, x: FloatArray, at: Positions) -> FloatArray:
-        device = self.code.device
-        called = Convention(_SIGNATURE, "hsd", self.code.takes, device=device)
-        given = mirrored(x, self.setting) if self.backwards else x
-        with self.code.environment.entered(device.name):
-            values = called(self.turn, given, at, self.setting, self.dtype).values
-        return mirrored(values, self.setting) if self.backwards else values
 
 
 def table_end(largest: int, smallest: int) -> int:
