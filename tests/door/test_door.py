@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeaudit.door.process import Door, Ended, ForeignError, Late, Raised
+from ropeaudit.door.process import Door, Ended, ForeignError, Late, Raised, Session
 from ropeaudit.errors import UsageError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux alone")
@@ -80,8 +80,8 @@ def opened(folder: Path, text: str, limit: float = 60.0) -> Door:
     return Door("door.functions:open_file", {"file": str(folder / "k.py")}, limit)
 
 
-def called(door: Door) -> tuple[dict, np.ndarray]:
-    header, arrays = door.session().ask("door.functions:call", {}, {"x": X})
+def called(session: Session, x: np.ndarray = X) -> tuple[dict, np.ndarray]:
+    header, arrays = session.ask("door.functions:call", {}, {"x": x})
     return header, arrays["y"]
 
 
@@ -108,7 +108,7 @@ def test_whatever_code_does_is_a_finding_of_it(where, number, road, tmp_path) ->
     seen = None
     try:
         door = opened(tmp_path, text, LIMIT if expected and expected[0] is Late else 60.0)
-        assert np.array_equal(called(door)[1], X + 1)
+        assert np.array_equal(called(door.session())[1], X + 1)
     except ForeignError as error:
         seen = type(error), str(error)
     if expected is None:
@@ -123,10 +123,10 @@ def test_a_session_has_a_state_and_no_past(road, tmp_path) -> None:
     door = opened(tmp_path, "past = []\ndef f(x):\n    past.append(1)\n    return x * len(past)\n")
     session = door.session()
     for times in (1, 2):
-        header, arrays = session.ask("door.functions:call", {}, {"x": X})
+        header, y = called(session)
         assert header["calls"] == times
-        assert np.array_equal(arrays["y"], times * X)
-    header, y = called(door)
+        assert np.array_equal(y, times * X)
+    header, y = called(door.session())
     assert header["calls"] == 1
     forks = road == "fork"
     assert np.array_equal(y, X if forks else 3 * X)
@@ -138,8 +138,8 @@ def test_two_sessions_are_open_at_once(road, tmp_path) -> None:
     door = opened(tmp_path, F)
     first, second = door.session(), door.session()
     for session in (first, second, first):
-        assert np.array_equal(session.ask("door.functions:call", {}, {"x": X})[1]["y"], X + 1)
-    assert first.ask("door.functions:call", {}, {"x": X})[0]["calls"] == 3
+        assert np.array_equal(called(session)[1], X + 1)
+    assert called(first)[0]["calls"] == 3
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_two_sessions_are_open_at_once(road, tmp_path) -> None:
 def test_it_does_not_fork_where_that_is_not_safe(text, why, tmp_path) -> None:
     door = opened(tmp_path, text + F)
     assert why in door.why_no_forks
-    assert np.array_equal(called(door)[1], X + 1)
+    assert np.array_equal(called(door.session())[1], X + 1)
 
 
 def test_what_torch_computes_at_import_does_not_hang_a_fork(tmp_path) -> None:
@@ -163,35 +163,28 @@ def test_what_torch_computes_at_import_does_not_hang_a_fork(tmp_path) -> None:
     door = opened(
         tmp_path, text + "def f(x):\n    return (torch.from_numpy(x.copy()) @ torch.ones(3, 3)).numpy()\n"
     )
-    assert np.array_equal(called(door)[1], X @ np.ones((3, 3), np.float32))
+    assert np.array_equal(called(door.session())[1], X @ np.ones((3, 3), np.float32))
 
 
 def test_arrays_come_back_as_they_were(road, tmp_path) -> None:
-    door = opened(tmp_path, "def f(x):\n    return x\n")
-    session = door.session()
-    for x in (X, X.astype(complex), X[:, :0], np.float64(2.5).reshape(()), X > 2, X.T, np.arange(9) - 4):
-        y = session.ask("door.functions:call", {}, {"x": x})[1]["y"]
+    session = opened(tmp_path, "def f(x):\n    return x\n").session()
+    large = np.random.default_rng(0).standard_normal(2**22)
+    for x in (X, X.astype(complex), X[:, :0], np.float64(2.5).reshape(()), X > 2, X.T, large):
+        y = called(session, x)[1]
         assert (y.dtype, y.shape) == (x.dtype, x.shape)
         assert np.array_equal(x, y)
-
-
-def test_a_large_array_goes_there_and_back(road, tmp_path) -> None:
-    x = np.random.default_rng(0).standard_normal(2**22)
-    assert np.array_equal(
-        opened(tmp_path, F).session().ask("door.functions:call", {}, {"x": x})[1]["y"], x + 1
-    )
 
 
 def test_objects_are_not_sent(road, tmp_path) -> None:
     door = opened(tmp_path, "import numpy\ndef f(x):\n    return numpy.array([object()])\n")
     with pytest.raises(Raised, match="arrays of object are not sent"):
-        called(door)
+        called(door.session())
 
 
 def test_an_exception_says_where_it_was_raised(road, tmp_path) -> None:
     door = opened(tmp_path, "def f(x):\n    y = 1\n    return y / 0\n")
     with pytest.raises(Raised, match="division by zero") as seen:
-        called(door)
+        called(door.session())
     assert (seen.value.type, seen.value.file, seen.value.line) == (
         "ZeroDivisionError",
         str(tmp_path / "k.py"),
@@ -204,7 +197,7 @@ def test_errors_of_ours_come_home_as_they_are(road, tmp_path) -> None:
         "from ropeaudit.errors import UsageError\ndef f(x):\n    raise UsageError('--heads 0 is too few')\n"
     )
     with pytest.raises(UsageError) as seen:
-        called(opened(tmp_path, text))
+        called(opened(tmp_path, text).session())
     assert seen.value.typed == "--heads 0 is too few"
 
 
@@ -214,7 +207,7 @@ def test_what_is_printed_is_kept_once(road, tmp_path, capfd) -> None:
     )
     session = door.session()
     for _ in range(3):
-        session.ask("door.functions:call", {}, {"x": X})
+        called(session)
     assert door.printed() == ["at import", "a call (3 times)"]
     assert capfd.readouterr() == ("", "")
 
@@ -225,9 +218,9 @@ def test_a_ctrl_c_ends_a_call(road, tmp_path) -> None:
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        session.ask("door.functions:call", {}, {"x": X})
+        called(session)
     with pytest.raises(Ended, match="SIGKILL"):
-        session.ask("door.functions:call", {}, {"x": X})
+        called(session)
 
 
 def test_nothing_is_left(road, tmp_path) -> None:
@@ -236,7 +229,7 @@ def test_nothing_is_left(road, tmp_path) -> None:
     door = opened(tmp_path, F)
     sessions = [door.session() for _ in range(3)]
     for session in sessions:
-        session.ask("door.functions:call", {}, {"x": X})
+        called(session)
     assert children() - others
     for session in sessions:
         session.close()
@@ -255,7 +248,7 @@ def test_forks_that_have_ended_do_not_stay_in_the_table_of_processes(tmp_path) -
     door = opened(tmp_path, F)
     for _ in range(4):
         session = door.session()
-        session.ask("door.functions:call", {}, {"x": X})
+        called(session)
         session.close()
     deadline = time.monotonic() + 10
     while (left := ended(door.facts["pid"])) and time.monotonic() < deadline:
@@ -268,7 +261,7 @@ def test_code_that_ignores_the_end_of_its_children_ends_all_the_same(road, tmp_p
     ignores = "import os, signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
     door = opened(tmp_path, f"{ignores}def f(x):\n    os._exit(7)\n")
     with pytest.raises(Ended, match="ended its process"):
-        door.session().ask("door.functions:call", {}, {"x": X})
+        called(door.session())
     door.close()
 
 
@@ -310,8 +303,7 @@ def alive(pid: int) -> bool:
 def test_code_that_forks_in_a_call_answers_each_call_once(road, tmp_path) -> None:
     session = opened(tmp_path, "import os\ndef f(x):\n    os.fork()\n    return x + 1\n").session()
     for number in range(4):
-        _, arrays = session.ask("door.functions:call", {}, {"x": X + number})
-        assert np.array_equal(arrays["y"], X + number + 1)
+        assert np.array_equal(called(session, X + number)[1], X + number + 1)
 
 
 @pytest.mark.parametrize("forged", [{"returned": {}}, {"returned": {}, "to": 10**6}, {"pid": 3}, {"odd": 1}])
@@ -327,4 +319,4 @@ def f(x):
     return x + 1
 """
     with pytest.raises(Ended, match="wrote where ropeaudit reads"):
-        called(opened(tmp_path, text))
+        called(opened(tmp_path, text).session())

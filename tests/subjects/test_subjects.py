@@ -24,12 +24,9 @@ def emulated(recipe: str, dtype: str, setting: RopeSetting | None = None, **chan
     return Emulated(resolved, setting or RopeSetting.of())
 
 
-def test_it_is_a_subject() -> None:
-    assert isinstance(emulated("hf", "bf16"), Subject)
-
-
-def test_the_exact_rotation_is_a_subject_that_refuses_and_rounds_nothing() -> None:
+def test_a_recipe_and_the_exact_rotation_are_subjects() -> None:
     exact = Exact(RopeSetting.of(64), parse("bf16"))
+    assert isinstance(emulated("hf", "bf16"), Subject)
     assert isinstance(exact, Subject)
     assert (exact.refusal(8, 10**6), exact.stages(), exact.distinct_positions(POSITIONS)) == ("", {}, 6)
 
