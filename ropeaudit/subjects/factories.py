@@ -82,28 +82,30 @@ def implementations(
     What such a pattern stands for is refused, with the reason, where it cannot be loaded; so is own code
     beside other code. Raises: see `implementation`.
     """
-    requested = list(dict.fromkeys(names))
-    results: list[Code] = []
-    errors: list[RopeAuditError] = []
-    by_itself = dict.fromkeys(requested, True)
+    requested = dict.fromkeys(names, True)
     if any(name == "all" or "*" in name for name in requested):
         from ropeaudit.subjects import third_party  # in-function: most audits do without
 
-        by_itself = dict(third_party.expanded(requested))
-    for name, one in by_itself.items():
+        requested = dict(third_party.expanded(requested))
+    results: list[Code] = []
+    errors: list[RopeAuditError] = []
+    for name, by_itself in requested.items():
         try:
-            results.append(
-                implementation(name, order, changes, alone, device)
-                if one
-                else third_party.implementation(name, device, alone=False)
-            )
+            if by_itself:
+                results.append(implementation(name, order, changes, alone, device))
+            else:
+                results.append(third_party.implementation(name, device))
         except RopeAuditError as error:
-            if not is_own(name):
-                raise
             from ropeaudit.subjects.calling.code import Unavailable
 
-            errors.append(error)
-            results.append(Unavailable(name, Uncalled(error.typed), LAYOUTS))
+            if is_own(name):
+                errors.append(error)
+                results.append(Unavailable(name, Uncalled(error.typed), LAYOUTS))
+            elif by_itself:
+                raise
+            else:
+                entry = third_party.entry_of(name)
+                results.append(Unavailable(name, error.typed, entry.layouts, entry.version))
     if errors and len(errors) == len(results):
         raise errors[0]
     return results

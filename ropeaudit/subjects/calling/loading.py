@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import importlib
 import inspect
@@ -92,29 +91,28 @@ def here(
     module, files = _import(where)
     version = files.version if files is not None else _version(module)
     printable = spec if spec.isprintable() else repr(spec)[1:-1]
-    try:
+
+    def made(module: Any, files: OwnFiles | None) -> OwnCode:
         with conventions.contained():
             thing = _given(_named(module, where, name), spec, arguments or {})
-            own = OwnCode(printable, thing, order, version, changes, device, files)
-            with contextlib.suppress(Exception):  # of what cannot be looked at beside it
-                own.builders = _builders(module, name)
+            return OwnCode(printable, thing, order, version, changes, device, files)
+
+    try:
+        own = made(module, files)
     except RopeAuditError:
         raise
     except Exception as error:  # whatever an attribute raises that is code
         raise BadInput(f"{spec} cannot be looked at: {one_line(error)}") from None
+    with contextlib.suppress(Exception), conventions.contained():  # of what cannot be looked at beside it
+        own.builders = _builders(module, name)
     if files is None or time.process_time() - began > _DEAR:
         return own, None
 
     def again() -> OwnCode | None:
-        other, other_files = copy.copy(own), files.again()
-        try:
-            with conventions.contained():
-                other.thing = _given(_named(other_files.load(), where, name), spec, arguments or {})
-        except Exception:  # whatever it raises the second time
-            return None
-        other.files, other.findings, other.overwritten, other.fits, other.narrow = other_files, [], [], {}, {}
-        other.built_for = {}
-        return other
+        fresh = files.again()
+        with contextlib.suppress(Exception), conventions.contained():  # whatever it raises the second time
+            return made(fresh.load(), fresh)
+        return None
 
     return own, again
 

@@ -6,7 +6,6 @@ names, whose `adapter` is constructed with its entry.
 
 from __future__ import annotations
 
-import contextlib
 import tomllib
 import warnings
 from collections.abc import Iterable, Mapping
@@ -25,7 +24,7 @@ from ropeaudit.errors import (
     did,
     required_packages,
 )
-from ropeaudit.subjects.calling.code import Code, Unavailable
+from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.third_party.entries import Entry, Family
 
 if TYPE_CHECKING:
@@ -57,12 +56,6 @@ def is_known(name: str) -> bool:
     return name in ENTRIES or (":" in name and name.partition(":")[0] in FAMILIES)
 
 
-def known(name: str) -> None:
-    """Raise UnknownName for an unknown name; a missing package is no error here."""
-    with contextlib.suppress(MissingPackage):
-        entry_of(name)
-
-
 def entry_of(name: str) -> Entry:
     """Return the entry of a name. Raises: UnknownName; MissingPackage for its family."""
     if name in ENTRIES:
@@ -75,15 +68,9 @@ def entry_of(name: str) -> Entry:
     members = family.members()
     if name not in members:
         several = [one for one in members if one.startswith(f"{name}.")]
-        several = several or [one for one, entry in members.items() if _is_class(entry, name)]
         hint = f"(`ropeaudit list implementations --match '{family.name}:*'` shows them)"
         raise UnknownName("implementation", name, several or members, hint)
     return members[name]
-
-
-def _is_class(entry: Entry, name: str) -> bool:
-    """Return whether a name is FAMILY:CLASS, with the class that an entry calls."""
-    return entry.target.rpartition(":")[2].lower() == name.partition(":")[2].lower()
 
 
 def expanded(names: Iterable[str]) -> list[tuple[str, bool]]:
@@ -110,35 +97,23 @@ def expanded(names: Iterable[str]) -> list[tuple[str, bool]]:
     return list(results.items())
 
 
-def implementation(name: str, device: str | None = None, alone: bool = True) -> Code:
+def implementation(name: str, device: str | None = None) -> Code:
     """Return an implementation by its name, to be called on a device.
 
-    alone: whether it was requested by itself: as one of many it is refused, with the reason, where it cannot
-    be loaded.
-    Raises: UnknownName; MissingPackage; see `adapter.Adapter.on`.
+    Raises: UnknownName; MissingPackage, also of what cannot be imported; see `adapter.Adapter.on`.
     """
     from ropeaudit.subjects.calling.foreign import ForeignCode  # in-function: lists need no process
 
     entry = entry_of(name)
+    if not entry.installed:
+        raise MissingPackage(f"--impl {name} needs {' and '.join(entry.needs)}; {entry.install}")
+    needed = [package for package in _SHARED if package in (*entry.needs, entry.engine, entry.package)]
+    given = {"name": name, "device": device}
     try:
-        _check_installed(entry)
-        needed = [package for package in _SHARED if package in (*entry.needs, entry.engine, entry.package)]
-        given = {"name": name, "device": device}
         return ForeignCode(process.door(f"{__name__}:opened", given, [_INSIDE, *needed]))
     except ForeignError as error:
         told = f"--impl {name} cannot be imported: it {did(error)}; {entry.install}"
-        if alone:
-            raise MissingPackage(told) from None
-        return Unavailable(name, told, entry.layouts, entry.version)
-    except RopeAuditError as error:
-        if alone:
-            raise
-        return Unavailable(name, error.typed, entry.layouts, entry.version)
-
-
-def _check_installed(entry: Entry) -> None:
-    if not entry.installed:
-        raise MissingPackage(f"--impl {entry.name} needs {' and '.join(entry.needs)}; {entry.install}")
+        raise MissingPackage(told) from None
 
 
 def opened(arguments: Mapping[str, Any]) -> tuple[Opened, Mapping[str, Any]]:

@@ -33,7 +33,7 @@ class Adapter(Local):
 
     def __init__(self, entry: Entry) -> None:
         self.entry, self.name, self.engine = entry, entry.name, entry.engine
-        self.layouts, self.clean, self._version = entry.layouts, None, entry.version
+        self.layouts, self._version = entry.layouts, entry.version
         # what makes its arrays, whatever computes
         self.takes: Engine = "torch" if entry.engine == "torch" else "numpy"
         self.differentiable = self.takes == "torch"
