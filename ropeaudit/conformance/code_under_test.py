@@ -27,7 +27,7 @@ from ropeaudit.recognition import allowance, rotation, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import MisplacedSide, Searches
-from ropeaudit.recognition.verification import GivenVectors, Held, Places
+from ropeaudit.recognition.verification import NOWHERE, GivenVectors, Held, Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling.arrays import WrongShape
@@ -185,8 +185,14 @@ class CodeUnderTest:
 
         Raises: what the code raises.
         """
-        judge = self.judge(rotator, calls, **other)
-        return verification.up_to_a_wrong_one(range(len(calls)), judge)
+        judge, worst = self.judge(rotator, calls, **other), NOWHERE
+        for number in range(len(calls)):
+            placed = judge(number, True)
+            if not placed.excess <= 1:
+                others = range(number + 1, len(calls))
+                return verification.with_other_side(placed, judge, others), [number]
+            worst = max(worst, placed, key=lambda places: places.excess)
+        return worst, []
 
     def judge(
         self, rotator: Rotator, calls: Sequence[CallOf], **other: Unpack[Held]
@@ -363,11 +369,9 @@ class Agreement:
             off = ~(part <= 1) & alone  # a pair that only the plain call has out of place is right here
             off = off if off.any() else alone  # as wrong as a plain call: else the other were alone
             if off.any():
-                heads, pairs, at = (np.asarray(off.any(axis=axes)) for axes in ((2, 3), (0, 1, 2), (0, 1, 3)))
-                sides[name] = MisplacedSide(heads, pairs, mine.at[at], mine)
-        setting = code.setting_at(mine.at)
-        probed = verification.SameFrequencies(form, setting) if code.each_call else form
-        return rotation.explained(sides, setting, code.dtype, probed, code.seen.searches)
+                sides[name] = MisplacedSide.of(off, mine)
+        asked = code.setting_at(mine.at), code.dtype, form, code.seen.searches
+        return rotation.joined(rotation.explained(sides, *asked, each_call=code.each_call))
 
     def _parts(self, length: int) -> list[slice]:
         """Return the rows that share frequencies: those of a call, or all."""
@@ -443,7 +447,7 @@ def beginning(whole: WholeCall, length: int) -> WholeCall:
 def excess(code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions) -> Array:
     """Return the error over what is allowed. Shapes: (b, h, s, d) twice, (s,) or (b, s) -> (b, h, s, p)."""
     rows = np.broadcast_to(at, (len(x), x.shape[2]))
-    return verification.excess(x, y, rows, code.setting_at(at), code.dtype, code.rule)
+    return allowance.excess(x, y, rows, code.setting_at(at), code.rule)
 
 
 def some_offsets(code: CodeUnderTest, length: int, count: int) -> list[int]:

@@ -20,7 +20,7 @@ from ropeaudit.conformance import bias
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest, runs_at
 from ropeaudit.conformance.finding import PAIR, Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, UsageError, did, one_line
-from ropeaudit.recognition import faults, verification
+from ropeaudit.recognition import allowance, faults
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import rms
 from ropeaudit.recognition.verification import BATCH_STEP, NOWHERE, Places
@@ -258,7 +258,7 @@ def _misplaced(code: CodeUnderTest, block: CalledBlock, worst: Places, border: i
     both = (code.setting.for_positions(length) for length in (border, border + 1))
     other = next(one for one in both if one.length != own.length)
     sides = zip(block.given, block.rotated, strict=True)
-    over = [verification.excess(x, y, block.rows(), other, code.dtype, code.rule) for x, y in sides]
+    over = [allowance.excess(x, y, block.rows(), other, code.rule) for x, y in sides]
     found = faults.other_scaling(own, other)
     if own.scaling.kind != "longrope" or not all((one <= 1).all() for one in over):
         return worst

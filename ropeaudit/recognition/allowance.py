@@ -9,8 +9,10 @@ Letters: s positions, d rotary_dim, p pairs.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.rope.frequencies import unscaled
+from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
@@ -142,6 +145,79 @@ def frequencies(setting: RopeSetting) -> Array:
     return np.asarray(np.abs(exact_rotation.exact(setting).angles(np.array([1], dtype=np.int64))[0]))
 
 
+_IN_CACHE = 2**15  # pairs that are compared at once
+
+
+def excess(
+    x: FloatArray,
+    y: FloatArray,
+    at: Positions,
+    setting: RopeSetting,
+    rule: Resolved,
+) -> Array:
+    """Return the error of each pair over what is allowed to a recipe.
+
+    The r last "pairs" are the dims that are not rotated, two by two. What may overflow counts as 0.
+    Shapes: x and rotated y (b, h, s, d), at (b, s) -> (b, h, s, p + r).
+    """
+    over = np.empty((*x.shape[:3], setting.head_dim // 2))
+    step = max(1, _IN_CACHE // (x.shape[1] * max(1, setting.pairs)))
+    with np.errstate(invalid="ignore", over="ignore"):
+        for start, b in itertools.product(range(0, at.shape[1], step), range(len(at))):
+            some = np.s_[b, :, start : start + step]
+            over[some] = _excess(x[some], y[some], at[b, start : start + step], setting, rule)
+    return over
+
+
+def _excess(
+    x: FloatArray,
+    y: FloatArray,
+    at: Positions,
+    setting: RopeSetting,
+    rule: Resolved,
+) -> Array:
+    """Return `excess` of a batch element. Shapes: x and y (h, s, d), at (s,)."""
+    dtype = rule.dtype
+    size_of = np.hypot if dtype is FP64 else _length  # squares of smaller formats neither over- nor underflow
+    turns, limits = _held_to(rule, setting, at.tobytes())
+    (x1, x2), (y1, y2) = _sides(x, setting), _sides(y, setting)
+    off = size_of(y1 - (x1 * turns.real - x2 * turns.imag), y2 - (x2 * turns.real + x1 * turns.imag))
+    over = _over(off, size_of(x1, x2), limits, dtype)
+    rest = setting.head_dim - setting.rotary_dim
+    if not rest:
+        return over
+    (x1, x2), (y1, y2) = (_sides(vectors[..., -rest:], RopeSetting.of(rest)) for vectors in (x, y))
+    passed = _over(size_of(y1 - x1, y2 - x2), size_of(x1, x2), rounding_error(rule, setting), dtype)
+    return np.concatenate([over, passed], axis=-1)
+
+
+@functools.lru_cache(maxsize=16)
+def _held_to(rule: Resolved, setting: RopeSetting, at: bytes) -> tuple[Any, Array]:
+    """Return what pairs are multiplied by, and their allowance: q and k share both. Shapes: (s, p) twice."""
+    positions = np.frombuffer(at, np.int64)
+    return exact_rotation.rotations(setting, positions, rule.dtype), allowed(rule, setting, positions)
+
+
+def _sides(x: FloatArray, setting: RopeSetting) -> tuple[Array, Array]:
+    """Return both halves of pairs in float64. Shapes: (..., d) -> (..., p) twice."""
+    first, second = split_pairs(x, setting)
+    return first.astype(np.float64), second.astype(np.float64)
+
+
+def _length(a: Array, b: Array) -> Array:
+    """Return sqrt(a² + b²), overwriting neither. Shapes: alike."""
+    total = a * a
+    total += b * b
+    return np.sqrt(total, out=total)
+
+
+def _over(error: Array, size: Array, limits: Any, dtype: Format) -> Array:
+    over: Array = error / (limits * size + 4 * dtype.smallest_subnormal)
+    over[~np.isfinite(over)] = np.inf
+    over[size > dtype.largest / 4] = 0.0
+    return over
+
+
 _DEVIATIONS = 3  # of a mean error that is one of chance
 _FINEST_FIRST = (FP32, parse("fp16"), parse("bf16"))
 
@@ -171,26 +247,24 @@ def narrower_format(
     return None
 
 
-def _explains(fmt: Format, x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting) -> bool:
+def _explains(
+    fmt: Format,
+    x: FloatArray,
+    y: FloatArray,
+    at: Positions,
+    setting: RopeSetting,
+) -> bool:
     """Return whether right code in a format may be as far off, in all directions as roundings are.
 
     The mean error, in directions of the exact vectors, is compared with that of as many independent errors as
     there are pairs, for a rounding of cos or sin may be shared by positions and heads; that of a factor or a
     base is larger. Shapes: x, y (h, s, d), at (s,).
     """
-    z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
-    limits = allowed(careful(fmt), setting, at)
-    rest = np.s_[..., setting.rotary_dim :]
-    rounding = rounding_error(careful(fmt), setting)
-    tiny = 4 * fmt.smallest_subnormal
-    with np.errstate(invalid="ignore", over="ignore"):
-        exact = z * exact_rotation.rotations(setting, at, FP32)
-        error = w - exact
-        pairs = np.abs(error) <= limits * np.abs(z) + tiny
-        passes = np.abs(y[rest].astype(np.float64) - x[rest]) <= rounding * np.abs(x[rest]) + tiny
-    if not (pairs.all() and passes.all()):
+    if (excess(x[None], y[None], at[None], setting, careful(fmt)) > 1).any():
         return False
+    z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
+    exact = z * exact_rotation.rotations(setting, at, FP32)
     size = float((np.abs(exact) ** 2).sum())
-    mean = abs(complex((np.conj(exact) * error).sum())) / size
-    rms = float(np.sqrt((np.abs(error) ** 2).sum() / size))
+    mean = abs(complex((np.conj(exact) * (w - exact)).sum())) / size
+    rms = float(np.sqrt((np.abs(w - exact) ** 2).sum() / size))
     return bool(mean <= _DEVIATIONS * rms / np.sqrt(setting.pairs))

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -27,7 +27,7 @@ from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.rope import scaled
 from ropeaudit.rope.scaled import attention_factor, effective_base, rotator_pairs
 from ropeaudit.rope.scaling import DEFAULT, Scaling
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 
 Complex: TypeAlias = NDArray[np.complex128]
@@ -41,6 +41,12 @@ BASES = (1e4, 5e5, 1e6, 1e5, 1.5e5, 1.6e5, 5e6, 8e6, 1e7, 1e8)
 _DIMS = (128, 64, 96, 256)  # that code has in the place of the number of rotated dims
 _FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0, 40.0, 64.0)
 _LENGTHS = tuple(2048.0 * 2**power for power in range(8))
+_PUBLISHED = (  # scalings that code has where none is asked for
+    *(Scaling("linear", factor=factor) for factor in (2.0, 4.0, 8.0)),
+    *(Scaling("llama3", factor=factor, low=1.0, high=4.0, original=8192.0) for factor in (8.0, 32.0)),
+    Scaling("yarn", factor=4.0, original=32768.0),
+)
+_OTHER_LAYOUT = {"half": "interleaved", "interleaved": "half"}
 _SAME = 1e-5  # bases nearer than this cannot be distinguished by float32 frequencies
 SETTING, POSITIONS, OPERANDS, ROUNDINGS = "setting", "positions", "operands", "roundings"
 
@@ -114,7 +120,11 @@ class Fault:
 RIGHT = Fault(Diagnosis("unexplained"), cost=0.0)  # what changes nothing
 
 
-def faults(setting: RopeSetting, first: int | None = None, position: int | None = None) -> Iterator[Fault]:
+def faults(
+    setting: RopeSetting,
+    first: int | None = None,
+    position: int | None = None,
+) -> Iterator[Fault]:
     """Yield the known faults of code.
 
     first: the first of the given positions from which on it is wrong, counted. position: which one that is.
@@ -132,35 +142,30 @@ def of_settings(asked: RopeSetting, shown: Array | None = None) -> Iterator[Faul
 
     shown: frequencies (p,) to which bases and scalings are fitted beside; those are yielded as `fitted`.
     """
-    layout: Layout = "interleaved" if asked.layout == "half" else "half"
-    yield Fault(Diagnosis("wrong-layout", {"layout": layout}), functools.partial(replace, layout=layout))
+    layout = _OTHER_LAYOUT[asked.layout]
+    yield _changed(Diagnosis("wrong-layout", {"layout": layout}), layout=layout)
     if asked.scaling != DEFAULT:
-        told = other_scaling(asked, replace(asked, scaling=DEFAULT))
-        missing = Fault(told, functools.partial(replace, scaling=DEFAULT), cost=0.95)
-        yield from _with_and_without(asked, missing, DEFAULT)
+        yield from _of_scaling(asked, DEFAULT, cost=0.95)
     yield from _exponents(asked)
     yield from _bases(asked, shown)
     yield from _other_dims(asked)
-    yield from _of_first_dims(asked)
     yield from _ramps(asked)
     if asked.scaling.kind == "longrope":
         for length in (0, int(asked.scaling.original or 0) + 1):
-            other = replace(asked, length=length)
-            told = other_scaling(asked, other)
-            yield Fault(told, functools.partial(instead, other), fitted=True, cost=0.94)
+            yield _other(asked, replace(asked, length=length), cost=0.94)
     usual = dict.fromkeys(_other_scalings(asked.scaling))
     fitted = dict.fromkeys(_shown_scalings(asked, shown) if shown is not None else ())
     for number, scaling in enumerate(usual | fitted):
         if scaling != asked.scaling:
-            told = other_scaling(asked, replace(asked, scaling=scaling))
-            change = functools.partial(replace, scaling=scaling)
-            one = Fault(told, change, fitted=scaling not in usual, cost=1.0 + 1e-4 * number)
-            yield from _with_and_without(asked, one, scaling)
-    yield from _listed_otherwise(asked)
+            yield from _of_scaling(asked, scaling, 1.0 + 1e-4 * number, fitted=scaling not in usual)
+    right = theta(asked)
+    with np.errstate(divide="ignore"):
+        otherwise = {"inverse-frequencies": 1 / right, "turns-per-token": right / (2 * math.pi)}
+    for code, listed in (otherwise | {"pair-order": right[::-1]}).items():
+        yield from _explicit(asked, listed, Diagnosis(code))
     factor = attention_factor(asked.scaling)
     for seen in other_factors(asked.scaling):
-        told = Diagnosis("attention-factor", {"seen": seen, "asked": factor})
-        yield Fault(told, turn=functools.partial(lengthened, seen / factor))
+        yield lengthened(Diagnosis("attention-factor", {"seen": seen, "asked": factor}), seen / factor)
 
 
 def lists(asked: RopeSetting, shown: Array) -> Iterator[tuple[Fault, Array]]:
@@ -176,6 +181,40 @@ def lists(asked: RopeSetting, shown: Array) -> Iterator[tuple[Fault, Array]]:
             yield fault, listed
 
 
+def _changed(told: Diagnosis, cost: float = 1.0, **values: Any) -> Fault:
+    """Return that fields of the setting have other values."""
+    return Fault(told, functools.partial(replace, **values), cost=cost)
+
+
+def _other(asked: RopeSetting, other: RopeSetting, cost: float = 1.0) -> Fault:
+    """Return the frequencies of another setting, to be named only where numbers show them."""
+    return Fault(other_scaling(asked, other), functools.partial(instead, other), fitted=True, cost=cost)
+
+
+def _explicit(
+    asked: RopeSetting,
+    listed: Array,
+    told: Diagnosis,
+    cost: float = 1.0,
+) -> Iterator[Fault]:
+    """Yield frequencies that no parameters of a setting give, unless no setting has them."""
+    with contextlib.suppress(UsageError):  # numbers that no model has
+        change = functools.partial(instead, of_frequencies(asked, listed))
+        yield Fault(told, change, fitted=True, cost=cost)
+
+
+def _of_scaling(
+    asked: RopeSetting, scaling: Scaling, cost: float, *, fitted: bool = False
+) -> Iterator[Fault]:
+    """Yield another scaling; if its attention factor differs, also with the asked one."""
+    told = other_scaling(asked, replace(asked, scaling=scaling))
+    fault = replace(_changed(told, cost, scaling=scaling), fitted=fitted)
+    yield fault
+    factor, own = attention_factor(asked.scaling), attention_factor(scaling)
+    if own != factor:
+        yield replace(fault, turn=functools.partial(_longer, factor / own))
+
+
 def _exponents(asked: RopeSetting) -> Iterator[Fault]:
     """Yield exponents 2i/n over another number of dims than are rotated."""
     for dims in dict.fromkeys((asked.head_dim, asked.rotary_dim - 2, *_DIMS)):
@@ -183,8 +222,8 @@ def _exponents(asked: RopeSetting) -> Iterator[Fault]:
             told = Diagnosis("exponent-denominator", {"dims": dims, "asked": asked.rotary_dim})
             yield Fault(told, functools.partial(_over, dims), cost=0.98)
             if asked.scaling.kind == "yarn":  # whose ramp may be that of the dims that are asked for
-                kept = _plain(asked, dims) * (theta(asked) / _plain(asked))
-                yield Fault(told, functools.partial(instead, of_frequencies(asked, kept)), cost=0.98)
+                kept = of_frequencies(asked, _plain(asked, dims) * (theta(asked) / _plain(asked)))
+                yield Fault(told, functools.partial(instead, kept), cost=0.98)
 
 
 def _over(dims: int, one: RopeSetting) -> RopeSetting:
@@ -202,13 +241,12 @@ def _bases(asked: RopeSetting, shown: Array | None) -> Iterator[Fault]:
             tried[rounded] = 1.0 + 0.02 * digits
     for base, cost in tried.items():
         if base != asked.base and 1.0 < base < 1e18:
-            yield replace(of_base(asked, base), fitted=base not in BASES, cost=cost)
+            yield replace(of_base(asked, base, cost), fitted=base not in BASES)
 
 
-def of_base(asked: RopeSetting, base: float) -> Fault:
+def of_base(asked: RopeSetting, base: float, cost: float = 1.0) -> Fault:
     """Return that the base is another."""
-    told = Diagnosis("wrong-base", {"base": base, "asked": asked.base})
-    return Fault(told, functools.partial(replace, base=base))
+    return _changed(Diagnosis("wrong-base", {"base": base, "asked": asked.base}), cost, base=base)
 
 
 def _fitted_bases(asked: RopeSetting, shown: Array | None) -> list[float]:
@@ -249,45 +287,26 @@ def solved_base(theta: Array, exponents: Array, uncertain: Array) -> tuple[float
 
 
 def _other_dims(asked: RopeSetting) -> Iterator[Fault]:
-    """Yield other numbers of rotated dims."""
-    d, kind = asked.head_dim, asked.scaling.kind
-    for dims in dict.fromkeys((d, d // 2, d // 4, 3 * d // 4)):
-        possible = dims % 2 == 0 and dims > (2 if kind == "dynamic" else 0)
-        if possible and dims != asked.rotary_dim and kind not in BY_PAIR:
+    """Yield other numbers of rotated dims, and p-RoPE with its pairs in the first ones, at either scale."""
+    d, scaling, pairs = asked.head_dim, asked.scaling, rotator_pairs(asked)
+    for dims in dict.fromkeys((d, d // 2, d // 4, 3 * d // 4)) if scaling.kind not in BY_PAIR else ():
+        if dims % 2 == 0 and dims > 2 * (scaling.kind == "dynamic") and dims != asked.rotary_dim:
             values = {"seen": dims, "asked": asked.rotary_dim, "head_dim": d}
-            yield Fault(Diagnosis("partial-rotation", values), functools.partial(replace, rotary_dim=dims))
-
-
-def _of_first_dims(asked: RopeSetting) -> Iterator[Fault]:
-    """Yield p-RoPE with its pairs in the first dims, and its frequencies or theirs."""
-    pairs = rotator_pairs(asked)
-    if asked.scaling.kind != "proportional" or asked.layout != "half" or not 0 < pairs < asked.pairs:
-        return
-    dims, stretch = 2 * pairs, asked.scaling.stretch
-    told = Diagnosis("pairs-in-block", {"dims": dims, "half": pairs, "asked": asked.pairs})
-    over_them = Diagnosis("exponent-denominator", {"dims": dims, "asked": asked.rotary_dim})
-    kept = tuple(asked.base ** (-2 * i / asked.rotary_dim) / stretch for i in range(pairs))
-    own = Scaling("linear", factor=stretch) if asked.scaling.factor else DEFAULT
-    change = functools.partial(replace, rotary_dim=dims)
-    yield Fault(told, functools.partial(change, scaling=Scaling("explicit", frequencies=kept)))
-    yield Fault(replace(told, also=(over_them,)), functools.partial(change, scaling=own))
-
-
-def _with_and_without(asked: RopeSetting, fault: Fault, scaling: Scaling) -> Iterator[Fault]:
-    """Yield a fault; if its attention factor differs, also with the asked one."""
-    factor, own = attention_factor(asked.scaling), attention_factor(scaling)
-    yield fault
-    if own != factor:
-        yield replace(fault, turn=functools.partial(lengthened, factor / own))
+            yield _changed(Diagnosis("partial-rotation", values), rotary_dim=dims)
+    if scaling.kind == "proportional" and asked.layout == "half" and 0 < pairs < asked.pairs:
+        told = Diagnosis("pairs-in-block", {"dims": 2 * pairs, "half": pairs, "asked": asked.pairs})
+        over = Diagnosis("exponent-denominator", {"dims": 2 * pairs, "asked": asked.rotary_dim})
+        kept = tuple(asked.base ** (-2 * i / asked.rotary_dim) / scaling.stretch for i in range(pairs))
+        own = Scaling("linear", factor=scaling.stretch) if scaling.factor else DEFAULT
+        listed = Scaling("explicit", frequencies=kept)
+        yield _changed(told, rotary_dim=2 * pairs, scaling=listed)
+        yield _changed(replace(told, also=(over,)), rotary_dim=2 * pairs, scaling=own)
 
 
 def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
     """Yield scalings with other numbers; if none is asked for, some published ones."""
     if asked == DEFAULT:
-        yield from (Scaling("linear", factor=factor) for factor in (2.0, 4.0, 8.0))
-        for factor in (8.0, 32.0):
-            yield Scaling("llama3", factor=factor, low=1.0, high=4.0, original=8192.0)
-        yield Scaling("yarn", factor=4.0, original=32768.0)
+        yield from _PUBLISHED
     if asked.factor is not None and asked.kind in ("linear", "llama3", "yarn"):
         yield from (replace(asked, factor=factor) for factor in _FACTORS)
     if asked.original is not None and asked.kind in ("llama3", "yarn"):
@@ -326,39 +345,20 @@ def _ramps(asked: RopeSetting) -> Iterator[Fault]:
     plain, right = _plain(asked), scaling.truncate is not False
     for truncate in (right, not right):
         other = replace(asked, scaling=replace(scaling, truncate=truncate))
-        told: dict[str, Value] = {"seen": str(other.scaling), "asked": called(scaling)}
-        cost = 1.0 if truncate is right else 1.5
-        inverted = plain + plain / scaling.stretch - theta(other)
-        yield from _explicit(asked, inverted, "other-scaling", cost, **told, seen_ramp="inverted")
+        ramps = {"inverted": plain + plain / scaling.stretch - theta(other)}
         (low, high), last = scaled.yarn_range(other), asked.pairs - 1
         if low < last < high:  # its end is held to the number of pairs, not of dims
             ramp = np.clip((np.arange(asked.pairs) - low) / (last - low), 0.0, 1.0)
-            short = plain / scaling.stretch * ramp + plain * (1 - ramp)
-            yield from _explicit(asked, short, "other-scaling", cost, **told, seen_ramp="short")
+            ramps["short"] = plain / scaling.stretch * ramp + plain * (1 - ramp)
+        for name, listed in ramps.items():
+            values = {"seen": str(other.scaling), "asked": called(scaling), "seen_ramp": name}
+            told = Diagnosis("other-scaling", values)
+            yield from _explicit(asked, listed, told, cost=1.0 if truncate is right else 1.5)
     fast, slow = scaling.beta_fast or 32.0, scaling.beta_slow or 1.0
     for beta_fast, beta_slow in ((32.0, 1.0), (slow, fast)):
         other = replace(asked, scaling=replace(scaling, beta_fast=beta_fast, beta_slow=beta_slow))
         if other != asked:
-            yield Fault(other_scaling(asked, other), functools.partial(instead, other), fitted=True)
-
-
-def _listed_otherwise(asked: RopeSetting) -> Iterator[Fault]:
-    """Yield the frequencies in other units, or in another order."""
-    right = theta(asked)
-    with np.errstate(divide="ignore"):
-        inverse = 1 / right
-    yield from _explicit(asked, inverse, "inverse-frequencies")
-    yield from _explicit(asked, right / (2 * math.pi), "turns-per-token")
-    yield from _explicit(asked, right[::-1], "pair-order")
-
-
-def _explicit(
-    setting: RopeSetting, listed: Array, code: str, cost: float = 1.0, **values: Value
-) -> Iterator[Fault]:
-    """Yield frequencies that no parameters of a setting give, unless no setting has them."""
-    with contextlib.suppress(UsageError):  # numbers that no model has
-        other = of_frequencies(setting, listed)
-        yield Fault(Diagnosis(code, values), functools.partial(instead, other), fitted=True, cost=cost)
+            yield _other(asked, other)
 
 
 def theta(setting: RopeSetting) -> Array:
@@ -391,9 +391,8 @@ def other_scaling(asked: RopeSetting, other: RopeSetting) -> Diagnosis:
         return Diagnosis("missing-scaling", values)
     values = {"seen": called(other.scaling), **values}
     if other.scaling == asked.scaling:
-        both = {"seen": other, "asked": asked}  # which of longrope's lists each has
-        long = {name: one.length > (one.scaling.original or 0) for name, one in both.items()}
-        values |= {f"{name}_divisors": "long" if is_long else "short" for name, is_long in long.items()}
+        for name, one in (("seen", other), ("asked", asked)):  # which of longrope's lists each has
+            values[f"{name}_divisors"] = "long" if one.length > (one.scaling.original or 0) else "short"
     return Diagnosis("other-scaling", values)
 
 
@@ -414,41 +413,47 @@ def other_factors(asked: Scaling) -> tuple[float, ...]:
     return tuple(one for one in dict.fromkeys((1.0, factor**2, attention_factor(plain))) if one != factor)
 
 
-def lengthened(factor: float, pairs: Complex, rotations: Complex) -> Complex:
-    """Return rotated pairs, multiplied by a factor."""
+def lengthened(told: Diagnosis, factor: float) -> Fault:
+    """Return that rotated vectors are multiplied by a factor."""
+    return Fault(told, turn=functools.partial(_longer, factor))
+
+
+def _longer(factor: float, pairs: Complex, rotations: Complex) -> Complex:
     return factor * pairs * rotations
 
 
 # ---------------------------------------------------------------------------- other positions
+
+_MAPS: Mapping[str, Callable[[Positions], Positions]] = {  # code -> what it makes of positions (b, s)
+    "wrong-direction": lambda at: -at,
+    "rotated-twice": lambda at: 2 * at,
+    "positions-reversed": lambda at: at[..., ::-1],
+    "positions-from-0": lambda at: at - at[..., :1],
+    "first-position-only": lambda at: np.broadcast_to(at[..., :1], at.shape),
+    "positions-counted": lambda at: at[..., :1] + np.arange(at.shape[-1]),
+}
 
 
 def of_positions(
     first: int | None = None, position: int | None = None, factor: float = 1.0
 ) -> Iterator[Fault]:
     """Yield other positions. first, position: as in `faults`. factor: on cos and sin."""
-
-    def fault(code: str, seen: Callable[[Positions], Positions], **values: float) -> Fault:
-        return Fault(Diagnosis(code, values), seen=lambda rows, head: seen(rows))
-
     told = Diagnosis("no-rotation")  # without the attention factor too
     yield Fault(told, seen=lambda rows, head: np.zeros_like(rows), turn=lambda z, turns: z)
     yield off_by(1)
     yield off_by(-1)
-    yield fault("wrong-direction", lambda at: -at)
-    twice = fault("rotated-twice", lambda at: 2 * at)
-    yield twice
-    if factor != 1:
-        yield replace(twice, turn=functools.partial(lengthened, factor))
-    yield fault("positions-reversed", lambda at: at[..., ::-1])
-    yield fault("positions-from-0", lambda at: at - at[..., :1])
-    yield fault("first-position-only", lambda at: np.broadcast_to(at[..., :1], at.shape))
-    yield fault("positions-counted", lambda at: at[..., :1] + np.arange(at.shape[-1]))
-    yield fault(
-        "positions-of-another-row", lambda at: np.broadcast_to(at[:1], at.shape) if at.ndim > 1 else at, row=0
+    for code in _MAPS:
+        yield moved(code)
+        if code == "rotated-twice" and factor != 1:
+            yield replace(moved(code), turn=functools.partial(_longer, factor))
+    told = Diagnosis("positions-of-another-row", {"row": 0})
+    yield Fault(
+        told, seen=lambda rows, head: np.broadcast_to(rows[:1], rows.shape) if rows.ndim > 1 else rows
     )
     yield Fault(Diagnosis("rotated-by-head"), seen=lambda rows, head: np.full_like(rows, head))
     for bits in (8, 16):
-        yield fault("integer-width", functools.partial(_signed, 2**bits), bits=bits)
+        told = Diagnosis("integer-width", {"bits": bits})
+        yield Fault(told, seen=functools.partial(_signed, 2**bits))
     for power in range(4, 21):
         size = 2**power
         yield wrap(size)
@@ -458,7 +463,13 @@ def of_positions(
         yield table_ends(position - 1)
     if first is not None and first > 1:
         yield wrap(first, restarts=True)
-        yield fault("positions-stop", lambda at: np.minimum(at, at[..., :1] + first - 1), count=first)
+        told = Diagnosis("positions-stop", {"count": first})
+        yield Fault(told, seen=lambda rows, head: np.minimum(rows, rows[..., :1] + first - 1))
+
+
+def moved(code: str) -> Fault:
+    """Return a fault of `_MAPS`."""
+    return Fault(Diagnosis(code), seen=lambda rows, head: _MAPS[code](rows))
 
 
 def off_by(step: int) -> Fault:
@@ -481,8 +492,8 @@ def wrap(size: int, *, restarts: bool = False) -> Fault:
     return Fault(Diagnosis("restart" if restarts else "wrap", {"size": size}), seen=seen)
 
 
-def _signed(size: int, at: Positions) -> Positions:
-    return (at + size // 2) % size - size // 2
+def _signed(size: int, rows: Positions, head: int) -> Positions:
+    return (rows + size // 2) % size - size // 2
 
 
 # ---------------------------------------------------------------------------- roundings, other operands
@@ -511,15 +522,15 @@ def of_operands(setting: RopeSetting) -> Iterator[Fault]:
     yield Fault(Diagnosis("q-k-swapped"), crossed=True)
     yield Fault(Diagnosis("cos-sin-swapped"), turn=lambda z, turns: z * 1j * np.conj(turns))
     yield Fault(Diagnosis("halves-swapped"), turn=lambda z, turns: 1j * np.conj(z * turns))
-    other = "interleaved" if setting.layout == "half" else "half"
-    values: dict[str, Value] = {"table": other, "rotation": setting.layout}
-    yield Fault(Diagnosis("mixed-layout", values), turn=functools.partial(_mixed, setting.layout), mixes=True)
+    values: dict[str, Value] = {"table": _OTHER_LAYOUT[setting.layout], "rotation": setting.layout}
+    turn = functools.partial(_mixed, setting.layout == "half")
+    yield Fault(Diagnosis("mixed-layout", values), turn=turn, mixes=True)
 
 
-def _mixed(layout: Layout, pairs: Complex, turns: Complex) -> Complex:
+def _mixed(half: bool, pairs: Complex, turns: Complex) -> Complex:
     """Rotate with a table whose columns are in the order of the other layout."""
     p = pairs.shape[-1]
     i = np.arange(p)
-    first, second = (i // 2, (i + p) // 2) if layout == "half" else (2 * i % p, (2 * i + 1) % p)
+    first, second = (i // 2, (i + p) // 2) if half else (2 * i % p, (2 * i + 1) % p)
     a, b, one, two = pairs.real, pairs.imag, turns[..., first], turns[..., second]
     return np.asarray(a * one.real - b * one.imag + 1j * (b * two.real + a * two.imag))

@@ -166,7 +166,11 @@ def rms_difference(y: FloatArray, other: FloatArray) -> float:
     return value if np.isfinite(value) else float("inf")
 
 
-def nonfinite_as(dtype: Format, setting: RopeSetting, alike: Callable[[RecipeGroup], bool]) -> Diagnosis:
+def nonfinite_as(
+    dtype: Format,
+    setting: RopeSetting,
+    alike: Callable[[RecipeGroup], bool],
+) -> Diagnosis:
     """Return the diagnosis of nonfinite numbers, with the recipes alike."""
     tried = possible(groups(dtype), setting)
     recipes = tuple(name for group in tried if alike(group) for name in group.names)
@@ -177,66 +181,43 @@ def explaining_recipe(
     block: CalledBlock,
     setting: RopeSetting,
     dtype: Format,
-    seen: Positions | None = None,
-    fewest: Sequence[RecipeGroup] | None = None,
 ) -> RecipeGroup | None:
-    """Return the recipe that gives what was returned for all of q and k; None where none does.
-
-    seen: positions (b, s) that are taken for those of the call. fewest: the recipes that are tried, all
-    `variants` by default.
-    """
-    rows = block.rows() if seen is None else seen
+    """Return the recipe that gives what was returned for all of q and k; None where none does."""
     whole = [(x[-1, 0], y[-1, 0]) for x, y in zip(block.given, block.rotated, strict=True)]
-    window = slice(max(0, block.length - _NEAREST_POSITIONS), block.length)  # where errors are largest
+    window = np.s_[-_NEAREST_POSITIONS:]  # the last ones, where errors are largest
+    nearest, at = [(x[window], y[window]) for x, y in whole], block.rows()[-1][window]
+    exact = max(_distance(y, exact_rotation.rotated(x, at, setting)) for x, y in nearest)
     near: list[tuple[float, RecipeGroup]] = []
-    vectors = [(x[window], y[window]) for x, y in whole]
-    at = rows[-1][window]
-    from_exact = max(_distance(y, exact_rotation.rotated(x, at, setting)) for x, y in vectors)
-    for group in possible(variants(dtype) if fewest is None else fewest, setting):
-        distance = max(_distance(y, rotated(group, x, at, setting)) for x, y in vectors)
-        if distance <= _CLEAR * from_exact or (np.isinf(from_exact) and distance < np.inf):
-            near.append((distance, group))
+    for group in possible(variants(dtype), setting):
+        own = max(_distance(y, rotated(group, x, at, setting)) for x, y in nearest)
+        if own <= _CLEAR * exact or (np.isinf(exact) and own < np.inf):
+            near.append((own, group))
     near.sort(key=lambda pair: pair[0])
-    fitting = [group for _, group in near[:_MOST] if explains(group, block, setting, dtype, rows)]
+    fitting = [group for _, group in near[:_MOST] if explains(group, block, setting, dtype)]
 
     def apart(group: RecipeGroup) -> float:
-        return sum(_distance(y, rotated(group, x, rows[-1], setting)) for x, y in whole)
+        return sum(_distance(y, rotated(group, x, block.rows()[-1], setting)) for x, y in whole)
 
     return min(fitting, key=apart, default=None)
 
 
-def explains(
-    group: RecipeGroup,
-    block: CalledBlock,
-    setting: RopeSetting,
-    dtype: Format,
-    rows: Positions | None = None,
-) -> bool:
-    """Return whether a recipe gives what was returned: to within a rounding or two of its own, everywhere.
-
-    rows: positions (b, s) that are taken for those of the call.
-    """
-    recipe, rows = group.resolved, block.rows() if rows is None else rows
-    rounding = allowance.rounding_error(recipe, setting)
+def explains(group: RecipeGroup, block: CalledBlock, setting: RopeSetting, dtype: Format) -> bool:
+    """Return whether a recipe gives what was returned: to within a rounding or two of its own, everywhere."""
+    recipe, tiny = group.resolved, 4 * dtype.smallest_subnormal
+    rounding, rest = allowance.rounding_error(recipe, setting), np.s_[..., setting.rotary_dim :]
     for x, y in zip(block.given, block.rotated, strict=True):
-        for given, output, at in zip(x, y, rows, strict=True):
+        for given, output, at in zip(x, y, block.rows(), strict=True):
             allowed = 2 * (allowance.phase_error(recipe, setting, at) + rounding)
             emulated = rotated(group, given, at, setting)
             nonfinite = ~np.isfinite(emulated)
             if not np.array_equal(nonfinite, ~np.isfinite(output)):
                 return False
-            z, w = (
-                exact_rotation.complex_pairs(np.where(nonfinite, 0, one), setting)
-                for one in (emulated, output)
-            )
-            size = np.abs(exact_rotation.complex_pairs(given, setting)) + 4 * dtype.smallest_subnormal
-            if (np.abs(z - w) > allowed * size).any():
+            right, came = (np.where(nonfinite, 0, one).astype(np.float64) for one in (emulated, output))
+            w, size = (exact_rotation.complex_pairs(one, setting) for one in (came - right, given))
+            if (np.abs(w) > allowed * (np.abs(size) + tiny)).any():
                 return False
-            rest = np.s_[..., setting.rotary_dim :]  # passes as it comes
-            with np.errstate(invalid="ignore"):
-                apart = np.abs(output[rest].astype(np.float64) - emulated[rest])
-            if (apart > 2 * rounding * np.abs(given[rest]) + 4 * dtype.smallest_subnormal).any():
-                return False
+            if (np.abs((came - right)[rest]) > 2 * rounding * np.abs(given[rest]) + tiny).any():
+                return False  # of what passes as it comes
     return True
 
 

@@ -12,26 +12,17 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
+from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import ForeignError, UsageError
 from ropeaudit.recognition import allowance, faults, known_recipes, solving
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
-from ropeaudit.recognition.faults import (
-    NARROW,
-    OPERANDS,
-    POSITIONS,
-    RIGHT,
-    ROUNDINGS,
-    SETTING,
-    Fault,
-    of_frequencies,
-)
+from ropeaudit.recognition.faults import NARROW, OPERANDS, POSITIONS, RIGHT, ROUNDINGS, SETTING, Fault
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
@@ -65,6 +56,17 @@ class MisplacedSide:
     positions: Positions
     block: CalledBlock
 
+    @classmethod
+    def of(cls, off: NDArray[np.bool_], block: CalledBlock) -> MisplacedSide:
+        """Return it of the pairs of one call that are off. Shapes: off (b, h, s, p)."""
+        heads, pairs, rows = (np.asarray(off.any(axis=axes)) for axes in ((2, 3), (0, 1, 2), (1, 3)))
+        return cls(heads, pairs, np.unique(block.rows()[rows]), block)
+
+    def beside(self, before: MisplacedSide, worst: CalledBlock) -> MisplacedSide:
+        """Return it with what is out of place in calls before, the worst of all given."""
+        positions = np.concatenate([before.positions, self.positions])
+        return MisplacedSide(self.heads | before.heads, self.pairs | before.pairs, positions, worst)
+
 
 @dataclass(slots=True)
 class Searches:
@@ -79,53 +81,52 @@ class Searches:
 
 
 def explained(
-    sides: dict[str, MisplacedSide],
+    sides: Mapping[str, MisplacedSide],
     setting: RopeSetting,
     dtype: Format,
     rotator: Rotator,
     searches: Searches | None = None,
-) -> Diagnosis:
-    """Return what explains the wrong sides, or else `unexplained`."""
+    *,
+    each_call: bool = False,
+) -> dict[str, Diagnosis]:
+    """Return what explains each wrong side, as `joined` takes it; under no name what explains all of them.
+
+    each_call: whether frequencies follow the length of a call; then others than those asked for tell nothing.
+    """
     if not sides:
-        return Diagnosis("unexplained")  # what was out of place is right when it is called again
+        return {"": Diagnosis("unexplained")}  # what was out of place is right when it is called again
     block = next(iter(sides.values())).block
     if not any(np.isfinite(x).any() for x in block.rotated):
         x, at, dims = block.given[0][0, 0], block.rows()[0], setting.rotary_dim
-        return known_recipes.nonfinite_as(
-            dtype,
-            setting,
-            lambda group: not np.isfinite(known_recipes.rotated(group, x, at, setting)[:, :dims]).any(),
-        )
+        return {
+            "": known_recipes.nonfinite_as(
+                dtype,
+                setting,
+                lambda group: not np.isfinite(known_recipes.rotated(group, x, at, setting)[:, :dims]).any(),
+            )
+        }
     if group := known_recipes.explaining_recipe(block, setting, dtype):
-        return group.diagnosis()
+        return {"": group.diagnosis()}
     if setting.grid is not None:
-        return Diagnosis("unexplained")
+        return {"": Diagnosis("unexplained")}
     found: dict[str, Diagnosis] = {}
     fitted: Sequence[Fault] = ()
     for name, side in sides.items():
-        search = _Side(name, side, setting, dtype, rotator, False, fitted, searches or Searches())
+        search = _Side(name, side, setting, dtype, rotator, fitted, searches or Searches(), each_call)
         found[name] = search.diagnosis()
         fitted = search.fitted
-    return joined(found)
+    return found
 
 
 def joined(found: Mapping[str, Diagnosis]) -> Diagnosis:
     """Return one diagnosis of both sides, said once if both have the same."""
     first, *rest = found.values()
-    if rest and (both := common(first, rest[0])):
+    both = first if "" in found else common(first, rest[0]) if rest else None
+    if both is not None:
         return both
     placed = [replace(one, where=replace(one.where, sides=(name,))) for name, one in found.items()]
     placed.sort(key=lambda one: not one.explains)
     return placed[0] if len(placed) == 1 else replace(placed[0], also=(*placed[0].also, *placed[1:]))
-
-
-def of_side(found: Diagnosis, name: str) -> Diagnosis:
-    """Return what a diagnosis of q and k says of one of them, as `joined` takes it."""
-    also = tuple(one for one in found.also if not one.where.sides)
-    told = [replace(found, also=also), *(one for one in found.also if one.where.sides)]
-    of_it = (one for one in told if not one.where.sides or name in one.where.sides)
-    one = next(of_it, Diagnosis("unexplained"))
-    return replace(one, where=replace(one.where, sides=()))
 
 
 def common(first: Diagnosis, second: Diagnosis) -> Diagnosis | None:
@@ -139,26 +140,6 @@ def common(first: Diagnosis, second: Diagnosis) -> Diagnosis | None:
     return replace(both[0], where=first.where, alternatives=tuple(both[1:])) if both else None
 
 
-class _Predicted(NamedTuple):
-    """A vector as given and as it came back (s, d), its positions, and those that a fault takes (s,).
-
-    w, z, expected: its pairs as they came back, as given, and as the fault makes them (s, p).
-    """
-
-    given: FloatArray
-    rotated: FloatArray
-    at: Positions
-    taken: Positions
-    w: NDArray[np.complex128]
-    z: NDArray[np.complex128]
-    expected: NDArray[np.complex128]
-
-    @property
-    def left(self) -> float:
-        """The RMS of what the fault does not explain."""
-        return rms(self.w - self.expected)
-
-
 @dataclass
 class _Side:
     """The search for what explains q, or k."""
@@ -168,9 +149,10 @@ class _Side:
     setting: RopeSetting
     dtype: Format
     rotator: Rotator
-    near: bool = False  # whether the block is one that is probed
     fitted: Sequence[Fault] = ()  # what was solved for of the other side, then of this one
     searches: Searches = field(default_factory=Searches)
+    each_call: bool = False  # as in `explained`
+    alone: bool = False  # whether faults are held to the block alone, not to other positions
 
     def __post_init__(self) -> None:
         self.index = 0 if self.name == "q" else 1
@@ -179,16 +161,16 @@ class _Side:
         every = [(int(b), int(h)) for b, h in np.argwhere(self.side.heads)]
         some = np.unique(np.linspace(0, len(every) - 1, _VECTORS).round().astype(int))
         self.off = [every[number] for number in some]
-        self.at = self.block.rows()[self.off[0][0]]  # of one that is out of place
+        b = self.off[0][0]  # a batch element that is out of place, its positions (s,) and its wrong vectors
+        self.at = self.block.rows()[b]
+        heads = [h for element, h in self.off if element == b]
+        self.vectors = self.at, self.given[b][heads], self.rotated[b][heads]
         self.first = int(np.argmax(np.isin(self.at, self.side.positions)))
 
-    def _faults(self) -> Iterator[Fault]:
-        """Yield the known faults, as they may begin where this side is wrong first."""
-        known = faults.faults(self.setting, self.first, int(self.at[self.first]))
-        return (fault for fault in known if not fault.crossed or self._changes(fault))
+    # ------------------------------------------------------------------------ in which order
 
     def diagnosis(self) -> Diagnosis:
-        """Return what explains the side, and where that is."""
+        """Return what explains the side, and where that is: the first of ever more far-fetched faults."""
         where = self._where()
         single = where.position is not None or where.pair is not None or where.unrotated
         if where.heads or where.batch:  # noise may decide which of them are beyond what is allowed
@@ -211,94 +193,15 @@ class _Side:
         found = self._of_length(found or self._position() or self._unexplained())
         return found if found.where.since is not None else replace(found, where=where)
 
-    def _where(self) -> Where:
-        """Return the batch elements, heads, position or pair that are out of place."""
-        off, side = self.side.heads, self.side
-        batches, heads = off.any(axis=1), off.any(axis=0)
-        where = Where()
-        if off.shape[0] > 1 and not batches.all():
-            where = replace(where, batch=tuple(np.flatnonzero(batches).tolist()))
-        if not heads.all():
-            where = replace(where, heads=tuple(np.flatnonzero(heads).tolist()), of_heads=heads.size)
-        pairs = np.flatnonzero(side.pairs)
-        if side.positions.size == 1 and side.block.length > 2:
-            return replace(where, position=int(side.positions[0]))
-        if (pairs >= self.setting.pairs).all():
-            return replace(where, unrotated=True)
-        if pairs.size == 1 and side.pairs.size > 2:
-            return replace(where, pair=int(pairs[0]))
-        return where
-
-    def _known(self) -> Iterator[Fault]:
-        """Yield the known faults that make a difference here."""
-        alone = self.side.heads.shape[1] == 1  # one head does not tell whether each gets its own
-        for fault in itertools.chain(self._faults(), self._of_heads()):
-            if not (alone and fault.diagnosis.code == "rotated-by-head") and self._changes(fault):
-                yield fault
-
-    def _of_heads(self) -> Iterator[Fault]:
-        """Yield a fault that finds rows by the number of heads of the other side."""
-        own, other = (self.block.given[index].shape[1] for index in (self.index, 1 - self.index))
-
-        def seen(rows: Positions, head: int) -> Positions:
-            taken = np.minimum((np.arange(len(rows)) * own + head) // other, len(rows) - 1)
-            return np.asarray(rows[taken])
-
-        if own != other:
-            yield Fault(Diagnosis("rows-by-other-heads", {"seen": other, "asked": own}), seen=seen)
-
-    def _mixed_rows(self) -> Iterator[Fault]:
-        """Yield a fault if a batch element has the positions of another row."""
-        block, rows = self.block, self.block.rows()
-        if block.at.ndim == 1:
-            return
-        taken, few = np.arange(len(rows)), np.s_[:_FEW]
-        at = rows[:, few]
-        turns = exact_rotation.rotations(self.setting, at.reshape(-1), self.dtype).reshape(*at.shape, -1)
-        for b in np.flatnonzero(self.side.heads.any(axis=1)):
-            h = int(np.argmax(self.side.heads[b]))
-            z, w = (
-                exact_rotation.complex_pairs(x[b, h, few], self.setting) for x in (self.given, self.rotated)
-            )
-            taken[b] = np.argmin([rms(w - z * turn) for turn in turns])
-        if (moved := np.flatnonzero(taken != np.arange(len(rows)))).size:
-            told = {"row": int(moved[0]), "seen": int(taken[moved[0]])}
-            yield Fault(Diagnosis("rows-mixed-up", told), seen=lambda rows, head: rows[taken])
-
-    def _of_length(self, found: Diagnosis) -> Diagnosis:
-        """Return a wrong base also as the length at which dynamic scaling gives it."""
-        asked, scaling = self.setting, self.setting.scaling
-        if found.code != "wrong-base" or scaling.kind != "dynamic" or not scaling.maximum:
-            return found
-        wanted = effective_base(replace(asked, base=float(str(found.values["base"])))) / asked.base
-        stretch = wanted ** (1 - 2 / asked.rotary_dim) - 1  # of the length beyond the maximum
-        length = max(0, round(scaling.maximum * (1 + stretch / scaling.stretch)))
-        near = abs(effective_base(replace(asked, length=length)) / asked.base / wanted - 1) <= _LENGTHS
-        if not near or length in (asked.length, int(scaling.maximum)):
-            return found
-        values = {"seen": f"dynamic(length={length})", "asked": f"dynamic(length={asked.length})"}
-        return replace(found, code="other-scaling", values=values, alternatives=(found, *found.alternatives))
-
-    def _unexplained(self) -> Diagnosis:
-        """Return that nothing explains it, or that it changes the lengths."""
-        before, after = (
-            np.abs(exact_rotation.complex_pairs(x, self.setting)) for x in (self.given, self.rotated)
-        )
-        expected = before * attention_factor(self.setting.scaling)
-        with np.errstate(invalid="ignore", over="ignore"):
-            others = float(np.mean(np.abs(after - expected) > _LENGTH * expected))
-        every = bool(self.side.heads.all()) and others > _OTHERS
-        return Diagnosis("not-a-rotation" if every else "unexplained")
-
     def _first(self, *stages: Iterable[Fault]) -> Diagnosis | None:
         """Return what the first of some lists of faults explains."""
         return next(filter(None, map(self._equals, stages)), None)
 
     def _equals(self, tried: Iterable[Fault]) -> Diagnosis | None:
         """Return the first fault that holds here and elsewhere, with its equals."""
-        holding = [fault for fault in tried if self._holds(fault, self.block)]
-        here = holding
-        for start in _probes(self.block.first) if holding and not self.near else ():
+        here = [fault for fault in tried if self._holds(fault, self.block)]
+        holding = here
+        for start in _probes(self.block.first) if here and not self.alone else ():
             if probe := self._probed(start):
                 holding = [fault for fault in holding if self._holds(fault, probe)]
         holding = self._nearest(holding)
@@ -307,46 +210,39 @@ class _Side:
         told = [fault.diagnosis for fault in usual or holding[:1]]
         if any(one.code == "missing-scaling" for one in told):  # another that changes nothing here is none
             told = [one for one in told if one.code != "other-scaling"]
-        seldom = (  # what is fitted comes near by its making, but one number that explains all pairs
-            fault
-            for fault in here
-            if not fault.diagnosis.also and (not fault.fitted or fault.diagnosis.code == "wrong-base")
-        )
-        told = told or [replace(fault.diagnosis, certainty="in this call") for fault in seldom][:1]
+        if not told:  # but one number that explains all pairs does not come near by its making
+            sure = (one for one in here if not one.fitted or one.diagnosis.code == "wrong-base")
+            seldom = [one.diagnosis for one in sure if not one.diagnosis.also]
+            told = [replace(one, certainty="in this call") for one in seldom[:1]]
         unique = [one for number, one in enumerate(told) if one not in told[:number]]
         return replace(unique[0], alternatives=tuple(unique[1:])) if unique else None
 
     def _nearest(self, holding: list[Fault]) -> list[Fault]:
         """Return faults with only the nearest of their recipes."""
-        best: dict[tuple[str, ...], tuple[float, Fault]] = {}
-        for fault in holding:
-            if fault.recipe:
-                key = tuple(one.code for one in fault.diagnosis.parts())
-                size = self._distance(fault)
-                if key not in best or size < best[key][0]:
-                    best[key] = size, fault
-        least = min((size for size, _ in best.values()), default=0.0)
-        kept = [fault for size, fault in best.values() if size <= least]
-        return [fault for fault in holding if not fault.recipe or fault in kept]
-
-    def _changes(self, fault: Fault) -> bool:
-        """Return whether a fault makes a difference at the positions of the call."""
-        if fault.crossed:
-            q, k = self.block.given
-            return q is not k and q.shape == k.shape
-        if fault.turn or fault.setting(self.setting) != self.setting:
-            return True
-        rows = self.block.rows()
-        return any(not np.array_equal(fault.positions(rows, h)[b], rows[b]) for b, h in self.off)
+        sizes = {number: self._left(one) for number, one in enumerate(holding) if one.recipe}
+        least = min(sizes.values(), default=0.0)
+        codes = set[tuple[str, ...]]()
+        kept = []
+        for number, fault in enumerate(holding):
+            code = tuple(one.code for one in fault.diagnosis.parts())
+            if number not in sizes:
+                kept.append(fault)
+            elif sizes[number] <= least and code not in codes:
+                codes.add(code)
+                kept.append(fault)
+        return kept
 
     def _probed(self, start: int) -> CalledBlock | None:
         """Return the call made again from `start`; None where it raises."""
         moved = replace(self.block, at=self.block.at - self.block.first + start)
+        if self.each_call and self.setting.for_positions(int(moved.at.max()) + 1) != self.setting:
+            return None
         try:
-            rotated = self.rotator.rotate_both(*self.block.given, moved.at)
+            return replace(moved, rotated=self.rotator.rotate_both(*self.block.given, moved.at))
         except ForeignError:
             return None
-        return replace(moved, rotated=rotated)
+
+    # ------------------------------------------------------------------------ prediction and score
 
     def _holds(self, fault: Fault, block: CalledBlock, *, shows: bool = True) -> bool:
         """Return whether a fault explains some vectors; a few positions first."""
@@ -369,18 +265,24 @@ class _Side:
         shows: bool = True,
     ) -> bool:
         """Return whether a fault explains a vector at some places of a call."""
-        rule, other = allowance.careful(fault.coarse or self.dtype), fault.setting(self.setting)
-        seen = self._predicted(fault, block, vector, places)
-        given, rotated, _, _, w, z, expected = seen
-        if not seen.left <= _FAR * max(rms(z), rms(expected)):
+        rule, other, (b, h) = (
+            allowance.careful(fault.coarse or self.dtype),
+            fault.setting(self.setting),
+            vector,
+        )
+        w, z, expected = self._predicted(fault, block, vector, places)
+        left = rms(w - expected)
+        if not left <= _FAR * max(rms(z), rms(expected)):
             return False
-        phase = np.maximum(*(allowance.phase(rule, other, one) for one in (seen.at, seen.taken)))
+        rows = block.rows()
+        at, taken = rows[b][places], fault.positions(rows, h)[b][places]
+        phase = np.maximum(*(allowance.phase(rule, other, one) for one in (at, taken)))
         if fault.mixes:
             phase = phase.max(axis=-1, keepdims=True)
         rounding = allowance.rounding_error(rule, self.setting)
         if fault.recipe:
             own = fault.recipe.resolved
-            phase = np.maximum(phase, 2 * allowance.phase_error(own, other, seen.taken))
+            phase = np.maximum(phase, 2 * allowance.phase_error(own, other, taken))
             rounding = max(rounding, 2 * allowance.rounding_error(own, self.setting))
         allowed = attention_factor(other.scaling) * np.minimum(2.0, phase) + rounding
         size = np.abs(z) if fault.turn is None else np.maximum(np.abs(z), np.abs(expected))
@@ -389,16 +291,18 @@ class _Side:
             if not (np.abs(w - expected) <= allowed * size + tiny).all():
                 return False
             if other.rotary_dim != self.setting.rotary_dim or self.side.pairs[self.setting.pairs :].any():
-                rest = np.s_[:, other.rotary_dim :]
-                most = max(1.0, fault.times) * rounding * np.abs(given[rest]) + tiny
-                out = rotated[rest].astype(np.float64)
-                kept = given[rest] if fault.rounded is None else round_to(given[rest], fault.rounded)
-                passing = (out - times * kept for times in {1.0, fault.times})
+                rest = np.s_[places, other.rotary_dim :]
+                x = block.given[1 - self.index if fault.crossed else self.index][b, h][rest]
+                y = block.rotated[self.index][b, h][rest]
+                most = max(1.0, fault.times) * rounding * np.abs(x) + tiny
+                kept = x if fault.rounded is None else round_to(x, fault.rounded)
+                passing = (y.astype(np.float64) - times * kept for times in {1.0, fault.times})
                 if not any((np.abs(off) <= most).all() for off in passing):
                     return False
             if shows and (fault.recipe or fault.rounded):  # what is as near without them does not show them
                 plain = replace(fault, recipe=None, rounded=None)
-                return seen.left <= _CLEAR * self._predicted(plain, block, vector, places).left
+                w, _, expected = self._predicted(plain, block, vector, places)
+                return left <= _CLEAR * rms(w - expected)
         return True
 
     def _predicted(
@@ -407,102 +311,141 @@ class _Side:
         block: CalledBlock,
         vector: tuple[int, int],
         places: NDArray[np.int64],
-    ) -> _Predicted:
-        """Return what a fault makes of a vector at some places of a call, beside what came back."""
-        (b, h), other, rows = vector, fault.setting(self.setting), block.rows()
+    ) -> tuple[faults.Complex, faults.Complex, faults.Complex]:
+        """Return the pairs of a vector as they came back, as given, and as a fault makes them."""
+        (b, h), other = vector, fault.setting(self.setting)
         given = block.given[1 - self.index if fault.crossed else self.index][b, h][places]
-        rotated = block.rotated[self.index][b, h][places]
-        seen, inner = fault.positions(rows, h)[b][places], given
+        seen, inner = fault.positions(block.rows(), h)[b][places], given
         if fault.rounded is not None:  # torch rounds float64 by way of float32
             inner = round_to(round_to(given, FP32) if self.dtype is FP64 else given, fault.rounded)
         if fault.recipe and not fault.turn:
-            y = known_recipes.rotated(fault.recipe, inner, seen, other)
-            expected = exact_rotation.complex_pairs(y, other)
+            inner = known_recipes.rotated(fault.recipe, inner, seen, other)
+            expected = exact_rotation.complex_pairs(inner, other)
         else:
             turns = exact_rotation.rotations(other, seen, self.dtype)
             if fault.recipe:
                 cos, sin = Emulated(fault.recipe.resolved, other).table(seen, 0)
                 turns = cos.astype(np.float64) + 1j * sin.astype(np.float64)
             expected = fault.turned(exact_rotation.complex_pairs(inner, other), turns)
+        rotated = block.rotated[self.index][b, h][places]
         w, z = (exact_rotation.complex_pairs(x, other) for x in (rotated, given))
-        return _Predicted(given, rotated, rows[b][places], seen, w, z, expected)
+        return w, z, expected
+
+    def _left(self, fault: Fault, number: int = 0) -> float:
+        """Return how far a fault leaves a wrong vector from what came back."""
+        every = np.arange(self.block.length)[-_COMPARED:]
+        w, _, expected = self._predicted(fault, self.block, self.off[number], every)
+        return rms(w - expected)
 
     def _shows(self, fault: Fault) -> bool:
         """Return whether a fault explains a part of the error of some vector."""
         numbers = range(len(self.off))  # one that is of some heads or rows alone shows in those
-        return any(self._distance(fault, n) <= _SHOWS * self._distance(RIGHT, n) for n in numbers)
+        return any(self._left(fault, n) <= _SHOWS * self._left(RIGHT, n) for n in numbers)
 
-    def _distance(self, fault: Fault, number: int = 0) -> float:
-        """Return how far a fault leaves a wrong vector from what came back, relative."""
-        every = np.arange(self.block.length)[-_COMPARED:]
-        return self._predicted(fault, self.block, self.off[number], every).left
+    def _changes(self, fault: Fault) -> bool:
+        """Return whether a fault makes a difference at the positions of the call."""
+        if fault.crossed:
+            q, k = self.block.given
+            return q is not k and q.shape == k.shape
+        if fault.turn or fault.setting(self.setting) != self.setting:
+            return True
+        rows = self.block.rows()
+        return any(not np.array_equal(fault.positions(rows, h)[b], rows[b]) for b, h in self.off)
 
-    def _vectors(self) -> tuple[FloatArray, FloatArray, Positions]:
-        """Return the wrong vectors of one batch element, and its positions (s,)."""
-        b = self.off[0][0]
-        heads = [h for element, h in self.off if element == b]
-        return self.given[b][heads], self.rotated[b][heads], self.block.rows()[b]
+    # ------------------------------------------------------------------------ candidates of this side
 
-    def _solved(self) -> Diagnosis | None:
-        """Return a factor, setting or base that is fitted to the wrong vectors."""
-        given, rotated, at = self._vectors()
-        asked = self.setting, self.dtype
-        if factor := solving.factor(at[None], given[:1], rotated[:1], *asked):
-            return factor  # of all: noise decides where it is beyond what is allowed first
-        fitted = self._first(
-            self.fitted,
-            solving.settings(at, given, rotated, self.setting),
-            solving.base(at, given, rotated, *asked),
-        )
-        first = self.first
-        if fitted or not first:
-            return fitted
-        given, rotated, at = given[:, first:], rotated[:, first:], at[first:]
-        found = solving.factor(at[None], given[:1], rotated[:1], *asked)
-        if not found:
-            sides = [(q[:, :, first:], k[:, :, first:]) for q, k in (self.block.given, self.block.rotated)]
-            later = CalledBlock(self.block.at[..., first:], *sides)
-            bases = solving.base(at, given, rotated, *asked)
-            found = next((one.diagnosis for one in bases if self._holds(one, later)), None)
-            if not found or not solving.moves(found, self.at[:first], *asked):
-                return found
-        return replace(found, where=Where(until=int(self.at[0]), since=int(at[0])))
+    def _faults(self) -> Iterator[Fault]:
+        """Yield the known faults, as they may begin where this side is wrong first."""
+        known = faults.faults(self.setting, self.first, int(self.at[self.first]))
+        return (fault for fault in known if not fault.crossed or self._changes(fault))
+
+    def _known(self) -> Iterator[Fault]:
+        """Yield the known faults that make a difference here, and rows found by the other side's heads."""
+        alone = self.side.heads.shape[1] == 1  # one head does not tell whether each gets its own
+        own, other = (self.block.given[index].shape[1] for index in (self.index, 1 - self.index))
+
+        def seen(rows: Positions, head: int) -> Positions:
+            taken = np.minimum((np.arange(len(rows)) * own + head) // other, len(rows) - 1)
+            return np.asarray(rows[taken])
+
+        by_heads = Fault(Diagnosis("rows-by-other-heads", {"seen": other, "asked": own}), seen=seen)
+        for fault in (*self._faults(), *([by_heads] if own != other else ())):
+            if not (alone and fault.diagnosis.code == "rotated-by-head") and self._changes(fault):
+                yield fault
+
+    def _mixed_rows(self) -> Iterator[Fault]:
+        """Yield a fault if a batch element has the positions of another row."""
+        rows = self.block.rows()
+        if self.block.at.ndim == 1:
+            return
+        taken, few = np.arange(len(rows)), np.s_[:_FEW]
+        at = rows[:, few]
+        turns = exact_rotation.rotations(self.setting, at.reshape(-1), self.dtype).reshape(*at.shape, -1)
+        for b in np.flatnonzero(self.side.heads.any(axis=1)):
+            h = int(np.argmax(self.side.heads[b]))
+            z, w = (
+                exact_rotation.complex_pairs(x[b, h, few], self.setting) for x in (self.given, self.rotated)
+            )
+            taken[b] = np.argmin([rms(w - z * turn) for turn in turns])
+        if (moved := np.flatnonzero(taken != np.arange(len(rows)))).size:
+            told = {"row": int(moved[0]), "seen": int(taken[moved[0]])}
+            yield Fault(Diagnosis("rows-mixed-up", told), seen=lambda rows, head: rows[taken])
+
+    def _pairs_left(self) -> Iterator[Fault]:
+        """Yield that the wrong pairs are not rotated."""
+        off = self.side.pairs[: self.setting.pairs]
+        if off.any() and not off.all() and not self.side.pairs[self.setting.pairs :].any():
+            told = Diagnosis("pairs-left-out", {"pairs": tuple(np.flatnonzero(off).tolist())})
+            yield Fault(told, turn=lambda z, turns: np.where(off, z, z * turns))
 
     def _rules(self, beside: Fault | None = None) -> Iterator[Fault]:
         """Yield rules for the positions that the wrong vectors are rotated as, with a fault beside them."""
-        one, (given, rotated, at) = beside or RIGHT, self._vectors()
+        one, (at, given, rotated) = beside or RIGHT, self.vectors
         given = given if one.rounded is None else round_to(given, one.rounded)
         asked, wrong = one.setting(self.setting), np.isin(at, self.side.positions)
         if one.recipe:
             theta = round_to(allowance.frequencies(asked), one.recipe.resolved.frequency[1])
-            asked = of_frequencies(asked, theta.astype(np.float64))
+            asked = faults.of_frequencies(asked, theta.astype(np.float64))
         wrong = wrong if wrong.any() else np.ones(at.size, bool)
         seen = solving.positions(at, given[0], rotated[0], wrong, asked, one.coarse or self.dtype)
-        back = next(one for one in faults.of_positions() if one.diagnosis.code == "wrong-direction")
         mirrored = solving.rules({here: -best for here, best in seen.items()}, int(at[0]))
-        turned_back = (rule.beside(back) for rule in mirrored)
+        turned_back = (rule.beside(faults.moved("wrong-direction")) for rule in mirrored)
         for rule in itertools.chain(solving.rules(seen, int(at[0])), turned_back):
             if beside is None:
                 yield rule
             else:
                 yield beside.beside(rule) if beside.change else rule.beside(beside)
 
-    def _pairs_left(self) -> Iterator[Fault]:
-        """Yield that the wrong pairs are not rotated."""
-        off = np.flatnonzero(self.side.pairs)
-        if not off.size or off[-1] >= self.setting.pairs or off.size == self.setting.pairs:
-            return
+    def _solved(self) -> Diagnosis | None:
+        """Return a factor, setting or base that is fitted to the wrong vectors; from some position on."""
+        asked = self.setting, self.dtype
+        if factor := self._factor():
+            return factor  # of all: noise decides where it is beyond what is allowed first
+        fits = solving.settings(*self.vectors, self.setting), solving.base(*self.vectors, *asked)
+        found = self._first(self.fitted, *fits)
+        if found or not self.first:
+            return found
+        begin = np.s_[..., self.first :, :]
+        given, rotated = ((q[begin], k[begin]) for q, k in (self.block.given, self.block.rotated))
+        block = CalledBlock(self.block.at[..., self.first :], given, rotated)
+        later = replace(self, side=replace(self.side, block=block), alone=True)
+        found = later._factor()
+        if not found:
+            found = later._equals(solving.base(*later.vectors, *asked))
+            if not found or not solving.moves(found, self.at[: self.first], *asked):
+                return found
+        return replace(found, where=Where(until=int(self.at[0]), since=int(later.at[0])))
 
-        def turn(z: NDArray[np.complex128], turns: NDArray[np.complex128]) -> NDArray[np.complex128]:
-            w = z * turns
-            w[:, off] = z[:, off]
-            return w
-
-        yield Fault(Diagnosis("pairs-left-out", {"pairs": tuple(off.tolist())}), turn=turn)
+    def _factor(self) -> Diagnosis | None:
+        """Return the factor that explains a wrong vector."""
+        at, given, rotated = self.vectors
+        return solving.factor(at[None], given[:1], rotated[:1], self.setting, self.dtype)
 
     def _two(self) -> Diagnosis | None:
         """Return two faults that only together explain the side."""
-        given, rotated, at = self._vectors()
+        if self.searches.in_vain >= _IN_VAIN:
+            return self._narrow_output()
+        at, given, rotated = self.vectors
         fitted = solving.settings(at, given, rotated, self.setting)
         sized = solving.amplitude(given[0], rotated[0], self.setting, self.dtype)
         every = [*self._faults(), *fitted, *sized, *faults.of_roundings(self.dtype)]
@@ -523,8 +466,6 @@ class _Side:
                 if other.diagnosis.code in _MULTIPLES and one.diagnosis.code != other.diagnosis.code:
                     yield one.beside(other)
 
-        if self.searches.in_vain >= _IN_VAIN:
-            return self._narrow_output()
         narrow = (one for one in by[ROUNDINGS] if one.rounded or one.diagnosis.code == "narrow-frequencies")
         ruled = itertools.chain.from_iterable(map(self._rules, (*by[SETTING], *narrow)))
         found = self._first(pairs(), ruled) or self._nearer()
@@ -536,7 +477,7 @@ class _Side:
         for start in _NEAR_STARTS:
             if start >= self.block.first or (near := self._probed(start)) is None:
                 return None
-            there = replace(self, side=replace(self.side, block=near), near=True)
+            there = replace(self, side=replace(self.side, block=near), alone=True)
             if there._holds(RIGHT, near):
                 return None
             known = list(filter(self._shows, self._faults()))
@@ -549,8 +490,8 @@ class _Side:
 
     def _coarse(self, every: Sequence[Fault]) -> Diagnosis | None:
         """Return the finest format that explains the side beside another fault."""
+        _, given, rotated = self.vectors
         for one in faults.coarse(self.dtype):
-            given, rotated, _ = self._vectors()
             sized = solving.amplitude(given[0], rotated[0], self.setting, one.coarse or self.dtype)
             every = [*every, *sized]
             usual = (other for other in every if other.group != ROUNDINGS and self._changes(other))
@@ -561,7 +502,7 @@ class _Side:
 
     def _narrow_output(self) -> Diagnosis | None:
         """Return the format whose roundings explain the vectors."""
-        given, rotated, at = self._vectors()
+        at, given, rotated = self.vectors
         return allowance.narrower_format(self.setting, self.dtype, (given[None],), (rotated[None],), at)
 
     def _may(self, one: Fault, other: Fault) -> bool:
@@ -579,18 +520,61 @@ class _Side:
             return False
         return any(taken.any() for taken, _ in seen)  # nothing is told of a setting at position 0
 
+    # ------------------------------------------------------------------------ where, and what it is else
+
+    def _where(self) -> Where:
+        """Return the batch elements, heads, position or pair that are out of place."""
+        off, side, where = self.side.heads, self.side, Where()
+        batches, heads = off.any(axis=1), off.any(axis=0)
+        if off.shape[0] > 1 and not batches.all():
+            where = replace(where, batch=tuple(np.flatnonzero(batches).tolist()))
+        if not heads.all():
+            where = replace(where, heads=tuple(np.flatnonzero(heads).tolist()), of_heads=heads.size)
+        pairs = np.flatnonzero(side.pairs)
+        if side.positions.size == 1 and side.block.length > 2:
+            return replace(where, position=int(side.positions[0]))
+        if (pairs >= self.setting.pairs).all():
+            return replace(where, unrotated=True)
+        if pairs.size == 1 and side.pairs.size > 2:
+            return replace(where, pair=int(pairs[0]))
+        return where
+
+    def _of_length(self, found: Diagnosis) -> Diagnosis:
+        """Return a wrong base also as the length at which dynamic scaling gives it."""
+        asked, scaling = self.setting, self.setting.scaling
+        if found.code != "wrong-base" or scaling.kind != "dynamic" or not scaling.maximum:
+            return found
+        wanted = effective_base(replace(asked, base=float(str(found.values["base"])))) / asked.base
+        stretch = wanted ** (1 - 2 / asked.rotary_dim) - 1  # of the length beyond the maximum
+        length = max(0, round(scaling.maximum * (1 + stretch / scaling.stretch)))
+        near = abs(effective_base(replace(asked, length=length)) / asked.base / wanted - 1) <= _LENGTHS
+        if not near or length in (asked.length, int(scaling.maximum)):
+            return found
+        values = {"seen": f"dynamic(length={length})", "asked": f"dynamic(length={asked.length})"}
+        return replace(found, code="other-scaling", values=values, alternatives=(found, *found.alternatives))
+
     def _position(self) -> Diagnosis | None:
         """Return the wrong position that the first and the last head show."""
-        block, heads = self.block, np.argwhere(self.side.heads)
-        found = []
+        heads, found = np.argwhere(self.side.heads), []
         for b, h in dict.fromkeys((tuple(heads[0]), tuple(heads[-1]))):
-            at, wrong = block.rows()[b], np.isin(block.rows()[b], self.side.positions)
-            vectors = at, self.given[b, h], self.rotated[b, h]
-            seen = solving.positions(*vectors, wrong, self.setting, self.dtype)
+            at = self.block.rows()[b]
+            vectors = at, self.given[b, h], self.rotated[b, h], np.isin(at, self.side.positions)
+            seen = solving.positions(*vectors, self.setting, self.dtype)
             found.append(next(((one, best) for one, best in seen.items() if one != best), None))
         if found[0] is None or any(one != found[0] for one in found):
             return None
         return Diagnosis("another-position", {"position": found[0][0], "seen": found[0][1]})
+
+    def _unexplained(self) -> Diagnosis:
+        """Return that nothing explains it, or that it changes the lengths."""
+        before, after = (
+            np.abs(exact_rotation.complex_pairs(x, self.setting)) for x in (self.given, self.rotated)
+        )
+        expected = before * attention_factor(self.setting.scaling)
+        with np.errstate(invalid="ignore", over="ignore"):
+            others = float(np.mean(np.abs(after - expected) > _LENGTH * expected))
+        every = bool(self.side.heads.all()) and others > _OTHERS
+        return Diagnosis("not-a-rotation" if every else "unexplained")
 
 
 def rms(x: NDArray[Any]) -> float:

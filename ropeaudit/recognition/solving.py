@@ -5,7 +5,6 @@ Letters: h heads, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -91,7 +90,13 @@ def _frequencies(
     return theta, 2 * spread
 
 
-def base(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> Iterator[Fault]:
+def base(
+    at: Positions,
+    x: FloatArray,
+    y: FloatArray,
+    setting: RopeSetting,
+    dtype: Format,
+) -> Iterator[Fault]:
     """Yield the base whose powers all frequencies are, in ever more digits; nothing where they are not.
 
     Of dynamic scaling it is the one that is scaled to them. It is that of steps from position to position,
@@ -175,8 +180,8 @@ def amplitude(x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format)
         factor = float(np.median(times))
         if factor > _FAINT and abs(factor - 1) > near and np.ptp(times) <= near * factor:
             for seen in (float(f"{factor:.{digits}g}") for digits in (3, 4, 6, 9)):
-                told = Diagnosis("scaled-vectors", {"times": seen})
-                yield Fault(told, turn=functools.partial(lengthened, seen), times=seen, fitted=True)
+                fault = lengthened(Diagnosis("scaled-vectors", {"times": seen}), seen)
+                yield replace(fault, times=seen, fitted=True)
 
 
 def positions(

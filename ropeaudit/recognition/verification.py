@@ -8,36 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import TypedDict, TypeVar, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
+from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import ForeignError
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, rotation
+from ropeaudit.recognition.allowance import excess
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import MisplacedSide, Searches
-from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import chance
-from ropeaudit.subjects import Positions, exact_rotation
+from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.code import Rotator
 
 BATCH_STEP = 7  # tokens between the positions of two batch elements, where code takes a row of them for each
 _AT_ONCE = 2**22  # numbers of q and k that one call is given
-_IN_CACHE = 2**15  # pairs that are compared at once
 _REPEATED = 4  # calls alike
 _FEWEST = 512  # positions of a call, however many heads there are
 
-Bool = NDArray[np.bool_]
 _Call = TypeVar("_Call")
 
 
@@ -47,9 +43,10 @@ class Places:
 
     excess: its error over what float32 positions and angles and roundings in the dtype explain; above 1 it
     is out of place. side: "q" or "k". batch, head, position (shifted), pair: which one. diagnosis: what
-    explains it; None where nothing needs to. first: the lowest position of the call that is out of place, -1
-    where none is. allowed: the error that it may have, over its length. off: of q and k those that have a
-    pair out of place. noun: what `position` counts, on a grid tokens.
+    explains it; None where nothing needs to. told: what explains each wrong side by itself, where sides were
+    looked at by themselves. first: the lowest position of the call that is out of place, -1 where none is.
+    allowed: the error that it may have, over its length. off: of q and k those that have a pair out of place.
+    noun: what `position` counts, on a grid tokens.
     """
 
     excess: float
@@ -63,6 +60,7 @@ class Places:
     allowed: float = np.nan
     off: tuple[str, ...] = ()
     noun: str = "position"
+    told: Mapping[str, Diagnosis] = field(default_factory=dict)
 
     @property
     def words(self) -> str:
@@ -115,7 +113,12 @@ def _noise(seed: int, start: int, side: int, shape: tuple[int, ...]) -> Array:
     return generator.standard_normal(shape)
 
 
-def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, seed: int) -> GivenVectors:
+def sampled(
+    positions: Positions,
+    sizes: tuple[int, int, int],
+    seq_len: int,
+    seed: int,
+) -> GivenVectors:
     """Return random vectors at sampled positions and both ends; sizes: h, g, d."""
     heads, kv_heads, d = sizes
     ends = np.array([0, 1, seq_len - 2, seq_len - 1])
@@ -123,53 +126,6 @@ def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, see
     generator = np.random.default_rng([seed, 1])
     q, k = (generator.standard_normal((count, at.size, d)) for count in (heads, kv_heads))
     return GivenVectors(q, k, at, seed)
-
-
-@dataclass(slots=True)
-class _SideExcess:
-    """The largest excess of one side over all blocks, and where it was seen."""
-
-    excess: float = -1.0
-    place: tuple[int, int, int, int] = (0, 0, 0, 0)
-    heads: Bool = field(default_factory=lambda: np.zeros((1, 1), np.bool_))
-    pairs: Bool = field(default_factory=lambda: np.zeros(1, np.bool_))
-    positions: list[Positions] = field(default_factory=list)
-    block: CalledBlock | None = None
-    setting: RopeSetting | None = None
-
-    def take(self, over: Array, block: CalledBlock, setting: RopeSetting) -> None:
-        """Add a block's excess over what is allowed. Shapes: over (b, h, s, p)."""
-        worst = np.unravel_index(int(over.argmax()), over.shape)
-        off = over > 1
-        self.heads = self.heads | off.any(axis=(2, 3))
-        self.pairs = self.pairs | off.any(axis=(0, 1, 2))
-        self.positions.append(np.unique(block.rows()[off.any(axis=(1, 3))]))
-        if float(over[worst]) > self.excess:
-            self.excess, self.setting = float(over[worst]), setting
-            batch, head, row, pair = map(int, worst)
-            self.place = batch, head, int(block.rows()[batch, row]), pair
-            if self.excess > 1:
-                self.block = block
-
-    def side(self) -> MisplacedSide | None:
-        """Return what is out of place; None where nothing is."""
-        if self.block is None:
-            return None
-        return MisplacedSide(self.heads, self.pairs, np.concatenate(self.positions), self.block)
-
-
-@dataclass(slots=True)
-class SameFrequencies(Rotator):
-    """Code that raises for calls whose length changes the frequencies."""
-
-    rotator: Rotator
-    setting: RopeSetting
-
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
-        """Return q and k rotated. Raises: ForeignError for other frequencies."""
-        if self.setting.for_positions(int(at.max()) + 1) != self.setting:
-            raise ForeignError("a call of this length has other frequencies")
-        return self.rotator.rotate_both(q, k, at)
 
 
 class Held(TypedDict, total=False):
@@ -226,45 +182,65 @@ def judged(
     **held: Unpack[Held],
 ) -> Places:
     """Return where the worst rotated pair stands of calls that were made."""
-    afresh, searches, each_call = held.get("afresh"), held.get("searches"), held.get("each_call", False)
+    each_call, rule = held.get("each_call", False), held.get("rule") or allowance.careful(dtype)
 
     def held_to(block: CalledBlock) -> RopeSetting:
         return setting.for_positions(int(block.at.max()) + 1) if each_call else setting
 
-    seen = {"q": _SideExcess(), "k": _SideExcess()}
-    rule = held.get("rule") or allowance.careful(dtype)
+    sides, worst = dict[str, MisplacedSide](), {"q": NOWHERE, "k": NOWHERE}
     for block in blocks:
         over, own = None, held_to(block)
-        for side_excess, x, y in zip(seen.values(), block.given, block.rotated, strict=True):
+        for name, x, y in zip("qk", block.given, block.rotated, strict=True):
             if over is None or y is not block.rotated[0]:  # what was given once is judged once
-                over = excess(x, y, block.rows(), own, dtype, rule)
-            side_excess.take(over, block, own)
-    worst = max(seen, key=lambda name: seen[name].excess)
-    sides = {name: side for name, part in seen.items() if (side := part.side()) is not None}
-    found = None
+                over = excess(x, y, block.rows(), own, rule)
+            batch, head, row, pair = map(int, np.unravel_index(int(over.argmax()), over.shape))
+            size, position = float(over[batch, head, row, pair]), int(block.rows()[batch, row])
+            if new := size > worst[name].excess:
+                allowed = allowance.allowed_at(rule, own, position, pair)
+                worst[name] = Places(size, name, batch, head, position, pair, allowed=allowed)
+            if size > 1:
+                before, side = sides.get(name), MisplacedSide.of(over > 1, block)
+                sides[name] = side.beside(before, block if new else before.block) if before else side
+    largest = max(worst.values(), key=lambda one: one.excess)
+    sides = {name: sides[name] for name in "qk" if name in sides}  # whichever was wrong first
+    told: dict[str, Diagnosis] = {}
     if sides and held.get("explain", True):
-        block = sides[worst].block
-        rows, of_worst = block.rows(), held_to(block)
-        found = unstable(rotator, block, afresh, searches)
-        if found is None and afresh:
-            found = state(afresh(), block, lambda x, y: excess(x, y, rows, of_worst, dtype, rule))
-        alike: dict[RopeSetting, dict[str, MisplacedSide]] = {}  # held to the same frequencies
-        for name, side in sides.items() if found is None else ():
-            alike.setdefault(held_to(side.block), {})[name] = side
-        told: dict[str, Diagnosis] = {}
-        for own, some in alike.items():
-            probed = SameFrequencies(rotator, own) if each_call else rotator
-            found = rotation.explained(some, own, dtype, probed, searches)
-            told |= {name: rotation.of_side(found, name) for name in some}
-        if len(alike) > 1:
-            found = rotation.joined(told)
+        told = _explained(sides, largest.side, rotator, held_to, dtype, rule, held)
     first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
-    batch, head, position, pair = seen[worst].place
-    allowed = allowance.allowed_at(rule, seen[worst].setting or setting, position, pair)
-    noun = "position" if setting.grid is None else "token"
-    return Places(
-        *(seen[worst].excess, worst, batch, head, position, pair, found, first, allowed, tuple(sides)), noun
+    return replace(
+        largest,
+        diagnosis=rotation.joined(told) if told else None,
+        told={} if "" in told else told,
+        first=first,
+        off=tuple(sides),
+        noun="position" if setting.grid is None else "token",
     )
+
+
+def _explained(
+    sides: Mapping[str, MisplacedSide],
+    worst: str,
+    rotator: Rotator,
+    held_to: Callable[[CalledBlock], RopeSetting],
+    dtype: Format,
+    rule: Resolved,
+    held: Held,
+) -> dict[str, Diagnosis]:
+    """Return what explains wrong sides, as `rotation.joined` takes it: chance, state, or else a fault."""
+    afresh, searches, block = held.get("afresh"), held.get("searches"), sides[worst].block
+    found, rows, own = unstable(rotator, block, afresh, searches), block.rows(), held_to(block)
+    if found is None and afresh:
+        found = state(afresh(), block, lambda x, y: excess(x, y, rows, own, rule))
+    if found is not None:
+        return {"": found}
+    alike: dict[RopeSetting, dict[str, MisplacedSide]] = {}  # held to the same frequencies
+    for name, side in sides.items():
+        alike.setdefault(held_to(side.block), {})[name] = side
+    each_call, told = held.get("each_call", False), dict[str, Diagnosis]()
+    for own, some in alike.items():
+        explained = rotation.explained(some, own, dtype, rotator, searches, each_call=each_call)
+        told |= dict.fromkeys(some, explained[""]) if "" in explained and len(alike) > 1 else explained
+    return told
 
 
 def with_rows(check_at: Callable[[int], Places], by_batch: bool, offset: int) -> Places:
@@ -283,23 +259,11 @@ def with_rows(check_at: Callable[[int], Places], by_batch: bool, offset: int) ->
     return worst(results)
 
 
-def up_to_a_wrong_one(
-    calls: Sequence[_Call], judge: Callable[[_Call, bool], Places]
-) -> tuple[Places, list[_Call]]:
-    """Return the worst pair of calls up to the first that is wrong, and that call; none where all are right.
-
-    judge: as `with_other_side` takes it.
-    """
-    worst = NOWHERE
-    for number, call in enumerate(calls):
-        placed = judge(call, True)
-        if not placed.excess <= 1:
-            return with_other_side(placed, judge, calls[number + 1 :]), [call]
-        worst = max(worst, placed, key=lambda places: places.excess)
-    return worst, []
-
-
-def with_other_side(wrong: Places, judge: Callable[[_Call, bool], Places], others: Iterable[_Call]) -> Places:
+def with_other_side(
+    wrong: Places,
+    judge: Callable[[_Call, bool], Places],
+    others: Iterable[_Call],
+) -> Places:
     """Return the places of a wrong call; where one side is right there, with what it is in other calls.
 
     judge: makes a call and judges it, and explains what is wrong if that is asked for. Calls up to the first
@@ -320,11 +284,13 @@ def beside(wrong: Places, others: Iterable[Places]) -> Places:
     found = wrong.diagnosis
     if found is None or len(wrong.off) != 1 or found.where.sides != wrong.off:
         return wrong
+    own = {wrong.off[0]: replace(found, where=replace(found.where, sides=()))}
     for one in others:
-        if one.diagnosis and (other := set(one.off) - set(wrong.off)):
-            told = dict.fromkeys(wrong.off, found) | dict.fromkeys(other, one.diagnosis)
-            sides = {name: rotation.of_side(told[name], name) for name in "qk"}
-            return replace(wrong, diagnosis=rotation.joined(sides), off=("q", "k"))
+        told = one.told or ({} if one.diagnosis is None else dict.fromkeys(one.off, one.diagnosis))
+        if set(told) - set(own):
+            both = dict(told) | own
+            joined = rotation.joined({name: both[name] for name in "qk"})
+            return replace(wrong, diagnosis=joined, off=("q", "k"))
     return wrong
 
 
@@ -336,78 +302,6 @@ def worst(results: Sequence[Places]) -> Places:
         return one.wrong_rotation, shown, one.excess
 
     return beside(max(results, key=rank), results)
-
-
-def excess(
-    x: FloatArray,
-    y: FloatArray,
-    at: Positions,
-    setting: RopeSetting,
-    dtype: Format,
-    rule: Resolved,
-) -> Array:
-    """Return the error of each pair over what is allowed.
-
-    The r last "pairs" are the dims that are not rotated, two by two. What may overflow counts as 0.
-    Shapes: x and rotated y (b, h, s, d), at (b, s) -> (b, h, s, p + r).
-    """
-    over = np.empty((*x.shape[:3], setting.head_dim // 2))
-    step = max(1, _IN_CACHE // (x.shape[1] * max(1, setting.pairs)))
-    with np.errstate(invalid="ignore", over="ignore"):
-        for start, b in itertools.product(range(0, at.shape[1], step), range(len(at))):
-            some = np.s_[b, :, start : start + step]
-            over[some] = _excess(x[some], y[some], at[b, start : start + step], setting, dtype, rule)
-    return over
-
-
-def _excess(
-    x: FloatArray,
-    y: FloatArray,
-    at: Positions,
-    setting: RopeSetting,
-    dtype: Format,
-    rule: Resolved,
-) -> Array:
-    """Return `excess` of a batch element. Shapes: x and y (h, s, d), at (s,)."""
-    size_of = np.hypot if dtype is FP64 else _length  # squares of smaller formats neither over- nor underflow
-    tiny, (turns, allowed) = 4 * dtype.smallest_subnormal, _held_to(rule, setting, dtype, at.tobytes())
-    (x1, x2), (y1, y2) = _sides(x, setting), _sides(y, setting)
-    off = size_of(y1 - (x1 * turns.real - x2 * turns.imag), y2 - (x2 * turns.real + x1 * turns.imag))
-    over = _over_allowance(off, size_of(x1, x2), allowed, tiny, dtype)
-    rest = setting.head_dim - setting.rotary_dim
-    if not rest:
-        return over
-    (x1, x2), (y1, y2) = (_sides(vectors[..., -rest:], RopeSetting.of(rest)) for vectors in (x, y))
-    rounding = allowance.rounding_error(rule, setting)
-    passed = _over_allowance(size_of(y1 - x1, y2 - x2), size_of(x1, x2), rounding, tiny, dtype)
-    return np.concatenate([over, passed], axis=-1)
-
-
-@functools.lru_cache(maxsize=16)
-def _held_to(rule: Resolved, setting: RopeSetting, dtype: Format, at: bytes) -> tuple[Any, Array]:
-    """Return what pairs are multiplied by, and their allowance: q and k share both. Shapes: (s, p) twice."""
-    places = np.frombuffer(at, np.int64)
-    return exact_rotation.rotations(setting, places, dtype), allowance.allowed(rule, setting, places)
-
-
-def _sides(x: FloatArray, setting: RopeSetting) -> tuple[Array, Array]:
-    """Return both halves of pairs in float64. Shapes: (..., d) -> (..., p) twice."""
-    first, second = split_pairs(x, setting)
-    return first.astype(np.float64), second.astype(np.float64)
-
-
-def _length(a: Array, b: Array) -> Array:
-    """Return sqrt(a² + b²), overwriting neither. Shapes: alike."""
-    total = a * a
-    total += b * b
-    return np.sqrt(total, out=total)
-
-
-def _over_allowance(error: Array, size: Array, allowed: Any, tiny: float, dtype: Format) -> Array:
-    over: Array = error / (allowed * size + tiny)
-    over[~np.isfinite(over)] = np.inf
-    over[size > dtype.largest / 4] = 0.0
-    return over
 
 
 def state(
