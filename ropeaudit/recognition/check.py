@@ -46,6 +46,16 @@ _NARROW = {  # stage, in the order in which they are computed -> what its roundi
     "angle": "narrow-angles",
     "table": "narrow-table",
 }
+_STRAY = 0.002  # share of angles that float32 may push over a midpoint of a narrower format
+_STRAY_PAIR = 0.03  # of a single pair
+_FEW_ROWS = 4  # that may be off beside a table that is right
+_SEEN = 2.0**-20  # relative: how closely a float32 table shows its frequencies
+_FACTOR = 1e-3  # relative: attention factors nearer than this may be the same, rounded
+_NEAR_POINTS = 1e-2  # relative: an attention factor that may be a usual one
+_ALONE = 0.5  # how far-fetched it is that cos is of other angles than sin
+_SIDES = ("cos", "sin")
+_STEPS = ("position", "frequency", "angle")
+_OF_TABLES = ("wrong-direction", "first-position-only", "cos-sin-swapped")  # codes that tables show
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +164,9 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
     """
     exact = np.array([float(theta) for theta in exact_frequencies.frequencies(setting)])
     first, second = dump.twice(setting.pairs)
-    found = _finding(first, setting, exact, label)
-    if all(getattr(first, name) is getattr(second, name) for name in ("frequencies", "cos", "sin")):
-        return found
-    other = _finding(second, setting, exact, label)
-    return max(found, other, key=lambda one: (one.nonfinite, len(one.off), abs(one.worst[one.size])))
+    alike = all(getattr(first, name) is getattr(second, name) for name in ("frequencies", "cos", "sin"))
+    found = [_finding(one, setting, exact, label) for one in ((first,) if alike else (first, second))]
+    return max(found, key=lambda one: (one.nonfinite, len(one.off), abs(one.worst[one.size])))
 
 
 def _finding(dump: Dump, setting: RopeSetting, exact: Array, label: str) -> TableFinding:
@@ -166,7 +174,7 @@ def _finding(dump: Dump, setting: RopeSetting, exact: Array, label: str) -> Tabl
     nonfinite = int(work.values.size - np.isfinite(work.values).sum())
     with np.errstate(all="ignore"):
         rows = [{"setting": label, **row} for row in work.rows()]
-        tried = list(work.hypotheses()) if work.off.any() and not nonfinite else []
+        tried = work.hypotheses() if work.off.any() and not nonfinite else ()
         ranked = sorted(tried, key=lambda hypothesis: hypothesis.rank)
     right = [h for h in ranked if h.explains][: _SHOWN[0]]
     rest = [h for h in ranked if not h.explains and (h.few or h.diagnosis is not None)][: _SHOWN[1]]
@@ -181,8 +189,7 @@ def _finding(dump: Dump, setting: RopeSetting, exact: Array, label: str) -> Tabl
         diagnosis = replace(diagnosis, alternatives=tuple(one for one in equals if one is not None))
     elif best and best.few and not best.explains:  # but for a few pairs
         where = work.where() if isinstance(work, CosSinTable) and not diagnosis else Where()
-        entries = _entries_off(work.things, best.strays, work.off.size)
-        diagnosis = replace(entries, where=where, also=(diagnosis,) if diagnosis else ())
+        diagnosis = _entries_off(work.things, best.strays, work.off.size, diagnosis, where)
     elif diagnosis:  # at least near
         diagnosis = replace(diagnosis, certainty="resembles") if left <= _NEAR else None
     return TableFinding(
@@ -200,53 +207,30 @@ def _finding(dump: Dump, setting: RopeSetting, exact: Array, label: str) -> Tabl
     )
 
 
+# ---------------------------------------------------------------------------- hypotheses, and their score
+
+
 @dataclass(frozen=True, slots=True)
 class Tried:
     """A fault whose frequencies (p,), or what is made of them, a dump may hold.
 
-    stages: positions, frequencies or angles that are rounded to a format on the way. form: how frequencies
-    are computed.
+    stages: what is rounded to a format on the way. form: how frequencies are computed. stored: the format to
+    which numbers were cast before they were stored. factor: of cos and sin. longer: that it is not the
+    expected one. more: how much more far-fetched that is than the fault.
     """
 
     fault: Fault
     theta: Array
     stages: Mapping[str, Format] = field(default_factory=dict)
     form: FrequencyForm = "inverse_power"
+    stored: Format | None = None
+    factor: float = 1.0
+    longer: Diagnosis | None = None
+    more: float = 0.0
 
     def other(self, asked: RopeSetting) -> RopeSetting | None:
         """Return the setting that has these frequencies, if that is another one."""
         return self.fault.setting(asked) if self.fault.change else None
-
-    def hypothesis(
-        self,
-        asked: RopeSetting,
-        stored: Mapping[str, Format | None],
-        left: tuple[NDArray[np.bool_], Array],
-        beside: tuple[Diagnosis | None, float] = (None, 0.0),
-        sides: tuple[str, ...] = (),
-    ) -> Hypothesis:
-        """Return what it explains of a dump.
-
-        stored: the stage that was cast before it was stored. left: the pairs that are off, and errors.
-        beside: another fault, and how much more far-fetched that is. sides: cos or sin, if in one alone.
-        """
-        missed, errors = left
-        fault = self.fault.diagnosis if self.fault.diagnosis.explains else None
-        casts = dict(self.stages) | {stage: fmt for stage, fmt in stored.items() if fmt is not None}
-        found = together(beside[0], fault, _rounded(casts, self.form) if casts else None)
-        if found is not None and sides:
-            found = replace(found, where=Where(sides=sides))
-        strays = tuple(np.flatnonzero(missed).tolist())
-        few = 0 < len(strays) <= allowed_strays(missed.size)
-        size = float(np.sqrt(np.mean(errors**2))), float(errors.max())
-        cost = self.fault.cost + beside[1] + sum(map(cast_cost, stored.values()))
-        return Hypothesis(found, not strays, *size, self.other(asked), few, strays, cost)
-
-
-def _lists(setting: RopeSetting, shown: Array) -> Iterator[Tried]:
-    """Yield the frequencies that may have been meant instead. Shapes: shown (p,)."""
-    yield from (Tried(*one) for one in faults.lists(setting, shown))
-    yield from _computed(setting)
 
 
 def _computed(setting: RopeSetting) -> Iterator[Tried]:
@@ -257,16 +241,44 @@ def _computed(setting: RopeSetting) -> Iterator[Tried]:
         yield Tried(fault, theta, {"frequency": fmt, "computed": fmt}, form)
 
 
+def hypothesis(work: FrequencyList | CosSinTable, tried: Tried, at: Positions) -> Hypothesis:
+    """Return what a fault explains of a dump, judged by some positions (s,)."""
+    right, slack, size = work.predicted(tried, at)
+    fits = _fits(work.parts[:, at], right, slack, tried.stored)
+    missed = np.mean(~fits[work.sides].all(axis=0), axis=0)
+    off = missed > 0
+    if "angle" in tried.stages:
+        off = (missed > _STRAY_PAIR) & (float(np.mean(missed)) > _STRAY)
+    apart = work.measured(work.parts[:, at]) - work.measured(cast(right, tried.stored))
+    errors = np.linalg.norm(apart[work.sides], axis=0) / size
+    casts = dict(tried.stages) | ({work.stage: tried.stored} if tried.stored else {})
+    fault = tried.fault.diagnosis if tried.fault.diagnosis.explains else None
+    found = _together(tried.longer, fault, _rounded(casts, tried.form) if casts else None)
+    cost = tried.fault.cost + tried.more + cast_cost(tried.stored)
+    if not fits[~work.sides].all():
+        cost += _ALONE
+        found = found and replace(found, where=Where(sides=(work.side,)))
+    strays = tuple(np.flatnonzero(off).tolist())
+    few = 0 < len(strays) <= allowed_strays(off.size)
+    sizes = float(np.sqrt(np.mean(errors**2))), float(errors.max())
+    return Hypothesis(found, not strays, *sizes, tried.other(work.setting), few, strays, cost)
+
+
+def _fits(parts: Array, right: Array, slack: Array, fmt: Format | None) -> NDArray[np.bool_]:
+    """Return where numbers are casts of those near right ones. Shapes: -> (sides, s, p)."""
+    return np.asarray((cast(right - slack, fmt) <= parts) & (parts <= cast(right + slack, fmt)))
+
+
 class FrequencyList:
     """A dumped inv_freq, or its inverses."""
 
-    size, unit, things, side = "relative_error", "relative", "frequencies", ""
+    size, unit, things, stage, side = "relative_error", "relative", "frequencies", "frequency", ""
+    sides = np.ones(1, bool)
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
-        self.values = np.zeros(0) if dump.frequencies is None else dump.frequencies
-        self.inverse = dump.inverse
-        self.setting, self.exact = setting, exact
+        self.inverse, self.values = dump.inverse, np.asarray(dump.frequencies)
         self.tolerance = allowance.frequency_error(setting, theta=exact)
+        self.parts, self.setting, self.exact = self.measured(self.values)[None, None], setting, exact
         self.off = np.zeros(0, bool)  # whether a pair is off; set by `rows`
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -285,54 +297,41 @@ class FrequencyList:
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         """Yield every setting that may be meant, with and without the casts that fit."""
-        casts = formats_holding(self._as_stored(self.values), allowed_strays(self.values.size))
-        for tried in (Tried(RIGHT, self.exact), *_lists(self.setting, self.values)):
+        casts, at = formats_holding(self.parts, allowed_strays(self.values.size)), np.zeros(1, np.int64)
+        meant = (Tried(*one) for one in faults.lists(self.setting, self.values))
+        for tried in (Tried(RIGHT, self.exact), *meant, *_computed(self.setting)):
             for fmt in (None,) if tried.stages else (None, *casts):
-                left = self._left(tried, fmt)
-                yield tried.hypothesis(self.setting, {"frequency": fmt}, left)
+                yield hypothesis(self, replace(tried, stored=fmt), at)
 
-    def _as_stored(self, theta: Array) -> Array:
+    def predicted(self, tried: Tried, at: Positions) -> tuple[Array, Array, Array]:
+        """Return the frequencies of a fault, the error that they may have, and the size of errors."""
+        right, other = self.measured(tried.theta), tried.other(self.setting) or self.setting
+        own = allowance.frequency_error(other, theta=tried.theta)
+        slack = np.where(tried.theta == 0, 0.0, np.maximum(self.tolerance, own))
+        return right[None, None], slack * _reference_sizes(right), _reference_sizes(tried.theta)
+
+    def measured(self, parts: Array) -> Array:
         """Return frequencies as they are stored, and stored ones as frequencies."""
-        return 1 / theta if self.inverse else theta
-
-    def _left(self, tried: Tried, fmt: Format | None) -> tuple[NDArray[np.bool_], Array]:
-        """Return which pairs frequencies do not explain, and what they leave."""
-        theta = tried.theta
-        stored, expected = self._as_stored(self.values), self._as_stored(theta)
-        own = allowance.frequency_error(tried.other(self.setting) or self.setting, theta=theta)
-        slack = np.where(theta == 0, 0.0, np.maximum(self.tolerance, own))
-        missed = ~_within(stored, expected, slack * _reference_sizes(expected), fmt)
-        errors = np.abs(self.values - self._as_stored(cast(expected, fmt))) / _reference_sizes(theta)
-        return missed, errors
-
-
-_STRAY = 0.002  # share of angles that float32 may push over a midpoint of a narrower format
-_STRAY_PAIR = 0.03  # of a single pair
-_FEW_ROWS = 4  # that may be off beside a table that is right
-_SEEN = 2.0**-20  # relative: how closely a float32 table shows its frequencies
-_FACTOR = 1e-3  # relative: attention factors nearer than this may be the same, rounded
-_NEAR_POINTS = 1e-2  # relative: an attention factor that may be a usual one
-_ALONE = 0.5  # how far-fetched it is that cos is of other angles than sin
-_STEPS = ("position", "frequency", "angle")
-_OF_TABLES = ("wrong-direction", "first-position-only", "cos-sin-swapped")  # codes that tables show
+        with np.errstate(all="ignore"):
+            return 1 / parts if self.inverse else parts
 
 
 class CosSinTable:
     """A dumped table of cos and sin, for the positions 0 ... n-1."""
 
-    size, unit, things = "largest_error", "radians", "pairs"
+    size, unit, things, stage = "largest_error", "radians", "pairs", "table"
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
         nothing = np.zeros((0, 0))
-        cos, sin = (nothing if part is None else part for part in (dump.cos, dump.sin))
-        self.values = np.stack([cos, sin], axis=-1).view(np.complex128)[..., 0]
+        self.parts = np.stack([nothing if part is None else part for part in (dump.cos, dump.sin)])
+        self.values = np.stack([*self.parts], axis=-1).view(np.complex128)[..., 0]
         self.setting, self.exact, self.of_angles = setting, exact, dump.angles
         self.factor = float(exact_frequencies.attention_factor(setting.scaling))
         self.recovered = recovered(self.values)
         # set by `rows`: the positions at which every pair is first off, last, and most, and whether it is off
         self.first, self.last, self.worst = np.zeros((3, 0), np.int64)
         self.off = np.zeros(0, bool)
-        self.sides = np.ones(2, bool)  # cos, sin: whether it is to be explained; set by `rows`
+        self.sides = np.ones(2, bool)  # cos, sin: whether it is to be explained
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield a row for every pair, with the frequency recovered and its errors."""
@@ -341,10 +340,10 @@ class CosSinTable:
         first, last, worst = np.full(pairs, n), np.full(pairs, -1), np.zeros(pairs, np.int64)
         for part in _parts(n):
             cos, sin = distance_table(part.astype(np.float64), self.setting)
-            apart = self.values[part] - (cos[0] + 1j * sin[0])
-            errors, slack = np.abs(apart), self._slack(self.exact, part)
+            apart = self.parts[:, part] - np.stack([cos[0], sin[0]])
+            errors, slack = np.hypot(*apart), self._slack(self.exact, part)
             wrong = ~(errors <= slack)
-            sides |= [not np.all(np.abs(side) <= slack) for side in (apart.real, apart.imag)]
+            sides |= ~(np.abs(apart) <= slack).all(axis=(1, 2))
             some = wrong.any(axis=0)
             first = np.minimum(first, np.where(some, part[wrong.argmax(axis=0)], n))
             last = np.maximum(last, np.where(some, part[-1] - wrong[::-1].argmax(axis=0), -1))
@@ -354,7 +353,7 @@ class CosSinTable:
         if self.off.any() and sides.any() and not self.of_angles:
             self.sides = sides
         if self.side:
-            own = self.values.real if self.side == "cos" else self.values.imag
+            own = self.parts[self.sides][0]
             self.recovered = recovered_alone(own / self.factor, sine=self.side == "sin")
         relative = (self.recovered - self.exact) / _reference_sizes(self.exact)
         for i in range(pairs):
@@ -371,7 +370,46 @@ class CosSinTable:
     @property
     def side(self) -> str:
         """Return cos or sin, where all that is off is in that one; else nothing."""
-        return "" if self.sides.all() else ("cos", "sin")[int(self.sides.argmax())]
+        return "" if self.sides.all() else _SIDES[int(self.sides.argmax())]
+
+    def where(self) -> Where:
+        """Return where pairs are off: in cos or sin alone, at one position alone."""
+        first, last = int(self.first[self.off].min()), int(self.last[self.off].max())
+        return Where(sides=(self.side,) if self.side else (), position=first if first == last else None)
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        """Yield every fault that a table may have, and every stage that may have been cast.
+
+        They are judged by some positions: the first ones, later ones, and those where pairs begin to be off.
+        """
+        n = len(self.values)
+        chosen = (np.arange(min(n, 96)), np.geomspace(1, n - 1, 96).round(), self.first[self.off], self.worst)
+        at = np.unique(np.concatenate(chosen)).astype(np.int64)
+        every = list(self._tried(at))
+        for fmt in (None, *formats_holding(self.parts[self.sides][:, at])):
+            right = Tried(replace(RIGHT, cost=0.5), self.exact, stored=fmt, factor=self.factor)
+            yield from self._of_rows(right, at)
+            for (factor, longer, more), tried in itertools.product(self._factors(at), every):
+                other = tried.other(self.setting)
+                own = 0.0 if longer is None or other is None else attention_factor(other.scaling)
+                sized: dict[str, Any] = {"factor": factor, "longer": longer, "more": more}
+                if own and abs(factor / own - 1) < _FACTOR:  # it goes with that setting, and is no fault
+                    sized = {"factor": own}
+                yield hypothesis(self, replace(tried, stored=fmt, **sized), at)
+
+    def predicted(self, tried: Tried, at: Positions) -> tuple[Array, Array, Array]:
+        """Return cos and sin that a fault makes of positions, and the error that they may have."""
+        stages, seen = tried.stages, tried.fault.positions(at[None])[0]
+        places, theta = cast(seen, stages.get("position")), cast(tried.theta, stages.get("frequency"))
+        angles = cast(places[:, None] * theta, stages.get("angle"))
+        turns = np.exp(1j * np.clip(angles, -self.setting.clip, self.setting.clip))
+        points = tried.factor * tried.fault.turned(np.ones_like(turns), turns)
+        slack = self._slack(tried.theta, seen, tried.other(self.setting))
+        return np.stack([points.real, points.imag]), slack, np.ones(1)
+
+    def measured(self, parts: Array) -> Array:
+        """Return numbers in the unit of errors."""
+        return parts
 
     def _slack(self, theta: Array, at: Positions, other: RopeSetting | None = None) -> Array:
         """Return the error that float32 arithmetic accounts for, in this setting or another.
@@ -382,103 +420,29 @@ class CosSinTable:
         phases = [allowance.phase_error(rule, one, at, theta) for one in settings]
         return np.asarray(self.factor * (np.max(phases, axis=0) + allowance.table_error(rule, self.setting)))
 
-    def hypotheses(self) -> Iterator[Hypothesis]:
-        """Yield every fault that a table may have, and every stage that may have been cast.
+    def _of_rows(self, right: Tried, at: Positions) -> Iterator[Hypothesis]:
+        """Yield that only a few rows are off of a right table, cast or not."""
+        n, pairs = self.values.shape
 
-        They are judged by some positions: the first ones, later ones, and those where pairs begin to be off.
-        """
-        n = len(self.values)
-        begun = self.first[self.off]
-        chosen = (np.arange(min(n, 96)), np.geomspace(1, n - 1, 96).round(), begun, self.worst)
-        at = np.unique(np.concatenate(chosen)).astype(np.int64)
-        points = self.values[at]
-        every = list(self._tried(at))
-        for fmt in (None, *formats_holding(np.stack([points.real, points.imag])[self.sides])):
-            if lone := self._of_rows(at, fmt):
-                yield lone
-            for factor, tried in itertools.product(self._factors(points), every):
-                yield self._hypothesis(at, tried, fmt, *factor)
+        def missed(rows: Positions) -> NDArray[np.int64]:  # pairs of each row, (2, s)
+            fits = _fits(self.parts[:, rows], *self.predicted(right, rows)[:2], right.stored)
+            return np.asarray(np.count_nonzero(~fits, axis=2))
 
-    def _of_rows(self, at: Positions, fmt: Format | None) -> Hypothesis | None:
-        """Return that only a few rows are off, cast or not; else None."""
-        n, right = len(self.values), Tried(replace(RIGHT, cost=0.5), self.exact)
-        missed = self._missed(at, fmt)[self.sides].sum(axis=0)
+        some = missed(at)[self.sides].sum(axis=0)
         most = min(_FEW_ROWS, allowed_strays(n))
-        if not (0 < np.count_nonzero(missed) <= most and missed.max() > allowed_strays(self.exact.size)):
-            return None
-        off = np.concatenate([self._missed(part, fmt) for part in _parts(n)], axis=1) > 0
-        rows, sides = np.flatnonzero(off[self.sides].any(axis=0)), off.any(axis=1) & self.sides
-        if rows.size > _FEW_ROWS:
-            return None
-        found = _entries_off("rows", tuple(rows.tolist()), n)
-        none = np.zeros(self.exact.size, np.bool_), np.zeros(1)
-        of = () if sides.all() else tuple(np.array(["cos", "sin"])[sides].tolist())
-        lone = right.hypothesis(self.setting, {"table": fmt}, none)
-        also = () if lone.diagnosis is None else (lone.diagnosis,)
-        return replace(lone, diagnosis=replace(found, where=Where(sides=of), also=also))
+        if 0 < np.count_nonzero(some) <= most and some.max() > allowed_strays(pairs):
+            off = np.concatenate([missed(part) for part in _parts(n)], axis=1) > 0
+            rows, sides = np.flatnonzero(off[self.sides].any(axis=0)), off.any(axis=1) & self.sides
+            if rows.size <= _FEW_ROWS:
+                cast_too = _rounded({self.stage: right.stored}, right.form) if right.stored else None
+                of = () if sides.all() else tuple(np.array(_SIDES)[sides].tolist())
+                found = _entries_off("rows", tuple(rows.tolist()), n, cast_too, Where(sides=of))
+                yield Hypothesis(found, True, 0.0, 0.0, cost=right.fault.cost + cast_cost(right.stored))
 
-    def where(self) -> Where:
-        """Return where pairs are off: in cos or sin alone, at one position alone."""
-        first, last = int(self.first[self.off].min()), int(self.last[self.off].max())
-        return Where(sides=(self.side,) if self.side else (), position=first if first == last else None)
-
-    def _missed(self, rows: Positions, fmt: Format | None) -> NDArray[np.int64]:
-        """Return how many pairs of each row are off, of cos and of sin. Shapes: -> (2, s)."""
-        right = self._predicted(Tried(RIGHT, self.exact), rows, self.factor)
-        fits = self._fits(self.values[rows], right, self._slack(self.exact, rows), fmt)
-        return np.asarray(np.count_nonzero(~fits, axis=2))
-
-    def _predicted(self, tried: Tried, seen: Positions, factor: float) -> NDArray[np.complex128]:
-        """Return the points that a fault makes of positions. Shapes: (s,) -> (s, p)."""
-        stages = tried.stages
-        at, theta = cast(seen, stages.get("position")), cast(tried.theta, stages.get("frequency"))
-        angles = cast(at[:, None] * theta, stages.get("angle"))
-        turns = np.exp(1j * np.clip(angles, -self.setting.clip, self.setting.clip))
-        return np.asarray(factor * tried.fault.turned(np.ones_like(turns), turns))
-
-    def _fits(
-        self,
-        points: NDArray[np.complex128],
-        right: NDArray[np.complex128],
-        slack: Array,
-        fmt: Format | None,
-    ) -> NDArray[np.bool_]:
-        """Return where points are casts of numbers near predicted ones. Shapes: -> (2, s, p)."""
-        parts = (points.real, right.real), (points.imag, right.imag)
-        return np.stack([_within(*both, slack, fmt) for both in parts])
-
-    def _hypothesis(
-        self,
-        at: Positions,
-        tried: Tried,
-        fmt: Format | None,
-        factor: float,
-        fault: Diagnosis | None,
-        extra: float,
-    ) -> Hypothesis:
-        other, points = tried.other(self.setting), self.values[at]
-        if fault is not None and other is not None:
-            own = attention_factor(other.scaling)
-            if abs(factor / own - 1) < _FACTOR:  # it goes with that setting, and is no fault of its own
-                factor, fault, extra = own, None, 0.0
-        seen = tried.fault.positions(at[None])[0]
-        right = self._predicted(tried, seen, factor)
-        fits = self._fits(points, right, self._slack(tried.theta, seen, other), fmt)
-        missed = np.mean(~fits[self.sides].all(axis=0), axis=0)
-        if "angle" in tried.stages:
-            strays = (missed > _STRAY_PAIR) & (float(np.mean(missed)) > _STRAY)
-        else:
-            strays = missed > 0
-        apart = np.stack([points.real - cast(right.real, fmt), points.imag - cast(right.imag, fmt)])
-        errors = np.linalg.norm(apart[self.sides], axis=0)
-        alone = not fits[~self.sides].all()
-        beside, sides = (fault, extra + _ALONE * alone), (self.side,) if alone else ()
-        return tried.hypothesis(self.setting, {"table": fmt}, (strays, errors), beside, sides)
-
-    def _factors(self, points: NDArray[np.complex128]) -> list[tuple[float, Diagnosis | None, float]]:
+    def _factors(self, at: Positions) -> list[tuple[float, Diagnosis | None, float]]:
         """Return the expected attention factor and those that the points show."""
         factors: dict[float, tuple[Diagnosis | None, float]] = {self.factor: (None, 0.0)}
-        seen = self.factor if self.side else float(np.median(np.abs(points)))
+        seen = self.factor if self.side else float(np.median(np.abs(self.values[at])))
         if abs(seen / self.factor - 1) > _FACTOR:
             known = faults.other_factors(self.setting.scaling)
             usual = [one for one in known if abs(seen / one - 1) < _NEAR_POINTS]
@@ -489,44 +453,42 @@ class CosSinTable:
 
     def _tried(self, at: Positions) -> Iterator[Tried]:
         """Yield what the table may hold, judged by some positions (s,)."""
-        n = len(self.values)
         yield Tried(RIGHT, self.exact)
-        moved = [replace(faults.off_by(by).beside(faults.wrap(n)), cost=1.5) for by in (1, -1)]
-        moved.append(faults.off_by(1))
-        usual = itertools.chain(faults.of_positions(), faults.of_operands(self.setting))
-        moved += [fault for fault in usual if fault.diagnosis.code in _OF_TABLES]
-        moved.append(Fault(Diagnosis("positions-reversed"), seen=lambda rows, head: n - 1 - rows))
-        if self.off.any() and (begin := int(self.first[self.off].min())) > 1:
-            moved += [faults.wrap(begin), faults.table_ends(begin - 1)]
-        for fault in moved:
+        for fault in self._moved():
             if not (self.side and fault.turn):  # of cos alone nothing is exchanged with sin
                 yield Tried(fault, self.exact)
-        for fmt in CASTS[:3]:
-            yield from self._narrowed(at, fmt)
-        for one in _computed(self.setting):  # and all else in that format
-            yield replace(one, stages=dict.fromkeys((*_STEPS, "computed"), one.stages["computed"]))
+        for fmt in CASTS[:3]:  # one or more stages
+            held = np.array_equal(cast(at, fmt), at)
+            for steps in itertools.chain(*(itertools.combinations(_STEPS, count) for count in (1, 2, 3))):
+                if held and "position" in steps:  # which its rounding leaves as they are
+                    continue
+                named = _STEPS if held and len(steps) == 2 else steps
+                fault = replace(RIGHT, cost=1 + cast_cost(fmt) / 10 + 0.05 * (len(steps) - 1))
+                yield Tried(fault, self.exact, dict.fromkeys(named, fmt))
         shown, strays = np.abs(self.recovered), allowed_strays(self.recovered.size)
         casts = [  # whose numbers the frequencies that points show are, but for a few
             fmt
             for fmt in CASTS[:3]
             if np.count_nonzero(np.abs(cast(shown, fmt) - shown) > _SEEN * shown) <= strays
         ]
-        for one in _lists(self.setting, self.recovered):
+        for fault, theta in faults.lists(self.setting, self.recovered):
+            yield Tried(fault, theta)
+            for fmt in casts:
+                yield Tried(replace(fault, cost=fault.cost + cast_cost(fmt)), theta, {"frequency": fmt})
+        for one in _computed(self.setting):
+            yield replace(one, stages=dict.fromkeys((*_STEPS, "computed"), one.stages["computed"]))
             yield one
-            for fmt in () if one.stages else casts:
-                fault = replace(one.fault, cost=one.fault.cost + cast_cost(fmt))
-                yield replace(one, fault=fault, stages={"frequency": fmt})
 
-    def _narrowed(self, at: Positions, fmt: Format) -> Iterator[Tried]:
-        """Yield one or more stages rounded to one format."""
-        held, cost = np.array_equal(cast(at, fmt), at), 1 + cast_cost(fmt) / 10
-        for count in (1, 2, 3):
-            for steps in itertools.combinations(_STEPS, count):
-                if held and "position" in steps:  # which its rounding leaves as they are
-                    continue
-                named = _STEPS if held and count == 2 else steps
-                fault = replace(RIGHT, cost=cost + 0.05 * (count - 1))
-                yield Tried(fault, self.exact, dict.fromkeys(named, fmt))
+    def _moved(self) -> Iterator[Fault]:
+        """Yield the faults of positions and operands that tables have."""
+        n = len(self.values)
+        yield from (replace(faults.off_by(by).beside(faults.wrap(n)), cost=1.5) for by in (1, -1))
+        yield faults.off_by(1)
+        usual = itertools.chain(faults.of_positions(), faults.of_operands(self.setting))
+        yield from (fault for fault in usual if fault.diagnosis.code in _OF_TABLES)
+        yield Fault(Diagnosis("positions-reversed"), seen=lambda rows, head: n - 1 - rows)
+        if self.off.any() and (begin := int(self.first[self.off].min())) > 1:
+            yield from (faults.wrap(begin), faults.table_ends(begin - 1))
 
 
 # ---------------------------------------------------------------------------- casts, and what they leave
@@ -549,7 +511,7 @@ def _rounded(stages: Mapping[str, Value | Format], form: Value) -> Diagnosis:
     return Diagnosis(_NARROW[next(iter(named))], {**named, "form": form, "recipes": ()})
 
 
-def together(*some: Diagnosis | None) -> Diagnosis | None:
+def _together(*some: Diagnosis | None) -> Diagnosis | None:
     """Return several faults as one diagnosis, with all roundings merged."""
     parts = [replace(part, also=()) for one in some if one is not None for part in one.parts()]
     wrong = [part for part in parts if not part.arithmetic]
@@ -561,10 +523,12 @@ def together(*some: Diagnosis | None) -> Diagnosis | None:
     return replace(wrong[0], also=tuple(wrong[1:])) if wrong else None
 
 
-def _entries_off(things: str, entries: tuple[int, ...], total: int) -> Diagnosis:
-    """Return that a few of so many are off: pairs, frequencies or rows."""
+def _entries_off(
+    things: str, entries: tuple[int, ...], total: int, beside: Diagnosis | None, where: Where
+) -> Diagnosis:
+    """Return that a few of so many are off: pairs, frequencies or rows. beside: what the others are."""
     values: dict[str, Value] = {"count": len(entries), "total": total, "things": things, "entries": entries}
-    return Diagnosis("entries-off", values)
+    return Diagnosis("entries-off", values, where, also=() if beside is None else (beside,))
 
 
 def formats_holding(values: Array, most: int = 0) -> list[Format]:
@@ -586,12 +550,6 @@ def cast(values: Any, fmt: Format | None) -> Array:
 def cast_cost(fmt: Format | None) -> float:
     """Return how far-fetched a cast is."""
     return 0.0 if fmt is None else 1.0 + 0.01 * CASTS.index(fmt)
-
-
-def _within(values: Array, predicted: Array, slack: Array, fmt: Format | None) -> NDArray[np.bool_]:
-    """Return where a value is a cast of a number near the predicted one."""
-    low, high = cast(predicted - slack, fmt), cast(predicted + slack, fmt)
-    return np.asarray((low <= values) & (values <= high))
 
 
 def _reference_sizes(theta: Array) -> Array:

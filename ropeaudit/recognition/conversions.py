@@ -7,7 +7,7 @@ Letters: p pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ _KEYS = dict.fromkeys(("llama3", "proportional"), "rope_freqs.weight") | {
     "longrope": "rope_factors_short.weight, rope_factors_long.weight"
 }
 _BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # where a config gives none
+_LISTED = ("original", "short", "long")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,11 @@ def unseen(file: GgufRope, declared: ModelRope) -> list[str]:
     return said
 
 
-def _of_layer(file: GgufRope, seen: RopeSetting, asked: RopeSetting) -> Iterator[tuple[Diagnosis, str]]:
+def _of_layer(
+    file: GgufRope,
+    seen: RopeSetting,
+    asked: RopeSetting,
+) -> Iterator[tuple[Diagnosis, str]]:
     """Yield what differs in a layer type, with the keys of the file that say it."""
     if not _near(seen.base, asked.base):
         yield Diagnosis("wrong-base", {"base": seen.base, "asked": asked.base}), "rope.freq_base"
@@ -124,38 +129,23 @@ def _scaling(seen: RopeSetting, asked: RopeSetting) -> Diagnosis | None:
         return Diagnosis("other-scaling", {"seen": seen_as, "asked": called(asked.scaling)})
     if here.kind == "default":
         return Diagnosis("missing-scaling", {"asked": called(there)})
-    stretched = here.kind == "longrope" or _near(here.stretch, there.stretch)  # its lists say it
-    if here.kind == there.kind and stretched and _parameters_agree(here, there):
+    saying = [_said(one) for one in (here, there)]
+    if here.kind == there.kind and all(_near(saying[0][name], saying[1][name]) for name in saying[0]):
         return None
-    return Diagnosis("other-scaling", _values(here, there))
-
-
-def _values(here: Scaling, there: Scaling) -> Mapping[str, Value]:
-    """Return the values of a sentence; where only lists differ, which of them."""
     values: dict[str, Value] = {"seen": called(here), "asked": called(there)}
-    if values["seen"] != values["asked"]:
-        return values
-    for name in ("original", "short", "long"):
-        first, second = getattr(here, name), getattr(there, name)
-        if not _near(first, second):
-            ends = [
-                f"{one[0]:g}..{one[-1]:g}" if isinstance(one, tuple) else f"{one:g}"
-                for one in (first, second)
-            ]
-            return {side: f"longrope({name}={end})" for side, end in zip(values, ends, strict=True)}
-    return values
+    differing = [name for name in _LISTED if not _near(saying[0][name], saying[1][name])]
+    if values["seen"] == values["asked"] and differing:  # lists, or the length where they change
+        for side, one in zip(values, (said[differing[0]] for said in saying), strict=True):
+            ends = f"{one[0]:g}..{one[-1]:g}" if isinstance(one, tuple) else f"{one:g}"
+            values[side] = f"longrope({differing[0]}={ends})"
+    return Diagnosis("other-scaling", values)
 
 
-def _parameters_agree(here: Scaling, there: Scaling) -> bool:
-    """Return whether two scalings agree in lengths, borders and lists."""
-    if here.kind == "linear":
-        return True
-    if not _near(here.original, there.original):
-        return False
-    betas = [(getattr(here, name), getattr(there, name), usual) for name, usual in _BETAS.items()]
-    if not all(_near(first or usual, second or usual) for first, second, usual in betas):
-        return False
-    return _near(here.short, there.short) and _near(here.long, there.long)
+def _said(scaling: Scaling) -> dict[str, Any]:
+    """Return what a file can say of a scaling. Longrope's lists say by how much it stretches."""
+    betas = {name: getattr(scaling, name) or usual for name, usual in _BETAS.items()}
+    stretch = None if scaling.kind == "longrope" else scaling.stretch
+    return {"stretch": stretch} | betas | {name: getattr(scaling, name) for name in _LISTED}
 
 
 def _near(first: Any, second: Any) -> bool:

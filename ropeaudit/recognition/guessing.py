@@ -30,9 +30,7 @@ def guessed(dump: Dump, of_base: Callable[[float], RopeSetting]) -> Guess | None
     of_base: the setting of a base. A scaling that explains values is named, and the setting is without it.
     """
     any_base = of_base(1e4)
-    if not dump.fits(any_base.pairs):
-        return None
-    for theta in _frequencies(dump.folded(any_base.pairs)):
+    for theta in _frequencies(dump.folded(any_base.pairs)) if dump.fits(any_base.pairs) else ():
         faulty, scaled = list[Guess](), list[Guess]()
         for base in _bases(np.abs(theta), any_base):
             setting = of_base(base)
@@ -59,17 +57,11 @@ def _bases(theta: Array, setting: RopeSetting) -> list[float]:
         theta = theta / theta[0] if 1.5 * theta[0] < 1 else theta  # linear scaling divides all of them
         shown = faults.bases_shown(theta, exponents)
     rounded = [float(f"{base:.{digits}e}") for digits in (0, 1, 2, 4, 6) for base in shown]
-
     usable = (exponents > 0) & (theta > 0)
     logs, weights = np.log(theta[usable]), exponents[usable]
-
-    def missed(base: float) -> float:
-        return float(np.median(np.abs(math.log(base) * weights + logs)))
-
-    near: list[float] = []
-    if shown:
-        tried = [base for base in dict.fromkeys((*faults.BASES, *rounded)) if 1 < base < 1e40]
-        near = [base for base in tried if missed(base) <= max(_NEAR, 2 * min(map(missed, tried)))]
+    tried = [base for base in dict.fromkeys((*faults.BASES, *rounded)) if shown and 1 < base < 1e40]
+    missed = {base: float(np.median(np.abs(math.log(base) * weights + logs))) for base in tried}
+    near = [base for base in tried if missed[base] <= max(_NEAR, 2 * min(missed.values()))]
     fast = [base for base in rounded[1::4] if base > 1 and base not in near]
     return [*near[:_TRIED], *fast[:_TRIED]]  # a scaling leaves the fast ones alone
 
@@ -78,11 +70,9 @@ def _frequencies(dump: Dump) -> Iterator[Array]:
     """Yield the frequencies (p,) that the values show: from the first row, then from most."""
     if dump.frequencies is not None:
         yield dump.frequencies
-        return
-    assert dump.cos is not None  # noqa: S101
-    assert dump.sin is not None  # noqa: S101
-    points = dump.cos + 1j * dump.sin
-    yield recovered(points)
-    if len(points) >= _WINDOWS * _ROWS:
-        parts = np.array_split(points[1:], _WINDOWS)
-        yield np.median([recovered(part) for part in parts], axis=0)
+    elif dump.cos is not None and dump.sin is not None:
+        points = dump.cos + 1j * dump.sin
+        yield recovered(points)
+        if len(points) >= _WINDOWS * _ROWS:
+            parts = np.array_split(points[1:], _WINDOWS)
+            yield np.median([recovered(part) for part in parts], axis=0)
