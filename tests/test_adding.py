@@ -272,7 +272,7 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
         (
             Place("conformance/toy.py", CHECK),
             Place("conformance/code_checks.py", "    toy,\n", "    environments,\n"),
-            Place("conformance/code_checks.py", '    "toy": toy.toy,\n', '    "under": environments.under,'),
+            Place("conformance/code_checks.py", '    "toy": Check(toy.toy),\n', '    "under": Check('),
         ),
         {"check kernel.py:right --head-dim 8 --up-to 64 --dtype fp32 --under none -f csv": "toy,pass"},
     ),

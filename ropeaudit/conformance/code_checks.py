@@ -6,64 +6,83 @@ import contextlib
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ropeaudit.conformance import (
     environments,
     every_position,
     gradient,
+    other_ways,
     score_drift,
     served,
-    split_calls,
     state,
 )
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.finding import INTERRUPTED, Finding, faulty, not_applicable
+from ropeaudit.conformance.finding import ADAPTER, INTERRUPTED, Finding, faulty, not_applicable
 from ropeaudit.errors import ForeignError, RopeAuditError, did
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Where
 from ropeaudit.runtime import doing
 
-CodeCheck = Callable[[CodeUnderTest], Iterable[Finding]]
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check of code. names: of its findings, by default one, the check's.
+
+    own: whether it is made of own code alone, not of what an adapter calls. one_axis: whether positions have
+    to be those of a sequence.
+    """
+
+    run: Callable[[CodeUnderTest], Iterable[Finding]]
+    names: Callable[[CodeUnderTest], Iterable[str]] | None = None
+    own: bool = False
+    one_axis: bool = False
+
 
 # name of the first finding -> the check
-CHECKS: dict[str, CodeCheck] = {
-    "table end": every_position.table_end,
-    "rotation": every_position.places,
-    "short calls": every_position.short_calls,
-    "batch rows": every_position.batch_rows,
-    "decode": split_calls.decode,
-    "pieces": split_calls.pieces,
-    "frequency switch": every_position.switch,
-    "alone": split_calls.alone,
-    "strides": split_calls.strided,
-    "served calls": served.served,
-    "head dims": every_position.head_dims,
-    "compiled": environments.compiled,
-    "state": state.state,
-    "results": state.kept,
-    "inputs": environments.inputs_unchanged,
-    "dtype": environments.output_dtype,
-    "keys": environments.keys,
-    "gradient": gradient.gradient,
-    "drift": score_drift.scores,
-    "under": environments.under,
-    "threads": state.threads,
+CHECKS = {
+    "table end": Check(every_position.table_end, one_axis=True),
+    "rotation": Check(every_position.places),
+    "short calls": Check(every_position.short_calls),
+    "batch rows": Check(every_position.batch_rows),
+    "decode": Check(other_ways.decode),
+    "pieces": Check(other_ways.pieces),
+    "frequency switch": Check(every_position.switch, one_axis=True),
+    "alone": Check(other_ways.alone),
+    "strides": Check(other_ways.strided, own=True),
+    "served calls": Check(served.served, lambda code: served.CHECKS, own=True),
+    "head dims": Check(every_position.head_dims, one_axis=True),
+    "compiled": Check(other_ways.compiled, own=True),
+    "state": Check(state.state),
+    "results": Check(state.kept, own=True),
+    "inputs": Check(environments.inputs_unchanged, own=True),
+    "dtype": Check(environments.output_dtype),
+    "keys": Check(environments.keys),
+    "gradient": Check(gradient.gradient),
+    "drift": Check(score_drift.scores, lambda code: score_drift.CHECKS, one_axis=True),
+    "under": Check(environments.under, environments.check_names),
+    "threads": Check(state.threads, own=True),
 }
 
 _NARROW = {"narrow-positions", "narrow-frequencies", "narrow-angles"}
 _COUNTING = ("position", "frequency", "angle")  # stages whose numbers should be wide
 _LOGGED = (3, 37)  # heads and tokens of the call whose operations are looked at: sizes that nothing else has
 
-# checks of positions that have one axis
-_OF_A_SEQUENCE = ("table end", "frequency switch", "head dims", "drift")
 
-# name of a check of `CHECKS` -> those of its findings, where they are several or others
-_NAMES: dict[str, Callable[[CodeUnderTest], Iterable[str]]] = {
-    "served calls": lambda code: served.CHECKS,
-    "drift": lambda code: score_drift.CHECKS,
-    "under": environments.check_names,
-}
+def made(name: str, code: CodeUnderTest) -> Iterable[Finding]:
+    """Make a check by its name, and yield its findings."""
+    check = CHECKS[name]
+    if check.one_axis and code.setting.grid is not None:
+        return [not_applicable(name, "positions have several axes")]
+    if check.own and code.own is None:
+        return [not_applicable(one, ADAPTER) for one in names_of(name, code)]
+    return check.run(code)
+
+
+def names_of(name: str, code: CodeUnderTest) -> list[str]:
+    """Return the names of the findings of a check."""
+    names = CHECKS[name].names
+    return [name] if names is None else list(names(code))
 
 
 def findings(
@@ -73,18 +92,15 @@ def findings(
 
     progress gets the share that is done, from 0 to 1. Raises: UsageError and other errors of the request.
     """
-    left = {name: list(_NAMES[name](code)) if name in _NAMES else [name] for name in CHECKS}
-    for number, (name, check) in enumerate(CHECKS.items()):
-        if code.setting.grid is not None and name in _OF_A_SEQUENCE:
-            yield not_applicable(name, "positions have several axes")
-            continue
+    left = {name: names_of(name, code) for name in CHECKS}
+    for number, name in enumerate(CHECKS):
         doing.begin(f"check {number + 1} of {len(CHECKS)}: {name}")
         code.on_share = doing.part(progress, number / len(CHECKS), (number + 1) / len(CHECKS))
         try:
             code.on_share(0.0)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                for finding in check(code):
+                for finding in made(name, code):
                     told = _with_line(_with_remedy(finding, code), code)
                     left[name] = [one for one in left[name] if one != told.check]
                     yield told

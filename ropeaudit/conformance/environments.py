@@ -12,28 +12,14 @@ from dataclasses import replace
 import numpy as np
 
 from ropeaudit.arithmetic.formats import Format, parse
-from ropeaudit.conformance.code_under_test import (
-    DEAR,
-    Agreement,
-    CodeUnderTest,
-    cost,
-    some_offsets,
-    whole_call,
-)
-from ropeaudit.conformance.finding import (
-    ADAPTER,
-    Finding,
-    judged,
-    not_applicable,
-    noted,
-)
+from ropeaudit.conformance.code_under_test import DEAR, CodeUnderTest, cost
+from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
+from ropeaudit.conformance.other_ways import Way, called
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling import environments, exposure
-from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.calling.code import Code, Rotator
+from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.conventions import Answer
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.foreign import ForeignRotator
@@ -67,6 +53,15 @@ def of_check(name: str) -> list[str]:
     return [environment.name for environment in known if name == check_name(environment)]
 
 
+def inside(code: CodeUnderTest, environment: Environment) -> CodeUnderTest:
+    """Return code as called in an environment, held to a narrower dtype where that is natural there."""
+    dtype = environment.narrowed(code.dtype)
+    rule = code.claimed.recipe.resolve(dtype) if code.claimed else allowance.careful(dtype)
+    placed = replace(code, tested=code.tested.under(environment), claimed=rule)
+    placed.seen = replace(code.seen, calls={}, rotators={}, answers=[])
+    return placed
+
+
 def under(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether code rotates right in each environment, where the plain call does.
 
@@ -74,45 +69,36 @@ def under(code: CodeUnderTest) -> Iterator[Finding]:
     """
     requested = tuple(code.environments) != DEFAULT
     for environment in environments.chosen(code.environments)[1:]:
-        placed = code.tested.under(environment)
-        name = check_name(environment)
-        if reason := placed.refuses(code.setting, code.dtype):
-            yield not_applicable(name, reason)
+        placed = inside(code, environment)
+        if reason := placed.tested.refuses(code.setting, code.dtype):
+            yield not_applicable(check_name(environment), reason)
         else:
-            asked = replace(code, claimed=rule(code, environment))
-            asked.seen = replace(code.seen, calls={})  # which are held to another rule
-            finding = _finding(name, asked, environment, placed)
+            finding = _finding(code, placed, environment)
             yield finding if requested or not finding.failed else replace(finding, status="info")
 
 
-def rule(code: CodeUnderTest, environment: Environment) -> Resolved:
-    """Return the recipe of allowed roundings, in a narrower dtype if natural."""
-    dtype = environment.narrowed(code.dtype)
-    return code.claimed.recipe.resolve(dtype) if code.claimed else allowance.careful(dtype)
-
-
-def _finding(name: str, code: CodeUnderTest, environment: Environment, placed: Code) -> Finding:
-    """Return whether a call in an environment is right, or what narrows it."""
-    length, last = min(_LENGTH, code.up_to), max(0, code.up_to - _LENGTH)
+def _finding(code: CodeUnderTest, placed: CodeUnderTest, environment: Environment) -> Finding:
+    """Return whether a call in an environment is right, or what narrows it. placed: the code in it."""
+    name, length, last = check_name(environment), min(_LENGTH, code.up_to), max(0, code.up_to - _LENGTH)
     offsets = sorted({0, last, *(offset for offset in _OFFSETS if offset < last)})
     offsets = [0, last] if cost(code) > DEAR else offsets
-    called = Called(placed, code.setting, code.dtype)
-    agreement = Agreement(code, name, called.rotator(), called.rotator, right_passes=True)
-    agreement.take_all([whole_call(code, offset, length) for offset in offsets])
-    tried = f"{environment.does}; {length} positions from {', '.join(map(str, offsets))} on"
-    finding = agreement.finding(name, tried)
+    clean, given, run = code.rotator(), code.given(length), np.arange(length, dtype=np.int64)
+    way = Way(placed, name, placed.rotator(), lambda one: one, right_passes=True)
+    way.take(called(placed, clean, given, run + offset) for offset in offsets)
+    finding = way.finding(
+        name, f"{environment.does}; {length} positions from {', '.join(map(str, offsets))} on"
+    )
     finding = replace(finding, where=finding.where.removeprefix(f"{name}: "))
-    if agreement.raised:
+    if way.raised:
         return finding
-    cause = exposure.cause(placed, code.setting, code.dtype)
-    returned, by_right = _other_dtype(code, environment, agreement.form)
+    of_code = placed.tested, code.setting, code.dtype
+    cause, (returned, by_right) = exposure.cause(*of_code), _other_dtype(code, environment, way.rotator)
     within = f"{cause}, within what is allowed here" if cause else ""
     if finding.failed:
-        shown = sorted({offsets[agreement.calls - 1], *(offset for offset in (1000,) if offset in offsets)})
-        left = [exposure.consequence(placed, code.setting, code.dtype, offset, length) for offset in shown]
-        consequences = "; ".join(str(one) for one in left if one is not None and one.shows)
-        words = ": ".join(filter(None, (cause, consequences))) or finding.detail
-        said = [words, returned]
+        shown = {offsets[way.calls - 1], *({1000} & {*offsets})}
+        left = [exposure.consequence(*of_code, offset, length) for offset in sorted(shown)]
+        told = "; ".join(str(one) for one in left if one is not None and one.shows)
+        said = [": ".join(filter(None, (cause, told))) or finding.detail, returned]
         finding = replace(finding, remedy=_REMEDIES.get(environment.kind, "") if cause else "")
     elif by_right:
         said = [finding.detail, within, returned]
@@ -129,63 +115,34 @@ def _other_dtype(code: CodeUnderTest, environment: Environment, rotator: Rotator
     if clean is None or not isinstance(rotator, ForeignRotator):
         return "", True
     q, k = code.given(min(_SHORT, code.up_to))
-    under = rotator.answer(q, k, np.arange(q.shape[2], dtype=np.int64))
-    dtypes = {under.dtype, under.keys_dtype} - {clean.dtype, clean.keys_dtype}
+    answer = rotator.answer(q, k, np.arange(q.shape[2], dtype=np.int64))
+    dtypes = {answer.dtype, answer.keys_dtype} - {clean.dtype, clean.keys_dtype}
     if not dtypes:
         return "", True
     casts = environment.dtype if environment.kind == "autocast" else None
-    own = {torch_arrays.spelled(casts)} if casts else set()
     given = torch_arrays.spelled(code.dtype)
-    return f"{' and '.join(sorted(dtypes))} comes back for {given} (clean: {clean.dtype})", dtypes <= own
-
-
-_COMPILED_LENGTH = 64
-_CORRECTS = "it is right at pairs where the plain call is not"
-_BACKENDS = ("inductor", "aot_eager", "eager")
-
-
-def compiled(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether compiled code gives what eager code gives."""
-    own, engine = code.own, code.convention.engine if code.convention else ""
-    if own is None or engine != "torch":
-        arrays = f"it takes {'jax' if engine == 'jax' else 'NumPy'} arrays"
-        yield not_applicable("compiled", ADAPTER if own is None else arrays)
-        return
-    if not code.thorough:
-        reason = "a compiler takes longer than all other checks together; --thorough makes it"
-        yield Finding("compiled", "left out", reason)
-        return
-    length, failures = min(_COMPILED_LENGTH, code.up_to), list[str]()
-    offsets = some_offsets(code, length, 5)
-    wholes = [whole_call(code, offset, length) for offset in offsets]
-    for backend in backends():
-        compiled_so = own.rotator(code.setting, code.dtype).compiled(backend)
-        seen = Agreement(code, f"compiled with {backend}", compiled_so, right_passes=True)
-        with environments.silent(errors=True):
-            seen.take_all(wholes)
-        if not seen.raised:
-            detail = f"torch.compile with {backend}, at {len(offsets)} offsets up to {offsets[-1]}"
-            corrects = [_CORRECTS] if seen.corrects and not seen.failed else []
-            yield seen.finding("compiled", "; ".join([detail, *corrects, *failures]))
-            return
-        failures.append(f"with {backend} it {seen.raised}")
-    yield not_applicable("compiled", f"torch.compile does not work: {failures[0]}")
-
-
-def backends() -> Iterator[str]:
-    """Yield the backends that may work; inductor needs a C++ compiler."""
-    has_compiler = environments.has_compiler()
-    yield from (name for name in _BACKENDS if has_compiler or name != "inductor")
+    text = f"{' and '.join(sorted(dtypes))} comes back for {given} (clean: {clean.dtype})"
+    return text, casts is not None and dtypes <= {torch_arrays.spelled(casts)}
 
 
 _ONE_CALL, _FIRST = 64, 1  # tokens of a call, its first position: position 0 shows nothing: it is not rotated
+
+
+def answer_of(code: CodeUnderTest) -> Answer | None:
+    """Return what one call came to; None where an adapter makes it."""
+    if not code.seen.answers:
+        length = min(_ONE_CALL, code.up_to)
+        rotator = code.seen.rotators.get(length) or code.rotator()
+        q, k = code.given(length)
+        at = np.arange(length, dtype=np.int64) + min(_FIRST, code.up_to - length)
+        code.seen.answers.append(rotator.answer(q, k, at) if isinstance(rotator, ForeignRotator) else None)
+    return code.seen.answers[0]
 
 
 def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether inputs stay the same; q and k may be the result."""
     answer = answer_of(code)
     if answer is None:
-        yield not_applicable("inputs", ADAPTER)
         return
     some = code.own.overwritten if code.own and not answer.changed else []
     wrong = [
@@ -215,33 +172,21 @@ def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
     answer, given = answer_of(code), torch_arrays.spelled(code.dtype)
     if answer is None:
         yield not_applicable("dtype", "an adapter calls it, and hands on numbers alone")
-    elif code.composed:
+        return
+    came = f"{given} comes back in {answer.dtype}"
+    if code.composed:
         yield not_applicable("dtype", "it returns cos and sin, which are applied here")
     elif answer.dtype != answer.keys_dtype:
-        yield judged(
-            "dtype", False, f"q comes back in {answer.dtype} and k in {answer.keys_dtype}, for {given}"
-        )
+        came = f"q comes back in {answer.dtype} and k in {answer.keys_dtype}, for {given}"
+        yield judged("dtype", False, came)
     elif answer.dtype == given:
         narrow = code.own is not None and code.own.narrow_tables(code.setting, code.dtype)
         tables = f" where tables are given in {given}; with float32 ones float32 comes back" * narrow
-        yield judged("dtype", True, f"{given} comes back in {given}{tables}")
+        yield judged("dtype", True, came + tables)
     elif _holds(answer.dtype, code.dtype):
-        nothing = "which loses nothing, but v is not in it"
-        yield noted("dtype", f"{given} comes back in {answer.dtype}, {nothing}")
+        yield noted("dtype", f"{came}, which loses nothing, but v is not in it")
     else:
-        lost = f"{given} comes back in {answer.dtype}, which does not hold every number of it"
-        yield judged("dtype", False, lost)
-
-
-def answer_of(code: CodeUnderTest) -> Answer | None:
-    """Return what one call came to; None where an adapter makes it."""
-    if not code.seen.answers:
-        length = min(_ONE_CALL, code.up_to)
-        rotator = code.seen.rotators.get(length) or code.rotator()
-        q, k = code.given(length)
-        at = np.arange(length, dtype=np.int64) + min(_FIRST, code.up_to - length)
-        code.seen.answers.append(rotator.answer(q, k, at) if isinstance(rotator, ForeignRotator) else None)
-    return code.seen.answers[0]
+        yield judged("dtype", False, f"{came}, which does not hold every number of it")
 
 
 def _holds(returned: str, dtype: Format) -> bool:

@@ -106,8 +106,8 @@ def short_calls(code: CodeUnderTest) -> Iterator[Finding]:
 
 def batch_rows(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether batch elements at positions of their own are rotated by them."""
-    if not code.called.by_batch():
-        yield not_applicable("batch rows", code.why_no_rows())
+    if why := code.why_no_rows():
+        yield not_applicable("batch rows", why)
         return
     offsets = straddling(code.up_to - BATCH_STEP, _SHORT)
     where = f"2 batch elements, {BATCH_STEP} positions apart, at {len(offsets)} offsets up to {offsets[-1]}"

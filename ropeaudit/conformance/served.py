@@ -18,7 +18,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.conformance.code_under_test import DEAR, CodeUnderTest, cost
-from ropeaudit.conformance.finding import ADAPTER, Finding, judged, not_applicable, noted, of_worst_pair
+from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, did
 from ropeaudit.recognition import rotation, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
@@ -31,270 +31,68 @@ from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.foreign import ForeignRotator
 
 CHECKS = ("served calls", "memory")
+AXES: dict[str, tuple[Any, ...]] = {
+    "positions": (
+        *("run", "rows", "run from 0", "padded", "packed", "repeated", "gaps", "descending", "shuffled"),
+        "far apart",
+    ),
+    "tokens": (1, 2, 3, 7, 17, 64),
+    "batch": (1, 2, 5, 33),
+    "heads": (1, 2, 3, 8, 28, 33, 40, 64, 128),
+    "groups": (1, 0, 2, 4, 7, 8, 16),
+    "strides": ("contiguous", "packed", "unlike", "guarded", "transposed", "stepped", "expanded"),
+    "index": ("int64", "int32"),
+}
+SIZES = {"tokens": "tokens", "batch": "rows", "heads": "heads"}  # axes whose values have an order, in words
+BY_ROW = ("rows", "padded")  # kinds of positions that differ between rows
+# tokens of calls that are large by them alone: a token more than tiles of powers of two hold, and many more
+LONG = (1311, 4097, 4223, 16385)
+_SERVER: dict[str, Any] = {"heads": 8, "groups": 4}
+# Beside what crosses the axes: what servers call most, of which any two values may be called without the
+# third (decode of a large batch, with q and k as they come out of a joint projection, a few tokens ahead of
+# each row, a piece of one prompt), and calls that are large by one axis alone.
+_BESIDE: tuple[dict[str, Any], ...] = (
+    _SERVER | {"positions": "rows", "tokens": 1, "batch": 33},
+    _SERVER | {"positions": "rows", "tokens": 1, "batch": 33, "strides": "packed", "index": "int32"},
+    _SERVER | {"positions": "rows", "tokens": 3, "batch": 5, "strides": "packed"},
+    _SERVER | {"tokens": 64, "strides": "packed"},
+    {"batch": 33, "heads": 8},
+    *({"tokens": tokens} for tokens in LONG),
+    {"tokens": 4097, "heads": 2},
+)
+# vectors of q in a call: usually, where two sizes make it larger, and where one alone does
+_USUAL, _MOST, MOST_ALONE = 2**11, 2**13, 2**16
 _POOL = 2**18 + 41  # random numbers: where a call needs more, no two rows are alike all the same
 _CAUSES = 3  # ways to fail that are told
 _UNEXPLAINED = Diagnosis("unexplained")
 _SMALL, _ELSEWHERE = 3, 2  # tokens of a call that is explained at so many other places too
 _FEW = 24  # calls of code that is slow
-
-
-@dataclass(frozen=True, slots=True)
-class _Came:
-    """What a call came to: right, wrong, around (it wrote beside q and k) or raises.
-
-    takes: what a call takes to come to that, of the plainest that was found.
-    """
-
-    call: ServedCall
-    kind: str
-    block: CalledBlock | None = None
-    places: Places | None = None
-    raised: str = ""
-    takes: str = ""
-
-
-@dataclass(slots=True)
-class _Battery:
-    """The calls that one instance is given; q and k are parts of the same random numbers.
-
-    left: axis -> why only a part of it is called.
-    """
-
-    code: CodeUnderTest
-    rotator: ForeignRotator
-    left: dict[str, str] = field(default_factory=dict)
-    pool: list[FloatArray] = field(default_factory=list)
-    values: dict[str, list[Any]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        code = self.code
-        for side in (0, 1):
-            drawn = np.random.default_rng([code.seed, 5, side]).standard_normal(_POOL)
-            self.pool.append(round_to(drawn, code.dtype).astype(code.dtype.carrier))
-        self.values = self._values()
-
-    def _values(self) -> dict[str, list[Any]]:
-        """Return the values of each axis that this code can be called with."""
-        convention = self.code.tested.fit(self.code.setting).convention  # type: ignore[union-attr]
-        values = {axis: list(some) for axis, some in AXES.items()}
-        roles, order = set(convention.signature.roles), convention.order
-        if convention.signature.unplaced:  # a token that stands elsewhere is one of a longer call
-            values["positions"] = ["run from 0"]
-            self.left["positions"] = "it takes no positions: the first token is at 0"
-        elif "offset" in roles or convention.padded:
-            values["positions"] = [*RUNS, "packed"] if convention.padded else list(RUNS)
-            takes = "where sequences begin" if convention.padded else "a first position"
-            self.left["positions"] = f"it is told {takes} alone"
-        elif not self.code.called.by_batch():
-            values["positions"] = [kind for kind in values["positions"] if kind not in BY_ROW]
-            self.left["rows"] = self.code.why_no_rows()
-        if "positions" not in roles:
-            values["index"] = ["int64"]
-        if not shapes.has(order, "b"):
-            values["batch"] = [1]
-        if not shapes.has(order, "h"):
-            values["heads"], values["groups"] = [1], [1]
-        if not convention.grouped:
-            values["groups"] = [1]
-        if convention.engine == "jax":
-            values["strides"] = ["contiguous"]
-        elif "qkv" in roles:
-            values["strides"] = ["contiguous", "guarded", "stepped"]
-        elif "b" not in order:
-            values["strides"].remove("expanded")
-        values["tokens"] = [tokens for tokens in values["tokens"] if tokens <= self.code.up_to] or [1]
-        return values
-
-    def fits(self, call: ServedCall, most: int) -> bool:
-        """Return whether a call's values go together and are small enough."""
-        return call.goes and call.size <= most and call.tokens <= self.code.up_to
-
-    def calls(self) -> list[ServedCall]:
-        """Return the calls, those that are large by one axis alone last."""
-        calls = calls_of(self.values, self.fits, 3 if self.code.thorough else 2)
-        if cost(self.code) > DEAR:
-            kept = np.unique(np.linspace(0, len(calls) - 1, _FEW).astype(int))
-            self.left["calls"] = f"a call of one token takes {1e3 * cost(self.code):.0f} ms"
-            return [replace(calls[i], place=int(i)) for i in kept]
-        calls += beside(calls, self.values, self.fits)
-        return [replace(call, place=place) for place, call in enumerate(calls)]
-
-    def made(self, call: ServedCall) -> CalledBlock:
-        """Make a call. Raises: whatever the code raises, WroteAround."""
-        d, sides = self.code.setting.head_dim, []
-        for pool, heads in zip(self.pool, (call.heads, call.kv_heads), strict=True):
-            shape = call.batch, heads, call.tokens, d
-            x = np.resize(pool[: math.prod(shape)], shape)  # again from the first where it ends
-            sides.append(np.repeat(x[:1], len(x), axis=0) if call.strides == "expanded" else x)
-        rows = at(call, self.code.up_to, self.code.seed)
-        rotated = self.rotator.lying(call.strides, call.index).rotate_both(sides[0], sides[1], rows)
-        return CalledBlock(rows, (sides[0], sides[1]), rotated)
-
-    def places(self, block: CalledBlock, call: ServedCall, *, explain: bool) -> Places:
-        """Return the worst rotated pair of a call. explain: look for what explains it."""
-
-        def afresh() -> Rotator:
-            return self.code.rotator().lying(call.strides, call.index)  # type: ignore[attr-defined, no-any-return]
-
-        lying = self.rotator.lying(call.strides, call.index)
-        return self.code.judged(lying, [block], explain=explain, afresh=afresh)
-
-    def came(self, call: ServedCall) -> _Came:
-        """Return what a call comes to."""
-        try:
-            block = self.made(call)
-        except WroteAround:
-            return _Came(call, "around")
-        except ForeignError as error:
-            return _Came(call, "raises", raised=f"it {did(error)}")
-        places = self.places(block, call, explain=False)
-        return _Came(call, "right" if places.excess <= 1 else "wrong", block, places)
-
-    def explained(self, came: _Came, alike: Iterable[ServedCall]) -> Places:
-        """Return the worst rotated pair of a wrong call, with what explains it at other positions too.
-
-        At one position alone two things may explain it. alike: other calls that are wrong so.
-        """
-
-        def judge(call: ServedCall, explain: bool) -> Places:
-            return self.places(self.made(call), call, explain=explain)
-
-        call, block = came.call, cast(CalledBlock, came.block)
-        found = self.places(block, call, explain=True)
-        elsewhere = range(call.place + 1, call.place + 1 + _ELSEWHERE) if call.tokens <= _SMALL else ()
-        for there in (self.came(replace(call, place=place)) for place in elsewhere):
-            if there.kind == "wrong" and there.block is not None:
-                here, other = found.diagnosis, self.places(there.block, there.call, explain=True).diagnosis
-                if here is not None and other is not None:
-                    same = here if here.code == other.code else _UNEXPLAINED  # such as of another position
-                    found = replace(found, diagnosis=rotation.common(here, other) or same)
-        return verification.with_other_side(found, judge, alike)
-
-    def least(self, came: _Came) -> _Came:
-        """Return the plainest call that was seen to come to the same, and what it takes."""
-        seen: dict[ServedCall, str] = {}
-
-        def same(**changed: Any) -> bool:
-            nonlocal came
-            trial = replace(came.call, **changed)
-            if trial == came.call or not self.fits(trial, MOST_ALONE):
-                return False
-            found = self.came(trial)
-            seen[trial] = found.kind
-            if found.kind != came.kind:
-                return False
-            came = found
-            return True
-
-        alone = {axis: some[0] for axis, some in self.values.items() if len(some) == 1}
-        plain = replace(PLAIN, place=came.call.place, **alone)
-        for axis in (*AXES, *AXES):  # a value may need another, such as many heads a large group
-            same(**{axis: getattr(plain, axis)})
-        told = []
-        for axis in AXES:
-            value, usual = getattr(came.call, axis), getattr(plain, axis)
-            as_usual = replace(came.call, **{axis: usual})
-            if value == usual or (as_usual.goes and not self.fits(as_usual, MOST_ALONE)):
-                continue
-            right = [""]
-            if axis in SIZES:
-                scale = sorted({*AXES[axis], *(LONG if axis == "tokens" else ()), usual})
-                between = [one for one in scale if min(usual, value) < one < max(usual, value)]
-                nearer = between if value > usual else between[::-1]
-                next((one for one in nearer if same(**{axis: one})), None)
-                tried = {one: seen.get(replace(came.call, **{axis: one})) for one in (usual, *nearer)}
-                right += [f" (right with {one:,})" for one, kind in tried.items() if kind == "right"]
-            told.append(words(axis, getattr(came.call, axis)) + right[-1])
-        return replace(came, takes=", ".join(told) or "a plain call")
-
-
-def served(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether code is right in calls as servers make them, and leaves the memory around q and k alone.
-
-    What it refuses by raising is noted: it passes no wrong numbers on.
-    """
-    rotator = code.rotator()
-    if code.own is None or not isinstance(rotator, ForeignRotator):
-        yield from (not_applicable(name, ADAPTER) for name in CHECKS)
-        return
-    battery = _Battery(code, rotator)
-    calls, wrong, worst = battery.calls(), list[ServedCall](), NOWHERE
-    ways: dict[str, list[_Came]] = {"wrong": [], "around": [], "raises": [], "right": []}
-    for number, call in enumerate(calls):
-        code.on_share(number / len(calls))
-        came = battery.came(call)
-        worst = max(worst, came.places or NOWHERE, key=lambda places: places.excess)
-        wrong += [call] * (came.kind == "wrong")
-        known = ways[came.kind]
-        if came.kind != "right" and len(known) < _CAUSES and not any(call.has(way.call) for way in known):
-            known.append(battery.least(came))
-    memory = list(_memory(calls, ways["around"]))
-    yield from memory if ways["around"] else ()
-    left = [f"not called: {_LEFT[what]}: {why}" for what, why in battery.left.items()]
-    crossed = "some" if "calls" in battery.left else "any three" if code.thorough else "any two"
-    detail = "; ".join([f"{len(calls)} calls: {crossed} of {_listed(battery.values, calls)}", *left])
-    shown: list[tuple[ServedCall, Places, list[str]]] = []  # with all ways in which a diagnosis shows
-    for way in ways["wrong"]:
-        places = battery.explained(way, (call for call in wrong if call.has(way.call)))
-        known_takes = next((takes for _, one, takes in shown if one.diagnosis == places.diagnosis), None)
-        if known_takes is None:
-            shown.append((way.call, places, [way.takes]))
-        elif way.takes not in known_takes:
-            known_takes.append(way.takes)
-    for call, places, takes in shown:
-        told, where = f"it takes {', or '.join(takes)}", f"with {takes[0]}: {places.words}"
-        unexplained = places.diagnosis is not None and not places.diagnosis.explains
-        remedy = _BY_STRIDES if unexplained and call.strides != PLAIN.strides else ""
-        yield of_worst_pair("served calls", f"{told}; {detail}", places, where=where, remedy=remedy)
-    if not shown and worst is not NOWHERE:
-        yield of_worst_pair("served calls", detail, worst)
-    elif not shown:
-        yield not_applicable("served calls", "it raises in every call")
-    yield from () if ways["around"] else memory
-    for way in ways["raises"]:
-        yield noted("served calls", f"with {way.takes} {way.raised}: such calls are not judged")
-
-
-def _memory(calls: Sequence[ServedCall], around: Sequence[_Came]) -> Iterator[Finding]:
-    """Yield whether what lies around q and k in a buffer stays."""
-    for way in around:
-        told = f"it writes beside q and k, into the buffer that they are views of; it takes {way.takes}"
-        yield judged("memory", False, told, where=f"with {way.takes}", remedy=_BESIDE)
-    buffered = sum(call.strides in IN_BUFFER for call in calls)
-    if not buffered:
-        yield not_applicable("memory", "its arrays cannot be given in a buffer")
-    elif not around:
-        stays = f"what lies before, between and after q and k stays, in {buffered} calls"
-        yield judged("memory", True, stays)
-
-
 _BY_STRIDES = "read and write each vector by its own strides"
-_BESIDE = "write where the strides of each vector say, and not past its end"
+_BESIDE_IT = "write where the strides of each vector say, and not past its end"
 _LEFT = {
     "positions": "other positions than runs",
     "rows": "rows at positions of their own",
     "calls": f"more than {_FEW} of them",
 }
-
-
-def _listed(values: Mapping[str, Sequence[Any]], calls: Sequence[ServedCall]) -> str:
-    sizes = {axis: values[axis] for axis in SIZES if len(values[axis]) > 1}
-    parts = [f"{len(values['positions'])} kinds of positions"]
-    parts += [f"{min(some)} to {max(some)} {_PLURAL[axis]}" for axis, some in sizes.items()]
-    if len(values["groups"]) > 1:
-        parts.append("1 to 16 query heads to a key head, one key head")
-    parts += [f"{len(values['strides'])} ways to lie in memory"] if len(values["strides"]) > 1 else []
-    parts += ["int32 and int64 positions"] if len(values["index"]) > 1 else []
-    long = sorted({call.tokens for call in calls} & set(LONG))
-    return ", ".join(parts) + (f"; {', '.join(f'{one:,}' for one in long)} tokens alone" if long else "")
-
-
-_PLURAL = {"tokens": "tokens", "batch": "rows", "heads": "heads"}  # axes whose values have an order
-SIZES = tuple(_PLURAL)
-
-
-# vectors of q in a call: usually, where two sizes make it larger, and where one alone does
-_USUAL, _MOST, MOST_ALONE = 2**11, 2**13, 2**16
+_WORDS: dict[str, str] = {
+    "run": "a run of positions",
+    "run from 0": "positions from 0",
+    "rows": "each row at positions of its own",
+    "padded": "left-padded rows",
+    "packed": "packed sequences that restart",
+    "repeated": "repeated positions",
+    "gaps": "gaps between positions",
+    "descending": "descending positions",
+    "shuffled": "shuffled positions",
+    "far apart": "positions far apart",
+    "packed qkv": "q and k as views of one packed qkv",
+    "unlike": "q as a view of a packed qkv and k in one piece",
+    "guarded": "q and k at an offset in a larger buffer",
+    "transposed": "transposed input",
+    "stepped": "input that is not contiguous in its last axis",
+    "expanded": "an expanded batch (stride 0)",
+    "contiguous": "input in one piece",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,53 +138,33 @@ class ServedCall:
                 return False
         return True
 
+    def at(self, up_to: int, seed: int) -> Positions:
+        """Return its positions, below `up_to`. Shapes: -> (s,) or (b, s)."""
+        random, s, b = np.random.default_rng([seed, self.place]), self.tokens, self.batch
+        run, last = np.arange(s, dtype=np.int64), up_to - s
+        first = min(int(random.integers(0, up_to)), last)
+        firsts = np.r_[last, np.minimum(random.integers(0, up_to, b), last)][:b, None]
+        steps = random.integers(1, max(2, min(50, up_to // s)), s)
+        starts = random.random(s) < 4 / max(4, s)  # of the sequences of a packed row
+        starts[[0, s // 2]] = True
+        kinds: dict[str, Positions] = {
+            "run": first + run,
+            "run from 0": run,
+            "rows": firsts + run,
+            "padded": np.maximum(0, run - np.arange(b)[:, None] * s // (2 * b)),
+            "packed": run - np.maximum.accumulate(np.where(starts, run, 0)),
+            "repeated": first + run // 2,
+            "gaps": np.minimum(np.cumsum(steps), up_to - 1),
+            "descending": first + run[::-1],
+            "shuffled": first + random.permutation(s),
+            "far apart": np.where(run % 2 == 0, run, up_to - 1 - run),
+        }
+        return np.ascontiguousarray(kinds[self.positions])
 
-_Values: TypeAlias = tuple[tuple[str, Any], ...]  # axes with their values
-Fits: TypeAlias = Callable[[ServedCall, int], bool]  # whether it may be made, of so many vectors at most
+
 PLAIN = ServedCall()
-AXES: dict[str, tuple[Any, ...]] = {
-    "positions": (
-        *("run", "rows", "run from 0", "padded", "packed", "repeated", "gaps", "descending", "shuffled"),
-        "far apart",
-    ),
-    "tokens": (1, 2, 3, 7, 17, 64),
-    "batch": (1, 2, 5, 33),
-    "heads": (1, 2, 3, 8, 28, 33, 40, 64, 128),
-    "groups": (1, 0, 2, 4, 7, 8, 16),
-    "strides": ("contiguous", "packed", "unlike", "guarded", "transposed", "stepped", "expanded"),
-    "index": ("int64", "int32"),
-}
-# tokens of calls that are large by them alone: a token more than tiles of powers of two hold, and many more
-LONG = (1311, 4097, 4223, 16385)
-# what servers call most, of which any two values may be called without the third: decode of a large batch,
-# with q and k as they come out of a joint projection, a few tokens ahead of each row, a piece of one prompt
-_TYPICAL: tuple[dict[str, Any], ...] = (
-    {"positions": "rows", "tokens": 1, "batch": 33},
-    {"positions": "rows", "tokens": 1, "batch": 33, "strides": "packed", "index": "int32"},
-    {"positions": "rows", "tokens": 3, "batch": 5, "strides": "packed"},
-    {"positions": "run", "tokens": 64, "batch": 1, "strides": "packed"},
-)
-BY_ROW = ("rows", "padded")  # kinds of positions that differ between rows
-RUNS = ("run", "run from 0")
-_WORDS: dict[str, str] = {
-    "run": "a run of positions",
-    "run from 0": "positions from 0",
-    "rows": "each row at positions of its own",
-    "padded": "left-padded rows",
-    "packed": "packed sequences that restart",
-    "repeated": "repeated positions",
-    "gaps": "gaps between positions",
-    "descending": "descending positions",
-    "shuffled": "shuffled positions",
-    "far apart": "positions far apart",
-    "packed qkv": "q and k as views of one packed qkv",
-    "unlike": "q as a view of a packed qkv and k in one piece",
-    "guarded": "q and k at an offset in a larger buffer",
-    "transposed": "transposed input",
-    "stepped": "input that is not contiguous in its last axis",
-    "expanded": "an expanded batch (stride 0)",
-    "contiguous": "input in one piece",
-}
+_Values: TypeAlias = Mapping[str, Sequence[Any]]  # axis -> those that code can be called with
+Fits: TypeAlias = Callable[[ServedCall, int], bool]  # whether it may be made, of so many vectors at most
 
 
 def words(axis: str, value: Any) -> str:
@@ -401,49 +179,25 @@ def words(axis: str, value: Any) -> str:
         return f"{value} positions"
     if axis == "batch":
         return f"a batch of {value}"
-    if axis in ("tokens", "heads"):
+    if axis in SIZES:
         return f"{value:,} {axis if value > 1 else axis[:-1]}"
     return _WORDS["packed qkv" if (axis, value) == ("strides", "packed") else value]
 
 
-def at(call: ServedCall, up_to: int, seed: int) -> Positions:
-    """Return positions below `up_to`. Shapes: -> (s,) or (b, s)."""
-    random, s, b = np.random.default_rng([seed, call.place]), call.tokens, call.batch
-    run, last = np.arange(s, dtype=np.int64), up_to - s
-    first = min(int(random.integers(0, up_to)), last)
-    firsts = np.r_[last, np.minimum(random.integers(0, up_to, b), last)][:b, None]
-    steps = random.integers(1, max(2, min(50, up_to // s)), s)
-    starts = random.random(s) < 4 / max(4, s)  # of the sequences of a packed row
-    starts[[0, s // 2]] = True
-    kinds: dict[str, Positions] = {
-        "run": first + run,
-        "run from 0": run,
-        "rows": firsts + run,
-        "padded": np.maximum(0, run - np.arange(b)[:, None] * s // (2 * b)),
-        "packed": run - np.maximum.accumulate(np.where(starts, run, 0)),
-        "repeated": first + run // 2,
-        "gaps": np.minimum(np.cumsum(steps), up_to - 1),
-        "descending": first + run[::-1],
-        "shuffled": first + random.permutation(s),
-        "far apart": np.where(run % 2 == 0, run, up_to - 1 - run),
-    }
-    return np.ascontiguousarray(kinds[call.positions])
-
-
-def calls_of(values: Mapping[str, Sequence[Any]], fits: Fits, together: int = 2) -> list[ServedCall]:
+def calls_of(values: _Values, fits: Fits, together: int = 2) -> list[ServedCall]:
     """Return calls that cover any so many values of different axes together, where they fit.
 
     fits: whether a call may be made, of so many vectors at most. Calls that these values alone make large
     have the least of all others.
     """
-    covered: set[_Values] = set()
+    covered = set[tuple[tuple[str, Any], ...]]()
     calls: list[ServedCall] = []
-
-    def parts(call: ServedCall) -> Iterator[_Values]:
-        return itertools.combinations([(axis, getattr(call, axis)) for axis in values], together)
 
     def gain(call: ServedCall) -> int:
         return sum(some not in covered for some in parts(call))
+
+    def parts(call: ServedCall) -> Iterable[tuple[tuple[str, Any], ...]]:
+        return itertools.combinations([(axis, getattr(call, axis)) for axis in values], together)
 
     for axes in itertools.combinations(values, together):
         for some in itertools.product(*(values[axis] for axis in axes)):
@@ -460,24 +214,7 @@ def calls_of(values: Mapping[str, Sequence[Any]], fits: Fits, together: int = 2)
     return calls
 
 
-def beside(calls: Sequence[ServedCall], values: Mapping[str, Sequence[Any]], fits: Fits) -> list[ServedCall]:
-    """Return what servers call most, where it is not among calls, and calls that are large by one axis alone.
-
-    They have these values alone.
-    """
-    small = replace(_least(values), positions="run")
-    more: list[ServedCall] = []
-    for typical in _TYPICAL:
-        chosen = {"heads": 8, "groups": 4, **typical}
-        call = replace(small, **{axis: one for axis, one in chosen.items() if one in values[axis]})
-        more += [call] if call not in (*calls, *more) and fits(call, _MOST) else []
-    more += [replace(small, batch=33, heads=8)] if 33 in values["batch"] and 8 in values["heads"] else []
-    alone = [replace(small, tokens=tokens) for tokens in LONG]
-    alone += [replace(small, tokens=4097, heads=2)] if 2 in values["heads"] else []
-    return more + [call for call in alone if fits(call, MOST_ALONE)]
-
-
-def _bases(values: Mapping[str, Sequence[Any]], chosen: Mapping[str, Any]) -> Iterator[ServedCall]:
+def _bases(values: _Values, chosen: Mapping[str, Any]) -> Iterator[ServedCall]:
     """Yield the smallest calls with some values, then with two rows or more heads."""
     least = _least(values)
     yield replace(least, **chosen)
@@ -486,7 +223,238 @@ def _bases(values: Mapping[str, Sequence[Any]], chosen: Mapping[str, Any]) -> It
         yield replace(least, **(rows | {"heads": heads, **chosen}))
 
 
-def _least(values: Mapping[str, Sequence[Any]]) -> ServedCall:
+def _least(values: _Values) -> ServedCall:
     """Return the smallest call of some values."""
     least: dict[str, Any] = {axis: 1 if 1 in some else some[0] for axis, some in values.items()}
     return replace(PLAIN, **least)
+
+
+@dataclass(frozen=True, slots=True)
+class _Came:
+    """What a call came to: right, wrong, around (it wrote beside q and k) or raises.
+
+    takes: what a call takes to come to that, of the plainest that was found.
+    """
+
+    call: ServedCall
+    kind: str
+    block: CalledBlock | None = None
+    places: Places = NOWHERE
+    raised: str = ""
+    takes: str = ""
+
+
+@dataclass(slots=True)
+class _Battery:
+    """The calls that one instance is given; q and k are parts of the same random numbers.
+
+    values: of each axis, those that the code can be called with. left: axis -> why only a part of it is.
+    """
+
+    code: CodeUnderTest
+    rotator: ForeignRotator
+    left: dict[str, str] = field(default_factory=dict)
+    pool: list[FloatArray] = field(default_factory=list)
+    values: dict[str, list[Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        code = self.code
+        for side in (0, 1):
+            drawn = np.random.default_rng([code.seed, 5, side]).standard_normal(_POOL)
+            self.pool.append(round_to(drawn, code.dtype).astype(code.dtype.carrier))
+        convention = self.rotator.fit.convention
+        self.values = values = {axis: list(some) for axis, some in AXES.items()}
+        roles, order = set(convention.signature.roles), convention.order
+        if convention.signature.unplaced:  # a token that stands elsewhere is one of a longer call
+            values["positions"] = ["run from 0"]
+            self.left["positions"] = "it takes no positions: the first token is at 0"
+        elif "offset" in roles or convention.padded:
+            values["positions"] = ["run", "run from 0"] + ["packed"] * convention.padded
+            takes = "where sequences begin" if convention.padded else "a first position"
+            self.left["positions"] = f"it is told {takes} alone"
+        elif why := code.why_no_rows():
+            values["positions"] = [kind for kind in values["positions"] if kind not in BY_ROW]
+            self.left["rows"] = why
+        alone = {
+            "index": "positions" not in roles,
+            "batch": not shapes.has(order, "b"),
+            "heads": not shapes.has(order, "h"),
+            "groups": not convention.grouped or not shapes.has(order, "h"),
+            "strides": convention.engine == "jax",
+        }
+        values |= {axis: values[axis][:1] for axis, lacks in alone.items() if lacks}
+        if "qkv" in roles and not alone["strides"]:
+            values["strides"] = ["contiguous", "guarded", "stepped"]
+        elif "b" not in order and not alone["strides"]:
+            values["strides"].remove("expanded")
+        values["tokens"] = [tokens for tokens in values["tokens"] if tokens <= code.up_to] or [1]
+
+    def fits(self, call: ServedCall, most: int) -> bool:
+        """Return whether a call's values go together and are small enough."""
+        return call.goes and call.size <= most and call.tokens <= self.code.up_to
+
+    def calls(self) -> list[ServedCall]:
+        """Return the calls, those that are large by one axis alone last."""
+        calls = calls_of(self.values, self.fits, 3 if self.code.thorough else 2)
+        if cost(self.code) > DEAR:
+            kept = np.unique(np.linspace(0, len(calls) - 1, _FEW).astype(int))
+            self.left["calls"] = f"a call of one token takes {1e3 * cost(self.code):.0f} ms"
+            return [replace(calls[i], place=int(i)) for i in kept]
+        small = replace(_least(self.values), positions="run")
+        for chosen in _BESIDE:
+            taken = {axis: one for axis, one in chosen.items() if one in (*self.values[axis], *LONG)}
+            call = replace(small, **taken)
+            calls += [call] if call not in calls and self.fits(call, MOST_ALONE) else []
+        return [replace(call, place=place) for place, call in enumerate(calls)]
+
+    def made(self, call: ServedCall) -> CalledBlock:
+        """Make a call. Raises: whatever the code raises, WroteAround."""
+        d, sides = self.code.setting.head_dim, []
+        for pool, heads in zip(self.pool, (call.heads, call.kv_heads), strict=True):
+            shape = call.batch, heads, call.tokens, d
+            x = np.resize(pool[: math.prod(shape)], shape)  # again from the first where it ends
+            sides.append(np.repeat(x[:1], len(x), axis=0) if call.strides == "expanded" else x)
+        rows, lying = call.at(self.code.up_to, self.code.seed), self.rotator.lying(call.strides, call.index)
+        return CalledBlock(rows, (sides[0], sides[1]), lying.rotate_both(sides[0], sides[1], rows))
+
+    def places(self, block: CalledBlock, call: ServedCall, explain: bool) -> Places:
+        """Return the worst rotated pair of a call. explain: look for what explains it."""
+
+        def afresh() -> Rotator:
+            return self.code.own_rotator().lying(call.strides, call.index)
+
+        lying = self.rotator.lying(call.strides, call.index)
+        return self.code.judged(lying, [block], explain=explain, afresh=afresh)
+
+    def came(self, call: ServedCall) -> _Came:
+        """Return what a call comes to."""
+        try:
+            block = self.made(call)
+        except WroteAround:
+            return _Came(call, "around")
+        except ForeignError as error:
+            return _Came(call, "raises", raised=f"it {did(error)}")
+        places = self.places(block, call, explain=False)
+        return _Came(call, "right" if places.excess <= 1 else "wrong", block, places)
+
+    def explained(self, came: _Came, alike: Iterable[ServedCall]) -> Places:
+        """Return the worst rotated pair of a wrong call, with what explains it at other positions too.
+
+        At one position alone two things may explain it. alike: other calls that are wrong so.
+        """
+
+        def judge(call: ServedCall, explain: bool) -> Places:
+            return self.places(self.made(call), call, explain)
+
+        call = came.call
+        found = self.places(cast(CalledBlock, came.block), call, explain=True)
+        elsewhere = range(call.place + 1, call.place + 1 + _ELSEWHERE) if call.tokens <= _SMALL else ()
+        for there in (self.came(replace(call, place=place)) for place in elsewhere):
+            if there.kind == "wrong" and there.block is not None:
+                here, other = found.diagnosis, self.places(there.block, there.call, explain=True).diagnosis
+                if here is not None and other is not None:
+                    same = here if here.code == other.code else _UNEXPLAINED  # such as of another position
+                    found = replace(found, diagnosis=rotation.common(here, other) or same)
+        return verification.with_other_side(found, judge, alike)
+
+    def least(self, came: _Came) -> _Came:
+        """Return the plainest call that was seen to come to the same, and what it takes."""
+        kinds: dict[ServedCall, str] = {}
+
+        def same(**changed: Any) -> bool:
+            """Make a call that differs, and keep it if it comes to the same."""
+            nonlocal came
+            trial = replace(came.call, **changed)
+            if trial == came.call or not self.fits(trial, MOST_ALONE):
+                return False
+            found = self.came(trial)
+            kinds[trial] = found.kind
+            came = found if found.kind == came.kind else came
+            return came is found
+
+        alone = {axis: some[0] for axis, some in self.values.items() if len(some) == 1}
+        plain = replace(PLAIN, place=came.call.place, **alone)
+        for axis in (*AXES, *AXES):  # a value may need another, such as many heads a large group
+            same(**{axis: getattr(plain, axis)})
+        takes = []
+        for axis in AXES:
+            value, usual = getattr(came.call, axis), getattr(plain, axis)
+            as_usual = replace(came.call, **{axis: usual})
+            if value == usual or (as_usual.goes and not self.fits(as_usual, MOST_ALONE)):
+                continue
+            right = ""
+            if axis in SIZES:
+                scale = sorted({*AXES[axis], *(LONG if axis == "tokens" else ()), usual})
+                between = [one for one in scale if min(usual, value) < one < max(usual, value)]
+                nearer = between if value > usual else between[::-1]
+                next((one for one in nearer if same(**{axis: one})), None)
+                tried = [replace(came.call, **{axis: one}) for one in (usual, *nearer)]
+                sizes = [getattr(call, axis) for call in tried if kinds.get(call) == "right"]
+                right = f" (right with {sizes[-1]:,})" if sizes else ""
+            takes.append(words(axis, getattr(came.call, axis)) + right)
+        return replace(came, takes=", ".join(takes) or "a plain call")
+
+    def made_of(self, calls: Sequence[ServedCall]) -> str:
+        """Return in words how many calls there are, what they cross, and what is left out."""
+        values = self.values
+        parts = [f"{len(values['positions'])} kinds of positions"]
+        for axis, plural in SIZES.items():
+            parts += [f"{min(values[axis])} to {max(values[axis])} {plural}"] if len(values[axis]) > 1 else []
+        more = {
+            "groups": "1 to 16 query heads to a key head, one key head",
+            "strides": f"{len(values['strides'])} ways to lie in memory",
+            "index": "int32 and int64 positions",
+        }
+        parts += [text for axis, text in more.items() if len(values[axis]) > 1]
+        long = [f"{one:,}" for one in LONG if one in {call.tokens for call in calls}]
+        crossed = "some" if "calls" in self.left else "any three" if self.code.thorough else "any two"
+        told = [f"{len(calls)} calls: {crossed} of {', '.join(parts)}"]
+        told += [f"{', '.join(long)} tokens alone"] if long else []
+        return "; ".join([*told, *(f"not called: {_LEFT[what]}: {why}" for what, why in self.left.items())])
+
+
+def served(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether code is right in calls as servers make them, and leaves the memory around q and k alone.
+
+    What it refuses by raising is noted: it passes no wrong numbers on.
+    """
+    battery = _Battery(code, code.own_rotator())
+    calls, wrong, worst = battery.calls(), list[ServedCall](), NOWHERE
+    ways: dict[str, list[_Came]] = {"wrong": [], "around": [], "raises": [], "right": []}
+    for number, call in enumerate(calls):
+        code.on_share(number / len(calls))
+        came = battery.came(call)
+        worst = max(worst, came.places, key=lambda places: places.excess)
+        wrong += [call] * (came.kind == "wrong")
+        known = ways[came.kind]
+        if came.kind != "right" and len(known) < _CAUSES and not any(call.has(way.call) for way in known):
+            known.append(battery.least(came))
+    detail = battery.made_of(calls)
+    shown: list[tuple[ServedCall, Places, list[str]]] = []  # with all ways in which a diagnosis shows
+    for way in ways["wrong"]:
+        places = battery.explained(way, (call for call in wrong if call.has(way.call)))
+        takes = next((takes for _, one, takes in shown if one.diagnosis == places.diagnosis), None)
+        if takes is None:
+            shown.append((way.call, places, [way.takes]))
+        elif way.takes not in takes:
+            takes.append(way.takes)
+    for call, places, takes in shown:
+        told, where = f"it takes {', or '.join(takes)}", f"with {takes[0]}: {places.words}"
+        unexplained = places.diagnosis is not None and not places.diagnosis.explains
+        remedy = _BY_STRIDES if unexplained and call.strides != PLAIN.strides else ""
+        yield of_worst_pair("served calls", f"{told}; {detail}", places, where=where, remedy=remedy)
+    if not shown and worst is not NOWHERE:
+        yield of_worst_pair("served calls", detail, worst)
+    elif not shown:
+        yield not_applicable("served calls", "it raises in every call")
+    for way in ways["around"]:
+        told = f"it writes beside q and k, into the buffer that they are views of; it takes {way.takes}"
+        yield judged("memory", False, told, where=f"with {way.takes}", remedy=_BESIDE_IT)
+    buffered = sum(call.strides in IN_BUFFER for call in calls)
+    if not buffered:
+        yield not_applicable("memory", "its arrays cannot be given in a buffer")
+    elif not ways["around"]:
+        stays = f"what lies before, between and after q and k stays, in {buffered} calls"
+        yield judged("memory", True, stays)
+    for way in ways["raises"]:
+        yield noted("served calls", f"with {way.takes} {way.raised}: such calls are not judged")

@@ -12,30 +12,16 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import bits_differ, round_to
 from ropeaudit.conformance import environments
-from ropeaudit.conformance.code_under_test import (
-    DEAR,
-    Agreement,
-    Both,
-    CodeUnderTest,
-    WholeCall,
-    called,
-    cost,
-    runs_at,
-    worst,
-)
-from ropeaudit.conformance.finding import (
-    ADAPTER,
-    Finding,
-    judged,
-    not_applicable,
-    of_worst_pair,
-)
+from ropeaudit.conformance.code_under_test import DEAR, Both, CodeUnderTest, cost, runs_at
+from ropeaudit.conformance.finding import Finding, judged, not_applicable, of_worst_pair
+from ropeaudit.conformance.other_ways import Way, called, worst
 from ropeaudit.errors import ForeignError, did, one_line
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
@@ -48,7 +34,7 @@ _FURTHER = 4096  # tokens to the positions of a call at another offset
 SAME, OTHER_NUMBERS, REFILLED = "the same call", "other q and k", "other positions in the same tensor"
 _ALIKE = SAME, OTHER_NUMBERS
 _LONGEST = 2**16  # positions of a call from 0
-_LENGTH = 64
+_LENGTH, _SHORT = 64, 17
 _OFFSETS = (1000, 0)
 _DTYPES = ("fp32", "fp16", "bf16")
 _ONCE = (
@@ -57,42 +43,36 @@ _ONCE = (
 )
 _ANY = "compute what is stored anew where dtype, length or positions change"
 _BY_DTYPE = "store tables in float32 whatever dtype comes in, or make an instance for each dtype"
-# kinds of earlier calls that leak, kinds that explain it better, what to do; the first two say all
-_REMEDIES: tuple[tuple[set[str], set[str], str], ...] = (
-    (
-        {SAME},
-        set(),
+_BY_LENGTH = "compute what is stored anew where the length changes, or for the longest length at once"
+# kind of an earlier call that leaks -> what to do, and kinds that explain it better; the first two say all
+_REMEDIES: dict[str, tuple[str, set[str]]] = {
+    SAME: (
         "use in each call what the first one stored, unchanged: a repeated call differs, or what computes is "
         "not deterministic",
-    ),
-    ({OTHER_NUMBERS}, set(), "store nothing that hangs on the numbers of q and k"),
-    ({"another dtype"}, set(), _BY_DTYPE),
-    ({"another dtype from 0"}, {"another dtype", "from 0"}, _BY_DTYPE),
-    (
-        {"longer", "shorter"},
         set(),
-        "compute what is stored anew where the length changes, or for the longest length at once",
     ),
-    ({"another offset"}, set(), "take the positions of each call, not those that an earlier call stored"),
-    (
-        {"from 0"},
-        {"longer", "shorter", "another offset"},
+    OTHER_NUMBERS: ("store nothing that hangs on the numbers of q and k", set()),
+    "another dtype": (_BY_DTYPE, set()),
+    "another dtype from 0": (_BY_DTYPE, {"another dtype", "from 0"}),
+    "longer": (_BY_LENGTH, set()),
+    "shorter": (_BY_LENGTH, set()),
+    "another offset": ("take the positions of each call, not those that an earlier call stored", set()),
+    "from 0": (
         "compute what is stored anew where length or positions change",
+        {"longer", "shorter", "another offset"},
     ),
-    (
-        {REFILLED},
-        {"another offset"},
+    REFILLED: (
         "take the numbers of positions in each call: callers keep one tensor and fill it anew",
+        {"another offset"},
     ),
-    ({"other heads"}, set(), "store nothing that has the shape of the heads"),
-    ({"other batch"}, set(), "store nothing that has the shape of the batch"),
-    (
-        {"another environment"},
-        set(),
+    "other heads": ("store nothing that has the shape of the heads", set()),
+    "other batch": ("store nothing that has the shape of the batch", set()),
+    "another environment": (
         "make what is stored with a dtype of its own and autocast off, or make an instance for each "
         "environment",
+        set(),
     ),
-)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,80 +107,62 @@ class Call:
         other = self.environment.label() if self.environment else self.dtype.name
         return f"{self.kind} ({other})" if self.environment or self.dtype is not dtype else self.kind
 
-    def before(self, up_to: int, environments: Sequence[Environment], axes: str) -> Iterator[Call]:
-        """Yield calls to make before it, below `up_to`. axes: those of the code's q."""
-        last = max(0, up_to - self.length)
-        further = self.first + _FURTHER
+    def before(self, code: CodeUnderTest, others: Sequence[Environment]) -> Iterator[Call]:
+        """Yield calls to make before it. others: environments in which it is made before itself."""
+        last, further = max(0, code.up_to - self.length), self.first + _FURTHER
         elsewhere = further if further <= last else 0 if self.first else last
-        changed: list[tuple[str, dict[str, object]]] = [(SAME, {}), (OTHER_NUMBERS, {})]
-        whole: dict[str, object] = {"first": 0, "length": self.first + self.length}
+        whole = {"first": 0, "length": self.first + self.length}
         from_0 = self.first > 0 and self.first + self.length <= _LONGEST
-        for name in _DTYPES:
-            if (dtype := parse(name)) is not self.dtype:
+        changed: list[tuple[str, dict[str, Any]]] = [(SAME, {}), (OTHER_NUMBERS, {})]
+        for dtype in map(parse, _DTYPES):
+            if dtype is not self.dtype:
                 changed.append(("another dtype", {"dtype": dtype}))
                 changed += [("another dtype from 0", {"dtype": dtype, **whole})] * from_0
         changed += [
             ("longer", {"length": 2 * self.length}),
             ("shorter", {"length": max(1, self.length // 2)}),
-            ("another offset", {"first": elsewhere}),
-            (REFILLED, {"first": elsewhere}),
         ]
+        changed.append(("another offset", {"first": elsewhere}))
+        if code.own:  # an adapter makes arrays of its own
+            changed.append((REFILLED, {"first": elsewhere}))
         changed += [("from 0", whole)] * from_0
-        changed += [("other heads", {"heads": 2 * self.heads})] * ("h" in axes)
-        changed += [("other batch", {"batch": self.batch + 1})] * ("b" in axes)
-        changed += [("another environment", {"environment": one}) for one in environments]
+        changed += [("other heads", {"heads": 2 * self.heads})] * ("h" in code.order)
+        changed += [("other batch", {"batch": self.batch + 1})] * ("b" in code.order)
+        changed += [("another environment", {"environment": one}) for one in others]
         for kind, fields in changed:
-            call = replace(self, kind=kind, **fields)  # type: ignore[arg-type]
+            call = replace(self, kind=kind, **fields)
             alike = kind not in _ALIKE and replace(call, kind=SAME) == self
-            if not alike and call.first + call.length <= up_to:
+            if not alike and call.first + call.length <= code.up_to:
                 yield call
 
+    def made(self, code: CodeUnderTest, given: Both) -> Rotator | str:
+        """Return a new instance that it was made of, or why it cannot be made.
 
-def _called_before(code: CodeUnderTest, call: Call, given: Both, instance: Rotator | None) -> Rotator | str:
-    """Return an instance that a call was made of, or why that cannot be made.
-
-    given: q and k of the call that follows, (b, h, s, d). instance: a new one by default. Raises: what the
-    code raises.
-    """
-    q, k = given
-    if call.kind != SAME:  # the same random numbers in every dtype, rounded to it
-        shape = (call.batch, call.heads, call.length, code.setting.head_dim)
-        drawn = (round_to(_drawn(code.seed, side, shape), call.dtype) for side in (1, 2))
-        q, k = (x.astype(call.dtype.carrier) for x in drawn)
-    placed = code.tested.under(call.environment) if call.environment else code.tested
-    if reason := placed.refuses(code.setting, call.dtype):
-        return reason
-    rotator = instance or code.rotator()
-    if call.kind == REFILLED and isinstance(rotator, ForeignRotator):
-        rotator = rotator.refilling()
-    at = np.arange(call.length, dtype=np.int64) + call.first
-    rotator.otherwise(call.dtype, call.environment).rotate_both(q, k, at)
-    return rotator
+        given: q and k of the call that follows, (b, h, s, d).
+        """
+        q, k = given
+        if self.kind != SAME:  # the same random numbers in every dtype, rounded to it
+            shape = (self.batch, self.heads, self.length, code.setting.head_dim)
+            drawn = (round_to(_drawn(code.seed, side, shape), self.dtype) for side in (1, 2))
+            q, k = (x.astype(self.dtype.carrier) for x in drawn)
+        placed = code.tested.under(self.environment) if self.environment else code.tested
+        if reason := placed.refuses(code.setting, self.dtype):
+            return reason
+        rotator = code.rotator()
+        if self.kind == REFILLED and isinstance(rotator, ForeignRotator):
+            rotator = rotator.refilling()
+        at = np.arange(self.length, dtype=np.int64) + self.first
+        try:
+            rotator.otherwise(self.dtype, self.environment).rotate_both(q, k, at)
+        except ForeignError as error:
+            return one_line(error)
+        return rotator
 
 
 @functools.lru_cache(maxsize=4)
 def _drawn(seed: int, side: int, shape: tuple[int, ...]) -> FloatArray:
     """Return random numbers, which calls of the same sizes share."""
     return np.random.default_rng([seed, side]).standard_normal(shape)
-
-
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    """A call after an earlier one, beside the same call on a new instance."""
-
-    call: Call
-    earlier: Call
-    agreement: Agreement
-
-    @property
-    def differs(self) -> bool:
-        return bool(self.agreement.differing or self.agreement.raised)
-
-    def __str__(self) -> str:
-        agreement, size = self.agreement, f"by up to {self.agreement.apart:.3g}"
-        what = f"{agreement.differing:,} of {agreement.elements:,} numbers differ {size}"
-        came = f"it {agreement.raised}" if agreement.raised else what
-        return f"{self.call.positions()} after {self.earlier} ({self.earlier.kind}): {came}"
 
 
 def state(code: CodeUnderTest) -> Iterator[Finding]:
@@ -214,100 +176,59 @@ def state(code: CodeUnderTest) -> Iterator[Finding]:
     if tuple(code.environments) == environments.DEFAULT:
         return
     for environment in others:
-        placed, name = code.tested.under(environment), environments.check_name(environment)
-        if reason := placed.refuses(code.setting, code.dtype):
+        inside, name = environments.inside(code, environment), environments.check_name(environment)
+        if reason := inside.tested.refuses(code.setting, code.dtype):
             yield not_applicable(f"state {name}", reason)
         else:
-            claimed = environments.rule(code, environment)
-            yield _finding(replace(code, tested=placed, claimed=claimed), f"state {name}", ())
+            yield _finding(inside, f"state {name}", ())
 
 
 def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> Finding:
     """Return the finding. others: environments in which the call is made before itself."""
-    length = min(_LENGTH, code.up_to)
-    firsts = dict.fromkeys(min(first, code.up_to - length) for first in _OFFSETS)
-    compared, refused = list[_Compared](), list[str]()
-    for number, first in enumerate(list(firsts)[:1] if cost(code) > DEAR else firsts):
-        at = np.arange(length, dtype=np.int64) + first
-        plain = called(code, code.rotator(), code.given(length), at)
-        after_all = _after_all(code, plain) if number else []
-        compared += after_all or _after_each(code, plain, () if number else others, refused)
-    if not compared:
+    length, given = min(_LENGTH, code.up_to), code.given(min(_LENGTH, code.up_to))
+    firsts = list(dict.fromkeys(min(first, code.up_to - length) for first in _OFFSETS))
+    ways, same, refused = dict[tuple[Call, Call], Way](), dict[str, list[str]](), list[str]()
+    changes = list[str]()
+    for first in firsts[:1] if cost(code) > DEAR else firsts:
+        call = Call(code.dtype, first, length, *given[0].shape[:2])
+        plain = called(code, code.rotator(), given, np.arange(length, dtype=np.int64) + first)
+        for earlier in call.before(code, () if ways else others):
+            if isinstance(used := earlier.made(code, given), str):
+                refused.append(f"{earlier} ({earlier.kind}): {used}")
+                continue
+            way = Way(code, f"after {earlier}", used, lambda one: one).take([plain])
+            ways[call, earlier] = way
+            if way.differing or way.raised:
+                size = f"{way.differing:,} of {way.elements:,} numbers differ by up to {way.apart:.3g}"
+                came = f"it {way.raised}" if way.raised else size
+                changes.append(f"{call.positions()} after {earlier} ({earlier.kind}): {came}")
+            else:
+                same.setdefault(call.positions(), []).append(earlier.short(call.dtype))
+    if not ways:
         return not_applicable(name, f"no other call works: {refused[0]}" if refused else "no other call fits")
-    detail, differs = _detail(code, compared, refused), any(one.differs for one in compared)
-    agreement = worst([one.agreement for one in compared])
-    finding = agreement.finding(name, detail)
-    if agreement.raised:
+    new = code.tested.begins_anew  # else it is loaded once
+    where = " and ".join(dict.fromkeys(call.positions() for call, _ in ways))
+    beside = f"the same call {'on a new instance' if new else 'made before'}"
+    parts = [f"{where} after {len(ways)} earlier calls, beside {beside}", *changes]
+    parts += [f"{at}: the same to the last bit after {', '.join(kinds)}" for at, kinds in same.items()]
+    parts += [] if new else [_ONCE]
+    parts += [f"refused: {'; '.join(dict.fromkeys(refused))}"] if refused else []
+    named = worst(list(ways.values()))
+    finding = named.finding(name, detail := "; ".join(parts))
+    if named.raised:
         finding = replace(finding, detail=f"{finding.detail}; {detail}")
     if finding.failed:
-        failing = {one.earlier.kind for one in compared if one.agreement.failed}
-        told = [text for kinds, better, text in _REMEDIES if kinds & failing and not better & failing]
+        failing = {earlier.kind for (_, earlier), way in ways.items() if way.failed}
+        known = [told for kind, told in _REMEDIES.items() if kind in failing]
+        told = [text for text, better in known if not better & failing]
         told = told[:1] if failing & {*_ALIKE} else list(dict.fromkeys(told))
-        return replace(finding, remedy="; ".join(told) if code.tested.begins_anew else _ANY)
-    if differs:
+        return replace(finding, remedy="; ".join(told) if new else _ANY)
+    if changes:
         within = f"what an earlier call left changes numbers, each within what is allowed; {finding.detail}"
         return replace(finding, status="info", detail=within)
     return finding
 
 
-def _after_all(code: CodeUnderTest, plain: WholeCall) -> list[_Compared]:
-    """Return results where one instance makes all calls from the same position; none if one is wrong."""
-    refused = list[str]()
-    compared = list(_after_each(code, plain, (), refused, code.rotator()))
-    compared.sort(key=lambda one: one.earlier.kind not in _ALIKE)  # as they are told elsewhere
-    return [] if refused or any(one.differs for one in compared) else compared
-
-
-def _after_each(
-    code: CodeUnderTest,
-    plain: WholeCall,
-    others: Sequence[Environment],
-    refused: list[str],
-    instance: Rotator | None = None,
-) -> Iterator[_Compared]:
-    """Yield the results after each earlier call; add why one failed to `refused`. instance: new ones else."""
-    batch, heads, length, _ = plain.block.given[0].shape
-    call = Call(code.dtype, int(plain.block.at[0]), length, batch, heads)
-    calls = list(call.before(code.up_to, others, code.order))
-    if instance is not None:  # what calls alike leave would hide what other ones do
-        calls.sort(key=lambda one: one.kind in _ALIKE)
-    for earlier in calls:
-        if earlier.kind == REFILLED and code.own is None:
-            continue  # an adapter makes arrays of its own
-        try:
-            shared = instance if earlier.first == call.first else None  # else what is kept hides it
-            used = _called_before(code, earlier, plain.block.given, shared)
-        except ForeignError as error:
-            used = one_line(error)
-        if isinstance(used, str):
-            refused.append(f"{earlier} ({earlier.kind}): {used}")
-        else:
-            form = Agreement(code, f"after {earlier}", used, code.rotator)
-            yield _Compared(call, earlier, form.take_all([plain]))
-
-
-def _detail(code: CodeUnderTest, compared: Sequence[_Compared], refused: Sequence[str]) -> str:
-    """Return the earlier calls in words; first those that change numbers."""
-    new = code.tested.begins_anew  # else it is loaded once
-    where = dict.fromkeys(one.call.positions() for one in compared)
-    parts = [
-        f"{' and '.join(where)} after {len(compared)} earlier calls, beside the same call "
-        f"{'on a new instance' if new else 'made before'}"
-    ]
-    parts += [str(one) for one in compared if one.differs]
-    for positions in where:
-        same = [one for one in compared if not one.differs and one.call.positions() == positions]
-        if same:
-            names = ", ".join(one.earlier.short(one.call.dtype) for one in same)
-            parts.append(f"{positions}: the same to the last bit after {names}")
-    if not new:
-        parts.append(_ONCE)
-    if refused:
-        parts.append(f"refused: {'; '.join(dict.fromkeys(refused))}")
-    return "; ".join(parts)
-
-
-_SHORT = 17
 _THREADS, _CALLS = 2, 6
 
 
@@ -316,10 +237,7 @@ def kept(code: CodeUnderTest) -> Iterator[Finding]:
 
     A call alike follows, for a buffer may be kept for each shape, and one of another length.
     """
-    rotator = code.rotator()
-    if not isinstance(rotator, ForeignRotator):
-        yield not_applicable("results", ADAPTER)
-        return
+    rotator = code.own_rotator()
     both = rotator.fit.convention.takes_keys
     for length in {min(_LENGTH, code.up_to), 1}:
         q, k = code.given(length)
@@ -339,10 +257,7 @@ def kept(code: CodeUnderTest) -> Iterator[Finding]:
 
 def threads(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether two threads that share an instance both get their results."""
-    rotator = code.rotator()
-    if not isinstance(rotator, ForeignRotator):
-        yield not_applicable("threads", ADAPTER)
-        return
+    rotator = code.own_rotator()
     asked = [_calls(code, number) for number in range(_THREADS)]
     told = f"{_THREADS} threads, {_THREADS * _CALLS} calls of one instance"
 

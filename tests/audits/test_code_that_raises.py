@@ -96,7 +96,7 @@ def test_a_check_at_fault_is_ours_and_stops_no_other(tmp_path, monkeypatch, caps
         raise LookupError("of ours")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(code_checks.CHECKS, "decode", broken)
+    monkeypatch.setitem(code_checks.CHECKS, "decode", code_checks.Check(broken))
     monkeypatch.setattr(config_target, "_keys", broken)
     for name in ("r.py", "s.py"):
         (tmp_path / name).write_text(CODE.format(tokens=0, how="pass", then="pass"))

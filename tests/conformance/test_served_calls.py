@@ -159,7 +159,7 @@ def test_what_is_called_right_was_right() -> None:
 def test_positions_are_of_their_kind_and_below_the_last(
     kind: str, tokens: int, batch: int, more: int
 ) -> None:
-    at = served.at(ServedCall(kind, tokens, batch), tokens + more, 0)
+    at = ServedCall(kind, tokens, batch).at(tokens + more, 0)
     assert at.shape == ((batch, tokens) if kind in ("rows", "padded") else (tokens,))
     assert at.min() >= 0
     assert at.max() < tokens + more
@@ -217,7 +217,7 @@ def test_a_battery_that_is_interrupted_is_no_pass(monkeypatch) -> None:
         raise KeyboardInterrupt
         yield
 
-    monkeypatch.setitem(code_checks.CHECKS, "decode", interrupted)
+    monkeypatch.setitem(code_checks.CHECKS, "decode", code_checks.Check(interrupted))
     made = code_checks.findings(under_test(served_kernels.right, up_to=64))
     seen = []
     with pytest.raises(KeyboardInterrupt):

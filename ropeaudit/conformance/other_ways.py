@@ -1,0 +1,458 @@
+"""Whether other ways to call code give what plain calls give: in parts, in other rows, as views, compiled.
+
+A pair passes within the allowance around the exact rotation. Where the plain call is itself further away, the
+two are compared with each other, within twice the allowance: each may be off by it. Bits are counted apart.
+Letters: b batch, h heads, s positions, d head_dim, p pairs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.arithmetic.rounding import bits_differ
+from ropeaudit.conformance.code_under_test import DEAR, HEADS, Both, CodeUnderTest, cost, some_offsets
+from ropeaudit.conformance.finding import Finding, not_applicable, of_worst_pair
+from ropeaudit.errors import ForeignError, did
+from ropeaudit.recognition import allowance, rotation, verification
+from ropeaudit.recognition.diagnosis import Diagnosis, Where
+from ropeaudit.recognition.known_recipes import CalledBlock
+from ropeaudit.recognition.rotation import MisplacedSide
+from ropeaudit.recognition.verification import NOWHERE, Places
+from ropeaudit.subjects import Positions, exact_rotation
+from ropeaudit.subjects.calling import environments, shapes
+from ropeaudit.subjects.calling.arrays import Strides, WrongShape
+from ropeaudit.subjects.calling.code import Rotator
+from ropeaudit.subjects.calling.foreign import ForeignRotator
+
+# seconds of CPU of a token, runs and their tokens, runs after a prefill and theirs: slow code is called less
+_RUNS = ((1e-3, 31, 16, 5, 64), (DEAR, 31, 8, 5, 8), (np.inf, 4, 8, 2, 8))
+_PREFILL, _LENGTH = 4096, 64
+_PIECES = (2, 3, 5, 7, 11, 61, 128, 317, 490)  # uneven, 1,024 in all
+_BY_OWN = ", each call held to the frequencies for its own length"
+# how vectors lie -> the axes that code must have for it, and words
+_VIEWS: dict[Strides, tuple[str, str]] = {
+    "transposed": ("hs", "transposed input"),
+    "sliced": ("s", "input sliced out of a wider array"),
+    "expanded": ("b", "an expanded batch (stride 0)"),
+}
+_BACKENDS = ("inductor", "aot_eager", "eager")
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A plain call with all positions at once. over: error over allowance of each pair, (b, h, s, p)."""
+
+    block: CalledBlock
+    over: tuple[Array, Array]
+
+    def beginning(self, length: int) -> Plain:
+        """Return the first tokens as if they were a call."""
+        first, second = (over[:, :, :length] for over in self.over)
+        return Plain(_some(self.block, slice(0, length)), (first, second))
+
+
+def plain_call(code: CodeUnderTest, offset: int, length: int) -> Plain:
+    """Return what one call at `length` positions from an offset came to, with few heads; known ones at once.
+
+    Instances see all plain calls of a length, in the order in which they are needed first.
+    Raises: whatever the code raises.
+    """
+    known, key = code.seen, (offset, length)
+    if key not in known.calls:
+        if length not in known.rotators:
+            known.rotators[length] = code.rotator()
+        at = offset + np.arange(length, dtype=np.int64)
+        known.calls[key] = called(code, known.rotators[length], code.given(length), at)
+    return known.calls[key]
+
+
+def called(code: CodeUnderTest, rotator: Rotator, given: Both, at: Positions) -> Plain:
+    """Call, and compare with the exact rotation. Shapes: given (b, h, s, d), at (s,)."""
+    rotated = rotator.rotate_both(*given, at)
+    first, second = (excess(code, x, y, at) for x, y in zip(given, rotated, strict=True))
+    return Plain(CalledBlock(at, given, rotated), (first, second))
+
+
+def excess(
+    code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions, lengths: Sequence[int] = ()
+) -> Array:
+    """Return the error of each pair over what is allowed. lengths: of the calls that are held to their own.
+
+    Shapes: (b, h, s, d) twice, (s,) or (b, s) -> (b, h, s, p).
+    """
+    over = []
+    for rows in cut(lengths if code.each_call else (), x.shape[2]):
+        each = np.broadcast_to(at[..., rows], (len(x), rows.stop - rows.start))
+        setting = code.setting_at(at[..., rows])
+        over.append(allowance.excess(x[:, :, rows], y[:, :, rows], each, setting, code.rule))
+    return np.concatenate(over, axis=2)
+
+
+def cut(lengths: Sequence[int], length: int) -> list[slice]:
+    """Return parts of these lengths, again from the first where they end; one part without any."""
+    ends = [0]
+    for size in itertools.cycle(lengths or [length]):
+        ends.append(min(ends[-1] + size, length))
+        if ends[-1] == length:
+            break
+    return [slice(*pair) for pair in itertools.pairwise(ends)]
+
+
+def _some(block: CalledBlock, rows: slice) -> CalledBlock:
+    """Return some rows of a call. Shapes: (b, h, s, d) -> (b, h, n, d)."""
+    given, rotated = (tuple(x[:, :, rows] for x in pair) for pair in (block.given, block.rotated))
+    return CalledBlock(block.at[..., rows], (given[0], given[1]), (rotated[0], rotated[1]))
+
+
+@dataclass(slots=True)
+class Way:
+    """One way to call code, and what it came to beside plain calls, up to the first that failed.
+
+    rotator: what is called so. words: which way it is. form: makes another of an instance without a past;
+    None where there is no way. lengths: of the calls that it makes of one, again from the first where they
+    end; none for one. right_passes: whether a pair that is right passes where the plain call is not.
+    apart: the largest difference from a plain call.
+    """
+
+    code: CodeUnderTest
+    words: str
+    rotator: Rotator
+    form: Callable[[Rotator], Rotator] | None = None
+    lengths: Sequence[int] = ()
+    right_passes: bool = False
+    places: Places = NOWHERE
+    raised: str = ""
+    raised_at: str = ""
+    wrong_alike: int = 0
+    differing: int = 0
+    elements: int = 0
+    apart: float = 0.0
+    calls: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether a pair is out of place, or a call raised."""
+        return bool(self.raised) or self.places.excess > 1
+
+    def take(self, plain: Iterable[Plain]) -> Way:
+        """Make plain calls again in this way, up to the first that fails. Raises: RopeAuditError."""
+        for one in plain:
+            given, at = one.block.given, one.block.at
+            try:
+                mine = CalledBlock(at, given, self.rotator.rotate_both(*given, at))
+            except ForeignError as error:
+                self.raised = did(error)
+                self.raised_at = f"{self.words}, positions {at[0]} to {at[-1]}"
+                break
+            self.calls += 1
+            over = [self._over(one, mine, side) for side in (0, 1)]
+            side = int(over[1].max() > over[0].max())
+            b, h, s, p = (int(i) for i in np.unravel_index(int(over[side].argmax()), over[side].shape))
+            if (worst := float(over[side][b, h, s, p])) > self.places.excess:
+                part = next(part for part in self._parts(mine) if s < part.stop)
+                setting, position = self.code.setting_at(at[part]), int(at[s])
+                allowed = allowance.allowed_at(self.code.rule, setting, position, p)
+                self.places = Places(worst, "qk"[side], b, h, position, p, allowed=allowed)
+            if worst > 1:
+                self.places = replace(self.places, diagnosis=self._explained(one, mine, over, s))
+                break
+        return self
+
+    def finding(self, check: str, detail: str) -> Finding:
+        """Return the finding; where it fails, the words say by which way to call."""
+        differing = self.differing / self.elements if self.elements else np.nan
+        if self.raised:
+            detail = f"{self.raised_at}: it {self.raised}"
+            return Finding(check, "fail", detail, where=self.raised_at, differing=differing)
+        where = self.places.words if self.places.excess else ""
+        if self.failed:
+            where = f"{self.words}: {where}"
+        elif self.wrong_alike:
+            detail += f"; {self.wrong_alike} pairs that a plain call has out of place are so here too: see "
+            detail += "places; the figure is of pairs that differ from a plain call's"
+        return of_worst_pair(check, detail, self.places, where=where, differing=differing)
+
+    def _parts(self, mine: CalledBlock) -> list[slice]:
+        """Return the rows that share frequencies: those of a call, or all."""
+        return cut(self.lengths if self.code.each_call else (), mine.length)
+
+    def _over(self, plain: Plain, mine: CalledBlock, side: int) -> Array:
+        """Return a side's error over its allowance; count bits. Shapes: -> (b, h, s, p)."""
+        x, expected, y = mine.given[side], plain.block.rotated[side], mine.rotated[side]
+        if y.shape != expected.shape:
+            raise WrongShape(f"{self.words}: the shape {y.shape} comes back for {expected.shape}")
+        different = bits_differ(y, expected)
+        self.differing += int(different.sum())
+        self.elements += different.size
+        wrong = ~(plain.over[side] <= 1)
+        self.wrong_alike += int(wrong.sum())
+        if not different.any() and not self.code.each_call:  # where it is wrong, it is wrong alike
+            return np.zeros_like(plain.over[side]) if wrong.any() else plain.over[side]
+        with np.errstate(invalid="ignore", over="ignore"):  # nan and inf in both are no difference
+            by = np.where(different, y.astype(np.float64) - expected.astype(np.float64), 0.0)
+        self.apart = max(self.apart, float(np.where(np.isnan(by), np.inf, np.abs(by)).max(initial=0.0)))
+        over = excess(self.code, x, y, mine.at, self.lengths)
+        if not wrong.any() or len(self._parts(mine)) > 1:  # of other lengths, with other frequencies
+            return over
+        exact = exact_rotation.rotated(x, mine.at, self.code.setting_at(mine.at))
+        apart, right = excess(self.code, x, exact + by / 2, mine.at), over <= 1  # over twice the allowance
+        # plain call:    right here           wrong here
+        #   right        the smaller of both  over
+        #   wrong        apart; the smaller where a correction passes
+        least = right & (~wrong | self.right_passes)
+        return np.where(least, np.minimum(apart, over), np.where(wrong, apart, over))
+
+    def _explained(self, plain: Plain, mine: CalledBlock, over: list[Array], row: int) -> Diagnosis | None:
+        """Return what explains a wrong call; where it is right, what is wrong with the plain one.
+
+        row: the one furthest off.
+        """
+        code, probed, form = self.code, self.rotator, self.form
+        both = zip(mine.given, mine.rotated, strict=True)
+        if all((excess(code, x, y, mine.at, self.lengths) <= 1).all() for x, y in both):
+            return self._state(code.rotator(), plain.block) or Diagnosis("right-so")
+        afresh = None if form is None else lambda: form(code.rotator())
+        if found := verification.unstable(probed, mine, afresh, code.seen.searches):
+            return found
+        parts = cut(self.lengths, mine.length)  # each a call of an instance of its own
+        if afresh:
+            alone = ((afresh() if len(parts) == 1 else code.rotator(), _some(mine, rows)) for rows in parts)
+            if all(found := self._state(rotator, block) for rotator, block in alone):
+                return found
+        if len(parts) > 1 and (code.seen.wrong_rotation or code.each_call):
+            # a plain call is wrong too: the call that is wrong here shows whether it is so in the same way;
+            # or each call is held to frequencies of its own
+            rows = next(part for part in parts if row < part.stop)
+            mine, over = _some(mine, rows), [part[:, :, rows] for part in over]
+            probed = cast(Pieces, probed).rotator
+        sides = {}
+        for name, x, y, part in zip("qk", mine.given, mine.rotated, over, strict=True):
+            alone_wrong = ~(excess(code, x, y, mine.at) <= 1)
+            off = ~(part <= 1) & alone_wrong  # a pair that only the plain call has out of place is right here
+            off = off if off.any() else alone_wrong  # as wrong as a plain call: else the other were alone
+            if off.any():
+                sides[name] = MisplacedSide.of(off, mine)
+        asked = code.setting_at(mine.at), code.dtype, probed, code.seen.searches
+        return rotation.joined(rotation.explained(sides, *asked, each_call=code.each_call))
+
+    def _state(self, rotator: Rotator, block: CalledBlock) -> Diagnosis | None:
+        """Return that it is state, where an instance without a past that is called alike is right."""
+        return verification.state(rotator, block, lambda x, y: excess(self.code, x, y, block.at))
+
+
+def worst(ways: Sequence[Way]) -> Way:
+    """Return the first that failed, or the worst, with the bits of all counted."""
+    failed = [way for way in ways if way.failed]
+    chosen = failed[0] if failed else max(ways, key=lambda way: way.places.excess)
+    differing, elements = (sum(getattr(way, name) for way in ways) for name in ("differing", "elements"))
+    return replace(chosen, differing=differing, elements=elements)
+
+
+@dataclass(slots=True)
+class Pieces(Rotator):
+    """An instance that is called once for each part of the sequence; lengths: of the parts."""
+
+    rotator: Rotator
+    lengths: Sequence[int]
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
+        """Return q and k rotated, piece after piece."""
+        parts = [(part.start, part.stop) for part in cut(self.lengths, at.shape[-1])]
+        return self.rotator.rotate_parts(q, k, at, parts)
+
+
+@dataclass(slots=True)
+class Alone(Rotator):
+    """An instance that is called once for each batch element."""
+
+    rotator: Rotator
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
+        """Return q and k rotated, element after element."""
+        rotated = [self.rotator.rotate_both(q[b : b + 1], k[b : b + 1], at) for b in range(len(q))]
+        first, second = (np.concatenate(elements) for elements in zip(*rotated, strict=True))
+        return first, second
+
+
+@dataclass(slots=True)
+class Reversed(Rotator):
+    """An instance that is given the batch elements and the heads in reverse order."""
+
+    rotator: Rotator
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
+        """Return q and k rotated, in the order in which they were given."""
+        q, k = (np.ascontiguousarray(x[::-1, ::-1]) for x in (q, k))
+        first, second = self.rotator.rotate_both(q, k, at)
+        return first[::-1, ::-1], second[::-1, ::-1]
+
+
+def decode(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether single tokens, also after a prefill, and the newest of all are rotated as all at once."""
+    if newest := _newest(code):
+        yield newest
+        return
+    seconds = cost(code)
+    count, longest, later_runs, later = next(sizes for limit, *sizes in _RUNS if seconds < limit)
+    length, later = min(longest, code.up_to), min(later, code.up_to)
+    prefill = min(_PREFILL, code.up_to // 2)
+    whole = min(_LENGTH, code.up_to)  # tokens of the plain calls whose beginnings are decoded
+    # what straddles what breaks, and random ones
+    begun = some_offsets(code, whole, count)
+    random = np.random.default_rng([code.seed, 2]).integers(0, max(1, code.up_to - whole + 1), count)
+    offsets = sorted({*begun, *map(int, random[: count - len(begun)])})
+    begin = [min(offset, code.up_to - later) for offset in offsets if offset >= prefill]
+    begin = [offset for offset in dict.fromkeys(begin) if offset >= prefill]
+
+    fresh = _in_pieces(code, words := "one token at a time", (1,), code.rotator())
+    fresh.take(plain_call(code, offset, whole).beginning(length) for offset in offsets)
+    calls = f"runs of {length} positions, each a call of its own"
+    if fresh.failed:
+        yield fresh.finding("decode", f"{calls}; wrong in run number {fresh.calls} of {len(offsets)}")
+        return
+    detail = f"{len(offsets)} {calls}, up to position {offsets[-1] + length - 1}{_BY_OWN * code.each_call}"
+    if not prefill or not begin:
+        yield fresh.finding("decode", detail)
+        return
+    chosen = sorted({prefill, *begin[:: max(1, len(begin) // later_runs)]})
+    rotator = code.rotator()
+    rotator.rotate_both(*code.given(prefill), np.arange(prefill, dtype=np.int64))
+    filled = _in_pieces(code, f"{words} after a prefill of {prefill}", (1,), rotator)
+    filled.take(plain_call(code, offset, later) for offset in chosen)
+    detail += f"; {len(chosen)} runs of {later} after a prefill of {prefill}"
+    yield worst([fresh, filled]).finding("decode", detail)
+
+
+def _newest(code: CodeUnderTest) -> Finding | None:
+    """Return what fails where fewer queries than keys are the newest tokens; None where nothing does.
+
+    Code that is told no positions is asked, if it puts a single query at the end of its keys.
+    """
+    length, called_so = min(_LENGTH, code.up_to), code.convention
+    if called_so is None or not (called_so.takes_keys and called_so.signature.unplaced):
+        return None
+    q, k = (x[None].astype(code.dtype.carrier) for x in code.vectors(HEADS, length))
+    rotator = code.rotator()
+    for count in (1, 2, length // 2):
+        given = np.ascontiguousarray(q[:, :, length - count :])
+        try:
+            rotated, _ = rotator.rotate_both(given, k, np.arange(length, dtype=np.int64))
+        except ForeignError:  # it takes as many queries as keys
+            return None
+        run, both = np.arange(count, dtype=np.int64), ((given, given), (rotated, rotated))
+        at_end, from_0 = (
+            code.judged(rotator, [CalledBlock(run + first, *both)], explain=False)
+            for first in (length - count, 0)
+        )
+        if at_end.excess <= 1:
+            continue
+        if count == 1:
+            return None
+        found = "positions-from-0" if from_0.excess <= 1 else "unexplained"
+        detail = f"the newest {count} of {length} tokens as queries, all of them as keys"
+        told = Diagnosis(found, where=Where(sides=("q",)))
+        return of_worst_pair("decode", detail, replace(at_end, diagnosis=told))
+    return None
+
+
+def _in_pieces(code: CodeUnderTest, words: str, lengths: Sequence[int], rotator: Rotator) -> Way:
+    """Return the way to call an instance with pieces of a sequence."""
+    return Way(code, words, Pieces(rotator, lengths), lambda one: Pieces(one, lengths), lengths)
+
+
+def pieces(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether the sequence in pieces of uneven lengths is rotated as the whole."""
+    length = min(sum(_PIECES), code.up_to)
+    words = f"in pieces of {_PIECES[0]} to {_PIECES[-1]}"
+    offsets = some_offsets(code, length, 5)
+    way = _in_pieces(code, words, _PIECES, code.rotator())
+    way.take(plain_call(code, offset, length) for offset in offsets)
+    detail = f"{length} positions {words}, at {len(offsets)} offsets up to {offsets[-1]}"
+    yield way.finding("pieces", detail + _BY_OWN * code.each_call)
+
+
+def alone(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether a batch element is rotated alike alone and in any place."""
+    length = min(_LENGTH, code.up_to)
+    batch, heads = code.batch_and_heads(length)
+    if batch == heads == 1:
+        yield not_applicable("alone", "it takes one row at a time, without heads")
+        return
+    offsets, instance = some_offsets(code, length, 5), code.rotator()
+    forms: dict[str, type[Alone | Reversed]] = {
+        "each row alone": Alone,
+        "rows and heads in reverse order": Reversed,
+    }
+    ways = [Way(code, words, form(instance), form) for words, form in forms.items()]
+    for way in ways:
+        way.take(plain_call(code, offset, length) for offset in offsets)
+    detail = f"{', '.join(forms)}, of {batch} rows with {heads} heads at {len(offsets)} offsets"
+    yield worst(ways).finding("alone", detail)
+
+
+def strided(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether transposed, sliced and expanded views are rotated right."""
+    instance, length = code.own_rotator(), min(_LENGTH, code.up_to)
+    offsets, axes_of_code = some_offsets(code, length, 3), set(shapes.plain(instance.fit.convention.order))
+    done, refused = list[Way](), dict[str, list[str]]()
+    for strides, (axes, words) in _VIEWS.items():
+        if not set(axes) <= axes_of_code:
+            continue
+
+        def lying(one: Rotator, strides: Strides = strides) -> Rotator:
+            return cast(ForeignRotator, one).lying(strides)
+
+        calls = [plain_call(code, offset, length) for offset in offsets]
+        if strides == "expanded":  # plain calls in which all batch elements are the first
+            q, k = (np.repeat(x[:1], len(x), axis=0) for x in code.given(length))
+            calls = [called(code, instance, (q, k), one.block.at) for one in calls]
+        way = Way(code, words, lying(instance), lying).take(calls)
+        if way.raised:
+            refused.setdefault(way.raised, []).append(words)
+        else:
+            done.append(way)
+    raising = [f"it {reason} for {', '.join(ways)}" for reason, ways in refused.items()]
+    if done:
+        detail = f"{', '.join(one.words for one in done)}, at {len(offsets)} offsets"
+        yield worst(done).finding("strides", "; ".join([detail, *raising]))
+    else:
+        yield not_applicable("strides", "; ".join(raising))
+
+
+def compiled(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether compiled code gives what eager code gives."""
+    engine = code.own_rotator().fit.convention.engine
+    if engine != "torch":
+        yield not_applicable("compiled", f"it takes {'jax' if engine == 'jax' else 'NumPy'} arrays")
+        return
+    if not code.thorough:
+        reason = "a compiler takes longer than all other checks together; --thorough makes it"
+        yield Finding("compiled", "left out", reason)
+        return
+    length, failures = min(_LENGTH, code.up_to), list[str]()
+    offsets = some_offsets(code, length, 5)
+    calls = [plain_call(code, offset, length) for offset in offsets]
+    for backend in backends():
+        rotator = code.own_rotator().compiled(backend)
+        way = Way(code, f"compiled with {backend}", rotator, right_passes=True)
+        with environments.silent(errors=True):
+            way.take(calls)
+        if not way.raised:
+            detail = f"torch.compile with {backend}, at {len(offsets)} offsets up to {offsets[-1]}"
+            yield way.finding("compiled", "; ".join([detail, *failures]))
+            return
+        failures.append(f"with {backend} it {way.raised}")
+    yield not_applicable("compiled", f"torch.compile does not work: {failures[0]}")
+
+
+def backends() -> Iterator[str]:
+    """Yield the backends that may work; inductor needs a C++ compiler."""
+    has_compiler = environments.has_compiler()
+    yield from (name for name in _BACKENDS if has_compiler or name != "inductor")
