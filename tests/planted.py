@@ -5,8 +5,12 @@ import types
 
 import numpy as np
 
-from ropeaudit import RopeSetting
-from ropeaudit.subjects import third_party
+from ropeaudit import RopeSetting, parse
+from ropeaudit.conformance.code_under_test import CodeUnderTest
+from ropeaudit.subjects import factories, third_party
+from ropeaudit.subjects.calling.code import Code
+from ropeaudit.subjects.calling.foreign import in_process
+from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.third_party.adapter import Adapter
 from ropeaudit.subjects.third_party.entries import Entry
 
@@ -29,6 +33,15 @@ class Planted(Adapter):
     def instance(self, setting, dtype):
         half = RopeSetting.of(setting.head_dim)
         return lambda x, positions: rotated(x, positions, half).astype(np.float32)
+
+
+def under_test(code, dtype="bf16", up_to=20000, head_dim=32, layout="half", **more) -> CodeUnderTest:
+    """Return code as checks get it: what a spec names, a function, or what was loaded."""
+    if isinstance(code, str):
+        code = factories.implementation(code)
+    elif not isinstance(code, Code):
+        code = in_process(OwnCode(getattr(code, "__name__", "an instance"), code))
+    return CodeUnderTest(code, RopeSetting.of(head_dim, layout=layout), parse(dtype), up_to, **more)
 
 
 def plant(monkeypatch, kind, name="planted", **entry) -> None:

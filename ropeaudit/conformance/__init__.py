@@ -1,1 +1,1 @@
-"""Checks of whether a target does what RoPE asks of it, one check a file."""
+"""Checks of whether a target does what RoPE asks of it."""

@@ -16,6 +16,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.straddling import straddling
+from ropeaudit.conformance.finding import Finding, of_worst_pair
 from ropeaudit.errors import ForeignError
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification
@@ -27,8 +28,7 @@ from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.code import CallOf, Code, Rotator
 
 if TYPE_CHECKING:
-    from ropeaudit.conformance.other_ways import Plain
-    from ropeaudit.subjects.calling.conventions import Answer, Convention
+    from ropeaudit.subjects.calling.conventions import Convention
     from ropeaudit.subjects.calling.foreign import ForeignOwn, ForeignRotator
 
 HEADS = 4
@@ -42,18 +42,13 @@ class Seen:
     """What checks of one code share.
 
     wrong_rotation: whether one saw a pair out of place in plain calls. right_before: the first position that
-    is out of place, where those before are right. calls: offset and length -> what a plain call came to.
-    rotators: by the length of plain calls, the instance that has seen them. answers: what one call
-    did beside rotating, None where an adapter makes it; none yet. cost: seconds of a token.
+    is out of place, where those before are right. cost: seconds of a token.
     searches: for what explains its calls. line: file and line of the first narrow operation; None until it is
     looked for. first: the first position of the last call that was judged.
     """
 
     wrong_rotation: bool = False
     right_before: int | None = None
-    calls: dict[tuple[int, int], Plain] = field(default_factory=dict)
-    rotators: dict[int, Rotator] = field(default_factory=dict)
-    answers: list[Answer | None] = field(default_factory=list)
     cost: float | None = None
     searches: Searches = field(default_factory=Searches)
     line: tuple[str, int] | None = None
@@ -171,6 +166,11 @@ class CodeUnderTest:
         held: Held = {"afresh": self.rotator, "rule": self.rule, "searches": self.seen.searches}
         held |= {"each_call": self.each_call} | other
         return verification.judged(blocks, rotator, self.setting, self.dtype, **held)
+
+    def placed(self, check: str, worst: Places, detail: str) -> Finding:
+        """Return the finding of plain calls; that a pair is out of place is kept for other checks."""
+        self.seen.wrong_rotation |= not worst.excess <= 1
+        return of_worst_pair(check, detail, worst)
 
     def up_to_a_wrong_one(
         self, rotator: Rotator, calls: Sequence[CallOf], **other: Unpack[Held]

@@ -14,7 +14,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.conformance.code_under_test import DEAR, CodeUnderTest, cost
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
-from ropeaudit.conformance.other_ways import Way, called
+from ropeaudit.conformance.other_ways import Way, plain_calls
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.recognition import allowance
 from ropeaudit.subjects import torch_arrays
@@ -58,7 +58,7 @@ def inside(code: CodeUnderTest, environment: Environment) -> CodeUnderTest:
     dtype = environment.narrowed(code.dtype)
     rule = code.claimed.recipe.resolve(dtype) if code.claimed else allowance.careful(dtype)
     placed = replace(code, tested=code.tested.under(environment), claimed=rule)
-    placed.seen = replace(code.seen, calls={}, rotators={}, answers=[])
+    placed.seen = code.seen
     return placed
 
 
@@ -82,9 +82,8 @@ def _finding(code: CodeUnderTest, placed: CodeUnderTest, environment: Environmen
     name, length, last = check_name(environment), min(_LENGTH, code.up_to), max(0, code.up_to - _LENGTH)
     offsets = sorted({0, last, *(offset for offset in _OFFSETS if offset < last)})
     offsets = [0, last] if cost(code) > DEAR else offsets
-    clean, given, run = code.rotator(), code.given(length), np.arange(length, dtype=np.int64)
-    way = Way(placed, name, placed.rotator(), lambda one: one, right_passes=True)
-    way.take(called(placed, clean, given, run + offset) for offset in offsets)
+    way = Way(placed, name, placed.rotator(), right_passes=True)
+    way.take(plain_calls(code.rotator(), code.given(length), offsets))
     finding = way.finding(
         name, f"{environment.does}; {length} positions from {', '.join(map(str, offsets))} on"
     )
@@ -92,7 +91,7 @@ def _finding(code: CodeUnderTest, placed: CodeUnderTest, environment: Environmen
     if way.raised:
         return finding
     of_code = placed.tested, code.setting, code.dtype
-    cause, (returned, by_right) = exposure.cause(*of_code), _other_dtype(code, environment, way.rotator)
+    cause, (returned, by_right) = exposure.cause(*of_code), _other_dtype(code, environment, way.instance)
     within = f"{cause}, within what is allowed here" if cause else ""
     if finding.failed:
         shown = {offsets[way.calls - 1], *({1000} & {*offsets})}
@@ -130,13 +129,12 @@ _ONE_CALL, _FIRST = 64, 1  # tokens of a call, its first position: position 0 sh
 
 def answer_of(code: CodeUnderTest) -> Answer | None:
     """Return what one call came to; None where an adapter makes it."""
-    if not code.seen.answers:
-        length = min(_ONE_CALL, code.up_to)
-        rotator = code.seen.rotators.get(length) or code.rotator()
-        q, k = code.given(length)
-        at = np.arange(length, dtype=np.int64) + min(_FIRST, code.up_to - length)
-        code.seen.answers.append(rotator.answer(q, k, at) if isinstance(rotator, ForeignRotator) else None)
-    return code.seen.answers[0]
+    if code.own is None:
+        return None
+    length = min(_ONE_CALL, code.up_to)
+    q, k = code.given(length)
+    at = np.arange(length, dtype=np.int64) + min(_FIRST, code.up_to - length)
+    return code.own_rotator().answer(q, k, at)
 
 
 def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:

@@ -3,7 +3,9 @@
 Each position up to the last must be taken at all, alone. Long calls see each position once, in blocks, with
 one head, and the first block with several; short calls see heads and batch elements at offsets that break
 positions, of an instance that was called before, and one call sees many of them. Code that is given k with q
-has fewer heads of k in two calls.
+has fewer heads of k in two calls. Errors of rounding to nearest cancel out: a length, a phase or a delay that
+all pairs share hides below the allowance of each, and is looked for in their means.
+Letters: h heads, s positions, d head_dim, p pairs.
 """
 
 from __future__ import annotations
@@ -14,17 +16,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.arithmetic.formats import FP64, FloatArray
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.conformance import bias
-from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest, runs_at
+from ropeaudit.conformance.code_under_test import HEADS, Both, CodeUnderTest, runs_at
 from ropeaudit.conformance.finding import PAIR, Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, UsageError, did, one_line
 from ropeaudit.recognition import allowance, faults
+from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import rms
 from ropeaudit.recognition.verification import BATCH_STEP, NOWHERE, Places
-from ropeaudit.subjects import exact_rotation
+from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.code import CallOf
 
@@ -32,6 +34,10 @@ BLOCK = 4096  # positions of a call
 _SHORT = 64  # positions of a short call
 _MANY_HEADS, _MANY_ROWS, _FEW = 33, 5, 16  # of a short call: more than warps and tiles hold; its positions
 _FAR = 1000  # its offset: angles of several turns
+_OF_MEANS = 1024  # positions of the call whose means are looked at
+# Means over some 10^5 pairs, in u of the dtype: at most 0.03 of code that rounds cos and sin to it, few of
+# which stand still; 0.5 of vectors that are 0.2 % too long in bfloat16, 0.7 of numbers that are cut off.
+_UNITS = 0.25
 
 
 def table_end(code: CodeUnderTest) -> Iterator[Finding]:
@@ -94,7 +100,61 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
         if heads == 1 and start and worst.first > 0:  # in a block from 0 any base is right at first
             code.seen.right_before = worst.first
             detail += f", and position {worst.first} is the first that is wrong"
-    yield (None if wrong else bias.biased(code)) or _finding("rotation", code, worst, detail)
+    yield (None if wrong else biased(code)) or code.placed("rotation", worst, detail)
+
+
+def biased(code: CodeUnderTest) -> Finding | None:
+    """Return that rotated q or k have a mean error; None where they have none, as errors of roundings have.
+
+    For code whose every pair is within its allowance. Float64 is not judged: means are computed in it.
+    Raises: ForeignError.
+    """
+    if code.dtype is FP64:
+        return None
+    q, k = (x.astype(code.dtype.carrier)[None] for x in code.vectors(HEADS, min(_OF_MEANS, code.up_to)))
+    at = np.arange(q.shape[2], dtype=np.int64)
+    rotated = code.rotator().rotate_both(q, k, at)
+    found = list[tuple[str, int, str, float, float]]()
+    for side, x, y in zip("qk", (q, k), rotated, strict=True):
+        for head, means in enumerate(_means(code, (x[0], y[0]), at)):
+            found += [(side, head, name, *mean) for name, mean in means.items()]
+    side, head, _, mean, limit = max(found, key=lambda one: abs(one[3]) / one[4])
+    if not abs(mean) > limit:  # nan is for others to find
+        return None
+    sides = tuple(dict.fromkeys(one[0] for one in found if abs(one[3]) > one[4]))
+    values = {name: float(f"{mean:.2g}") for *at_it, name, mean, _ in found if at_it == [side, head]}
+    where = Where(sides=() if len(sides) == 2 else sides)
+    text = f"every pair is within its allowance, and their mean error is no rounding: {side}"
+    sizes = {"measured": abs(mean), "allowed": limit, "unit": PAIR}
+    place = f"{side}, head {head}, the mean of all pairs at positions 0 to {at[-1]}"
+    told = Diagnosis("bias", values, where, certainty="measured")
+    return judged("rotation", False, text, where=place, diagnosis=told, **sizes)
+
+
+def _means(code: CodeUnderTest, given: Both, at: Positions) -> list[dict[str, tuple[float, float]]]:
+    """Return the mean errors of length, phase and position of each head, with the most that roundings leave.
+
+    The phase of a pair is fitted by a constant and a delay in tokens times its frequency. Frequencies and
+    angles in float32 leave a phase, which is allowed for each pair. Shapes: x and rotated y (h, s, d).
+    """
+    setting, rounding = code.setting_at(at), _UNITS * code.dtype.unit_roundoff
+    turns = exact_rotation.rotations(setting, at, code.dtype)
+    x, y = (exact_rotation.complex_pairs(one.astype(np.float64), setting) for one in given)
+    exact = x * turns
+    with np.errstate(invalid="ignore", over="ignore"):
+        moments, sizes = (y * exact.conj()).sum(axis=1), (np.abs(exact) ** 2).sum(axis=1)  # (h, p)
+    fit = np.linalg.pinv(np.stack([np.ones(setting.pairs), allowance.frequencies(setting)], axis=1))  # (2, p)
+    phases = (moments.imag / sizes) @ fit.T  # (h, 2)
+    most = rounding + np.abs(fit) @ allowance.phase(code.rule, setting, at).mean(axis=0)
+    lengths = moments.real.sum(axis=1) / sizes.sum(axis=1) - 1
+    return [
+        {
+            "length": (float(length), rounding),
+            "phase": (float(phase), float(most[0])),
+            "late": (-float(turned), float(most[1])),
+        }
+        for length, (phase, turned) in zip(lengths, phases, strict=True)
+    ]
 
 
 def short_calls(code: CodeUnderTest) -> Iterator[Finding]:
@@ -119,39 +179,34 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
 
     step: tokens between the positions of two batch elements; 0 where they share positions.
     """
-    rotator = code.rotator()
-    worst, wrong = code.up_to_a_wrong_one(rotator, runs_at(code.batch(HEADS, _SHORT), offsets, step))
-
-    def further(calls: list[CallOf], words: str) -> None:
-        nonlocal worst, wrong, detail
-        placed, wrong = code.up_to_a_wrong_one(rotator, calls)
-        worst = placed if wrong else max(worst, placed, key=lambda places: places.excess)
-        detail += f"; {words}"
-
-    if not wrong and not step and code.takes_keys:
-        ends, fewer = list(dict.fromkeys((offsets[0], offsets[-1]))), HEADS // 2
-        try:
-            further(runs_at(code.batch(HEADS, _SHORT, fewer), ends), f"{fewer} heads of k to {HEADS} of q")
-        except ForeignError as error:
-            detail += f"; with fewer heads of k than of q it {did(error)}"
+    rotator, fewer = code.rotator(), HEADS // 2
+    kinds = [(detail, runs_at(code.batch(HEADS, _SHORT), offsets, step))]
+    if not step and code.takes_keys:
+        ends = list(dict.fromkeys((offsets[0], offsets[-1])))
+        less = f"{fewer} heads of k to {HEADS} of q"
+        kinds.append((less, runs_at(code.batch(HEADS, _SHORT, fewer), ends)))
     rows, heads = _MANY_ROWS if "b" in code.order else 1, _MANY_HEADS if "h" in code.order else 1
     last = code.up_to - _FEW - step * (rows - 1)  # the last offset of such a call
-    if not wrong and rows * heads > 1 and last >= 0:
-        calls = runs_at(code.batch(heads, _FEW, rows=rows), [min(_FAR, last)], step)
+    if rows * heads > 1 and last >= 0:
         many = f"{heads} heads, {rows} batch elements, {_FEW} tokens at offset {min(_FAR, last)}"
-        further(calls, many)
-    return _finding(check, code, worst, detail)
-
-
-def _finding(check: str, code: CodeUnderTest, worst: Places, detail: str) -> Finding:
-    """Return the finding; that a pair is out of place is kept for other checks."""
-    if not worst.excess <= 1:
-        code.seen.wrong_rotation = True
-    return of_worst_pair(check, detail, worst)
+        kinds.append((many, runs_at(code.batch(heads, _FEW, rows=rows), [min(_FAR, last)], step)))
+    worst, said = NOWHERE, list[str]()
+    for words, calls in kinds:
+        try:
+            placed, wrong = code.up_to_a_wrong_one(rotator, calls)
+        except ForeignError as error:
+            if calls[0][0].shape[1] == calls[0][1].shape[1]:
+                raise
+            said.append(f"with fewer heads of k than of q it {did(error)}")
+            continue
+        said.append(words)
+        worst = placed if wrong else max(worst, placed, key=lambda places: places.excess)
+        if wrong:
+            break
+    return code.placed(check, worst, "; ".join(said))
 
 
 _DIMS, _QUARTERS = (64, 80, 96, 112, 128, 192, 256), (4, 1, 2, 3)  # rotary_dim in quarters of head_dim
-_BY_PAIR = ("longrope", "explicit", "proportional")  # scalings with a number for each pair
 _LENGTHS, _FIRSTS = (64, 1), (0, 1000)
 
 
@@ -163,7 +218,7 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
     """
     if not code.sizes:
         return
-    if code.own is None or code.setting.scaling.kind in _BY_PAIR:
+    if code.own is None or code.setting.scaling.kind in faults.BY_PAIR:
         why = "an adapter calls it" if code.own is None else "the scaling has a number for each pair"
         yield not_applicable("head dims", why)
         return
@@ -176,14 +231,11 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
         setting = replace(code.setting, head_dim=dims, rotary_dim=dims * part // 4)
         sized = replace(code, setting=setting, up_to=up_to)
         name = f"{setting.rotary_dim} of {setting.head_dim}"
+        calls = list[CallOf]()
         try:
-            calls = [
-                call
-                for length in _LENGTHS
-                for call in runs_at(
-                    sized.given(min(length, up_to)), [min(one, max(0, up_to - length)) for one in _FIRSTS]
-                )
-            ]
+            for length in _LENGTHS:
+                firsts = [min(one, max(0, up_to - length)) for one in _FIRSTS]
+                calls += runs_at(sized.given(min(length, up_to)), firsts)
             places, wrong = sized.up_to_a_wrong_one(sized.rotator(), calls)
         except (UsageError, ForeignError) as error:
             why = one_line(error) if isinstance(error, UsageError) else f"it {did(error)}"
@@ -217,17 +269,25 @@ def followed(code: CodeUnderTest) -> bool:
     asked = code.setting.scaling.depends_on_length and 0 < border < code.up_to
     if not asked or code.tested.refusal(code.setting, code.dtype):
         return False
-    end = border - min(_AWAY, border // 2)
-    first, ends = max(0, end - _TOKENS), (end, min(border + _TOKENS, code.up_to))
     try:
-        given, short, long = _rotated(code, first, ends)
+        at, (given, short, long) = _across(code, border, border - min(_AWAY, border // 2))
     except ForeignError:
         return False
-    at = np.arange(first, ends[0], dtype=np.int64)
-    expected = [exact_rotation.rotated(given, at, code.setting.for_positions(end)) for end in ends]
+    lengths = int(at[-1]) + 1, min(border + _TOKENS, code.up_to)
+    expected = [exact_rotation.rotated(given, at, code.setting.for_positions(length)) for length in lengths]
     near = [[rms(one - exact) for exact in expected] for one in (short, long)]
     own = [near[0][0] < _NEARER * near[0][1], near[1][1] < _NEARER * near[1][0]]
     return any(own) and rms(long - short) > _NEARER * rms(expected[1] - expected[0])
+
+
+def _across(code: CodeUnderTest, border: int, end: int) -> tuple[Positions, list[FloatArray]]:
+    """Return the tokens before `end`: k as given, and as calls up to there and past the border rotate it."""
+    first, last = max(0, end - _TOKENS), min(border + _TOKENS, code.up_to)
+    (q, k), at = code.given(last - first), np.arange(first, last, dtype=np.int64)
+    some = slice(0, end - first)
+    short = code.rotator().rotate_both(q[:, :, some], k[:, :, some], at[some])[1]
+    long = code.rotator().rotate_both(q, k, at)[1]
+    return at[some], [x[:, :, some].astype(np.float64) for x in (k, short, long)]
 
 
 def switch(code: CodeUnderTest) -> Iterator[Finding]:
@@ -248,8 +308,19 @@ def switch(code: CodeUnderTest) -> Iterator[Finding]:
         worst = _misplaced(code, CalledBlock(at, (q, k), rotator.rotate_both(q, k, at)), worst, border)
     told = f"calls of {', '.join(f'{end:,}' for end in ends)} positions"
     yield of_worst_pair(_NAME, f"{told}: up to {_TOKENS} tokens at their ends, and the last alone", worst)
-    if not wrong:
-        yield _cached(code, border)
+    if wrong:
+        return
+    at, (given, before, behind) = _across(code, border, border)
+    apart, size = (np.abs(exact_rotation.complex_pairs(x, code.setting)) for x in (behind - before, given))
+    most = float((apart / np.maximum(size, 1e-30)).max())
+    then = " and each further position changes them again" * (code.setting.scaling.kind == "dynamic")
+    detail = (
+        f"keys that were cached before position {border:,} was reached were rotated with other frequencies "
+        f"than calls that reach it use{then}: the {at.size} tokens before it by up to {most:.3g} of "
+        f"the pair, so that decoding or prefilling in pieces across position {border:,} does not give what "
+        "one whole call gives; code that holds the frequencies of one length has no such switch"
+    )
+    yield noted(_NAME, detail, measured=most, unit=PAIR, where=f"from position {border:,} on")
 
 
 def _misplaced(code: CodeUnderTest, block: CalledBlock, worst: Places, border: int) -> Places:
@@ -263,32 +334,3 @@ def _misplaced(code: CodeUnderTest, block: CalledBlock, worst: Places, border: i
     if own.scaling.kind != "longrope" or not all((one <= 1).all() for one in over):
         return worst
     return replace(worst, diagnosis=replace(found, certainty="in this call"))
-
-
-def _cached(code: CodeUnderTest, border: int) -> Finding:
-    """Return how far keys cached before the border differ from those after."""
-    first, ends = max(0, border - _TOKENS), (border, min(border + _TOKENS, code.up_to))
-    given, short, long = _rotated(code, first, ends)
-    pairs = [np.abs(exact_rotation.complex_pairs(one, code.setting)) for one in (long - short, given)]
-    apart = float((pairs[0] / np.maximum(pairs[1], 1e-30)).max())
-    then = " and each further position changes them again" * (code.setting.scaling.kind == "dynamic")
-    detail = (
-        f"keys that were cached before position {border:,} was reached were rotated with other frequencies "
-        f"than calls that reach it use{then}: the {border - first} tokens before it by up to {apart:.3g} of "
-        f"the pair, so that decoding or prefilling in pieces across position {border:,} does not give what "
-        "one whole call gives; code that holds the frequencies of one length has no such switch"
-    )
-    return noted(_NAME, detail, measured=apart, unit=PAIR, where=f"from position {border:,} on")
-
-
-def _rotated(
-    code: CodeUnderTest, first: int, ends: tuple[int, int]
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return k up to the first end, given and as calls to each end rotate it."""
-    q, k = code.given(ends[-1] - first)
-    shared, results = ends[0] - first, list[FloatArray]()
-    for rotator, end in zip([code.rotator(), code.rotator()], ends, strict=True):
-        at = np.arange(first, end, dtype=np.int64)
-        _, rotated = rotator.rotate_both(q[:, :, : at.size], k[:, :, : at.size], at)
-        results.append(rotated[:, :, :shared].astype(np.float64))
-    return k[:, :, :shared].astype(np.float64), results[0], results[1]

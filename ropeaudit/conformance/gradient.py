@@ -6,17 +6,15 @@ gradient is off by no more than a rotated vector may be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray
-from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.straddling import straddling
-from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest, runs_at
+from ropeaudit.conformance.code_under_test import HEADS, Both, CodeUnderTest, runs_at
 from ropeaudit.conformance.finding import Finding, not_applicable, of_worst_pair
 from ropeaudit.errors import ForeignError, did
 from ropeaudit.recognition import allowance, verification
@@ -24,58 +22,62 @@ from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.backward import NoGradient, SwitchedOff, mirrored
 from ropeaudit.subjects.calling.code import CallOf, Rotator
-from ropeaudit.subjects.calling.foreign import ForeignRotator
+from ropeaudit.subjects.calling.foreign import ForeignCode, ForeignRotator
 from ropeaudit.subjects.exact_rotation import half_split
-
-if TYPE_CHECKING:
-    from ropeaudit.subjects.calling.foreign import ForeignCode
 
 _SHORT = 64  # positions of a call
 _FEWEST_BITS = 16  # of a dtype that autograd computes with
-_DRAWN, _ROUNDED = 16, 0.01  # random vectors; the error, relative, that roundings to bfloat16 leave
 _REMEDY = "compute what is returned from what is given, in torch and with gradients on"
 
 
 def gradient(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether the gradient is rotated back, at offsets that break positions."""
-    own = code.own
-    no_tensors = not_applicable("gradient", "it takes and returns no torch tensors")
     if code.dtype.storage_bits < _FEWEST_BITS:
         yield not_applicable("gradient", f"autograd does not compute in {code.dtype}")
-    elif own is None:
-        make = partial(cast("ForeignCode", code.tested).backward, code.setting, code.dtype)
-        yield no_tensors if make() is None else _gradient(code, cast("Callable[[], Rotator]", make))
-    elif code.composed:
+        return
+    if code.composed:
         yield not_applicable("gradient", "it returns cos and sin, through which no gradient has to flow")
-    elif own.fit(code.setting).convention.engine != "torch":
-        yield no_tensors
-    else:
-        yield _gradient(code, lambda: GradientRotator(cast(ForeignRotator, code.rotator()).backward()))
-
-
-def _gradient(code: CodeUnderTest, make: Callable[[], Rotator]) -> Finding:
-    """Return whether gradients are rotated back, up to the first wrong offset."""
+        return
+    if (rotator := backward(code)) is None:
+        yield not_applicable("gradient", "it takes and returns no torch tensors")
+        return
     length = min(_SHORT, code.up_to)
     offsets = straddling(code.up_to, length)
     calls = runs_at(code.batch(HEADS, length), offsets)
     # what a vector is used for more than once is summed in its own dtype
     rule = code.rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(code.dtype)
-    rotator = make()
+
+    detail = f"{HEADS} heads, {length} tokens at {len(offsets)} offsets up to {offsets[-1]}, random upstream"
+
+    def afresh() -> Rotator:
+        return cast(Rotator, backward(code))
+
     try:
-        worst, wrong = code.up_to_a_wrong_one(rotator, calls, afresh=make, rule=rule, searches=None)
+        worst, wrong = code.up_to_a_wrong_one(rotator, calls, afresh=afresh, rule=rule, searches=None)
     except SwitchedOff as error:
-        return not_applicable("gradient", str(error))
+        yield not_applicable("gradient", str(error))
     except NoGradient as error:
-        return Finding("gradient", "fail", str(error), remedy=_REMEDY)
+        yield Finding("gradient", "fail", str(error), remedy=_REMEDY)
     except ForeignError as error:
         if "numpy() on Tensor that requires grad" in str(error):
-            return not_applicable("gradient", "it goes through NumPy, which autograd does not see")
-        return Finding("gradient", "fail", f"at offset {code.seen.first} autograd {did(error)}")
-    detail = f"{HEADS} heads, {length} tokens at {len(offsets)} offsets up to {offsets[-1]}, random upstream"
-    if isinstance(rotator, GradientRotator) and rotator.rotator.in_place:
-        detail += "; it changes its input where it lies: it was given copies of the leaves"
-    cause = _cause(code, rotator, worst.diagnosis, calls[wrong[0] :]) if wrong and worst.diagnosis else None
-    return of_worst_pair("gradient", detail, worst, diagnosis=cause)
+            yield not_applicable("gradient", "it goes through NumPy, which autograd does not see")
+        else:
+            yield Finding("gradient", "fail", f"at offset {code.seen.first} autograd {did(error)}")
+    else:
+        if isinstance(rotator, GradientRotator) and rotator.rotator.in_place:
+            detail += "; it changes its input where it lies: it was given copies of the leaves"
+        cause = None
+        if wrong and worst.diagnosis:
+            cause = _cause(code, rotator, worst.diagnosis, calls[wrong[0] :])
+        yield of_worst_pair("gradient", detail, worst, diagnosis=cause)
+
+
+def backward(code: CodeUnderTest) -> Rotator | None:
+    """Return a new instance whose backward pass is called as if it rotated; None where it is not of torch."""
+    if code.own is None:
+        return cast(ForeignCode, code.tested).backward(code.setting, code.dtype)
+    rotator = code.own_rotator()
+    return GradientRotator(rotator.backward()) if rotator.fit.convention.engine == "torch" else None
 
 
 def _cause(
@@ -92,36 +94,11 @@ def _cause(
     if zero := [name for name, x in zip("qk", results, strict=True) if not np.any(x)]:
         return of_gradient(Diagnosis("gradient-zero", {"vectors": tuple(zero)}))
     if forward.excess > 1:  # then no rounding of the backward pass is the reason
-        also = forward.diagnosis == behaves or _transposed(code, rotator, (q, k), at)
-        return forward.diagnosis if also else found
+        return forward.diagnosis if forward.diagnosis == behaves else found
     if found.explains:
         return found
     narrow = allowance.narrower_format(code.setting_at(at), code.dtype, (q, k), results, at)
     return of_gradient(narrow) if narrow else found
-
-
-def _transposed(
-    code: CodeUnderTest,
-    backward: Rotator,
-    upstream: tuple[FloatArray, FloatArray],
-    at: Positions,
-) -> bool:
-    """Return whether the gradient fits the wrong result: <A u, g> = <u, Aᵀ g>."""
-    forward, random = code.rotator(), np.random.default_rng([code.seed, 3])
-    first, second = (mirrored(g, code.setting) for g in upstream)
-    given_back = backward.rotate_both(first, second, at)
-    results, off = [mirrored(x, code.setting).astype(np.float64) for x in given_back], []
-    for _ in range(_DRAWN):
-        drawn = [round_to(random.standard_normal(x.shape), code.dtype) for x in upstream]
-        given = [x.astype(code.dtype.carrier) for x in drawn]
-        returned = forward.rotate_both(given[0], given[1], at)
-        sums = (
-            np.vdot(y.astype(np.float64), g.astype(np.float64)) - np.vdot(u.astype(np.float64), z)
-            for y, g, u, z in zip(returned, upstream, given, results, strict=True)
-        )
-        off.append(float(sum(sums)))
-    size = float(np.sqrt(sum(np.sum(g.astype(np.float64) ** 2) for g in upstream)))
-    return bool(np.sqrt(np.mean(np.square(off))) <= _ROUNDED * size)
 
 
 def of_gradient(found: Diagnosis) -> Diagnosis:
@@ -145,7 +122,7 @@ class GradientRotator(Rotator):
 
     rotator: ForeignRotator
 
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
         """Return the gradients for upstream ones. Shapes: as `Rotator` says."""
         setting, called = self.rotator.setting, self.rotator
         left, right = mirrored(q, setting), mirrored(k, setting)

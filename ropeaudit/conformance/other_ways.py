@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -17,7 +18,15 @@ import numpy as np
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import bits_differ
-from ropeaudit.conformance.code_under_test import DEAR, HEADS, Both, CodeUnderTest, cost, some_offsets
+from ropeaudit.conformance.code_under_test import (
+    DEAR,
+    HEADS,
+    Both,
+    CodeUnderTest,
+    cost,
+    runs_at,
+    some_offsets,
+)
 from ropeaudit.conformance.finding import Finding, not_applicable, of_worst_pair
 from ropeaudit.errors import ForeignError, did
 from ropeaudit.recognition import allowance, rotation, verification
@@ -45,39 +54,10 @@ _VIEWS: dict[Strides, tuple[str, str]] = {
 _BACKENDS = ("inductor", "aot_eager", "eager")
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """A plain call with all positions at once. over: error over allowance of each pair, (b, h, s, p)."""
-
-    block: CalledBlock
-    over: tuple[Array, Array]
-
-    def beginning(self, length: int) -> Plain:
-        """Return the first tokens as if they were a call."""
-        first, second = (over[:, :, :length] for over in self.over)
-        return Plain(_some(self.block, slice(0, length)), (first, second))
-
-
-def plain_call(code: CodeUnderTest, offset: int, length: int) -> Plain:
-    """Return what one call at `length` positions from an offset came to, with few heads; known ones at once.
-
-    Instances see all plain calls of a length, in the order in which they are needed first.
-    Raises: whatever the code raises.
-    """
-    known, key = code.seen, (offset, length)
-    if key not in known.calls:
-        if length not in known.rotators:
-            known.rotators[length] = code.rotator()
-        at = offset + np.arange(length, dtype=np.int64)
-        known.calls[key] = called(code, known.rotators[length], code.given(length), at)
-    return known.calls[key]
-
-
-def called(code: CodeUnderTest, rotator: Rotator, given: Both, at: Positions) -> Plain:
-    """Call, and compare with the exact rotation. Shapes: given (b, h, s, d), at (s,)."""
-    rotated = rotator.rotate_both(*given, at)
-    first, second = (excess(code, x, y, at) for x, y in zip(given, rotated, strict=True))
-    return Plain(CalledBlock(at, given, rotated), (first, second))
+def plain_calls(rotator: Rotator, given: Both, offsets: Iterable[int]) -> Iterator[CalledBlock]:
+    """Make calls with all positions at once, from each offset on. Raises: whatever the code raises."""
+    for q, k, at in runs_at(given, list(offsets)):
+        yield CalledBlock(at, given, rotator.rotate_both(q, k, at))
 
 
 def excess(
@@ -115,17 +95,18 @@ def _some(block: CalledBlock, rows: slice) -> CalledBlock:
 class Way:
     """One way to call code, and what it came to beside plain calls, up to the first that failed.
 
-    rotator: what is called so. words: which way it is. form: makes another of an instance without a past;
-    None where there is no way. lengths: of the calls that it makes of one, again from the first where they
-    end; none for one. right_passes: whether a pair that is right passes where the plain call is not.
+    words: which way it is. form: makes an instance be called so. lengths: of the calls that it makes of one,
+    again from the first where they end; none for one. anew: whether instances without a past are called so
+    too, where it fails. right_passes: whether a pair that is right passes where the plain call is not.
     apart: the largest difference from a plain call.
     """
 
     code: CodeUnderTest
     words: str
-    rotator: Rotator
-    form: Callable[[Rotator], Rotator] | None = None
+    instance: Rotator
+    form: Callable[[Rotator], Rotator] = lambda instance: instance
     lengths: Sequence[int] = ()
+    anew: bool = True
     right_passes: bool = False
     places: Places = NOWHERE
     raised: str = ""
@@ -141,12 +122,13 @@ class Way:
         """Whether a pair is out of place, or a call raised."""
         return bool(self.raised) or self.places.excess > 1
 
-    def take(self, plain: Iterable[Plain]) -> Way:
+    def take(self, plain: Iterable[CalledBlock]) -> Way:
         """Make plain calls again in this way, up to the first that fails. Raises: RopeAuditError."""
+        rotator = self.form(self.instance)
         for one in plain:
-            given, at = one.block.given, one.block.at
+            given, at = one.given, one.at
             try:
-                mine = CalledBlock(at, given, self.rotator.rotate_both(*given, at))
+                mine = CalledBlock(at, given, rotator.rotate_both(*given, at))
             except ForeignError as error:
                 self.raised = did(error)
                 self.raised_at = f"{self.words}, positions {at[0]} to {at[-1]}"
@@ -183,24 +165,26 @@ class Way:
         """Return the rows that share frequencies: those of a call, or all."""
         return cut(self.lengths if self.code.each_call else (), mine.length)
 
-    def _over(self, plain: Plain, mine: CalledBlock, side: int) -> Array:
+    def _over(self, plain: CalledBlock, mine: CalledBlock, side: int) -> Array:
         """Return a side's error over its allowance; count bits. Shapes: -> (b, h, s, p)."""
-        x, expected, y = mine.given[side], plain.block.rotated[side], mine.rotated[side]
+        x, expected, y = mine.given[side], plain.rotated[side], mine.rotated[side]
         if y.shape != expected.shape:
             raise WrongShape(f"{self.words}: the shape {y.shape} comes back for {expected.shape}")
         different = bits_differ(y, expected)
         self.differing += int(different.sum())
         self.elements += different.size
-        wrong = ~(plain.over[side] <= 1)
-        self.wrong_alike += int(wrong.sum())
-        if not different.any() and not self.code.each_call:  # where it is wrong, it is wrong alike
-            return np.zeros_like(plain.over[side]) if wrong.any() else plain.over[side]
         with np.errstate(invalid="ignore", over="ignore"):  # nan and inf in both are no difference
             by = np.where(different, y.astype(np.float64) - expected.astype(np.float64), 0.0)
         self.apart = max(self.apart, float(np.where(np.isnan(by), np.inf, np.abs(by)).max(initial=0.0)))
         over = excess(self.code, x, y, mine.at, self.lengths)
-        if not wrong.any() or len(self._parts(mine)) > 1:  # of other lengths, with other frequencies
+        if len(self._parts(mine)) > 1:  # of other lengths, with other frequencies
             return over
+        wrong = ~((excess(self.code, x, expected, mine.at) if different.any() else over) <= 1)
+        self.wrong_alike += int(wrong.sum())
+        if not wrong.any():
+            return over
+        if not different.any():  # it is wrong alike
+            return np.zeros_like(over)
         exact = exact_rotation.rotated(x, mine.at, self.code.setting_at(mine.at))
         apart, right = excess(self.code, x, exact + by / 2, mine.at), over <= 1  # over twice the allowance
         # plain call:    right here           wrong here
@@ -209,16 +193,18 @@ class Way:
         least = right & (~wrong | self.right_passes)
         return np.where(least, np.minimum(apart, over), np.where(wrong, apart, over))
 
-    def _explained(self, plain: Plain, mine: CalledBlock, over: list[Array], row: int) -> Diagnosis | None:
+    def _explained(
+        self, plain: CalledBlock, mine: CalledBlock, over: list[Array], row: int
+    ) -> Diagnosis | None:
         """Return what explains a wrong call; where it is right, what is wrong with the plain one.
 
         row: the one furthest off.
         """
-        code, probed, form = self.code, self.rotator, self.form
+        code, probed = self.code, self.form(self.instance)
         both = zip(mine.given, mine.rotated, strict=True)
         if all((excess(code, x, y, mine.at, self.lengths) <= 1).all() for x, y in both):
-            return self._state(code.rotator(), plain.block) or Diagnosis("right-so")
-        afresh = None if form is None else lambda: form(code.rotator())
+            return self._state(code.rotator(), plain) or Diagnosis("right-so")
+        afresh = (lambda: self.form(code.rotator())) if self.anew else None
         if found := verification.unstable(probed, mine, afresh, code.seen.searches):
             return found
         parts = cut(self.lengths, mine.length)  # each a call of an instance of its own
@@ -231,7 +217,7 @@ class Way:
             # or each call is held to frequencies of its own
             rows = next(part for part in parts if row < part.stop)
             mine, over = _some(mine, rows), [part[:, :, rows] for part in over]
-            probed = cast(Pieces, probed).rotator
+            probed = self.instance
         sides = {}
         for name, x, y, part in zip("qk", mine.given, mine.rotated, over, strict=True):
             alone_wrong = ~(excess(code, x, y, mine.at) <= 1)
@@ -256,42 +242,27 @@ def worst(ways: Sequence[Way]) -> Way:
 
 
 @dataclass(slots=True)
-class Pieces(Rotator):
-    """An instance that is called once for each part of the sequence; lengths: of the parts."""
+class Rearranged(Rotator):
+    """An instance that is given other calls in the place of one. how: makes them."""
 
     rotator: Rotator
-    lengths: Sequence[int]
+    how: Callable[[Rotator, FloatArray, FloatArray, Positions], Both]
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
-        """Return q and k rotated, piece after piece."""
-        parts = [(part.start, part.stop) for part in cut(self.lengths, at.shape[-1])]
-        return self.rotator.rotate_parts(q, k, at, parts)
+        """Return q and k rotated, as they were given."""
+        return self.how(self.rotator, q, k, at)
 
 
-@dataclass(slots=True)
-class Alone(Rotator):
-    """An instance that is called once for each batch element."""
-
-    rotator: Rotator
-
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
-        """Return q and k rotated, element after element."""
-        rotated = [self.rotator.rotate_both(q[b : b + 1], k[b : b + 1], at) for b in range(len(q))]
-        first, second = (np.concatenate(elements) for elements in zip(*rotated, strict=True))
-        return first, second
+def _row_by_row(instance: Rotator, q: FloatArray, k: FloatArray, at: Positions) -> Both:
+    rotated = [instance.rotate_both(q[b : b + 1], k[b : b + 1], at) for b in range(len(q))]
+    first, second = (np.concatenate(elements) for elements in zip(*rotated, strict=True))
+    return first, second
 
 
-@dataclass(slots=True)
-class Reversed(Rotator):
-    """An instance that is given the batch elements and the heads in reverse order."""
-
-    rotator: Rotator
-
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
-        """Return q and k rotated, in the order in which they were given."""
-        q, k = (np.ascontiguousarray(x[::-1, ::-1]) for x in (q, k))
-        first, second = self.rotator.rotate_both(q, k, at)
-        return first[::-1, ::-1], second[::-1, ::-1]
+def _in_reverse(instance: Rotator, q: FloatArray, k: FloatArray, at: Positions) -> Both:
+    q, k = (np.ascontiguousarray(x[::-1, ::-1]) for x in (q, k))
+    first, second = instance.rotate_both(q, k, at)
+    return first[::-1, ::-1], second[::-1, ::-1]
 
 
 def decode(code: CodeUnderTest) -> Iterator[Finding]:
@@ -311,8 +282,10 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     begin = [min(offset, code.up_to - later) for offset in offsets if offset >= prefill]
     begin = [offset for offset in dict.fromkeys(begin) if offset >= prefill]
 
-    fresh = _in_pieces(code, words := "one token at a time", (1,), code.rotator())
-    fresh.take(plain_call(code, offset, whole).beginning(length) for offset in offsets)
+    words = "one token at a time"
+    fresh = _in_pieces(code, words, (1,), code.rotator())
+    calls_of_all = plain_calls(code.rotator(), code.given(whole), offsets)
+    fresh.take(_some(plain, slice(0, length)) for plain in calls_of_all)
     calls = f"runs of {length} positions, each a call of its own"
     if fresh.failed:
         yield fresh.finding("decode", f"{calls}; wrong in run number {fresh.calls} of {len(offsets)}")
@@ -325,7 +298,7 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     rotator = code.rotator()
     rotator.rotate_both(*code.given(prefill), np.arange(prefill, dtype=np.int64))
     filled = _in_pieces(code, f"{words} after a prefill of {prefill}", (1,), rotator)
-    filled.take(plain_call(code, offset, later) for offset in chosen)
+    filled.take(plain_calls(code.rotator(), code.given(later), chosen))
     detail += f"; {len(chosen)} runs of {later} after a prefill of {prefill}"
     yield worst([fresh, filled]).finding("decode", detail)
 
@@ -364,7 +337,12 @@ def _newest(code: CodeUnderTest) -> Finding | None:
 
 def _in_pieces(code: CodeUnderTest, words: str, lengths: Sequence[int], rotator: Rotator) -> Way:
     """Return the way to call an instance with pieces of a sequence."""
-    return Way(code, words, Pieces(rotator, lengths), lambda one: Pieces(one, lengths), lengths)
+
+    def how(instance: Rotator, q: FloatArray, k: FloatArray, at: Positions) -> Both:
+        parts = [(part.start, part.stop) for part in cut(lengths, at.shape[-1])]
+        return instance.rotate_parts(q, k, at, parts)
+
+    return Way(code, words, rotator, lambda instance: Rearranged(instance, how), lengths)
 
 
 def pieces(code: CodeUnderTest) -> Iterator[Finding]:
@@ -373,7 +351,7 @@ def pieces(code: CodeUnderTest) -> Iterator[Finding]:
     words = f"in pieces of {_PIECES[0]} to {_PIECES[-1]}"
     offsets = some_offsets(code, length, 5)
     way = _in_pieces(code, words, _PIECES, code.rotator())
-    way.take(plain_call(code, offset, length) for offset in offsets)
+    way.take(plain_calls(code.rotator(), code.given(length), offsets))
     detail = f"{length} positions {words}, at {len(offsets)} offsets up to {offsets[-1]}"
     yield way.finding("pieces", detail + _BY_OWN * code.each_call)
 
@@ -386,14 +364,12 @@ def alone(code: CodeUnderTest) -> Iterator[Finding]:
         yield not_applicable("alone", "it takes one row at a time, without heads")
         return
     offsets, instance = some_offsets(code, length, 5), code.rotator()
-    forms: dict[str, type[Alone | Reversed]] = {
-        "each row alone": Alone,
-        "rows and heads in reverse order": Reversed,
-    }
-    ways = [Way(code, words, form(instance), form) for words, form in forms.items()]
+    kinds = {"each row alone": _row_by_row, "rows and heads in reverse order": _in_reverse}
+    ways = [Way(code, words, instance, partial(Rearranged, how=how)) for words, how in kinds.items()]
+    calls = list(plain_calls(code.rotator(), code.given(length), offsets))
     for way in ways:
-        way.take(plain_call(code, offset, length) for offset in offsets)
-    detail = f"{', '.join(forms)}, of {batch} rows with {heads} heads at {len(offsets)} offsets"
+        way.take(calls)
+    detail = f"{', '.join(kinds)}, of {batch} rows with {heads} heads at {len(offsets)} offsets"
     yield worst(ways).finding("alone", detail)
 
 
@@ -401,6 +377,7 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether transposed, sliced and expanded views are rotated right."""
     instance, length = code.own_rotator(), min(_LENGTH, code.up_to)
     offsets, axes_of_code = some_offsets(code, length, 3), set(shapes.plain(instance.fit.convention.order))
+    plain = list(plain_calls(code.rotator(), code.given(length), offsets))
     done, refused = list[Way](), dict[str, list[str]]()
     for strides, (axes, words) in _VIEWS.items():
         if not set(axes) <= axes_of_code:
@@ -409,11 +386,11 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
         def lying(one: Rotator, strides: Strides = strides) -> Rotator:
             return cast(ForeignRotator, one).lying(strides)
 
-        calls = [plain_call(code, offset, length) for offset in offsets]
+        calls = plain
         if strides == "expanded":  # plain calls in which all batch elements are the first
             q, k = (np.repeat(x[:1], len(x), axis=0) for x in code.given(length))
-            calls = [called(code, instance, (q, k), one.block.at) for one in calls]
-        way = Way(code, words, lying(instance), lying).take(calls)
+            calls = list(plain_calls(instance, (q, k), offsets))
+        way = Way(code, words, instance, lying).take(calls)
         if way.raised:
             refused.setdefault(way.raised, []).append(words)
         else:
@@ -438,10 +415,10 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
         return
     length, failures = min(_LENGTH, code.up_to), list[str]()
     offsets = some_offsets(code, length, 5)
-    calls = [plain_call(code, offset, length) for offset in offsets]
+    calls = list(plain_calls(code.rotator(), code.given(length), offsets))
     for backend in backends():
         rotator = code.own_rotator().compiled(backend)
-        way = Way(code, f"compiled with {backend}", rotator, right_passes=True)
+        way = Way(code, f"compiled with {backend}", rotator, anew=False, right_passes=True)
         with environments.silent(errors=True):
             way.take(calls)
         if not way.raised:

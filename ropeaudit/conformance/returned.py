@@ -9,12 +9,13 @@ Letters: b batch elements, h heads, s positions, d head_dim.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FloatArray, parse
@@ -32,7 +33,7 @@ from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.faults import Fault, faults
 from ropeaudit.recognition.known_recipes import CalledBlock, explaining_recipe
 from ropeaudit.recognition.rotation import Searches, common
-from ropeaudit.recognition.verification import Held, Places
+from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
@@ -60,6 +61,7 @@ CASE = "case.txt"  # may stand beside what is written back: the digest of the ca
 _LONGEST = 200  # bytes of it that are read
 
 Arrays: TypeAlias = dict[Key, dict[str, FloatArray]]  # call -> name -> numbers, in the carrier
+_Files: TypeAlias = dict[str, tuple[Key, str, Entry]]  # file without .bin -> call, name and what it has to be
 
 
 class NotAsked(ForeignError):
@@ -68,18 +70,17 @@ class NotAsked(ForeignError):
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Rotator):
-    """What was written back for calls with the same q and k. rotated: by the bytes of their positions."""
+    """What was written back, as if its code were called."""
 
-    given: Both
-    rotated: Mapping[bytes, Both]
+    calls: Sequence[CalledBlock]
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
         """Return what was written back for the first batch elements, or all. Raises: NotAsked."""
-        known = self.rotated.get(at.tobytes())
-        same = (np.array_equal(x, own[: len(x)]) for x, own in zip((q, k), self.given, strict=True))
-        if known is None or not all(same):
-            raise NotAsked("vectors or positions that the case does not give")
-        return known[0][: len(q)], known[1][: len(k)]
+        for call in self.calls:
+            same = (np.array_equal(x, given[: len(x)]) for x, given in zip((q, k), call.given, strict=True))
+            if np.array_equal(at, call.at) and all(same):
+                return call.rotated[0][: len(q)], call.rotated[1][: len(k)]
+        raise NotAsked("vectors or positions that the case does not give")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,44 +95,42 @@ def read_returned(case: VectorCase, output: str | Path) -> Returned:
     """Return what was written back for a case. Raises: BadInput."""
     path = Path(output)
     seen = f"--returned {str(path)!r}"
+    wanted: _Files = {
+        entry["file"].removesuffix(".bin"): (call.key, name, entry)
+        for call in case.spec.calls
+        for name, entry in case.spec.outputs(call).items()
+    }
     try:
         is_folder, exists = path.is_dir(), path.exists()
         names = {item.name for item in path.iterdir()} if is_folder else set()
     except (OSError, ValueError) as error:
         raise BadInput(f"{seen}: {getattr(error, 'strerror', None) or error}") from None
     if path.suffix == ".safetensors" and not is_folder:
-        return Returned(*_tensors(case, path, seen))
+        return _of_tensors(case, path, wanted, seen, named=False)
     if not is_folder:
         what = "is no folder" if exists else "no such folder"
         raise BadInput(f"{seen}: {what}; give the folder that the kernel wrote into")
-    expected = {entry["file"] for _, _, entry in _entries(case)}
-    raw = expected & names
+    files = {f"{stem}.bin" for stem in wanted}
     if path.resolve() == case.folder.resolve():
         names -= case.own_files()
-    tensor_files = {name for name in names if name.endswith(".safetensors")}
+    raw, tensor_files = files & names, {name for name in names if name.endswith(".safetensors")}
     if raw and tensor_files:
         both = f"both {min(raw)} and {min(tensor_files)}"
         raise BadInput(f"{seen}: there are {both}; leave raw files or one .safetensors file")
     left = names - raw - {RETURNED}
-    foreign = sorted(name for name in left if name.endswith((".bin", ".safetensors")))
-    if foreign:  # of another case, or misnamed
-        asked = ", ".join(entry["file"] for _, _, entry in list(_entries(case))[:4])
-        raise BadInput(
-            f"{seen}: the case does not ask for {', '.join(foreign[:4])}; it asks for {asked} ..., "
-            f"or {RETURNED}"
-        )
+    if foreign := sorted(name for name in left if name.endswith((".bin", ".safetensors"))):
+        asked = ", ".join(f"{stem}.bin" for stem in list(wanted)[:4])  # of another case, or misnamed
+        told = f"{', '.join(foreign[:4])}; it asks for {asked} ..., or {RETURNED}"
+        raise BadInput(f"{seen}: the case does not ask for {told}")
     if named := CASE in names:
         text = vector_case.content_of(path / CASE, seen, _LONGEST).decode("utf-8", "replace").strip()
         _same(case, text, f"{seen}: {CASE}")
     if tensor_files:
-        arrays, inside = _tensors(case, path / RETURNED, seen)
-        return Returned(arrays, named or inside)
-    return Returned(_raw(case, path, names, seen), named)
-
-
-def _entries(case: VectorCase) -> Iterator[tuple[Key, str, Entry]]:
-    for call in case.spec.calls:
-        yield from ((call.key, name, entry) for name, entry in case.spec.outputs(call).items())
+        return _of_tensors(case, path / RETURNED, wanted, seen, named)
+    if missing := [f"{stem}.bin" for stem in wanted if f"{stem}.bin" not in names]:
+        count = f"{len(missing)} of {len(wanted)} files are missing"
+        raise BadInput(f"{seen}: {count}, the first {missing[0]}; write all that manifest.json asks for")
+    return Returned(_arrays(wanted, {stem: _raw(path, *wanted[stem][2:], seen) for stem in wanted}), named)
 
 
 def _same(case: VectorCase, text: str, seen: str) -> None:
@@ -143,107 +142,53 @@ def _same(case: VectorCase, text: str, seen: str) -> None:
         )
 
 
-def _raw(case: VectorCase, path: Path, names: set[str], seen: str) -> Arrays:
-    wanted = list(_entries(case))
-    missing = [entry["file"] for _, _, entry in wanted if entry["file"] not in names]
-    if missing:
-        count = f"{len(missing)} of {len(wanted)} files are missing"
-        raise BadInput(f"{seen}: {count}, the first {missing[0]}; write all that manifest.json asks for")
-    arrays: Arrays = {}
-    for key, name, entry in wanted:
-        file, dtype, shape = path / entry["file"], parse(entry["dtype"]), tuple(entry["shape"])
-        size = math.prod(shape) * vector_case.stored(dtype).itemsize
-        if not file.is_file():
-            raise BadInput(f"{seen}: {file.name} is no file; {_form(entry)}")
-        here = file.stat().st_size
-        if here != size:
-            raise BadInput(f"{seen}: {file.name} has {here:,} bytes instead of {size:,}: {_form(entry)}")
-        content = vector_case.content_of(file, seen, size)
-        arrays.setdefault(key, {})[name] = vector_case.numbers(content, dtype, shape)
-    return arrays
-
-
 def _form(entry: Entry) -> str:
     return f"{entry['dtype']} of shape {tuple(entry['shape'])}, little-endian, is what the case asks for"
 
 
-def _tensors(case: VectorCase, path: Path, seen: str) -> tuple[Arrays, bool]:
-    """Return the tensors of a .safetensors file, named like raw files without .bin."""
-    wanted = {entry["file"].removesuffix(".bin"): (key, name, entry) for key, name, entry in _entries(case)}
+def _raw(folder: Path, entry: Entry, seen: str) -> NDArray[Any]:
+    """Return the array of a raw file. Raises: BadInput where it is none, or of another size."""
+    file, kind = folder / entry["file"], vector_case.stored(parse(entry["dtype"]))
+    size = math.prod(entry["shape"]) * kind.itemsize
+    if not file.is_file():
+        raise BadInput(f"{seen}: {file.name} is no file; {_form(entry)}")
+    if (here := file.stat().st_size) != size:
+        raise BadInput(f"{seen}: {file.name} has {here:,} bytes instead of {size:,}: {_form(entry)}")
+    return np.frombuffer(vector_case.content_of(file, seen, size), kind).reshape(entry["shape"])
+
+
+def _of_tensors(case: VectorCase, path: Path, wanted: _Files, seen: str, named: bool) -> Returned:
+    """Return the tensors of a .safetensors file, named like raw files without .bin. Raises: BadInput."""
+    seen = f"{seen}: {path.name}"
     if wrong := tensorfiles.wrong(path):
-        raise BadInput(f"{seen}: {path.name}: {wrong}; write it again")
+        raise BadInput(f"{seen}: {wrong}; write it again")
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="numpy") as archive:
             digest = (archive.metadata() or {}).get("case")
     except (SafetensorError, OSError) as error:
-        raise BadInput(f"{seen}: {path.name} is no readable .safetensors file: {error}") from None
+        raise BadInput(f"{seen} is no readable .safetensors file: {error}") from None
     if digest is not None:
-        _same(case, digest.strip(), f"{seen}: {path.name}")
-    tensors = tensorfiles.guarded(
-        f"{seen}: {path.name}",
-        path,
-        lambda: tensorfiles.read(path, wanted),
-    )
-    for problem, names in (
-        ("lacks", sorted(wanted.keys() - tensors.keys())),
-        ("holds, not asked for,", sorted(tensors.keys() - wanted.keys())),
-    ):
+        _same(case, digest.strip(), seen)
+    tensors = tensorfiles.guarded(seen, path, lambda: tensorfiles.read(path, wanted))
+    lacking, more = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
+    for problem, names in (("lacks", lacking), ("holds, not asked for,", more)):
         if names:
-            raise BadInput(
-                f"{seen}: {path.name} {problem} {', '.join(names[:4])}; the case asks for {min(wanted)} ..."
-            )
+            raise BadInput(f"{seen} {problem} {', '.join(names[:4])}; the case asks for {min(wanted)} ...")
+    for stem, (_, _, entry) in wanted.items():
+        tensor = tensors[stem]
+        if tensor.dtype != vector_case.stored(parse(entry["dtype"])) or list(tensor.shape) != entry["shape"]:
+            raise BadInput(f"{seen}: {stem} is {tensor.dtype} of shape {tensor.shape}; {_form(entry)}")
+    return Returned(_arrays(wanted, tensors), named or digest is not None)
+
+
+def _arrays(wanted: _Files, tensors: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Return what files hold by call and name, in the carrier."""
     arrays: Arrays = {}
     for stem, (key, name, entry) in wanted.items():
-        tensor, dtype = tensors[stem], parse(entry["dtype"])
-        if tensor.dtype != vector_case.stored(dtype) or list(tensor.shape) != entry["shape"]:
-            raise BadInput(f"{seen}: {stem} is {tensor.dtype} of shape {tensor.shape}; {_form(entry)}")
-        arrays.setdefault(key, {})[name] = vector_case.carried(tensor, dtype)
-    return arrays, digest is not None
-
-
-@dataclass(frozen=True, slots=True)
-class _Judge:
-    """What was written back for a case, and to what it is held.
-
-    given: what all calls are parts of. rule: the recipe whose errors a pair may have.
-    """
-
-    case: VectorCase
-    returned: Returned
-    given: Both
-    rule: Resolved
-
-    @property
-    def spec(self) -> CaseSpec:
-        """The parameters of the case."""
-        return self.case.spec
-
-    def rotated(self, key: Key) -> Both:
-        """Return what was written back for a call, as if it had rotated."""
-        return _sides(self.spec, self.returned.arrays[key], "grad_")
-
-    def judged(
-        self,
-        block: CalledBlock,
-        among: Rotator,
-        explain: bool = True,
-        searches: Searches | None = None,
-    ) -> Places:
-        """Return where the worst pair of a call is; among: where further calls are looked up."""
-        held: Held = {"rule": self.rule, "explain": explain, "searches": searches}
-        return verification.judged([block], among, self.spec.setting, self.spec.dtype, **held)
-
-
-def _sides(spec: CaseSpec, arrays: Mapping[str, FloatArray], prefix: str) -> Both:
-    """Return q and k, of a gradient with the second number of each pair negated.
-
-    It is the inverse rotation: so, before and after, it is the rotation itself, and is judged as one.
-    """
-    if spec.want != "gradient":
-        return arrays["q"], arrays["k"]
-    return mirrored(arrays[f"{prefix}q"], spec.setting), mirrored(arrays[f"{prefix}k"], spec.setting)
+        arrays.setdefault(key, {})[name] = vector_case.carried(tensors[stem], parse(entry["dtype"]))
+    return arrays
 
 
 def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | None = None) -> list[Finding]:
@@ -263,19 +208,42 @@ def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | N
     rule = claimed or allowance.careful(spec.dtype)
     if spec.want == "gradient":  # what a vector is used for more than once is summed in its own dtype
         rule = rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(spec.dtype)
-    judge = _Judge(case, returned, _sides(spec, case.vectors(), "grad_rotated_"), rule)
-    run = np.arange(spec.seq_len, dtype=np.int64)
-    blocks = [CalledBlock(run + offset, judge.given, judge.rotated(offset)) for offset in spec.offsets]
-    recorded = Recorded(judge.given, {block.at.tobytes(): block.rotated for block in blocks})
+    q, k = _sides(spec, case.vectors(), "grad_rotated_")
+    blocks = {
+        call.key: CalledBlock(
+            call.positions() if call.step else call.row(),
+            (call.part(q, False), call.part(k, True)),
+            _sides(spec, returned.arrays[call.key], "grad_"),
+        )
+        for call in spec.calls
+    }
+    recorded = Recorded(list(blocks.values()))
+
+    def places(key: Key, **held: Any) -> Places:
+        return verification.judged([blocks[key]], recorded, spec.setting, spec.dtype, rule=rule, **held)
+
     placed, unexplained = dict[int, Places](), 0
-    for block in blocks:
-        places = judge.judged(block, recorded, explain=unexplained < _MOST_UNEXPLAINED)
-        placed[block.first] = places
-        unexplained += places.diagnosis is not None and not places.diagnosis.explains
-    rotation = _rotation(judge, placed)
+    for offset in spec.offsets:
+        placed[offset] = places(offset, explain=unexplained < _MOST_UNEXPLAINED)
+        found = placed[offset].diagnosis
+        unexplained += found is not None and not found.explains
+    rotation = _rotation(case, returned, placed)
     searches = Searches(in_vain=2 * unexplained)  # q and k at each of those offsets
-    served = [_served(judge, call, rotation.diagnosis, searches) for call in spec.served_calls]
-    return [complete, rotation, *_drifts(spec, recorded, blocks[-1], claimed), *served]
+    served = [
+        _served(case, returned, call, places(call.key, searches=searches), rotation.diagnosis)
+        for call in spec.served_calls
+    ]
+    return [complete, rotation, *_drifts(spec, recorded, blocks[spec.offsets[-1]], claimed), *served]
+
+
+def _sides(spec: CaseSpec, arrays: Mapping[str, FloatArray], prefix: str) -> Both:
+    """Return q and k, of a gradient with the second number of each pair negated.
+
+    It is the inverse rotation: so, before and after, it is the rotation itself, and is judged as one.
+    """
+    if spec.want != "gradient":
+        return arrays["q"], arrays["k"]
+    return mirrored(arrays[f"{prefix}q"], spec.setting), mirrored(arrays[f"{prefix}k"], spec.setting)
 
 
 def _written_back(case: VectorCase, returned: Returned) -> Finding:
@@ -299,56 +267,53 @@ def _written_back(case: VectorCase, returned: Returned) -> Finding:
     return judged("written back", not problems, detail, unit=unit, **sizes)
 
 
-def _rotation(judge: _Judge, placed: Mapping[int, Places]) -> Finding:
+def _rotation(case: VectorCase, returned: Returned, placed: Mapping[int, Places]) -> Finding:
     """Return whether each pair of q and k is in its place at every offset."""
-    spec, gradient = judge.spec, judge.spec.want == "gradient"
+    spec = case.spec
     sizes = {offset: math.inf if math.isnan(at.excess) else at.excess for offset, at in placed.items()}
     offset = max(sizes, key=lambda offset: sizes[offset])
-    worst, off = placed[offset], [offset for offset, size in sizes.items() if size > 1]
+    off = [offset for offset, size in sizes.items() if size > 1]
     found = consistent_diagnosis(placed, spec)
     if off and (found is None or not found.explains):
-        found = misread(judge.case, judge.returned, off[0]) or found
+        found = misread(case, returned, off[0]) or found
     count = f"q and k, {spec.heads} and {spec.kv_heads} heads, 2 batch elements, {spec.seq_len} tokens"
     offsets = ", ".join(map(str, off[:6])) + (", ..." if len(off) > 6 else "")
     wrong = f"; out of place at {len(off)} of them: {offsets}" if off else ""
     detail = f"{count} at {len(placed)} offsets up to {max(placed)}{wrong}"
-    worst = replace(worst, diagnosis=found and (of_gradient(found) if gradient else found))
-    name, up_to = "gradient" if gradient else "rotation", max(placed) + spec.seq_len
-    return _of_pair(name, detail, worst, f"offset {offset}", spec, up_to)
+    name, up_to = "gradient" if spec.want == "gradient" else "rotation", max(placed) + spec.seq_len
+    return _of_pair(name, detail, replace(placed[offset], diagnosis=found), f"offset {offset}", spec, up_to)
 
 
 def _of_pair(name: str, detail: str, worst: Places, place: str, spec: CaseSpec, up_to: int) -> Finding:
     """Return whether the worst pair is in place. up_to: number of positions."""
     found, where = worst.diagnosis, f"{place}: {worst.words}"
+    if found and spec.want == "gradient":
+        found = of_gradient(found)
     remedy, option = wording.remedy(found, spec.dtype, up_to), wording.option(found)
-    return of_worst_pair(name, detail, worst, where=where, remedy=remedy, option=option)
+    told = {"where": where, "diagnosis": found, "remedy": remedy, "option": option}
+    return of_worst_pair(name, detail, worst, **told)
 
 
-def _served(judge: _Judge, call: CaseCall, known: Diagnosis | None, searches: Searches) -> Finding:
+def _served(
+    case: VectorCase, returned: Returned, call: CaseCall, worst: Places, known: Diagnosis | None
+) -> Finding:
     """Return whether each pair of a call as servers make it stands where its position says.
 
     known: what explains the calls at offsets.
     """
-    spec, (q, k) = judge.spec, judge.given
-    at = call.positions() if call.step else call.row()
-    block = CalledBlock(at, (call.part(q, False), call.part(k, True)), judge.rotated(call.key))
-    among = Recorded(block.given, {at.tobytes(): block.rotated})
-    worst = judge.judged(block, among, searches=searches)
     found = worst.diagnosis
     if found and not found.explains:
-        found = misread(judge.case, judge.returned, call.key) or found
-    if found and spec.want == "gradient":
-        found = of_gradient(found)
+        found = misread(case, returned, call.key) or found
     for one in (found, *found.alternatives) if found and known else ():
         if found and known and (one.code, one.values) == (known.code, known.values):
             found = replace(one, where=found.where, alternatives=())  # it explains this one as well
             break
-    worst = replace(worst, diagnosis=found)
     tokens = "1 token" if call.seq_len == 1 else f"{call.seq_len} tokens"
     rows = "1 batch element" if call.batch == 1 else f"{call.batch} batch elements"
     key, up_to = str(call.key), int(call.positions().max()) + 1
     detail = f"{_SERVED[key]}: {call.heads} and {call.kv_heads} heads, {rows}, {tokens}"
-    return _of_pair(key.replace("-", " "), detail, worst, key, spec, up_to)
+    worst = replace(worst, diagnosis=found)
+    return _of_pair(key.replace("-", " "), detail, worst, key, case.spec, up_to)
 
 
 def _drifts(spec: CaseSpec, recorded: Recorded, last: CalledBlock, claimed: Resolved | None) -> list[Finding]:
@@ -376,31 +341,23 @@ def _drifts(spec: CaseSpec, recorded: Recorded, last: CalledBlock, claimed: Reso
 
 
 def consistent_diagnosis(placed: Mapping[int, Places], spec: CaseSpec) -> Diagnosis | None:
-    """Return what explains all wrong offsets, else what leaves fewest faults."""
+    """Return what explains all wrong offsets, else what leaves fewest faults, and where."""
     off = [offset for offset, places in placed.items() if not places.excess <= 1]
+    if not off:
+        return None
     found = {offset: _consistent(placed[offset].diagnosis, spec, off) for offset in off}
     named = {offset: diagnosis for offset, diagnosis in found.items() if diagnosis and diagnosis.explains}
-
-    def beside(offset: int) -> Diagnosis | None:
-        chosen = replace(placed[offset], diagnosis=found[offset])
-        return verification.beside(chosen, placed.values()).diagnosis
-
-    if not named:
-        return beside(off[0]) if off else None
-    of_all: Diagnosis | None
-    of_all, *others = named.values()
+    of_all, *others = named.values() or [None]
     for other in others:
-        of_all = of_all and common(of_all, other)
+        of_all = common(of_all, other) if of_all and other else None
     if of_all and len(named) == len(off):
         return of_all
-    best = min(named, key=lambda offset: len(named[offset].alternatives))
-    worst = max(off, key=lambda offset: (placed[offset].excess, offset))
-    of_worst = named.get(worst)
-    same = of_worst is not None and (of_worst.code, of_worst.values) == (named[best].code, named[best].values)
-    both = beside(best)
-    if same or both != named[best]:
+    best = min(named, key=lambda offset: len(named[offset].alternatives), default=off[0])
+    told = replace(placed[best], diagnosis=found[best])
+    both = verification.beside(told, placed.values()).diagnosis
+    if not named or both is None or both != found[best]:
         return both
-    return replace(named[best], where=replace(named[best].where, offset=best))
+    return replace(both, where=replace(both.where, offset=best))
 
 
 def _consistent(found: Diagnosis | None, spec: CaseSpec, off: list[int]) -> Diagnosis | None:

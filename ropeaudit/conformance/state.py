@@ -21,7 +21,7 @@ from ropeaudit.arithmetic.rounding import bits_differ, round_to
 from ropeaudit.conformance import environments
 from ropeaudit.conformance.code_under_test import DEAR, Both, CodeUnderTest, cost, runs_at
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, of_worst_pair
-from ropeaudit.conformance.other_ways import Way, called, worst
+from ropeaudit.conformance.other_ways import Way, plain_calls, worst
 from ropeaudit.errors import ForeignError, did, one_line
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
@@ -191,12 +191,12 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
     changes = list[str]()
     for first in firsts[:1] if cost(code) > DEAR else firsts:
         call = Call(code.dtype, first, length, *given[0].shape[:2])
-        plain = called(code, code.rotator(), given, np.arange(length, dtype=np.int64) + first)
+        plain = list(plain_calls(code.rotator(), given, [first]))
         for earlier in call.before(code, () if ways else others):
             if isinstance(used := earlier.made(code, given), str):
                 refused.append(f"{earlier} ({earlier.kind}): {used}")
                 continue
-            way = Way(code, f"after {earlier}", used, lambda one: one).take([plain])
+            way = Way(code, f"after {earlier}", used).take(plain)
             ways[call, earlier] = way
             if way.differing or way.raised:
                 size = f"{way.differing:,} of {way.elements:,} numbers differ by up to {way.apart:.3g}"

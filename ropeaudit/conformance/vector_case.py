@@ -121,18 +121,12 @@ def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
     def given(files: Mapping[str, Entry]) -> dict[str, Entry]:
         return {name: {**file, "digest": digests[file["file"]]} for name, file in files.items()}
 
-    calls = []
-    for call in spec.calls:
-        own: dict[str, Any] = {"offset": call.key}
-        if call.served:
-            own = {"call": call.key} | {name: getattr(call, name) for name in _SIZES}
-        files = {"inputs": given(spec.call_inputs(call)), "outputs": spec.outputs(call)}
-        calls.append(own | files)
-    setting = spec.setting
-    parameters = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in setting.scaling.parameters().items()
-    }
+    def of_call(call: CaseCall) -> dict[str, Any]:
+        sizes = {"call": call.key} | {name: getattr(call, name) for name in _SIZES}
+        own = sizes if call.served else {"offset": call.key}
+        return own | {"inputs": given(spec.call_inputs(call)), "outputs": spec.outputs(call)}
+
+    setting, parameters = spec.setting, spec.setting.scaling.parameters().items()
     content = {
         "format": FORMAT,
         "version": SERVED_VERSION if spec.served else VERSION,
@@ -143,7 +137,8 @@ def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
         **{name: getattr(spec, name) for name in ("heads", "kv_heads", "seq_len")},
         **{name: getattr(setting, name) for name in ("head_dim", "rotary_dim", "layout", "base")},
         "softmax_scale": setting.scale,
-        "scaling": {"kind": setting.scaling.kind, **parameters},
+        "scaling": {"kind": setting.scaling.kind}
+        | {name: list(value) if isinstance(value, tuple) else value for name, value in parameters},
         "context": spec.context,
         "attention_factor": attention_factor(setting.scaling),
         "positions_dtype": spec.positions,
@@ -151,7 +146,7 @@ def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
         "offsets": list(spec.offsets),
         **({"served": True} if spec.served else {}),
         "inputs": given(spec.inputs()),
-        "calls": calls,
+        "calls": [of_call(call) for call in spec.calls],
         "safetensors": {"inputs": TENSORS, "digest": digests[TENSORS], "outputs": RETURNED},
     }
     return content | {"digest": digest_of(content)}
@@ -164,18 +159,8 @@ def digest_of(content: Mapping[str, Any]) -> str:
 
 
 def as_json(content: Mapping[str, Any]) -> bytes:
-    """Return the bytes of manifest.json: a parameter, a file or a call on a line."""
-    lines = [f"{json.dumps(name)}: {_nested(value)}" for name, value in content.items()]
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
-
-
-def _nested(value: Any) -> str:
-    if isinstance(value, dict) and value and all(isinstance(item, dict) for item in value.values()):
-        items = [f"{json.dumps(name)}: {json.dumps(item)}" for name, item in value.items()]
-        return "{\n  " + ",\n  ".join(items) + "\n}"
-    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-        return "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n]"
-    return json.dumps(value)
+    """Return the bytes of manifest.json."""
+    return (json.dumps(content, indent=1) + "\n").encode()
 
 
 def flat(content: Mapping[str, Any]) -> bytes:

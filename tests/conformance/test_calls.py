@@ -10,9 +10,9 @@ import faulty_calls
 import pytest
 import torch
 from cases import first_fast
-from planted import Planted, plant
+from planted import Planted, plant, under_test
 
-from ropeaudit import RopeSetting, parse
+from ropeaudit import parse
 from ropeaudit.conformance import code_checks, code_under_test, every_position, other_ways
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.errors import RopeAuditError
@@ -23,9 +23,8 @@ KERNELS = Path(faulty_calls.__file__)
 CALLS = ("table end", "decode", "pieces", "alone", "strides", "state", "inputs", "dtype")
 
 
-def code_of(name, dtype="bf16", up_to=20000, **more):
-    own = factories.implementation(f"{KERNELS}:{name}")
-    return CodeUnderTest(own, RopeSetting.of(32), parse(dtype), up_to, **more)
+def code_of(name, *args, **more):
+    return under_test(f"{KERNELS}:{name}", *args, **more)
 
 
 def found(name, *checks, dtype="bf16", **more):
@@ -48,16 +47,14 @@ def test_state_is_the_diagnosis_wherever_the_same_call_is_right_afresh() -> None
 def test_without_forks_what_can_be_executed_but_once_is_said_to_be(once, tmp_path, in_process) -> None:
     lock = "\nimport os\nos.mkdir(__file__ + '.lock')\n" if once else ""
     (tmp_path / "kernel.py").write_text(KERNELS.read_text() + lock)
-    own = factories.implementation(f"{tmp_path / 'kernel.py'}:right")
-    [state] = code_checks.made("state", CodeUnderTest(own, RopeSetting.of(32), parse("bf16"), 20000))
+    [state] = code_checks.made("state", under_test(f"{tmp_path / 'kernel.py'}:right"))
     assert state.status == "pass"
     assert ("it is loaded once" in state.detail) is once
 
 
 def test_a_function_of_a_module_is_called_afresh(monkeypatch) -> None:
     monkeypatch.syspath_prepend(KERNELS.parent)
-    own = factories.implementation("faulty_calls:stale_positions")
-    code = CodeUnderTest(own, RopeSetting.of(32), parse("bf16"), 20000)
+    code = under_test("faulty_calls:stale_positions")
     [state] = code_checks.made("state", code)
     assert "loaded once" not in state.detail
     [places] = code_checks.made("rotation", code)
@@ -112,8 +109,7 @@ def test_what_is_wrong_alike_in_every_call_passes_here_and_is_left_to_places(tmp
     (tmp_path / "wrong.py").write_text(
         KERNELS.read_text() + "\ndef wrong(x, positions):\n    return right(x, 2 * positions)\n"
     )
-    own = factories.implementation(f"{tmp_path / 'wrong.py'}:wrong")
-    code = CodeUnderTest(own, RopeSetting.of(32), parse("bf16"), 20000)
+    code = under_test(f"{tmp_path / 'wrong.py'}:wrong")
     for check in ("decode", "pieces", "alone", "strides"):
         [one] = code_checks.made(check, code)
         assert (one.status, one.differing, one.measured, one.where) == ("pass", 0.0, 0.0, "")
@@ -150,11 +146,7 @@ def test_tables_have_the_dtype_of_the_vectors_where_wider_ones_make_the_result_w
 
 @pytest.mark.slow  # a whole check
 def test_the_end_of_a_table_is_found_and_the_other_checks_stay_before_it() -> None:
-    code = code_of("table_of_5000")
-    results = {
-        one.check: one
-        for one in code_checks.findings(CodeUnderTest(code.tested, code.setting, code.dtype, 20000))
-    }
+    results = {one.check: one for one in code_checks.findings(code_of("table_of_5000"))}
     end = results["table end"]
     assert (end.status, end.measured, end.allowed) == ("fail", 5000.0, 20000.0)
     assert "a token at position 4999 is taken, one at 5000 is not: IndexError" in end.detail
@@ -169,15 +161,12 @@ def with_eager(monkeypatch):
     monkeypatch.setattr(other_ways, "backends", lambda: iter(["eager"]))
 
 
-def test_compiled_code_that_differs_from_eager_fails_by_its_own_fault(with_eager) -> None:
+def test_compiled_code_fails_by_its_own_fault_and_passes_where_it_alone_is_right(with_eager) -> None:
     for name, by in (("compiled_otherwise", 1), ("wrong_in_two_ways", 2)):
         one = found(name, "compiled")["compiled"]
         assert one.failed
         assert one.where.startswith("compiled with eager: ")
         assert one.diagnosis == Diagnosis("positions-off", {"by": by})
-
-
-def test_compiled_code_that_is_right_passes_where_the_plain_call_is_not(with_eager) -> None:
     one = found("right_when_compiled", "compiled")["compiled"]
     assert one.status == "pass"
     assert one.measured <= one.allowed
@@ -258,9 +247,7 @@ class Forgetful(Planted):
 
 def test_adapters_are_checked_as_far_as_they_can_be(monkeypatch) -> None:
     plant(monkeypatch, Forgetful)
-    code = CodeUnderTest(
-        factories.implementation("planted"), RopeSetting.of(32, layout="half"), parse("fp32"), 9000
-    )
+    code = under_test("planted", "fp32", 9000)
     results = {check: next(iter(code_checks.made(check, code))) for check in CALLS}
     assert results["state"].failed
     assert results["decode"].failed

@@ -6,21 +6,19 @@ from pathlib import Path
 import gradient_kernels
 import pytest
 from cases import first_fast
+from planted import under_test
 
-from ropeaudit import RopeSetting, parse, recipes
+from ropeaudit import parse, recipes
 from ropeaudit.conformance import every_position, score_drift
-from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.subjects.calling import loading
 
 KERNELS = Path(gradient_kernels.__file__)
 CHECKS = ["drift", "long sequence", "growth", "tolerance"]
 
 
 def findings(name, dtype="bf16", up_to=131072, layout="half", claimed=None, head_dim=128):
-    own = loading.load(f"{KERNELS}:{name}", None, {}, False)
     rule = recipes.named(claimed).resolve(parse(dtype)) if claimed else None
-    code = CodeUnderTest(own, RopeSetting.of(head_dim, layout=layout), parse(dtype), up_to, rule)
+    code = under_test(f"{KERNELS}:{name}", dtype, up_to, head_dim, layout, claimed=rule)
     results = list(score_drift.scores(code))
     assert [one.check for one in results] == CHECKS
     return {one.check: one for one in results}
@@ -97,8 +95,7 @@ def test_what_a_recipe_explains_in_short_calls_alone_is_not_said_of_long_ones():
 
 
 def test_code_that_is_out_of_place_resembles_no_recipe():
-    own = loading.load(f"{KERNELS}:restarts", None, {}, False)
-    code = CodeUnderTest(own, RopeSetting.of(128), parse("bf16"), 8192)
+    code = under_test(f"{KERNELS}:restarts", "bf16", 8192, 128)
     assert [one.failed for one in every_position.places(code)] == [True]
     assert "which it resembles" not in next(score_drift.scores(code)).detail
 

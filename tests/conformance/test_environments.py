@@ -14,16 +14,15 @@ from kernels_environments import (
     half_by_product,
     half_under_autocast,
 )
+from planted import under_test
 
 from ropeaudit import parse
 from ropeaudit.conformance import environments as checks
 from ropeaudit.conformance import state as state_checks
-from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.errors import ForeignError, UnknownName
 from ropeaudit.features.check.checked import Checked
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import environments
 from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
@@ -33,8 +32,7 @@ KERNELS = Path(kernels_environments.__file__)
 
 
 def findings(function, dtype="fp32", names=checks.DEFAULT, up_to=8192):
-    own = in_process(OwnCode(getattr(function, "__name__", "an instance"), function))
-    return list(checks.under(CodeUnderTest(own, SETTING, parse(dtype), up_to, environments=names)))
+    return list(checks.under(under_test(function, dtype, up_to, environments=names)))
 
 
 def state():
@@ -94,8 +92,7 @@ def test_a_narrow_rotation_is_allowed_and_no_more_than_that(monkeypatch) -> None
 )
 def test_a_table_of_the_first_call_is_made_in_the_environment(name, environment, reason) -> None:
     """Calls in the clean state come first; the file is executed anew for those in an environment."""
-    own = factories.implementation(f"{KERNELS}:{name}")
-    code = CodeUnderTest(own, SETTING, parse("bf16"), 8192, environments=[environment])
+    code = under_test(f"{KERNELS}:{name}", "bf16", 8192, environments=[environment])
     x = np.ones((1, 1, 4, 32), np.float32)
     code.rotator().rotate_both(x, x, np.arange(4))
     [finding] = checks.under(code)

@@ -1,33 +1,25 @@
 """The gradient of own code: right kernels pass, and each fault is named."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import gradient_kernels
 import pytest
 import torch
+from planted import under_test
 
-from ropeaudit import RopeSetting, parse
+from ropeaudit import RopeSetting
 from ropeaudit.conformance import gradient
-from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.recognition import allowance
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import parse as scaling
-from ropeaudit.subjects import third_party
-from ropeaudit.subjects.calling import loading
-from ropeaudit.subjects.calling.foreign import in_process
-from ropeaudit.subjects.calling.own_code import OwnCode
 
 KERNELS = Path(gradient_kernels.__file__)
 UP_TO = 131072
 
 
-def code(name, dtype="bf16", layout="half", up_to=UP_TO, **setting):
-    own = loading.load(f"{KERNELS}:{name}", None, {}, False)
-    return CodeUnderTest(own, RopeSetting.of(128, layout=layout, **setting), parse(dtype), up_to)
-
-
-def found(name, dtype="bf16", **more):
-    [finding] = gradient.gradient(code(name, dtype, **more))
+def found(name, dtype="bf16"):
+    [finding] = gradient.gradient(under_test(f"{KERNELS}:{name}", dtype, UP_TO, 128))
     return finding
 
 
@@ -54,7 +46,7 @@ def test_the_gradient_is_multiplied_by_the_attention_factor():
         return tuple(x.detach() + (y - y.detach()) for x, y in zip(found, plain, strict=True))
 
     for function, status in ((yarn, "pass"), (without, "fail")):
-        tested = CodeUnderTest(in_process(OwnCode("yarn", function)), setting, parse("fp32"), UP_TO)
+        tested = replace(under_test(function, "fp32", UP_TO), setting=setting)
         assert [one.status for one in gradient.gradient(tested)] == [status]
 
 
@@ -64,18 +56,17 @@ def test_code_that_overwrites_its_input_is_given_copies_which_is_said():
 
 
 def test_numpy_code_has_no_gradient():
-    own = loading.load(f"{KERNELS.with_name('faulty_calls.py')}:right_numpy", None, {}, False)
-    [finding] = gradient.gradient(CodeUnderTest(own, RopeSetting.of(128), parse("fp32"), UP_TO))
+    numpy = f"{KERNELS.with_name('faulty_calls.py')}:right_numpy"
+    [finding] = gradient.gradient(under_test(numpy, "fp32"))
     assert finding.status == "not applicable"
     assert "no torch tensors" in finding.detail
 
 
 def test_an_implementation_of_torch_is_called_too():
     pytest.importorskip("rotary_embedding_torch")
-    called = third_party.implementation("rotary-embedding-torch")
-    setting = RopeSetting.of(128, layout="interleaved")
     for dtype, status in (("fp32", "pass"), ("bf16", "fail")):
-        [finding] = gradient.gradient(CodeUnderTest(called, setting, parse(dtype), UP_TO))
+        code = under_test("rotary-embedding-torch", dtype, UP_TO, 128, "interleaved")
+        [finding] = gradient.gradient(code)
         assert finding.status == status, finding
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import kernels_lengths
-import numpy as np
 import pytest
 
 from ropeaudit.arithmetic.formats import parse
@@ -83,11 +82,3 @@ def test_without_a_call_longer_than_the_original_length_nothing_is_followed(name
     original = kernels_lengths.ORIGINAL
     assert every_position.followed(under_test(name, original + 64))
     assert not every_position.followed(under_test(name, original))
-
-
-def test_a_call_is_held_to_its_largest_position() -> None:
-    code = under_test("phi3", UP_TO)
-    at = np.array([599, 3])
-    assert code.setting_at(at) == code.setting  # not followed: that of --up-to
-    code.each_call = True
-    assert [code.setting_at(one).length for one in (at, at + 1)] == [600, 601]

@@ -9,17 +9,14 @@ import served_kernels
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from planted import under_test
 
 from ropeaudit import testing
-from ropeaudit.arithmetic.formats import FP32, parse
+from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.conformance import code_checks, environments, every_position, served
-from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.served import AXES, ServedCall, calls_of
-from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.arrays import IN_BUFFER, Buffer, WroteAround
-from ropeaudit.subjects.calling.foreign import in_process
-from ropeaudit.subjects.calling.own_code import OwnCode
 
 ROWS, JOINT = "each row at positions of its own", "q and k as views of one packed qkv"
 # kernel -> what it takes to see its fault; the table of kernels has the codes
@@ -34,17 +31,12 @@ TAKES = {
 }
 
 
-def under_test(function, dtype="fp32", up_to=2**17, head_dim=32, **rest) -> CodeUnderTest:
-    own = in_process(OwnCode(function.__name__, function))
-    return CodeUnderTest(own, RopeSetting.of(head_dim), parse(dtype), up_to, **rest)
-
-
 def found(function, check=served.served, **rest):
-    return list(check(under_test(function, **rest)))
+    return list(check(under_test(function, "fp32", 2**17, **rest)))
 
 
 def test_input_that_some_calls_alone_change_is_seen() -> None:
-    code = under_test(served_kernels.overwrites_q_of_one_token)
+    code = under_test(served_kernels.overwrites_q_of_one_token, "fp32", 2**17)
     assert [one.status for one in environments.inputs_unchanged(code)] == ["pass"]  # of a call of many tokens
     list(served.served(code))
     (inputs,) = environments.inputs_unchanged(code)
@@ -218,7 +210,7 @@ def test_a_battery_that_is_interrupted_is_no_pass(monkeypatch) -> None:
         yield
 
     monkeypatch.setitem(code_checks.CHECKS, "decode", code_checks.Check(interrupted))
-    made = code_checks.findings(under_test(served_kernels.right, up_to=64))
+    made = code_checks.findings(under_test(served_kernels.right, "fp32", 64))
     seen = []
     with pytest.raises(KeyboardInterrupt):
         seen.extend(iter(lambda: next(made), None))
@@ -230,7 +222,7 @@ def test_a_battery_that_is_interrupted_is_no_pass(monkeypatch) -> None:
 @pytest.mark.parametrize("at", ["table end", pytest.param("under tf32:emulated", marks=pytest.mark.slow)])
 def test_an_interruption_names_every_check_that_has_no_row(at) -> None:
     """After the row of `at`; the names are those that rows of a whole run have."""
-    code = under_test(served_kernels.right, up_to=80, environments=DEFAULT, sizes=True)
+    code = under_test(served_kernels.right, "fp32", 80, environments=DEFAULT, sizes=True)
     names = list(dict.fromkeys(one.check for one in code_checks.findings(code)))
     assert {"memory", "growth", "under tf32:emulated"} < set(names)
     made = code_checks.findings(code)

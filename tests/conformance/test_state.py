@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cases import first_fast
-from planted import Planted, plant, rotated
+from planted import Planted, plant, rotated, under_test
 
-from ropeaudit import RopeSetting, parse
 from ropeaudit.conformance import state
-from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.subjects import factories
 
@@ -25,10 +23,8 @@ def own(name):
 
 def found(name, dtype="fp32", head_dim=32, up_to=20000, under=()):
     """Return the findings on the state of code."""
-    code = factories.implementation(name)
-    layout = "half" if ":" in name else code.layouts[0]
-    setting = RopeSetting.of(head_dim, layout=layout)
-    return list(state.state(CodeUnderTest(code, setting, parse(dtype), up_to, environments=under)))
+    layout = "half" if ":" in name else factories.implementation(name).layouts[0]
+    return list(state.state(under_test(name, dtype, up_to, head_dim, layout, environments=under)))
 
 
 def differing(finding):
@@ -53,12 +49,7 @@ def test_the_leak_of_rotary_embedding_torch_is_found_and_named(dtype, others) ->
 def test_it_is_what_two_calls_by_hand_give() -> None:
     torch = pytest.importorskip("torch")
     RotaryEmbedding = pytest.importorskip("rotary_embedding_torch").RotaryEmbedding
-    code = CodeUnderTest(
-        factories.implementation("rotary-embedding-torch"),
-        RopeSetting.of(128, layout="interleaved"),
-        parse("fp32"),
-        20000,
-    )
+    code = under_test("rotary-embedding-torch", "fp32", 20000, 128, "interleaved")
     used, fresh = RotaryEmbedding(128), RotaryEmbedding(128)
     used.rotate_queries_or_keys(torch.ones(1, 1, 1064, 128, dtype=torch.bfloat16))
     count, largest = 0, 0.0
@@ -148,40 +139,26 @@ def test_what_takes_nothing_before_is_not_checked(monkeypatch) -> None:
 OTHER = {f"other {what}" for what in ("q and k", "heads", "batch", "positions in the same tensor")}
 LENGTHS = {"longer", "shorter", "from 0", "another dtype from 0"}
 BUT_ITSELF = OTHER | LENGTHS | {"another dtype", "another offset"}
-LEAKS = [  # kernel, the kinds of earlier calls that change numbers at 1000, what is to be changed
-    ("ByHeads", {"other heads"}, "store nothing that has the shape of the heads"),
-    ("ByBatch", {"other batch"}, "store nothing that has the shape of the batch"),
-    ("Raising", LENGTHS, "compute what is stored anew where the length changes"),
-    ("Counting", BUT_ITSELF | {"the same call"}, "use in each call what the first one stored"),
-    ("ByNumbers", BUT_ITSELF, "store nothing that hangs on the numbers of q and k"),
+DTYPES, TENSOR = {"another dtype", "another dtype from 0"}, {"other positions in the same tensor"}
+LEAKS = [  # kernel, dtype, the kinds of earlier calls that change numbers at 1000, what is to be changed
+    (own("ByHeads"), "fp32", {"other heads"}, "store nothing that has the shape of the heads"),
+    (own("ByBatch"), "fp32", {"other batch"}, "store nothing that has the shape of the batch"),
+    (own("Raising"), "fp32", LENGTHS, "compute what is stored anew where the length changes"),
+    (own("Counting"), "fp32", BUT_ITSELF | {"the same call"}, "use in each call what the first one stored"),
+    (own("ByNumbers"), "fp32", BUT_ITSELF, "store nothing that hangs on the numbers of q and k"),
+    (f"{FAULTY}:KeepsDtype", "fp32", DTYPES, "store tables in float32"),
+    (f"{FAULTY}:KeepsLength", "bf16", {"another offset"}, "take the positions of each call, not those"),
+    (f"{FAULTY}:KeepsTensor", "bf16", TENSOR, "take the numbers of positions in each call: callers keep"),
 ]
 
 
-@pytest.mark.parametrize(("name", "kinds", "remedy"), first_fast(LEAKS, 4))
-def test_what_leaks_gets_its_remedy(name, kinds, remedy) -> None:
-    [one] = found(own(name))
+@pytest.mark.parametrize(("name", "dtype", "kinds", "remedy"), first_fast(LEAKS, 4))
+def test_what_leaks_gets_its_remedy(name, dtype, kinds, remedy) -> None:
+    [one] = found(name, dtype)
     assert one.failed
     assert differing(one)["1000"] == kinds
     assert one.remedy.startswith(remedy)
     assert ";" not in one.remedy
-
-
-@pytest.mark.slow  # a whole check
-def test_offset_and_dtype_of_own_code_have_remedies_of_their_own() -> None:
-    pytest.importorskip("torch")
-    [dtype] = found(f"{FAULTY}:KeepsDtype")
-    assert differing(dtype)["1000"] == {"another dtype", "another dtype from 0"}
-    assert dtype.remedy.startswith("store tables in float32")
-    [offset] = found(f"{FAULTY}:KeepsLength", "bf16")
-    assert differing(offset) == {"1000": {"another offset"}, "0": {"another offset"}}
-    assert offset.remedy == "take the positions of each call, not those that an earlier call stored"
-    [refilled] = found(f"{FAULTY}:KeepsTensor", "bf16")
-    assert set(differing(refilled)) == {"1000", "0"}
-    assert all(kinds == {"other positions in the same tensor"} for kinds in differing(refilled).values())
-    assert "at positions 5096 to 5159, in the same tensor" in refilled.detail
-    assert refilled.remedy.endswith("callers keep one tensor and fill it anew")
-    [right] = found(f"{FAULTY}:right")
-    assert (right.status, right.differing) == ("pass", 0.0)
 
 
 def test_state_within_what_is_allowed_is_noted_with_how_many_numbers_differ() -> None:
