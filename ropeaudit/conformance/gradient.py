@@ -13,6 +13,7 @@ from typing import cast
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance.code_under_test import HEADS, Both, CodeUnderTest, runs_at
 from ropeaudit.conformance.finding import Finding, not_applicable, of_worst_pair
@@ -27,6 +28,7 @@ from ropeaudit.subjects.exact_rotation import half_split
 
 _SHORT = 64  # positions of a call
 _FEWEST_BITS = 16  # of a dtype that autograd computes with
+_DRAWN, _ROUNDED = 16, 0.01  # random vectors; the error, relative, that roundings to bfloat16 leave
 _REMEDY = "compute what is returned from what is given, in torch and with gradients on"
 
 
@@ -94,11 +96,32 @@ def _cause(
     if zero := [name for name, x in zip("qk", results, strict=True) if not np.any(x)]:
         return of_gradient(Diagnosis("gradient-zero", {"vectors": tuple(zero)}))
     if forward.excess > 1:  # then no rounding of the backward pass is the reason
-        return forward.diagnosis if forward.diagnosis == behaves else found
+        also = forward.diagnosis == behaves or _transposed(code, rotator, (q, k), at)
+        return forward.diagnosis if also else found
     if found.explains:
         return found
     narrow = allowance.narrower_format(code.setting_at(at), code.dtype, (q, k), results, at)
     return of_gradient(narrow) if narrow else found
+
+
+def _transposed(code: CodeUnderTest, rotator: Rotator, upstream: Both, at: Positions) -> bool:
+    """Return whether the gradient fits the wrong result: <A u, g> = <u, Aᵀ g>."""
+    forward, random, off = code.rotator(), np.random.default_rng([code.seed, 3]), list[float]()
+    left, right = (mirrored(g, code.setting) for g in upstream)
+    gradients = [mirrored(x, code.setting) for x in rotator.rotate_both(left, right, at)]
+    for _ in range(_DRAWN):
+        u, v = (
+            round_to(random.standard_normal(x.shape), code.dtype).astype(code.dtype.carrier) for x in upstream
+        )
+        results = forward.rotate_both(u, v, at)
+        off.append(_dot(results, upstream) - _dot((u, v), gradients))
+    return bool(np.sqrt(np.mean(np.square(off))) <= _ROUNDED * np.sqrt(_dot(upstream, upstream)))
+
+
+def _dot(left: Sequence[FloatArray], right: Sequence[FloatArray]) -> float:
+    """Return the sum of the products of all numbers, in float64."""
+    sides = zip(left, right, strict=True)
+    return sum(float(np.vdot(x.astype(np.float64), y.astype(np.float64))) for x, y in sides)
 
 
 def of_gradient(found: Diagnosis) -> Diagnosis:

@@ -209,8 +209,8 @@ class Way:
             return found
         parts = cut(self.lengths, mine.length)  # each a call of an instance of its own
         if afresh:
-            alone = ((afresh() if len(parts) == 1 else code.rotator(), _some(mine, rows)) for rows in parts)
-            if all(found := self._state(rotator, block) for rotator, block in alone):
+            each = ((afresh() if len(parts) == 1 else code.rotator(), _some(mine, rows)) for rows in parts)
+            if all(found := self._state(rotator, block) for rotator, block in each):
                 return found
         if len(parts) > 1 and (code.seen.wrong_rotation or code.each_call):
             # a plain call is wrong too: the call that is wrong here shows whether it is so in the same way;
@@ -220,9 +220,9 @@ class Way:
             probed = self.instance
         sides = {}
         for name, x, y, part in zip("qk", mine.given, mine.rotated, over, strict=True):
-            alone_wrong = ~(excess(code, x, y, mine.at) <= 1)
-            off = ~(part <= 1) & alone_wrong  # a pair that only the plain call has out of place is right here
-            off = off if off.any() else alone_wrong  # as wrong as a plain call: else the other were alone
+            wrong = ~(excess(code, x, y, mine.at) <= 1)
+            off = ~(part <= 1) & wrong  # a pair that only the plain call has out of place is right here
+            off = off if off.any() else wrong  # as wrong as a plain call: else the other were alone
             if off.any():
                 sides[name] = MisplacedSide.of(off, mine)
         asked = code.setting_at(mine.at), code.dtype, probed, code.seen.searches

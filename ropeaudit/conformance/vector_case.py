@@ -197,16 +197,16 @@ def spec_of(content: Mapping[str, Any]) -> CaseSpec:
     try:
         shape = dict(content["scaling"])
         scale = scaling.from_mapping(str(shape.pop("kind")), shape)
-        head_dim, rotary_dim = _whole(content, "head_dim"), _whole(content, "rotary_dim")
+        head_dim, rotary_dim = _whole(content["head_dim"]), _whole(content["rotary_dim"])
         given = float(content["base"]), content["layout"], float(content["softmax_scale"])
-        context = _whole(content, "context")
+        context = _whole(content["context"])
         setting = RopeSetting.of(head_dim, rotary_dim, *given, scale, scale.length_for(context))
         dtype = parse(str(content["dtype"]))
         names = ("heads", "kv_heads", "seq_len", "seed")
-        heads, kv_heads, seq_len, seed = (_whole(content, name) for name in names)
+        heads, kv_heads, seq_len, seed = (_whole(content[name]) for name in names)
         spec = CaseSpec(
             *(setting, dtype, heads, kv_heads, seq_len, seed),
-            offsets=tuple(_integer(offset) for offset in content["offsets"]),
+            offsets=tuple(map(_whole, content["offsets"])),
             context=context,
             want=str(content["want"]),
             positions=str(content["positions_dtype"]),
@@ -226,16 +226,9 @@ def spec_of(content: Mapping[str, Any]) -> CaseSpec:
     return spec
 
 
-def _integer(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
         raise ValueError(f"{value!r} is not a whole number")
-    return value
-
-
-def _whole(content: Mapping[str, Any], name: str) -> int:
-    value = _integer(content[name])
-    if not 0 <= value < 2**63:
-        raise ValueError(f"{name} {value}")
     return value
 
 
