@@ -111,7 +111,8 @@ def findings(
             yield Finding(INTERRUPTED, "fail", f"no pass: not run, or not to its end: {names}")
             raise
         except (ForeignError, MemoryError) as error:
-            file, line = getattr(error, "file", ""), getattr(error, "line", 0)
+            file = getattr(error, "file", "")
+            line = getattr(error, "line", 0)
             yield Finding(name, "fail", f"it {did(error)}", file=file, line=line)
         except RopeAuditError:
             raise

@@ -79,7 +79,9 @@ def under(code: CodeUnderTest) -> Iterator[Finding]:
 
 def _finding(code: CodeUnderTest, placed: CodeUnderTest, environment: Environment) -> Finding:
     """Return whether a call in an environment is right, or what narrows it. placed: the code in it."""
-    name, length, last = check_name(environment), min(_LENGTH, code.up_to), max(0, code.up_to - _LENGTH)
+    name = check_name(environment)
+    length = min(_LENGTH, code.up_to)
+    last = max(0, code.up_to - _LENGTH)
     offsets = sorted({0, last, *(offset for offset in _OFFSETS if offset < last)})
     offsets = [0, last] if cost(code) > DEAR else offsets
     way = Way(placed, name, placed.rotator(), right_passes=True)

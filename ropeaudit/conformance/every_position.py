@@ -137,7 +137,8 @@ def _means(code: CodeUnderTest, given: Both, at: Positions) -> list[dict[str, tu
     The phase of a pair is fitted by a constant and a delay in tokens times its frequency. Frequencies and
     angles in float32 leave a phase, which is allowed for each pair. Shapes: x and rotated y (h, s, d).
     """
-    setting, rounding = code.setting_at(at), _UNITS * code.dtype.unit_roundoff
+    setting = code.setting_at(at)
+    rounding = _UNITS * code.dtype.unit_roundoff
     turns = exact_rotation.rotations(setting, at, code.dtype)
     x, y = (exact_rotation.complex_pairs(one.astype(np.float64), setting) for one in given)
     exact = x * turns
@@ -185,7 +186,8 @@ def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, 
         ends = list(dict.fromkeys((offsets[0], offsets[-1])))
         less = f"{fewer} heads of k to {HEADS} of q"
         kinds.append((less, runs_at(code.batch(HEADS, _SHORT, fewer), ends)))
-    rows, heads = _MANY_ROWS if "b" in code.order else 1, _MANY_HEADS if "h" in code.order else 1
+    rows = _MANY_ROWS if "b" in code.order else 1
+    heads = _MANY_HEADS if "h" in code.order else 1
     last = code.up_to - _FEW - step * (rows - 1)  # the last offset of such a call
     if rows * heads > 1 and last >= 0:
         many = f"{heads} heads, {rows} batch elements, {_FEW} tokens at offset {min(_FAR, last)}"

@@ -106,7 +106,9 @@ def _cause(
 
 def _transposed(code: CodeUnderTest, rotator: Rotator, upstream: Both, at: Positions) -> bool:
     """Return whether the gradient fits the wrong result: <A u, g> = <u, Aᵀ g>."""
-    forward, random, off = code.rotator(), np.random.default_rng([code.seed, 3]), list[float]()
+    forward = code.rotator()
+    random = np.random.default_rng([code.seed, 3])
+    off = list[float]()
     left, right = (mirrored(g, code.setting) for g in upstream)
     gradients = [mirrored(x, code.setting) for x in rotator.rotate_both(left, right, at)]
     for _ in range(_DRAWN):

@@ -139,7 +139,8 @@ class Way:
             b, h, s, p = (int(i) for i in np.unravel_index(int(over[side].argmax()), over[side].shape))
             if (worst := float(over[side][b, h, s, p])) > self.places.excess:
                 part = next(part for part in self._parts(mine) if s < part.stop)
-                setting, position = self.code.setting_at(at[part]), int(at[s])
+                setting = self.code.setting_at(at[part])
+                position = int(at[s])
                 allowed = allowance.allowed_at(self.code.rule, setting, position, p)
                 self.places = Places(worst, "qk"[side], b, h, position, p, allowed=allowed)
             if worst > 1:
@@ -167,7 +168,9 @@ class Way:
 
     def _over(self, plain: CalledBlock, mine: CalledBlock, side: int) -> Array:
         """Return a side's error over its allowance; count bits. Shapes: -> (b, h, s, p)."""
-        x, expected, y = mine.given[side], plain.rotated[side], mine.rotated[side]
+        x = mine.given[side]
+        expected = plain.rotated[side]
+        y = mine.rotated[side]
         if y.shape != expected.shape:
             raise WrongShape(f"{self.words}: the shape {y.shape} comes back for {expected.shape}")
         different = bits_differ(y, expected)
@@ -319,7 +322,8 @@ def _newest(code: CodeUnderTest) -> Finding | None:
             rotated, _ = rotator.rotate_both(given, k, np.arange(length, dtype=np.int64))
         except ForeignError:  # it takes as many queries as keys
             return None
-        run, both = np.arange(count, dtype=np.int64), ((given, given), (rotated, rotated))
+        run = np.arange(count, dtype=np.int64)
+        both = ((given, given), (rotated, rotated))
         at_end, from_0 = (
             code.judged(rotator, [CalledBlock(run + first, *both)], explain=False)
             for first in (length - count, 0)
@@ -376,7 +380,8 @@ def alone(code: CodeUnderTest) -> Iterator[Finding]:
 def strided(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether transposed, sliced and expanded views are rotated right."""
     instance, length = code.own_rotator(), min(_LENGTH, code.up_to)
-    offsets, axes_of_code = some_offsets(code, length, 3), set(shapes.plain(instance.fit.convention.order))
+    offsets = some_offsets(code, length, 3)
+    axes_of_code = set(shapes.plain(instance.fit.convention.order))
     plain = list(plain_calls(code.rotator(), code.given(length), offsets))
     done, refused = list[Way](), dict[str, list[str]]()
     for strides, (axes, words) in _VIEWS.items():

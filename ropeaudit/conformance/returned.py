@@ -113,7 +113,8 @@ def read_returned(case: VectorCase, output: str | Path) -> Returned:
     files = {f"{stem}.bin" for stem in wanted}
     if path.resolve() == case.folder.resolve():
         names -= case.own_files()
-    raw, tensor_files = files & names, {name for name in names if name.endswith(".safetensors")}
+    raw = files & names
+    tensor_files = {name for name in names if name.endswith(".safetensors")}
     if raw and tensor_files:
         both = f"both {min(raw)} and {min(tensor_files)}"
         raise BadInput(f"{seen}: there are {both}; leave raw files or one .safetensors file")
@@ -148,7 +149,8 @@ def _form(entry: Entry) -> str:
 
 def _raw(folder: Path, entry: Entry, seen: str) -> NDArray[Any]:
     """Return the array of a raw file. Raises: BadInput where it is none, or of another size."""
-    file, kind = folder / entry["file"], vector_case.stored(parse(entry["dtype"]))
+    file = folder / entry["file"]
+    kind = vector_case.stored(parse(entry["dtype"]))
     size = math.prod(entry["shape"]) * kind.itemsize
     if not file.is_file():
         raise BadInput(f"{seen}: {file.name} is no file; {_form(entry)}")
@@ -172,7 +174,8 @@ def _of_tensors(case: VectorCase, path: Path, wanted: _Files, seen: str, named: 
     if digest is not None:
         _same(case, digest.strip(), seen)
     tensors = tensorfiles.guarded(seen, path, lambda: tensorfiles.read(path, wanted))
-    lacking, more = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
+    lacking = sorted(wanted.keys() - tensors.keys())
+    more = sorted(tensors.keys() - wanted.keys())
     for problem, names in (("lacks", lacking), ("holds, not asked for,", more)):
         if names:
             raise BadInput(f"{seen} {problem} {', '.join(names[:4])}; the case asks for {min(wanted)} ...")
@@ -251,12 +254,14 @@ def _written_back(case: VectorCase, returned: Returned) -> Finding:
     nonfinite, unchanged, given = [], [], case.vectors()
     for call in case.spec.calls:
         for name, x in returned.arrays[call.key].items():
-            array, source = f"{name}.{call.key}", given[_SOURCES.get(name, name)]
+            array = f"{name}.{call.key}"
+            source = given[_SOURCES.get(name, name)]
             if bad := int(x.size - np.isfinite(x).sum()):
                 nonfinite.append(f"{bad:,} of {x.size:,} numbers of {array} are nan or infinite")
             if call.key != 0 and np.array_equal(call.part(source, name.endswith("k")), x):
                 unchanged.append(f"{array} is what was given, number by number: nothing was rotated")
-    problems, count = [*nonfinite, *unchanged], sum(map(len, returned.arrays.values()))
+    problems = [*nonfinite, *unchanged]
+    count = sum(map(len, returned.arrays.values()))
     named = "" if returned.named else f"; it does not name its case ({CASE})"
     detail = f"{count} arrays of {len(returned.arrays)} calls came back, all finite{named}"
     if problems:
@@ -280,7 +285,8 @@ def _rotation(case: VectorCase, returned: Returned, placed: Mapping[int, Places]
     offsets = ", ".join(map(str, off[:6])) + (", ..." if len(off) > 6 else "")
     wrong = f"; out of place at {len(off)} of them: {offsets}" if off else ""
     detail = f"{count} at {len(placed)} offsets up to {max(placed)}{wrong}"
-    name, up_to = "gradient" if spec.want == "gradient" else "rotation", max(placed) + spec.seq_len
+    name = "gradient" if spec.want == "gradient" else "rotation"
+    up_to = max(placed) + spec.seq_len
     return _of_pair(name, detail, replace(placed[offset], diagnosis=found), f"offset {offset}", spec, up_to)
 
 
@@ -289,7 +295,8 @@ def _of_pair(name: str, detail: str, worst: Places, place: str, spec: CaseSpec, 
     found, where = worst.diagnosis, f"{place}: {worst.words}"
     if found and spec.want == "gradient":
         found = of_gradient(found)
-    remedy, option = wording.remedy(found, spec.dtype, up_to), wording.option(found)
+    remedy = wording.remedy(found, spec.dtype, up_to)
+    option = wording.option(found)
     told = {"where": where, "diagnosis": found, "remedy": remedy, "option": option}
     return of_worst_pair(name, detail, worst, **told)
 
@@ -396,7 +403,8 @@ def misread(case: VectorCase, returned: Returned, key: Key) -> Diagnosis | None:
     spec = case.spec
     given, written = ("grad_rotated_q", "grad_q") if spec.want == "gradient" else ("q", "q")
     call = next(call for call in spec.calls if call.key == key)
-    x, y = call.part(case.vectors()[given], key=False), returned.arrays[key][written]
+    x = call.part(case.vectors()[given], key=False)
+    y = returned.arrays[key][written]
     share = _agreeing(x, y, spec.setting)
     if share >= _ROTATED:
         return None

@@ -62,7 +62,9 @@ class MeasuredDrift:
     @classmethod
     def of_cell(cls, cell: CellStatistics, tokens: str, offset: int, limit: Bound) -> Self:
         """Return what the engine measured."""
-        largest, rms, place = size(cell.drift.max), size(cell.drift.rms), cell.drift.place or (0, 0, 0)
+        largest = size(cell.drift.max)
+        rms = size(cell.drift.rms)
+        place = cell.drift.place or (0, 0, 0)
         return cls(tokens, offset, largest, rms, place, cell.reference.rms, cell.error, limit)
 
     @property
@@ -143,7 +145,8 @@ def yardstick(
         exact_scores = {"accumulate": "fp64", "score": "fp64"}
         recipe = claimed.recipe.changed(exact_scores).resolve(dtype)
         return Yardstick((recipe,), f"recipe {claimed.recipe.name}, as claimed")
-    at, rule = np.unique([0, min(1, up_to - 1), up_to // 2, up_to - 1]), allowance.careful(dtype)
+    at = np.unique([0, min(1, up_to - 1), up_to // 2, up_to - 1])
+    rule = allowance.careful(dtype)
     most = allowance.allowed(rule, setting, at) * (1 + 2.0**-40)
 
     def right(recipe: Resolved) -> bool:

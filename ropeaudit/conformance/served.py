@@ -140,7 +140,9 @@ class ServedCall:
 
     def at(self, up_to: int, seed: int) -> Positions:
         """Return its positions, below `up_to`. Shapes: -> (s,) or (b, s)."""
-        random, s, b = np.random.default_rng([seed, self.place]), self.tokens, self.batch
+        random = np.random.default_rng([seed, self.place])
+        s = self.tokens
+        b = self.batch
         run, last = np.arange(s, dtype=np.int64), up_to - s
         first = min(int(random.integers(0, up_to)), last)
         firsts = np.r_[last, np.minimum(random.integers(0, up_to, b), last)][:b, None]
@@ -314,7 +316,8 @@ class _Battery:
             shape = call.batch, heads, call.tokens, d
             x = np.resize(pool[: math.prod(shape)], shape)  # again from the first where it ends
             sides.append(np.repeat(x[:1], len(x), axis=0) if call.strides == "expanded" else x)
-        rows, lying = call.at(self.code.up_to, self.code.seed), self.rotator.lying(call.strides, call.index)
+        rows = call.at(self.code.up_to, self.code.seed)
+        lying = self.rotator.lying(call.strides, call.index)
         return CalledBlock(rows, (sides[0], sides[1]), lying.rotate_both(sides[0], sides[1], rows))
 
     def places(self, block: CalledBlock, call: ServedCall, explain: bool) -> Places:
@@ -351,7 +354,8 @@ class _Battery:
         elsewhere = range(call.place + 1, call.place + 1 + _ELSEWHERE) if call.tokens <= _SMALL else ()
         for there in (self.came(replace(call, place=place)) for place in elsewhere):
             if there.kind == "wrong" and there.block is not None:
-                here, other = found.diagnosis, self.places(there.block, there.call, explain=True).diagnosis
+                here = found.diagnosis
+                other = self.places(there.block, there.call, explain=True).diagnosis
                 if here is not None and other is not None:
                     same = here if here.code == other.code else _UNEXPLAINED  # such as of another position
                     found = replace(found, diagnosis=rotation.common(here, other) or same)
@@ -439,7 +443,8 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
         elif way.takes not in takes:
             takes.append(way.takes)
     for call, places, takes in shown:
-        told, where = f"it takes {', or '.join(takes)}", f"with {takes[0]}: {places.words}"
+        told = f"it takes {', or '.join(takes)}"
+        where = f"with {takes[0]}: {places.words}"
         unexplained = places.diagnosis is not None and not places.diagnosis.explains
         remedy = _BY_STRIDES if unexplained and call.strides != PLAIN.strides else ""
         yield of_worst_pair("served calls", f"{told}; {detail}", places, where=where, remedy=remedy)

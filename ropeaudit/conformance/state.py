@@ -31,7 +31,9 @@ from ropeaudit.subjects.calling.environments import Environment, chosen
 from ropeaudit.subjects.calling.foreign import ForeignRotator
 
 _FURTHER = 4096  # tokens to the positions of a call at another offset
-SAME, OTHER_NUMBERS, REFILLED = "the same call", "other q and k", "other positions in the same tensor"
+SAME = "the same call"
+OTHER_NUMBERS = "other q and k"
+REFILLED = "other positions in the same tensor"
 _ALIKE = SAME, OTHER_NUMBERS
 _LONGEST = 2**16  # positions of a call from 0
 _LENGTH, _SHORT = 64, 17
@@ -109,7 +111,8 @@ class Call:
 
     def before(self, code: CodeUnderTest, others: Sequence[Environment]) -> Iterator[Call]:
         """Yield calls to make before it. others: environments in which it is made before itself."""
-        last, further = max(0, code.up_to - self.length), self.first + _FURTHER
+        last = max(0, code.up_to - self.length)
+        further = self.first + _FURTHER
         elsewhere = further if further <= last else 0 if self.first else last
         whole = {"first": 0, "length": self.first + self.length}
         from_0 = self.first > 0 and self.first + self.length <= _LONGEST
@@ -176,7 +179,8 @@ def state(code: CodeUnderTest) -> Iterator[Finding]:
     if tuple(code.environments) == environments.DEFAULT:
         return
     for environment in others:
-        inside, name = environments.inside(code, environment), environments.check_name(environment)
+        inside = environments.inside(code, environment)
+        name = environments.check_name(environment)
         if reason := inside.tested.refuses(code.setting, code.dtype):
             yield not_applicable(f"state {name}", reason)
         else:
@@ -185,9 +189,12 @@ def state(code: CodeUnderTest) -> Iterator[Finding]:
 
 def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> Finding:
     """Return the finding. others: environments in which the call is made before itself."""
-    length, given = min(_LENGTH, code.up_to), code.given(min(_LENGTH, code.up_to))
+    length = min(_LENGTH, code.up_to)
+    given = code.given(min(_LENGTH, code.up_to))
     firsts = list(dict.fromkeys(min(first, code.up_to - length) for first in _OFFSETS))
-    ways, same, refused = dict[tuple[Call, Call], Way](), dict[str, list[str]](), list[str]()
+    ways = dict[tuple[Call, Call], Way]()
+    same = dict[str, list[str]]()
+    refused = list[str]()
     changes = list[str]()
     for first in firsts[:1] if cost(code) > DEAR else firsts:
         call = Call(code.dtype, first, length, *given[0].shape[:2])

@@ -126,7 +126,8 @@ def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
         own = sizes if call.served else {"offset": call.key}
         return own | {"inputs": given(spec.call_inputs(call)), "outputs": spec.outputs(call)}
 
-    setting, parameters = spec.setting, spec.setting.scaling.parameters().items()
+    setting = spec.setting
+    parameters = spec.setting.scaling.parameters().items()
     content = {
         "format": FORMAT,
         "version": SERVED_VERSION if spec.served else VERSION,
@@ -197,7 +198,8 @@ def spec_of(content: Mapping[str, Any]) -> CaseSpec:
     try:
         shape = dict(content["scaling"])
         scale = scaling.from_mapping(str(shape.pop("kind")), shape)
-        head_dim, rotary_dim = _whole(content["head_dim"]), _whole(content["rotary_dim"])
+        head_dim = _whole(content["head_dim"])
+        rotary_dim = _whole(content["rotary_dim"])
         given = float(content["base"]), content["layout"], float(content["softmax_scale"])
         context = _whole(content["context"])
         setting = RopeSetting.of(head_dim, rotary_dim, *given, scale, scale.length_for(context))
