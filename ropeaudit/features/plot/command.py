@@ -17,7 +17,7 @@ from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError
 if TYPE_CHECKING:
     from ropeaudit.audits.cases import Case
     from ropeaudit.recipes import Resolved
-    from ropeaudit.reports.charts.style import Picture
+    from ropeaudit.reports.charts import Picture
 
 _KINDS = ("drift", "heatmap", "stages", "frequencies", "decay", "limit")
 _SUFFIXES = ("svg", "png", "pdf")  # of reports.plots.style, not loaded for --help
@@ -96,11 +96,11 @@ def plot(
     _check(kind, file, outputs)
     outputs = tuple("/dev/stdout" if path == "-" else path for path in outputs)
     reports.needed("matplotlib", "a picture", "plot")
-    from ropeaudit.reports.charts import style
+    from ropeaudit.reports import charts
 
     with output_files.opened(outputs, _suffix) as files:
         try:
-            with style.sized(size):
+            with charts.sized(size):
                 if kind == "heatmap" or file is None:
                     recipes = resolved(recipe or DEFAULT[:1], dtype or "bf16", changes)
                     picture = _heatmap(settings.cases(rope, vectors), recipes, offset or (1000,), quiet)
@@ -109,10 +109,10 @@ def plot(
 
                     picture = of_report(kind, file, y)
                 if title is not None:
-                    style.retitle(picture.figure, title)
+                    charts.retitle(picture.figure, title)
                 if size is None:
                     picture.figure.set_figheight(picture.height)
-                made = [(target, [style.encoded(picture, target.form)]) for target in files]
+                made = [(target, [charts.encoded(picture, target.form)]) for target in files]
         except (ValueError, TypeError, ArithmeticError, LookupError) as error:
             if file is None or isinstance(error, RopeAuditError):
                 raise
@@ -156,10 +156,10 @@ def _heatmap(cases: list[Case], recipes: list[Resolved], offsets: tuple[int, ...
         raise UsageError(f"--kind heatmap draws one case and these options make {count}; give one value each")
 
     one = cases[0], recipes[0], offsets[0]
-    results, interrupted = rows.gathered(lambda on_progress: [pictures.measure(*one, on_progress)], quiet)
+    results, interrupted = rows.gathered(lambda on_progress: [pictures.heatmap(*one, on_progress)], quiet)
     if interrupted:
         raise KeyboardInterrupt
-    picture = pictures.draw_heatmap(results[0])
+    [picture] = results
     return replace(picture, notes=[*model_notes(cases, offsets), *picture.notes])
 
 

@@ -79,13 +79,12 @@ def _chart(rows: Sequence[Row]) -> dict[str, Any]:
         return {}
     try:
         needed("matplotlib", "a chart", "plot")
-        from ropeaudit.reports.charts import drift as pictured  # in-function: it loads matplotlib
-        from ropeaudit.reports.charts import style
+        from ropeaudit.reports import charts  # in-function: it loads matplotlib
 
-        with style.sized(None):
-            picture = pictured.draw(measured)
+        with charts.sized(None):
+            picture = charts.drift(measured)
             picture.figure.set_figheight(picture.height)
-            drawn = style.encoded(picture, "svg")
+            drawn = charts.encoded(picture, "svg")
     except RopeAuditError as error:
         return {"missing": error.typed}
     except (ValueError, TypeError, ArithmeticError) as error:  # what an edited file may hold

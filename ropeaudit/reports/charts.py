@@ -1,0 +1,570 @@
+"""Pictures of reports: a function a kind. matplotlib loads only to draw.
+
+Colours are those of Okabe and Ito (jfly.uni-koeln.de/color), told apart by the colour-blind; every line has a
+dash and a marker of its own too, so that a print without colours can be read. Matplotlib's constrained layout
+places the parts of a figure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import math
+import re
+import string
+import textwrap
+import tomllib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ropeaudit import data
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import Format, parse
+from ropeaudit.audits.comparison import value
+from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.recipes import STAGES
+from ropeaudit.reports import Row, settings
+from ropeaudit.reports.numbers import part, printable, setting, short
+from ropeaudit.reports.verdicts import bad, badness
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+T = TypeVar("T")
+ORANGE, GREEN, RED, BLUE, PURPLE, GREY = "#E69F00", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#666666"
+_COLOURS = (BLUE, RED, GREEN, PURPLE, ORANGE, "#56B4E9", "#000000")
+_DASHES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+_MARKERS = "osD^vP*X"
+_HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")
+_THIN: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (2, 2))}
+MOST_LINES, _MOST_BARS, _MOST_PANELS, _MOST_POSITIONS = 24, 48, 6, 2048
+SIZE = (8.6, 4.8)  # inches
+_FULL = (5.0, 3.5)  # inches: in a smaller figure texts and lines are smaller
+_WIDE = 20  # largest over smallest from which on an axis is logarithmic
+
+
+@dataclass(slots=True)
+class Picture:
+    """A figure, the finding that is its title, and notes of what it does not show.
+
+    height: inches that the content needs at the default width.
+    """
+
+    figure: Figure
+    title: str
+    notes: list[str] = field(default_factory=list)
+    height: float = SIZE[1]
+
+
+class Line(NamedTuple):
+    """A line: rows in the order of their ascending xs, ys that are nan where missing, and how it looks."""
+
+    rows: Sequence[Row]
+    xs: Array
+    ys: Array
+    look: dict[str, Any]
+
+
+# --- drift against the offset
+
+
+DRIFT = "drift_rms"  # what is drawn where nothing else is asked for
+_EXPECTED: dict[str, dict[str, Any]] = {
+    "predicted_rms": {"linestyle": (0, (1, 1.5)), "label": "predicted RMS"},
+    "bound_max": {"linestyle": (0, (6, 2)), "label": "bound of the largest |drift|"},
+    "floor_rms": {"linestyle": "-", "label": "floor: RMS drift at offset 0"},
+}
+_MOST_EXPECTED = 4  # lines beside which they can be told apart
+
+
+def drift(rows: Sequence[Row], y: str = DRIFT) -> Picture:
+    """Return the picture of rows of `ropeaudit shift`; drift in score units, offsets in tokens.
+
+    y: the numeric column that is drawn over the offset.
+    """
+    measured = [row for row in rows if row.get("verdict") != "refused"]
+    title = _drift_title(measured, y)
+    figure, (axes,) = new_figure(title)
+    notes = draw_drift(axes, measured, y)
+    if len(measured) < len(rows):
+        notes.append(f"{len(rows) - len(measured)} rows were refused and have nothing to draw")
+    return Picture(figure, title, notes, max(3.8 + 0.13 * _legend(figure, axes), SIZE[1]))
+
+
+def draw_drift(axes: Axes, rows: Sequence[Row], y: str = DRIFT) -> list[str]:
+    """Draw rows of `ropeaudit shift`, those of too many lines that drift most; return notes.
+
+    What is below zero somewhere stands on a linear scale; on another a line is broken where it has no place.
+    """
+    columns = settings.independent(rows)
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(_name(row, columns), []).append(row)
+    sizes = {name: max(badness(row, y) for row in group) for name, group in groups.items()}
+    most = set(sorted(groups, key=sizes.__getitem__, reverse=True)[:MOST_LINES])
+    groups = {name: groups[name] for name in sorted(groups, key=lambda name: name not in most)}
+    shown, notes = _limited(groups, MOST_LINES, "lines, those that drift least,")
+    lines = [_line(group, "offset", y, number) for number, group in enumerate(shown.values())]
+    signed = any((line.ys < 0).any() for line in lines)
+    axes.set_yscale("linear" if signed else "log")
+    for name, line in zip(shown, lines, strict=True):
+        _draw_line(axes, line, y, _plain(name), signed)
+    _edge(axes, lines, True, "nan or infinite scores")
+    if not signed:
+        _edge(axes, lines, False, "no drift at all" if y == DRIFT else "zero")
+    if y == DRIFT and len(lines) <= _MOST_EXPECTED:
+        _draw_expected(axes, lines)
+    elif y == DRIFT:
+        notes.append(f"floors, predictions and bounds are drawn beside up to {_MOST_EXPECTED} lines")
+    _offsets_axis(axes, [row["offset"] for row in rows])
+    _draw_inexact(axes, rows)
+    axes.set_xlabel("offset added to every position (tokens)")
+    axes.set_ylabel("RMS drift (score units)" if y == DRIFT else y.replace("_", " "))
+    return notes
+
+
+def _draw_line(axes: Axes, line: Line, y: str, name: str, signed: bool) -> None:
+    """Draw a line, the interval of sampled values, and rings around what is out of tolerance."""
+    axes.plot(line.xs, line.ys if signed else _above_zero(line), label=name, **line.look)
+    if sampled := [row for row in line.rows if y == DRIFT and row.get("drift_rms_low") is not None]:
+        low, high = ([float(row[f"drift_rms_{end}"]) for row in sampled] for end in ("low", "high"))
+        at = [row["offset"] for row in sampled]
+        axes.fill_between(at, low, high, color=line.look["color"], alpha=0.2, lw=0)
+    if ringed := [row for row in line.rows if bad(row) and 0 < value(row, y) < math.inf]:
+        xs, ys = [row["offset"] for row in ringed], [row[y] for row in ringed]
+        axes.plot(xs, ys, "o", label="out of tolerance", ms=11, mfc="none", mec=RED, zorder=1)
+
+
+def _above_zero(line: Line) -> Array:
+    """Return the ys that have a place on a logarithmic axis; the others are nan."""
+    return np.where(line.ys > 0, line.ys, np.nan)
+
+
+def _draw_expected(axes: Axes, lines: Iterable[Line]) -> None:
+    """Draw floors, predictions and bounds in the colours of their lines."""
+    for line, (column, look) in itertools.product(lines, _EXPECTED.items()):
+        ys = np.array([value(row, column) for row in line.rows])
+        on_scale = (ys > 0) & np.isfinite(ys)
+        if on_scale.any():
+            axes.plot(line.xs[on_scale], ys[on_scale], color=line.look["color"], alpha=0.65, lw=0.9, **look)
+
+
+def _draw_inexact(axes: Axes, rows: Sequence[Row]) -> None:
+    """Mark the offsets at which the longest sequence reaches a position that a format cannot hold.
+
+    A sequence of s positions reaches position p at offset p - s + 1. A letter stands above each, and the
+    legend has the words: within the axes they would cross the lines.
+    """
+    left, right = axes.get_xlim()
+    length = max((int(row.get("seq_len") or 1) for row in rows), default=1)
+    formats = {fmt for row in rows if (fmt := position_format(row)) is not None}
+    reached = sorted((fmt.first_inexact_integer - length + 1, fmt.name) for fmt in formats)
+    within = [(offset, name) for offset, name in reached if left <= offset <= right]
+    for letter, (offset, name) in zip(string.ascii_lowercase, within, strict=False):
+        words = f"offset {offset:,}; position {offset + length - 1:,} is inexact in {name}"
+        axes.axvline(offset, label=f"{letter}: {words}", zorder=1, **_THIN)
+        _above(axes, offset, letter)
+
+
+def position_format(row: Row) -> Format | None:
+    """Return the format of a row's positions: its stage's, or else the dtype."""
+    stages = dict(word.partition("=")[::2] for word in str(row.get("stages") or "").split())
+    try:
+        return parse(str(stages.get("position", row.get("dtype"))).rpartition("/")[2])
+    except UnknownName:
+        return None
+
+
+def _drift_title(rows: Sequence[Row], y: str) -> str:
+    """Return what drifts most, how far above its floor, and what is nonfinite."""
+    if not rows:
+        return "Nothing was measured."
+    columns = [name for name in settings.independent(rows) if name == "model"]
+    nonfinite = [row for row in rows if badness(row, y) == math.inf]
+    finite = [row for row in rows if badness(row, y) < math.inf]
+    parts = []
+    if finite:
+        worst = max(finite, key=lambda row: badness(row, y))
+        found = f"is worst: {y} {short(worst[y])}" if y != DRIFT else f"drifts most: {short(worst[y])} RMS"
+        if y == DRIFT and worst.get("floor_rms") and worst[y] > 2 * worst["floor_rms"]:
+            found += f", {worst[y] / worst['floor_rms']:.3g} times its floor"
+        parts.append(f"{_name(worst, columns)} {found}, at offset {worst['offset']:,}")
+    if nonfinite:
+        first = min(nonfinite, key=lambda row: abs(row["offset"]))
+        parts.append(f"{_name(first, columns)} has nan or infinite scores at offset {first['offset']:,}")
+    return "; ".join(parts)
+
+
+# --- explain: stages and frequencies
+
+
+_LEAST = 0.0005  # of the mean square drift: a smaller share reads 0.0 % and has no bar to be seen
+_CAUSES = ("aliasing", "sensitivity", "quantisation", "cancellation", "overflow")
+_OF_CAUSE = dict(zip(_CAUSES, zip((RED, BLUE, GREEN, PURPLE, ORANGE), _HATCHES, strict=False), strict=True))
+
+
+def stages(rows: Sequence[Row], headline: str) -> Picture:
+    """Return the picture of rows by stage; `headline` is the finding of their report."""
+    seen = [row for row in rows if not _finite(row["share"]) or abs(row["share"]) >= _LEAST]
+    cases, notes = _cases(seen, _MOST_PANELS)
+    if len(seen) < len(rows):
+        notes.append("stages that hold less than 0.05 % of the mean square drift are left out")
+    most = max(map(len, cases.values()), default=1)
+    figure, panels = new_figure(headline, len(cases), sharex=True)
+    for axes, (name, group) in zip(panels, cases.items(), strict=True):
+        order = sorted(group, key=lambda row: (*STAGES, row["stage"]).index(row["stage"]))
+        words = []
+        for place, row in enumerate(order):
+            cause, known = str(row.get("cause")), _finite(row["share"])
+            colour, hatch = _OF_CAUSE.get(cause, (GREY, ""))
+            width = 100 * row["share"] if known else 0.0
+            axes.barh(place, width, edgecolor="white", color=colour, hatch=hatch)
+            words.append(f"{part(row['share'])} {cause}" if known else f"not defined: {cause}")
+            if not known:
+                axes.plot([0], [place], marker="X", color=RED, clip_on=False)
+        _bars(axes, [f"{row['stage']} ({row['format']})" for row in order], words)
+        axes.set_title(name)
+    panels[-1].set_xlabel("share of the mean square drift (%, Shapley)")
+    return Picture(figure, headline, notes, height=1.3 + len(cases) * (0.6 + 0.2 * most))
+
+
+def frequencies(rows: Sequence[Row], length: int) -> Picture:
+    """Return the picture of rows by pair. length: positions of the sequence."""
+    cases, notes = _cases(rows, MOST_LINES)
+    title = _frequencies_title(cases, length)
+    figure, (axes,) = new_figure(title)
+    axes.set(xscale="log", xlabel="wavelength of the frequency pair (tokens of a full turn)")
+    axes.set(yscale="log", ylabel="RMS drift (score units)")
+    lines, of_no_pair = list[Line](), dict[str, None]()
+    for number, (name, group) in enumerate(cases.items()):
+        line = _line([row for row in group if _finite(row["wavelength"])], "wavelength", "part_rms", number)
+        lines.append(line)
+        axes.plot(line.xs, _above_zero(line), label=name, ms=3, **line.look)
+        for row in group:
+            if isinstance(row["pair"], str) and row["part_rms"]:
+                axes.axhline(row["part_rms"], **_THIN | {"color": line.look["color"]})
+                of_no_pair[row["pair"]] = None
+    for text in of_no_pair:
+        axes.plot([], [], label=text, **_THIN)
+    _edge(axes, lines, True, "nan or infinite")
+    _edge(axes, lines, False, "no drift at all")
+    if length:
+        axes.axvline(length, **_THIN)
+        _above(axes, length, f"← fast   {length:,} positions   slow →")
+    _legend(figure, axes)
+    return Picture(figure, title, notes)
+
+
+def _frequencies_title(groups: Mapping[str, Sequence[Row]], length: int) -> str:
+    """Return where the drift of the case that drifts most sits."""
+    parts = {name: [row["part_rms"] for row in rows] for name, rows in groups.items()}
+    name = max(groups, key=lambda one: math.fsum(part**2 for part in parts[one] if part is not None))
+    pairs = [row for row in groups[name] if _finite(row["wavelength"]) and _finite(row["share"])]
+    if not pairs:
+        return f"{name}: no finite drift to share out"
+    fast = sum(row["share"] for row in pairs if row["wavelength"] < length)
+    slow = sum(row["share"] for row in pairs if row["wavelength"] >= length)
+    return (
+        f"{name}: pairs that turn within {length:,} positions hold {part(fast)} of the mean square drift, "
+        f"slower ones {part(slow)}"
+    )
+
+
+def _finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+# --- decay and limit
+
+
+_PANELS = {
+    "rms_relative": "RMS score / that at distance 0",
+    "bound": "RoFormer's bound (§3.4.3)",
+    "men_sum": "Σ cos(distance·θ) (Men et al.); ●: first negative",
+}
+_FEW = 40  # points of a line, each of which has a marker
+
+
+def decay(rows: Sequence[Row], headline: str) -> Picture:
+    """Return the picture of rows of `ropeaudit decay`, of scores by source; distances in tokens."""
+    figure, panels = new_figure(headline, len(_PANELS), sharex=True)
+    several = len({row["setting"] for row in rows}) > 1
+    notes: list[str] = []
+    for axes, (column, title) in zip(panels, _PANELS.items(), strict=True):
+        groups: dict[str, dict[int, Row]] = {}
+        for row in rows:
+            words = [str(row["setting"])] * several + [str(row["source"])] * (column == "rms_relative")
+            groups.setdefault(printable(" ".join(words)) or "exact", {})[row["distance"]] = row
+        shown, left_out = _limited(groups, MOST_LINES, "lines")
+        notes += left_out
+        lines = [_line(one.values(), "distance", column, number) for number, one in enumerate(shown.values())]
+        for name, line in zip(shown, lines, strict=True):
+            # of few points each is marked, for nothing was computed between them
+            look = line.look if len(line.xs) <= _FEW else line.look | {"marker": ""}
+            axes.plot(line.xs, line.ys, label=name, **look)
+        _edge(axes, lines, True, "undefined")
+        _offsets_axis(axes, [row["distance"] for row in rows])
+        axes.axhline(0, color="black", linewidth=0.6)
+        axes.set_title(title)
+    for first in {row["first_failing"] for row in rows if row.get("first_failing")}:
+        panels[-1].plot([first], [0], "o", color=RED, mec="white", zorder=6)
+    _legend(figure, panels[0])
+    panels[-1].set_xlabel("distance between query and key (tokens)")
+    return Picture(figure, headline, list(dict.fromkeys(notes)), height=8.0)
+
+
+def limit(rows: Sequence[Row], headline: str) -> Picture:
+    """Return the picture of rows of `ropeaudit limit`; positions in tokens."""
+    telling = settings.independent(rows)
+    bounds = {(row["tolerance_column"], setting(row["tolerance"])) for row in rows}
+    tolerances, groups = "the tolerance", {}
+    if len(bounds) == 1:
+        [(column, bound)] = bounds
+        tolerances = f"{column} {'≥' if column == 'distinct_positions' else '≤'} {bound}"
+    for number, row in enumerate(rows):
+        own = f" {row['tolerance_column']}={setting(row['tolerance'])}" if len(bounds) > 1 else ""
+        groups[f"{_name(row, telling)}{own} #{number}"] = row  # rows of the same name stay apart
+    shown, notes = _limited(groups, _MOST_BARS, "rows")
+    figure, (axes,) = new_figure(headline)
+    axes.set_xscale("log")
+    dtypes, words = list(dict.fromkeys(row["dtype"] for row in shown.values())), []
+    for place, row in enumerate(shown.values()):
+        number, proved = dtypes.index(row["dtype"]), row["proved_position"]
+        guaranteed = proved or 1
+        tested = max(guaranteed, row["measured_position"] or 1)
+        look: dict[str, Any] = {
+            "color": line_look(number)["color"],
+            "hatch": _HATCHES[number % len(_HATCHES)],
+            "label": f"{row['dtype']}: guaranteed",
+        }
+        axes.barh(place, guaranteed - 0.999, left=0.999, edgecolor="white", **look)
+        if tested > guaranteed:
+            look = {"color": "#dddddd", "label": "tested without a failure, not guaranteed"}
+            axes.barh(place, tested - guaranteed, left=guaranteed, edgecolor="white", **look)
+        if row["first_failure_seen"] is not None:
+            at, look = max(1, row["failure_position"]), {"color": RED, "label": "first failure"}
+            axes.plot([at], [place], "X", clip_on=False, **look)
+        if row["maximum"]:
+            look = {"color": "black", "linewidth": 2, "label": "the model's maximum"}
+            axes.plot([row["maximum"]] * 2, [place - 0.45, place + 0.45], **look)
+        nothing = "fails at offset 0" if row["measured_position"] is None else "nothing guaranteed"
+        words.append(nothing if proved is None else f"guaranteed up to {proved:,}")
+    lines = _bars(axes, [name.rpartition(" #")[0] for name in shown], words)
+    axes.set_xlim(left=1)
+    axes.set_xlabel(f"last position that meets {tolerances} (tokens)")
+    _legend(figure, axes)
+    return Picture(figure, headline, notes, height=1.8 + 0.24 * lines)
+
+
+# --- one case by query and key
+
+
+def scores(drifts: Array, hidden: NDArray[np.bool_], title: str, over: str) -> Picture:
+    """Return the picture of a value by query and key."""
+    from matplotlib.colors import ListedColormap, LogNorm
+
+    figure, (axes,) = new_figure(title)
+    finite = np.isfinite(drifts)
+    shown = drifts[~hidden & finite & (drifts > 0)]
+    low, high = (float(shown.min()), float(shown.max())) if shown.size else (1.0, 1.0)
+    low = max(low, high * 1e-4, float(np.percentile(shown, 2)) if shown.size else 0.0)
+    visible = np.ma.masked_array(np.maximum(drifts, low), hidden | ~finite)
+    norm = LogNorm(low, max(high, low * 1.001))
+    image = axes.imshow(visible, norm=norm, cmap="cividis", interpolation="nearest")
+    lost = ~hidden & ~finite
+    if lost.any():
+        red = ListedColormap([RED])
+        axes.imshow(np.ma.masked_array(lost, ~lost), cmap=red, interpolation="nearest")
+        axes.plot([], [], "s", color=RED, label="nan or infinite scores")
+        _legend(figure, axes)
+    axes.grid(False)
+    axes.set(xlabel="key n (index before the shift)", ylabel="query m (index before the shift)")
+    if shown.size:
+        figure.colorbar(image, ax=axes, label=over, extend="min")
+    return Picture(figure, title, height=6.4)
+
+
+# --- what all pictures share
+
+
+@contextlib.contextmanager
+def sized(size: tuple[float, float] | None) -> Iterator[None]:
+    """Give figures that are drawn and written within it a size in inches, texts and lines that fit it."""
+    import matplotlib
+
+    width, height = size or SIZE
+    scale = min(1.0, max(0.6, min(width / _FULL[0], height / _FULL[1])))
+    parameters: dict[Any, Any] = tomllib.loads(data.text("picture.toml"))
+    parameters |= {"figure.figsize": (width, height), "font.size": 10.0 * scale}
+    parameters |= {"lines.linewidth": 1.6 * scale, "lines.markersize": 6.0 * scale}
+    with matplotlib.rc_context(parameters):
+        yield
+
+
+def _across() -> int:
+    """Return how many characters of a title fit across a figure."""
+    import matplotlib
+
+    return int(72 * matplotlib.rcParams["figure.figsize"][0] / (0.65 * matplotlib.rcParams["font.size"]))
+
+
+def new_figure(title: str, panels: int = 1, **axes: Any) -> tuple[Figure, list[Axes]]:
+    """Return a figure with the first clause of a title, and panels under each other."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(layout="constrained")
+    places = figure.subplots(panels, 1, squeeze=False, **axes)[:, 0]
+    retitle(figure, re.split(r"(?<=;) |(?<=\.) (?=[A-Z(])", title)[0].rstrip(";"))
+    return figure, list(places)
+
+
+def retitle(figure: Figure, title: str) -> None:
+    """Set the title, in as many lines as it needs, up to three; none if it is empty."""
+    lines = textwrap.fill(_plain(printable(title)), _across(), max_lines=3, placeholder=" …")
+    figure.suptitle(lines, x=0.01, ha="left")
+
+
+def _plain(text: str) -> str:
+    """Return a text in which matplotlib sees no formula."""
+    return text.replace("$", r"\$")
+
+
+def _name(row: Row, columns: Iterable[str]) -> str:
+    """Return the name of a row's line: subject, dtype and these columns."""
+    words = [str(row[name]) for name in ("implementation", "dtype") if row.get(name) is not None]
+    for name in columns:
+        words.append(f"{'' if name == 'model' else f'{name}='}{setting(row.get(name))}")
+    return printable(" ".join(words)) or "exact"
+
+
+def _line(rows: Iterable[Row], x: str, y: str, number: int) -> Line:
+    """Return the line of two columns of rows. number: of the line, by which it looks."""
+    ordered = sorted(rows, key=lambda row: row[x])
+    xs, ys = (np.array([value(row, name) for row in ordered]) for name in (x, y))
+    return Line(ordered, xs, ys, line_look(number))
+
+
+def line_look(number: int) -> dict[str, Any]:
+    """Return colour, dash and marker of a line; 280 are different."""
+    looks = (("color", _COLOURS), ("linestyle", _DASHES), ("marker", _MARKERS))
+    return {name: every[number % len(every)] for name, every in looks}
+
+
+def labelled(axes: Axes) -> dict[str, Any]:
+    """Return what stands in a legend by its label, each once."""
+    handles, labels = axes.get_legend_handles_labels()
+    return dict(zip(labels, handles, strict=True))
+
+
+def _legend(figure: Figure, axes: Axes) -> int:
+    """Add the legend beneath the axes, where it covers no line, in as many columns as its names allow.
+
+    Return how many lines it takes.
+    """
+    once = labelled(axes)
+    if not once:
+        return 0
+    for columns in (4, 3, 2, 1):
+        parts = [part for part in np.array_split(list(once), columns) if len(part)]
+        if sum(8 + max(map(len, part)) for part in parts) < 1.6 * _across():  # each with its marks
+            break
+    figure.legend(once.values(), once.keys(), loc="outside lower left", ncols=columns)
+    return -(-len(once) // columns)
+
+
+def _bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
+    """Put names to the left of horizontal bars, the first on top, and words to their right.
+
+    Return how many lines the names take.
+    """
+    wrapped = [textwrap.fill(name, int(0.6 * _across()), break_on_hyphens=False) for name in names]
+    axes.set_yticks(range(len(names)), wrapped)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(False, axis="y")
+    right = axes.secondary_yaxis("right")
+    right.set_yticks(range(len(words)), words)
+    right.tick_params(length=0)
+    right.spines["right"].set_visible(False)
+    return sum(text.count("\n") + 1 for text in wrapped)
+
+
+def _offsets_axis(axes: Axes, values: Sequence[float]) -> None:
+    """Make the horizontal axis logarithmic on both sides of 0 for wide ranges."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, SymmetricalLogLocator
+
+    sizes = sorted({abs(x) for x in values if x})
+    if sizes and sizes[-1] > _WIDE * sizes[0]:
+        linear = 10 ** math.ceil(math.log10(sizes[0])) * (1 + 1e-9)  # no tick but 0 below it
+        axes.set_xscale("symlog", linthresh=linear, linscale=0.7)
+        ticks = SymmetricalLogLocator(base=10, linthresh=linear)
+        ticks.set_params(numticks=8)
+        axes.xaxis.set_major_locator(ticks)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axes.margins(x=0.03)
+
+
+def _above(axes: Axes, x: float, text: str) -> None:
+    """Write a text above the axes at a place."""
+    above = axes.get_xaxis_transform()
+    axes.text(x, 1.0, text, transform=above, ha="center", va="bottom", fontsize="small", color=GREY)
+
+
+def _edge(axes: Axes, lines: Iterable[Line], top: bool, label: str) -> None:
+    """Mark what of lines cannot be drawn to scale at an edge: nan or infinite at the top, 0 at the bottom."""
+    look: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 5}
+    for line in lines:
+        xs = line.xs[~np.isfinite(line.ys) if top else line.ys == 0]
+        if xs.size:
+            look |= {"color": line.look["color"], "markeredgecolor": "white", "label": label}
+            axes.plot(xs, np.full(xs.shape, float(top)), "X" if top else "v", **look)
+
+
+def _limited(groups: Mapping[str, T], most: int, noun: str) -> tuple[dict[str, T], list[str]]:
+    """Return the first `most` groups by names that fit into a picture, and a note of those left out."""
+    shown: dict[str, T] = {}
+    half = min(90, _across()) // 2
+    for number, (name, group) in enumerate(list(groups.items())[:most], 1):
+        fitting = len(name) <= 2 * half + 1
+        shown[name if fitting else f"[{number}] {name[:half]}…{name[-half:]}"] = group
+    left = len(groups) - len(shown)
+    note = f"{left} of {len(groups)} {noun} are not drawn, for {most} fit: give a file with fewer of them"
+    return shown, [note] if left else []
+
+
+def _cases(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[str]]:
+    """Return the rows of each case by its name, and what is left out."""
+    columns = settings.independent(rows)
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(f"{_name(row, columns)} at offset {row['offset']:,}", []).append(row)
+    return _limited(groups, most, "cases")
+
+
+def encoded(picture: Picture, suffix: str) -> bytes:
+    """Return the bytes of a file; the same picture gives the same bytes.
+
+    Raises: UsageError if title and legend leave no room for the axes.
+    """
+    file = io.BytesIO()
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        picture.figure.savefig(file, format=suffix, metadata=undated[suffix])
+    width, height = picture.figure.get_size_inches()
+    least = 0.25 / height  # of the figure: axes that are lower show nothing
+    crowded = any(axes.get_position().height < least for axes in picture.figure.axes)
+    if crowded or any("not applied" in str(warning.message) for warning in caught):
+        raise UsageError(
+            f"names, title and legend leave no room for the axes in {width:g} x {height:g} inches; give a "
+            "larger --size, or --title ''"
+        )
+    return file.getvalue()

@@ -1,1 +1,0 @@
-"""Charts: what all pictures share (`style`), and drift against the offset."""
