@@ -28,7 +28,7 @@ from ropeaudit.engine.measure import CertifiedScores
 from ropeaudit.engine.plan import CellStatistics, Plan
 from ropeaudit.errors import ForeignError, UsageError, one_line
 from ropeaudit.features.check import code_target, report
-from ropeaudit.features.check.checked import Checked, CheckOptions
+from ropeaudit.features.check.checked import Checked, CheckOptions, Target
 from ropeaudit.inputs import masks
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
@@ -125,7 +125,8 @@ def assert_rope(
     [case] = arguments.cases_of(None, rope)
     findings: list[str] = []
     with chance.put_back():
-        results = list(code_target.of_code(own, own.name, case, options, arguments.silent, findings.extend))
+        target = Target(own.name, "code", case, options, findings.extend)
+        results = list(code_target.of_code(own, target))
     for one in results:
         if one.finding.check == "keys":
             warnings.warn(f"{own.name}: {one.finding.detail}", stacklevel=2)

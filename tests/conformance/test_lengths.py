@@ -16,7 +16,7 @@ from ropeaudit.conformance import every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.features.check import code_target
-from ropeaudit.features.check.checked import CheckOptions
+from ropeaudit.features.check.checked import CheckOptions, Target
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
@@ -35,7 +35,7 @@ def checked(name: str, dtype: str, up_to: int = UP_TO) -> tuple[list[Finding], s
     noted: list[str] = []
     case = Case(head_dim=kernels_lengths.HEAD_DIM, scaling=scaling_of(name), layout="half")
     options = CheckOptions(up_to=up_to, environments=("none",), dtypes=(parse(dtype),))
-    results = code_target.checks(f"{FILE}:{name}", case, options, lambda share: None, noted.extend)
+    results = code_target.checks(Target(f"{FILE}:{name}", "code", case, options, noted.extend))
     found = [one.finding for one in results]
     return found, next(one for one in noted if "depends on the length" in one)
 

@@ -13,7 +13,7 @@ from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.features.check import code_target
-from ropeaudit.features.check.checked import CheckOptions
+from ropeaudit.features.check.checked import CheckOptions, Target
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import loading
 from ropeaudit.subjects.calling.foreign import ForeignOwn
@@ -34,7 +34,7 @@ def checked(name: str, config: dict[str, Any], folder: Path) -> tuple[ForeignOwn
     path.write_text(json.dumps({"model_type": "llama", **shape, **config}))
     own, case = factories.implementation(f"{kernels_tables.__file__}:{name}"), Case(config=str(path))
     options = CheckOptions(dtypes=(FP32,), environments=("none",))
-    results = code_target.of_code(own, name, case, options, lambda share: None, lambda texts: None)
+    results = code_target.of_code(own, Target(name, "code", case, options, lambda texts: None))
     return own, case, next(one.finding for one in results if one.finding.check == "table end")
 
 

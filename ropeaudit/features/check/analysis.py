@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names, OnProgress, RopeArguments
@@ -17,7 +18,15 @@ from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, Finding, faulty
 from ropeaudit.conformance.vector_case import MANIFEST
 from ropeaudit.errors import BadInput, ForeignError, RopeAuditError, UnknownName, UsageError, did, unusable
 from ropeaudit.features.check import code_target, waivers
-from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Kind, Note, Progress, interrupted
+from ropeaudit.features.check.checked import (
+    Checked,
+    CheckOptions,
+    Kind,
+    Note,
+    Progress,
+    Target,
+    not_begun,
+)
 from ropeaudit.rope import presets
 from ropeaudit.runtime import doing
 from ropeaudit.subjects import factories
@@ -74,7 +83,7 @@ def check(
         thorough=thorough,
         head_dims=head_dims,
         device=device,
-        environments=arguments.listed(under),
+        environments=tuple(arguments.listed(under)),
         table=table,
         arguments=given or {},
     )
@@ -93,147 +102,132 @@ def run(
 ) -> Iterator[Checked]:
     """Yield what was checked, target by target. note gets how code is called.
 
-    Raises: see `check`; of code that cannot be called once the other targets are checked.
+    Raises: see `check`; of a target that cannot be checked once the others are.
     """
     kinds, errors = [kind(target) for target in targets], list[RopeAuditError]()
     _check(kinds, case, options)
+    by_name = kinds.count("case") > 1 and not Path(options.returned or "").suffix
     steps = zip(targets, kinds, arguments.steps(progress, len(targets)), strict=True)
-    for done, (target, which, on_progress) in enumerate(steps, 1):
-        doing.begin(target)
-        results = _of(target, which, case, options, on_progress, note, several=kinds.count("case") > 1)
+    for done, (name, which, on_progress) in enumerate(steps, 1):
+        doing.begin(name)
+        own = options
+        if which == "case" and by_name:  # what came back is in folders of their names
+            folder = Path(name) if Path(name).is_dir() else Path(name).parent
+            own = replace(options, returned=str(Path(options.returned or "", folder.resolve().name)))
+        target = Target(name, which, case, own, note, on_progress)
         try:
-            yield from _answered(target, which, results, targets[done:], alone=len(targets) == 1)
+            yield from _answered(target, targets[done:], alone=len(targets) == 1)
         except RopeAuditError as error:
-            if which != "code":
-                raise
             errors.append(error)
     if errors:  # each has a row
         errors[0].after_all = len(targets) > 1
         raise errors[0]
 
 
-def _of(
-    target: str,
-    which: Kind,
-    case: Case,
-    options: CheckOptions,
-    progress: Progress,
-    note: Note,
-    several: bool,
-) -> Iterator[Checked]:
-    """Return the checks of a target of a kind; several: whether other cases of vectors are checked too."""
-    if which == "case":
-        return _of_case(target, options, several)
-    if which == "code":
-        return code_target.checks(target, case, options, progress, note)
-    # in-function: they import what models are read with
-    from ropeaudit.features.check import checkpoint_target, config_target
-
-    if which == "gguf":
-        return checkpoint_target.of_gguf(target, case, note)
-    if which == "checkpoint":
-        return checkpoint_target.checks(target, case, options, progress, note)
-    alone = replace(case, model=None, config=None)
-    return config_target.checks(target, which, alone, options, progress)
+# kind -> the file of this folder that has its checks, and their function
+_CHECKS: dict[Kind, tuple[str, str]] = {
+    "code": ("code_target", "checks"),
+    "model": ("config_target", "checks"),
+    "config": ("config_target", "checks"),
+    "checkpoint": ("checkpoint_target", "checks"),
+    "gguf": ("checkpoint_target", "of_gguf"),
+    "case": ("analysis", "of_case"),
+}
 
 
-def _answered(
-    target: str,
-    which: Kind,
-    results: Iterable[Checked],
-    later: Sequence[str],
-    *,
-    alone: bool,
-) -> Iterator[Checked]:
+def _answered(target: Target, later: Sequence[str], *, alone: bool) -> Iterator[Checked]:
     """Yield the checks of a target, and a failure where no check judges its RoPE, or one is at fault.
 
-    A question without an answer is no pass, nor is one that the user or an error broke off: what is later and
-    not begun is named then. alone: whether it is the one target; an error that is all there is has no row.
+    A question without an answer is no pass, nor is one that the user or an error broke off. later: what is
+    named then, for it is not begun. alone: whether it is the one target; an error that is all there is has no
+    row.
     """
-
-    def failed(finding: Finding) -> Checked:
-        return Checked(target, which, NONE, NONE, None, 0, finding)
-
-    reasons, said = dict[str, str](), False
-    try:
-        for checked in results:
-            reasons.setdefault(checked.finding.status, checked.finding.detail)
-            said = checked.finding.check == INTERRUPTED
-            yield replace(checked, finding=interrupted(checked.finding, later, "target"))
-    except (KeyboardInterrupt, RopeAuditError) as stop:
-        ours = isinstance(stop, RopeAuditError)
-        why = stop.typed if isinstance(stop, RopeAuditError) else "it was not checked to its end"
-        if not said and (not ours or reasons or not alone):
-            goes_on = ours and which == "code"
-            stopped = Finding(INTERRUPTED, "fail", f"no pass: {why}")
-            yield failed(stopped if goes_on else interrupted(stopped, later, "target"))
+    file, function = _CHECKS[target.kind]
+    reasons, left = dict[str, str](), not_begun(later, "target")
+    try:  # in-function: they import what models are read with
+        for one in getattr(import_module(f"ropeaudit.features.check.{file}"), function)(target):
+            reasons.setdefault(one.finding.status, one.finding.detail)
+            if one.finding.check == INTERRUPTED:  # the target has said so itself
+                reasons[INTERRUPTED] = one.finding.detail
+                one = replace(one, finding=replace(one.finding, detail=one.finding.detail + left))
+            yield one
+    except KeyboardInterrupt:
+        if INTERRUPTED not in reasons:
+            why = f"no pass: it was not checked to its end{left}"
+            yield target.checked(Finding(INTERRUPTED, "fail", why))
+        raise
+    except RopeAuditError as error:
+        if reasons or not alone:
+            yield target.checked(Finding(INTERRUPTED, "fail", f"no pass: {error.typed}"))
         raise
     except Exception as error:
         theirs = isinstance(error, ForeignError)
         if unusable(error) is not None or (isinstance(error, (MemoryError, OSError)) and not theirs):
             raise
-        raised = Finding(which, "fail", f"it {did(error)}")
-        yield failed(raised if theirs else faulty(which, error))
+        raised = Finding(target.kind, "fail", f"it {did(error)}")
+        yield target.checked(raised if theirs else faulty(target.kind, error))
         return
     if not reasons.keys() & {*JUDGED, "nothing to check"}:
         reason = reasons.get("info") or reasons.get("not applicable")
-        yield failed(Finding("judged", "fail", f"no check judges it{f': {reason}' if reason else ''}"))
+        why = f"no check judges it{f': {reason}' if reason else ''}"
+        yield target.checked(Finding("judged", "fail", why))
+
+
+# option -> the kinds of targets of which it needs one
+_NEEDS: dict[str, tuple[Kind, ...]] = {
+    **dict.fromkeys(("order", "table", "arguments", "environments", "thorough", "head_dims"), ("code",)),
+    **dict.fromkeys(("mrope", "axes", "grid", "write_wrapper"), ("code",)),
+    **dict.fromkeys(("model", "config"), ("code", "gguf")),
+    **dict.fromkeys(("text", "tokens"), ("checkpoint",)),
+    "device": ("code", "checkpoint"),
+    "returned": ("case",),
+}
+_FLAGS = {"arguments": "arg", "environments": "under"}
+_TYPED = {
+    "code": "own code, FILE.py:NAME",
+    "gguf": "a .gguf file",
+    "checkpoint": "a checkpoint that runs (--tokens)",
+    "case": "a case of vectors",
+}
 
 
 def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
     """Raise UsageError for options that go with none of the targets."""
-    for refused, message in _refusals(kinds, case, options):
-        if refused:
-            raise UsageError(message)
+    if "case" in kinds:
+        says = "the manifest of a case says its"
+        if options.returned is None:
+            back = "what a kernel wrote back; add --returned FOLDER"
+            raise UsageError(f"a case of vectors is checked by {back}")
+        if case != Case():
+            raise UsageError(f"{says} setting; leave out the options of a RoPE setting")
+        if options.dtypes or options.up_to is not None:
+            raise UsageError(f"{says} dtype and positions; leave out --dtype and --up-to")
+    runs = options.text is not None or options.tokens is not None
+    there = {which for which in kinds if which != "checkpoint" or runs}
+    for name, needed in _NEEDS.items():
+        usual, given = (Case(), case) if hasattr(case, name) else (CheckOptions(), options)
+        value = getattr(given, name)
+        if value != getattr(usual, name) and not there & set(needed):
+            flag = _FLAGS.get(name, name.replace("_", "-"))
+            typed = "" if value is True else f" {value if isinstance(value, str) else ','.join(value)}"
+            words = " or ".join(_TYPED[which] for which in needed)
+            raise UsageError(f"--{flag}{typed} goes with {words}; leave it out")
+    if options.write_wrapper is not None and kinds.count("code") != 1:
+        raise UsageError("--write-wrapper is for one target that is code; leave it out, or name one")
     if "code" in kinds:
         code_target.check_options(options)
+    elif options.up_to is not None and options.up_to < 1:
+        raise UsageError(f"--up-to {options.up_to} is not a number of positions from 1 up; try 128k")
 
 
-def _refusals(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> Iterator[tuple[bool, str]]:
-    """Yield whether an option is in the wrong place, and what to do, in the order in which it is told."""
-    code, vectors = "code" in kinds, "case" in kinds
-    own, says = "it goes with FILE.py:NAME; leave it out", "the manifest of a case says its"
-    back = "a case of vectors is checked by what a kernel wrote back"
-    yield vectors and options.returned is None, f"{back}; add --returned FOLDER"
-    yield vectors and case != Case(), f"{says} setting; leave out the options of a RoPE setting"
-    ranged = bool(options.dtypes) or options.up_to is not None
-    yield vectors and ranged, f"{says} dtype and positions; leave out --dtype and --up-to"
-    goes = "goes with a case of vectors, and no target is one"
-    yield not vectors and options.returned is not None, f"--returned {options.returned!r} {goes}"
-    wrapped = options.write_wrapper is not None and kinds.count("code") != 1
-    yield wrapped, "--write-wrapper is for one target that is code; leave it out, or name one"
-    named = case.model is not None or case.config is not None
-    says = "--model and --config say the setting of code; name the model or file as the target"
-    yield named and not code and "gguf" not in kinds, says
-    reads = options.text is not None or options.tokens is not None
-    yield reads and "checkpoint" not in kinds, "--text and --tokens go with the folder of a checkpoint"
-    if not code:
-        up_to = f"--up-to {options.up_to} is not a number of positions from 1 up; try 128k"
-        yield options.up_to is not None and options.up_to < 1, up_to
-        yield tuple(options.environments) != DEFAULT, f"--under says what code is called under; {own}"
-        runs = "is where code is called, or a checkpoint's model runs (--tokens); leave it out"
-        yield options.device is not None and not reads, f"--device {options.device} {runs}"
-        yield options.thorough, f"--thorough says how code is checked; {own}"
-        yield options.head_dims, f"--head-dims says how code is checked; {own}"
-        of_code = {"--order": options.order, "--table": options.table}
-        of_code |= {"--arg": next(iter(options.arguments), None)}
-        of_code |= {"--mrope": case.mrope, "--axes": case.axes, "--grid": case.grid}
-        for flag, value in of_code.items():
-            yield value is not None, f"{flag} {value} goes with own code, FILE.py:NAME; leave it out"
-
-
-def _of_case(target: str, options: CheckOptions, several: bool) -> Iterator[Checked]:
-    """Yield the checks of a case; several: whether others are checked, whose outputs are in folders by name.
-
-    Raises: BadInput, UnknownName.
-    """
-    case = vector_case.read(target)
+def of_case(target: Target) -> Iterator[Checked]:
+    """Yield the checks of a case of vectors. Raises: BadInput, UnknownName."""
+    case, options = vector_case.read(target.name), target.options
     spec, output = case.spec, Path(options.returned or "")
-    if several and not output.suffix:
-        output /= case.folder.resolve().name
-    last = spec.offsets[-1] + spec.seq_len
+    about: dict[str, Any] = {"version": case.digest[:19], "setting": spec.setting}
+    about["up_to"] = spec.offsets[-1] + spec.seq_len
     for finding in returned.findings(case.folder, output, options.recipe):
-        yield Checked(target, "case", case.digest[:19], spec.dtype.name, spec.setting, last, finding)
+        yield target.checked(finding, spec.dtype.name, **about)
 
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from ropeaudit.arithmetic.formats import Format
+from ropeaudit.audits import arguments
+from ropeaudit.audits.cases import Case
 from ropeaudit.audits.results import Result
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, MARGIN, Finding
@@ -17,7 +18,6 @@ from ropeaudit.conformance.vector_case import MANIFEST
 from ropeaudit.reports.numbers import counted, short
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.paths import shown_path
-from ropeaudit.subjects.calling import own_files
 
 Kind = Literal["code", "model", "config", "checkpoint", "gguf", "case"]
 Progress: TypeAlias = Callable[[float], None]
@@ -112,11 +112,29 @@ class CheckOptions:
     arguments: Mapping[str, object] = field(default_factory=dict)
 
 
-def interrupted(finding: Finding, later: Sequence[str], noun: str) -> Finding:
-    """Return a finding; that of an interruption also names what was not begun."""
-    if finding.check != INTERRUPTED:
-        return finding
-    return replace(finding, detail=finding.detail + not_begun(later, noun))
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A thing to check as it was asked for: what each kind of it makes its checks from.
+
+    case: the RoPE setting of the options. note: gets remarks on how it is read or called. progress: gets the
+    share that is done. version: of what is checked, as far as it is known.
+    """
+
+    name: str
+    kind: Kind
+    case: Case
+    options: CheckOptions
+    note: Note
+    progress: Progress = arguments.silent
+    version: str = NONE
+
+    def checked(self, finding: Finding, dtype: str = NONE, case: Case | None = None, **more: Any) -> Checked:
+        """Return a finding as a check of it. case: of a layer type; without one of none in particular."""
+        if case is not None:
+            maximum = case.maximum or 0
+            more = {"setting": case.setting(maximum or 1), "up_to": maximum, "layer": case.layer, **more}
+        about = {"version": self.version, "setting": None, "up_to": 0, **more}
+        return Checked(self.name, self.kind, dtype=dtype, finding=finding, **about)
 
 
 def not_begun(later: Sequence[str], noun: str) -> str:
@@ -133,57 +151,10 @@ def listed(names: Sequence[str]) -> str:
 
 
 def place(one: Checked) -> tuple[str, int]:
-    """Return the file of a target and the line of its function; "" and 0 where unknown.
-
-    That is where the file that the target names binds its name, by an import if by nothing else.
-    """
+    """Return the file and line of what was checked, the definition of code; "" and 0 where unknown."""
     if one.finding.line:
         return shown_path(Path(one.finding.file)), one.finding.line
-    if one.kind == "code":
-        return _of_code(one.target)
-    path = Path(one.target)
+    path = Path(one.target.rpartition(":")[0] if one.kind == "code" else one.target)
     if path.is_dir():
         path /= MANIFEST if one.kind == "case" else "config.json"
     return (shown_path(path), 0) if path.is_file() else ("", 0)
-
-
-def _of_code(target: str) -> tuple[str, int]:
-    """Return the file and line of code, from the path or module in its target."""
-    where, _, name = target.rpartition(":")
-    files = [Path(where)] if where.endswith(".py") else []
-    if not files and (own := own_files.of_module(where, "")):
-        module = Path(own.folder).joinpath(*where.split("."))
-        files = [module / "__init__.py", module.with_name(f"{module.name}.py")]
-    path = next((path for path in files if path.is_file()), None)
-    if path is None:  # an installed package, or a name of `list implementations`
-        return "", 0
-    line = 0
-    try:
-        tree: ast.AST = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return shown_path(path), line
-    for part in name.split("."):  # to the innermost part of a dotted name that is there
-        found = [node for node in _defined(tree) if part in _bound(node)]
-        if not found:
-            break
-        tree, line = found[-1], found[-1].lineno
-    return shown_path(path), line
-
-
-def _defined(tree: ast.AST) -> Iterator[ast.stmt]:
-    """Yield the statements of a body, also under conditions, not within functions."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.stmt):
-            yield node
-            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                yield from _defined(node)
-
-
-def _bound(node: ast.stmt) -> list[str]:
-    """Return the names that a statement defines, imports or assigns to."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return [node.name]
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return [one.asname or one.name for one in node.names]
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    return [target.id for target in targets if isinstance(target, ast.Name)]

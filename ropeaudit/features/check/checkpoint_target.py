@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits import arguments
-from ropeaudit.audits.cases import Case
 from ropeaudit.conformance.finding import Finding, Status, judged, not_applicable, noted
 from ropeaudit.features.check import config_target
-from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Note, Progress
+from ropeaudit.features.check.checked import Checked, Target
 from ropeaudit.features.model import analysis as model_analysis
 from ropeaudit.features.model import load
 from ropeaudit.features.model.analysis import NotShifted, Shifted
@@ -32,31 +32,27 @@ from ropeaudit.runtime import digests
 _MODEL_DTYPES = ("fp32", "bf16")
 
 
-def checks(name: str, case: Case, options: CheckOptions, progress: Progress, note: Note) -> Iterator[Checked]:
-    """Yield the checks of a checkpoint. note gets remarks. Raises: see `analysis.check`."""
+def checks(target: Target) -> Iterator[Checked]:
+    """Yield the checks of a checkpoint. Raises: see `analysis.check`."""
+    case, options = target.case, target.options
     runs = options.text is not None or options.tokens is not None
     if runs:
         load.versions(
             "--tokens and --text run the model, which needs",
             ", or leave them out: what is stored is checked without",
         )
-    of_config, *of_run = arguments.steps(progress, 2 if runs else 1)
-    if (Path(name) / "config.json").is_file():
-        yield from config_target.checks(name, "checkpoint", case, options, of_config)
+    of_config, *of_run = arguments.steps(target.progress, 2 if runs else 1)
+    if (Path(target.name) / "config.json").is_file():
+        yield from config_target.checks(replace(target, progress=of_config))
     else:
         missing = not_applicable("config", "there is no config.json; give the model's folder")
-        yield _checked(name, missing)
-    audit = module_analysis.module(
-        name, base=case.base, scaling=case.scaling, head_dim=case.head_dim, rotary_dim=case.rotary_dim
-    )
-    yield from (_checked(name, finding) for finding in _stored(audit))
-    note(audit.source.notes)
+        yield target.checked(missing)
+    said: dict[str, Any] = {one: getattr(case, one) for one in ("base", "scaling", "head_dim", "rotary_dim")}
+    audit = module_analysis.module(target.name, **said)
+    yield from map(target.checked, _stored(audit))
+    target.note(audit.source.notes)
     if runs:
-        yield from _run(name, options, of_run[0], note)
-
-
-def _checked(name: str, finding: Finding, dtype: str = NONE, device: str = NONE) -> Checked:
-    return Checked(name, "checkpoint", NONE, dtype, None, 0, finding, device=device)
+        yield from _run(replace(target, progress=of_run[0]))
 
 
 def _stored(audit: ModuleAudit) -> Iterator[Finding]:
@@ -85,23 +81,25 @@ def _stored(audit: ModuleAudit) -> Iterator[Finding]:
         yield Finding(f"stored {one.what}", status, detail, *sizes, *about, remedy=one.remedy(expected))
 
 
-def _run(name: str, options: CheckOptions, progress: Progress, note: Note) -> Iterator[Checked]:
+def _run(target: Target) -> Iterator[Checked]:
     """Yield how the whole model takes shifts: in float64, then in each dtype."""
-    names = [dtype.name for dtype in options.dtypes] or list(_MODEL_DTYPES)
-    asked: dict[str, Any] = {one: getattr(options, one) for one in ("text", "tokens", "seed", "device")}
-    audit = model_analysis.model(name, dtypes=names, **asked)
+    names = [dtype.name for dtype in target.options.dtypes] or list(_MODEL_DTYPES)
+    asked: dict[str, Any] = {
+        one: getattr(target.options, one) for one in ("text", "tokens", "seed", "device")
+    }
+    audit = model_analysis.model(target.name, dtypes=names, **asked)
     place, seen = audit.device.label, set[int]()
     try:
-        for shifted in audit.run(progress):
-            dtype, wide = shifted.dtype.name, [] if seen else [_decode(shifted)]
+        for shifted in audit.run(target.progress):
+            wide = [] if seen else [_decode(shifted)]
             wide += [] if shifted.offset in seen else [_structure(shifted)]
             seen.add(shifted.offset)
-            yield from (_checked(name, finding, "float64", place) for finding in wide)
-            yield _checked(name, _rotation(shifted), dtype, place)
-            yield _checked(name, _rounding(shifted), dtype, place)
+            findings = [("float64", one) for one in wide]
+            findings += [(shifted.dtype.name, one) for one in (_rotation(shifted), _rounding(shifted))]
+            yield from (target.checked(finding, dtype, device=place) for dtype, finding in findings)
     except NotShifted as error:
-        yield _checked(name, not_applicable("model structure", error.fault))
-    note(audit.folder.notes)
+        yield target.checked(not_applicable("model structure", error.fault))
+    target.note(audit.folder.notes)
 
 
 def _decode(shifted: Shifted) -> Finding:
@@ -150,20 +148,20 @@ def _rounding(shifted: Shifted) -> Finding:
     return noted(name, detail, measured=rms, unit="logit, RMS", where=where)
 
 
-def of_gguf(name: str, case: Case, note: Note) -> Iterator[Checked]:
-    """Yield what a file lost of its config, or that it lost nothing, and what it says. note gets remarks.
+def of_gguf(target: Target) -> Iterator[Checked]:
+    """Yield what a file lost of its config, or that it lost nothing, and what it says.
 
     Raises: BadInput, MissingPackage.
     """
     options = ("config", "model", "base", "scaling", "head_dim", "rotary_dim")
-    said: dict[str, Any] = {field: getattr(case, field) for field in options}
-    audit = module_analysis.module(name, **said)
+    said: dict[str, Any] = {field: getattr(target.case, field) for field in options}
+    audit = module_analysis.module(target.name, **said)
     rope = audit.source.gguf
     assert rope is not None  # noqa: S101
     digest = digests.of_bytes(repr((rope.architecture, rope.model, rope.divisors)).encode())
-    for finding in _of_conversion(audit, rope):
-        yield Checked(name, "gguf", digest, NONE, rope.setting, rope.model.maximum or 0, finding)
-    note(audit.source.notes)
+    about: dict[str, Any] = {"version": digest, "setting": rope.setting, "up_to": rope.model.maximum or 0}
+    yield from (target.checked(finding, **about) for finding in _of_conversion(audit, rope))
+    target.note(audit.source.notes)
 
 
 def _of_conversion(audit: ModuleAudit, rope: GgufRope) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, parse
@@ -15,11 +16,11 @@ from ropeaudit.conformance import code_checks, every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable, noted
 from ropeaudit.errors import BadOutput, ForeignError, RopeAuditError, UsageError, did
-from ropeaudit.features.check.checked import Checked, CheckOptions, Note, Progress, interrupted
+from ropeaudit.features.check.checked import Checked, CheckOptions, Progress, Target
 from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.reports import templates
 from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.rope import grids
-from ropeaudit.rope.scaled import effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import atomic_files
 from ropeaudit.subjects import factories
@@ -50,59 +51,50 @@ def check_options(options: CheckOptions) -> None:
             raise UsageError(f"{_FLAG} {path!r} is there already and stays as it is; give another name")
 
 
-def checks(
-    target: str, case: Case, options: CheckOptions, progress: Progress, note: Note
-) -> Iterator[Checked]:
-    """Yield the checks of code. note gets how it is called. Raises: see `analysis.check`.
+def checks(target: Target) -> Iterator[Checked]:
+    """Yield the checks of code. Raises: see `analysis.check`.
 
     Where it is not understood how it is called, a wrapper to edit is written, if one is requested.
     """
     try:
-        code = factories.implementation(
-            target, options.order, device=options.device, arguments=options.arguments
-        )
+        code = _loaded(target)
     except RopeAuditError as error:  # messages about it speak of a target, and of no --impl
         error.args = (message := error.typed.replace("--impl ", ""),)
         if isinstance(error, ImportError):  # whose text is not in its arguments
             error.msg = message
         raise
+    case, options = target.case, target.options
     told = code.layered if isinstance(code, ForeignOwn) else ""
     kinds = case.layers() if case.layer == FULL else ()
     if len(kinds) < 2 or not told or told in options.arguments:
         left = [kind for kind in kinds if kind != case.layer_type]
-        note(
-            [
-                f"{target}: {NOT_CHECKED}{kind} layers, which rotate otherwise: --layer {kind}."
-                for kind in left
-            ]
-        )
-        if len(case.layers()) > 1:
-            code.layers = _of_layers(case, options)
-        yield from of_code(code, target, case, options, progress, note)
+        texts = (f"{NOT_CHECKED}{kind} layers, which rotate otherwise: --layer {kind}." for kind in left)
+        target.note([f"{target.name}: {text}" for text in texts])
+        yield from of_code(code, target)
         return
-    for kind, on_progress in zip(kinds, arguments.steps(progress, len(kinds)), strict=True):
-        given = {**options.arguments, told: kind}
-        code = factories.implementation(target, options.order, device=options.device, arguments=given)
-        code.layers = _of_layers(case, options)
-        for one in of_code(code, target, replace(case, layer=kind), options, on_progress, note):
+    for kind, progress in zip(kinds, arguments.steps(target.progress, len(kinds)), strict=True):
+        given = replace(options, arguments={**options.arguments, told: kind})
+        own = replace(target, case=replace(case, layer=kind), options=given, progress=progress)
+        for one in of_code(_loaded(own), own):
             where = f"{one.finding.where}, {kind} layers" if one.finding.failed else one.finding.where
             yield replace(one, layer=kind, finding=replace(one.finding, where=where))
 
 
-def _of_layers(case: Case, options: CheckOptions) -> dict[str, RopeSetting]:
-    """Return the setting of each layer type of a config."""
-    return {one: replace(case, layer=one).setting(options.up_to or UP_TO) for one in case.layers()}
+def _loaded(target: Target) -> Code:
+    """Return the code of a target, with the setting of each layer type of its config."""
+    case, options = target.case, target.options
+    code = factories.implementation(
+        target.name, options.order, device=options.device, arguments=options.arguments
+    )
+    if len(kinds := case.layers()) > 1:
+        up_to = options.up_to or UP_TO
+        code.layers = {kind: replace(case, layer=kind).setting(up_to) for kind in kinds}
+    return code
 
 
-def of_code(
-    code: Code,
-    target: str,
-    case: Case,
-    options: CheckOptions,
-    progress: Progress,
-    note: Note,
-) -> Iterator[Checked]:
-    """Yield the same of code that was loaded; target: its name."""
+def of_code(code: Code, target: Target) -> Iterator[Checked]:
+    """Yield the same of code that was loaded."""
+    case, options, note = target.case, target.options, target.note
     note(notes_beside(case))
     if options.thorough and isinstance(code, ForeignOwn):
         code.eager = False
@@ -127,9 +119,10 @@ def of_code(
             raise
         said = error.typed.removesuffix(WRAP).rstrip()
         needed = code.needed if isinstance(code, ForeignOwn) else {}
-        raise UsageError(f"{said} {_write_wrapper(options.write_wrapper, target, needed, said)}") from None
+        written = _write_wrapper(options.write_wrapper, target.name, needed, said)
+        raise UsageError(f"{said} {written}") from None
     if options.write_wrapper is not None:
-        note([f"{target} is understood without a wrapper; {_FLAG} writes none"])
+        note([f"{target.name} is understood without a wrapper; {_FLAG} writes none"])
     dtypes = options.dtypes or tuple(map(parse, DTYPES))
     tested = CodeUnderTest(
         *(code, setting, dtypes[0], up_to),
@@ -139,56 +132,58 @@ def of_code(
         environments=options.environments,
     )
     each_call = every_position.followed(tested)
-    note(_held_to(setting, up_to, each_call))
-    for later, (dtype, on_progress) in enumerate(
-        zip(dtypes, arguments.steps(progress, len(dtypes)), strict=True), 1
-    ):
+    if setting.scaling.depends_on_length:
+        held = f"every call is held to the frequencies for {up_to} positions (--up-to)"
+        if each_call:
+            own = "and each call is held to those of its own: its largest position + 1"
+            held = f"its frequencies follow each call's length, {own}"
+        note([f"scaling {setting.scaling.kind} depends on the length; {held}"])
+    about: dict[str, Any] = {"version": code.version, "device": code.device.label}
+    about |= {"setting": setting, "up_to": up_to}
+    file, line = code.place if isinstance(code, ForeignOwn) else ("", 0)
+    for dtype, progress in zip(dtypes, arguments.steps(target.progress, len(dtypes)), strict=True):
         asked = replace(tested, dtype=dtype, each_call=each_call)
-        for finding in _findings(asked, options.recipe, on_progress):
-            finding = interrupted(finding, [one.name for one in dtypes[later:]], "dtype")
-            own = code.device.label
-            yield Checked(target, "code", code.version, dtype.name, setting, up_to, finding, device=own)
+        for finding in _findings(asked, options.recipe, progress):
+            placed = finding if finding.line else replace(finding, file=file, line=line)
+            yield target.checked(placed, dtype.name, **about)
     if fit and fit.convention.signature.tables:
-        yield from _of_tables(code, target, fit, case, options, note)
+        yield from _of_tables(code, target, fit)
         return
     if options.table is not None:
-        raise UsageError(f"--table {options.table}: {target} takes no cos and sin; leave it out")
+        raise UsageError(f"--table {options.table}: {target.name} takes no cos and sin; leave it out")
     note(code.findings)
 
 
-def _of_tables(
-    code: Code, target: str, fit: Fit, case: Case, options: CheckOptions, note: Note
-) -> Iterator[Checked]:
+def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
     """Yield the checks of code that makes the tables that a target takes, and whether they fit it.
 
     What cannot be called is a note, unless it was named.
     """
-    file, missing = target.rpartition(":")[0], f"{target}: {NOT_CHECKED}"
+    options, file = target.options, target.name.rpartition(":")[0]
     builders = code.builders if isinstance(code, ForeignOwn) else ()
     makers = [options.table] if options.table else [f"{file}:{name}" for name in builders]
     told = [text for text in code.findings if not makers or OWN_TABLES not in text]
-    if len(makers) > 1:
-        named = ", ".join(builders)
-        told.append(f"{missing}which of {named} makes its tables: --table FILE.py:NAME says it.")
+    missing, reason = f"{target.name}: {NOT_CHECKED}", ""
     if len(makers) != 1:
-        note(told)
+        which = f"which of {', '.join(builders)} makes its tables: --table FILE.py:NAME says it."
+        target.note([*told, f"{missing}{which}"] if makers else told)
         return
     [maker] = makers
     try:
         other = factories.implementation(maker, device=options.device)
-        own = other.fit(case.setting(options.up_to or UP_TO))
+        own = other.fit(target.case.setting(options.up_to or UP_TO))
+        if own and not own.sure:  # it may be meant for another setting, or no table
+            reason = f"whose tables are others than these: --table {maker} says how"
     except (RopeAuditError, ForeignError) as error:
         if options.table is not None:
             raise
-        reason = error.typed if isinstance(error, RopeAuditError) else did(error)
-        note([f"{missing}{maker}, which makes its tables: {reason}.", *told])
-        return
-    if own and not own.sure and options.table is None:  # it may be meant for another setting, or no table
-        note([f"{missing}{maker}, whose tables are others than these: --table {maker} says how.", *told])
+        reason = f"which makes its tables: {error.typed if isinstance(error, RopeAuditError) else did(error)}"
+    if reason and options.table is None:
+        target.note([f"{missing}{maker}, {reason}.", *told])
         return
     alone = replace(options, table=None, order=None, write_wrapper=None, arguments={})
     checked = list[Checked]()
-    for one in of_code(other, maker, case, alone, lambda share: None, note):
+    for one in of_code(other, replace(target, name=maker, options=alone, progress=arguments.silent)):
         checked.append(one)
         yield one
     status = "FAIL" if any(one.finding.failed for one in checked) else "PASS"
@@ -199,8 +194,8 @@ def _of_tables(
     if {fit.convention.width, width} == {"half", "interleaved"}:
         text = f"{name} makes tables for {width} pairs"
         finding = Finding("tables", "fail", text, diagnosis=Diagnosis("wrong-layout", {"layout": width}))
-    yield replace(checked[0], target=target, finding=finding)
-    note(told)
+    yield replace(checked[0], target=target.name, finding=finding)
+    target.note(told)
 
 
 def _on_axes(case: Case, setting: RopeSetting, up_to: int) -> tuple[RopeSetting, int]:
@@ -208,19 +203,6 @@ def _on_axes(case: Case, setting: RopeSetting, up_to: int) -> tuple[RopeSetting,
     if case.mrope is not None and (axes := case.position_axes(setting)):
         setting = grids.of_sections(axes, setting, "x".join(map(str, _VIDEO)), max(0, up_to - max(_VIDEO)))
     return setting, up_to if setting.grid is None else setting.grid.count
-
-
-def _held_to(setting: RopeSetting, up_to: int, each_call: bool) -> list[str]:
-    """Return in a sentence which frequencies calls are held to, if length changes them."""
-    if not setting.scaling.depends_on_length:
-        return []
-    depends = f"scaling {setting.scaling.kind} depends on the length;"
-    if each_call:
-        own = "and each call is held to those of its own: its largest position + 1"
-        return [f"{depends} its frequencies follow each call's length, {own}"]
-    is_plain = setting.scaling.kind == "dynamic" and effective_base(setting) == setting.base
-    plain = ", which are those without it" * is_plain
-    return [f"{depends} every call is held to the frequencies for {up_to} positions (--up-to){plain}"]
 
 
 def _findings(asked: CodeUnderTest, recipe: str | None, progress: Progress) -> Iterator[Finding]:
@@ -250,44 +232,24 @@ def _write_wrapper(path: str, target: str, needed: Mapping[str, str], why: str) 
     cannot be written.
     """
     place, _, name = target.rpartition(":")
-    root = name.partition(".")[0]
-    found = f"from {place} import {root}"
-    if place.endswith(".py"):
-        folder = os.path.relpath(Path(place).resolve().parent, Path(path).resolve().parent)
-        lies = f"# where {Path(place).name} lies"
-        found = (
-            f"import sys\nfrom pathlib import Path\n\n"
-            f"sys.path.insert(0, str(Path(__file__).parent / {folder!r}))  {lies}\n"
-            f"from {Path(place).stem} import {root}  # noqa: E402"
-        )
 
     def call(x: str) -> str:
         given = {"q": "q", "k": "k", "positions": "positions", "x": x}
         told = [f"{one}={given.get(role, '...')}" for one, role in needed.items()]
         return f"{name}({', '.join(told) or '...'})"
 
-    calls = f"{call('q')}, {call('k')}" if "x" in needed.values() else call("q")
-    text = _WRAPPER.format(file=Path(path).name, name=name, imports=found, why=why, calls=calls)
+    folder = os.path.relpath(Path(place).resolve().parent, Path(path).resolve().parent)
+    text = templates.render(
+        "wrapper.py.j2",
+        file=Path(path).name,
+        folder=repr(folder) if place.endswith(".py") else "",
+        place=place,
+        name=name,
+        why=why,
+        calls=f"{call('q')}, {call('k')}" if "x" in needed.values() else call("q"),
+    )
     try:
         atomic_files.write(Path(path), text.encode())
     except OSError as error:
         raise BadOutput(f"{_FLAG} {path!r} cannot be written: {error.strerror}; give another place") from None
     return f"{path} holds a wrapper to edit: finish its call, then type `ropeaudit check {path}:rotate`"
-
-
-_WRAPPER = '''"""A wrapper of {name} for `ropeaudit check {file}:rotate`."""
-
-{imports}
-
-
-def rotate(q, k, positions):
-    """Return q and k rotated by their positions.
-
-    q is (batch, heads, tokens, head_dim), k the same with as many heads or fewer; positions,
-    int64, are (tokens,) or (batch, tokens): any positions, one token or many. What comes back has
-    the shape and the dtype of what is given.
-    """
-    # {why}
-    raise NotImplementedError("say what {name} is given where ... stands, and remove this line")
-    return {calls}
-'''

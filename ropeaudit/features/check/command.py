@@ -146,18 +146,16 @@ def check(
     accepted = waivers.read(waive) if waive is not None else []
     findings: list[str] = []
     checked: list[Checked] = []
-    statuses: set[str] = set()
 
     def run(on_progress: delivery.OnProgress) -> Iterator[Checked]:
         results = analysis.run(targets, cases[0], asked, on_progress, findings.extend)
-        return waivers.applied(results, accepted, waivers.today())
+        for one in waivers.applied(results, accepted, waivers.today()):
+            checked.append(one)
+            yield one
 
     def report(results: list[Checked], metadata: Mapping[str, Any]) -> Report:
-        checked.extend(results)
-        waived = waivers.notes(results, accepted)
-        result = tables.report(results, columns, metadata, findings, waived, cases[0])
-        statuses.update(answer.status for answer in result.answers)
-        return result
+        told = [*waivers.notes(results, accepted), *findings]
+        return tables.report(results, columns, metadata, told, cases[0])
 
     def left(results: list[Checked]) -> str:
         begun = {one.target for one in results}
@@ -172,23 +170,22 @@ def check(
         output_files.opened_for("--junit", junit, "junit") as file,
         output_files.opened_for("--ticket", ticket, "ticket") as ticket_file,
     ):
-        try:
-            code = delivery.delivered(
-                run,
-                report,
-                output,
-                also=[(file, lambda results: [tables.junit(results)])] if file is not None else (),
-                done=lambda results: counted(sum(one.judged for one in results), "check"),
-                left=left,
-            )
-        finally:
-            for fault in tables.faults_of(checked) if github else ():
-                click.echo(annotation(fault), err=True)
-        if code == delivery.INTERRUPTED:
-            tickets.write(ticket_file, lambda: None)
-            return code
-        written = tickets.write(ticket_file, made)
-    failed = any(one.judged and one.finding.failed for one in checked) or (strict and "WARN" in statuses)
+        code = delivery.delivered(
+            run,
+            report,
+            output,
+            also=[(file, lambda results: [tables.junit(results)])] if file is not None else (),
+            done=lambda results: counted(sum(one.judged for one in results), "check"),
+            left=left,
+        )
+        for fault in tables.faults_of(checked) if github else ():
+            click.echo(annotation(fault), err=True)
+        interrupted = code == delivery.INTERRUPTED
+        written = tickets.write(ticket_file, (lambda: None) if interrupted else made)
+    if interrupted:
+        return code
+    warned = strict and any(map(tables.warns, checked))
+    failed = warned or any(one.judged and one.finding.failed for one in checked)
     return delivery.worst(code, written, _ours(checked, output), delivery.BROKEN if failed else delivery.DONE)
 
 

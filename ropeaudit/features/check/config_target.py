@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, Format, parse
@@ -15,7 +15,7 @@ from ropeaudit.audits import arguments
 from ropeaudit.audits.cases import FULL, Case
 from ropeaudit.conformance.finding import MARGIN, Finding, Status, judged, not_applicable, noted
 from ropeaudit.errors import BadInput
-from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, Kind, Progress
+from ropeaudit.features.check.checked import Checked, Progress, Target
 from ropeaudit.features.limit import analysis as limit_analysis
 from ropeaudit.features.limit.limit_result import TOLERANCE, Limit, tolerance
 from ropeaudit.features.limit.report import told
@@ -34,6 +34,7 @@ from ropeaudit.rope.unused_keys import idle_scalings, unused_keys
 from ropeaudit.runtime import digests
 from ropeaudit.tensor_files.rope_values import Dump
 
+Config: TypeAlias = Mapping[str, Any] | None
 LIMIT = "limit"
 _STATUS: dict[str, Status] = {
     "holds": "pass",
@@ -47,75 +48,57 @@ RECIPE = "hf"  # what most code does
 _ORIGINAL = "original_max_position_embeddings"
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """What all checks of a target share. config: of config.json, None for a named model."""
-
-    name: str
-    kind: Kind
-    case: Case
-    config: Mapping[str, Any] | None
-    version: str
-
-    def checked(self, finding: Finding, dtype: str = NONE, case: Case | None = None) -> Checked:
-        """Return a finding as a check; without a case, of no layer type in particular."""
-        setting = case.setting(case.maximum or 1) if case else None
-        layer = case.layer if case else NONE
-        maximum = (case or self.case).maximum if case else 0
-        return Checked(self.name, self.kind, self.version, dtype, setting, maximum or 0, finding, layer)
-
-
-def checks(name: str, kind: Kind, case: Case, options: CheckOptions, progress: Progress) -> Iterator[Checked]:
-    """Yield the checks of a model, by layer type. Raises: see `analysis.check`."""
-    case = replace(case, seed=options.seed)  # its options stand before what the target says
-    if kind == "model":
-        target = _Target(name, kind, replace(case, model=name, config=None), None, NONE)
+def checks(target: Target) -> Iterator[Checked]:
+    """Yield the checks of a model or a config, by layer type. Raises: see `analysis.check`."""
+    name, config = target.name, None
+    # its options stand before what the target says
+    case = replace(target.case, seed=target.options.seed, model=None, config=name)
+    if target.kind == "model":
+        case = replace(case, model=name, config=None)
     else:
         config = hf_json.load(name)
         if not isinstance(config, Mapping):
             raise BadInput(f"{name!r}: holds {hf_json.shown(config)}; give the config.json of a model")
         digest = digests.of_bytes(json.dumps(config, sort_keys=True).encode())
-        target = _Target(name, kind, replace(case, model=None, config=name), config, digest)
+        target = replace(target, version=digest)
     try:
-        model = target.case.declared()
-    except NotRotated as error:
-        yield target.checked(Finding("config", "nothing to check", error.fault))
-        return
+        model = case.declared()
     except BadInput as error:
-        yield target.checked(Finding("config", "fail", error.fault))
+        status: Status = "nothing to check" if isinstance(error, NotRotated) else "fail"
+        yield target.checked(Finding("config", status, error.fault))
         return
     if model is None:  # neither a model nor a config
         return
     layers = model.layers if case.layer == FULL else [case.layer]
-    cases = [replace(target.case, layer=layer) for layer in layers]
-    yield from (target.checked(_read(target, model, one), case=one) for one in cases)
-    yield target.checked(_keys(target, model))
-    for one, on_progress in zip(cases, arguments.steps(progress, len(cases)), strict=True):
-        yield from _of_layer(target, one, options, on_progress)
+    cases = [replace(case, layer=layer) for layer in layers]
+    yield from (target.checked(_read(config, model, one), case=one) for one in cases)
+    yield target.checked(_keys(config, model, case))
+    for one, progress in zip(cases, arguments.steps(target.progress, len(cases)), strict=True):
+        yield from _of_layer(replace(target, progress=progress), one)
 
 
-def _read(target: _Target, model: ModelRope, case: Case) -> Finding:
-    """Return what was read of a layer type."""
+def _read(config: Config, model: ModelRope, case: Case) -> Finding:
+    """Return what was read of a layer type. config: None of a named model."""
     text = setting_words(case.setting(case.maximum or 1), model.axes, case.served)
-    if target.config is None:
+    if config is None:
         return judged("config", True, "; ".join([text, *model.notes, f"source: {model.source}"]))
-    _, dtype = hf_json.first(hf_json.text_part(target.config), ("dtype", "torch_dtype"))
-    layers = layer_words(target.config, model)
+    _, dtype = hf_json.first(hf_json.text_part(config), ("dtype", "torch_dtype"))
+    layers = layer_words(config, model)
     said = [layers, f"the config's dtype is {dtype}" if isinstance(dtype, str) else ""]
     return judged("config", True, "; ".join(filter(None, [text, *said, *model.defaults])))
 
 
-def _keys(target: _Target, model: ModelRope) -> Finding:
+def _keys(config: Config, model: ModelRope, case: Case) -> Finding:
     """Return whether a config's RoPE keys are all used, none of them twice."""
-    if target.config is None:
+    if config is None:
         return not_applicable("config keys", "a named model has no config.json")
-    unused = unused_keys(target.config, target.case.base)
+    unused = unused_keys(config, case.base)
     listed = "; ".join(map(str, unused))
     if any(key.contradicts for key in unused):
         return judged("config keys", False, f"it contradicts itself: {listed}; keep one value")
     said = [f"not used, for it changes no frequency, scale or length: {listed}"] * bool(unused)
     said += dict.fromkeys(filter(None, (_doubtful(one.scaling) for one in model.layers.values())))
-    if idle := idle_scalings(target.config, target.case.base):
+    if idle := idle_scalings(config, case.base):
         several = len(model.layers) > 1
         names = [f"{short_name(str(one))}{f' of {layer}' * several}" for layer, one in idle.items()]
         by_length = any(one.depends_on_length for one in idle.values())
@@ -124,7 +107,7 @@ def _keys(target: _Target, model: ModelRope) -> Finding:
             f"the scaling changes nothing ({', '.join(names)}): frequencies, attention factor, softmax scale "
             f"and positions served are those without it{within}"
         )
-    said += filter(None, [_lengths(target, model)])
+    said += filter(None, [_lengths(config, model, case)])
     said += [f"not judged: {key} ({why})" for key, why in model.unjudged.items()]
     if said:
         return noted("config keys", "; ".join(said))
@@ -155,7 +138,7 @@ def _doubtful(scaling: Scaling) -> str:
     return "; ".join(said)
 
 
-def _lengths(target: _Target, model: ModelRope) -> str:
+def _lengths(config: Config, model: ModelRope, case: Case) -> str:
     """Return which two lengths a config says where transformers 5.23.0 warns of them.
 
     That is for llama3 where the one before scaling is not below the declared one, and for yarn wherever the
@@ -168,7 +151,7 @@ def _lengths(target: _Target, model: ModelRope) -> str:
     extends = served.scaling.rules.original != "original"  # dynamic, which extends the declared length
     if extends or (original < declared and served.scaling.kind != "yarn"):
         return ""
-    part = hf_json.text_part(target.config)
+    part = hf_json.text_part(config)
     rope = hf_json.rope_dict(part)
     inner = (one for one in rope.values() if isinstance(one, Mapping))
     if all(one.get(_ORIGINAL) is None for one in (part, rope, *inner)):
@@ -176,17 +159,17 @@ def _lengths(target: _Target, model: ModelRope) -> str:
     why = f"; {_ORIGINAL} is not below {DECLARED}" if original >= declared else ""
     stretched = f"factor {served.scaling.stretch:g} × {_ORIGINAL} {original:,} = {reach:,}"
     larger = "former" if served.positions == reach else "latter"
-    taken = "" if target.case.scaling else f"; checked up to the {larger}"
+    taken = "" if case.scaling else f"; checked up to the {larger}"
     return f"{stretched}, but {DECLARED} says {declared:,}{taken}{why}"
 
 
-def _of_layer(target: _Target, case: Case, options: CheckOptions, progress: Progress) -> Iterator[Checked]:
+def _of_layer(target: Target, case: Case) -> Iterator[Checked]:
     """Yield the checks of a layer type: limits, effects of casts, frequency switches."""
-    setting = case.setting(case.maximum or 1)
+    options, setting = target.options, case.setting(case.maximum or 1)
     if setting.scaling.depends_on_length:  # at every offset, those of its own length
         case = replace(case, length="shifted")
     dtypes, recipe = options.dtypes or tuple(map(parse, DTYPES)), recipes.load(options.recipe or RECIPE)
-    found = limits(case, [recipe.resolve(dtype) for dtype in dtypes], options.up_to, progress)
+    found = limits(case, [recipe.resolve(dtype) for dtype in dtypes], options.up_to, target.progress)
     for dtype, finding in zip(dtypes, found, strict=True):
         yield target.checked(finding, dtype.name, case)
     for dtype in dtypes:
@@ -213,26 +196,20 @@ def limits(
 
 
 def _where(limit: Limit) -> str:
-    """Return up to where nothing fails, also as a multiple of the model's maximum."""
+    """Return up to where nothing fails, also as a multiple of the model's maximum, rounded down."""
     failing = limit.last_position(limit.first_failure_seen)
     if limit.standing == "fails" and failing is not None:
         return f"fails at position {failing:,}"
-    if limit.standing == "holds":
-        proved = limit.last_position(limit.proved_up_to)
-        return f"proved to position {proved:,}{_times(limit, limit.proved_margin)}"
-    seen = limit.last_position(max(limit.boundary.proved, limit.boundary.held_up_to))
-    return f"no failure seen to position {seen:,}{_times(limit, limit.margin)}"
-
-
-def _times(limit: Limit, ratio: float | None) -> str:
-    """Return a ratio to the model's maximum in words, rounded down; else nothing."""
+    words, offset, ratio = "proved", limit.proved_up_to, limit.proved_margin
+    if limit.standing != "holds":
+        offset = max(limit.boundary.proved, limit.boundary.held_up_to)
+        words, ratio = "no failure seen", limit.margin
+    text = f"{words} to position {limit.last_position(offset):,}"
     if ratio is None or limit.case.maximum is None:
-        return ""
-    if ratio < 1:
-        shown = f"{ratio:.2g}"
-    else:
-        shown = f"{math.floor(10 * ratio) / 10:.1f}" if ratio < 10 else f"{math.floor(ratio):,}"
-    return f", {shown} times its {limit.case.maximum:,} positions"
+        return text
+    tenths = f"{math.floor(10 * ratio) / 10:.1f}" if ratio >= 1 else f"{ratio:.2g}"
+    times = tenths if ratio < 10 else f"{math.floor(ratio):,}"
+    return f"{text}, {times} times its {limit.case.maximum:,} positions"
 
 
 def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> Finding:

@@ -9,7 +9,7 @@ import linecache
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
@@ -25,12 +25,11 @@ from ropeaudit.features.check.checked import (
 )
 from ropeaudit.features.check.config_target import LIMIT
 from ropeaudit.recognition.diagnosis import codes, kinds
-from ropeaudit.reports import Report
+from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.answers import (
     Answer,
     Cause,
     Status,
-    headline,
     plain,
 )
 from ropeaudit.reports.forms.sarif import Fault
@@ -42,12 +41,11 @@ from ropeaudit.subjects.calling.own_code import NOT_CHECKED
 SCHEMA = 1
 COLUMNS = table("check")
 _UNJUDGED = ("nothing to check", "left out", "not applicable")
-_SKIPPED = (*_UNJUDGED, "waived")
+_OF_JUNIT = {"fail": "failure", "pass": "system-out", "info": "system-out"}  # all others are skipped
 _MARGIN = "times its maximum: last good position ÷ the model's maximum; 1 or more passes; `ropeaudit limit`."
 SCORES = ("drift", "long sequence", "growth", "tolerance")  # wrong where the rotation is
 UNEXPLAINED = "unexplained"
 _MOST_CAUSES, _MOST_FACTS = 3, 3
-_LIKE = "it behaves like: "
 _SHORT = 150  # characters of reasons: two lines
 _LONG = 80  # characters of a title
 _CERTAIN = {
@@ -85,36 +83,25 @@ def report(
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
     findings: Sequence[str] = (),
-    waived: Sequence[str] = (),
     case: Case | None = None,
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written.
 
-    findings: on the calls. waived: on waivers, which come first. case: the RoPE setting of the options.
+    findings: on waivers and calls. case: the RoPE setting of the options.
     """
     rows, targets = [row(result) for result in results], dict[str, list[Checked]]()
     for one in results:
         targets.setdefault(one.target, []).append(one)
     seen = {name: {one[name] for one in rows} for name in ("target", "dtype", "layer")}
-    seen["layer"] -= {NONE}
-    single = {name for name, values in seen.items() if len(values) <= 1}
-    answers = list[Answer]()
-    for target, own in targets.items():  # with what is told of no other target
-        others = tuple(f"{one}{end}" for one in targets if one != target for end in (":", " under"))
-        told = [text for text in findings if not text.startswith(others)]
-        answers.append(answer(own, case or Case(), [*waived, *told]))
-    return Report(
-        rows=rows,
-        columns=list(columns or COLUMNS),
-        screen=list(columns or [name for name in COLUMNS.screen(rows) if name not in single]),
-        dispensable=() if columns else COLUMNS.dispensable,
-        headline=headline(answers),
-        notes=[*waived, *findings, *notes(results)],
+    seen["layer"].discard(NONE)
+    screen = [name for name in COLUMNS.screen(rows) if name not in seen or len(seen[name]) > 1]
+    told = findings if len(targets) == 1 else ()  # of several targets nobody sees how one is called
+    return tabulated(
+        *(COLUMNS, SCHEMA, rows, screen, columns, metadata),
+        answers=[answer(own, case or Case(), told) for own in targets.values()],
+        notes=[*findings, *notes(results)],
         legend=_MARGIN if any(one.finding.unit == MARGIN for one in results) else "",
-        metadata={"schema": SCHEMA, **metadata},
-        declared=COLUMNS,
         faults=faults_of(results),
-        answers=answers,
         brief=not columns,
     )
 
@@ -156,63 +143,53 @@ def junit(results: Sequence[Checked]) -> bytes:
     for one in results:
         suites.setdefault((one.target, one.dtype), []).append(one)
     for (target, dtype), checks in suites.items():
-        name = target if dtype == NONE else f"{target} {dtype}"
-        failed = sum(one.finding.failed for one in checks)
-        skipped = sum(one.finding.status in _SKIPPED for one in checks)
-        counts = {"errors": 0, "failures": failed, "skipped": skipped, "tests": len(checks)}
-        suite = ElementTree.SubElement(root, "testsuite", _attributes(name=name, **counts))
+        name = printable(target if dtype == NONE else f"{target} {dtype}")
+        kinds = Counter(_OF_JUNIT.get(one.finding.status, "skipped") for one in checks)
+        counts = {"failures": kinds["failure"], "skipped": kinds["skipped"], "tests": len(checks)}
+        shown = {"name": name, "errors": "0", **{one: str(number) for one, number in counts.items()}}
+        suite = ElementTree.SubElement(root, "testsuite", shown)
         for one in checks:
-            finding, measured = one.finding, one.measured_words
+            finding, kind = one.finding, _OF_JUNIT.get(one.finding.status, "skipped")
             layer = "" if one.layer in (NONE, "full_attention") else f" ({one.layer})"
-            attributes = _attributes(classname=name, name=finding.check + layer)
-            case = ElementTree.SubElement(suite, "testcase", attributes)
-            kind, message = "failure", measured or finding.detail
-            words = [finding.detail, finding.where, finding.resembles, finding.advice]
-            attributes = _attributes(message=message, type=codes(finding.diagnosis) or kind)
-            if not finding.failed and finding.status in _SKIPPED:
-                status, words = finding.status.replace(" ", "-"), []
-                kind, attributes = "skipped", _attributes(type=f"ropeaudit.{status}", message=finding.detail)
-            elif not finding.failed:
-                kind, attributes, words = "system-out", {}, [measured, finding.where, finding.detail]
-            part = ElementTree.SubElement(case, kind, attributes)
+            case = ElementTree.SubElement(suite, "testcase", classname=name, name=finding.check + layer)
+            words = [one.measured_words, finding.where, finding.detail, finding.resembles, finding.advice]
+            about = {
+                "message": one.measured_words or finding.detail,
+                "type": codes(finding.diagnosis) or kind,
+            }
+            if kind == "skipped":
+                words, about["type"] = [], f"ropeaudit.{finding.status.replace(' ', '-')}"
+            about = {name: printable(text) for name, text in about.items() if kind != "system-out"}
+            part = ElementTree.SubElement(case, kind, about)
             part.text = printable("; ".join(filter(None, words))) or None
     ElementTree.indent(root)
     written: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return written + b"\n"
 
 
-def _attributes(**values: object) -> dict[str, str]:
-    return {name: printable(str(value)) for name, value in values.items()}
-
-
 def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answer:
     """Return the answer of the checks of one target.
 
-    case: the RoPE setting of the options. findings: on calls; only an answer that is alone shows them.
+    case: the RoPE setting of the options. findings: on waivers and calls.
     """
     target = own[0].target
     idle = [one.finding.detail for one in own if one.finding.status == "nothing to check"]
     if idle:
         return Answer("OK", target, f"nothing to check: {idle[0]}")
-    failed = [one for one in own if one.finding.failed]
-    doubtful = [one for one in own if one.finding.status == "waived" or warns(one)]
-    groups = _by_cause(failed)
+    groups = _by_cause([one for one in own if one.finding.failed])
+    doubtful = _by_cause([one for one in own if warns(one)])
     causes = [cause_of(code, some, case) for code, some in groups.items()]
-    causes += [cause_of(code, some, case, warning=True) for code, some in _by_cause(doubtful).items()]
+    causes += [cause_of(code, some, case, warning=True) for code, some in doubtful.items()]
     if len(causes) > 1:
-        first, *others = ([fact for fact in one.facts if not fact.startswith(_LIKE)] for one in causes)
-        causes[0] = _shortened(causes[0], first, 2)
-        further = zip(causes[1:], others, strict=True)
-        causes[1:] = [replace(_shortened(one, facts, 1), file="", source="") for one, facts in further]
-    elif causes and any(fact.startswith(_LIKE) for fact in causes[0].facts):
-        causes[0] = _shortened(causes[0], causes[0].facts, 3)
+        causes[0] = _shortened(causes[0], 2)
+        causes[1:] = [replace(_shortened(one, 1), file="", source="") for one in causes[1:]]
     facts = [*_figures(own), *_called(target, findings), *_assumed(own, case), *_noted(own)]
     facts += _missing(own, case, findings)
     if rest := causes[_MOST_CAUSES:]:
         facts.insert(0, ("more", f"{', '.join(one.code for one in rest)}: -v"))
-    if failed or doubtful:
-        facts.append(("next", _next(own[0], groups if failed else {})))
-    status: Status = "FAIL" if failed else "WARN" if doubtful else "PASS"
+    if causes:
+        facts.append(("next", _next(own[0], groups)))
+    status: Status = "FAIL" if groups else "WARN" if causes else "PASS"
     return Answer(status, target, _decides(own, groups), causes[:_MOST_CAUSES], facts)
 
 
@@ -226,8 +203,9 @@ def text(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> str:
 
 def warns(one: Checked) -> bool:
     """Return whether a check that fails nothing is one to beware of."""
-    name = one.finding.check
-    return one.finding.status == "info" and (name in ("config keys", "dtype") or name.startswith("under "))
+    name, status = one.finding.check, one.finding.status
+    telling = name in ("config keys", "dtype") or name.startswith("under ")
+    return status == "waived" or (status == "info" and telling)
 
 
 def _decides(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
@@ -294,19 +272,17 @@ def _codes(one: Checked) -> list[str]:
 def cause_of(code: str, some: Sequence[Checked], case: Case, *, warning: bool = False) -> Cause:
     """Return a cause of failures or warnings: what, where, how far off, what to change."""
     first = next((one for one in some if code in _codes(one)), some[0])
-    finding = first.finding
+    finding, facts = first.finding, list[str]()
     pairs = [one for one in some if _excess(one) > 0 and one.dtype == first.dtype]
     explained = finding.diagnosis is not None and code != UNEXPLAINED
-    facts = list[str]()
+    title = finding.detail if finding.detail and len(finding.detail) <= _SHORT else first.seen
+    if len(title) > _SHORT and "; " in title[:_SHORT]:
+        title = f"{title[: title.rindex('; ', 0, _SHORT)]}; more: -v"
     if explained:
         title = finding.resembles
         if len(title) > _LONG:
-            facts.append(f"{_LIKE}{title}")
+            facts.append(f"it behaves like: {title}")
             title = " and ".join(kinds()[part].title for part in code.split("+"))
-    else:
-        title = finding.detail if finding.detail and len(finding.detail) <= _SHORT else first.seen
-        if len(title) > _SHORT and "; " in title[:_SHORT]:
-            title = f"{title[: title.rindex('; ', 0, _SHORT)]}; more: -v"
     if pairs:
         worst = max(pairs, key=_excess).finding
         size = f"rotation error up to {_two(worst.measured)} ({_two(worst.allowed)} allowed)"
@@ -317,13 +293,18 @@ def cause_of(code: str, some: Sequence[Checked], case: Case, *, warning: bool = 
     if tolerance := next((one.finding for one in some if one.finding.check == "tolerance"), None):
         off = f"{percent(tolerance.measured)} off (limit {percent(tolerance.allowed)})"
         facts.append(f"scores are {off}: {tolerance.where}")
-    if code == UNEXPLAINED and finding.diagnosis is not None and finding.diagnosis.explains:
-        facts.append(f"closest known: {codes(finding.diagnosis)}: {finding.resembles}")
-    if explained and finding.diagnosis is not None:
+    if finding.diagnosis is not None and explained:
         facts.append(_CERTAIN.get(finding.diagnosis.certainty, ""))
+    elif finding.diagnosis is not None and finding.diagnosis.explains:
+        facts.append(f"closest known: {codes(finding.diagnosis)}: {finding.resembles}")
     if len(some) > 1:
         facts.append(f"checks: {listed(list(dict.fromkeys(one.finding.check for one in some)))}")
-    facts += _advice(first, case)
+    if finding.option.startswith("--base ") and _is_default(first.setting, case):
+        facts.append(f"your code uses {finding.option[2:]}; if that is meant, give {finding.option}")
+    elif finding.option:
+        facts.append(f"if that is meant, give {finding.option}")
+    if finding.remedy:
+        facts.append(f"fix: {finding.remedy}")
     if title != finding.detail:
         facts += [finding.detail[finding.detail.index(mark) :] for mark in _WAIVERS if mark in finding.detail]
     file, line = place(first)
@@ -331,21 +312,10 @@ def cause_of(code: str, some: Sequence[Checked], case: Case, *, warning: bool = 
     return Cause(code, title, file, line, source, list(dict.fromkeys(filter(None, facts))), warning)
 
 
-def _shortened(cause: Cause, facts: Sequence[str], most: int) -> Cause:
+def _shortened(cause: Cause, most: int) -> Cause:
     """Return a cause with some facts at most, and always with what to change."""
-    fixes = [fact for fact in facts[most:] if fact.startswith(("fix: ", *_WAIVERS))]
-    return replace(cause, facts=[*facts[:most], *fixes])
-
-
-def _advice(one: Checked, case: Case) -> Iterator[str]:
-    """Yield what to change, or the option to give where the code is right."""
-    finding = one.finding
-    if finding.option.startswith("--base ") and _is_default(one.setting, case):
-        yield f"your code uses {finding.option[2:]}; if that is meant, give {finding.option}"
-    elif finding.option:
-        yield f"if that is meant, give {finding.option}"
-    if finding.remedy:
-        yield f"fix: {finding.remedy}"
+    fixes = [fact for fact in cause.facts[most:] if fact.startswith(("fix: ", *_WAIVERS))]
+    return replace(cause, facts=[*cause.facts[:most], *fixes])
 
 
 def _is_default(setting: RopeSetting | None, case: Case) -> bool:

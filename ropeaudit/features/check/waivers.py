@@ -11,8 +11,8 @@ from typing import Any
 
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import BadInput, UnknownName, parser_reason
-from ropeaudit.features.check.checked import NONE, Checked
-from ropeaudit.recognition.diagnosis import codes, kinds
+from ropeaudit.features.check.checked import Checked
+from ropeaudit.recognition.diagnosis import kinds
 from ropeaudit.runtime import paths
 
 EXAMPLE = (
@@ -20,8 +20,6 @@ EXAMPLE = (
 )
 _NEEDED = ("check", "target", "reason", "until")
 _KEYS = (*_NEEDED, "dtype", "diagnosis")
-_FAILS = ("fail", "waived")
-_LARGEST_FILE = 2**20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +38,10 @@ class Waiver:
     diagnosis: str | None = None
 
     def covers(self, one: Checked) -> bool:
-        """Return whether it is about this check, or about why it fails."""
-        apart = self.check != one.finding.check or not _same(self.target, one)
-        if apart or self.dtype not in (None, one.dtype):
+        """Return whether it is about this failure."""
+        if self.check != one.finding.check or self.dtype not in (None, one.dtype):
             return False
-        return self.diagnosis is None or one.finding.status not in _FAILS or self.diagnosis in _codes(one)
+        return self.diagnosis in (None, *_codes(one)) and _same(self.target, one)
 
     def __str__(self) -> str:
         """Return what it is about."""
@@ -76,52 +73,49 @@ def today() -> datetime.date:
 
 def read(path: str) -> list[Waiver]:
     """Return the waivers of a TOML file. Raises: BadInput, which says what to type."""
+    place = f"--waive {path!r}"
     try:
-        content = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except OSError as error:
         raise BadInput(
-            f"--waive {path!r}: {reason}; give a TOML file with entries such as {EXAMPLE}"
+            f"{place}: {error.strerror}; give a TOML file with entries such as {EXAMPLE}"
         ) from None
-    if len(content) > _LARGEST_FILE:
-        raise BadInput(f"--waive {path!r}: is larger than 1 MiB; give a file of [[waive]] entries")
-    try:
-        tables = tomllib.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         message = parser_reason(error)[:100] or "nested too deeply"
-        raise BadInput(f"--waive {path!r}: is not TOML in UTF-8: {message}; write {EXAMPLE}") from None
+        raise BadInput(f"{place}: is not TOML in UTF-8: {message}; write {EXAMPLE}") from None
     if unknown := [name for name in tables if name != "waive"]:
-        raise BadInput(f"--waive {path!r}: {unknown[0]!r} is not understood; write entries as {EXAMPLE}")
+        raise BadInput(f"{place}: {unknown[0]!r} is not understood; write entries as {EXAMPLE}")
     entries = tables.get("waive", [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise BadInput(f"--waive {path!r}: waive is not a list of tables; write [[waive]], not [waive]")
-    return [_waiver(entry, f"--waive {path!r}, entry {number}") for number, entry in enumerate(entries, 1)]
+        raise BadInput(f"{place}: waive is not a list of tables; write [[waive]], not [waive]")
+    results = []
+    for number, entry in enumerate(entries, 1):
+        try:
+            results.append(_waiver(entry))
+        except (UnknownName, BadInput) as error:
+            raise BadInput(f"{place}, entry {number}: {error}") from None
+    return results
 
 
-def _waiver(entry: dict[str, Any], place: str) -> Waiver:
-    for key in entry:
+def _waiver(entry: dict[str, Any]) -> Waiver:
+    """Return the waiver of an entry. Raises: BadInput, UnknownName."""
+    for key, value in entry.items():
         if key not in _KEYS:
-            raise BadInput(f"{place}: {UnknownName('key', key, _KEYS)}")
+            raise UnknownName("key", key, _KEYS)
+        if key != "until" and not (isinstance(value, str) and value.strip()):
+            raise BadInput(f'{key} is not text; write {key} = "..."')
     for key in _NEEDED:
         if key not in entry:
-            raise BadInput(f"{place}: {key} is missing; write {EXAMPLE}")
-    for key, value in entry.items():
-        if key != "until" and not (isinstance(value, str) and value.strip()):
-            raise BadInput(f'{place}: {key} is not text; write {key} = "..."')
-    diagnosis = entry.get("diagnosis")
-    try:
-        dtype = parse(entry["dtype"]).name if "dtype" in entry else None
-        if diagnosis is not None and diagnosis not in kinds():
-            raise UnknownName("diagnosis", diagnosis, list(kinds()))
-    except UnknownName as error:
-        raise BadInput(f"{place}: {error}") from None
-    day = entry["until"]  # as text, or as a date of TOML
+            raise BadInput(f"{key} is missing; write {EXAMPLE}")
+    day, dtype, diagnosis = entry["until"], entry.get("dtype"), entry.get("diagnosis")
+    if diagnosis is not None and diagnosis not in kinds():
+        raise UnknownName("diagnosis", diagnosis, list(kinds()))
     try:
         is_date = isinstance(day, datetime.date) and not isinstance(day, datetime.datetime)
         until = day if is_date else datetime.date.fromisoformat(day)
     except (TypeError, ValueError):
-        raise BadInput(f'{place}: until = {day!r} is not a day; write until = "2027-01-31"') from None
-    return Waiver(entry["check"], entry["target"], entry["reason"], until, dtype, diagnosis)
+        raise BadInput(f'until = {day!r} is not a day; write until = "2027-01-31"') from None
+    return Waiver(**entry | {"until": until, "dtype": parse(dtype).name if dtype else None})
 
 
 def applied(results: Iterable[Checked], waivers: Sequence[Waiver], day: datetime.date) -> Iterator[Checked]:
@@ -139,24 +133,7 @@ def applied(results: Iterable[Checked], waivers: Sequence[Waiver], day: datetime
 
 def notes(results: Sequence[Checked], waivers: Sequence[Waiver]) -> list[str]:
     """Return which waivers are about nothing that failed."""
-    messages = []
-    for waiver in waivers:
-        covered = [one for one in results if waiver.covers(one)]
-        if any(one.finding.status in _FAILS for one in covered):
-            continue
-        anywhere, anyhow = replace(waiver, dtype=None), replace(waiver, diagnosis=None)
-        others = {one.dtype for one in results if anywhere.covers(one) and one.finding.failed}
-        failing = [one for one in results if anyhow.covers(one) and one.finding.status in _FAILS]
-        if failing:
-            known = sorted({codes(one.finding.diagnosis) or "no diagnosis" for one in failing})
-            seen = f"it fails with {', '.join(known)}"
-        elif covered:
-            seen = "it does not fail; remove the entry"
-        elif others == {NONE}:
-            seen = "that check is made once for all dtypes; leave out dtype"
-        elif others:
-            seen = f"it fails in {', '.join(sorted(others))}"
-        else:
-            seen = "nothing of that name was checked; remove the entry"
-        messages.append(f"the waiver of {waiver} waives nothing: {seen}")
-    return messages
+    wrong = [one for one in results if one.finding.status in ("fail", "waived")]
+    idle = [waiver for waiver in waivers if not any(map(waiver.covers, wrong))]
+    why = "no failure of that check, target, dtype and diagnosis was seen; change the entry or remove it"
+    return [f"the waiver of {waiver} waives nothing: {why}" for waiver in idle]

@@ -169,6 +169,8 @@ class ForeignOwn(ForeignCode):
         self.needed: Mapping[str, str] = told["needed"]
         self.layered, self.told_dims = str(told["layered"]), bool(told["told_dims"])
         self.builders: Sequence[str] = told["builders"]
+        file, line = told["place"]
+        self.place: tuple[str, int] = file, line  # where it is defined; "" and 0 where that is not known
 
     def fit(self, setting: RopeSetting) -> Fit:
         """Return how it is called, found once. Raises: UsageError, ForeignError."""

@@ -92,6 +92,7 @@ def facts(one: Opened) -> Header:
         "compiles": getattr(code, "compiles", False),
         "layered": signatures.layered(getattr(code, "thing", None)),
         "builders": list(getattr(code, "builders", ())),
+        "place": signatures.place(getattr(code, "thing", None)),
     }
 
 

@@ -6,6 +6,7 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 import tomllib
 from collections.abc import Callable, Iterator
@@ -287,6 +288,18 @@ def is_factory(function: Any) -> bool:
 def wants_jax(function: Any) -> bool:
     """Return whether it takes no tensors, and its module imports jax."""
     return "jax" in _roots(getattr(function, "forward", function)) and wants_numpy(function)
+
+
+def place(thing: Any) -> tuple[str, int]:
+    """Return the file and line where code, or the class of an instance, is defined; "", 0 if not known."""
+    try:
+        found = inspect.unwrap(thing)
+        found = found if isinstance(found, type) or inspect.isroutine(found) else type(found)
+        lines, first = inspect.getsourcelines(found)
+        decorators = itertools.takewhile(lambda line: line.lstrip().startswith("@"), lines)
+        return inspect.getsourcefile(found) or "", first + len(list(decorators))
+    except (OSError, TypeError, ValueError, AttributeError):
+        return "", 0
 
 
 def wants_numpy(function: Any) -> bool:
