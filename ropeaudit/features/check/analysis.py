@@ -186,7 +186,7 @@ _FLAGS = {"arguments": "arg", "environments": "under"}
 _TYPED = {
     "code": "own code, FILE.py:NAME",
     "gguf": "a .gguf file",
-    "checkpoint": "a checkpoint that runs (--tokens)",
+    "checkpoint": "the folder of a checkpoint that --tokens runs",
     "case": "a case of vectors",
 }
 
@@ -211,7 +211,8 @@ def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
             flag = _FLAGS.get(name, name.replace("_", "-"))
             typed = "" if value is True else f" {value if isinstance(value, str) else ','.join(value)}"
             words = " or ".join(_TYPED[which] for which in needed)
-            raise UsageError(f"--{flag}{typed} goes with {words}; leave it out")
+            instead = " or name the model or file as the target" * (name in ("model", "config"))
+            raise UsageError(f"--{flag}{typed} goes with {words}; leave it out{instead}")
     if options.write_wrapper is not None and kinds.count("code") != 1:
         raise UsageError("--write-wrapper is for one target that is code; leave it out, or name one")
     if "code" in kinds:
