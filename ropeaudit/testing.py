@@ -366,46 +366,40 @@ def _test_scores(
 def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
     """Return what explains scores: vectors rotated otherwise; else a narrow accumulator of such a drift."""
     q, k = (x.astype(np.float64) for x in test.vectors())
-    dtype = test.resolved.dtype
+    dtype, vectors = test.resolved.dtype, np.concatenate([q, k])
+    at = np.arange(q.shape[1], dtype=np.int64) + offset
     exact_sums = Emulated(_resolved(test.recipe, _EXACT_SUMS, dtype), test.setting)
-
-    def seen(rotated: FloatArray) -> FloatArray:
-        return _scores(rotated[: len(q)], rotated[len(q) :], exact_sums)
-
     exactly = test.exact()
     exact = np.stack([exact_scores.joined(*scores) for scores, _ in exactly])
 
-    def explains(other: FloatArray) -> bool:
-        reference = [((scores, None), error) for scores, (_, error) in zip(other, exactly, strict=True)]
-        return not test.drift(measure.of_scores(results, reference), offset).fails
+    def seen(rotated: FloatArray, subject: Emulated = exact_sums) -> FloatArray:
+        return _scores(rotated[: len(q)], rotated[len(q) :], subject)
 
-    at = np.arange(q.shape[1], dtype=np.int64) + offset
-    nearest, distance = None, known_recipes.rms_difference(results, exact)
-    vectors = np.concatenate([q, k])
+    def alike(group: RecipeGroup) -> bool:
+        scores = seen(known_recipes.rotated(group, vectors, at, test.setting))
+        return np.array_equal(np.isfinite(results), np.isfinite(scores))
+
+    distance = known_recipes.rms_difference(results, exact)
     if not np.isfinite(distance):  # as the scores of some recipes are, in the same places
-
-        def alike(group: RecipeGroup) -> bool:
-            scores = seen(known_recipes.rotated(group, vectors, at, test.setting))
-            return np.array_equal(np.isfinite(results), np.isfinite(scores))
-
         with np.errstate(invalid="ignore", over="ignore"):
             return known_recipes.nonfinite_as(dtype, test.setting, alike)
-    for found, rotated in rotation.predictions(vectors, at, test.setting, dtype):
-        other = seen(rotated())
-        if (size := known_recipes.rms_difference(results, other)) < _CLEAR * distance and explains(other):
-            nearest, distance = found, size / _CLEAR
-    if nearest is not None:
-        return replace(nearest, certainty="resembles")
+    known = [
+        (found, seen(turned())) for found, turned in rotation.predictions(vectors, at, test.setting, dtype)
+    ]
+    found, other = min(known, key=lambda one: known_recipes.rms_difference(results, one[1]))
+    if known_recipes.rms_difference(results, other) < _CLEAR * distance:
+        reference = [((scores, None), error) for scores, (_, error) in zip(other, exactly, strict=True)]
+        if not test.drift(measure.of_scores(results, reference), offset).fails:
+            return replace(found, certainty="resembles")
     sizes = np.sqrt(np.mean((results.astype(np.float64) - exact) ** 2, axis=(1, 2)))
     off = np.flatnonzero(sizes > max(10 * float(np.median(sizes)), 1e-12))
     if 0 < off.size * 2 <= sizes.size:  # of some heads, where most are right
         return Diagnosis("unexplained", where=Where(heads=tuple(off.tolist()), of_heads=len(results)))
     for fmt in ("fp16", "bf16"):
         narrow = _resolved(test.recipe, {"accumulate": fmt}, dtype)
-        first, second = (known_recipes.rotated(RecipeGroup((), narrow), x, at, test.setting) for x in (q, k))
-        formed = _scores(first, second, Emulated(narrow, test.setting))
-        seen_size, formed_size = (known_recipes.rms_difference(other, exact) for other in (results, formed))
-        if 0.5 < seen_size / formed_size < 2:
+        turned = known_recipes.rotated(RecipeGroup((), narrow), vectors, at, test.setting)
+        formed = seen(turned, Emulated(narrow, test.setting))
+        if 0.5 < distance / known_recipes.rms_difference(formed, exact) < 2:
             return Diagnosis("narrow-accumulator", {"format": str(narrow.accumulate)})
     return _UNEXPLAINED
 
