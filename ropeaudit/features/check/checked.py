@@ -155,6 +155,6 @@ def place(one: Checked) -> tuple[str, int]:
     if one.finding.line:
         return shown_path(Path(one.finding.file)), one.finding.line
     path = Path(one.target.rpartition(":")[0] if one.kind == "code" else one.target)
-    if path.is_dir():
+    if one.kind != "code" and path.is_dir():
         path /= MANIFEST if one.kind == "case" else "config.json"
     return (shown_path(path), 0) if path.is_file() else ("", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -141,6 +142,8 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
     about: dict[str, Any] = {"version": code.version, "device": code.device.label}
     about |= {"setting": setting, "up_to": up_to}
     file, line = code.place if isinstance(code, ForeignOwn) else ("", 0)
+    if file.startswith((sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))):
+        file, line = "", 0  # a library's is in no repository of who reads it
     for dtype, progress in zip(dtypes, arguments.steps(target.progress, len(dtypes)), strict=True):
         asked = replace(tested, dtype=dtype, each_call=each_call)
         for finding in _findings(asked, options.recipe, progress):
