@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -102,15 +102,6 @@ class Audit:
     def _recipes(self) -> list[Recipe]:
         return [recipes.load(name).changed(self.changes) for name in dict.fromkeys(self.recipes)]
 
-    def findings(self, workers: Iterable[Sequence[Sequence[str]]] = ()) -> list[str]:
-        """Return what was found out about the code that was called, so far, each once: factory by factory.
-
-        workers: what each worker found, for each factory.
-        """
-        here = [factory.findings for factory in self._factories]
-        by_factory = zip(here, *workers, strict=True)
-        return list(dict.fromkeys(text for results in by_factory for some in results for text in some))
-
     def run(
         self, threads: int | None = None, progress: Callable[[float], None] | None = None
     ) -> Iterator[Record]:
@@ -121,13 +112,6 @@ class Audit:
         from ropeaudit.audits.sweep import Sweep  # in-function: a sweep is of an audit
 
         return Sweep(self).run(progress or (lambda share: None), threads=threads)
-
-    def parts(self) -> list[tuple[Case, list[int]]]:
-        """Return what is measured in a row: each case, in the layout that neighbouring factories have.
-
-        Makers are named by their place in `factories`.
-        """
-        return [part for case in self.cases for part in arguments.by_layout(case, self.factories())]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what was requested; factories are built anew."""

@@ -1,9 +1,8 @@
 """A sweep: the cells of an audit, those of them that are done, and where the rest are measured.
 
-A cell is a case x factory x offset, known by what was requested (`Record.key`), not by its place. The bits of
-a row do not depend on what is measured with it: cells may be measured in any order and company. They share q,
-k and the reference within a task. Rows of an earlier run fill their cells wherever they stand. Each row is
-kept before it is handed on.
+A cell is known by what was requested (`Record.key`), not by its place. The bits of a row do not depend on
+what is measured with it: cells may be measured in any order and company. Those of a task share q, k and the
+reference. Rows of an earlier run fill their cells wherever they stand. Each is kept before it is handed on.
 """
 
 from __future__ import annotations
@@ -18,13 +17,14 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ropeaudit.arithmetic.formats import FP32, parse
-from ropeaudit.audits import records
+from ropeaudit.audits import arguments, records
 from ropeaudit.audits.case_run import CaseRun, identity
 from ropeaudit.audits.cases import Case, Outline, positions_fit
 from ropeaudit.audits.records import Record, case_of
 from ropeaudit.engine.plan import TILE_COLUMNS
 from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.inputs import masks
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import digests, doing, run_metadata
 
 if TYPE_CHECKING:
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
 _TASK_SECONDS, _TASK_CELLS = 0.25, 8  # a task holds no more than the larger of them: what a kill can lose
 _MOST_CELLS = 1_000_000  # of a run: their rows take some GiB
+_DRAWING = 0.3  # about which share of the work on a sample drawing it is
 
 _ALWAYS = tuple(name for name in records.CORE if name in records.IDENTITY)  # every file says these
 
-Part: TypeAlias = tuple[Case, list[int]]  # a case, and the places of factories that are measured in it
 Key: TypeAlias = tuple[str, str, float]  # of a row: its case, version and tolerance
 
 
 class Cell(NamedTuple):
-    """A case, a factory and an offset: what a row is of.
+    """What a row is of. factory: its place in `Audit.factories`.
 
-    case, factory: places in `Audit.parts` and `Audit.factories`; identity: values of `records.IDENTITY`; key:
-    that of its row; scores: how many it forms; seconds: a guess of one core's time.
+    identity: values of `records.IDENTITY`. key: that of its row. scores: how many it forms. seconds: a guess
+    of one core's time.
     """
 
-    case: int
+    case: Case
     factory: int
     offset: int
     identity: tuple[Any, ...]
@@ -55,16 +55,7 @@ class Cell(NamedTuple):
     seconds: float
 
 
-class Task(NamedTuple):
-    """Neighbouring cells of a case, which are measured together: they share q, k and the reference.
-
-    wanted: the factory and the offset of each. cells: of the plan.
-    """
-
-    case: Case
-    wanted: tuple[tuple[int, int], ...]
-    cells: tuple[int, ...]
-    seconds: float
+Task: TypeAlias = dict[int, Cell]  # neighbouring cells of a case by their number
 
 
 class Sweep:
@@ -92,75 +83,71 @@ class Sweep:
                 f"out: --shard 1/{-(-whole // _MOST_CELLS)}"
             )
         audit.check(jobs)
-        self.audit, self.parts, self._shard = audit, audit.parts(), shard
-        self.cells = list(planned(audit, self.parts, shard))
+        self.audit, self._shard, self.cells = audit, shard, list(cells_of(audit, shard))
         self.done: dict[int, Record] = {}
-        self._reported: dict[int, Sequence[Sequence[str]]] = {}  # first cell of a task -> findings
+        self._told: dict[int, Sequence[Sequence[str]]] = {}  # first cell of a worker's task -> its findings
 
     def others(self) -> set[Key]:
         """Return the keys of the cells that other shards measure."""
         if self._shard[1] == 1:
             return set()
-        return {cell.key for cell in planned(self.audit, self.parts)} - {cell.key for cell in self.cells}
+        return {cell.key for cell in cells_of(self.audit)} - {cell.key for cell in self.cells}
 
-    def placed(self, rows: Iterable[Record]) -> tuple[dict[int, Record], list[Record]]:
-        """Return cell -> row, and the rows of no cell; equal cells take one each, one too many is dropped.
+    def placed(self, rows: Iterable[Record]) -> tuple[dict[int, Record], list[Record], list[Record]]:
+        """Return cell -> row, the rows of no cell, and those of cells whose code is another one now.
 
-        Rows of a cell that another state of its code gave are neither.
+        Equal cells take one row each; one too many is dropped.
         """
-        known = {_without_version(cell.key) for cell in self.cells if _of_files(cell.key)}
+        code = {_without_version(cell.key) for cell in self.cells if _of_files(cell.key)}
         open_cells: dict[Key, list[int]] = {}
         for number in range(len(self.cells) - 1, -1, -1):
             open_cells.setdefault(self.cells[number].key, []).append(number)
-        result, foreign = {}, []
+        result, foreign, outdated = dict[int, Record](), list[Record](), list[Record]()
         for row in rows:
             key = row.key()
             places = open_cells.get(key)
             if places:
                 wanted = dict(zip(records.IDENTITY, self.cells[places[-1]].identity, strict=True))
                 if any(getattr(row, name) != wanted[name] for name in _ALWAYS):  # changed by hand
-                    places = None
-            if places:
-                result[places.pop()] = replace(row, **wanted)  # a file may not say all settings
-            elif places is None and not (_of_files(key) and _without_version(key) in known):
-                foreign.append(row)
-        return result, foreign
+                    foreign.append(row)
+                else:
+                    result[places.pop()] = replace(row, **wanted)  # a file may not say all settings
+            elif places is None:
+                (outdated if _of_files(key) and _without_version(key) in code else foreign).append(row)
+        return result, foreign, outdated
 
-    def take(self, rows: Sequence[Record]) -> str:
+    def take(self, rows: Iterable[Record]) -> str:
         """Take the rows of an earlier run; return what to say of changed code."""
-        self.done = self.placed(rows)[0]
-        wanted = {_without_version(cell.key): cell for n, cell in enumerate(self.cells) if n not in self.done}
-        known = {cell.key for cell in self.cells}
-        again = {_without_version(row.key()): row for row in rows if row.key() not in known}
-        again = {key: row for key, row in again.items() if key in wanted}
+        self.done, _, outdated = self.placed(rows)
+        left = {_without_version(cell.key): cell for n, cell in enumerate(self.cells) if n not in self.done}
+        again = [row for row in outdated if _without_version(row.key()) in left]
         if not again:
             return ""
-        key, row = next(iter(again.items()))
-        more = "" if len(again) == 1 else f", such as {row.implementation} {row.dtype} at offset {row.offset}"
+        row, count = again[0], len(again)
+        now = left[_without_version(row.key())].key[1]
+        rows_were = "1 row there was" if count == 1 else f"{count} rows there were"
         return (
-            f"{len(again)} row{'s' * (len(again) > 1)} there {'were' if len(again) > 1 else 'was'} measured "
-            f"with code of another digest{more} ({row.version}, now {wanted[key].key[1]}): "
-            "measured again"
+            f"{rows_were} measured with code of another digest, such as {row.implementation} {row.dtype} at "
+            f"offset {row.offset} ({row.version}, now {now}): measured again"
         )
+
+    def left(self) -> list[Cell]:
+        """Return the cells that are to be measured."""
+        return [cell for number, cell in enumerate(self.cells) if number not in self.done]
 
     def tasks(self, whole: bool = False) -> list[Task]:
         """Return what is to be measured, in order: all cells but those that are done.
 
         whole: those of a case stay together, which is fastest and hands over its rows late.
         """
-        left = [number for number in range(len(self.cells)) if number not in self.done]
-        results = []
-        for case, some in itertools.groupby(left, key=lambda number: self.cells[number].case):
-            of_case = tuple(some)
-            few = max(_TASK_CELLS, int(_TASK_SECONDS / self.cells[of_case[0]].seconds))
+        left = [(number, cell) for number, cell in enumerate(self.cells) if number not in self.done]
+        tasks = list[Task]()
+        for _, group in itertools.groupby(left, key=lambda one: id(one[1].case)):
+            of_case = list(group)
+            few = max(_TASK_CELLS, int(_TASK_SECONDS / of_case[0][1].seconds))
             most = len(of_case) if whole else few
-            for start in range(0, len(of_case), most):
-                numbers = of_case[start : start + most]
-                cells = [self.cells[number] for number in numbers]
-                wanted = tuple((cell.factory, cell.offset) for cell in cells)
-                seconds = sum(cell.seconds for cell in cells)
-                results.append(Task(self.parts[case][0], wanted, numbers, seconds))
-        return results
+            tasks += [dict(of_case[start : start + most]) for start in range(0, len(of_case), most)]
+        return tasks
 
     def run(
         self,
@@ -170,32 +157,38 @@ class Sweep:
         jobs: int = 1,
         scheduler: str | None = None,
         threads: int | None = None,
-        on_plan: Callable[[Sequence[Task]], None] = lambda tasks: None,
         on_note: Callable[[str], None] = lambda text: None,
     ) -> Iterator[Record]:
         """Measure what is left, in tasks; yield each row once it is kept.
 
         keep: keeps a row; without it, and in one process, a case is one task. scheduler: an address of Dask,
-        or "local" for one of its own. threads: of this process, all processors by default. on_plan: gets the
-        tasks before the first of them. on_note: gets what is worth a note while it runs.
+        or "local" for one of its own. threads: of this process, all processors by default. on_note: gets what
+        is worth a note while it runs.
         """
         away = jobs > 1 or scheduler is not None
         tasks = self.tasks(keep is None and not away)
-        on_plan(tasks)
         if away:
             rows = self._elsewhere(tasks, jobs, scheduler, on_note)
         else:
-            rows = measured(self.audit, tasks, threads or run_metadata.threads())
-        for cell, row in doing.each(rows, lambda: doing.told(on_progress)):
-            key, wanted = row.key(), self.cells[cell].key
-            if _of_files(key) and _of_files(wanted):  # a call of own code may have imported more files
-                key, wanted = (key[0], "", key[2]), (wanted[0], "", wanted[2])
-            if key != wanted:
+            rows = self._here(tasks, threads or run_metadata.threads())
+        for number, row in doing.each(rows, lambda: doing.told(on_progress)):
+            key, wanted = row.key(), self.cells[number].key
+            late = _of_files(key) and _of_files(wanted)  # a call of own code may have imported more files
+            if key != wanted and not (late and _without_version(key) == _without_version(wanted)):
                 raise _otherwise(f"{row.implementation} {row.dtype}", row.version)
             if keep is not None:
                 keep(row)
-            self.done[cell] = row
+            self.done[number] = row
             yield row
+
+    def _here(self, tasks: Sequence[Task], threads: int) -> Iterator[tuple[int, Record]]:
+        """Measure tasks in this process; yield the number of each cell and its row."""
+        total, before = sum(map(seconds_of, tasks)), 0.0
+        for task in tasks:
+            ends = before / total, (before + seconds_of(task)) / total
+            rows = rows_of(self.audit, list(task.values()), threads)
+            yield from zip(task, doing.each(rows, functools.partial(doing.within, *ends)), strict=True)
+            before += seconds_of(task)
 
     def _elsewhere(
         self,
@@ -207,30 +200,38 @@ class Sweep:
         """Measure tasks in other processes. Raises: BadInput if versions differ."""
         from ropeaudit.audits import workers
 
-        audit, loaded = self.audit, workers.loaded_versions(self.audit)
-        spec = replace(audit, cases=(Case(),), offsets=(0,))  # what a worker needs to know besides its task
-
         def crew(count: int) -> workers.Crew:
             if scheduler is None:
                 return workers.Processes(jobs, count)
             return workers.Dask(scheduler, jobs, on_note)
 
+        spec = replace(
+            self.audit, cases=(Case(),), offsets=(0,)
+        )  # what a worker needs to know besides its task
+        loaded = workers.loaded_versions(self.audit)
         with contextlib.closing(workers.finished(spec, tasks, crew)) as results:
             for task, result in results:
                 rows = result.checked().rows
-                for factory, here, there in zip(audit.factories(), loaded, result.loaded, strict=True):
+                for factory, here, there in zip(self.audit.factories(), loaded, result.loaded, strict=True):
                     if here != there:
                         raise _otherwise(factory.name, there)
-                self._reported[task.cells[0]] = result.findings
-                yield from zip(task.cells, rows, strict=True)
+                self._told[min(task)] = result.findings
+                yield from zip(task, rows, strict=True)
 
     def results(self) -> list[Record]:
         """Return all rows that are done, in the planned order."""
-        return [self.done[cell] for cell in sorted(self.done)]
+        return [self.done[number] for number in sorted(self.done)]
 
     def findings(self) -> list[str]:
-        """Return what was found out about called code, in the order of cells."""
-        return self.audit.findings(self._reported[cell] for cell in sorted(self._reported))
+        """Return what was found out about called code, each once: by factory, then in the order of cells."""
+        here = [factory.findings for factory in self.audit.factories()]
+        told = zip(here, *(self._told[number] for number in sorted(self._told)), strict=True)
+        return list(dict.fromkeys(text for of_factory in told for texts in of_factory for text in texts))
+
+
+def seconds_of(task: Task) -> float:
+    """Return a guess of one core's time for a task."""
+    return sum(cell.seconds for cell in task.values())
 
 
 def _of_files(key: Key) -> bool:
@@ -248,34 +249,34 @@ def _otherwise(name: str, version: str) -> BadInput:
     )
 
 
-def planned(audit: Audit, parts: Sequence[Part], shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:
-    """Yield the cells of a shard, in the order of the rows. parts: `Audit.parts`.
+def cells_of(audit: Audit, shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:
+    """Yield the cells of a shard, in the order of the rows.
 
     A shard holds neighbours, as much work as every other so far as can be guessed; shards in order hold the
     cells in order, each of them once. The cells of other shards are not made.
     """
-    factories, offsets, requested = audit.factories(), audit.offsets, (audit.attention, audit.tolerance)
-    outlines, guesses = [case.outline() for case, _ in parts], list[dict[int, float]]()
-    for (case, some), (sizes, setting) in zip(parts, outlines, strict=True):
-        rest = case.sample, audit.attention is not None, len(some) * len(offsets), case.rerotate or 0
-        by_stages = functools.partial(cell_seconds, sizes, setting.head_dim, case.mask)
-        guesses.append({index: by_stages(factories[index].stages, *rest) for index in some})
-    whole, before = sum(sum(one.values()) for one in guesses) * len(offsets), 0.0
-    for number, (case, some) in enumerate(parts):
-        sizes, setting = outlines[number]
+    factories, offsets = audit.factories(), audit.offsets
+    parts = []  # a case, its sizes and setting, one of its factories, and the seconds of an offset
+    for one in audit.cases:
+        for case, some in arguments.by_layout(one, factories):
+            sizes, setting = case.outline()
+            rest = case.sample, audit.attention is not None, len(some) * len(offsets), case.rerotate or 0
+            guess = functools.partial(cell_seconds, sizes, setting.head_dim, case.mask)
+            parts += [(case, sizes, setting, index, guess(factories[index].stages, *rest)) for index in some]
+    whole, before = sum(seconds for *_, seconds in parts) * len(offsets), 0.0
+    for case, sizes, setting, index, seconds in parts:
         scores = case.sample or masks.count(case.mask, sizes.seq_len) * sizes.heads
-        axes = case.position_axes(setting)
-        for index in some:
-            seconds, known = guesses[number][index], dict[Any, dict[str, Any]]()
-            for offset in offsets[_of_shard(len(offsets), before, seconds, whole, shard)]:
-                at = case.setting_at(setting, sizes.seq_len, offset)
-                if at not in known or at.grid is not None:  # on a grid other columns depend on it too
-                    known[at] = identity(case, sizes, at, factories[index].make(at, axes), offset, *requested)
-                values = known[at] | {"offset": offset}
-                values["case"] = case_of(values)
-                key = values["case"], values["version"], values["tolerance"]
-                yield Cell(number, index, offset, tuple(values.values()), key, scores, seconds)
-            before += seconds * len(offsets)
+        axes, known = case.position_axes(setting), dict[RopeSetting, dict[str, Any]]()
+        for offset in offsets[_of_shard(len(offsets), before, seconds, whole, shard)]:
+            at = case.setting_at(setting, sizes.seq_len, offset)
+            if at not in known or at.grid is not None:  # on a grid other columns depend on it too
+                subject = factories[index].make(at, axes)
+                known[at] = identity(case, sizes, at, subject, offset, audit.attention, audit.tolerance)
+            values = known[at] | {"offset": offset}
+            values["case"] = case_of(values)
+            key = values["case"], values["version"], values["tolerance"]
+            yield Cell(case, index, offset, tuple(values.values()), key, scores, seconds)
+        before += seconds * len(offsets)
 
 
 def _of_shard(cells: int, before: float, seconds: float, whole: float, shard: tuple[int, int]) -> slice:
@@ -288,29 +289,15 @@ def _of_shard(cells: int, before: float, seconds: float, whole: float, shard: tu
     return slice(*(bisect.bisect_left(range(cells), one, key=shard_of) for one in (number, number + 1)))
 
 
-def measured(audit: Audit, tasks: Sequence[Task], threads: int) -> Iterator[tuple[int, Record]]:
-    """Yield cells and their rows."""
-    total, before = sum(task.seconds for task in tasks), 0.0
-    for task in tasks:
-        ends = before / total, (before + task.seconds) / total
-        rows = doing.each(rows_of(audit, task, threads), functools.partial(doing.within, *ends))
-        yield from zip(task.cells, rows, strict=True)
-        before += task.seconds
-
-
-def rows_of(audit: Audit, task: Task, threads: int) -> Iterator[Record]:
-    """Yield the rows of a task."""
-    factories, case, drawn = audit.factories(), task.case, 0.0
-    if case.sample is not None:  # about which share of the task drawing it is
-        (sizes, setting), scores = case.outline(), case.sample * len(task.cells)
-        elements = (sizes.heads + sizes.kv_heads) * sizes.seq_len * setting.head_dim
-        drawing = _GENERATED * elements + _CHOSEN * sizes.seq_len
-        drawn = drawing / (drawing + _SAMPLED * setting.head_dim * scores)
+def rows_of(audit: Audit, cells: Sequence[Cell], threads: int) -> Iterator[Record]:
+    """Yield the rows of cells of one case."""
+    factories, case = audit.factories(), cells[0].case
+    drawn = 0.0 if case.sample is None else _DRAWING
     with doing.within(0.0, drawn):
         loaded, setting = case.load() if case.sample is None else case.draw()
-    positions_fit(case.reached([*(offset for _, offset in task.wanted), *audit.anchors]), loaded.seq_len)
+    positions_fit(case.reached([*(cell.offset for cell in cells), *audit.anchors]), loaded.seq_len)
     run = CaseRun(case, loaded, setting, audit.attention, threads, audit.tolerance)
-    rows = run.records([(factories[index], offset) for index, offset in task.wanted])
+    rows = run.records([(factories[cell.factory], cell.offset) for cell in cells])
     yield from doing.each(rows, lambda: doing.within(drawn, 1.0))
 
 

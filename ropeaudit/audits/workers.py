@@ -73,7 +73,7 @@ def result_of(audit: Audit, threads: int | None, task: Task) -> Result:
         threads = get_worker().state.nthreads
     with _one_at_a_time:
         try:
-            rows = list(sweep.rows_of(audit, task, threads))
+            rows = list(sweep.rows_of(audit, list(task.values()), threads))
             findings = [tuple(factory.findings) for factory in audit.factories()]
             return Result(rows, findings, loaded_versions(audit))
         except errors.UnknownName as error:  # its arguments are no message
@@ -111,7 +111,7 @@ def finished(
     crew: makes one for so many tasks. Raises: RopeAuditError if workers die again and again.
     """
     left, deaths = dict(enumerate(tasks)), Counter[int]()
-    total, done = sum(task.seconds for task in tasks), 0.0
+    total, done = sum(map(sweep.seconds_of, tasks)), 0.0
     while left:
         started = set[int]()
         with crew(len(left)) as workers, contextlib.suppress(BrokenProcessPool):
@@ -127,7 +127,7 @@ def finished(
                     number = waiting.pop(future)
                     with workers.around():
                         result = future.result()
-                    done += left[number].seconds
+                    done += sweep.seconds_of(left[number])
                     yield left.pop(number), result
         deaths.update(started & set(left))
         if max((deaths[number] for number in left), default=0) >= MOST_DEATHS:

@@ -18,9 +18,10 @@ from typing import TypeAlias
 from ropeaudit import reports
 from ropeaudit.audits import records
 from ropeaudit.audits.records import Record, shown
+from ropeaudit.audits.sweep import Sweep
 from ropeaudit.console import output
 from ropeaudit.console.output_files import part_of
-from ropeaudit.errors import BadInput, BadOutput
+from ropeaudit.errors import BadInput, BadOutput, UnknownName
 from ropeaudit.reports import reading
 from ropeaudit.runtime import atomic_files, paths
 
@@ -31,40 +32,33 @@ _SYNC_SECONDS = 5.0  # what a power failure can lose; a killed run loses no line
 
 
 class SweepFile:
-    """NAME.part, locked by this run. rows: what it held. full: no more fits."""
+    """NAME.part, locked by this run. full: no more fits. note: what to say of the rows that were there."""
 
-    def __init__(
-        self,
-        name: str,
-        resume: bool,
-        check: Callable[[str, list[Record]], None] = lambda path, rows: None,
-        columns: Columns = lambda rows: (),
-    ) -> None:
-        """Open it; with `resume` it holds the rows of NAME.part, or else those of NAME.
+    def __init__(self, name: str, sweep: Sweep, resume: bool, columns: Columns = lambda rows: ()) -> None:
+        """Open it; with `resume` it holds the rows of NAME.part, or those of NAME; so does the sweep.
 
-        check: takes a path and its rows, and raises if they are not wanted; then nothing is changed. columns:
-        from rows, those that NAME must have of them.
-        Raises: BadOutput if another run writes it, or if it holds rows and `resume` is not given; BadInput if
-        what is there are no rows.
+        columns: from rows, those that NAME must have of them.
+        Raises: BadOutput if another run writes it, or if rows are there and `resume` is not given; BadInput
+        if what is there are no rows, or not those of the sweep. Then nothing is changed.
         """
+        if not resume:
+            refuse_another_shard(name, sweep)
         self.name, self.path, self.full = name, part_of(name), False
         self.number, self.synced = _open(self.path), time.monotonic()
         try:
             content = _content(self.number)
-            self.rows, self.length = parsed(self.path, content)
-            if self.rows and not resume:
+            rows, self.length = parsed(self.path, content)
+            if rows and not resume:
                 raise BadOutput(
-                    f"{self.path!r} holds {len(self.rows)} rows of a run that was broken off; "
+                    f"{self.path!r} holds {len(rows)} rows of a run that was broken off; "
                     "go on with --resume, or remove it"
                 )
-            check(self.path, self.rows)
-            there = finished(name, columns) if resume and not self.rows else []
-            check(name, there)
+            there = finished(name, columns) if resume and not rows else []
+            self.note = taken(sweep, name if there else self.path, [*rows, *there])
             if self.length < len(content):  # a torn line of ours
                 os.ftruncate(self.number, self.length)
             for row in there:
                 self.append(row)
-            self.rows += there
         except BaseException:
             self.close()
             raise
@@ -93,6 +87,13 @@ class SweepFile:
                 "measured from here on are in the report alone"
             )
 
+    def hint(self) -> str:
+        """Return where the rows are that are in no report yet; nothing where there are none."""
+        if not (os.path.exists(self.path) and os.path.getsize(self.path)):
+            return ""
+        rows = "the rows that fitted" if self.full else "the rows"
+        return f"{rows} are in {self.path!r}; the same command with --resume goes on"
+
     def close(self) -> None:
         """Close it; without rows it goes away."""
         with contextlib.suppress(OSError):
@@ -107,16 +108,16 @@ class SweepFile:
                 os.unlink(self.path)
 
 
-def peek(name: str) -> list[Record]:
-    """Return the rows that a run with --resume would begin with. Raises: BadInput, BadOutput."""
-    part = part_of(name)
-    if not os.path.lexists(part):
-        return finished(name)
-    number = _opened(part, os.O_RDONLY)
-    try:
-        return parsed(part, _content(number))[0] or finished(name)
-    finally:
-        os.close(number)
+def peek(name: str, sweep: Sweep) -> None:
+    """Let a sweep have the rows that a run with --resume would begin with. Raises: BadInput, BadOutput."""
+    part, rows = part_of(name), list[Record]()
+    if os.path.lexists(part):
+        number = _opened(part, os.O_RDONLY)
+        try:
+            rows = parsed(part, _content(number))[0]
+        finally:
+            os.close(number)
+    taken(sweep, part if rows else name, rows or finished(name))
 
 
 def _open(path: str) -> int:
@@ -241,10 +242,28 @@ def _row(path: str, number: int, line: bytes) -> Record:
     return row
 
 
-def refuse_foreign(path: str, rows: Sequence[Record]) -> None:
-    """Raise BadInput if there are rows that the sweep has no cells for."""
-    if rows:
+def taken(sweep: Sweep, path: str, rows: Sequence[Record]) -> str:
+    """Let a sweep have the rows of a file; return what to say of changed code.
+
+    Raises: BadInput if there are rows that the sweep has no cells for.
+    """
+    if foreign := sweep.placed(rows)[1]:
         raise BadInput(
-            f"{path!r} holds {len(rows)} rows of another sweep, such as {shown(rows[0])}; ask for them too, "
-            "or give another -o"
+            f"{path!r} holds {len(foreign)} rows of another sweep, such as {shown(foreign[0])}; ask for them "
+            "too, or give another -o"
+        )
+    return sweep.take(rows)
+
+
+def refuse_another_shard(name: str, sweep: Sweep) -> None:
+    """Raise BadOutput if NAME holds rows that another shard of the sweep measures."""
+    if not (others := sweep.others()):
+        return
+    earlier: list[Record] = []
+    with contextlib.suppress(BadInput, UnknownName):  # whatever else is there may be replaced
+        earlier = finished(name)
+    if row := next((row for row in earlier if row.key() in others), None):
+        raise BadOutput(
+            f"{name!r} holds rows of another shard, such as {shown(row)}; give each --shard an -o of its "
+            "own, or remove it"
         )

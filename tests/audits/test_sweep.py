@@ -23,7 +23,7 @@ from ropeaudit.audits import records
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case
-from ropeaudit.audits.sweep import Sweep, measured
+from ropeaudit.audits.sweep import Sweep
 from ropeaudit.console import sweep_file
 from ropeaudit.engine.plan import AttentionOptions
 from ropeaudit.errors import BadInput
@@ -116,8 +116,8 @@ def test_rows_do_not_depend_on_what_is_measured_with_them() -> None:
     sweep = Sweep(audit)
     for number in range(len(sweep.cells)):
         sweep.done = dict.fromkeys(set(range(len(sweep.cells))) - {number})  # type: ignore[arg-type]
-        ((cell, row),) = measured(audit, sweep.tasks(), 1)
-        assert (cell, repr(row)) == (number, together[number])
+        [row] = sweep.run(threads=1)
+        assert repr(row) == together[number]
 
 
 # ---------------------------------------------------------------------------- the file

@@ -41,7 +41,7 @@ def test_errors_come_home(error, monkeypatch) -> None:
         raise error
 
     monkeypatch.setattr(workers.sweep, "rows_of", fail)
-    result = workers.result_of(Audit(), 1, ())
+    result = workers.result_of(Audit(), 1, {})
     usual = RuntimeError if isinstance(error, ZeroDivisionError) else type(error)
     with pytest.raises(usual, match="no"):
         result.checked()

@@ -70,7 +70,7 @@ def test_bad_command_lines_are_refused(refused) -> None:
     "sizes", ["--seq-len 1e12", "--heads 1e9", "--head-dim 1e9", "--seq-len 4,1e12", "--layout half,nope"]
 )
 def test_an_absurd_size_is_refused_before_any_work(sizes, refused, monkeypatch) -> None:
-    for work in ("inputs.qk.make", "engine.measure.measure", "audits.sweep.measured"):
+    for work in ("inputs.qk.make", "engine.measure.measure", "audits.sweep.rows_of"):
         monkeypatch.setattr(f"ropeaudit.{work}", lambda *_: pytest.fail("work was done"))
     message = refused("shift", *sizes.split())
     known = ("GiB of memory and", "positions past 2^53", "from 2 to 65536", "unknown layout 'nope'")

@@ -12,6 +12,7 @@ from command_line import ran
 from ropeaudit.audits import records
 from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
+from ropeaudit.audits.sweep import Sweep
 from ropeaudit.console import sweep_file
 from ropeaudit.console.sweep_file import SweepFile
 from ropeaudit.errors import BadInput, BadOutput
@@ -20,7 +21,8 @@ from ropeaudit.runtime import atomic_files
 
 SMALL = ["shift", "--heads", "1", "--head-dim", "8", "--seq-len", "4", "--recipe", "hf", "--dtype", "fp16"]
 REQUESTED = [*SMALL, "--offset", "0,7,100000", "-q", "-f", "csv"]
-ROWS = list(Audit([Case(heads=1, seq_len=4, head_dim=8)], ["hf"], ["fp16"], [0, 7, 100000]).run(1))
+SWEEP = Sweep(Audit([Case(heads=1, seq_len=4, head_dim=8)], ["hf"], ["fp16"], [0, 7, 100000]))
+ROWS = list(SWEEP.audit.run(1))
 LINES = [sweep_file.line_of(row) for row in ROWS]
 posix = pytest.mark.skipif(os.name != "posix", reason="links, pipes, locks")
 FOREIGN = [
@@ -172,7 +174,7 @@ def test_resume_does_not_take_a_foreign_file_for_a_torn_report(name, content, tm
 def test_a_part_that_goes_between_open_and_lock_is_opened_again(how, tmp_path, monkeypatch) -> None:
     """The first holder ends, and removes or replaces the part, after the second has opened it."""
     name, part = str(tmp_path / "x.jsonl"), tmp_path / "x.jsonl.part"
-    first, usual, steps = SweepFile(name, False), atomic_files.lock, []
+    first, usual, steps = SweepFile(name, SWEEP, False), atomic_files.lock, []
 
     def late(number: int) -> bool | None:
         steps.append(number)
@@ -184,12 +186,12 @@ def test_a_part_that_goes_between_open_and_lock_is_opened_again(how, tmp_path, m
         return usual(number)
 
     monkeypatch.setattr(atomic_files, "lock", late)
-    second = SweepFile(name, False)
+    second = SweepFile(name, SWEEP, False)
     monkeypatch.undo()
     assert len(steps) == 2
     assert os.path.samestat(os.fstat(second.number), os.stat(part))
     with pytest.raises(BadOutput, match="is being written by another run"):
-        SweepFile(name, False)
+        SweepFile(name, SWEEP, False)
     second.append(ROWS[0])
     assert part.read_bytes() == LINES[0]
     second.close()
@@ -198,9 +200,9 @@ def test_a_part_that_goes_between_open_and_lock_is_opened_again(how, tmp_path, m
 @posix
 def test_a_run_does_not_remove_the_part_of_another(tmp_path) -> None:
     name, part = str(tmp_path / "x.jsonl"), tmp_path / "x.jsonl.part"
-    first = SweepFile(name, False)
+    first = SweepFile(name, SWEEP, False)
     part.unlink()  # by hand
-    second = SweepFile(name, False)
+    second = SweepFile(name, SWEEP, False)
     first.close()  # it is empty and would go
     assert part.exists()
     second.append(ROWS[0])
@@ -212,7 +214,7 @@ def test_rows_are_on_the_disk_every_five_seconds(tmp_path, monkeypatch) -> None:
     clock, synced = [100.0], []
     monkeypatch.setattr(sweep_file.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(sweep_file.os, "fsync", lambda number: synced.append(os.fstat(number).st_size))
-    file = SweepFile(str(tmp_path / "x.jsonl"), False)
+    file = SweepFile(str(tmp_path / "x.jsonl"), SWEEP, False)
     for row, seconds in zip(ROWS, (4.0, 2.0, 4.0), strict=True):
         clock[0] += seconds
         file.append(row)

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from ropeaudit.audits.audit import Audit
+from ropeaudit.audits.cases import Case
+from ropeaudit.audits.sweep import Sweep
 from ropeaudit.console import output_files, sweep_file
 from ropeaudit.main import main
 from ropeaudit.runtime import atomic_files
@@ -126,8 +129,9 @@ def test_a_folder_that_cannot_be_listed_can_be_written(tmp_path, monkeypatch) ->
 
 def test_rows_that_are_taken_over_leave_no_file(tmp_path) -> None:
     run(tmp_path / "x.jsonl", "--recipe", "uniform")
-    file = sweep_file.SweepFile(str(tmp_path / "x.jsonl"), True)
-    assert len(file.rows) == 4
+    sweep = Sweep(Audit([Case(heads=1, head_dim=8, seq_len=4)], ["uniform"], offsets=[7]))
+    file = sweep_file.SweepFile(str(tmp_path / "x.jsonl"), sweep, True)
+    assert len(sweep.done) == 4
     assert hidden(tmp_path) == []
     file.close()
 

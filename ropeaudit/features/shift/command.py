@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ropeaudit.console import options, output_files, tickets
 from ropeaudit.console.help import command
-from ropeaudit.console.options import filled_by, option
+from ropeaudit.console.options import filled_by, listed, option
 from ropeaudit.console.parameters import (
     INTEGER,
     INTEGERS,
@@ -26,20 +25,17 @@ from ropeaudit.console.parameters import (
     number,
     within,
 )
-from ropeaudit.errors import BadInput, BadOutput, UnknownName, UsageError
+from ropeaudit.errors import BadInput, UsageError
 
 if TYPE_CHECKING:
-    from ropeaudit.audits.arguments import OnProgress
     from ropeaudit.audits.audit import Audit
-    from ropeaudit.audits.comparison import Pair
+    from ropeaudit.audits.comparison import Difference
     from ropeaudit.audits.records import Record
-    from ropeaudit.audits.sweep import Sweep, Task
+    from ropeaudit.audits.sweep import Sweep
     from ropeaudit.console.delivery import Metadata
     from ropeaudit.console.gates import Gate
-    from ropeaudit.console.sweep_file import SweepFile
-    from ropeaudit.reports import Report, Row
+    from ropeaudit.reports import Report
     from ropeaudit.reports.tickets import Ticket
-
 
 _LONG = 3600.0  # seconds
 
@@ -93,16 +89,14 @@ _OF_CASES = ("length", "sample", "rerotate", "turn", "mrope", "axis", "axes", "g
 class ShiftOptions:
     """The options of `shift`, in the order of its help; those of other commands too come in their groups."""
 
-    offset: tuple[int, ...] = filled_by(
-        options.axis(
-            "--offset",
-            OFFSETS,
-            "Integers added to every position.",
-            shown="0,1000; for --impl those that positions break at, up to the model's maximum or 128k",
-        )
+    offset: tuple[int, ...] = listed(
+        "--offset",
+        OFFSETS,
+        "Integers added to every position.",
+        shown="0,1000; for --impl those that positions break at, up to the model's maximum or 128k",
     )
-    dtype: tuple[str, ...] = filled_by(
-        options.axis("--dtype", NAMES, "Number formats of the model.", "fp64,fp32,fp16,bf16")
+    dtype: tuple[str, ...] = listed(
+        "--dtype", NAMES, "Number formats of the model.", default="fp64,fp32,fp16,bf16"
     )
     recipe: tuple[str, ...] = filled_by(options.recipe_option)
     impl: tuple[str, ...] = filled_by(options.impl_option)
@@ -114,8 +108,7 @@ class ShiftOptions:
         metavar="NAME",
         default="numpy",
         help="What executes recipes: numpy or torch. numpy rounds each operation once, torch has its own "
-        "kernels.  "
-        "[default: numpy]",
+        "kernels.  [default: numpy]",
     )
     device: str | None = filled_by(options.device_option)
     changes: Mapping[str, str] = filled_by(options.changes_option)
@@ -127,31 +120,19 @@ class ShiftOptions:
         help="Form only N scores, drawn by --seed: for millions of tokens.",
     )
     rope: options.RopeOptions = filled_by(options.rope_options)
-    mrope: tuple[str, ...] = filled_by(
-        options.axis(
-            "--mrope",
-            TEXT,
-            "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.",
-            metavar="T,H,W",
-        )
+    mrope: tuple[str, ...] = listed(
+        "--mrope", TEXT, "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.", metavar="T,H,W"
     )
-    axis: tuple[str, ...] = filled_by(
-        options.axis(
-            "--axis",
-            NAMES,
-            "Position axes that are shifted: all, t, h, w, or some, such as hw.",
-            shown="all",
-        )
+    axis: tuple[str, ...] = listed(
+        "--axis", NAMES, "Position axes that are shifted: all, t, h, w, or some, such as hw.", shown="all"
     )
-    axes: tuple[str, ...] = filled_by(
-        options.axis(
-            "--axes",
-            NAMES,
-            "Axes of image and video models (`ropeaudit list axes`), with --grid. Or all, or a .toml file.",
-        )
+    axes: tuple[str, ...] = listed(
+        "--axes",
+        NAMES,
+        "Axes of image and video models (`ropeaudit list axes`), with --grid. Or all, or a .toml file.",
     )
-    grid: tuple[str, ...] = filled_by(
-        options.axis("--grid", NAMES, "Tokens along these axes, such as 32x32 or 16x32x32.", metavar="HxW")
+    grid: tuple[str, ...] = listed(
+        "--grid", NAMES, "Tokens along these axes, such as 32x32 or 16x32x32.", metavar="HxW"
     )
     step: float | None = option(
         "--step",
@@ -160,14 +141,12 @@ class ShiftOptions:
         help="How far --offset 1 moves a token of a grid. The unit is that of its positions.  [default: 1]",
     )
     length: str | None = filled_by(options.length_option)
-    rerotate: tuple[int, ...] = filled_by(
-        options.axis(
-            "--rerotate",
-            INTEGERS,
-            "How many times stored keys are rotated again. So does a cache that is shifted (K-shift) on its "
-            "way to --offset; queries are fresh.",
-            shown="keys are rotated once",
-        )
+    rerotate: tuple[int, ...] = listed(
+        "--rerotate",
+        INTEGERS,
+        "How many times stored keys are rotated again. So does a cache that is shifted (K-shift) on its "
+        "way to --offset; queries are fresh.",
+        shown="keys are rotated once",
     )
     turn: int | None = option(
         "--turn",
@@ -253,93 +232,155 @@ def shift(asked: ShiftOptions) -> int:
     Scores of every dtype and recipe are compared with exact ones, which depend on distances alone.
     """
     from ropeaudit.audits import records
-    from ropeaudit.console import delivery
-    from ropeaudit.console import gates as conditions
+    from ropeaudit.audits.sweep import Sweep
+    from ropeaudit.console import delivery, gates
 
     output, sweeping = asked.output, asked.sweeping
     output.chosen_columns(records.CHOICES, "(`ropeaudit list columns` explains them)")
     output.check_header(asked.no_header)
     if asked.ticket and not asked.impl:
         raise UsageError("--ticket is about code that is called; give --impl, or leave it out")
-    earlier: Baseline | None = None
-    if asked.baseline is not None:  # read before anything is measured
-        from ropeaudit.reports import REGISTRY, reading
-
-        announced = not REGISTRY[output.form].finding and not output.quiet
-        earlier = Baseline(
-            asked.baseline, reading.read(asked.baseline), reading.processor(asked.baseline), announced
-        )
-    requested = [conditions.parse(text, relative=earlier is not None) for text in asked.gates]
-    needed = [gate.column for gate in requested]
+    earlier = Baseline(asked.baseline, output) if asked.baseline is not None else None
+    conditions = [gates.parse(text, relative=earlier is not None) for text in asked.gates]
     audit = asked.audit()
-    sweep = _planned(audit, sweeping, output.outputs)
+    if sweeping.resume and output_files.first_file(output.outputs) is None:
+        raise UsageError("--resume needs the file to go on with; add -o sweep.jsonl")
+    here = sweeping.jobs if sweeping.scheduler in (None, "local") else 1
+    sweep = Sweep(audit, sweeping.shard, here)
     if sweeping.dry_run:
         return _show_plan(sweep, sweeping.resume, output)
-
-    def report(metadata: Metadata) -> Report:
-        measured = _report(asked, sweep, needed, metadata)
-        return earlier.beside(measured) if earlier else measured
-
-    def broken(results: list[Record]) -> list[str]:
-        return earlier.broken(requested) if earlier else conditions.broken(requested, results)
-
     with output_files.opened_for("--ticket", asked.ticket, "ticket") as file:
-        results, code = _measured(asked, sweep, needed, report, broken)
+        code = _measured(asked, sweep, conditions, earlier)
         if code == delivery.INTERRUPTED:
             return code
-        written = tickets.write(file, lambda: _ticket(audit, results, output.columns, needed))
+
+        def ticket() -> Ticket | None:
+            """Return that of the worst row of code; None where none was measured."""
+            from ropeaudit.reports import drift
+            from ropeaudit.reports import tickets as tickets_of
+
+            if (worst := tickets_of.worst(results := sweep.results())) is None:
+                return None
+            needed = [gate.column for gate in conditions]
+            report = drift.report(results, output.columns, {}, needed=needed)
+            return tickets_of.ticket(worst, report, audit.factories())
+
+        written = tickets.write(file, ticket)
     return delivery.worst(code, written)
 
 
-@dataclass(slots=True)
 class Baseline:
-    """The rows of an earlier report; `pairs` holds the comparison once there is something to compare.
+    """The rows of an earlier report, which is read before anything is measured."""
 
-    processor: what measured it, empty where nothing says. announced: whether the finding goes to stderr, for
-    forms without sentences.
-    """
+    def __init__(self, path: str, output: options.ReportOptions) -> None:
+        from ropeaudit.reports import REGISTRY, reading
 
-    path: str
-    rows: Sequence[Row]
-    processor: str
-    announced: bool
-    pairs: Sequence[Pair] = field(default_factory=list)
-    nothing: BadInput | None = None
+        self.path, self.rows, self.processor = path, reading.read(path), reading.processor(path)
+        # the finding goes to stderr beside forms without sentences
+        self.announced = not REGISTRY[output.form].finding and not output.quiet
+        self.found: Difference | BadInput = BadInput("nothing was measured")
 
     def beside(self, report: Report) -> Report:
-        """Return a report with what changed behind it; forms without sentences get it on stderr.
+        """Return a report with what changed behind it.
 
         Where no case is in both, `broken` raises what is wrong: the rows must be written first.
         """
         from ropeaudit.audits import comparison
-        from ropeaudit.console import output
+        from ropeaudit.console.output import say
         from ropeaudit.reports.comparison import report as changes_of
         from ropeaudit.runtime import run_metadata
 
+        processors = self.processor, run_metadata.processor(run_metadata.kernels())
         try:
-            here = run_metadata.processor(run_metadata.kernels())
-            result = comparison.compare(self.rows, report.rows, processors=(self.processor, here))
+            self.found = comparison.compare(self.rows, report.rows, processors=processors)
         except BadInput as error:
-            self.nothing = error
+            self.found = error
             return report
-        changes = changes_of([result], None, {})
+        changes = changes_of([self.found], None, {})
         [answer] = changes.answers
         answer = replace(answer, target=f"{answer.target} since {self.path}")
         changes = replace(changes, metadata={}, answers=[answer], headline=answer.headline)
-        self.pairs = result.pairs
         if self.announced:
-            output.say(changes.headline)
+            say(changes.headline)
         return replace(report, further={**report.further, "changes": changes})
 
     def broken(self, conditions: Sequence[Gate]) -> list[str]:
         """Return a line for every gate that is broken. Raises: UsageError, BadInput."""
         from ropeaudit.console import gates
 
-        if self.nothing:
-            raise self.nothing
+        if isinstance(self.found, BadInput):
+            raise self.found
         relative = [gate for gate in conditions if gate.relative]
-        gates.check_columns(relative, [pair.before for pair in self.pairs])
-        return gates.broken_since(conditions, self.pairs)
+        gates.check_columns(relative, [pair.before for pair in self.found.pairs])
+        return gates.broken_since(conditions, self.found.pairs)
+
+
+def _measured(asked: ShiftOptions, sweep: Sweep, conditions: Sequence[Gate], earlier: Baseline | None) -> int:
+    """Measure and deliver the report, rows stored on the way; return the exit code."""
+    from ropeaudit.audits import records
+    from ropeaudit.console import delivery, gates, output, rows
+    from ropeaudit.reports.numbers import counted
+
+    chosen, sweeping, needed = asked.output, asked.sweeping, [gate.column for gate in conditions]
+    name = output_files.first_file(chosen.outputs)
+
+    def note(text: str) -> None:
+        if not chosen.quiet:
+            output.say(f"note: {text}")
+
+    def columns(some: Sequence[Record]) -> list[str]:
+        return records.written(some, chosen.columns, needed)[0]
+
+    def broken() -> list[str]:
+        if interrupted:
+            return []
+        return earlier.broken(conditions) if earlier else gates.broken(conditions, results)
+
+    with contextlib.ExitStack() as stack:
+        files = stack.enter_context(output_files.opened(chosen.outputs))
+        store = None
+        if name is not None:  # beside it rows are kept as they finish
+            from ropeaudit.console.sweep_file import SweepFile
+
+            store = stack.enter_context(contextlib.closing(SweepFile(name, sweep, sweeping.resume, columns)))
+            if store.note:
+                note(store.note)
+        if not chosen.quiet:
+            _warn_of_hours(sweep, sweeping.jobs)
+        run = functools.partial(
+            sweep.run,
+            keep=store.append if store else None,
+            jobs=sweeping.jobs,
+            scheduler=sweeping.scheduler,
+            on_note=note,
+        )
+        left = len(sweep.cells) - len(sweep.done)
+        interrupted = rows.gathered(run, chosen.quiet, left)[1]
+        results, code = sweep.results(), delivery.DONE
+        done = counted(len(results), "row")
+        if results or not interrupted:
+            report = _report(asked, sweep, needed, output.metadata(chosen))
+            report = earlier.beside(report) if earlier else report
+            report = delivery.incomplete(report, done) if interrupted else report
+            wanted = delivery.replaceable(files, interrupted)
+            try:
+                code = delivery.deliver(report, wanted, chosen, broken=broken)
+            except KeyboardInterrupt:
+                if store and store.hint():
+                    output.say(store.hint())
+                raise
+            if store and not interrupted and any(file.written and file.path == name for file in files):
+                store.remove()
+        more = store.hint() if store else ""
+    if interrupted:
+        delivery.say_interrupted(done, files, more and f"; {more}")
+        return delivery.worst(code, delivery.INTERRUPTED)
+    if more:
+        output.say(more)
+    if uncalled := next((one.reason for one in results if one.refused == "uncalled"), None):
+        output.say_error(UsageError(uncalled))
+        code = delivery.worst(code, delivery.BAD_USE)
+    return code
 
 
 def _report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: Metadata) -> Report:
@@ -349,181 +390,33 @@ def _report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: 
 
     audit, findings, results = sweep.audit, sweep.findings(), sweep.results()
     about = {**metadata, "findings": findings} if findings else metadata
-    first = [*findings]
+    notes = [*findings]
     if audit.environments:
         from ropeaudit.reports.environments import environment_notes
 
-        first += environment_notes(audit, results)
-    first += model_notes(audit.cases, [one.offset for one in results])
-    return drift.report(results, asked.output.columns, about, not asked.no_header, first, needed)
+        notes += environment_notes(audit, results)
+    notes += model_notes(audit.cases, [one.offset for one in results])
+    return drift.report(results, asked.output.columns, about, not asked.no_header, notes, needed)
 
 
-def _ticket(
-    audit: Audit, results: list[Record], columns: Sequence[str], needed: Sequence[str]
-) -> Ticket | None:
-    """Return the ticket of the worst row of code; None where none was measured."""
-    from ropeaudit.reports import drift
-    from ropeaudit.reports import tickets as tickets_of
-
-    worst = tickets_of.worst(results)
-    if worst is None:
-        return None
-    return tickets_of.ticket(worst, drift.report(results, columns, {}, needed=needed), audit.factories())
-
-
-def _measured(
-    asked: ShiftOptions,
-    sweep: Sweep,
-    needed: Sequence[str],
-    report: Callable[[Metadata], Report],
-    broken: Callable[[list[Record]], list[str]],
-) -> tuple[list[Record], int]:
-    """Measure and deliver the report, rows stored on the way; return them and the exit code."""
-    from ropeaudit.console import delivery, output, rows
-    from ropeaudit.reports.numbers import counted
-
-    chosen, sweeping, code = asked.output, asked.sweeping, delivery.DONE
-    with (
-        output_files.opened(chosen.outputs) as files,
-        _stored(sweep, sweeping.resume, chosen.outputs, chosen.columns, needed) as store,
-    ):
-        run = _run(sweep, sweeping, store, chosen.quiet)
-        _, interrupted = rows.gathered(run, chosen.quiet, len(sweep.cells) - len(sweep.done))
-        results = sweep.results()
-        done = counted(len(results), "row")
-        if results or not interrupted:
-            measured = report(output.metadata(chosen))
-            measured = delivery.incomplete(measured, done) if interrupted else measured
-            wanted = delivery.replaceable(files, interrupted)
-            with _stored_rows_named(store):
-                code = delivery.deliver(
-                    measured, wanted, chosen, broken=lambda: () if interrupted else broken(results)
-                )
-            if store and not interrupted and any(file.written and file.path == store.name for file in files):
-                store.remove()
-        more = _how_to_go_on(store)
-    if interrupted:
-        delivery.say_interrupted(done, files, more)
-    elif more:
-        output.say(more.removeprefix("; "))
-    if uncalled := next((one.reason for one in results if one.refused == "uncalled"), None):
-        output.say_error(UsageError(uncalled))
-        code = delivery.worst(code, delivery.BAD_USE)
-    return results, delivery.worst(code, delivery.INTERRUPTED if interrupted else delivery.DONE)
-
-
-def _planned(audit: Audit, options: SweepOptions, outputs: Sequence[str]) -> Sweep:
-    """Return the cells to measure. Raises: UsageError."""
-    from ropeaudit.audits.sweep import Sweep
-    from ropeaudit.console import output_files
-
-    if options.resume and output_files.first_file(outputs) is None:
-        raise UsageError("--resume needs the file to go on with; add -o sweep.jsonl")
-    here = options.jobs if options.scheduler in (None, "local") else 1
-    return Sweep(audit, options.shard, here)
-
-
-def _run(
-    sweep: Sweep, options: SweepOptions, store: SweepFile | None, quiet: bool
-) -> Callable[[OnProgress], Iterator[Record]]:
-    """Take the rows of a file; return what measures the rest into it, warns before hours and tells notes."""
-    from ropeaudit.console import output, rows
+def _warn_of_hours(sweep: Sweep, jobs: int) -> None:
+    """Say before hours of work about how many they are, and how they become fewer."""
+    from ropeaudit.console import output
+    from ropeaudit.console.rows import duration
     from ropeaudit.runtime import run_metadata, threads
 
-    def note(text: str) -> None:
-        if not quiet:
-            output.say(f"note: {text}")
-
-    def warn(tasks: Sequence[Task]) -> None:
-        """Say before hours of work about how many they are, and how they become fewer."""
-        count, seconds = run_metadata.threads(), 0.0
-        for task in tasks:
-            side_by_side = threads.worth(count, task.case.seq_len or threads.SHORT)
-            seconds += task.seconds / max(min(options.jobs, count), side_by_side)
-        if quiet or seconds < _LONG:
-            return
-        sampled = any(task.case.sample is not None for task in tasks)
-        remedy = "" if sampled else "--sample 100000 measures so many scores of each row instead of all; "
-        output.say(
-            f"before measuring anything, a rough guess: {rows.duration(seconds)} on this machine; {remedy}"
-            "a shorter --seq-len, fewer rows, or --shard on several machines make it shorter"
-        )
-
-    if store and (text := sweep.take(store.rows)):
-        note(text)
-    return functools.partial(
-        sweep.run,
-        keep=store.append if store else None,
-        jobs=options.jobs,
-        scheduler=options.scheduler,
-        on_plan=warn,
-        on_note=note,
-    )
-
-
-@contextlib.contextmanager
-def _stored(
-    sweep: Sweep,
-    resume: bool,
-    outputs: Sequence[str],
-    columns: Sequence[str],
-    needed: Sequence[str],
-) -> Iterator[SweepFile | None]:
-    """Open the file beside the first -o where rows are kept as they finish; None without a file.
-
-    columns, needed: which the report has; see `records.written`.
-
-    Raises: BadOutput where it holds what another shard has measured; BadInput if rows of another sweep.
-    """
-    from ropeaudit.console import output_files
-
-    name = output_files.first_file(outputs)
-    if name is None:
-        yield None
+    count, seconds, left = run_metadata.threads(), 0.0, sweep.left()
+    for cell in left:
+        side_by_side = threads.worth(count, cell.case.seq_len or threads.SHORT)
+        seconds += cell.seconds / max(min(jobs, count), side_by_side)
+    if seconds < _LONG:
         return
-    from ropeaudit.audits import records
-    from ropeaudit.console import sweep_file
-
-    others = set() if resume else sweep.others()
-    earlier: list[Record] = []
-    if others:
-        with contextlib.suppress(BadInput, UnknownName):  # whatever else is there may be replaced
-            earlier = sweep_file.finished(name)
-    if foreign := next((row for row in earlier if row.key() in others), None):
-        raise BadOutput(
-            f"{name!r} holds rows of another shard, such as {records.shown(foreign)}; give each --shard "
-            "an -o of its own, or remove it"
-        )
-
-    def check(path: str, rows: list[Record]) -> None:
-        sweep_file.refuse_foreign(path, sweep.placed(rows)[1])
-
-    file = sweep_file.SweepFile(name, resume, check, lambda rows: records.written(rows, columns, needed)[0])
-    try:
-        yield file
-    finally:
-        file.close()
-
-
-@contextlib.contextmanager
-def _stored_rows_named(file: SweepFile | None) -> Iterator[None]:
-    """Say where the rows are if a Ctrl-C comes while the report is being written."""
-    from ropeaudit.console import output
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        if more := _how_to_go_on(file):
-            output.say(more.removeprefix("; "))
-        raise
-
-
-def _how_to_go_on(file: SweepFile | None) -> str:
-    """Return what to say of rows that are in no report yet; nothing where they are stored nowhere."""
-    if file is None or not (os.path.exists(file.path) and os.path.getsize(file.path)):
-        return ""
-    rows = "the rows that fitted" if file.full else "the rows"
-    return f"; {rows} are in {file.path!r}; the same command with --resume goes on"
+    sampled = any(cell.case.sample is not None for cell in left)
+    remedy = "" if sampled else "--sample 100000 measures so many scores of each row instead of all; "
+    output.say(
+        f"before measuring anything, a rough guess: {duration(seconds)} on this machine; {remedy}"
+        "a shorter --seq-len, fewer rows, or --shard on several machines make it shorter"
+    )
 
 
 _PLAN = ("axis", "count", "values")
@@ -544,12 +437,9 @@ def _show_plan(sweep: Sweep, resume: bool, options: options.ReportOptions) -> in
     from ropeaudit.reports import Report
     from ropeaudit.runtime import run_metadata
 
-    done: dict[int, Record] = {}
     if resume:
-        name = str(output_files.first_file(options.outputs))
-        done, foreign = sweep.placed(sweep_file.peek(name))
-        sweep_file.refuse_foreign(name, foreign)
-    left = [cell for number, cell in enumerate(sweep.cells) if number not in done]
+        sweep_file.peek(str(output_files.first_file(options.outputs)), sweep)
+    done, left = len(sweep.done), sweep.left()
     seconds = sum((cell.seconds for cell in left), START_SECONDS)
     scores = sum(cell.scores for cell in left)
     rows, cells = [], [cell.identity for cell in sweep.cells]
@@ -557,8 +447,8 @@ def _show_plan(sweep: Sweep, resume: bool, options: options.ReportOptions) -> in
         values = list(dict.fromkeys(cell[place] for cell in cells))
         if column in _ALWAYS or (len(values) > 1 and column not in ("stages", "case")):
             rows.append({"axis": column, "count": len(values), "values": _listed(values)})
-    state = f"{len(done)} are done and {len(left)} are to be measured" if done else "none is measured yet"
-    about = {"cells": len(cells), "done": len(done), "scores": scores, "seconds": seconds}
+    state = f"{done} are done and {len(left)} are to be measured" if done else "none is measured yet"
+    about = {"cells": len(cells), "done": done, "scores": scores, "seconds": seconds}
     report = Report(
         rows=rows,
         columns=list(_PLAN),
