@@ -256,7 +256,9 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
                 "within_tolerance = {kind",
             ),
             Place("audits/records.py", "    toy: int\n", "    within_tolerance: bool | None"),
-            Place("audits/case_run.py", '        "toy": 3 * drift.count,\n', '        "drift_mean_abs":'),
+            Place(
+                "audits/case_run.py", '            "toy": 3 * drift.count,\n', '            "drift_mean_abs":'
+            ),
         ),
         {
             "list columns -f csv": "\ntoy,detail,three times the scores",

@@ -209,7 +209,7 @@ def by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple
     if requested or not any(factory.layout for factory in factories):
         yield case, every
         return
-    setting = case.setting_alone()
+    setting = case.outline()[1]
     results = [factory.layout(setting) if factory.layout else None for factory in factories]
     usual = next((layout for layout in results if layout), None)
     for layout, some in itertools.groupby(every, key=lambda index: results[index] or usual):

@@ -6,8 +6,9 @@ What was measured of one subject at one offset is a row, whose columns `data/col
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from ropeaudit.recognition.verification import GivenVectors, Places
 
 SubjectCell: TypeAlias = tuple[Subject, int]  # a subject at an offset
-OnProgress: TypeAlias = Callable[[float], None]  # takes the share that is done
 QK: TypeAlias = Inputs | SampledInputs | Outline  # q and k, as far as a row tells of them
 
 _SHORT = 128  # positions up to which threads are of no use to sums step by step and to softmax
@@ -55,7 +55,7 @@ class CellResult:
     """What was measured of one subject at one offset, and under which setting; or why it was refused.
 
     origin: added to the positions of the reference. careful: predicted RMS drift of `attainable.careful` at
-    offset 0. places: of code alone. key_norm_growth: of keys that are rotated again.
+    offset 0. places: of code alone.
     """
 
     subject: Subject
@@ -63,13 +63,12 @@ class CellResult:
     setting: RopeSetting
     origin: int
     measured: CellStatistics = field(default_factory=CellStatistics)
-    floor: CellStatistics = field(default_factory=CellStatistics)
+    floor: Statistics = field(default_factory=Statistics)
     structural: Statistics = field(default_factory=Statistics)
     careful: float = math.nan
     bound: Bound | None = None
     attention: Attention | None = None
     places: Places | None = None
-    key_norm_growth: float | None = None
     refused: str = ""
 
 
@@ -89,7 +88,6 @@ class CaseRun:
         self.axes = self.case.position_axes(self.setting)
         self.structural: dict[tuple[RopeSetting, int, Format], Statistics] = {}
         self.careful: dict[tuple[RopeSetting, Format], float] = {}
-        self.vectors: GivenVectors | None = None
 
     def records(self, wanted: Iterable[tuple[SubjectFactory, int]]) -> Iterator[Record]:
         """Yield the records of factories at offsets.
@@ -124,31 +122,25 @@ class CaseRun:
     def _subject(self, factory: SubjectFactory, at: RopeSetting) -> Subject:
         subject, turns = factory.make(at, self.axes), self.case.turns
         if turns is not None and isinstance(subject, Emulated):  # as the case says, else as its recipe
-            keys = subject.recipe, subject.setting, subject.axes, turns
-            return RerotatedKeys(*keys, self.loaded)
+            return RerotatedKeys(subject.recipe, subject.setting, subject.axes, turns, self.loaded)
         if isinstance(subject, Called) and isinstance(self.loaded, Inputs):
             subject.together(self.loaded.q, self.loaded.k)
         return scaled_keys.stored(subject, self.loaded)
 
     def _batches(self, cells: Sequence[CellResult]) -> Iterator[Sequence[CellResult]]:
         """Cut cells of a setting into what is measured together; a sample is rotated block by block."""
-        if not isinstance(self.loaded, Inputs):
-            yield cells
-            return
-        called = [one.subject.bytes_together for one in cells if isinstance(one.subject, Called)]
-        largest = max(plan.cell_bytes(cells[0].setting, self.loaded.seq_len), *called, 0)
-        room = max(1, plan.CACHE_BYTES // largest - 1)
+        room = len(cells)
+        if isinstance(self.loaded, Inputs):
+            called = [one.subject.bytes_together for one in cells if isinstance(one.subject, Called)]
+            largest = max(plan.cell_bytes(cells[0].setting, self.loaded.seq_len), *called, 0)
+            room = max(1, plan.CACHE_BYTES // largest - 1)
         yield from (cells[start : start + room] for start in range(0, len(cells), room))
-
-    def _record(self, cell: CellResult) -> Record:
-        return record(self.case, self.loaded, cell, self.requested, self.tolerance)
 
     def _measure_batch(self, batch: Sequence[CellResult]) -> None:
         """Measure cells together; a subject that ends its process is refused."""
         for one in batch:  # it must work at offset 0 too
-            reasons = (
-                one.subject.refusal(self.loaded.seq_len, offset) for offset in dict.fromkeys((0, one.offset))
-            )
+            offsets = dict.fromkeys((0, one.offset))
+            reasons = (one.subject.refusal(self.loaded.seq_len, offset) for offset in offsets)
             one.refused = next(filter(None, reasons), "")
         while cells := [one for one in batch if not one.refused]:
             try:
@@ -174,74 +166,13 @@ class CaseRun:
             with doing.unheard():
                 floors = self._measure({subject: [0] for subject in offsets}, at, 0)
         for one in cells:
-            one.measured, one.floor = measured[one.subject, one.offset], floors[one.subject, 0]
+            one.measured, one.floor = measured[one.subject, one.offset], floors[one.subject, 0].drift
         self._bound(cells, at)
         with doing.within(_DRIFT, 1.0):
             self._attend(cells, offsets)
         for one in cells:
             one.structural = self._structural(at, one.offset, one.subject.input)
             one.places = self._places(one.subject, one.offset)
-            if isinstance(one.subject, RerotatedKeys):
-                one.key_norm_growth = one.subject.norm_growth(one.offset)
-
-    def _places(self, subject: Subject, offset: int) -> Places | None:
-        """Check where code puts the rotated pairs; a recipe puts them where it says."""
-        if not isinstance(subject, Called):
-            return None
-        from ropeaudit.recognition import allowance, verification  # in-function: most call no code
-
-        if self.vectors is None:
-            loaded = self.loaded
-            if isinstance(loaded, Inputs):
-                every = np.arange(loaded.seq_len, dtype=np.int64)
-                self.vectors = verification.GivenVectors(loaded.q, loaded.k, every)
-            else:
-                at = np.concatenate([loaded.pairs.query, loaded.pairs.key])
-                sizes = loaded.heads, loaded.kv_heads, self.setting.head_dim
-                self.vectors = verification.sampled(at, sizes, loaded.seq_len, loaded.seed)
-        vectors, rule = self.vectors, allowance.careful(subject.narrowed)
-
-        def check(step: int) -> Places:
-            given = subject.rotator(), subject.setting, subject.dtype, vectors, offset
-            return verification.check(*given, afresh=subject.rotator, warm=True, rule=rule, batch_step=step)
-
-        with _reported([subject]):
-            return verification.with_rows(check, subject.by_batch(), offset)
-
-    def _bound(self, cells: Sequence[CellResult], at: RopeSetting) -> None:
-        """Set the a-priori bound of each cell that is a recipe's, and what careful code attains in its dtype.
-
-        The latter is a predicted RMS drift at offset 0. All are computed in one pass over q and k.
-        """
-        twins: dict[Subject, Emulated] = {}
-        for one in cells if self.bounded else ():
-            subject = one.subject
-            if isinstance(subject, RerotatedKeys) or not isinstance(subject, OfRecipe):
-                continue  # no bound speaks of k that is stored otherwise than q
-            if subject.recipe.recipe.keys is None:
-                twins[subject] = Emulated(subject.recipe, subject.setting, subject.axes)
-        known = [one for one in cells if one.subject in twins]
-        dtypes = dict.fromkeys(one.subject.dtype for one in cells)
-        missing = [dtype for dtype in dtypes if (at, dtype) not in self.careful]
-        own = [(twins[one.subject], one.offset) for one in known]
-        wanted = [*own, *((Emulated(careful(dtype), at, self.axes), 0) for dtype in missing)]
-        if isinstance(self.loaded, Inputs):
-            limits = bounds.bounds(wanted, self.loaded, self.case.mask, self._worth(threads.SHORT))
-        else:
-            limits = [
-                Bound(math.nan, predicted_rms(subject, self.loaded, offset)) for subject, offset in wanted
-            ]
-        for dtype, limit in zip(missing, limits[len(own) :], strict=True):
-            self.careful[at, dtype] = limit.rms
-        for one, limit in zip(known, limits[: len(own)], strict=True):
-            one.bound = limit
-        for one in cells:
-            one.careful = self.careful[at, one.subject.dtype]
-
-    def _worth(self, short: int) -> int:
-        """Return how many threads make a case faster: they share strips of rows."""
-        strips = self.loaded.heads * -(-self.loaded.seq_len // plan.TILE_ROWS)
-        return threads.worth(min(self.threads, strips), self.loaded.seq_len, short)
 
     def _measure(
         self, offsets: Mapping[Subject, Sequence[int]], at: RopeSetting, origin: int
@@ -258,6 +189,39 @@ class CaseRun:
                 worth = self._worth(_SHORT if stepwise else threads.SHORT)
                 results = measure.measure(Plan(subjects, measured_at, loaded, *rest), worth)
         return {(subjects[index], offset): measured for (index, offset), measured in results.items()}
+
+    def _worth(self, short: int) -> int:
+        """Return how many threads make a case faster: they share strips of rows."""
+        strips = self.loaded.heads * -(-self.loaded.seq_len // plan.TILE_ROWS)
+        return threads.worth(min(self.threads, strips), self.loaded.seq_len, short)
+
+    def _bound(self, cells: Sequence[CellResult], at: RopeSetting) -> None:
+        """Set the a-priori bound of each cell that is a recipe's, and what careful code attains in its dtype.
+
+        The latter is a predicted RMS drift at offset 0. All are computed in one pass over q and k.
+        """
+        known, wanted = list[CellResult](), list[tuple[Emulated, int]]()
+        for one in cells if self.bounded else ():
+            subject = one.subject
+            if isinstance(subject, RerotatedKeys) or not isinstance(subject, OfRecipe):
+                continue  # no bound speaks of k that is stored otherwise than q
+            if subject.recipe.recipe.keys is None:
+                known.append(one)
+                wanted.append((Emulated(subject.recipe, subject.setting, subject.axes), one.offset))
+        dtypes = dict.fromkeys(one.subject.dtype for one in cells)
+        missing = [dtype for dtype in dtypes if (at, dtype) not in self.careful]
+        wanted += [(Emulated(careful(dtype), at, self.axes), 0) for dtype in missing]
+        if isinstance(self.loaded, Inputs):
+            limits = bounds.bounds(wanted, self.loaded, self.case.mask, self._worth(threads.SHORT))
+        else:
+            predicted = [predicted_rms(subject, self.loaded, offset) for subject, offset in wanted]
+            limits = [Bound(math.nan, rms) for rms in predicted]
+        for one, limit in zip(known, limits, strict=False):
+            one.bound = limit
+        for dtype, limit in zip(missing, limits[len(known) :], strict=True):
+            self.careful[at, dtype] = limit.rms
+        for one in cells:
+            one.careful = self.careful[at, one.subject.dtype]
 
     def _attend(self, cells: Sequence[CellResult], offsets: Mapping[Subject, Sequence[int]]) -> None:
         """Measure the rows after softmax, if requested, in a second pass."""
@@ -291,6 +255,125 @@ class CaseRun:
                 measured = self._measure({exact: [key[1]]}, self.setting, 0)
             self.structural[key] = measured[exact, key[1]].drift
         return self.structural[key]
+
+    @functools.cached_property
+    def _vectors(self) -> GivenVectors:
+        """What code is given where its pairs are looked at: q and k, or random ones beside a sample."""
+        from ropeaudit.recognition import verification
+
+        loaded = self.loaded
+        if isinstance(loaded, Inputs):
+            every = np.arange(loaded.seq_len, dtype=np.int64)
+            return verification.GivenVectors(loaded.q, loaded.k, every)
+        at = np.concatenate([loaded.pairs.query, loaded.pairs.key])
+        sizes = loaded.heads, loaded.kv_heads, self.setting.head_dim
+        return verification.sampled(at, sizes, loaded.seq_len, loaded.seed)
+
+    def _places(self, subject: Subject, offset: int) -> Places | None:
+        """Check where code puts the rotated pairs; a recipe puts them where it says."""
+        if not isinstance(subject, Called):
+            return None
+        from ropeaudit.recognition import allowance, verification  # in-function: most call no code
+
+        rule = allowance.careful(subject.narrowed)
+
+        def check(step: int) -> Places:
+            given = subject.rotator(), subject.setting, subject.dtype, self._vectors, offset
+            return verification.check(*given, afresh=subject.rotator, warm=True, rule=rule, batch_step=step)
+
+        with _reported([subject]):
+            return verification.with_rows(check, subject.by_batch(), offset)
+
+    def _record(self, cell: CellResult) -> Record:
+        """Return the row of a subject and offset: measurements and verdicts."""
+        subject, measured, why = cell.subject, cell.measured, cell.refused
+        drift, reference, places = measured.drift, measured.reference, cell.places
+        head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
+        low, high = drift.interval()
+        relative = judging.ratio(drift.rms, reference.rms)
+        attainable = attainable_rms(cell.careful, subject.dtype, reference.rms)
+        judged = {
+            "nonfinite": drift.nonfinite,
+            "drift_max": drift.max,
+            "drift_rms": drift.rms,
+            "floor_rms": cell.floor.rms,
+            "reference_rms": reference.rms,
+            "reference_error": measured.error,
+            "excess": 0.0 if drift.rms == 0 else drift.rms / attainable if attainable else math.inf,
+        }
+        asked = self.requested, self.tolerance
+        values: dict[str, Any] = records.COLUMNS.unset(records.COLUMNS) | {
+            **identity(self.case, self.loaded, cell.setting, subject, cell.offset, *asked),
+            "scores": drift.count,
+            "distinct_positions": 0 if why else _distinct(cell, self.loaded.seq_len),
+            "drift_mean_abs": drift.mean_abs,
+            "drift_rms_low": low,
+            "drift_rms_high": high,
+            "drift_bias": drift.mean,
+            "drift_relative": relative,
+            "attainable_rms": math.nan if why else attainable,
+            "change_max": measured.self_drift.max,
+            "change_rms": measured.self_drift.rms,
+            "structural_max": cell.structural.max,
+            "structural_rms": cell.structural.rms,
+            "worst_head": head,
+            "worst_query": query,
+            "worst_key": key,
+            "verdict": "refused",
+            **judged,
+        }
+        if why:
+            kind = "uncalled" if isinstance(why, Uncalled) else "raises" if isinstance(why, Raised) else ""
+            return Record(**values | {"refused": kind or "unsupported", "reason": str(why)})
+        if isinstance(subject, RerotatedKeys):
+            values["key_norm_growth"] = subject.norm_growth(cell.offset)
+        if (bound := cell.bound) is not None:
+            # the prediction is that of a run without overflow; a sample has no bound
+            values["predicted_rms"] = bound.rms if bound.maximum != math.inf else math.nan
+            values["bound_max"] = None if math.isnan(bound.maximum) else bound.maximum + measured.error
+        if cell.attention:
+            values |= cell.attention.columns()
+        if places:
+            values |= _place_columns(places)
+        values["within_tolerance"] = judging.within(
+            self.tolerance,
+            nonfinite=drift.nonfinite,
+            scores=drift.count,
+            drift_relative=relative,
+            interval=None if low is None or high is None else (low / reference.rms, high / reference.rms),
+            wrong_rotation=places is not None and not places.excess <= 1,
+            exact=drift.max <= measured.error,
+        )
+        wrong_rotation = places is not None and places.wrong_rotation
+        values["verdict"] = judging.judge(**judged, wrong_rotation=wrong_rotation)  # type: ignore[arg-type]
+        return Record(**values)
+
+
+def _place_columns(places: Places) -> dict[str, Any]:
+    """Return the columns that say where a rotated pair is worst placed."""
+    from ropeaudit.recognition import wording  # in-function: most rows are of no code
+    from ropeaudit.recognition.diagnosis import codes
+
+    names = [name for name in records.COLUMNS.having("place") if name != "resembles"]
+    columns = {name: getattr(places, name.removeprefix("rotation_")) for name in names}
+    found = places.diagnosis
+    return columns | {"diagnosis": codes(found) or None, "resembles": wording.sentence(found) or None}
+
+
+def _distinct(cell: CellResult, seq_len: int) -> int:
+    """Count the positions that stay different, a part at a time: parts share their last position.
+
+    On a grid these are tokens with a position of their own.
+    """
+    subject, offset, count = cell.subject, cell.offset, 0
+    if isinstance(subject, Emulated) and cell.setting.grid is not None:
+        return subject.distinct_tokens(seq_len, offset)
+    for start in range(0, seq_len, _POSITIONS):
+        part = np.arange(start, min(start + _POSITIONS + 1, seq_len), dtype=np.int64) + offset
+        count += subject.distinct_positions(part)
+        if part.size > _POSITIONS:
+            count -= subject.distinct_positions(part[-1:])
+    return count
 
 
 @contextlib.contextmanager
@@ -368,106 +451,3 @@ def identity(
         values |= {f"offset_{name}": moved.get(name) for name in "thw"}
     values["case"] = case_of(values)
     return {name: values[name] for name in records.IDENTITY}
-
-
-def _kind(why: str) -> judging.Refused:
-    """Return which refusal a reason is."""
-    if isinstance(why, Uncalled):
-        return "uncalled"
-    return "raises" if isinstance(why, Raised) else "unsupported"
-
-
-def record(
-    case: Case,
-    loaded: QK,
-    results: CellResult,
-    requested: AttentionOptions | None,
-    tolerance: float,
-) -> Record:
-    """Return the row of a subject and offset: measurements and verdicts."""
-    subject, setting, measured, why = results.subject, results.setting, results.measured, results.refused
-    drift, reference = measured.drift, measured.reference
-    head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
-    low, high = drift.interval()
-    relative = judging.ratio(drift.rms, reference.rms)
-    attainable = attainable_rms(results.careful, subject.dtype, reference.rms)
-    judged = {
-        "nonfinite": drift.nonfinite,
-        "drift_max": drift.max,
-        "drift_rms": drift.rms,
-        "floor_rms": results.floor.drift.rms,
-        "reference_rms": reference.rms,
-        "reference_error": measured.error,
-        "excess": 0.0 if drift.rms == 0 else drift.rms / attainable if attainable else math.inf,
-    }
-    values: dict[str, Any] = records.COLUMNS.unset(records.COLUMNS) | {
-        **identity(case, loaded, setting, subject, results.offset, requested, tolerance),
-        "scores": drift.count,
-        "distinct_positions": 0 if why else _distinct(results, loaded.seq_len),
-        "drift_mean_abs": drift.mean_abs,
-        "drift_rms_low": low,
-        "drift_rms_high": high,
-        "drift_bias": drift.mean,
-        "drift_relative": relative,
-        "attainable_rms": math.nan if why else attainable,
-        "change_max": measured.self_drift.max,
-        "change_rms": measured.self_drift.rms,
-        "structural_max": results.structural.max,
-        "structural_rms": results.structural.rms,
-        "worst_head": head,
-        "worst_query": query,
-        "worst_key": key,
-        "key_norm_growth": results.key_norm_growth,
-        "refused": _kind(why) if why else None,
-        "reason": str(why) if why else None,
-        "verdict": "refused",
-        **judged,
-    }
-    if (bound := results.bound) is not None:
-        # the prediction is that of a run without overflow; a sample has no bound
-        values["predicted_rms"] = bound.rms if bound.maximum != math.inf else math.nan
-        values["bound_max"] = None if math.isnan(bound.maximum) else bound.maximum + measured.error
-    if results.attention:
-        values |= results.attention.columns()
-    if places := results.places:
-        values |= _place_columns(places)
-    if not why:
-        values["within_tolerance"] = judging.within(
-            tolerance,
-            nonfinite=drift.nonfinite,
-            scores=drift.count,
-            drift_relative=relative,
-            interval=None if low is None or high is None else (low / reference.rms, high / reference.rms),
-            wrong_rotation=places is not None and not places.excess <= 1,
-            exact=drift.max <= measured.error,
-        )
-        wrong_rotation = places is not None and places.wrong_rotation
-        values["verdict"] = judging.judge(**judged, wrong_rotation=wrong_rotation)  # type: ignore[arg-type]
-    return Record(**values)
-
-
-def _place_columns(places: Places) -> dict[str, Any]:
-    """Return the columns that say where a rotated pair is worst placed."""
-    from ropeaudit.recognition import wording  # in-function: most rows are of no code
-    from ropeaudit.recognition.diagnosis import codes
-
-    names = [name for name in records.COLUMNS.having("place") if name != "resembles"]
-    columns = {name: getattr(places, name.removeprefix("rotation_")) for name in names}
-    found = places.diagnosis
-    return columns | {"diagnosis": codes(found) or None, "resembles": wording.sentence(found) or None}
-
-
-def _distinct(results: CellResult, seq_len: int) -> int:
-    """Count the positions that stay different, a part at a time: parts share their last position.
-
-    On a grid these are tokens with a position of their own.
-    """
-    subject, offset, count = results.subject, results.offset, 0
-    if isinstance(subject, Emulated) and results.setting.grid is not None:
-        return subject.distinct_tokens(seq_len, offset)
-    for start in range(0, seq_len, _POSITIONS):
-        part = np.arange(start, min(start + _POSITIONS + 1, seq_len), dtype=np.int64) + offset
-        count += subject.distinct_positions(part)
-        if part.size > _POSITIONS:
-            count -= subject.distinct_positions(part[-1:])
-    return count

@@ -103,8 +103,7 @@ class Case:
 
     def __post_init__(self) -> None:
         sizes = ("heads", "kv_heads", "seq_len", "head_dim", "rotary_dim")
-        whole = (*sizes, "seed", "sample", "rerotate", "turn")
-        for name in whole:
+        for name in (*sizes, "seed", "sample", "rerotate", "turn"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
                 raise UsageError(f"{name} {value!r} is not a whole number")
@@ -129,8 +128,7 @@ class Case:
 
         Raises: BadInput, BadShape, UnknownName, UsageError.
         """
-        needed = self.check(())
-        count, seed = _positive("sample", self.sample or 0), self.seed or 0
+        needed, count, seed = self.check(()), self.sample or 0, self.seed or 0
         if inputs.is_file(self.qk):
             loaded, setting = self._from_file()
             chosen = sampled_rows.by_norms(loaded, self.mask, count, seed)
@@ -191,24 +189,21 @@ class Case:
                 raise UsageError(
                     f"--qk {self.qk} looks at a distance in a sequence; on a grid give one of: {known}"
                 )
-        if not is_file:
-            inputs.check_kind(self.qk, inputs.WHOLE if self.sample is None else inputs.SYNTHETIC)
-            (heads, kv_heads, seq_len), setting = self._synthetic()
-            positions_fit(offsets, seq_len)
-            self.position_axes(setting)
-            inputs.check_head(self.qk, seq_len, setting)
-            if self.sample is not None:
-                count = _positive("sample", self.sample)
-                sampled_rows.check_sample(self.mask, heads, seq_len, count)
-                return sampled_rows.bytes_needed(count, (heads, kv_heads, seq_len), setting.head_dim)
-            return plan.bytes_needed(setting, heads, kv_heads, seq_len)
-        if self.sample is not None:
-            _positive("sample", self.sample)
-        own = ("heads", "kv_heads", "seq_len", "head_dim", *(("seed",) if self.sample is None else ()))
-        for name in own:
-            if getattr(self, name) is not None:
-                raise UsageError(f"{_flag(name)} is given by the file {self.qk!r}; leave it out")
-        return 0
+        sample = None if self.sample is None else _positive("sample", self.sample)
+        if is_file:
+            own = ("heads", "kv_heads", "seq_len", "head_dim", *(("seed",) if sample is None else ()))
+            if given := next((name for name in own if getattr(self, name) is not None), None):
+                raise UsageError(f"{_flag(given)} is given by the file {self.qk!r}; leave it out")
+            return 0
+        inputs.check_kind(self.qk, inputs.WHOLE if sample is None else inputs.SYNTHETIC)
+        sizes, setting = self._synthetic()
+        positions_fit(offsets, sizes[2])
+        self.position_axes(setting)
+        inputs.check_head(self.qk, sizes[2], setting)
+        if sample is None:
+            return plan.bytes_needed(setting, *sizes)
+        sampled_rows.check_sample(self.mask, sizes[0], sizes[2], sample)
+        return sampled_rows.bytes_needed(sample, sizes, setting.head_dim)
 
     @property
     def turns(self) -> Turns | None:
@@ -272,10 +267,6 @@ class Case:
             chosen.length_for(seq_len),
             _first(self.clip, default.clip),
         )
-
-    def setting_alone(self) -> RopeSetting:
-        """Return the RoPE setting of `load`, without making q and k. Raises: see `load`."""
-        return self._from_file()[1] if inputs.is_file(self.qk) else self._synthetic()[1]
 
     def setting_at(self, setting: RopeSetting, seq_len: int, offset: int) -> RopeSetting:
         """Return the setting that holds at an offset: another one only if the length may change it."""

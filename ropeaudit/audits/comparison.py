@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from ropeaudit.arithmetic.formats import FP32, FP64, parse
 from ropeaudit.audits import records
@@ -110,16 +110,8 @@ class Difference(Result):
         """Whether figures differ, and all by no more than the order of sums explains on another processor."""
         if not any(pair.reordered for pair in self.pairs):
             return False
-        differing = [
-            (pair, name)
-            for pair in self.shared
-            for name in COMPARED
-            if pair.before
-            and pair.after
-            and name in pair.before
-            and name in pair.after
-            and _number(pair.before[name]) != _number(pair.after[name])
-        ]
+        every = [(pair, name, _cells(pair, name)) for pair in self.shared for name in COMPARED]
+        differing = [(pair, name) for pair, name, cells in every if cells and cells[0] != cells[1]]
         return bool(differing) and all(pair.explained(name) for pair, name in differing)
 
 
@@ -191,8 +183,8 @@ def _pair(before: Row | None, after: Row, ratio: float, reordered: bool) -> Pair
     small = (pair.explained(name) or _number(pair.row.get(name)) is None for name in _DECIDING)
     at_a_threshold = reordered and all(small)  # words differ only because sums were reordered
     if before.get("tolerance") == after.get("tolerance") and not at_a_threshold:
-        words = [name for name in ("verdict", "within_tolerance") if name in before and name in after]
-        changed += [name for name in words if before[name] != after[name]]
+        words = {name: _cells(pair, name) for name in ("verdict", "within_tolerance")}
+        changed += [name for name, cells in words.items() if cells and cells[0] != cells[1]]
     return Pair(before, after, tuple(changed), reordered)
 
 
@@ -201,14 +193,18 @@ def _number(cell: Any) -> Any:
     return None if isinstance(cell, float) and math.isnan(cell) else cell
 
 
+def _cells(pair: Pair, name: str) -> list[Any]:
+    """Return a cell of both rows; nothing where one lacks it."""
+    rows = [row for row in (pair.before, pair.after) if row is not None and name in row]
+    return [_number(row[name]) for row in rows] if len(rows) == 2 else []
+
+
 def _has_changed(pair: Pair, name: str, ratio: float) -> bool:
-    if pair.before is None or pair.after is None or name not in pair.before or name not in pair.after:
-        return False
-    old, new = value(pair.before, name), value(pair.after, name)
-    if math.isnan(old) or math.isnan(new):
-        return math.isnan(old) != math.isnan(new)
+    cells = _cells(pair, name)
+    if not cells or None in cells:
+        return bool(cells) and cells[0] is not cells[1]
     if records.COLUMNS[name].kind is int:  # a count: every other one is a change
-        return old != new
+        return bool(cells[0] != cells[1])
     return not pair.explained(name) and not 1 / ratio <= pair.ratio(name) <= ratio
 
 
@@ -225,50 +221,6 @@ _JUDGED = ("within_tolerance", "verdict")
 _MAXIMA = ("drift_max", "change_max", "attention_tv_max", "attention_kl_max")
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What the order of sums does to the scores of a case, in score units.
-
-    sums: RMS of the error of a sum, at most. step: spacing of the stored scores about their RMS. other: share
-    of the scores that another order stores as another number. independent: scores with errors of their own.
-    """
-
-    sums: float
-    step: float
-    other: float
-    independent: int
-
-    @property
-    def mean(self) -> float:
-        """By how much a mean over the scores may move."""
-        flips = self.other * self.independent
-        stored = self.step * math.sqrt(flips + 1) / self.independent if flips > _RARE else 0.0
-        return _DEVIATIONS * (math.sqrt(2 / self.independent) * self.sums + stored)
-
-    @property
-    def single(self) -> float:
-        """By how much a single score may move, the largest among them."""
-        flips = self.other * self.independent > _RARE
-        return 12 * self.sums + 2 * self.step * flips
-
-
-def order_of(row: Row) -> Order | None:
-    """Return what the order of sums does in a case; None if nothing or unknown."""
-    stages = _stages(row)
-    if any(row.get(name) is None for name in _NEEDED):
-        return None
-    scores, rms = int(row["scores"]), float(row["reference_rms"])
-    if "accumulate" not in stages or not scores or not math.isfinite(rms):
-        return None
-    accumulate, score = parse(stages["accumulate"]), parse(stages.get("score", "fp64"))
-    if accumulate not in (FP32, FP64):
-        return None
-    sums = _ROUNDING * accumulate.unit_roundoff * math.sqrt(int(row["head_dim"]) / 2) * rms
-    step = max(2 * score.unit_roundoff * rms, score.smallest_subnormal)
-    independent = scores if row.get("source") in _INDEPENDENT else int(row["seq_len"])
-    return Order(sums, step, min(1.0, 1.13 * sums / step), independent)
-
-
 def meaning(column: str) -> str:
     """Return in words what another processor may change in a column."""
     declared = records.COLUMNS[column]
@@ -283,6 +235,40 @@ def meaning(column: str) -> str:
     if column in records.IDENTITY:
         return "nothing"
     return f"{_PREDICTED if column in _DIFFERENCES else FLOAT64:g} of it"
+
+
+class Order(NamedTuple):
+    """What the order of sums does to the scores of a case, in score units.
+
+    sums: RMS of the error of a sum, at most. step: spacing of the stored scores about their RMS, 0 where none
+    is expected to be stored as another number. mean, single: by how much a mean over the scores and a single
+    one, the largest among them, may move.
+    """
+
+    sums: float
+    step: float
+    mean: float
+    single: float
+
+
+def order_of(row: Row) -> Order | None:
+    """Return what the order of sums does in a case; None if nothing or unknown."""
+    stages = _stages(row)
+    if "accumulate" not in stages or any(row.get(name) is None for name in _NEEDED):
+        return None
+    accumulate, score = parse(stages["accumulate"]), parse(stages.get("score", "fp64"))
+    scores, rms = int(row["scores"]), float(row["reference_rms"])
+    if accumulate not in (FP32, FP64) or not scores or not math.isfinite(rms):
+        return None
+    sums = _ROUNDING * accumulate.unit_roundoff * math.sqrt(int(row["head_dim"]) / 2) * rms
+    step = max(2 * score.unit_roundoff * rms, score.smallest_subnormal)
+    independent = scores if row.get("source") in _INDEPENDENT else int(row["seq_len"])
+    flips = min(1.0, 1.13 * sums / step) * independent  # scores that are stored as another number
+    if flips <= _RARE:
+        step = 0.0
+    stored = step * math.sqrt(flips + 1) / independent
+    mean = _DEVIATIONS * (math.sqrt(2 / independent) * sums + stored)
+    return Order(sums, step, mean, 12 * sums + 2 * step)
 
 
 def allowance(before: Row, after: Row, column: str) -> float:
@@ -324,15 +310,11 @@ def _of_drift(column: str, order: Order, both: float) -> float:
 
 def _of_attention(column: str, order: Order, row: Row, size: float) -> float:
     """Return it after softmax, where δ in scores moves weights by |δ| in 1-norm."""
-    queries, heads = int(row["seq_len"]), int(row["heads"])
-    flips = order.other * order.independent > _RARE
-    narrow = 0.0
+    queries, narrow = int(row["seq_len"]), 0.0
     if row.get("softmax") == "recipe":  # weights are rounded to its softmax, and stored in the dtype
-        narrow = max(
-            parse(_stages(row).get("softmax", "fp64")).unit_roundoff,
-            parse(str(row.get("dtype") or "fp64")).unit_roundoff,
-        )
-    mean = 3 * order.sums + (order.step * flips + narrow) / queries
+        formats = _stages(row).get("softmax", "fp64"), str(row.get("dtype") or "fp64")
+        narrow = max(parse(name).unit_roundoff for name in formats)
+    mean = 3 * order.sums + (order.step + narrow) / queries
     single = order.single + narrow
     if column == "attention_kl_max":
         return math.sqrt(2 * size) * single + single**2
@@ -341,7 +323,7 @@ def _of_attention(column: str, order: Order, row: Row, size: float) -> float:
     if column in ("entropy", "entropy_reference"):
         return mean * (1 + math.log(queries))
     if column.startswith("attention_d"):
-        return mean * heads * queries
+        return mean * int(row["heads"]) * queries
     return 4 * mean if "adaptive" in column else mean
 
 

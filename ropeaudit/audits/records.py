@@ -272,23 +272,16 @@ def shown(row: Record) -> str:
 
 def case_of(values: Mapping[str, Any]) -> str:
     """Return the digest of a request: columns of `IDENTITY` less `APART`."""
-    digest = _begun(tuple(_word(values[name]) for name in _NAMES)).copy()
-    digest.update(_word(values["offset"]).encode("utf-8", "backslashreplace"))
-    text: str = digest.hexdigest()
-    return text[:_DIGITS]
+    words = [f"{name}={_word(values[name])}\n" for name in _NAMES]
+    text = "".join(words) + _word(values["offset"])
+    digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
+    return digest[:_DIGITS]
 
 
 def _word(value: Any) -> str:
     if value is None:
         return ""
     return repr(float(value)) if isinstance(value, float) else str(value)
-
-
-@lru_cache(maxsize=64)
-def _begun(words: tuple[str, ...]) -> Any:
-    """Return the digest of all but the offset, which many cells share."""
-    text = "".join(f"{name}={word}\n" for name, word in zip(_NAMES, words, strict=True))
-    return hashlib.sha256(text.encode("utf-8", "backslashreplace"))
 
 
 def _usual_scale(row: Mapping[str, Any]) -> float | None:

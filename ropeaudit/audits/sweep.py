@@ -29,6 +29,7 @@ from ropeaudit.runtime import digests, doing, run_metadata
 
 if TYPE_CHECKING:
     from ropeaudit.audits.audit import Audit
+    from ropeaudit.audits.workers import Crew
 
 _TASK_SECONDS, _TASK_CELLS = 0.25, 8  # a task holds no more than the larger of them: what a kill can lose
 _MOST_CELLS = 1_000_000  # of a run: their rows take some GiB
@@ -56,6 +57,7 @@ class Cell(NamedTuple):
 
 
 Task: TypeAlias = dict[int, Cell]  # neighbouring cells of a case by their number
+Outdated: TypeAlias = tuple[Record, Cell]
 
 
 class Sweep:
@@ -83,52 +85,54 @@ class Sweep:
                 f"out: --shard 1/{-(-whole // _MOST_CELLS)}"
             )
         audit.check(jobs)
-        self.audit, self._shard, self.cells = audit, shard, list(cells_of(audit, shard))
+        self.audit, self.shard, self.cells = audit, shard, list(cells_of(audit, shard))
         self.done: dict[int, Record] = {}
         self._told: dict[int, Sequence[Sequence[str]]] = {}  # first cell of a worker's task -> its findings
 
     def others(self) -> set[Key]:
         """Return the keys of the cells that other shards measure."""
-        if self._shard[1] == 1:
-            return set()
         return {cell.key for cell in cells_of(self.audit)} - {cell.key for cell in self.cells}
 
-    def placed(self, rows: Iterable[Record]) -> tuple[dict[int, Record], list[Record], list[Record]]:
-        """Return cell -> row, the rows of no cell, and those of cells whose code is another one now.
+    def placed(self, rows: Iterable[Record]) -> tuple[dict[int, Record], list[Record], list[Outdated]]:
+        """Return cell -> row, the rows of no cell, and those of cells whose code has another digest now.
 
         Equal cells take one row each; one too many is dropped.
         """
-        code = {_without_version(cell.key) for cell in self.cells if _of_files(cell.key)}
-        open_cells: dict[Key, list[int]] = {}
+        open_cells: dict[tuple[str, float], list[int]] = {}
         for number in range(len(self.cells) - 1, -1, -1):
-            open_cells.setdefault(self.cells[number].key, []).append(number)
-        result, foreign, outdated = dict[int, Record](), list[Record](), list[Record]()
+            case, _, tolerance = self.cells[number].key
+            open_cells.setdefault((case, tolerance), []).append(number)
+        result, foreign, outdated = dict[int, Record](), list[Record](), list[Outdated]()
+        cells = {key: self.cells[places[0]] for key, places in open_cells.items()}
         for row in rows:
-            key = row.key()
-            places = open_cells.get(key)
-            if places:
+            key = row.case, row.tolerance
+            if (cell := cells.get(key)) is None:
+                foreign.append(row)
+            elif row.version != cell.key[1]:
+                if _of_files(row, cell):
+                    outdated.append((row, cell))
+                else:
+                    foreign.append(row)
+            elif places := open_cells[key]:
                 wanted = dict(zip(records.IDENTITY, self.cells[places[-1]].identity, strict=True))
                 if any(getattr(row, name) != wanted[name] for name in _ALWAYS):  # changed by hand
                     foreign.append(row)
                 else:
                     result[places.pop()] = replace(row, **wanted)  # a file may not say all settings
-            elif places is None:
-                (outdated if _of_files(key) and _without_version(key) in code else foreign).append(row)
         return result, foreign, outdated
 
     def take(self, rows: Iterable[Record]) -> str:
         """Take the rows of an earlier run; return what to say of changed code."""
         self.done, _, outdated = self.placed(rows)
-        left = {_without_version(cell.key): cell for n, cell in enumerate(self.cells) if n not in self.done}
-        again = [row for row in outdated if _without_version(row.key()) in left]
+        left = {cell.key for cell in self.left()}
+        again = [(row, cell) for row, cell in outdated if cell.key in left]
         if not again:
             return ""
-        row, count = again[0], len(again)
-        now = left[_without_version(row.key())].key[1]
+        (row, cell), count = again[0], len(again)
         rows_were = "1 row there was" if count == 1 else f"{count} rows there were"
         return (
             f"{rows_were} measured with code of another digest, such as {row.implementation} {row.dtype} at "
-            f"offset {row.offset} ({row.version}, now {now}): measured again"
+            f"offset {row.offset} ({row.version}, now {cell.key[1]}): measured again"
         )
 
     def left(self) -> list[Cell]:
@@ -154,27 +158,22 @@ class Sweep:
         on_progress: doing.Listener = lambda share: None,
         *,
         keep: Callable[[Record], None] | None = None,
-        jobs: int = 1,
-        scheduler: str | None = None,
         threads: int | None = None,
-        on_note: Callable[[str], None] = lambda text: None,
+        crew: Callable[[int], Crew] | None = None,
     ) -> Iterator[Record]:
         """Measure what is left, in tasks; yield each row once it is kept.
 
-        keep: keeps a row; without it, and in one process, a case is one task. scheduler: an address of Dask,
-        or "local" for one of its own. threads: of this process, all processors by default. on_note: gets what
-        is worth a note while it runs.
+        keep: keeps a row; without it, and in this process, a case is one task. threads: of this process, all
+        processors by default. crew: starts the workers of so many tasks, which measure in its place.
         """
-        away = jobs > 1 or scheduler is not None
-        tasks = self.tasks(keep is None and not away)
-        if away:
-            rows = self._elsewhere(tasks, jobs, scheduler, on_note)
-        else:
+        tasks = self.tasks(keep is None and crew is None)
+        if crew is None:
             rows = self._here(tasks, threads or run_metadata.threads())
+        else:
+            rows = self._elsewhere(tasks, crew)
         for number, row in doing.each(rows, lambda: doing.told(on_progress)):
-            key, wanted = row.key(), self.cells[number].key
-            late = _of_files(key) and _of_files(wanted)  # a call of own code may have imported more files
-            if key != wanted and not (late and _without_version(key) == _without_version(wanted)):
+            cell = self.cells[number]
+            if row.version != cell.key[1] and not _of_files(row, cell):
                 raise _otherwise(f"{row.implementation} {row.dtype}", row.version)
             if keep is not None:
                 keep(row)
@@ -190,24 +189,11 @@ class Sweep:
             yield from zip(task, doing.each(rows, functools.partial(doing.within, *ends)), strict=True)
             before += seconds_of(task)
 
-    def _elsewhere(
-        self,
-        tasks: Sequence[Task],
-        jobs: int,
-        scheduler: str | None,
-        on_note: Callable[[str], None],
-    ) -> Iterator[tuple[int, Record]]:
+    def _elsewhere(self, tasks: Sequence[Task], crew: Callable[[int], Crew]) -> Iterator[tuple[int, Record]]:
         """Measure tasks in other processes. Raises: BadInput if versions differ."""
         from ropeaudit.audits import workers
 
-        def crew(count: int) -> workers.Crew:
-            if scheduler is None:
-                return workers.Processes(jobs, count)
-            return workers.Dask(scheduler, jobs, on_note)
-
-        spec = replace(
-            self.audit, cases=(Case(),), offsets=(0,)
-        )  # what a worker needs to know besides its task
+        spec = replace(self.audit, cases=(Case(),), offsets=(0,))  # what workers need to know beside a task
         loaded = workers.loaded_versions(self.audit)
         with contextlib.closing(workers.finished(spec, tasks, crew)) as results:
             for task, result in results:
@@ -234,12 +220,9 @@ def seconds_of(task: Task) -> float:
     return sum(cell.seconds for cell in task.values())
 
 
-def _of_files(key: Key) -> bool:
-    return key[1].startswith(digests.MARK)
-
-
-def _without_version(key: Key) -> tuple[str, float]:
-    return key[0], key[2]
+def _of_files(row: Record, cell: Cell) -> bool:
+    """Return whether both versions are digests of own code, of which a call may have imported more files."""
+    return row.version.startswith(digests.MARK) and cell.key[1].startswith(digests.MARK)
 
 
 def _otherwise(name: str, version: str) -> BadInput:
@@ -260,9 +243,11 @@ def cells_of(audit: Audit, shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:
     for one in audit.cases:
         for case, some in arguments.by_layout(one, factories):
             sizes, setting = case.outline()
-            rest = case.sample, audit.attention is not None, len(some) * len(offsets), case.rerotate or 0
-            guess = functools.partial(cell_seconds, sizes, setting.head_dim, case.mask)
-            parts += [(case, sizes, setting, index, guess(factories[index].stages, *rest)) for index in some]
+            many = len(some) * len(offsets)
+            for index in some:
+                asked = factories[index].stages, audit.attention is not None
+                seconds = cell_seconds(case, sizes, setting.head_dim, *asked, many)
+                parts.append((case, sizes, setting, index, seconds))
     whole, before = sum(seconds for *_, seconds in parts) * len(offsets), 0.0
     for case, sizes, setting, index, seconds in parts:
         scores = case.sample or masks.count(case.mask, sizes.seq_len) * sizes.heads
@@ -312,29 +297,27 @@ _CHOSEN = 4e-6  # seconds a position to sample among
 
 
 def cell_seconds(
+    case: Case,
     sizes: Outline,
     head_dim: int,
-    mask: masks.Mask,
     stages: Mapping[str, str],
-    sample: int | None = None,
     attention: bool = False,
     cells: int = 1,
-    turns: int = 0,
 ) -> float:
     """Return a guess of one core's time for a subject at an offset.
 
     stages: stage -> format name. cells: how many there are of the same q and k, which are generated once.
-    turns: how many times its stored keys are rotated again.
     """
-    elements = (sizes.heads + sizes.kv_heads) * sizes.seq_len * head_dim
+    elements, turns = (sizes.heads + sizes.kv_heads) * sizes.seq_len * head_dim, case.rerotate or 0
     each = CELL_SECONDS + _GENERATED * elements / cells
-    if sample is not None:
-        return each + _CHOSEN * sizes.seq_len / cells + (_SAMPLED + _TURN * turns) * head_dim * sample
+    if case.sample is not None:
+        of_dim = (_SAMPLED + _TURN * turns) * case.sample
+        return each + _CHOSEN * sizes.seq_len / cells + of_dim * head_dim
     score, accumulate = _SCORE + _ATTENTION * attention, stages.get("accumulate")
     if accumulate and parse(accumulate).precision < FP32.precision:
         score += _STEP * head_dim * (1 + attention)  # its scores are formed twice
     each += _TURN * turns * sizes.kv_heads * sizes.seq_len * head_dim
-    return each + _ROTATED * elements + score * sizes.heads * _formed(mask, sizes.seq_len)
+    return each + _ROTATED * elements + score * sizes.heads * _formed(case.mask, sizes.seq_len)
 
 
 def _formed(mask: masks.Mask, seq_len: int) -> int:

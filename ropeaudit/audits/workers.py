@@ -16,11 +16,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import connection, resource_tracker
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ropeaudit import __version__, errors
 from ropeaudit.audits import sweep
@@ -82,34 +82,19 @@ def result_of(audit: Audit, threads: int | None, task: Task) -> Result:
             return Result(error=(type(error).__name__, getattr(error, "typed", str(error))))
 
 
-class Crew(contextlib.AbstractContextManager["Crew"]):
-    """Workers that an executor stands for.
-
-    pause: seconds between two looks at them and for a Ctrl-C. threads: of each; None for those that it has.
-    """
-
-    pause: float
-    threads: int | None
-    executor: Executor
-
-    def around(self) -> contextlib.AbstractContextManager[None]:
-        """Return the block in which tasks are handed over, and results taken. Raises: RopeAuditError."""
-        raise NotImplementedError
-
-    def look(self, some: bool) -> None:
-        """Look whether workers are there. some: whether results came. Raises: RopeAuditError."""
-        raise NotImplementedError
-
-
 def finished(
     audit: Audit,
     tasks: Sequence[Task],
-    crew: Callable[[int], contextlib.AbstractContextManager[Crew]],
+    crew: Callable[[int], Crew],
 ) -> Generator[tuple[Task, Result]]:
     """Yield tasks and what came of them, as they finish. The share that is done is told many times a second.
 
     crew: makes one for so many tasks. Raises: RopeAuditError if workers die again and again.
     """
+
+    def failed(future: Future[Result]) -> bool:
+        return future.cancelled() or future.exception() is not None
+
     left, deaths = dict(enumerate(tasks)), Counter[int]()
     total, done = sum(map(sweep.seconds_of, tasks)), 0.0
     while left:
@@ -123,7 +108,7 @@ def finished(
                 ready, _ = futures.wait(waiting, workers.pause, futures.FIRST_COMPLETED)
                 workers.look(bool(ready))
                 started |= {number for future, number in waiting.items() if future.running()}
-                for future in sorted(ready, key=_failed):  # what is done is not lost with what is not
+                for future in sorted(ready, key=failed):  # what is done is not lost with what is not
                     number = waiting.pop(future)
                     with workers.around():
                         result = future.result()
@@ -137,12 +122,12 @@ def finished(
             )
 
 
-def _failed(future: Future[Result]) -> bool:
-    return future.cancelled() or future.exception() is not None
+class Processes(contextlib.AbstractContextManager["Processes"]):
+    """Processes of this machine; whatever they are at, they are gone at the end.
 
-
-class Processes(Crew):
-    """Processes of this machine; whatever they are at, they are gone at the end."""
+    As of `Dask`: pause: seconds between two looks at them and for a Ctrl-C. threads: of each. around: a block
+    in which tasks are handed over, and results taken. look: see whether workers are there.
+    """
 
     pause = 0.2
 
@@ -226,10 +211,11 @@ _PATIENCE = "10 minutes"  # without a worker; Dask's configuration may say anoth
 _KEY = "ropeaudit.patience"
 
 
-class Dask(Crew):
+class Dask(contextlib.AbstractContextManager["Dask"]):
     """The workers of a Dask cluster, which repeats what a lost one was at."""
 
-    pause, threads = 0.05, None
+    pause = 0.05
+    threads = None  # those that each has
 
     def __init__(self, scheduler: str, jobs: int, tell: Callable[[str], None]) -> None:
         """Connect. scheduler: the address of a running one, or "local" for `jobs` processes of this machine.
@@ -357,3 +343,6 @@ def _local(distributed: Any, jobs: int) -> Any:
 def _line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:120]}" if text else type(error).__name__
+
+
+Crew: TypeAlias = Processes | Dask

@@ -24,12 +24,11 @@ _TENTH = 0.1  # share of the work: no guess is made before, for it starts up and
 
 
 class Progress:
-    """Call it with the share done, from 0 to 1. rows: how many, of `total`."""
+    """Call it with the share done, from 0 to 1."""
 
-    def __init__(self, quiet: bool, total: int = 0) -> None:
+    def __init__(self, quiet: bool) -> None:
         """Begin; nothing is shown yet."""
         self.shown, self.silent, self.terminal = False, quiet, sys.stderr.isatty()
-        self.rows, self.total = 0, total
         doing.begin("")
         self.begun = self.last = time.monotonic()
 
@@ -42,9 +41,6 @@ class Progress:
         self.last = now
         words = [f"{min(int(100 * share), 99):3}%"]  # 100 % is where nothing is left to wait for
         words += [doing.now()] if doing.now() else []
-        if self.total:
-            pace = self.rows / (now - self.begun)
-            words.append(f"{self.rows} of {self.total} rows, {pace:.3g} a second")
         if share >= _TENTH and not doing.now():  # of steps that are named nobody knows how long each takes
             words.append(f"{duration((now - self.begun) * (1 - share) / share)} to go")
         text = ", ".join(words)
@@ -82,16 +78,12 @@ def duration(seconds: float) -> str:
 T = TypeVar("T")
 
 
-def gathered(
-    run: Callable[[Callable[[float], None]], Iterable[T]],
-    quiet: bool,
-    total: int = 0,
-) -> tuple[list[T], bool]:
+def gathered(run: Callable[[Callable[[float], None]], Iterable[T]], quiet: bool) -> tuple[list[T], bool]:
     """Return all that `run` yields, and whether the user broke it off.
 
-    run takes a function that gets the share that is done, from 0 to 1. total: how many rows will come.
+    run takes a function that gets the share that is done, from 0 to 1.
     """
-    progress, results = Progress(quiet, total), []
+    progress, results = Progress(quiet), []
     try:
         with held_back() as check:
 
@@ -101,7 +93,6 @@ def gathered(
 
             for row in run(on_progress):
                 results.append(row)
-                progress.rows = len(results)
     except KeyboardInterrupt:
         return results, True
     finally:

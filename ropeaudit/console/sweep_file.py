@@ -31,7 +31,7 @@ _REMEDY = "move it away, or give another -o"
 _SYNC_SECONDS = 5.0  # what a power failure can lose; a killed run loses no line that was written
 
 
-class SweepFile:
+class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
     """NAME.part, locked by this run. full: no more fits. note: what to say of the rows that were there."""
 
     def __init__(self, name: str, sweep: Sweep, resume: bool, columns: Columns = lambda rows: ()) -> None:
@@ -43,7 +43,8 @@ class SweepFile:
         """
         if not resume:
             refuse_another_shard(name, sweep)
-        self.name, self.path, self.full = name, part_of(name), False
+        self.name, self.path, self.full, self.told = name, part_of(name), False, False
+        self.sweep, self.before = sweep, _state(name)
         self.number, self.synced = _open(self.path), time.monotonic()
         try:
             content = _content(self.number)
@@ -88,11 +89,20 @@ class SweepFile:
             )
 
     def hint(self) -> str:
-        """Return where the rows are that are in no report yet; nothing where there are none."""
-        if not (os.path.exists(self.path) and os.path.getsize(self.path)):
+        """Return where the rows are that are in no report yet, to be said once; else nothing."""
+        told, self.told = self.told, True
+        if told or not (os.path.exists(self.path) and os.path.getsize(self.path)):
             return ""
         rows = "the rows that fitted" if self.full else "the rows"
         return f"{rows} are in {self.path!r}; the same command with --resume goes on"
+
+    def __exit__(self, *_: object) -> None:
+        """Close it; it goes away once NAME is written with all rows, else it is said where they are."""
+        if not self.sweep.left() and _state(self.name) != self.before:
+            self.remove()
+        self.close()
+        if hint := self.hint():
+            output.say(hint)
 
     def close(self) -> None:
         """Close it; without rows it goes away."""
@@ -118,6 +128,14 @@ def peek(name: str, sweep: Sweep) -> None:
         finally:
             os.close(number)
     taken(sweep, part if rows else name, rows or finished(name))
+
+
+def _state(path: str) -> tuple[int, int] | None:
+    """Return what is another one once a file was written anew; None where there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        there = os.stat(path)
+        return there.st_ino, there.st_mtime_ns
+    return None
 
 
 def _open(path: str) -> int:
@@ -257,11 +275,10 @@ def taken(sweep: Sweep, path: str, rows: Sequence[Record]) -> str:
 
 def refuse_another_shard(name: str, sweep: Sweep) -> None:
     """Raise BadOutput if NAME holds rows that another shard of the sweep measures."""
-    if not (others := sweep.others()):
-        return
     earlier: list[Record] = []
     with contextlib.suppress(BadInput, UnknownName):  # whatever else is there may be replaced
-        earlier = finished(name)
+        earlier = finished(name) if sweep.shard != (1, 1) else []
+    others = sweep.others() if earlier else set()
     if row := next((row for row in earlier if row.key() in others), None):
         raise BadOutput(
             f"{name!r} holds rows of another shard, such as {shown(row)}; give each --shard an -o of its "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -210,30 +209,3 @@ def test_a_real_cluster_that_is_killed(victim, tmp_path) -> None:
     assert "Traceback" not in message
     assert ("scheduler is gone" if victim == "scheduler" else "no Dask worker has been there for 3s") in last
     assert part.read_bytes().endswith(b"}\n")
-    assert not path.exists()
-
-
-@posix
-@pytest.mark.slow
-@pytest.mark.parametrize(("wait", "times"), [(0.5, 1), (1.5, 2), (3.0, 1)])
-def test_ctrl_c_while_a_local_cluster_starts(wait, times, tmp_path) -> None:
-    command = [sys.executable, "-m", "ropeaudit", *SMALL, "--offset", "0-49999+1", "-f", "csv"]
-    part = tmp_path / "x.jsonl.part"
-    with subprocess.Popen(
-        [*command, "--scheduler", "local", "--jobs", "2", "-o", str(tmp_path / "x.jsonl")],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    ) as process:
-        deadline = time.monotonic() + 60
-        while not part.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(wait)
-        for _ in range(times):
-            os.killpg(process.pid, signal.SIGINT)
-            time.sleep(0.2)
-        message = process.communicate(timeout=120)[1]
-    assert process.returncode == 130 or (times > 1 and process.returncode == -signal.SIGINT)  # as bash sees
-    assert "interrupted" in message
-    assert "Traceback" not in message

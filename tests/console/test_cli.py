@@ -129,15 +129,14 @@ def test_progress_fits_into_the_terminal(width, monkeypatch) -> None:
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((width, 24)))
     monkeypatch.delenv("COLUMNS", raising=False)
-    progress = Progress(False, 1600)
+    progress = Progress(False)
     progress.begun -= 100
     progress.last -= 100
-    progress.rows = 330
     progress(0.21)
     line = shown.getvalue().removeprefix("\r\033[K")
     assert line.startswith("ropeaudit: "[: width - 1])
     assert len(line) < width  # a longer one would leave its end behind
-    assert ("21%, 330 of 1600 rows" in line) == (width >= 50)
+    assert ("21%, " in line) == (width >= 30)
 
 
 def test_a_ctrl_c_while_the_command_loads_is_one_line() -> None:

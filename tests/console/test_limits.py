@@ -1,4 +1,4 @@
-"""Too much is refused before it is made or read, and hours of work are said before they begin."""
+"""Too much is refused before it is made or read."""
 
 import io
 import json
@@ -44,12 +44,19 @@ def test_shards_in_order_hold_each_cell_once(lengths, offsets, count) -> None:
     assert all(math.fsum(cell.seconds for cell in one) <= fair + largest for one in shards)
 
 
-def test_hours_are_said_before_they_begin(capsys, monkeypatch) -> None:
-    for seconds, quiet, message in ((1e6, [], True), (1e6, ["-q"], False), (1e-3, [], False)):
-        monkeypatch.setattr(sweep, "CELL_SECONDS", seconds)
-        err = ran(capsys, [*SMALL, "--offset", "7", *quiet]).err
-        assert ("before measuring anything, a rough guess" in err) == message
-        assert ("--sample" in err) == message
+def guess(mask="causal", stages=None, dims: int = 64, sample: int | None = None, **rest) -> float:
+    case = Case(heads=4, kv_heads=2, seq_len=3000, mask=mask, sample=sample)
+    return sweep.cell_seconds(case, case.outline()[0], dims, stages or {}, **rest)
+
+
+def test_more_work_is_guessed_to_take_longer() -> None:
+    plain = guess(stages={"accumulate": "float32"})
+    assert plain == guess() < guess("full") < guess("full", dims=128)
+    assert guess("window:8") < plain
+    assert plain < guess(attention=True)
+    assert 10 * plain < guess(stages={"accumulate": "bfloat16"})
+    assert guess(sample=10) < guess(sample=10, dims=128) < plain
+    assert guess(cells=2) < plain < 2 * guess(cells=2)
 
 
 # ---------------------------------------------------------------------------- archives

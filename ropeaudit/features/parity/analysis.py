@@ -173,7 +173,7 @@ def run(
     laid_out = []
     for case in cases:  # in the layout of the first code, unless one is given
         given = case.layout is not None or case.model is not None or case.config is not None
-        own = codes[0].layout(case.setting_alone()) if codes and not given else case.layout
+        own = codes[0].layout(case.outline()[1]) if codes and not given else case.layout
         laid_out.append(replace(case, layout=own))
 
     def compared() -> Iterator[Parity]:

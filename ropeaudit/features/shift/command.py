@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ropeaudit.console import options, output_files, tickets
 from ropeaudit.console.help import command
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from ropeaudit.audits.comparison import Difference
     from ropeaudit.audits.records import Record
     from ropeaudit.audits.sweep import Sweep
-    from ropeaudit.console.delivery import Metadata
+    from ropeaudit.audits.workers import Crew
+    from ropeaudit.console.delivery import Metadata, OnProgress
     from ropeaudit.console.gates import Gate
+    from ropeaudit.console.sweep_file import SweepFile
     from ropeaudit.reports import Report
     from ropeaudit.reports.tickets import Ticket
-
-_LONG = 3600.0  # seconds
 
 
 def _scheduler(address: str, flag: str) -> str:
@@ -318,11 +318,12 @@ class Baseline:
 def _measured(asked: ShiftOptions, sweep: Sweep, conditions: Sequence[Gate], earlier: Baseline | None) -> int:
     """Measure and deliver the report, rows stored on the way; return the exit code."""
     from ropeaudit.audits import records
-    from ropeaudit.console import delivery, gates, output, rows
+    from ropeaudit.console import delivery, gates, output
     from ropeaudit.reports.numbers import counted
 
     chosen, sweeping, needed = asked.output, asked.sweeping, [gate.column for gate in conditions]
     name = output_files.first_file(chosen.outputs)
+    stores: list[SweepFile] = []
 
     def note(text: str) -> None:
         if not chosen.quiet:
@@ -331,56 +332,50 @@ def _measured(asked: ShiftOptions, sweep: Sweep, conditions: Sequence[Gate], ear
     def columns(some: Sequence[Record]) -> list[str]:
         return records.written(some, chosen.columns, needed)[0]
 
-    def broken() -> list[str]:
-        if interrupted:
-            return []
-        return earlier.broken(conditions) if earlier else gates.broken(conditions, results)
-
-    with contextlib.ExitStack() as stack:
-        files = stack.enter_context(output_files.opened(chosen.outputs))
-        store = None
+    def measured(on_progress: OnProgress) -> Iterator[Record]:
+        keep = None
         if name is not None:  # beside it rows are kept as they finish
             from ropeaudit.console.sweep_file import SweepFile
 
-            store = stack.enter_context(contextlib.closing(SweepFile(name, sweep, sweeping.resume, columns)))
+            store = stack.enter_context(SweepFile(name, sweep, sweeping.resume, columns))
+            stores.append(store)
+            keep = store.append
             if store.note:
                 note(store.note)
-        if not chosen.quiet:
-            _warn_of_hours(sweep, sweeping.jobs)
-        run = functools.partial(
-            sweep.run,
-            keep=store.append if store else None,
-            jobs=sweeping.jobs,
-            scheduler=sweeping.scheduler,
-            on_note=note,
+        yield from sweep.run(on_progress, keep=keep, crew=_crew(sweeping, note))
+
+    def report(_: object, metadata: Metadata) -> Report:
+        made = _report(asked, sweep, needed, metadata)
+        return earlier.beside(made) if earlier else made
+
+    def broken(_: object) -> list[str]:
+        return earlier.broken(conditions) if earlier else gates.broken(conditions, sweep.results())
+
+    with contextlib.ExitStack() as stack:
+        code = delivery.delivered(
+            measured,
+            report,
+            chosen,
+            done=lambda _: counted(len(sweep.done), "row"),
+            left=lambda _: "".join(f"; {text}" for store in stores if (text := store.hint())),
+            broken=broken,
         )
-        left = len(sweep.cells) - len(sweep.done)
-        interrupted = rows.gathered(run, chosen.quiet, left)[1]
-        results, code = sweep.results(), delivery.DONE
-        done = counted(len(results), "row")
-        if results or not interrupted:
-            report = _report(asked, sweep, needed, output.metadata(chosen))
-            report = earlier.beside(report) if earlier else report
-            report = delivery.incomplete(report, done) if interrupted else report
-            wanted = delivery.replaceable(files, interrupted)
-            try:
-                code = delivery.deliver(report, wanted, chosen, broken=broken)
-            except KeyboardInterrupt:
-                if store and store.hint():
-                    output.say(store.hint())
-                raise
-            if store and not interrupted and any(file.written and file.path == name for file in files):
-                store.remove()
-        more = store.hint() if store else ""
-    if interrupted:
-        delivery.say_interrupted(done, files, more and f"; {more}")
-        return delivery.worst(code, delivery.INTERRUPTED)
-    if more:
-        output.say(more)
-    if uncalled := next((one.reason for one in results if one.refused == "uncalled"), None):
+    if uncalled := next((one.reason for one in sweep.results() if one.refused == "uncalled"), None):
         output.say_error(UsageError(uncalled))
         code = delivery.worst(code, delivery.BAD_USE)
     return code
+
+
+def _crew(sweeping: SweepOptions, note: Callable[[str], None]) -> Callable[[int], Crew] | None:
+    """Return what starts the workers for so many tasks, None where this process measures itself."""
+    if sweeping.scheduler is None and sweeping.jobs == 1:
+        return None
+    from ropeaudit.audits import workers
+
+    if sweeping.scheduler is None:
+        return functools.partial(workers.Processes, sweeping.jobs)
+    address = sweeping.scheduler
+    return lambda tasks: workers.Dask(address, sweeping.jobs, note)
 
 
 def _report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: Metadata) -> Report:
@@ -399,29 +394,9 @@ def _report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: 
     return drift.report(results, asked.output.columns, about, not asked.no_header, notes, needed)
 
 
-def _warn_of_hours(sweep: Sweep, jobs: int) -> None:
-    """Say before hours of work about how many they are, and how they become fewer."""
-    from ropeaudit.console import output
-    from ropeaudit.console.rows import duration
-    from ropeaudit.runtime import run_metadata, threads
-
-    count, seconds, left = run_metadata.threads(), 0.0, sweep.left()
-    for cell in left:
-        side_by_side = threads.worth(count, cell.case.seq_len or threads.SHORT)
-        seconds += cell.seconds / max(min(jobs, count), side_by_side)
-    if seconds < _LONG:
-        return
-    sampled = any(cell.case.sample is not None for cell in left)
-    remedy = "" if sampled else "--sample 100000 measures so many scores of each row instead of all; "
-    output.say(
-        f"before measuring anything, a rough guess: {duration(seconds)} on this machine; {remedy}"
-        "a shorter --seq-len, fewer rows, or --shard on several machines make it shorter"
-    )
-
-
 _PLAN = ("axis", "count", "values")
 _ALWAYS = ("implementation", "dtype", "offset", "seq_len")
-_LONGEST = 50  # characters of values
+_LONGEST = 52  # characters of values
 _PLAN_LEGEND = (
     "count: different values; values: of an axis, in the order of the cells. The time is guessed from sizes,"
     "\nabout within a factor of two on a server's core, of own code as of a recipe; nothing was measured."
@@ -446,7 +421,9 @@ def _show_plan(sweep: Sweep, resume: bool, options: options.ReportOptions) -> in
     for place, column in enumerate(records.IDENTITY):
         values = list(dict.fromkeys(cell[place] for cell in cells))
         if column in _ALWAYS or (len(values) > 1 and column not in ("stages", "case")):
-            rows.append({"axis": column, "count": len(values), "values": _listed(values)})
+            words = ", ".join("none" if value is None else str(value) for value in values)
+            shown = textwrap.shorten(words, _LONGEST, placeholder=" ...")
+            rows.append({"axis": column, "count": len(values), "values": shown})
     state = f"{done} are done and {len(left)} are to be measured" if done else "none is measured yet"
     about = {"cells": len(cells), "done": done, "scores": scores, "seconds": seconds}
     report = Report(
@@ -459,15 +436,3 @@ def _show_plan(sweep: Sweep, resume: bool, options: options.ReportOptions) -> in
         metadata={**about, **run_metadata.gather()},
     )
     return output.print_report(report, options)
-
-
-def _listed(values: Sequence[Any]) -> str:
-    """Return the first values, as many as fit a line.
-
-    >>> _listed([0, None, 7]), _listed(range(10_000, 10_100))
-    ('0, none, 7', '10000, 10001, 10002, 10003, 10004, 10005, 10006, ...')
-    """
-    words = ["none" if value is None else str(value) for value in values]
-    ends = itertools.accumulate(len(word) + 2 for word in words)
-    most = max(1, sum(end <= _LONGEST for end in ends))
-    return ", ".join([*words[:most], *(["..."] if most < len(words) else [])])
