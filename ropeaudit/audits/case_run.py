@@ -290,28 +290,25 @@ class CaseRun:
         drift, reference, places = measured.drift, measured.reference, cell.places
         head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
         low, high = drift.interval()
-        relative = judging.ratio(drift.rms, reference.rms)
         attainable = attainable_rms(cell.careful, subject.dtype, reference.rms)
-        judged = {
-            "nonfinite": drift.nonfinite,
-            "drift_max": drift.max,
-            "drift_rms": drift.rms,
-            "floor_rms": cell.floor.rms,
-            "reference_rms": reference.rms,
-            "reference_error": measured.error,
-            "excess": 0.0 if drift.rms == 0 else drift.rms / attainable if attainable else math.inf,
-        }
         asked = self.requested, self.tolerance
         values: dict[str, Any] = records.COLUMNS.unset(records.COLUMNS) | {
             **identity(self.case, self.loaded, cell.setting, subject, cell.offset, *asked),
             "scores": drift.count,
+            "nonfinite": drift.nonfinite,
             "distinct_positions": 0 if why else _distinct(cell, self.loaded.seq_len),
+            "reference_rms": reference.rms,
+            "reference_error": measured.error,
+            "drift_max": drift.max,
             "drift_mean_abs": drift.mean_abs,
+            "drift_rms": drift.rms,
             "drift_rms_low": low,
             "drift_rms_high": high,
             "drift_bias": drift.mean,
-            "drift_relative": relative,
+            "drift_relative": judging.ratio(drift.rms, reference.rms),
             "attainable_rms": math.nan if why else attainable,
+            "excess": 0.0 if drift.rms == 0 else drift.rms / attainable if attainable else math.inf,
+            "floor_rms": cell.floor.rms,
             "change_max": measured.self_drift.max,
             "change_rms": measured.self_drift.rms,
             "structural_max": cell.structural.max,
@@ -320,7 +317,6 @@ class CaseRun:
             "worst_query": query,
             "worst_key": key,
             "verdict": "refused",
-            **judged,
         }
         if why:
             kind = "uncalled" if isinstance(why, Uncalled) else "raises" if isinstance(why, Raised) else ""
@@ -335,17 +331,8 @@ class CaseRun:
             values |= cell.attention.columns()
         if places:
             values |= _place_columns(places)
-        values["within_tolerance"] = judging.within(
-            self.tolerance,
-            nonfinite=drift.nonfinite,
-            scores=drift.count,
-            drift_relative=relative,
-            interval=None if low is None or high is None else (low / reference.rms, high / reference.rms),
-            wrong_rotation=places is not None and not places.excess <= 1,
-            exact=drift.max <= measured.error,
-        )
-        wrong_rotation = places is not None and places.wrong_rotation
-        values["verdict"] = judging.judge(**judged, wrong_rotation=wrong_rotation)  # type: ignore[arg-type]
+        values["within_tolerance"] = judging.within(values, places is not None and not places.excess <= 1)
+        values["verdict"] = judging.judge(values, places is not None and places.wrong_rotation)
         return Record(**values)
 
 

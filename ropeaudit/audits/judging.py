@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import tomllib
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from ropeaudit import data
 
@@ -22,52 +23,35 @@ Refused = Literal["unsupported", "raises", "uncalled"]
 REFUSALS: dict[Refused, str] = _WORDS["refusals"]
 
 
-def judge(
-    *,
-    nonfinite: int,
-    drift_max: float,
-    drift_rms: float,
-    floor_rms: float,
-    reference_rms: float,
-    reference_error: float,
-    excess: float,
-    wrong_rotation: bool,
-) -> Verdict:
+def judge(row: Mapping[str, Any], wrong_rotation: bool) -> Verdict:
     """Return the verdict of a row: the first that holds, worst cases first."""
-    if nonfinite:
+    if row["nonfinite"]:
         return "overflow"
     if wrong_rotation:
         return "wrong_rotation"
-    if drift_rms >= BROKEN_SHARE * reference_rms and drift_max > reference_error:
+    if row["drift_rms"] >= BROKEN_SHARE * row["reference_rms"] and row["drift_max"] > row["reference_error"]:
         return "broken"
-    if drift_max <= reference_error:
+    if row["drift_max"] <= row["reference_error"]:
         return "exact"
-    if excess <= EXCESS:
+    if row["excess"] <= EXCESS:
         return "sound"
-    return "growing" if drift_rms > GROWTH * floor_rms else "coarse"
+    return "growing" if row["drift_rms"] > GROWTH * row["floor_rms"] else "coarse"
 
 
-def within(
-    tolerance: float,
-    *,
-    nonfinite: int,
-    scores: int,
-    drift_relative: float,
-    interval: tuple[float, float] | None,
-    wrong_rotation: bool,
-    exact: bool = False,
-) -> bool | None:
-    """Return whether a row is good enough; None where that is undecided.
+def within(row: Mapping[str, Any], wrong_rotation: bool) -> bool | None:
+    """Return whether a row is good enough for its tolerance; None where that is undecided.
 
-    interval: of drift_relative, where it is estimated from a sample. wrong_rotation: whether a pair is off
-    by more than roundings explain. exact: whether drift is within the certified error of the reference.
+    wrong_rotation: whether a pair is off by more than roundings explain.
     """
-    if nonfinite or wrong_rotation:
+    if row["nonfinite"] or wrong_rotation:
         return False
-    low, high = interval or (drift_relative, drift_relative)
-    if scores < FEWEST or low <= tolerance < high:
+    relative, tolerance = row["drift_relative"], row["tolerance"]
+    low = high = relative
+    if row["drift_rms_low"] is not None:  # of a sample it is estimated
+        low, high = (row[name] / row["reference_rms"] for name in ("drift_rms_low", "drift_rms_high"))
+    if row["scores"] < FEWEST or low <= tolerance < high:
         return None
-    return exact or drift_relative <= tolerance
+    return bool(relative <= tolerance or row["drift_max"] <= row["reference_error"])
 
 
 def rotates_wrongly(excess: float | None) -> bool:

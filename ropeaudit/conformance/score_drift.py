@@ -203,16 +203,16 @@ def growth(
     attained = careful(first)
     excess = _excess(last.rms, attained)
     allowed = max(judging.EXCESS, _excess(last.allowed, attained))
-    word = judging.judge(
-        nonfinite=not math.isfinite(last.rms),
-        drift_max=last.largest,
-        drift_rms=last.rms,
-        floor_rms=first.rms,
-        reference_rms=last.reference_rms,
-        reference_error=last.error,
-        excess=excess,
-        wrong_rotation=False,
-    )
+    row = {
+        "nonfinite": not math.isfinite(last.rms),
+        "drift_max": last.largest,
+        "drift_rms": last.rms,
+        "floor_rms": first.rms,
+        "reference_rms": last.reference_rms,
+        "reference_error": last.error,
+        "excess": excess,
+    }
+    word = judging.judge(row, wrong_rotation=False)
     passed = excess <= allowed and word not in ("broken", "overflow")
     times = f", {grown:.3g} times its drift at offset 0" if math.isfinite(grown) else ""
     reason = f", as that of {wanted.text}" if passed and word in ("growing", "coarse") else ""

@@ -32,7 +32,6 @@ SOUND = {
     "reference_rms": 1.0,
     "reference_error": 1e-15,
     "excess": 1.5,
-    "wrong_rotation": False,
 }
 
 
@@ -57,10 +56,12 @@ SOUND = {
     ],
 )
 def test_the_first_verdict_that_holds(figures, verdict) -> None:
-    assert judging.judge(**SOUND | figures) == verdict
+    seen = SOUND | figures
+    assert judging.judge(seen, seen.get("wrong_rotation", False)) == verdict
 
 
-GOOD = {"nonfinite": 0, "scores": 100, "drift_relative": 0.01, "interval": None, "wrong_rotation": False}
+SAMPLED = ("drift_rms_low", "drift_rms_high")
+GOOD = {**SOUND, **dict.fromkeys(SAMPLED), "scores": 100, "drift_relative": 0.01, "tolerance": 0.01}
 
 
 @pytest.mark.parametrize(
@@ -74,13 +75,14 @@ GOOD = {"nonfinite": 0, "scores": 100, "drift_relative": 0.01, "interval": None,
         ({"nonfinite": 3, "drift_relative": math.nan}, False),
         ({"drift_relative": math.nan}, False),
         ({"interval": (0.009, 0.02)}, None),
-        ({"exact": True, "drift_relative": 0.02}, True),  # the reference itself is no better
+        ({"drift_max": 1e-16, "drift_relative": 0.02}, True),  # the reference itself is no better
         ({"interval": (0.002, 0.0099), "drift_relative": 0.005}, True),
         ({"interval": (0.011, 0.02), "drift_relative": 0.015}, False),
     ],
 )
 def test_good_enough(figures, within) -> None:
-    assert judging.within(0.01, **GOOD | figures) == within
+    seen = GOOD | figures | dict(zip(SAMPLED, figures.get("interval", ()), strict=False))
+    assert judging.within(seen, seen.get("wrong_rotation", False)) == within
 
 
 def test_what_careful_code_attains_is_one_value_a_dtype_whatever_the_recipe_rounds() -> None:
