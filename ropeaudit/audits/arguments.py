@@ -72,7 +72,8 @@ class GridArguments(CaseArguments, total=False):
 def checked(function: Callable[P, T]) -> Callable[P, T]:
     """Let a function refuse an argument that it does not have, with a message that names the nearest.
 
-    Where torch or pandas cannot be used, what needs them raises MissingPackage.
+    Where torch or pandas cannot be used, what needs them raises
+    MissingPackage.
     """
     code = function.__code__
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -102,7 +103,8 @@ def cases_of(
 ) -> list[Case]:
     """Return the cases of a call: those given, changed by `fields`, or the one that `fields` describe.
 
-    grids: whether the call takes grids of tokens. Raises: UsageError where it does not.
+    grids: whether the call takes grids of tokens. Raises: UsageError where
+    it does not.
     """
     given = [cases] if isinstance(cases, Case) else cases
     results = [Case(**completed(fields))] if given is None else [replace(case, **fields) for case in given]
@@ -176,10 +178,11 @@ def chosen(
 ) -> list[Chosen]:
     """Return every recipe, then every implementation in every environment, in every dtype, each once.
 
-    usual: recipes where none is given; beside implementations there are none then. device: where code is
-    called. order: of the axes of own code. under: environments beside the clean one.
-    naming: what to type where nothing is called.
-    Raises: UsageError, UnknownName, BadInput, NotEmulated, MissingPackage.
+    usual: recipes where none is given; beside implementations there are
+    none then. device: where code is called. order: of the axes of own code.
+    under: environments beside the clean one. naming: what to type where
+    nothing is called. Raises: UsageError, UnknownName, BadInput,
+    NotEmulated, MissingPackage.
     """
     names = listed(implementations)
     formed = resolved(recipes or (() if names else usual), dtypes, changes, stores_keys)
@@ -221,7 +224,8 @@ def loaded(
 ) -> Iterator[tuple[Case, Inputs, RopeSetting, list[Chosen]]]:
     """Yield each case, in the layout that code has where none is requested, and what is looked at in it.
 
-    Raises: BadShape where an offset leads too far; what detection of the layout of code raises.
+    Raises: BadShape where an offset leads too far; what detection of the
+    layout of code raises.
     """
     made = [factory(one) for one in some]
     for laid_out, part in [part for case in cases for part in by_layout(case, made)]:

@@ -1,6 +1,7 @@
 """One case: its offsets by the setting that holds at them, its subjects in batches, a record of each.
 
-What was measured of one subject at one offset is a row, whose columns `data/columns.toml` explains.
+What was measured of one subject at one offset is a row, whose columns
+`data/columns.toml` explains.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ _POSITIONS = 2**20  # looked at together
 class CellResult:
     """What was measured of one subject at one offset, and under which setting; or why it was refused.
 
-    origin: added to the positions of the reference. careful: predicted RMS drift of `attainable.careful` at
-    offset 0. places: of code alone.
+    origin: added to the positions of the reference. careful: predicted RMS
+    drift of `attainable.careful` at offset 0. places: of code alone.
     """
 
     subject: Subject
@@ -92,7 +93,8 @@ class CaseRun:
     def records(self, wanted: Iterable[tuple[SubjectFactory, int]]) -> Iterator[Record]:
         """Yield the records of factories at offsets.
 
-        Those of a setting are measured together, in batches whose rotated q and k fit in the cache.
+        Those of a setting are measured together, in batches whose rotated q
+        and k fit in the cache.
         """
         cells, groups = self._cells(wanted), dict[tuple[RopeSetting, int], list[CellResult]]()
         for cell in cells:
@@ -198,7 +200,8 @@ class CaseRun:
     def _bound(self, cells: Sequence[CellResult], at: RopeSetting) -> None:
         """Set the a-priori bound of each cell that is a recipe's, and what careful code attains in its dtype.
 
-        The latter is a predicted RMS drift at offset 0. All are computed in one pass over q and k.
+        The latter is a predicted RMS drift at offset 0. All are computed in
+        one pass over q and k.
         """
         known, wanted = list[CellResult](), list[tuple[Emulated, int]]()
         for one in cells if self.bounded else ():

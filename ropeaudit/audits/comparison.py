@@ -1,13 +1,8 @@
 """Two reports of the same cases: which changed, which are new and which are gone.
 
-What two processors may differ by is no change. Their BLAS adds in another order; everything else of an
-emulated case is the same bits everywhere: tables, rotated q and k, sums in narrow formats, one by one. Sums
-of products in float32 and float64 are BLAS's. Let s be the RMS of the error of such
-a sum, N how many scores are independent, u the spacing of stored scores, p the share of scores that another
-order stores as another number. Two orders differ by sqrt(2) s in a sum, RMS, so that p = 1.13 s / u where s
-is small beside u. A mean over scores then moves by a few standard deviations of a mean of N such
-differences, a largest value by no more than a single score does, and a mean square also by what the order
-itself adds, at most s². What was measured stands in docs/method.md.
+What two processors may differ by is no change. Their BLAS adds in another order; everything else
+of an emulated case is the same bits everywhere. By how much sums may move, and what was measured
+of it, stands in docs/method.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """A sweep: the cells of an audit, those of them that are done, and where the rest are measured.
 
-A cell is known by what was requested (`Record.key`), not by its place. The bits of a row do not depend on
-what is measured with it: cells may be measured in any order and company. Those of a task share q, k and the
-reference. Rows of an earlier run fill their cells wherever they stand. Each is kept before it is handed on.
+A cell is known by what was requested (`Record.key`), not by its place. The
+bits of a row do not depend on what is measured with it: cells may be
+measured in any order and company. Those of a task share q, k and the
+reference. Rows of an earlier run fill their cells wherever they stand. Each
+is kept before it is handed on.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ Key: TypeAlias = tuple[str, str, float]  # of a row: its case, version and toler
 class Cell(NamedTuple):
     """What a row is of. factory: its place in `Audit.factories`.
 
-    identity: values of `records.IDENTITY`. key: that of its row. scores: how many it forms. seconds: a guess
-    of one core's time.
+    identity: values of `records.IDENTITY`. key: that of its row. scores:
+    how many it forms. seconds: a guess of one core's time.
     """
 
     case: Case
@@ -66,8 +68,8 @@ class Sweep:
     def __init__(self, audit: Audit, shard: tuple[int, int] = (1, 1), jobs: int = 1) -> None:
         """Plan; captured files are read, synthetic q and k are not made.
 
-        shard: which of how many, from 1. jobs: how many cases are in memory together.
-        Raises: what `Audit.check` and `Case.outline` raise.
+        shard: which of how many, from 1. jobs: how many cases are in memory
+        together. Raises: what `Audit.check` and `Case.outline` raise.
         """
         number, count = shard
         if not 1 <= number <= count:
@@ -142,7 +144,8 @@ class Sweep:
     def tasks(self, whole: bool = False) -> list[Task]:
         """Return what is to be measured, in order: all cells but those that are done.
 
-        whole: those of a case stay together, which is fastest and hands over its rows late.
+        whole: those of a case stay together, which is fastest and hands
+        over its rows late.
         """
         left = [(number, cell) for number, cell in enumerate(self.cells) if number not in self.done]
         tasks = list[Task]()
@@ -163,8 +166,9 @@ class Sweep:
     ) -> Iterator[Record]:
         """Measure what is left, in tasks; yield each row once it is kept.
 
-        keep: keeps a row; without it, and in this process, a case is one task. threads: of this process, all
-        processors by default. crew: starts the workers of so many tasks, which measure in its place.
+        keep: keeps a row; without it, and in this process, a case is one
+        task. threads: of this process, all processors by default. crew:
+        starts the workers of so many tasks, which measure in its place.
         """
         tasks = self.tasks(keep is None and crew is None)
         if crew is None:
@@ -189,7 +193,11 @@ class Sweep:
             yield from zip(task, doing.each(rows, functools.partial(doing.within, *ends)), strict=True)
             before += seconds_of(task)
 
-    def _elsewhere(self, tasks: Sequence[Task], crew: Callable[[int], Crew]) -> Iterator[tuple[int, Record]]:
+    def _elsewhere(
+        self,
+        tasks: Sequence[Task],
+        crew: Callable[[int], Crew],
+    ) -> Iterator[tuple[int, Record]]:
         """Measure tasks in other processes. Raises: BadInput if versions differ."""
         from ropeaudit.audits import workers
 
@@ -235,8 +243,9 @@ def _otherwise(name: str, version: str) -> BadInput:
 def cells_of(audit: Audit, shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:
     """Yield the cells of a shard, in the order of the rows.
 
-    A shard holds neighbours, as much work as every other so far as can be guessed; shards in order hold the
-    cells in order, each of them once. The cells of other shards are not made.
+    A shard holds neighbours, as much work as every other so far as can be
+    guessed; shards in order hold the cells in order, each of them once. The
+    cells of other shards are not made.
     """
     factories, offsets = audit.factories(), audit.offsets
     parts = []  # a case, its sizes and setting, one of its factories, and the seconds of an offset
@@ -264,7 +273,13 @@ def cells_of(audit: Audit, shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:
         before += seconds * len(offsets)
 
 
-def _of_shard(cells: int, before: float, seconds: float, whole: float, shard: tuple[int, int]) -> slice:
+def _of_shard(
+    cells: int,
+    before: float,
+    seconds: float,
+    whole: float,
+    shard: tuple[int, int],
+) -> slice:
     """Return which of some equal cells a shard measures. before, whole: seconds of all cells."""
     number, count = shard
 
@@ -306,7 +321,8 @@ def cell_seconds(
 ) -> float:
     """Return a guess of one core's time for a subject at an offset.
 
-    stages: stage -> format name. cells: how many there are of the same q and k, which are generated once.
+    stages: stage -> format name. cells: how many there are of the same q
+    and k, which are generated once.
     """
     elements, turns = (sizes.heads + sizes.kv_heads) * sizes.seq_len * head_dim, case.rerotate or 0
     each = CELL_SECONDS + _GENERATED * elements / cells

@@ -1,9 +1,10 @@
 """Many variants of one recipe on the same q and k, sharing whatever they have in common.
 
-Variants that agree up to the table stage share its cos and sin, and so do those whose tables happen to have
-the same bits, of which those that are the same below are one; those with the same rotation and output share
-the rotated q and k, and those with the same accumulator their sums.
-Letters: h heads, g key-value heads, n sampled positions, d head_dim.
+Variants that agree up to the table stage share its cos and sin, and so do
+those whose tables happen to have the same bits, of which those that are the
+same below are one; those with the same rotation and output share the
+rotated q and k, and those with the same accumulator their sums. Letters: h
+heads, g key-value heads, n sampled positions, d head_dim.
 """
 
 from __future__ import annotations
@@ -224,8 +225,9 @@ class Bench:
 def summed(q: FloatArray, k: FloatArray, subject: Emulated, exact: Callable[[], FloatArray]) -> FloatArray:
     """Return q·k as the subject's accumulator sums it, float32 where q is. Shapes: two of (n, d) -> (n, n).
 
-    exact: gives the sums in float64. Where only the accumulator is float32 and q and k are not, the error
-    that float32 sums of q and k, rounded, make is added to them: rounding q and k is no fault of the
+    exact: gives the sums in float64. Where only the accumulator is float32
+    and q and k are not, the error that float32 sums of q and k, rounded,
+    make is added to them: rounding q and k is no fault of the
     accumulator's.
     """
     if subject.accumulate is FP64:

@@ -1,7 +1,8 @@
 """Tasks of a sweep in other processes: those of a pool on this machine, or of a Dask cluster.
 
-A worker gets an audit without its cases and a task, and returns the rows and what it found out about the
-code. If it dies, another does it again. One loop serves both: each is an executor of `concurrent.futures`.
+A worker gets an audit without its cases and a task, and returns the rows
+and what it found out about the code. If it dies, another does it again. One
+loop serves both: each is an executor of `concurrent.futures`.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ _one_at_a_time = threading.Lock()  # the limit of BLAS threads is a matter of th
 class Result:
     """What came of a task: its rows, and for each factory of the audit what was found out about its code.
 
-    loaded: for each factory the version of own code as it was loaded there. error: the name of the class of
-    what was raised, and what it says; both empty where nothing was.
+    loaded: for each factory the version of own code as it was loaded there.
+    error: the name of the class of what was raised, and what it says; both
+    empty where nothing was.
     """
 
     rows: Sequence[Record] = ()
@@ -89,7 +91,8 @@ def finished(
 ) -> Generator[tuple[Task, Result]]:
     """Yield tasks and what came of them, as they finish. The share that is done is told many times a second.
 
-    crew: makes one for so many tasks. Raises: RopeAuditError if workers die again and again.
+    crew: makes one for so many tasks. Raises: RopeAuditError if workers die
+    again and again.
     """
 
     def failed(future: Future[Result]) -> bool:
@@ -125,8 +128,9 @@ def finished(
 class Processes(contextlib.AbstractContextManager["Processes"]):
     """Processes of this machine; whatever they are at, they are gone at the end.
 
-    As of `Dask`: pause: seconds between two looks at them and for a Ctrl-C. threads: of each. around: a block
-    in which tasks are handed over, and results taken. look: see whether workers are there.
+    As of `Dask`: pause: seconds between two looks at them and for a Ctrl-C.
+    threads: of each. around: a block in which tasks are handed over, and
+    results taken. look: see whether workers are there.
     """
 
     pause = 0.2
@@ -160,8 +164,9 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
     def _end(self) -> None:
         """Kill the workers, whatever they are at; their futures end too.
 
-        The pool would wait for ever for the rest of a result that a worker did not live to write, for this
-        process could still write it: so it lets go of its end of the pipe.
+        The pool would wait for ever for the rest of a result that a worker
+        did not live to write, for this process could still write it: so it
+        lets go of its end of the pipe.
         """
         for process in self.processes():
             process.kill()
@@ -172,7 +177,8 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 def quiet_children() -> Iterator[None]:
     """Start processes that import nothing from this folder and hear no Ctrl-C, not even while they import.
 
-    This one hears it at the end. What they need is on this one's sys.path, which they get.
+    This one hears it at the end. What they need is on this one's sys.path,
+    which they get.
     """
     before = os.environ.get(_ISOLATED)
     os.environ[_ISOLATED] = "1"
@@ -220,7 +226,8 @@ class Dask(contextlib.AbstractContextManager["Dask"]):
     def __init__(self, scheduler: str, jobs: int, tell: Callable[[str], None]) -> None:
         """Connect. scheduler: the address of a running one, or "local" for `jobs` processes of this machine.
 
-        tell: takes a note. Raises: MissingPackage, UsageError, RopeAuditError.
+        tell: takes a note. Raises: MissingPackage, UsageError,
+        RopeAuditError.
         """
         try:
             import distributed

@@ -78,7 +78,10 @@ def duration(seconds: float) -> str:
 T = TypeVar("T")
 
 
-def gathered(run: Callable[[Callable[[float], None]], Iterable[T]], quiet: bool) -> tuple[list[T], bool]:
+def gathered(
+    run: Callable[[Callable[[float], None]], Iterable[T]],
+    quiet: bool,
+) -> tuple[list[T], bool]:
     """Return all that `run` yields, and whether the user broke it off.
 
     run takes a function that gets the share that is done, from 0 to 1.

@@ -1,8 +1,9 @@
 """The rows of a run that is not over, in NAME.part beside the file NAME that it is to write.
 
-Each row is one line of JSON (with NaN and Infinity: nothing is lost), appended by one write. The file goes
-away when NAME is complete. A line torn by a dying machine or a full disk is dropped when the file is taken
-over; a file with anything else in it is refused and left as it is.
+Each row is one line of JSON (with NaN and Infinity: nothing is lost),
+appended by one write. The file goes away when NAME is complete. A line torn
+by a dying machine or a full disk is dropped when the file is taken over; a
+file with anything else in it is refused and left as it is.
 """
 
 from __future__ import annotations
@@ -34,12 +35,19 @@ _SYNC_SECONDS = 5.0  # what a power failure can lose; a killed run loses no line
 class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
     """NAME.part, locked by this run. full: no more fits. note: what to say of the rows that were there."""
 
-    def __init__(self, name: str, sweep: Sweep, resume: bool, columns: Columns = lambda rows: ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        sweep: Sweep,
+        resume: bool,
+        columns: Columns = lambda rows: (),
+    ) -> None:
         """Open it; with `resume` it holds the rows of NAME.part, or those of NAME; so does the sweep.
 
-        columns: from rows, those that NAME must have of them.
-        Raises: BadOutput if another run writes it, or if rows are there and `resume` is not given; BadInput
-        if what is there are no rows, or not those of the sweep. Then nothing is changed.
+        columns: from rows, those that NAME must have of them. Raises:
+        BadOutput if another run writes it, or if rows are there and
+        `resume` is not given; BadInput if what is there are no rows, or not
+        those of the sweep. Then nothing is changed.
         """
         if not resume:
             refuse_another_shard(name, sweep)
@@ -205,7 +213,8 @@ def line_of(row: Record) -> bytes:
 def parsed(path: str, content: bytes) -> tuple[list[Record], int]:
     """Return the rows of the whole lines of a file and the bytes of these lines; what is behind is torn.
 
-    Raises: BadInput if anything but rows stands there, a torn last one aside, or two rows of a cell differ.
+    Raises: BadInput if anything but rows stands there, a torn last one
+    aside, or two rows of a cell differ.
     """
     length = content.rfind(b"\n") + 1
     if not torn(content[length:], bool(length)):
@@ -219,7 +228,8 @@ def parsed(path: str, content: bytes) -> tuple[list[Record], int]:
 def torn(tail: bytes, behind_rows: bool = False) -> bool:
     """Return whether the end of a file is the beginning of a row, as a dying machine leaves it.
 
-    behind_rows: rows stand before it, so that a few bytes of a row, or zero bytes, are enough.
+    behind_rows: rows stand before it, so that a few bytes of a row, or zero
+    bytes, are enough.
     """
     text = tail.rstrip(b"\0")
     return not tail or text.startswith(_FIRST) or (behind_rows and _FIRST.startswith(text))

@@ -96,7 +96,10 @@ class ShiftOptions:
         shown="0,1000; for --impl those that positions break at, up to the model's maximum or 128k",
     )
     dtype: tuple[str, ...] = listed(
-        "--dtype", NAMES, "Number formats of the model.", default="fp64,fp32,fp16,bf16"
+        "--dtype",
+        NAMES,
+        "Number formats of the model.",
+        default="fp64,fp32,fp16,bf16",
     )
     recipe: tuple[str, ...] = filled_by(options.recipe_option)
     impl: tuple[str, ...] = filled_by(options.impl_option)
@@ -121,10 +124,16 @@ class ShiftOptions:
     )
     rope: options.RopeOptions = filled_by(options.rope_options)
     mrope: tuple[str, ...] = listed(
-        "--mrope", TEXT, "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.", metavar="T,H,W"
+        "--mrope",
+        TEXT,
+        "Pairs per position axis; T,H,W:interleaved as in Qwen3-VL.",
+        metavar="T,H,W",
     )
     axis: tuple[str, ...] = listed(
-        "--axis", NAMES, "Position axes that are shifted: all, t, h, w, or some, such as hw.", shown="all"
+        "--axis",
+        NAMES,
+        "Position axes that are shifted: all, t, h, w, or some, such as hw.",
+        shown="all",
     )
     axes: tuple[str, ...] = listed(
         "--axes",
@@ -132,7 +141,10 @@ class ShiftOptions:
         "Axes of image and video models (`ropeaudit list axes`), with --grid. Or all, or a .toml file.",
     )
     grid: tuple[str, ...] = listed(
-        "--grid", NAMES, "Tokens along these axes, such as 32x32 or 16x32x32.", metavar="HxW"
+        "--grid",
+        NAMES,
+        "Tokens along these axes, such as 32x32 or 16x32x32.",
+        metavar="HxW",
     )
     step: float | None = option(
         "--step",
@@ -315,7 +327,12 @@ class Baseline:
         return gates.broken_since(conditions, self.found.pairs)
 
 
-def _measured(asked: ShiftOptions, sweep: Sweep, conditions: Sequence[Gate], earlier: Baseline | None) -> int:
+def _measured(
+    asked: ShiftOptions,
+    sweep: Sweep,
+    conditions: Sequence[Gate],
+    earlier: Baseline | None,
+) -> int:
     """Measure and deliver the report, rows stored on the way; return the exit code."""
     from ropeaudit.audits import records
     from ropeaudit.console import delivery, gates, output
