@@ -354,7 +354,7 @@ def test_other_commands_do_not_shrink_a_report_either(tmp_path, capsys, monkeypa
     path = tmp_path / "x.json"
     requested = ["limit", *SIZES, "--recipe", "hf,uniform", "--dtype", "fp16", "--up-to", "100", "-f", "csv"]
     assert main([*requested, "-o", str(path)]) == 0
-    before, usual, calls = path.read_bytes(), limit.boundary_search.search, []
+    before, usual, calls = path.read_bytes(), limit.OffsetSearch.run, []
 
     def search(*arguments):
         calls.append(arguments)
@@ -362,7 +362,7 @@ def test_other_commands_do_not_shrink_a_report_either(tmp_path, capsys, monkeypa
             raise KeyboardInterrupt
         return usual(*arguments)
 
-    monkeypatch.setattr(limit.boundary_search, "search", search)
+    monkeypatch.setattr(limit.OffsetSearch, "run", search)
     capsys.readouterr()
     seen = ran(capsys, [*requested, "-o", str(path)], 130)
     assert f"interrupted: 1 row done; {str(path)!r} is left as before" in seen.err

@@ -3,9 +3,9 @@
 import pytest
 
 from ropeaudit import limit, report
-from ropeaudit.features.limit import analysis, boundary_search
+from ropeaudit.features.limit import analysis
 from ropeaudit.features.limit import command as conditions
-from ropeaudit.features.limit.boundary_search import Question
+from ropeaudit.features.limit.boundary_search import OffsetSearch
 
 KERNELS = "limited_kernels.py"
 SMALL = {"heads": 1, "seq_len": 16, "head_dim": 16}
@@ -93,7 +93,7 @@ def test_required_offsets_are_tested_however_few_there_are() -> None:
         return [True] * len(offsets)
 
     required = (0, 77, 12345, 65000)
-    boundary_search.search(Question(16, 70000, -1, 64, required=(*required, 80000)), test)
+    OffsetSearch(test, 16, 70000, -1, 64, required=(*required, 80000)).run()
     assert set(required) <= set(seen)
     assert max(seen) == 70000
     assert len(seen) <= 64

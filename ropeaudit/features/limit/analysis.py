@@ -9,10 +9,11 @@ Letters: h heads, s positions, d head_dim. Offsets and positions in tokens.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Unpack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
@@ -34,8 +35,7 @@ from ropeaudit.audits.straddling import straddling
 from ropeaudit.bounds import bound_up_to
 from ropeaudit.bounds.terms import last_exact_offset
 from ropeaudit.errors import UsageError
-from ropeaudit.features.limit import boundary_search
-from ropeaudit.features.limit.boundary_search import Question
+from ropeaudit.features.limit.boundary_search import WITHIN, OffsetSearch, boundary
 from ropeaudit.features.limit.limit_result import (
     AT_LEAST,
     CODE_UP_TO,
@@ -57,8 +57,7 @@ _SURE = 1 - 2.0**-30  # float64 roundings of a tolerance
 _REGIMES = 2  # longrope has two; of dynamic's, one for every offset past its maximum, no more are looked at
 
 
-@dataclass(frozen=True, slots=True)
-class Regime:
+class Regime(NamedTuple):
     """Offsets from first to last have the same frequencies, those of `setting`."""
 
     first: int
@@ -66,20 +65,27 @@ class Regime:
     setting: RopeSetting
 
 
+def last_that(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the last number that holds, where none after it does; `low` holds without a question."""
+    while low < high:
+        middle = low + (high - low + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
 def regimes(case: Case, setting: RopeSetting, seq_len: int, up_to: int) -> list[Regime]:
     """Return the first two regimes up to an offset; one where frequencies stay the same."""
-    ranges: list[Regime] = []
-    first = 0
+    ranges, first = list[Regime](), 0
     while first <= up_to and len(ranges) < _REGIMES:
         at = case.setting_at(setting, seq_len, first)
-        low, high = first, up_to
-        while low < high:
-            middle = low + (high - low + 1) // 2
-            same = case.setting_at(setting, seq_len, middle) == at
-            low, high = (middle, high) if same else (low, middle - 1)
-        ranges.append(Regime(first, low, at))
-        first = low + 1
+        alike = functools.partial(_has, case, setting, seq_len, at)
+        ranges.append(Regime(first, last_that(alike, first, up_to), at))
+        first = ranges[-1].last + 1
     return ranges
+
+
+def _has(case: Case, setting: RopeSetting, seq_len: int, at: RopeSetting, offset: int) -> bool:
+    return case.setting_at(setting, seq_len, offset) == at
 
 
 UP_TO = 2**24  # the default of the largest offset
@@ -172,26 +178,26 @@ def most(case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False) -
     each = setting.clipped or (setting.scaling.kind == "dynamic" and case.length == "shifted")
     work = (heads * seq_len**2 * head_dim + _OVERHEAD) * (_EACH if each else 1)
     usual = int(max(FEWEST, _MOST * (_TYPICAL + _OVERHEAD) // work))
-    return usual + (boundary_search.WITHIN if case.maximum else 0)
+    return usual + (WITHIN if case.maximum else 0)
 
 
 class CaseLimits:
     """One subject in one case: its measured records, and what is proved of it."""
 
     def __init__(self, case: Case, inputs: Inputs, setting: RopeSetting, subject: Chosen, up_to: int) -> None:
-        self.case, self.inputs, self.seq_len, self.subject = case, inputs, inputs.q.shape[1], subject
-        self.setting, self.called = setting, isinstance(subject, SubjectFactory)
-        self.up_to, self.ranges = up_to, regimes(case, setting, self.seq_len, up_to)
+        self.case, self.inputs, self.subject, self.up_to = case, inputs, subject, up_to
+        self.seq_len, self.called = inputs.seq_len, isinstance(subject, SubjectFactory)
+        self.ranges = regimes(case, setting, self.seq_len, up_to)
         self.frozen = self.ranges != regimes(replace(case, length="shifted"), setting, self.seq_len, up_to)
+        self.factory, threads = factory(subject), run_metadata.threads()
+        self.run = CaseRun(case, inputs, setting, threads=threads, bounded=False)
         self.records: dict[int, Record] = {}
-        self.factory, rest = factory(subject), (None, run_metadata.threads())
-        self.runs = [CaseRun(case, inputs, setting, *rest, bounded=bounded) for bounded in (False, True)]
-        self.total = 1
         self.bounds: dict[tuple[int, int], float] = {}
+        self.total = 1
 
     def limits(self, tolerances: Sequence[Tolerance], budget: int | None) -> list[Limit]:
         """Return the limits: up to `budget` offsets each, judged by all measured ones."""
-        budget = budget or most(self.case, self.inputs, self.setting, self.called)
+        budget = budget or most(self.case, self.inputs, self.ranges[0].setting, self.called)
         for accepted in tolerances:
             if accepted.column in AT_LEAST and accepted.value > self.seq_len:
                 raise UsageError(f"--tolerance {accepted.column}={accepted.value:g}: {self.seq_len} are all")
@@ -204,25 +210,22 @@ class CaseLimits:
         self.at(0)
         proved = self.proved_up_to(accepted)
         within = -1 if self.frozen or not self.case.maximum else self.case.maximum - self.seq_len
-        # of code the offsets that break positions come before any other
-        required = straddling(self.up_to + self.seq_len, self.seq_len) if self.called else []
 
         def holds(offsets: Sequence[int]) -> list[bool]:
-            self.measure([one for one in offsets if one not in self.records])
+            self.measure(offsets)
             return [accepted.holds(self.records[one]) for one in offsets]
 
-        boundary_search.search(
-            Question(
-                seq_len=self.seq_len,
-                up_to=self.up_to,
-                proved=-1 if proved is None else proved,
-                most=most,
-                landmarks=self.landmarks(),
-                within=min(within, self.up_to),
-                required=required,
-            ),
+        OffsetSearch(
             holds,
-        )
+            self.seq_len,
+            self.up_to,
+            proved=-1 if proved is None else proved,
+            most=most,
+            landmarks=self.landmarks(),
+            within=min(within, self.up_to),
+            # of code the offsets that break positions come before any other
+            required=straddling(self.up_to + self.seq_len, self.seq_len) if self.called else (),
+        ).run()
         return proved
 
     def proved_up_to(self, accepted: Tolerance) -> int | None:
@@ -235,16 +238,13 @@ class CaseLimits:
         if accepted.column in AT_LEAST:
             last = last_exact_offset(self.subject.position, self.seq_len)
             return min(last, self.ranges[-1].last) if last >= 0 else None
-        proved: int | None = None
+        proved = -1
         for regime in self.ranges:
-            low, high = regime.first - 1, regime.last
-            while low < high:
-                middle = low + (high - low + 1) // 2
-                low, high = (middle, high) if self.proves(accepted, regime, middle) else (low, middle - 1)
-            proved = low if low >= 0 else None
-            if low < regime.last:
+            holds = functools.partial(self.proves, accepted, regime)
+            proved = last_that(holds, regime.first - 1, regime.last)
+            if proved < regime.last:
                 break
-        return proved
+        return proved if proved >= 0 else None
 
     def proves(self, accepted: Tolerance, regime: Regime, offset: int) -> bool:
         """Return whether the bound proves a tolerance at all offsets of a regime up to this one.
@@ -266,7 +266,6 @@ class CaseLimits:
         """Return the drift bound for offsets up to this one, at a regime's frequencies."""
         key = regime.first, offset
         if key not in self.bounds and isinstance(self.subject, Resolved):
-            self.advance()
             subject = Emulated(self.subject, regime.setting, self.case.position_axes(regime.setting))
             with mapping(1):
                 self.bounds[key] = bound_up_to(subject, self.inputs, self.case.mask, offset)
@@ -275,10 +274,7 @@ class CaseLimits:
     def limit(self, accepted: Tolerance, bound: int | None) -> Limit:
         """Return what is known of a tolerance; every measured record counts."""
         held = {offset: accepted.holds(record) for offset, record in self.records.items()}
-        known = boundary_search.boundary(held, -1 if bound is None else bound, self.up_to)
-        if not self.called:
-            ends = {0, known.held_up_to, known.failing or 0} & self.records.keys()
-            self.measure([one for one in sorted(ends) if self.records[one].bound_max is None], bounded=True)
+        known = boundary(held, -1 if bound is None else bound, self.up_to)
         return Limit(
             case=self.case,
             tolerance=accepted,
@@ -296,21 +292,16 @@ class CaseLimits:
 
     def at(self, offset: int) -> Record:
         """Return the record of an offset."""
-        if offset not in self.records:
-            self.measure([offset])
+        self.measure([offset])
         return self.records[offset]
 
-    def measure(self, offsets: Sequence[int], bounded: bool = False) -> None:
-        """Measure offsets as `ropeaudit shift` does. bounded: with a-priori bounds."""
-        if offsets:
-            wanted = [(self.factory, offset) for offset in offsets]
+    def measure(self, offsets: Sequence[int]) -> None:
+        """Measure offsets as `ropeaudit shift` does, without its bound, and tell how many are done."""
+        wanted = [(self.factory, offset) for offset in offsets if offset not in self.records]
+        if wanted:
             with doing.unheard():
-                self.records |= {one.offset: one for one in self.runs[bounded].records(wanted)}
-            self.advance()
-
-    def advance(self) -> None:
-        """Tell how many offsets are measured."""
-        doing.step(min(1.0, len(self.records) / self.total))
+                self.records |= {one.offset: one for one in self.run.records(wanted)}
+            doing.step(min(1.0, len(self.records) / self.total))
 
     def landmarks(self) -> list[int]:
         """Return positions where something may change.

@@ -6,15 +6,12 @@ gap before it is cut into sections until two neighbours remain, and offsets belo
 beside the power of two below, all over its binade, and all over what is below; and so on until no lower
 failure shows up. What is left of many tests goes to the lowest offsets. Work is counted, never timed: one
 question has one answer.
-Letters: s positions of the sequence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-
-Test = Callable[[Sequence[int]], Sequence[bool]]
+from dataclasses import dataclass, field
 
 _CHUNK = 16  # offsets tested at once, of a list that is walked upwards: the first ones
 _AT_ONCE = 128  # the most offsets tested at once
@@ -25,25 +22,6 @@ _SPREAD = 24  # offsets of the list that are spread over all
 WITHIN = 16  # offsets tested for the sake of those that matter most
 _MANY = 2**12  # tests: so many are left for the lowest offsets alone
 _LAST = 36  # tests reserved to cut the gap below a failure
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Offsets 0 ... up_to, those of a sequence of `seq_len` positions.
-
-    proved: it is known without a test that offsets up to this one hold; -1: of none. most: how many may be
-    tested. landmarks: positions where something may change, such as the first that a format does not hold.
-    within: offsets up to this one matter most, those of the positions that a model is made for; -1: none do.
-    required: offsets that are tested before any other choice is made.
-    """
-
-    seq_len: int
-    up_to: int
-    proved: int
-    most: int
-    landmarks: Sequence[int] = ()
-    within: int = -1
-    required: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,29 +56,35 @@ def boundary(tested: Mapping[int, bool], proved: int, up_to: int) -> Boundary:
     return Boundary(known, max(held, default=-1), len(held), failing, len(tested), known == top)
 
 
-def search(question: Question, test: Test) -> Boundary:
-    """Return the first offset that fails, as far as `question.most` tests can find it.
+@dataclass
+class OffsetSearch:
+    """The search among offsets 0 ... up_to of a sequence of `seq_len` positions.
 
-    test: offsets -> whether each holds.
+    test: offsets -> whether each holds. proved: offsets up to this one hold without a test; -1: none is known
+    to. most: how many may be tested. landmarks: positions where something may change, such as the first that
+    a format does not hold. within: offsets up to this one matter most, those of the positions that a model is
+    made for; -1: none do. required: offsets that are tested before any other choice is made.
+    tested: offset -> whether it holds. failing: the lowest that does not.
     """
-    return _BoundarySearch(question, test).run()
 
-
-class _BoundarySearch:
-    """The offsets tested so far, and which of them hold."""
-
-    def __init__(self, question: Question, test: Test) -> None:
-        self.question, self.test = question, test
-        self.tested: dict[int, bool] = {}
-        self.failing: int | None = None  # the lowest known
+    test: Callable[[Sequence[int]], Sequence[bool]]
+    seq_len: int
+    up_to: int
+    proved: int
+    most: int
+    landmarks: Sequence[int] = ()
+    within: int = -1
+    required: Sequence[int] = ()
+    tested: dict[int, bool] = field(default_factory=dict)
+    failing: int | None = None
 
     def run(self) -> Boundary:
         """Return the boundary; the last offset without a known failure is always tested."""
-        q, low = self.question, self.question.proved + 1
+        low = self.proved + 1
         self.ask([0])
         if self.failing is None:
-            whole = q.up_to - max(q.proved, 0) <= self.left()  # 0 is tested already
-            self.walk(range(low, q.up_to + 1) if whole else listed(q))
+            whole = self.up_to - max(self.proved, 0) <= self.left()  # 0 is tested already
+            self.walk(range(low, self.up_to + 1) if whole else self.listed())
         known = -2
         while self.failing != 0 and known != self.top() and self.left() > 0:
             known = self.top()
@@ -108,7 +92,7 @@ class _BoundarySearch:
             if known - low < self.left() or self.left() > _MANY:
                 self.walk(range(low, self.top() + 1))
                 continue
-            power = 1 << (self.top() + q.seq_len).bit_length() - 1
+            power = 1 << (self.top() + self.seq_len).bit_length() - 1
             beside = [self.top() - _BESIDE + i for i in range(_BESIDE)]
             beside += [power - _BESIDE // 2 + i for i in range(_BESIDE)]
             binade = range(max(low, self.top() // 2), self.top() + 1)
@@ -118,15 +102,15 @@ class _BoundarySearch:
             if known == self.top():
                 self.ask(thinned(binade, self.left()))
         self.cut()
-        if 0 <= self.top() <= q.proved and self.top() not in self.tested:
+        if 0 <= self.top() <= self.proved and self.top() not in self.tested:
             self.record([self.top()])
-        return boundary(self.tested, q.proved, q.up_to)
+        return boundary(self.tested, self.proved, self.up_to)
 
     def ask(self, offsets: Iterable[int], reserved: int = 0) -> None:
         """Test offsets below the lowest failing one, as far as the budget goes."""
-        low = self.question.proved if self.tested else -1  # 0 is always tested, and first
-        open_offsets = sorted({one for one in offsets if low < one <= self.top()} - self.tested.keys())
-        self.record(open_offsets[: max(0, self.left(reserved))])
+        low, top = self.proved if self.tested else -1, self.top()  # 0 is always tested, and first
+        untested = sorted({one for one in offsets if low < one <= top} - self.tested.keys())
+        self.record(untested[: max(0, self.left(reserved))])
 
     def record(self, offsets: Sequence[int]) -> None:
         """Test these offsets, whatever the budget says."""
@@ -144,47 +128,42 @@ class _BoundarySearch:
 
     def left(self, reserved: int = 0) -> int:
         """Return how many tests are left beside the reserved ones; may be negative."""
-        return self.question.most - len(self.tested) - reserved
+        return self.most - len(self.tested) - reserved
 
     def top(self) -> int:
         """Return the highest offset below the lowest failing one."""
-        return self.question.up_to if self.failing is None else self.failing - 1
+        return self.up_to if self.failing is None else self.failing - 1
 
     def cut(self) -> None:
         """Narrow the gap below the lowest failure until its ends are neighbours."""
         while self.failing is not None and self.left() > 0:
-            low = max(self.question.proved, max((x for x in self.tested if x < self.failing), default=-1))
+            low = max(self.proved, max((x for x in self.tested if x < self.failing), default=-1))
             gap = self.failing - low
             if gap <= 1:
                 return
             self.ask({low + max(1, gap * i // (_SECTIONS + 1)) for i in range(1, _SECTIONS + 1)})
 
+    def listed(self) -> list[int]:
+        """Return the offsets to test first, at most half of what may be tested but for the required ones.
 
-def listed(question: Question) -> list[int]:
-    """Return the offsets to test first, at most half of what may be tested but for the required ones."""
-    low, last = question.proved + 1, min(question.within, question.up_to)
-    required = [offset for offset in question.required if low <= offset <= question.up_to]
-    room = max(0, question.most // 2 - len(required))
-    within: Iterable[int] = ()
-    if last >= low:
-        whole = last - low < question.most - _SPREAD - _LAST
-        within = range(low, last + 1) if whole else [last, *spread(low, last, WITHIN - 1)]
-    some = spread(low, question.up_to, min(_SPREAD, room // 3))
-    chosen = thinned(grid(question), max(0, room - len(some) - WITHIN * (last >= low)))
-    return sorted({*required, *within, *some, *chosen})
-
-
-def grid(question: Question) -> list[int]:
-    """Return the offsets to test first: about six per power of two, landmarks, the last one.
-
-    At a power of two and at a landmark: the last sequence before it, the first with it, and with one beyond.
-    """
-    s, up_to = question.seq_len, question.up_to
-    powers = {2**e for e in range((up_to + s).bit_length() + 1)}
-    places = {position - s + i for position in powers | {*question.landmarks} for i in (0, 1, 2)}
-    for power in (2**e for e in range(up_to.bit_length())):
-        places |= {power, (power * 20 // 16) | 1, (power * 25 // 16) | 1}
-    return sorted(offset for offset in places | {up_to} if question.proved < offset <= up_to)
+        About six per power of two, landmarks, spread ones, the last one. At a power of two and at a landmark:
+        the last sequence before it, the first with it, and with one beyond.
+        """
+        low, last = self.proved + 1, min(self.within, self.up_to)
+        powers = [2**e for e in range((self.up_to + self.seq_len).bit_length() + 1)]
+        places = {at - self.seq_len + i for at in {*powers, *self.landmarks} for i in (0, 1, 2)}
+        for power in (2**e for e in range(self.up_to.bit_length())):
+            places |= {power, (power * 20 // 16) | 1, (power * 25 // 16) | 1}
+        grid = sorted(offset for offset in places | {self.up_to} if low <= offset <= self.up_to)
+        required = [offset for offset in self.required if low <= offset <= self.up_to]
+        room = max(0, self.most // 2 - len(required))
+        within: Iterable[int] = ()
+        if last >= low:
+            whole = last - low < self.most - _SPREAD - _LAST
+            within = range(low, last + 1) if whole else [last, *spread(low, last, WITHIN - 1)]
+        some = spread(low, self.up_to, min(_SPREAD, room // 3))
+        chosen = thinned(grid, max(0, room - len(some) - WITHIN * (last >= low)))
+        return sorted({*required, *within, *some, *chosen})
 
 
 def thinned(offsets: Sequence[int], most: int) -> list[int]:

@@ -110,13 +110,14 @@ def limit(
     accepted = [parsed(text) for text in tolerance]
 
     def limits(on_progress: delivery.OnProgress) -> Iterator[Limit]:
-        uncalled = UsageError()
+        uncalled = list[str]()
         for one in analysis.run(cases, chosen, accepted, up_to, budget, on_progress):
             yield one
-            if one.at_zero.refused == "uncalled" and not uncalled.after_all:
-                uncalled, uncalled.after_all = UsageError(one.at_zero.why), True
-        if uncalled.after_all:
-            raise uncalled
+            uncalled += [one.at_zero.why] if one.at_zero.refused == "uncalled" else []
+        if uncalled:
+            error = UsageError(uncalled[0])
+            error.after_all = True
+            raise error
 
     return delivery.delivered(
         limits,

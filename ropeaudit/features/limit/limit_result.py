@@ -105,14 +105,13 @@ class Limit(Result):
 
         Of code that was not measured at every offset None too.
         """
-        if self.called and not self.boundary.exhaustive:
-            return None
-        return self.boundary.proved if self.boundary.proved >= 0 else None
+        unproved = self.called and not self.boundary.exhaustive
+        return None if unproved or self.fails_at_zero else self.boundary.proved
 
     @property
     def fails_at_zero(self) -> bool:
         """Whether offset 0 fails already."""
-        return self.first_failure_seen == 0
+        return self.boundary.failing == 0
 
     @property
     def proof(self) -> Proved:
@@ -124,7 +123,7 @@ class Limit(Result):
     @property
     def measured_up_to(self) -> int | None:
         """The largest measured offset below the first failure seen; others below it may fail."""
-        return self.boundary.held_up_to if self.boundary.held_up_to >= 0 else None
+        return None if self.fails_at_zero else self.boundary.held_up_to
 
     @property
     def first_failure_seen(self) -> int | None:
@@ -146,8 +145,8 @@ class Limit(Result):
 
         None where there is nothing to judge by it: no such number, a longer sequence, frozen frequencies.
         """
-        maximum = None if self.frozen else self.case.maximum
-        return maximum - self.at_zero.seq_len if maximum and maximum >= self.at_zero.seq_len else None
+        last = -1 if self.frozen else (self.case.maximum or 0) - self.at_zero.seq_len
+        return last if last >= 0 else None
 
     @property
     def standing(self) -> Standing:
@@ -157,7 +156,7 @@ class Limit(Result):
             return "unjudged"
         if failing is not None and failing <= within:
             return "fails"
-        if self._proved >= within:
+        if self.proved_up_to is not None and self.proved_up_to >= within:
             return "holds"
         return "unseen" if self.boundary.held_up_to >= within else "partly"
 
@@ -169,14 +168,9 @@ class Limit(Result):
     @property
     def proved_margin(self) -> float | None:
         """How many times its maximum the positions are up to which it is proved."""
-        return self._times(self._proved)
+        return self._times(self.proved_up_to)
 
-    @property
-    def _proved(self) -> int:
-        return -1 if self.proved_up_to is None else self.proved_up_to
-
-    def _times(self, offset: int) -> float | None:
-        if self.within is None or offset < 0:
+    def _times(self, offset: int | None) -> float | None:
+        if self.within is None or offset is None or offset < 0:
             return None
-        seq_len = self.at_zero.seq_len
-        return (offset + seq_len) / (self.within + seq_len)
+        return (offset + self.at_zero.seq_len) / (self.within + self.at_zero.seq_len)

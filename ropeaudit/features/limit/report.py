@@ -74,10 +74,9 @@ def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer
     worst, name = every[0]
     facts, around = [("tolerance", "; ".join(tolerances))], _around(worst, limits, rows)
     if len(limits) == 1:
-        facts += [*evidence(worst), *around]
         judged = status(worst) == "FAIL" and worst.at_zero.verdict != "refused"
-        allowed = f" (tolerance {worst.tolerance})" if judged else ""
-        return Answer(status(worst), shared, known(worst) + allowed, _causes(worst), facts)
+        decides = known(worst) + (f" (tolerance {worst.tolerance})" if judged else "")
+        return Answer(status(worst), shared, decides, _causes(worst), [*facts, *evidence(worst), *around])
     facts += settings.listed([(label, f"{status(one)}  {known(one)}") for one, label in every])
     counts = Counter(status(one) for one, _ in every)
     decides = ", ".join(f"{count} {word}" for word, count in counts.items())
@@ -91,10 +90,11 @@ def status(one: Limit) -> Status:
     """Return the status within its model's positions, else within `CODE_UP_TO`."""
     if one.fails_at_zero or one.standing == "fails":
         return "FAIL"
-    misplaced = one.at_failure is not None and one.at_failure.verdict == "wrong_rotation"
     failing = one.last_position(one.first_failure_seen)
-    short = one.case.maximum is not None and one.standing in ("partly", "unjudged")
-    short |= one.case.maximum is None and failing is not None and failing < CODE_UP_TO
+    short = one.standing in ("partly", "unjudged")
+    if one.case.maximum is None:
+        short = failing is not None and failing < CODE_UP_TO
+    misplaced = one.at_failure is not None and one.at_failure.verdict == "wrong_rotation"
     return "WARN" if misplaced or short else "OK"
 
 
@@ -107,7 +107,7 @@ def _badness(one: Limit) -> tuple[int, float]:
 
 def known(one: Limit) -> str:
     """Return in a clause what is known of a limit."""
-    tests, maximum = one.boundary, one.case.maximum
+    tests, maximum = one.boundary, one.case.maximum or 0
     if one.fails_at_zero or one.standing == "fails":
         if one.at_zero.verdict == "refused":
             return f"it cannot be called: {printable(one.at_zero.why)}"
@@ -122,7 +122,7 @@ def known(one: Limit) -> str:
         return f"within tolerance at every offset to {tests.proved:,}{fails}"
     if times := _times(one.margin):
         return f"no failure seen to offset {tests.held_up_to:,}, {times} times its {maximum:,} positions"
-    reach = {"partly": f", short of its {maximum or 0:,} positions", "unseen": ", all it serves"}
+    reach = {"partly": f", short of its {maximum:,} positions", "unseen": ", all it serves"}
     clause = reach.get(one.standing, "")
     if one.frozen:
         clause = f", all at frequencies of {one.at_zero.length:,} positions"
@@ -136,25 +136,20 @@ def told(one: Limit) -> str:
 
 def evidence(one: Limit) -> list[tuple[str, str]]:
     """Return the evidence as facts: what was tested, what failed, what is proven."""
-    tests, facts = one.boundary, list[tuple[str, str]]()
+    tests, proved, bound = one.boundary, one.proved_up_to, one.bound_up_to
     if one.fails_at_zero:
-        return facts
-    facts.append(
-        ("tested", f"{counted(tests.held, 'offset')} to {_place(one, tests.held_up_to)}: none fails")
-    )
+        return []
+    facts = [("tested", f"{counted(tests.held, 'offset')} to {_place(one, tests.held_up_to)}: none fails")]
     if tests.failing is not None:
         label = "first failure" if tests.exhaustive else "failure seen"
         facts.append((label, f"offset {_place(one, tests.failing)}: {failure(one)}"))
-    proved, bound = one.proved_up_to, one.bound_up_to
     if proved is None:
-        facts.append(("proven", "nothing: this is code, and not every offset was measured"))
-    elif proved == 0:
-        facts.append(("proven", "offset 0 only"))
-    else:
-        how = "all measured" if bound is None else f"by bound to {bound:,}, later ones measured"
-        how = "by bound" if one.proof == "bound" else how
-        facts.append(("proven", f"every offset to {proved:,} ({how})"))
-    return facts
+        return [*facts, ("proven", "nothing: this is code, and not every offset was measured")]
+    if proved == 0:
+        return [*facts, ("proven", "offset 0 only")]
+    how = "all measured" if bound is None else f"by bound to {bound:,}, later ones measured"
+    how = "by bound" if one.proof == "bound" else how
+    return [*facts, ("proven", f"every offset to {proved:,} ({how})")]
 
 
 def _place(one: Limit, offset: int) -> str:
@@ -163,19 +158,17 @@ def _place(one: Limit, offset: int) -> str:
 
 def failure(one: Limit) -> str:
     """Return the value at the first failure, in digits that tell it from the tolerance."""
-    record, accepted = one.at_failure, one.tolerance
+    record, column = one.at_failure, one.tolerance.column
     if record is None:
         return ""
     if record.verdict == "refused":
         return f"refused: {printable(record.why)}"
     if record.verdict == "wrong_rotation":
         return "wrong rotation"
-    value = float(getattr(record, accepted.column))
+    value = float(getattr(record, column))
     if math.isnan(value) and record.nonfinite:
         return f"{record.nonfinite:,} of {record.scores:,} scores are nan or infinite"
-    if math.isnan(value):
-        return f"{accepted.column} is not defined"
-    return accepted.telling(value)
+    return f"{column} is not defined" if math.isnan(value) else one.tolerance.telling(value)
 
 
 def _times(margin: float | None) -> str:
@@ -204,28 +197,26 @@ def _around(one: Limit, limits: Sequence[Limit], rows: Sequence[Mapping[str, Any
     seen = [record, *(limit.at_measured for limit in limits)]
     facts += drift.structure([one for one in seen if one is not None])
     facts += settings.facts(rows)
-    every = all(limit.boundary.exhaustive for limit in limits)
-    gaps = [] if every else ["offsets between those tested: one may fail"]
+    gaps = []
+    if not all(limit.boundary.exhaustive for limit in limits):
+        gaps.append("offsets between those tested: one may fail")
     if one.frozen:
         gaps.append(f"other frequencies than those of {zero.length:,} positions (--length shifted)")
     elif one.case.maximum is not None and one.within is None:
         gaps.append(f"its {one.case.maximum:,} positions: the sequence is longer")
     gaps += [f"distances over {zero.seq_len - 1}: --seq-len", "other q and k"]
-    if one.called:
-        gaps.append(f"other calls, such as one token: ropeaudit check {zero.implementation}")
-    facts.append(("not checked", "; ".join(gaps)))
     command = f"check {zero.implementation}"
-    if not one.called:
+    if one.called:
+        gaps.append(f"other calls, such as one token: ropeaudit {command}")
+    else:
         recipe = zero.implementation.partition("[")[0]
         command = f"explain --recipe {recipe} --offset {one.first_failure_seen} (same options)"
     cause = f"ropeaudit {command};  " if status(one) == "FAIL" else ""
-    facts.append(("next", f"{cause}all columns: -v"))
-    return facts
+    return [*facts, ("not checked", "; ".join(gaps)), ("next", f"{cause}all columns: -v")]
 
 
 def notes(limits: Sequence[Limit]) -> list[str]:
     """Return other notes: how code was called, remedies, changing frequencies."""
     failing = [limit.at_failure for limit in limits if limit.at_failure is not None]
     texts = [text for limit in limits for text in limit.findings]
-    texts += verdicts.notes(failing, lambda record: {})
-    return list(dict.fromkeys(texts))
+    return list(dict.fromkeys([*texts, *verdicts.notes(failing, lambda record: {})]))
