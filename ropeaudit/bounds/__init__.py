@@ -370,11 +370,13 @@ class InputSummation:
 _blocks = functools.lru_cache(maxsize=8)(Blocks)  # a search asks for them again and again
 
 
-class Norms(NamedTuple):
-    """Norms of q or k of all query heads, the attention factor included. Shapes: (h, b) each.
+class _Side(NamedTuple):
+    """q or k of all query heads, the attention factor included.
 
-    pairs, rest: of rotated pairs and of the other dims. by_phase, by_rate, by_even: of pairs weighted by
-    their largest phase errors, by the roots of their rates and of the former.
+    pairs, rest: norms of rotated pairs and of the other dims. by_phase, by_rate, by_even: of pairs weighted
+    by their largest phase errors, by the roots of their rates and of the former. squares, rest_squares: sums.
+    largest, largest_rest: of a pair and of another dim.
+    Shapes: norms (h, b), squares (h, b, p) and (h, b, d - 2p), largest (h,).
     """
 
     pairs: Array
@@ -382,24 +384,24 @@ class Norms(NamedTuple):
     by_phase: Array
     by_rate: Array
     by_even: Array
+    squares: Array
+    rest_squares: Array
+    largest: Array
+    largest_rest: Array
 
-
-class _Side:
-    """q or k with the attention factor: norms (h, b), squares (h, b, p)."""
-
-    def __init__(self, sums: InputSums, cell: int, which: str, subject: Emulated, inputs: Inputs) -> None:
-        number = np.arange(len(inputs.q))
-        heads = number if which == "q" else len(inputs.q) + number // inputs.group
-        weight = terms.rotated_pair(subject).weight
-        weighted = weight * np.sqrt(sums.weighted[cell][:, heads])
-        self.norms = Norms(weight * np.sqrt(sums.pairs[heads]), np.sqrt(sums.rest[heads]), *weighted)
-        self.squares, self.rest_squares = weight**2 * sums.squares[heads], sums.rest_squares[heads]
-        pairs, rest = np.sqrt(sums.largest[:, heads])
-        self.largest, self.largest_rest = weight * pairs, rest
-
-    def largest_of(self, blocks: slice) -> Norms:
-        """Return the largest norms of some blocks. Shapes: -> (h, 1) each."""
-        return Norms(*(one[:, blocks].max(axis=1, keepdims=True) for one in self.norms))
+    @classmethod
+    def of(cls, sums: InputSums, cell: int, heads: NDArray[np.intp], weight: float) -> _Side:
+        """Return some heads of the sums of a cell. weight: the attention factor."""
+        by_phase, by_rate, by_even = weight * np.sqrt(sums.weighted[cell][:, heads])
+        return cls(
+            weight * np.sqrt(sums.pairs[heads]),
+            np.sqrt(sums.rest[heads]),
+            *(by_phase, by_rate, by_even),
+            weight**2 * sums.squares[heads],
+            sums.rest_squares[heads],
+            weight * np.sqrt(sums.largest[0, heads]),
+            np.sqrt(sums.largest[1, heads]),
+        )
 
 
 class _CellBound:
@@ -416,9 +418,13 @@ class _CellBound:
     ) -> None:
         self.subject, self.setting, self.blocks = subject, subject.setting, blocks
         self.weights, self.endings = weights, sums.endings
-        self.q, self.k = (_Side(sums, cell, which, subject, inputs) for which in "qk")
         self.rotated: PairError = terms.rotated_pair(subject)
         self.unrotated: PairError = terms.unrotated_dim(subject, inputs)
+        heads = np.arange(inputs.heads)
+        self.q, self.k = (
+            _Side.of(sums, cell, of_side, self.rotated.weight)
+            for of_side in (heads, inputs.heads + heads // inputs.group)
+        )
         self.score = terms.score(subject)
         u, d = subject.accumulate.unit_roundoff, self.setting.head_dim
         self.sum_worst = math.expm1(d * math.log1p(u))
@@ -453,7 +459,7 @@ class _CellBound:
             if not (side.largest_rest * (1 + self.unrotated.worst) <= recipe.output.largest).all():
                 return True
         grown = (1 + max(self.rotated.worst, self.unrotated.worst)) ** 2 * (1 + self.sum_worst)
-        norms = [np.sqrt((side.norms.pairs**2 + side.norms.rest**2).max(axis=1)) for side in both]
+        norms = [np.sqrt((side.pairs**2 + side.rest**2).max(axis=1)) for side in both]
         largest = norms[0] * norms[1] * grown * (1 + self.subject.score.unit_roundoff) ** 2
         return not (largest <= self.score.largest).all()
 
@@ -468,47 +474,29 @@ class _CellBound:
         sum of |q_i| |k_i| min(2, phase_q + phase_k + distance |rate|) + relative errors, by norms.
         """
         largest = 0.0
-        for most, head, rows, cols, hidden in self._strips_by_most():
-            if most <= largest:
-                break
-            error = self._pair_errors(head, rows, cols, self.blocks.distance[rows, cols])
-            error[hidden] = 0.0
-            largest = max(largest, float(error.max()))
+        for head in range(len(self.q.pairs)):
+            for rows, cols, hidden in self.blocks.strips:
+                error = self._pair_errors(head, rows, cols)
+                error[hidden] = 0.0
+                largest = max(largest, float(error.max()))
         rotated, unrotated, setting = self.rotated, self.unrotated, self.setting
         parts = math.sqrt(setting.pairs), math.sqrt(setting.head_dim - setting.rotary_dim)  # 1- from 2-norms
         small = sum(
-            rotated.small * (1 + rotated.worst) * parts[0] * float(side.norms.pairs.max())
-            + unrotated.small * (1 + unrotated.worst) * parts[1] * float(side.norms.rest.max())
+            rotated.small * (1 + rotated.worst) * parts[0] * float(side.pairs.max())
+            + unrotated.small * (1 + unrotated.worst) * parts[1] * float(side.rest.max())
             for side in (self.q, self.k)
         )
         low = self.subject.accumulate.smallest_subnormal
         underflow = small + setting.head_dim * (max(rotated.small, unrotated.small) ** 2 + low)
         return largest + (1 + self.sum_worst) * underflow
 
-    def _strips_by_most(self) -> list[tuple[float, int, slice, slice, NDArray[np.bool_]]]:
-        """Return heads and strips of rows, each after its bound, largest first."""
-        strips, every = [], slice(None)
-        for rows, cols, hidden in self.blocks.strips:
-            sides = self.q.largest_of(rows), self.k.largest_of(cols)
-            farthest = np.full((len(sides[0].pairs), 1, 1), self.blocks.distance[rows, cols].max())
-            most = self._pair_errors(every, every, every, farthest, sides).ravel().tolist()
-            strips += [(each, head, rows, cols, hidden) for head, each in enumerate(most)]
-        return sorted(strips, key=lambda strip: -strip[0])
-
-    def _pair_errors(
-        self,
-        head: int | slice,
-        rows: slice,
-        cols: slice,
-        distance: Array,
-        sides: tuple[Norms, Norms] | None = None,
-    ) -> Array:
-        """Return the bound of each pair of blocks. Shapes: distance (r, c) -> (r, c)."""
-        q, k = sides or (self.q.norms, self.k.norms)
+    def _pair_errors(self, head: int, rows: slice, cols: slice) -> Array:
+        """Return the bound of each pair of blocks of norms. Shapes: -> (r, c)."""
+        q, k, distance = self.q, self.k, self.blocks.distance[rows, cols]
         spare = np.empty_like(distance)
 
         def outer(x: Array, y: Array, out: Array = spare) -> Array:
-            return np.multiply(x[head, rows, None], y[head, None, cols], out=out)
+            return np.multiply(x[head, rows, None], y[head, cols], out=out)
 
         error = outer(q.by_phase, k.pairs, np.empty_like(distance))
         error += outer(q.pairs, k.by_phase)
