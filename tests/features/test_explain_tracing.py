@@ -48,7 +48,7 @@ def test_imitations_are_known_by_their_numbers_and_their_dtypes() -> None:
     wrong = []
     for kernel, recipe, dtypes in IMITATIONS:
         result = traced(kernel)
-        best, seen = result.nearest()[0], {one.name: tracing.narrowest(one) for one in result.stages}
+        best, seen = result.nearest()[0], {one.name: one.narrowest for one in result.stages}
         near = best.distance < 0.3 and best.profile < 1.1 and best.differing == ()
         if not (near and recipe in result.recipes() and dtypes.items() <= seen.items()):
             wrong.append((recipe, result.recipes(), best, seen))

@@ -31,19 +31,11 @@ from ropeaudit.bounds import attainable
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import ForeignError, UsageError, one_line
 from ropeaudit.features.explain import blames, tracing
-from ropeaudit.features.explain.blames import (
-    Blame,
-    Design,
-    DriftTolerance,
-    NonfiniteScores,
-    Remedy,
-    RemedySearch,
-)
+from ropeaudit.features.explain.blames import Blame, Design, DriftTolerance, NonfiniteScores, Remedy
 from ropeaudit.features.explain.tracing import Trace
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
-from ropeaudit.recognition import wording
 from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup, explaining_recipe
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
@@ -59,31 +51,28 @@ from ropeaudit.subjects.factories import SubjectFactory
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Sums over the visible scores of some heads; nan wherever one of them is not finite.
+    """The parts of the pairs in a drift, then that of no pair; nan wherever a score is not finite.
 
-    squares, products: of each pair's part with itself and with the drift, that of no pair last: (p + 1,).
-    norms: sums of the norms of each pair of q and of k, (2, p). whole: squared drift. terms: squares of the
-    sums of |terms| of a score.
+    rms, share: of each part (p + 1,). norms: mean norms of each pair of q and of k (2, p + 1).
+    terms: RMS of the sums of |terms| of a score.
     """
 
-    squares: Array
-    products: Array
+    rms: Array
+    share: Array
     norms: Array
-    whole: float
     terms: float
 
 
-def gather(bench: Bench, recipe: Resolved) -> Parts:
-    """Return the parts of a recipe's drift over the sampled heads."""
+def gather(bench: Bench, recipe: Resolved, count: int) -> Parts:
+    """Return the parts of a recipe's drift over the sampled heads, of `count` scores."""
     setting, table, size = bench.setting, bench.table(recipe), bench.sample.positions.size
-    (squares, products), norms = np.zeros((2, setting.pairs + 1)), np.zeros((2, setting.pairs))
-    whole = terms = 0.0
+    (squares, products), norms = np.zeros((2, setting.pairs + 1)), np.full((2, setting.pairs + 1), np.nan)
+    norms[:, :-1] = whole = terms = 0.0
     with mapping(1), np.errstate(invalid="ignore", over="ignore", under="ignore"):
         for head, exact in bench.exact.items():
             given = (split_pairs(x.astype(np.float64), setting) for x in (exact.q, exact.k))
-            norms += [np.hypot(*pairs).sum(axis=0) for pairs in given]
-            q = bench.rotated("q", head, table, recipe).astype(np.float64)
-            k = bench.rotated("k", head, table, recipe).astype(np.float64)
+            norms[:, :-1] += [np.hypot(*pairs).sum(axis=0) for pairs in given]
+            q, k = (bench.rotated(side, head, table, recipe).astype(np.float64) for side in ("q", "k"))
             absolute = masks.hide(setting.scale * (np.abs(q) @ np.abs(k).T), exact.block.hidden)
             terms += float(np.vdot(absolute, absolute))
             drift = bench.drift(head, bench.formed(q, k, recipe))
@@ -98,7 +87,8 @@ def gather(bench: Bench, recipe: Resolved) -> Parts:
                 products[i] += np.vdot(part, drift)
             squares[-1] += np.vdot(rest, rest)
             products[-1] += np.vdot(rest, drift)
-    return Parts(squares, products, norms, whole, terms)
+    share = products / (whole if whole and math.isfinite(whole) else math.nan)
+    return Parts(np.sqrt(squares / count), share, norms / (len(bench.exact) * size), math.sqrt(terms / count))
 
 
 def _error(x: Array, exact: Factor) -> Array:
@@ -121,8 +111,7 @@ class Explanation(Result):
 
     blames: every stage, the worst first. wavelengths: tokens, one a pair. cancelling: RMS of the summed
     |terms| of a score over the RMS score. attainable: RMS drift of careful code in the dtype, as
-    `ropeaudit.shift` predicts it. code: what was called, where the recipe is what it resembles;
-    resembles: that recipe in words.
+    `ropeaudit.shift` predicts it. code: what was called, where the recipe is what it resembles.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.explain.report"
@@ -144,7 +133,6 @@ class Explanation(Result):
     cancelling: float
     attainable: float
     code: str = ""
-    resembles: str = ""
 
     @property
     def implementation(self) -> str:
@@ -207,9 +195,7 @@ def explain(
     ('table', {'table': 'float32'})
     """
     some = chosen(recipes, implementations, dtypes, changes, USUAL, device, order, under, naming=NAMING)
-    bound = blames.parse(tolerance) if isinstance(tolerance, str) else None
-    if isinstance(tolerance, tuple):
-        bound = blames.tolerance(*tolerance)
+    bound = None if tolerance is None else blames.tolerance(tolerance)
     numbers = None if offsets is None else arguments.numbers(offsets)
     return run(arguments.cases_of(cases, case), some, numbers, bound, on_progress or arguments.silent)
 
@@ -272,7 +258,7 @@ def _of_code(
             continue
         with doing.within(number / len(offsets), (number + 1) / len(offsets)):
             one = _explanation((case, inputs, setting), group.resolved, int(offset), tolerance)
-        explanations.append(replace(one, code=name, resembles=wording.arithmetic(group.values())))
+        explanations.append(replace(one, code=name))
     return CodeExplanation(traced, tuple(explanations), unexplained, tuple(factory.findings))
 
 
@@ -314,25 +300,26 @@ def _explanation(
     tolerance: DriftTolerance | None,
 ) -> Explanation:
     """Return everything there is to say of a recipe at an offset."""
-    (case, inputs, setting), axes = vectors, vectors[0].position_axes(vectors[2])
+    case, inputs, setting = vectors
+    axes = case.position_axes(setting)
     names = blames.players(recipe, np.arange(inputs.seq_len, dtype=np.int64) + offset)
-    rounded = {some: blames.without(recipe, set(names) - some) for some in blames.coalitions(names)}
+    rounded = blames.subsets(recipe, names)
     sample = variants.sample(inputs, setting, list(rounded.values()))
     bench = Bench(inputs, setting, case.mask, axes, offset, sample, recipe)
     (drift,) = bench.drifts([recipe])
     accepted = tolerance or blames.usual(drift)
     with doing.within(0.0, _SHARE_OF_WORK):
         drifts = bench.drifts(rounded.values(), doing.step, accepted.moments)
-    design = Design(recipe, names, dict(zip(rounded, drifts, strict=True)))
-    remedies = RemedySearch(bench, design, accepted, inputs.seq_len + max(0, offset)).run()
-    parts, reference = gather(bench, recipe), bench.reference
-    terms = math.sqrt(parts.terms / max(drift.count, 1))
-    cancelling = terms / reference.rms if reference.rms else math.inf
+    positions = inputs.seq_len + max(0, offset)
+    design = Design(recipe, bench, dict(zip(rounded, drifts, strict=True)), accepted, positions)
+    remedies, reference = design.remedies(), bench.reference
+    parts = gather(bench, recipe, max(drift.count, 1))
     doing.step(1.0)
     with np.errstate(divide="ignore"):  # inf where a pair is not rotated
         wavelengths = np.asarray(1.0 / exact_scores.rotations_per_token(setting)[0])
     careful = Emulated(attainable.careful(recipe.dtype), setting, axes)
     predicted = bounds.bound(careful, inputs, case.mask, 0).rms
+    cancelling = parts.terms / reference.rms if reference.rms else math.inf
     return Explanation(
         case=case,
         setting=setting,
@@ -343,7 +330,7 @@ def _explanation(
         drift=drift,
         reference=reference,
         error=bench.error,
-        blames=blames.blames(design, cancelling, setting.head_dim),
+        blames=design.blames(cancelling),
         nonfinite=design.nonfinite(),
         tolerance=accepted,
         remedies=tuple(remedies),

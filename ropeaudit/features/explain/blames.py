@@ -37,10 +37,8 @@ SHARED = tuple(stage for stage in STAGES if stage not in ("input", "softmax"))
 
 def formats(recipe: Resolved, stage: str) -> tuple[Format, ...]:
     """Return the formats of a stage: computed and stored, one alone, or none."""
-    stage_formats = getattr(recipe, stage)
-    if stage_formats is None:
-        return ()
-    return stage_formats if isinstance(stage_formats, tuple) else (stage_formats,)
+    own = getattr(recipe, stage)
+    return own if isinstance(own, tuple) else () if own is None else (own,)
 
 
 def widened(recipe: Resolved, stages: Mapping[str, Format]) -> Resolved:
@@ -50,28 +48,19 @@ def widened(recipe: Resolved, stages: Mapping[str, Format]) -> Resolved:
     """
     changes: dict[str, Any] = {}
     for stage, wide in stages.items():
-        stage_formats = tuple(wide if wide.precision > f.precision else f for f in formats(recipe, stage))
-        if stage_formats:
-            changes[stage] = stage_formats if isinstance(getattr(recipe, stage), tuple) else stage_formats[0]
+        some = tuple(wide if wide.precision > f.precision else f for f in formats(recipe, stage))
+        if some:
+            changes[stage] = some if isinstance(getattr(recipe, stage), tuple) else some[0]
     return replace(recipe, **changes)
-
-
-def without(recipe: Resolved, stages: Iterable[str]) -> Resolved:
-    """Return the recipe with these stages in float64."""
-    return widened(recipe, dict.fromkeys(stages, FP64))
 
 
 def players(recipe: Resolved, positions: Positions) -> list[str]:
     """Return the stages that can round: no float64 ones, no exact position stage."""
     exact = positions.astype(np.float64)
     with np.errstate(over="ignore"):
-        positions_exact = bool((round_to(exact, recipe.position) == exact).all())
-    return [
-        stage
-        for stage in SHARED
-        if any(fmt is not FP64 for fmt in formats(recipe, stage))
-        and not (stage == "position" and positions_exact)
-    ]
+        unrounded = {"position"} if (round_to(exact, recipe.position) == exact).all() else set[str]()
+    rounding = (stage for stage in SHARED if any(fmt is not FP64 for fmt in formats(recipe, stage)))
+    return [stage for stage in rounding if stage not in unrounded]
 
 
 def coalitions(names: Iterable[str]) -> Iterator[Coalition]:
@@ -79,6 +68,11 @@ def coalitions(names: Iterable[str]) -> Iterator[Coalition]:
     stages = list(names)
     for size in range(len(stages) + 1):
         yield from map(frozenset, combinations(stages, size))
+
+
+def subsets(recipe: Resolved, names: Sequence[str]) -> dict[Coalition, Resolved]:
+    """Return the recipe in which each subset of the stages rounds; the other ones are float64."""
+    return {some: widened(recipe, dict.fromkeys(set(names) - some, FP64)) for some in coalitions(names)}
 
 
 def shapley(values: Mapping[Coalition, float]) -> dict[str, float]:
@@ -91,51 +85,62 @@ def shapley(values: Mapping[Coalition, float]) -> dict[str, float]:
     (2.0, 3.0)
     """
     everybody = max(values, key=len)
-    count, shapley_values = len(everybody), {}
-    for player in everybody:
-        total = 0.0
-        for coalition, value in values.items():
-            if player not in coalition:
-                total += (values[coalition | {player}] - value) / (
-                    count * math.comb(count - 1, len(coalition))
-                )
-        shapley_values[player] = total
+    count, shapley_values = len(everybody), dict.fromkeys(everybody, 0.0)
+    for coalition, value in values.items():
+        for player in everybody - coalition:
+            orders = count * math.comb(count - 1, len(coalition))
+            shapley_values[player] += (values[coalition | {player}] - value) / orders
     return shapley_values
 
 
+TOLERABLE = ("drift_rms", "drift_max", "drift_relative")
+USUAL_SHARE = 0.1  # of the RMS drift, where no tolerance is given
+
+
 @dataclass(frozen=True, slots=True)
-class Design:
-    """Drifts of a recipe, measured with each subset of the stages that round; the others are float64."""
+class DriftTolerance:
+    """A bound on a column; without a column it is that every score be finite."""
 
-    recipe: Resolved
-    names: Sequence[str]
-    drifts: Mapping[Coalition, Statistics]
+    column: str
+    bound: float
+    given: bool = True
 
-    def alone(self, *stages: str) -> Statistics:
-        """Return the drift where of all stages these alone round."""
-        return self.drifts[frozenset(stages) & frozenset(self.names)]
+    def __str__(self) -> str:
+        return f"{self.column} <= {self.bound:.3g}" if self.column else "every score finite"
 
-    def without(self, *stages: str) -> Statistics:
-        """Return the drift where all stages but these round."""
-        return self.drifts[frozenset(self.names) - frozenset(stages)]
+    def value(self, drift: Statistics, reference: Statistics) -> float:
+        """Return the value of the column, in a drift."""
+        if self.column == "drift_max":
+            return drift.max
+        relative = self.column == "drift_relative" and reference.rms
+        return drift.rms / reference.rms if relative else drift.rms
 
-    def shares(self) -> dict[str, float]:
-        """Return each stage's share of the mean square drift; empty where it is not defined, or 0."""
-        whole = self.without().rms ** 2
-        if self.without().nonfinite or not whole:
-            return {}
-        values = shapley({some: drift.rms**2 for some, drift in self.drifts.items()})
-        return dict.fromkeys(SHARED, 0.0) | {stage: value / whole for stage, value in values.items()}
+    @property
+    def moments(self) -> Moments:
+        """What of a drift it looks at."""
+        return Moments.LARGEST if self.column == "drift_max" else Moments.SQUARES
 
-    def nonfinite(self) -> NonfiniteScores | None:
-        """Return the first stage whose rounding makes a score nonfinite, and what repairs all."""
-        if not self.without().nonfinite:
-            return None
-        order = [stage for stage in STAGES if stage in self.names]
-        prefixes = (self.alone(*order[:count]) for count in range(len(order) + 1))
-        first = next(count for count, drift in enumerate(prefixes) if drift.nonfinite)
-        repaired = (stage for stage in order if not self.without(stage).nonfinite)
-        return NonfiniteScores(order[first - 1] if first else "input", tuple(repaired))
+    def met_by(self, drift: Statistics, reference: Statistics) -> bool:
+        """Return whether a drift is within the bound; nan is not."""
+        if not self.column:
+            return not drift.nonfinite
+        return self.value(drift, reference) <= self.bound
+
+
+def tolerance(given: str | tuple[str, float]) -> DriftTolerance:
+    """Return COLUMN=X, or X alone for drift_relative, as a tolerance. Raises: UsageError, UnknownName."""
+    column, bound = numbers.tolerance(given, "--tolerance") if isinstance(given, str) else given
+    if column not in TOLERABLE:
+        raise UnknownName("column of --tolerance", column, TOLERABLE)
+    if not (math.isfinite(bound) and bound >= 0):
+        raise UsageError(f"--tolerance {column}={bound:g}: give a finite number that is not negative")
+    return DriftTolerance(column, float(bound))
+
+
+def usual(drift: Statistics) -> DriftTolerance:
+    """Return the default tolerance: a tenth of the RMS drift, or finite scores."""
+    column, bound = ("", math.nan) if drift.nonfinite else ("drift_rms", USUAL_SHARE * drift.rms)
+    return DriftTolerance(column, bound, given=False)
 
 
 REST = "float64"  # what float64 in every stage leaves
@@ -157,6 +162,20 @@ CAUSES: dict[str, str] = {
     "score": "quantisation",
 }
 CANCELS = 3.0
+
+
+def cause(stage: str, overflows: bool, cancelling: float, head_dim: int) -> str:
+    """Return why a stage drifts, in a word; docs/causes.md has an example of each.
+
+    overflows: whether it makes scores infinite or nan, or its widening alone repairs them. cancelling: RMS
+    of the summed |terms| of a score over the RMS score; independent terms have (2/pi) sqrt(head_dim).
+    """
+    if overflows:
+        return "overflow"
+    independent = 2 / math.pi * math.sqrt(head_dim)
+    if stage == "accumulate" and not cancelling > CANCELS * independent:
+        return "quantisation"
+    return CAUSES[stage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,102 +203,6 @@ class NonfiniteScores:
     repaired_by: tuple[str, ...]
 
 
-def blames(design: Design, cancelling: float, head_dim: int) -> tuple[Blame, ...]:
-    """Return every stage and its part in the drift, the worst first. cancelling: as in `Explanation`."""
-    formats, rms, shares = design.recipe.stages(), design.without().rms, design.shares()
-    nonfinite, ranked = design.nonfinite(), list[Blame]()
-    for stage in SHARED:
-        alone, others = design.alone(stage), design.without(stage)
-        removed = 1.0 - others.rms / rms if rms else math.nan
-        first = nonfinite is not None and stage in (nonfinite.first, *nonfinite.repaired_by)
-        overflows = first or (nonfinite is not None and alone.nonfinite > 0)
-        why = cause(stage, overflows, cancelling, head_dim)
-        sizes = alone.rms, others.rms, removed, shares.get(stage, math.nan)
-        ranked.append(Blame(stage, formats[stage], *sizes, why))
-    if nonfinite and nonfinite.first == "input":
-        ranked.append(Blame("input", formats["input"], cause="overflow"))
-    # the stage that overflows first, then by share; equals keep the order of stages
-    by_share = {one.stage: 0.0 if math.isnan(one.share) else round(one.share, _DIGITS) for one in ranked}
-    overflowing = nonfinite.first if nonfinite else ""
-    ranked.sort(key=lambda blame: (blame.stage != overflowing, -by_share[blame.stage]))
-    rest = design.alone()
-    if shares and (part := rest.rms**2 / rms**2) >= _REST_SHOWN:
-        ranked.append(Blame(REST, "float64", alone=rest.rms, share=part))
-    return tuple(ranked)
-
-
-def cause(stage: str, overflows: bool, cancelling: float, head_dim: int) -> str:
-    """Return why a stage drifts, in a word; docs/causes.md has an example of each.
-
-    overflows: whether it makes scores infinite or nan, or its widening alone repairs them. cancelling: RMS
-    of the summed |terms| of a score over the RMS score; independent terms have (2/pi) sqrt(head_dim).
-    """
-    if overflows:
-        return "overflow"
-    independent = 2 / math.pi * math.sqrt(head_dim)
-    if stage == "accumulate" and not cancelling > CANCELS * independent:
-        return "quantisation"
-    return CAUSES[stage]
-
-
-TOLERABLE = ("drift_rms", "drift_max", "drift_relative")
-USUAL_SHARE = 0.1  # of the RMS drift, where no tolerance is given
-_ALIKE = 1.05  # a drift so many times the smallest is as good
-_MOST_SETS = 8  # sets of one size that are tried in narrower formats
-_MULTIPLIES = ("angle", "rotation", "accumulate")
-
-
-@dataclass(frozen=True, slots=True)
-class DriftTolerance:
-    """A bound on a column; without a column it is that every score be finite."""
-
-    column: str
-    bound: float
-    given: bool
-
-    def __str__(self) -> str:
-        return f"{self.column} <= {self.bound:.3g}" if self.column else "every score finite"
-
-    def value(self, drift: Statistics, reference: Statistics) -> float:
-        """Return the value of the column, in a drift."""
-        if self.column == "drift_max":
-            return drift.max
-        rms = drift.rms
-        return rms / reference.rms if self.column == "drift_relative" and reference.rms else rms
-
-    @property
-    def moments(self) -> Moments:
-        """What of a drift it looks at."""
-        return Moments.LARGEST if self.column == "drift_max" else Moments.SQUARES
-
-    def met_by(self, drift: Statistics, reference: Statistics) -> bool:
-        """Return whether a drift is within the bound; nan is not."""
-        if not self.column:
-            return not drift.nonfinite
-        return self.value(drift, reference) <= self.bound
-
-
-def parse(text: str) -> DriftTolerance:
-    """Read COLUMN=X, or X alone for drift_relative. Raises: UsageError, UnknownName."""
-    return tolerance(*numbers.tolerance(text, "--tolerance"))
-
-
-def tolerance(column: str, bound: float) -> DriftTolerance:
-    """Return a tolerance on a column. Raises: UsageError, UnknownName."""
-    if column not in TOLERABLE:
-        raise UnknownName("column of --tolerance", column, TOLERABLE)
-    if not (math.isfinite(bound) and bound >= 0):
-        raise UsageError(f"--tolerance {column}={bound:g}: give a finite number that is not negative")
-    return DriftTolerance(column, float(bound), True)
-
-
-def usual(drift: Statistics) -> DriftTolerance:
-    """Return the default tolerance: a tenth of the RMS drift, or finite scores."""
-    if drift.nonfinite:
-        return DriftTolerance("", math.nan, False)
-    return DriftTolerance("drift_rms", USUAL_SHARE * drift.rms, False)
-
-
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """Stages in wider formats, what drift that leaves, and what it costs.
@@ -296,65 +219,123 @@ class Remedy:
     multiply_bits: int
 
 
-@dataclass(frozen=True, slots=True)
-class RemedySearch:
-    """The search for one recipe. positions: how many a table holds."""
+_ALIKE = 1.05  # a drift so many times the smallest is as good
+_MOST_SETS = 8  # sets of one size that are tried in narrower formats
+_MULTIPLIES = ("angle", "rotation", "accumulate")
 
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """Drifts of a recipe with each subset of its stages, and what is read off them.
+
+    positions: how many a table holds.
+    """
+
+    recipe: Resolved
     bench: Bench
-    design: Design
+    drifts: Mapping[Coalition, Statistics]
     accepted: DriftTolerance
     positions: int
 
-    def run(self) -> list[Remedy]:
+    @property
+    def names(self) -> Coalition:
+        """The stages that round."""
+        return max(self.drifts, key=len)
+
+    def alone(self, *stages: str) -> Statistics:
+        """Return the drift where of all stages these alone round."""
+        return self.drifts[self.names & set(stages)]
+
+    def without(self, *stages: str) -> Statistics:
+        """Return the drift where all stages but these round."""
+        return self.drifts[self.names - set(stages)]
+
+    def nonfinite(self) -> NonfiniteScores | None:
+        """Return the first stage whose rounding makes a score nonfinite, and what repairs all."""
+        if not self.without().nonfinite:
+            return None
+        order = [stage for stage in STAGES if stage in self.names]
+        first = next(n for n in range(len(order) + 1) if self.alone(*order[:n]).nonfinite)
+        repaired = (stage for stage in order if not self.without(stage).nonfinite)
+        return NonfiniteScores(order[first - 1] if first else "input", tuple(repaired))
+
+    def blames(self, cancelling: float) -> tuple[Blame, ...]:
+        """Return every stage and its part in the drift, the worst first. cancelling: as in `cause`.
+
+        A stage that overflows comes first, then they come by share; equals keep the order of stages.
+        """
+        own, rms, nonfinite = self.recipe.stages(), self.without().rms, self.nonfinite()
+        defined, shares = bool(rms) and not nonfinite, dict.fromkeys(SHARED, math.nan)
+        if defined:
+            values = shapley({some: drift.rms**2 for some, drift in self.drifts.items()})
+            shares |= {stage: values.get(stage, 0.0) / rms**2 for stage in SHARED}
+        ranked = list[Blame]()
+        for stage in SHARED:
+            alone, others = self.alone(stage), self.without(stage)
+            overflows = nonfinite is not None and (
+                stage in (nonfinite.first, *nonfinite.repaired_by) or alone.nonfinite > 0
+            )
+            why = cause(stage, overflows, cancelling, self.bench.setting.head_dim)
+            removed = 1.0 - others.rms / rms if rms else math.nan
+            ranked.append(Blame(stage, own[stage], alone.rms, others.rms, removed, shares[stage], why))
+        first = nonfinite.first if nonfinite else ""
+        if first == "input":
+            ranked.append(Blame("input", own["input"], cause="overflow"))
+
+        def size(one: Blame) -> float:
+            return 0.0 if math.isnan(one.share) else round(one.share, _DIGITS)
+
+        ranked.sort(key=lambda one: (one.stage != first, -size(one)))
+        rest = self.alone()
+        if defined and (part := rest.rms**2 / rms**2) >= _REST_SHOWN:
+            ranked.append(Blame(REST, "float64", alone=rest.rms, share=part))
+        return tuple(ranked)
+
+    def remedies(self) -> list[Remedy]:
         """Return the best set of every size, up to the first that meets the tolerance.
 
         The empty set stands alone where the recipe meets it as it is.
         """
-        if self._meets(self.design.without()):
+        if self._meets(self.without()):
             return [self._remedy({})]
-        remedies, names = list[Remedy](), self.design.names
-        for size in range(1, 0 if self.bench.reference.nonfinite else len(names) + 1):
-            remedies.append(self._best(list(combinations(names, size))))
+        order, remedies = [stage for stage in SHARED if stage in self.names], list[Remedy]()
+        for size in range(1, 0 if self.bench.reference.nonfinite else len(order) + 1):
+            remedies.append(self._best(list(combinations(order, size))))
             if remedies[-1].meets:
                 break
         return remedies
 
     def _best(self, sets: Sequence[tuple[str, ...]]) -> Remedy:
-        exact = {stages: self.design.without(*stages) for stages in sets}
-        order = sorted(sets, key=lambda stages: _size(exact[stages]))
-        meeting = [stages for stages in order if self._meets(exact[stages])]
+        order = sorted(sets, key=lambda stages: _size(self.without(*stages)))
+        meeting = [stages for stages in order if self._meets(self.without(*stages))]
         if meeting:
             remedies = [self._narrowest(stages, self._meets) for stages in meeting[:_MOST_SETS]]
             return min(remedies, key=lambda r: ([*r.widths.values()].count(FP64), _size(r.drift)))
-        nonfinite, least = _size(exact[order[0]])
+        nonfinite, least = _size(self.without(*order[0]))
         return self._narrowest(order[0], lambda drift: _size(drift) <= (nonfinite, least * _ALIKE))
 
     def _narrowest(self, stages: Sequence[str], enough: Callable[[Statistics], bool]) -> Remedy:
         """Return a set in the narrowest formats with which its drift is small enough."""
-        recipe = self.design.recipe
-        narrow = [s for s in stages if any(f.precision < FP32.precision for f in formats(recipe, s))]
+        narrow = [s for s in stages if any(f.precision < FP32.precision for f in formats(self.recipe, s))]
         for count in range(len(narrow), 0, -1):
             tries = [
-                {s: FP32 if s in in_float32 else FP64 for s in stages}
-                for in_float32 in combinations(narrow, count)
+                {s: FP32 if s in single else FP64 for s in stages} for single in combinations(narrow, count)
             ]
-            drifts = self.bench.drifts(
-                (widened(recipe, widths) for widths in tries), moments=self.accepted.moments
-            )
-            good = [i for i, drift in enumerate(drifts) if enough(drift)]
+            variants = (widened(self.recipe, widths) for widths in tries)
+            drifts = self.bench.drifts(variants, moments=self.accepted.moments)
+            good = [(_size(drift), i) for i, drift in enumerate(drifts) if enough(drift)]
             if good:
-                return self._remedy(tries[min(good, key=lambda i: _size(drifts[i]))])
+                return self._remedy(tries[min(good)[1]])
         return self._remedy(dict.fromkeys(stages, FP64))
 
     def _remedy(self, widths: Mapping[str, Format]) -> Remedy:
-        variant, before = widened(self.design.recipe, widths), self.design.without().rms
+        variant, before = widened(self.recipe, widths), self.without().rms
         (drift,) = self.bench.drifts([variant])
         removed = 1.0 - drift.rms / before if before else math.nan
         numbers = self.positions * self.bench.setting.pairs * 2
         table_bytes = numbers * (variant.table or variant.trig).storage_bits // 8
         multiplies = [widths[stage].storage_bits for stage in widths if stage in _MULTIPLIES]
-        bits = max(multiplies, default=0)
-        return Remedy(dict(widths), drift, removed, self._meets(drift), table_bytes, bits)
+        return Remedy(widths, drift, removed, self._meets(drift), table_bytes, max(multiplies, default=0))
 
     def _meets(self, drift: Statistics) -> bool:
         return self.accepted.met_by(drift, self.bench.reference)

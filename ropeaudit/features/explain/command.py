@@ -82,7 +82,7 @@ def explain(
     cases = settings.cases(rope, vectors)
     named = recipe, implementations, dtype, changes, DEFAULT
     chosen = arguments.chosen(*named, device, order, under, naming=analysis.NAMING)
-    bound = None if tolerance is None else blames.parse(tolerance)
+    bound = None if tolerance is None else blames.tolerance(tolerance)
     return delivery.delivered(
         lambda on_progress: analysis.run(cases, chosen, offset or None, bound, on_progress),
         lambda results, metadata: report(results, columns, metadata, by),

@@ -16,15 +16,15 @@ from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.explain import blames
 from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
-from ropeaudit.features.explain.blames import Blame, DriftTolerance, Remedy
-from ropeaudit.features.explain.tracing import COMPARED, Likeness, Stage, Trace, expected, narrowest
+from ropeaudit.features.explain.blames import DriftTolerance, Remedy
+from ropeaudit.features.explain.tracing import COMPARED, Likeness, Stage, Trace, expected
 from ropeaudit.recipes import STAGES
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.reports import Report, answers, settings
 from ropeaudit.reports.answers import STATUSES, Answer, Cause, Status
 from ropeaudit.reports.model_notes import model_notes
-from ropeaudit.reports.numbers import part, percent, short
+from ropeaudit.reports.numbers import percent, short
 from ropeaudit.reports.verdicts import under
 from ropeaudit.runtime.columns import Columns, table
 
@@ -54,80 +54,51 @@ def _common(one: Explanation) -> Row:
     }
 
 
-def stage_row(one: Explanation, blame: Blame) -> Row:
-    """Return the columns of a stage."""
-    return {
-        "stage": blame.stage,
-        "format": blame.format,
-        "share": blame.share,
-        "alone_rms": blame.alone,
-        "without_rms": blame.without,
-        "removed": blame.removed,
-        "cause": blame.cause,
-    }
+def _stage_rows(one: Explanation) -> list[Row]:
+    return [
+        {
+            "stage": blame.stage,
+            "format": blame.format,
+            "share": blame.share,
+            "alone_rms": blame.alone,
+            "without_rms": blame.without,
+            "removed": blame.removed,
+            "cause": blame.cause,
+        }
+        for blame in one.blames
+    ]
 
 
-def pair_row(one: Explanation, pair: int) -> Row:
-    """Return the columns of a frequency pair; the last is what is of none."""
-    rest, parts = pair == len(one.wavelengths), one.parts
-    norms = parts.norms / (len(one.sample.heads) * one.sample.positions.size)
-    return {
-        "pair": REST if rest else pair,
-        "wavelength": math.nan if rest else float(one.wavelengths[pair]),
-        "part_rms": math.sqrt(parts.squares[pair] / one.drift.count),
-        "share": ratio(float(parts.products[pair]), parts.whole),
-        "q_norm": math.nan if rest else float(norms[0, pair]),
-        "k_norm": math.nan if rest else float(norms[1, pair]),
-    }
+def _pair_rows(one: Explanation) -> list[Row]:
+    """Return a row a frequency pair; the last is what is of none."""
+    parts, pairs = one.parts, len(one.wavelengths)
+    numbers = zip(
+        [*range(pairs), REST],
+        [*one.wavelengths.tolist(), math.nan],
+        *(each.tolist() for each in (parts.rms, parts.share, *parts.norms)),
+        strict=True,
+    )
+    names = "pair", "wavelength", "part_rms", "share", "q_norm", "k_norm"
+    return [dict(zip(names, row, strict=True)) for row in numbers]
 
 
-def remedy_row(one: Explanation, remedy: Remedy) -> Row:
-    """Return the columns of a remedy."""
-    return {
-        "size": len(remedy.widths),
-        "set": changes(one, remedy),
-        "left_rms": remedy.drift.rms,
-        "left_max": remedy.drift.max,
-        "left_relative": ratio(remedy.drift.rms, one.reference.rms),
-        "left_nonfinite": remedy.drift.nonfinite,
-        "removed": remedy.removed,
-        "meets": "yes" if remedy.meets else "no",
-        "tolerance": str(one.tolerance),
-        "table_bytes": remedy.table_bytes,
-        "multiply_bits": remedy.multiply_bits,
-    }
-
-
-class Kind(NamedTuple):
-    """Rows of a kind: their name in JSON, what heads them, how they are read."""
-
-    plural: str
-    title: str = ""
-    legend: str = ""
-
-
-KINDS: Mapping[str, Kind] = {
-    "stage": Kind(
-        *("stages", "Stages, the worst first:"),
-        "share: of the mean square drift (Shapley value); scores are scaled, before softmax.",
-    ),
-    "pair": Kind("pairs"),  # people see them where they ask for them
-    "remedy": Kind("remedies", "Smallest sets of stages to compute in higher precision:"),
-}
-COLUMNS: Mapping[str, Columns] = {  # of every kind of rows that may be asked for
-    "dtypes": table("explain-dtypes"),
-    **{kind: table("explain", f"explain-{kind}") for kind in KINDS},
-}
-
-
-def rows(one: Explanation, kind: str) -> list[Row]:
-    """Return the rows of a kind: the worst stage first, the fastest pair, the smallest remedy."""
-    common = _common(one)
-    if kind == "stage":
-        return [common | stage_row(one, blame) for blame in one.blames]
-    if kind == "pair":
-        return [common | pair_row(one, pair) for pair in range(len(one.parts.squares))]
-    return [common | remedy_row(one, remedy) for remedy in one.remedies]
+def _remedy_rows(one: Explanation) -> list[Row]:
+    return [
+        {
+            "size": len(remedy.widths),
+            "set": changes(one, remedy),
+            "left_rms": remedy.drift.rms,
+            "left_max": remedy.drift.max,
+            "left_relative": ratio(remedy.drift.rms, one.reference.rms),
+            "left_nonfinite": remedy.drift.nonfinite,
+            "removed": remedy.removed,
+            "meets": "yes" if remedy.meets else "no",
+            "tolerance": str(one.tolerance),
+            "table_bytes": remedy.table_bytes,
+            "multiply_bits": remedy.multiply_bits,
+        }
+        for remedy in one.remedies
+    ]
 
 
 def _called(one: Trace) -> Row:
@@ -154,7 +125,7 @@ def dtypes_rows(one: Trace) -> list[Row]:
             "seen": " -> ".join(stage.dtypes),
             "operations": " ".join(stage.operations) or "none",
             "recipe_format": there or "none",
-            "agrees": None if there is None else "yes" if narrowest(stage) == there else "no",
+            "agrees": None if there is None else "yes" if stage.narrowest == there else "no",
             "nearest": " ".join(one.recipes()) or "none",
             "behaviour": _arithmetic(best.group, ()) if best else one.told() or "none",
             "diagnosis": one.diagnosis(),
@@ -165,7 +136,7 @@ def dtypes_rows(one: Trace) -> list[Row]:
     return results
 
 
-def profile_rows(one: Trace) -> list[Row]:
+def _profile_rows(one: Trace) -> list[Row]:
     """Return a row per offset: the drift of code, and the nearest recipe's or nan."""
     results = []
     for offset, drift in one.drifts.items():
@@ -176,7 +147,7 @@ def profile_rows(one: Trace) -> list[Row]:
     return results
 
 
-def recipe_rows(one: Trace) -> list[Row]:
+def _recipe_rows(one: Trace) -> list[Row]:
     """Return a row a recipe that code may be like, the nearest first."""
     return [
         _called(one)
@@ -188,6 +159,39 @@ def recipe_rows(one: Trace) -> list[Row]:
         }
         for like in one.likely[: max(_RECIPES, len(one.nearest()))]
     ]
+
+
+class Kind(NamedTuple):
+    """Rows of a kind: their name in JSON, what makes them, what heads them, how they are read."""
+
+    plural: str
+    rows: Any
+    title: str = ""
+    legend: str = ""
+
+
+OF_CODE = {  # of a Trace
+    "dtypes": Kind("dtypes", dtypes_rows, "Stages of the code:"),
+    "profiles": Kind("profiles", _profile_rows, "Drift of scores formed in float64, by offset:"),
+    "recipes": Kind("recipes", _recipe_rows, "Recipes, nearest first:"),
+}
+KINDS = {  # of an Explanation
+    "stage": Kind(
+        *("stages", _stage_rows, "Stages, the worst first:"),
+        "share: of the mean square drift (Shapley value); scores are scaled, before softmax.",
+    ),
+    "pair": Kind("pairs", _pair_rows),  # people see them where they ask for them
+    "remedy": Kind("remedies", _remedy_rows, "Smallest sets of stages to compute in higher precision:"),
+}
+COLUMNS: Mapping[str, Columns] = {  # of every kind of rows that may be asked for
+    "dtypes": table("explain-dtypes"),
+    **{kind: table("explain", f"explain-{kind}") for kind in KINDS},
+}
+
+
+def rows(one: Explanation, kind: str) -> list[Row]:
+    """Return the rows of a kind: the worst stage first, the fastest pair, the smallest remedy."""
+    return [_common(one) | row for row in KINDS[kind].rows(one)]
 
 
 def check_kind(kind: str, code: bool) -> None:
@@ -214,26 +218,26 @@ def report(
     ]
     kind = by or ("dtypes" if codes else "stage")
     check_kind(kind, bool(codes))
-    tables = _of_code([one.trace for one in codes]) if codes else {}
+    tables = dict[str, Report]()
+    for name, of_code in OF_CODE.items() if codes else ():
+        found = [row for one in codes for row in of_code.rows(one.trace)]
+        own = table(f"explain-{name}")
+        shown, title = own.screen(found), of_code.title if found else ""
+        tables[name] = Report(found, list(own), shown, own.dispensable, title, declared=own)
     if explained or kind != "dtypes":
         tables |= _of_stages(explained, kind)
-    main = tables.pop("dtypes" if kind == "dtypes" else KINDS[kind].plural)
-    findings = list(dict.fromkeys(text for one in codes for text in one.findings))
-    refusals = [f"{reason}; its stages get no shares" for one in codes for reason in one.unexplained.values()]
+    main = tables.pop(KINDS[kind].plural if kind in KINDS else kind)
     told = [answer(results)] if results else []
+    findings = list(dict.fromkeys(text for one in codes for text in one.findings))
+    beside = [text for one in codes for text in _left_out(one)]
+    of_models = model_notes([one.case for one in explained], [one.offset for one in explained])
     return replace(
         main,
         columns=list(columns or main.columns),
         screen=list(columns or main.screen),
         dispensable=() if columns else main.dispensable,
         headline=answers.headline(told) or "No case was explained.",
-        notes=[
-            *findings,
-            *(text for one in codes for text in _dropped(one.trace)),
-            *refusals,
-            *model_notes([one.case for one in explained], [one.offset for one in explained]),
-            *dict.fromkeys(text for one in explained for text in _notes(one)),
-        ],
+        notes=[*findings, *beside, *of_models],
         metadata={"schema": SCHEMA, "by": kind, **metadata, **({"findings": findings} if findings else {})},
         further=tables,
         answers=told,
@@ -241,60 +245,33 @@ def report(
     )
 
 
-def _of_code(traces: Sequence[Trace]) -> dict[str, Report]:
-    """Return the dtypes by stage, the drift by offset and the nearest recipes of code."""
-    results = {}
-    for name, rows_of, title in (
-        ("dtypes", dtypes_rows, "Stages of the code:"),
-        ("profiles", profile_rows, "Drift of scores formed in float64, by offset:"),
-        ("recipes", recipe_rows, "Recipes, nearest first:"),
-    ):
-        columns, found = table(f"explain-{name}"), [row for one in traces for row in rows_of(one)]
-        screen, heading = columns.screen(found), title if found else ""
-        results[name] = Report(found, list(columns), screen, columns.dispensable, heading, declared=columns)
-    return results
-
-
 def _of_stages(results: Sequence[Explanation], main: str) -> dict[str, Report]:
     """Return the rows by stage, pair and remedy; in files `main` has all columns."""
     tables, cells = {}, ["implementation", "dtype", "offset"]
     common = [_common(one) for one in results]
     first = settings.screen(common, [] if len(results) == 1 else cells, [])
-    for kind, (plural, title, legend) in KINDS.items():
-        found = [row for one in results for row in rows(one, kind)]
-        own = table(f"explain-{kind}")
-        tables[plural] = Report(
+    for kind, listed in KINDS.items():
+        found, own = [row for one in results for row in rows(one, kind)], table(f"explain-{kind}")
+        tables[listed.plural] = Report(
             found,
             list(COLUMNS[kind]) if kind == main else [*cells, *own, *settings.varying(common)],
             [*first, *own.screen(())],
             dispensable=settings.dispensable(first, own.dispensable),
-            headline=title if found else "",
-            legend=legend,
+            headline=listed.title if found else "",
+            legend=listed.legend,
             declared=COLUMNS[kind],
         )
     return tables
 
 
-def _dropped(trace: Trace) -> list[str]:
-    """Return which offsets were refused, and whether operations were seen."""
+def _left_out(one: CodeExplanation) -> list[str]:
+    """Return which offsets of code were refused or get no shares, and whether its operations were seen."""
+    trace = one.trace
     who = " ".join([trace.name, *under(trace.environment), str(trace.dtype)])
     texts = [f"{who}: offset {offset} was left out: {reason}" for offset, reason in trace.dropped.items()]
     if not trace.refused and not trace.stages:
         texts.append(f"{who}: it does not run in torch; its numbers alone were compared.")
-    return texts
-
-
-def _notes(one: Explanation) -> list[str]:
-    """Return as which recipe code is explained, and which frequencies hold the drift."""
-    who = f"{one.code or one.implementation} in {one.recipe.dtype} at offset {one.offset}"
-    texts = [f"{who}: explained as {one.resembles}, its scores in float64"] if one.code else []
-    if not (one.parts.whole > 0 and math.isfinite(one.parts.whole)):
-        return texts
-    held, length = one.parts.products / one.parts.whole, one.inputs.q.shape[1]
-    fast = one.wavelengths < length  # source: arXiv 2410.06205
-    quick, slow, rest = (part(float(some.sum())) for some in (held[:-1][fast], held[:-1][~fast], held[-1:]))
-    pairs = f"{int(fast.sum())} pairs with a wavelength below {length} tokens hold {quick} of the drift"
-    return [*texts, f"{who}: {pairs}, the {int((~fast).sum())} others {slow}, {REST} {rest}"]
+    return [*texts, *(f"{reason}; its stages get no shares" for reason in one.unexplained.values())]
 
 
 _NOTABLE = 0.005  # of the mean square drift: stages below it are not named
@@ -412,23 +389,18 @@ def _widened(one: Explanation, remedy: Remedy) -> list[tuple[str, str]]:
 
 def _around(one: Explanation) -> list[tuple[str, str]]:
     """Return what careful code reaches, what was assumed, and what was not looked at."""
-    facts, case, sampled = list[tuple[str, str]](), one.case, one.sample
+    facts, sampled = list[tuple[str, str]](), one.sample
     if one.reference.rms and not one.nonfinite:
         least = percent(one.attainable / one.reference.rms)
         facts.append(("careful code", f"{least} off in {one.recipe.dtype.short}, as expected of it"))
-    assumed = [f"head_dim {one.setting.head_dim}"] if case.head_dim is None else []
-    assumed += [f"base {one.setting.base:g}"] if case.base is None else []
-    if assumed and case.model is None and case.config is None:
-        facts.append(("assumed", f"{', '.join(assumed)} (--config, --model or --base for yours)"))
-    read = model_notes([case], [one.offset])  # what a config says, and what of it is not looked at
-    facts += [
-        ("" if number else "read", text.partition(": read: ")[2] or text) for number, text in enumerate(read)
-    ]
-    (heads, size, _), seed = one.inputs.q.shape, f" (seed {one.inputs.seed})" if case.qk == "gaussian" else ""
+    heads, size, _ = one.inputs.q.shape
     taken = f"all but {len(sampled.heads)} of {heads} heads, {sampled.positions.size} of {size} positions; "
     left = "" if sampled.covers(one.inputs) else taken
     rest = f"; other calls, such as one token: ropeaudit check {one.code}" if one.code else ""
-    return [*facts, ("not checked", f"other offsets; {left}other q and k than these{seed}{rest}")]
+    facts += [fact for fact in settings.facts([_common(one)]) if fact[0] != "read"]
+    read = model_notes([one.case], [one.offset])  # what a config says, and what of it is not looked at
+    facts += [("" if n else "read", text.partition(": read: ")[2] or text) for n, text in enumerate(read)]
+    return [*facts, ("not checked", f"other offsets; {left}other q and k{rest}")]
 
 
 def _told_of_code(one: CodeExplanation) -> list[tuple[float, Answer]]:
@@ -460,7 +432,7 @@ def _likeness(trace: Trace) -> str:
     """Return the recipes that code is like, and how far that goes."""
     best, *others = trace.nearest()
     if best.differing:
-        seen, right = {one.name: narrowest(one) for one in trace.stages}, expected(best.group.resolved)
+        seen, right = {one.name: one.narrowest for one in trace.stages}, expected(best.group.resolved)
         parts = [f"{name} was seen in {seen[name]} (there {right[name]})" for name in best.differing]
         who = ", ".join(_shortened(best.group.names)) or _arithmetic(best.group)
         return f"no known recipe: nearest is {who}, yet {', '.join(parts)}"

@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -38,11 +38,15 @@ from ropeaudit.subjects.emulated import Emulated
 
 VectorsAt: TypeAlias = Mapping[int, FloatArray]  # by offset
 DriftsAt: TypeAlias = Mapping[int, float]
+Known: TypeAlias = tuple[RecipeGroup, VectorsAt, DriftsAt]  # recipes, what they rotate, their RMS drifts
 LIKE = 0.5  # the largest distance of a likeness
 COMPARED = 48  # positions at an offset
+OFFSETS = (0, 1024, 32768, 131072)
 _HEADS = 2
 _TIE = 0.02  # share by which two distances must differ for one recipe to be nearer
 _FINEST = 2.0**-50  # float64 angles are not compared more finely than this, per token
+_LISTED = 0.9  # recipes further away explain nothing, and are not listed beside a nearer one
+_DEFAULT = Case()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,11 @@ class Stage:
     name: str
     dtypes: tuple[str, ...]
     operations: tuple[str, ...]
+
+    @property
+    def narrowest(self) -> str:
+        """The narrowest dtype that its numbers took: what they are rounded to."""
+        return exposure.narrowest(self.dtypes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,101 +76,6 @@ class Likeness:
     equal: float
     profile: float
     differing: tuple[str, ...]
-
-
-class Known(NamedTuple):
-    """What a group of recipes does: vectors and RMS drifts by offset."""
-
-    group: RecipeGroup
-    vectors: VectorsAt
-    drifts: DriftsAt
-
-
-def nearest(likely: Sequence[Likeness]) -> list[Likeness]:
-    """Return the nearest ones; of ties those whose dtypes differ least from the seen ones."""
-    near = [like for like in likely if like.distance <= likely[0].distance * (1 + _TIE) + 1e-12]
-    fewest = min((len(like.differing) for like in near), default=0)
-    return [like for like in near if len(like.differing) == fewest]
-
-
-def expected(resolved: Resolved) -> dict[str, str]:
-    """Return stage -> dtype that a recipe rounds to there."""
-    before = {"position": resolved.position, "frequency": resolved.frequency[1], "angle": resolved.angle[1]}
-    table = min(resolved.trig, resolved.table or resolved.trig, key=lambda fmt: fmt.precision)
-    after = {"trig": resolved.trig, "table": table, "rotation": resolved.rotation, "output": resolved.output}
-    return {stage: fmt.name for stage, fmt in (before | after).items()}
-
-
-def narrowest(stage: Stage) -> str:
-    """Return the narrowest dtype that a stage's numbers took: what they are rounded to."""
-    return exposure.narrowest(stage.dtypes)
-
-
-@functools.lru_cache(maxsize=4)
-def compared(
-    dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int, ...]
-) -> tuple[Inputs, VectorsAt, list[Known]]:
-    """Return what implementations are given, the exact vectors, and what recipes do, computed once."""
-    inputs = qk.make("gaussian", _HEADS, _HEADS, COMPARED, setting, seed)
-    places = {offset: np.arange(COMPARED, dtype=np.int64) + offset for offset in offsets}
-    groups, q = known_recipes.variants(dtype), inputs.q
-    drifts = rms_drifts([Emulated(one.resolved, setting) for one in groups], inputs, setting, offsets)
-    known = [
-        Known(one, {at: known_recipes.rotated(one, q, where, setting) for at, where in places.items()}, rms)
-        for one, rms in zip(groups, drifts, strict=True)
-    ]
-    exact = {offset: exact_rotation.rotated(q, at, setting) for offset, at in places.items()}
-    return inputs, exact, known
-
-
-def rms_drifts(
-    subjects: Sequence[Subject],
-    inputs: Inputs,
-    setting: RopeSetting,
-    offsets: Sequence[int],
-) -> list[dict[int, float]]:
-    """Return the RMS drift by subject and offset (the first is 0) of float64 scores."""
-    plan = Plan(subjects, [list(offsets)] * len(subjects), inputs, setting, "causal")
-    cells = measure.measure(plan, run_metadata.threads())
-    return [
-        {offset: cells[number, offset].drift.rms for offset in offsets} for number in range(len(subjects))
-    ]
-
-
-def likeness(seen: Trace, own: VectorsAt, exact: VectorsAt, known: Known) -> Likeness:
-    """Return how near recipes are to code, by their numbers, RMS drifts and dtypes.
-
-    own, exact: rotated q of the code, and as it should be, (h, s, d).
-    """
-    distance, equal = 0.0, []
-    for offset, mine in own.items():
-        other = known.vectors[offset]
-        both = np.isfinite(mine).all(axis=2) & np.isfinite(other).all(axis=2)
-        alike = np.array_equal(np.isfinite(mine), np.isfinite(other))
-        own_error = known_recipes.rms_difference(mine[both], exact[offset][both]) if both.any() else 0.0
-        difference = known_recipes.rms_difference(mine[both], other[both]) if both.any() else 0.0
-        difference /= max(own_error, _FINEST * (COMPARED + abs(offset)))
-        distance = max(distance, difference if alike else math.inf)
-        equal.append(float(np.mean((mine == other) | (np.isnan(mine) & np.isnan(other)))))
-    profile = max(_factor(seen.drifts[offset], known.drifts[offset]) for offset in own)
-    right, there = expected(known.group.resolved), {stage.name for stage in seen.stages}
-    there -= {"trig"} if "table" in there else set()  # trig is compared as the table
-    comparable = [stage for stage in seen.stages if stage.name in right and stage.name in there]
-    differing = tuple(stage.name for stage in comparable if narrowest(stage) != right[stage.name])
-    return Likeness(known.group, distance, float(np.mean(equal)), profile, differing)
-
-
-def _factor(first: float, second: float) -> float:
-    """Return the ratio of two RMS drifts, at least 1; inf if one is undefined."""
-    if math.isnan(first) or math.isnan(second):
-        return 1.0 if math.isnan(first) and math.isnan(second) else math.inf
-    low, high = sorted((first, second))
-    return high / low if low else (1.0 if not high else math.inf)
-
-
-OFFSETS = (0, 1024, 32768, 131072)
-_LISTED = 0.9  # recipes further away explain nothing, and are not listed beside a nearer one
-_DEFAULT = Case()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +120,29 @@ class Trace:
         return codes(self.faults[max(self.faults)]) if self.faults else ""
 
     def nearest(self) -> list[Likeness]:
-        """Return the recipes that none is nearer than."""
-        return nearest(self.likely)
+        """Return the recipes that none is nearer than; of ties those whose dtypes differ least."""
+        near = [like for like in self.likely if like.distance <= self.likely[0].distance * (1 + _TIE) + 1e-12]
+        fewest = min((len(like.differing) for like in near), default=0)
+        return [like for like in near if len(like.differing) == fewest]
 
     def recipes(self) -> list[str]:
         """Return the names of the recipes that none is nearer than."""
-        return [name for like in self.nearest() for name in like.group.names] if self.likely else []
+        return [name for like in self.nearest() for name in like.group.names]
+
+
+def expected(resolved: Resolved) -> dict[str, str]:
+    """Return stage -> dtype that a recipe rounds to there."""
+    table = min(resolved.trig, resolved.table or resolved.trig, key=lambda fmt: fmt.precision)
+    formats = {
+        "position": resolved.position,
+        "frequency": resolved.frequency[1],
+        "angle": resolved.angle[1],
+        "trig": resolved.trig,
+        "table": table,
+        "rotation": resolved.rotation,
+        "output": resolved.output,
+    }
+    return {stage: fmt.name for stage, fmt in formats.items()}
 
 
 def usual_offsets(case: Case) -> tuple[int, ...]:
@@ -234,8 +165,7 @@ def trace(
     Raises: UsageError, BadShape, BadInput.
     """
     setting = case.setting(COMPARED)
-    own = implementation.layout(setting)
-    setting = replace(setting, layout=case.layout or own)
+    setting = replace(setting, layout=case.layout or implementation.layout(setting))
     subject, all_offsets = Called(implementation, setting, dtype), dict.fromkeys((0, *offsets))
     reasons = {offset: subject.refusal(COMPARED, offset) for offset in all_offsets}
     result = Trace(
@@ -251,11 +181,11 @@ def trace(
     vectors = dict[int, FloatArray]()
     for offset in usable:
         table = subject.table(np.arange(COMPARED, dtype=np.int64), offset)
-        heads = [subject.rotate(round_to(head, subject.input), table) for head in inputs.q]
-        vectors[offset] = np.stack(heads)
-    stages = _stages(implementation, dtype, setting, inputs)
+        vectors[offset] = np.stack(
+            [subject.rotate(round_to(head, subject.input), table) for head in inputs.q]
+        )
     (drifts,) = rms_drifts([subject], inputs, setting, usable)
-    result = replace(result, stages=stages, drifts=drifts)
+    result = replace(result, stages=_stages(implementation, dtype, setting, inputs), drifts=drifts)
     ranked = [likeness(result, vectors, exact, one) for one in known]
     ranked.sort(key=lambda like: (like.distance, like.profile))
     faults = _faults(subject, inputs, setting, usable)
@@ -263,12 +193,76 @@ def trace(
     other = any(not one.arithmetic and one.explains for one in faults.values())
     if ranked[0].distance > LIKE or other:
         return replace(result, faults=faults)
-    likely = tuple(like for like in ranked if like.distance <= _LISTED)
-    nearest_one = Emulated(nearest(likely)[0].group.resolved, setting)
-    places = [(nearest_one, offset) for offset in usable]
+    result = replace(result, likely=tuple(like for like in ranked if like.distance <= _LISTED))
+    nearest = Emulated(result.nearest()[0].group.resolved, setting)
+    places = [(nearest, offset) for offset in usable]
     limits = bounds.bounds(places, inputs, "causal", run_metadata.threads())
-    predicted = {offset: limit.rms for offset, limit in zip(usable, limits, strict=True)}
-    return replace(result, likely=likely, predicted=predicted)
+    return replace(result, predicted=dict(zip(usable, (limit.rms for limit in limits), strict=True)))
+
+
+@functools.lru_cache(maxsize=4)
+def compared(
+    dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int, ...]
+) -> tuple[Inputs, VectorsAt, list[Known]]:
+    """Return what implementations are given, the exact vectors, and what recipes do, computed once."""
+    inputs = qk.make("gaussian", _HEADS, _HEADS, COMPARED, setting, seed)
+    places = {offset: np.arange(COMPARED, dtype=np.int64) + offset for offset in offsets}
+    groups, q = known_recipes.variants(dtype), inputs.q
+    drifts = rms_drifts([Emulated(one.resolved, setting) for one in groups], inputs, setting, offsets)
+    known: list[Known] = [
+        (one, {at: known_recipes.rotated(one, q, where, setting) for at, where in places.items()}, rms)
+        for one, rms in zip(groups, drifts, strict=True)
+    ]
+    exact: VectorsAt = {at: exact_rotation.rotated(q, where, setting) for at, where in places.items()}
+    return inputs, exact, known
+
+
+def rms_drifts(
+    subjects: Sequence[Subject],
+    inputs: Inputs,
+    setting: RopeSetting,
+    offsets: Sequence[int],
+) -> list[dict[int, float]]:
+    """Return the RMS drift by subject and offset (the first is 0) of float64 scores."""
+    plan = Plan(subjects, [list(offsets)] * len(subjects), inputs, setting, "causal")
+    cells = measure.measure(plan, run_metadata.threads())
+    return [
+        {offset: cells[number, offset].drift.rms for offset in offsets} for number in range(len(subjects))
+    ]
+
+
+def likeness(seen: Trace, own: VectorsAt, exact: VectorsAt, known: Known) -> Likeness:
+    """Return how near recipes are to code, by their numbers, RMS drifts and dtypes.
+
+    own, exact: rotated q of the code, and as it should be, (h, s, d).
+    """
+    group, vectors, drifts = known
+    distance, profile, equal = 0.0, 0.0, []
+    for offset, mine in own.items():
+        other = vectors[offset]
+        finite = np.isfinite(mine), np.isfinite(other)
+        both = finite[0].all(axis=2) & finite[1].all(axis=2)
+        own_error = difference = 0.0
+        if both.any():
+            own_error = known_recipes.rms_difference(mine[both], exact[offset][both])
+            difference = known_recipes.rms_difference(mine[both], other[both])
+        difference /= max(own_error, _FINEST * (COMPARED + abs(offset)))
+        distance = max(distance, difference if np.array_equal(*finite) else math.inf)
+        equal.append(float(np.mean((mine == other) | (np.isnan(mine) & np.isnan(other)))))
+        profile = max(profile, _factor(seen.drifts[offset], drifts[offset]))
+    right, narrow = expected(group.resolved), {stage.name: stage.narrowest for stage in seen.stages}
+    if "table" in narrow:
+        narrow.pop("trig", None)  # it is compared as the table
+    differing = tuple(name for name, fmt in narrow.items() if fmt != right.get(name, fmt))
+    return Likeness(group, distance, float(np.mean(equal)), profile, differing)
+
+
+def _factor(first: float, second: float) -> float:
+    """Return the ratio of two RMS drifts, at least 1; inf if one is undefined."""
+    if math.isnan(first) or math.isnan(second):
+        return 1.0 if math.isnan(first) and math.isnan(second) else math.inf
+    low, high = sorted((first, second))
+    return high / low if low else (1.0 if not high else math.inf)
 
 
 def _faults(
