@@ -44,7 +44,7 @@ from ropeaudit.subjects.exact_rotation import half_split
 from ropeaudit.subjects.factories import SubjectFactory
 
 Compared: TypeAlias = Recipe | Code
-Dims: TypeAlias = NDArray[np.int64] | None  # an order of dims; None: as they are
+Dims: TypeAlias = NDArray[np.int64]  # an order of dims
 OFFSETS = (0, 1000)
 
 
@@ -169,12 +169,7 @@ def run(
     made = [[factory(one, fmt) for _, one in pair] for fmt in dtypes]
     fits(max(case.check(offsets) for case in cases))
     work = steps(on_progress, len(cases) * len(made) * len(offsets))
-    codes = [one for _, one in pair if isinstance(one, Code)]
-    laid_out = []
-    for case in cases:  # in the layout of the first code, unless one is given
-        given = case.layout is not None or case.model is not None or case.config is not None
-        own = codes[0].layout(case.outline()[1]) if codes and not given else case.layout
-        laid_out.append(replace(case, layout=own))
+    laid_out = [next(arguments.by_layout(case, [one for one in made[0] if one.code]))[0] for case in cases]
 
     def compared() -> Iterator[Parity]:
         for requested, case in zip(cases, laid_out, strict=True):
@@ -182,8 +177,7 @@ def run(
             positions_fit(offsets, inputs.seq_len)
             own = [setting if requested.layout else _in_its_layout(one, setting) for _, one in pair]
             for two, offset in itertools.product(made, offsets):
-                given = case, inputs, setting
-                yield _parity(given, [name for name, _ in pair], own, two, offset)
+                yield _parity(case, inputs, setting, [name for name, _ in pair], own, two, offset)
 
     return doing.each(compared(), lambda: doing.told(next(work, arguments.silent)))
 
@@ -198,7 +192,9 @@ def _in_its_layout(one: Compared, setting: RopeSetting) -> RopeSetting:
 
 
 def _parity(
-    given: tuple[Case, Inputs, RopeSetting],
+    case: Case,
+    inputs: Inputs,
+    setting: RopeSetting,
     names: Sequence[str],
     own: Sequence[RopeSetting],
     two: Sequence[SubjectFactory],
@@ -208,24 +204,19 @@ def _parity(
 
     own: the setting that each rotates by.
     """
-    case, inputs, setting = given
     axes = case.position_axes(setting)
     subjects = [one.make(at, axes) for one, at in zip(two, own, strict=True)]
-    dtype = subjects[0].dtype
-    reasons = (
-        f"{name} refuses: {reason}"
-        for name, subject in zip(names, subjects, strict=True)
-        if (reason := subject.refusal(inputs.seq_len, offset))
-    )
-    statistics, refused = PairStatistics(), next(reasons, "")
-    placed = [_permuted(subject, inputs, setting) for subject in subjects]
-    origin = offset if setting.clipped else 0
+    reasons = [one.refusal(inputs.seq_len, offset) for one in subjects]
+    said = [f"{name} refuses: {why}" for name, why in zip(names, reasons, strict=True) if why]
+    statistics, refused = PairStatistics(), "".join(said[:1])
+    placed = [_permuted(one, inputs, setting) for one in subjects]
     wide = max(one.narrowest for one in subjects) > FP32.precision
     how: Precision = "extended" if wide else "double"
+    origin = offset if setting.clipped else 0
     plan = Plan(placed, [[offset], [offset]], inputs, setting, case.mask, origin, precision=how)
     if not refused:
         try:
-            statistics = compare(plan, dtype)
+            statistics = compare(plan, subjects[0].dtype)
         except ForeignError as error:
             refused = f"a call fails: {one_line(error)}"
     return Parity(
@@ -233,7 +224,7 @@ def _parity(
         setting=setting,
         inputs=inputs,
         names=(names[0], names[1]),
-        dtype=dtype,
+        dtype=subjects[0].dtype,
         offset=offset,
         statistics=statistics,
         refused=refused,
@@ -249,9 +240,8 @@ def _permuted(subject: Subject, inputs: Inputs, setting: RopeSetting) -> Subject
         return scaled_keys.stored(subject, inputs)
     fit = subject.code.fit(subject.setting)
     into, back = orders(setting, subject.setting.layout, fit is not None and fit.permuted)
-    q, k = (x if into is None else x[..., into] for x in (inputs.q, inputs.k))
-    subject.together(q, k)
-    return subject if into is None and back is None else cast(Subject, Permuted(subject, into, back))
+    subject.together(inputs.q[..., into], inputs.k[..., into])
+    return cast(Subject, Permuted(subject, into, back))
 
 
 @dataclass(frozen=True)
@@ -270,9 +260,8 @@ class Permuted:
 
     def rotate_head(self, x: FloatArray, table: Any, key: bool, head: int | None) -> FloatArray:
         """Return x of a head rotated, see `Called.rotate_head`. Shapes: (s, d) -> (s, d)."""
-        given = x if self.into is None else x[:, self.into]
-        y = kernel.rotate(self.code, "k" if key else "q", given, table, head)
-        return y if self.back is None else np.ascontiguousarray(y[:, self.back])
+        y = kernel.rotate(self.code, "k" if key else "q", x[:, self.into], table, head)
+        return np.ascontiguousarray(y[:, self.back])
 
 
 def orders(setting: RopeSetting, layout: Layout, halves: bool) -> tuple[Dims, Dims]:
@@ -281,11 +270,11 @@ def orders(setting: RopeSetting, layout: Layout, halves: bool) -> tuple[Dims, Di
     setting: with the layout that x has and that is to come back. halves: it comes back half-split, though its
     pairs are interleaved.
     """
-    to_half = half_split(setting.rotary_dim, setting.head_dim)
+    same, to_half = np.arange(setting.head_dim), half_split(setting.rotary_dim, setting.head_dim)
     order = {"half": to_half, "interleaved": np.argsort(to_half)}
     returned = "half" if halves else layout
-    into = None if layout == setting.layout else order[layout]
-    return into, None if returned == setting.layout else order[setting.layout]
+    into = same if layout == setting.layout else order[layout]
+    return into, same if returned == setting.layout else order[setting.layout]
 
 
 def differences(
