@@ -19,7 +19,6 @@ from typing import ClassVar, TypeAlias, Unpack
 
 import numpy as np
 
-from ropeaudit import bounds
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments, variants
@@ -27,7 +26,6 @@ from ropeaudit.audits.arguments import CaseArguments, Chosen, Names, OnProgress,
 from ropeaudit.audits.cases import LIMIT, Case, fits
 from ropeaudit.audits.results import Result
 from ropeaudit.audits.variants import Bench, Sample
-from ropeaudit.bounds import attainable
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import ForeignError, UsageError, one_line
 from ropeaudit.features.explain import blames, tracing
@@ -45,7 +43,6 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing
 from ropeaudit.runtime.threads import mapping
 from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.factories import SubjectFactory
 
 
@@ -110,8 +107,7 @@ class Explanation(Result):
     """Why one recipe drifts at one offset.
 
     blames: every stage, the worst first. wavelengths: tokens, one a pair. cancelling: RMS of the summed
-    |terms| of a score over the RMS score. attainable: RMS drift of careful code in the dtype, as
-    `ropeaudit.shift` predicts it. code: what was called, where the recipe is what it resembles.
+    |terms| of a score over the RMS score. code: what was called, where the recipe is what it resembles.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.explain.report"
@@ -131,7 +127,6 @@ class Explanation(Result):
     parts: Parts
     wavelengths: Array
     cancelling: float
-    attainable: float
     code: str = ""
 
     @property
@@ -317,8 +312,6 @@ def _explanation(
     doing.step(1.0)
     with np.errstate(divide="ignore"):  # inf where a pair is not rotated
         wavelengths = np.asarray(1.0 / exact_scores.rotations_per_token(setting)[0])
-    careful = Emulated(attainable.careful(recipe.dtype), setting, axes)
-    predicted = bounds.bound(careful, inputs, case.mask, 0).rms
     cancelling = parts.terms / reference.rms if reference.rms else math.inf
     return Explanation(
         case=case,
@@ -337,5 +330,4 @@ def _explanation(
         parts=parts,
         wavelengths=wavelengths,
         cancelling=cancelling,
-        attainable=attainable.attainable_rms(predicted, recipe.dtype, reference.rms),
     )

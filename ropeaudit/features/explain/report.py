@@ -162,42 +162,41 @@ def _recipe_rows(one: Trace) -> list[Row]:
 
 
 class Kind(NamedTuple):
-    """Rows of a kind: their name in JSON, what makes them, what heads them, how they are read."""
+    """Rows of a kind: what makes them, of a Trace or an Explanation; what heads them, how they are read."""
 
-    plural: str
     rows: Any
+    columns: Columns
     title: str = ""
     legend: str = ""
+    of_code: bool = False
 
 
-OF_CODE = {  # of a Trace
-    "dtypes": Kind("dtypes", dtypes_rows, "Stages of the code:"),
-    "profiles": Kind("profiles", _profile_rows, "Drift of scores formed in float64, by offset:"),
-    "recipes": Kind("recipes", _recipe_rows, "Recipes, nearest first:"),
+_SHARE = "share: of the mean square drift (Shapley value); scores are scaled, before softmax."
+_DRIFTS = "Drift of scores formed in float64, by offset:"
+_SETS = "Smallest sets of stages to compute in higher precision:"
+_COMMON = table("explain")  # columns of each row of an Explanation
+TABLES = {  # by their names in JSON
+    "dtypes": Kind(dtypes_rows, table("explain-dtypes"), "Stages of the code:", of_code=True),
+    "profiles": Kind(_profile_rows, table("explain-profiles"), _DRIFTS, of_code=True),
+    "recipes": Kind(_recipe_rows, table("explain-recipes"), "Recipes, nearest first:", of_code=True),
+    "stages": Kind(_stage_rows, table("explain", "explain-stage"), "Stages, the worst first:", _SHARE),
+    "pairs": Kind(_pair_rows, table("explain", "explain-pair")),  # people see them where they ask for them
+    "remedies": Kind(_remedy_rows, table("explain", "explain-remedy"), _SETS),
 }
-KINDS = {  # of an Explanation
-    "stage": Kind(
-        *("stages", _stage_rows, "Stages, the worst first:"),
-        "share: of the mean square drift (Shapley value); scores are scaled, before softmax.",
-    ),
-    "pair": Kind("pairs", _pair_rows),  # people see them where they ask for them
-    "remedy": Kind("remedies", _remedy_rows, "Smallest sets of stages to compute in higher precision:"),
-}
-COLUMNS: Mapping[str, Columns] = {  # of every kind of rows that may be asked for
-    "dtypes": table("explain-dtypes"),
-    **{kind: table("explain", f"explain-{kind}") for kind in KINDS},
-}
+KINDS = {"dtypes": "dtypes", "stage": "stages", "pair": "pairs", "remedy": "remedies"}  # by --by
+COLUMNS: Mapping[str, Columns] = {kind: TABLES[name].columns for kind, name in KINDS.items()}
 
 
 def rows(one: Explanation, kind: str) -> list[Row]:
     """Return the rows of a kind: the worst stage first, the fastest pair, the smallest remedy."""
-    return [_common(one) | row for row in KINDS[kind].rows(one)]
+    common = _common(one)
+    return [common | row for row in TABLES[KINDS[kind]].rows(one)]
 
 
 def check_kind(kind: str, code: bool) -> None:
     """Check that there are rows of a kind. Raises: UsageError, UnknownName."""
-    if kind not in COLUMNS:
-        raise UnknownName("--by", kind, COLUMNS)
+    if kind not in KINDS:
+        raise UnknownName("--by", kind, KINDS)
     if kind == "dtypes" and not code:
         raise UsageError("--by dtypes shows code that is called; name some, such as rope.py:apply_rope")
 
@@ -218,16 +217,8 @@ def report(
     ]
     kind = by or ("dtypes" if codes else "stage")
     check_kind(kind, bool(codes))
-    tables = dict[str, Report]()
-    for name, of_code in OF_CODE.items() if codes else ():
-        found = [row for one in codes for row in of_code.rows(one.trace)]
-        own = table(f"explain-{name}")
-        shown, title = own.screen(found), of_code.title if found else ""
-        tables[name] = Report(found, list(own), shown, own.dispensable, title, declared=own)
-    if explained or kind != "dtypes":
-        tables |= _of_stages(explained, kind)
-    main = tables.pop(KINDS[kind].plural if kind in KINDS else kind)
-    told = [answer(results)] if results else []
+    tables = _tables([one.trace for one in codes], explained)
+    main, told = tables.pop(KINDS[kind]), [answer(results)] if results else []
     findings = list(dict.fromkeys(text for one in codes for text in one.findings))
     beside = [text for one in codes for text in _left_out(one)]
     of_models = model_notes([one.case for one in explained], [one.offset for one in explained])
@@ -239,27 +230,31 @@ def report(
         headline=answers.headline(told) or "No case was explained.",
         notes=[*findings, *beside, *of_models],
         metadata={"schema": SCHEMA, "by": kind, **metadata, **({"findings": findings} if findings else {})},
-        further=tables,
+        further={name: one for name, one in tables.items() if (codes if TABLES[name].of_code else explained)},
         answers=told,
         brief=not columns and by is None,  # who asks for rows of a kind sees them
     )
 
 
-def _of_stages(results: Sequence[Explanation], main: str) -> dict[str, Report]:
-    """Return the rows by stage, pair and remedy; in files `main` has all columns."""
-    tables, cells = {}, ["implementation", "dtype", "offset"]
-    common = [_common(one) for one in results]
-    first = settings.screen(common, [] if len(results) == 1 else cells, [])
-    for kind, listed in KINDS.items():
-        found, own = [row for one in results for row in rows(one, kind)], table(f"explain-{kind}")
-        tables[listed.plural] = Report(
+def _tables(traces: Sequence[Trace], explained: Sequence[Explanation]) -> dict[str, Report]:
+    """Return the table of each kind of rows."""
+    common, tables = [_common(one) for one in explained], {}
+    cells = ["implementation", "dtype", "offset"] if len(common) > 1 else []
+    first = settings.screen(common, cells, [])
+    for name, kind in TABLES.items():
+        found = [row for one in traces if kind.of_code for row in kind.rows(one)]
+        if not kind.of_code:
+            found = [one | row for one, of in zip(common, explained, strict=True) for row in kind.rows(of)]
+        lead = [] if kind.of_code else first
+        shown = [name for name in kind.columns.screen(found) if kind.of_code or name not in _COMMON]
+        tables[name] = Report(
             found,
-            list(COLUMNS[kind]) if kind == main else [*cells, *own, *settings.varying(common)],
-            [*first, *own.screen(())],
-            dispensable=settings.dispensable(first, own.dispensable),
-            headline=listed.title if found else "",
-            legend=listed.legend,
-            declared=COLUMNS[kind],
+            list(kind.columns),
+            [*lead, *shown],
+            settings.dispensable(lead, [name for name in kind.columns.dispensable if name in shown]),
+            headline=kind.title if found else "",
+            legend=kind.legend,
+            declared=kind.columns,
         )
     return tables
 
@@ -388,16 +383,13 @@ def _widened(one: Explanation, remedy: Remedy) -> list[tuple[str, str]]:
 
 
 def _around(one: Explanation) -> list[tuple[str, str]]:
-    """Return what careful code reaches, what was assumed, and what was not looked at."""
-    facts, sampled = list[tuple[str, str]](), one.sample
-    if one.reference.rms and not one.nonfinite:
-        least = percent(one.attainable / one.reference.rms)
-        facts.append(("careful code", f"{least} off in {one.recipe.dtype.short}, as expected of it"))
+    """Return what was assumed, and what was not looked at."""
+    sampled = one.sample
     heads, size, _ = one.inputs.q.shape
     taken = f"all but {len(sampled.heads)} of {heads} heads, {sampled.positions.size} of {size} positions; "
     left = "" if sampled.covers(one.inputs) else taken
     rest = f"; other calls, such as one token: ropeaudit check {one.code}" if one.code else ""
-    facts += [fact for fact in settings.facts([_common(one)]) if fact[0] != "read"]
+    facts = [fact for fact in settings.facts([_common(one)]) if fact[0] != "read"]
     read = model_notes([one.case], [one.offset])  # what a config says, and what of it is not looked at
     facts += [("" if n else "read", text.partition(": read: ")[2] or text) for n, text in enumerate(read)]
     return [*facts, ("not checked", f"other offsets; {left}other q and k{rest}")]

@@ -102,15 +102,11 @@ class Trace:
     environment: str = "none"
 
     def told(self) -> str:
-        """Return what explains code that is like no recipe, with the offsets."""
-        offsets: dict[str, list[int]] = {}
-        for offset, found in self.faults.items():
-            offsets.setdefault(wording.sentence(found), []).append(offset)
-        if len(offsets) == 1 and len(self.faults) >= len(self.drifts) - 1:  # at 0 most are right
-            return "".join(offsets)
-        return "; ".join(
-            f"{text} at offset{'s' * (len(at) > 1)} {', '.join(map(str, at))}" for text, at in offsets.items()
-        )
+        """Return what explains code that is like no recipe at the largest wrong offset; "" for nothing."""
+        if not self.faults:
+            return ""
+        last, everywhere = max(self.faults), len(self.faults) >= len(self.drifts) - 1  # at 0 most are right
+        return wording.sentence(self.faults[last]) + ("" if everywhere else f" at offset {last}")
 
     def diagnosis(self) -> str:
         """Return the codes that explain it at the largest wrong offset; "" for none."""
