@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from ropeaudit.features.explain.analysis import CodeExplanation as CodeExplanation
     from ropeaudit.features.explain.analysis import Explanation as Explanation
     from ropeaudit.features.explain.analysis import explain as explain
+    from ropeaudit.features.limit.analysis import Limit as Limit
     from ropeaudit.features.limit.analysis import limit as limit
-    from ropeaudit.features.limit.limit_result import Limit as Limit
     from ropeaudit.features.list.frequencies import FrequencyTable as FrequencyTable
     from ropeaudit.features.list.frequencies import frequencies as frequencies
     from ropeaudit.features.model.analysis import ModelAudit as ModelAudit
@@ -85,8 +85,7 @@ _NAMES = {
     "features.decay.analysis": ("DecayCurves", "decay"),
     "features.list.frequencies": ("FrequencyTable", "frequencies"),
     "features.explain.analysis": ("CodeExplanation", "Explanation", "explain"),
-    "features.limit.analysis": ("limit",),
-    "features.limit.limit_result": ("Limit",),
+    "features.limit.analysis": ("Limit", "limit"),
     "features.model.analysis": ("ModelAudit", "Shifted", "model"),
     "features.module.analysis": ("Buffer", "ModuleAudit", "module"),
     "features.parity.analysis": ("Parity", "parity"),

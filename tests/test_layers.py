@@ -25,7 +25,6 @@ HOUSE = [
 COMPOSES = {
     "features.check": {
         "features.limit.analysis",
-        "features.limit.limit_result",
         "features.limit.report",
         "features.module.analysis",
         "features.model.analysis",

@@ -227,18 +227,3 @@ def test_zero_vectors_have_no_relative_score(tmp_path, capsys) -> None:
     path = tmp_path / "qk.npz"
     np.savez(path, q=np.zeros((1, 2, 8)), k=np.zeros((1, 2, 8)))
     assert f"{path} nan" in ran(capsys, ["decay", "--qk", path, "--distance", "0-30"]).out
-
-
-def test_an_interrupted_run_keeps_what_is_done(monkeypatch, capsys) -> None:
-    real, calls = analysis.bound_and_sum, []
-
-    def broken(*arguments):
-        calls.append(arguments)
-        if len(calls) > 5:
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    monkeypatch.setattr(analysis, "bound_and_sum", broken)
-    seen = ran(capsys, ["decay", "--distance", "0,1", "--base", "100,200", "-f", "csv"], 130)
-    assert {row["base"] for row in seen.rows} == {"100.0"}
-    assert "1 case" in seen.err

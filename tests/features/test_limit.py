@@ -17,8 +17,8 @@ from ropeaudit.bounds import bound, bound_up_to
 from ropeaudit.bounds.terms import last_exact_offset
 from ropeaudit.errors import UsageError
 from ropeaudit.features.limit import boundary_search
+from ropeaudit.features.limit.analysis import tolerance
 from ropeaudit.features.limit.boundary_search import OffsetSearch
-from ropeaudit.features.limit.limit_result import tolerance
 from ropeaudit.features.limit.report import row
 from ropeaudit.inputs import qk
 from ropeaudit.rope.setting import RopeSetting
@@ -188,31 +188,31 @@ def test_a_boundary_is_found_exactly_where_all_beyond_it_fails(up_to, seq_len, m
 def test_any_failures_are_found_where_all_can_be_tested(up_to, failures, most) -> None:
     result = OffsetSearch(lambda some: [x not in failures for x in some], 16, up_to, -1, most).run()
     first = min((x for x in failures if x <= up_to), default=None)
-    if up_to + 1 <= most:
-        assert result.exhaustive
-    if result.exhaustive:
-        assert result.failing == first
-    elif result.failing is not None:
-        assert result.failing in failures
+    assert result.exhaustive or up_to + 1 > most
+    assert result.failing == first if result.exhaustive else result.failing in {None, *failures}
 
 
-def test_a_landmark_is_tested() -> None:
-    holds = lambda some: [x != 54_321 - 15 for x in some]  # noqa: E731
-    assert OffsetSearch(holds, 16, 10**6, -1, 300, [54_321]).run().failing == 54_306
-    assert OffsetSearch(holds, 16, 10**6, -1, 300).run().failing is None
+# what a search is told, the one offset that fails, the offsets that are tested whatever fails
+TOLD = [
+    ({"landmarks": [54_321]}, 54_306, set()),
+    ({"required": (0, 77, 12_345, 65_000, 2 * 10**6)}, 12_345, {0, 77, 65_000}),
+    ({"within": 131_056}, None, {131_056}),
+    ({"proved": 400}, None, {0}),
+]
 
 
-def test_what_is_proved_is_not_measured_but_for_0_and_the_last() -> None:
-    requested: list[int] = []
-
-    def test(offsets: list[int]) -> list[bool]:
-        requested.extend(offsets)
-        return [offset < 500 for offset in offsets]
-
-    result = OffsetSearch(test, seq_len=4, up_to=10_000, proved=400, most=200).run()
-    assert result.failing == 500
-    assert requested[0] == 0
-    assert min(requested[1:]) >= 400
+@pytest.mark.parametrize(("told", "failing", "tested"), TOLD)
+def test_what_a_search_is_told_decides_what_is_tested(told, failing, tested) -> None:
+    question = {"seq_len": 16, "up_to": 10**6, "proved": -1, "most": 300} | told
+    search = OffsetSearch(lambda some: [x != failing for x in some], **question)
+    assert search.run().failing == failing
+    seen = set(search.tested)
+    assert {one for one in tested if failing is None or one <= failing} <= seen
+    assert len(seen) <= 300
+    assert min(seen - {0}) > question["proved"]
+    unaware = OffsetSearch(lambda some: [x != failing for x in some], 16, 10**6, -1, 300)
+    assert failing is None or unaware.run().failing is None
+    assert sum(x < 131_056 for x in seen) > boundary_search.WITHIN
 
 
 # of all offsets up to 19,999 the largest drift_rms is 0.66409, at 19,260; 16,380 is the first above 0.6546
@@ -271,12 +271,6 @@ def test_a_large_budget_goes_to_the_lowest_offsets(failure) -> None:
         assert 90_000 < result.proved < result.tested
     else:
         assert (result.failing, result.exhaustive) == (failure, True)
-
-
-def test_a_budget_is_how_many_offsets_are_measured() -> None:
-    (result,) = limit("drift_rms=1e-3", "fp16", "hf", heads=1, seq_len=64, head_dim=32, budget=100)
-    assert 60 < result.boundary.tested <= 101
-    assert not result.boundary.exhaustive
 
 
 def test_many_cases_are_15_lines(capsys) -> None:
@@ -364,14 +358,8 @@ def test_models_are_judged_by_their_own_maximum(capsys) -> None:
 
 def test_the_end_of_a_models_positions_is_measured() -> None:
     (result,) = limit("drift_rms=0.01", recipes="hf", heads=1, seq_len=16, model="llama-3.1-8b", budget=64)
-    within = 131_072 - 16
-    requested = []
-    OffsetSearch(
-        lambda some: requested.extend(some) or [True for _ in some], 16, 2**24, -1, 64, [], within
-    ).run()
-    assert result.within == within in requested
-    assert sum(offset < within for offset in requested) > boundary_search.WITHIN
-    assert len(requested) <= 65
+    assert result.within == 131_072 - 16
+    assert result.measured_up_to >= result.within
 
 
 def test_the_bound_proves_that_scores_are_finite() -> None:

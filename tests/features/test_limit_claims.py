@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from ropeaudit import limit, shift
 from ropeaudit.audits.cases import Case
+from ropeaudit.features.limit.analysis import AT_LEAST, TOLERABLE, Limit, Tolerance
 from ropeaudit.features.limit.boundary_search import boundary
-from ropeaudit.features.limit.limit_result import AT_LEAST, TOLERABLE, Limit, Tolerance
 from ropeaudit.features.limit.report import evidence, known, row, status, told
 from ropeaudit.features.limit.report import report as limit_report
 

@@ -5,7 +5,6 @@ import pytest
 from ropeaudit import limit, report
 from ropeaudit.features.limit import analysis
 from ropeaudit.features.limit import command as conditions
-from ropeaudit.features.limit.boundary_search import OffsetSearch
 
 KERNELS = "limited_kernels.py"
 SMALL = {"heads": 1, "seq_len": 16, "head_dim": 16}
@@ -83,20 +82,6 @@ def test_a_model_sets_how_far_code_is_looked_at(spec) -> None:
     assert result.standing == "unseen"
     assert result.margin == 1
     assert result.proved_margin is None
-
-
-def test_required_offsets_are_tested_however_few_there_are() -> None:
-    seen = []
-
-    def test(offsets):
-        seen.extend(offsets)
-        return [True] * len(offsets)
-
-    required = (0, 77, 12345, 65000)
-    OffsetSearch(test, 16, 70000, -1, 64, required=(*required, 80000)).run()
-    assert set(required) <= set(seen)
-    assert max(seen) == 70000
-    assert len(seen) <= 64
 
 
 def test_conditions_where_nothing_fails() -> None:

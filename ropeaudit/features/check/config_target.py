@@ -17,7 +17,7 @@ from ropeaudit.conformance.finding import MARGIN, Finding, Status, judged, not_a
 from ropeaudit.errors import BadInput
 from ropeaudit.features.check.checked import Checked, Progress, Target
 from ropeaudit.features.limit import analysis as limit_analysis
-from ropeaudit.features.limit.limit_result import TOLERANCE, Limit, tolerance
+from ropeaudit.features.limit.analysis import TOLERANCE, Limit, tolerance
 from ropeaudit.features.limit.report import told
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition.stored_drift import NEAR, drifts

@@ -15,7 +15,7 @@ from ropeaudit.errors import UsageError
 
 if TYPE_CHECKING:
     from ropeaudit.console.gates import Gate, Row
-    from ropeaudit.features.limit.limit_result import Limit
+    from ropeaudit.features.limit.analysis import Limit
 
 # undefined where no failure was seen: then a condition on them does not hold
 OF_FAILURE = ("first_failure_seen", "first_failure", "failure_position", "value_at_failure")
@@ -97,7 +97,6 @@ def limit(
     from ropeaudit.audits.arguments import stages
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.limit import analysis
-    from ropeaudit.features.limit.limit_result import tolerance as parsed
     from ropeaudit.features.limit.report import COLUMNS, report
     from ropeaudit.recipes import DEFAULT
     from ropeaudit.reports.model_notes import model_notes
@@ -107,7 +106,7 @@ def limit(
     chosen = requested(recipe, impl, dtype, changes, DEFAULT, device)
     largest = [analysis.usual_up_to(case, one) for case in cases for one in chosen]
     conditions = parse(gates, min(largest) if up_to is None else up_to)
-    accepted = [parsed(text) for text in tolerance]
+    accepted = [analysis.tolerance(text) for text in tolerance]
 
     def limits(on_progress: delivery.OnProgress) -> Iterator[Limit]:
         uncalled = list[str]()

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.features.limit.limit_result import CODE_UP_TO, Limit
+from ropeaudit.features.limit.analysis import CODE_UP_TO, RELATIVE, Limit
 from ropeaudit.recognition.diagnosis import NO_CAUSE
 from ropeaudit.reports import Report, drift, settings, tabulated, verdicts
 from ropeaudit.reports.answers import Answer, Cause, Status
@@ -168,7 +168,12 @@ def failure(one: Limit) -> str:
     value = float(getattr(record, column))
     if math.isnan(value) and record.nonfinite:
         return f"{record.nonfinite:,} of {record.scores:,} scores are nan or infinite"
-    return f"{column} is not defined" if math.isnan(value) else one.tolerance.telling(value)
+    if math.isnan(value):
+        return f"{column} is not defined"
+    if column == RELATIVE:
+        return verdicts.distinct_percent(value, one.tolerance.value)
+    text = f"{value:.4g}"
+    return f"{column} {value if float(text) == one.tolerance.value else text}"
 
 
 def _times(margin: float | None) -> str:
