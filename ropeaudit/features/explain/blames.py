@@ -14,7 +14,7 @@ leaves the least drift.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -63,16 +63,10 @@ def players(recipe: Resolved, positions: Positions) -> list[str]:
     return [stage for stage in rounding if stage not in unrounded]
 
 
-def coalitions(names: Iterable[str]) -> Iterator[Coalition]:
-    """Yield every subset, by growing size."""
-    stages = list(names)
-    for size in range(len(stages) + 1):
-        yield from map(frozenset, combinations(stages, size))
-
-
 def subsets(recipe: Resolved, names: Sequence[str]) -> dict[Coalition, Resolved]:
-    """Return the recipe in which each subset of the stages rounds; the other ones are float64."""
-    return {some: widened(recipe, dict.fromkeys(set(names) - some, FP64)) for some in coalitions(names)}
+    """Return the recipe in which each subset of the stages rounds, by growing size; others are float64."""
+    every = (frozenset(some) for size in range(len(names) + 1) for some in combinations(names, size))
+    return {some: widened(recipe, dict.fromkeys(set(names) - some, FP64)) for some in every}
 
 
 def shapley(values: Mapping[Coalition, float]) -> dict[str, float]:

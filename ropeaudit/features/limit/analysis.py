@@ -225,14 +225,13 @@ def regimes(case: Case, setting: RopeSetting, seq_len: int, up_to: int) -> list[
     ranges, first = list[Regime](), 0
     while first <= up_to and len(ranges) < _REGIMES:
         at = case.setting_at(setting, seq_len, first)
-        alike = functools.partial(_has, case, setting, seq_len, at)
+
+        def alike(offset: int, same: RopeSetting = at) -> bool:
+            return case.setting_at(setting, seq_len, offset) == same
+
         ranges.append(Regime(first, last_that(alike, first, up_to), at))
         first = ranges[-1].last + 1
     return ranges
-
-
-def _has(case: Case, setting: RopeSetting, seq_len: int, at: RopeSetting, offset: int) -> bool:
-    return case.setting_at(setting, seq_len, offset) == at
 
 
 UP_TO = 2**24  # the default of the largest offset
