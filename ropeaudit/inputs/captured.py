@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput
 from ropeaudit.tensor_files import tensors as tensorfiles
-from ropeaudit.tensor_files.tensors import Tensors, Unnamed
+from ropeaudit.tensor_files.tensors import Tensors
 
 _NAMES = {"q": ("q", "query"), "k": ("k", "key")}
 _REMEDIES = {
@@ -51,16 +51,11 @@ def read(spec: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 def _tensors(paths: list[Path]) -> Tensors:
     if len(paths) == 2:
         return {name: tensorfiles.read_npy(p) for name, p in zip("qk", paths, strict=True)}
-    path, known = paths[0], tensorfiles.SUFFIXES
+    path, known = paths[0], (".safetensors", ".npz", ".pt", ".pth")
     if path.suffix.lower() not in known:
         seen = "one .npy file holds one tensor" if path.suffix == ".npy" else "unknown kind of file"
         raise BadInput(f"--qk {str(path)!r}: {seen}; give one of {', '.join(known)}, or a pair q.npy,k.npy")
-    try:
-        wanted = {name for names in _NAMES.values() for name in names}
-        return tensorfiles.read(path, wanted)
-    except Unnamed as other:
-        what = "an archive with" if path.suffix.lower() == ".npz" else "a dict of"
-        raise BadInput(f"--qk {str(path)!r}: holds {other.args[0]}; give {what} q and k") from None
+    return tensorfiles.read(path, {name for names in _NAMES.values() for name in names})
 
 
 def _heads(spec: str, name: str, tensors: Tensors) -> NDArray[np.float64]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,13 +23,13 @@ from ropeaudit.errors import BadInput, parser_reason
 from ropeaudit.tensor_files import onnx_graphs
 from ropeaudit.tensor_files import tensors as tensorfiles
 from ropeaudit.tensor_files.onnx_graphs import Use
+from ropeaudit.tensor_files.tensors import Part
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-_PICKLED = (".pt", ".pth", ".bin")
+_CHECKPOINTS = (".safetensors", ".pt", ".pth", ".bin")
 _DUMPS = (".npz", ".npy")
 _GRAPH = ".onnx"
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.safetensors|\.bin)")
-_FLOATS = ("F64", "F32", "F16", "BF16", "C64", "C128")
 ROWS = 4  # of a table, by which it is known
 _GIVE = "give a folder with config.json and *.safetensors, or one .safetensors, .pt, .npz, .npy or .onnx file"
 
@@ -51,9 +52,6 @@ class StoredTensor:
     use: Use | None = None
 
 
-_Loaded: TypeAlias = Iterator[StoredTensor | None]  # of each tensor of a file, in its order
-
-
 def is_graph(path: Path) -> bool:
     """Return whether a path is that of a graph with its constants."""
     return path.suffix.lower() == _GRAPH and not path.is_dir()
@@ -72,7 +70,7 @@ def files(path: Path) -> list[Path]:
     if not path.is_dir():
         if wrong := tensorfiles.wrong(path):
             raise BadInput(f"{str(path)!r}: {wrong}; {_GIVE}")
-        if path.suffix.lower() not in (".safetensors", *_PICKLED, *_DUMPS, _GRAPH):
+        if path.suffix.lower() not in (*_CHECKPOINTS, *_DUMPS, _GRAPH):
             if path.suffix.lower() == ".xml":
                 raise BadInput(
                     f"{str(path)!r}: OpenVINO IR is no longer read; give the .onnx file that it is made of"
@@ -107,110 +105,45 @@ def files(path: Path) -> list[Path]:
 
 def read(paths: list[Path], is_requested: IsRequested) -> tuple[list[StoredTensor], int]:
     """Return the tensors that are requested, and how many there are in all. Raises: BadInput."""
-    tensors: list[StoredTensor | None] = []
+    tensors, count = list[StoredTensor](), 0
     for path in paths:
-        loaded = _LOADERS.get(path.suffix.lower(), _safetensors)(path, is_requested)
-        tensors += tensorfiles.guarded(repr(str(path)), path, functools.partial(list, loaded))
-    return [tensor for tensor in tensors if tensor is not None], len(tensors)
-
-
-def _safetensors(path: Path, is_requested: IsRequested) -> _Loaded:
-    import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
-    from safetensors import safe_open
-
-    tensorfiles.check_declared(path)
-    with safe_open(path, framework="numpy") as archive:
-        for name in archive.keys():  # noqa: SIM118  (no dictionary)
-            part = archive.get_slice(name)
-            shape = tuple(part.get_shape())
-
-            def head(part: Any = part, shape: tuple[int, ...] = shape, name: str = name) -> NDArray[Any]:
-                return of_array(name, part[first_rows(shape)] if shape else archive.get_tensor(name)).values
-
-            wanted = part.get_dtype() in _FLOATS and is_requested(name, shape, head)
-            yield of_array(name, archive.get_tensor(name)) if wanted else None
-
-
-def _pickled(path: Path, is_requested: IsRequested) -> _Loaded:
-    import torch
-
-    tensorfiles.check_declared(path)
-    loaded = torch.load(path, map_location="cpu", weights_only=True)
-    if isinstance(loaded, torch.Tensor):
-        loaded = {path.stem: loaded}
-    if isinstance(loaded, (tuple, list)) and [isinstance(one, torch.Tensor) for one in loaded] == [True] * 2:
-        loaded = dict(zip(("cos", "sin"), loaded, strict=True))
-    if not isinstance(loaded, dict):
-        raise BadInput(f"{str(path)!r}: holds a {type(loaded).__name__}; give a state dict")
-    tensors = {name: tensor for name, tensor in _flat("", loaded) if isinstance(tensor, torch.Tensor)}
-    yield from chosen(tensors, is_requested, path).values()
-
-
-def _dumped(path: Path, is_requested: IsRequested) -> _Loaded:
-    if path.suffix.lower() == ".npy":
-        arrays: tensorfiles.Tensors = {path.stem: tensorfiles.read_npy(path)}
-    else:
-        arrays = tensorfiles.read(path)
-    for name, array in arrays.items():
-        numbers = functools.partial(_numbers, path, name, array)
-        yield of_array(name, numbers()) if is_requested(name, np.shape(array), numbers) else None
-
-
-def _numbers(path: Path, name: str, array: Any) -> NDArray[Any]:
-    """Return an array of floats or complex numbers. Raises: BadInput."""
-    if isinstance(array, np.ndarray) and array.dtype.kind == "c":
-        return array
-    values = tensorfiles.real(f"{str(path)!r}: {name[:40]}", array)
-    return values.astype(np.float64) if values.dtype.kind in "iub" else values
-
-
-def _graph(path: Path, is_requested: IsRequested) -> _Loaded:
-    names: set[str] = set()
-    for own, values, use in onnx_graphs.read(path):
-        name, count = own, 1
-        while name in names:  # bodies of loops and functions have names of their own
-            count += 1
-            name = f"{own} ({count})"
-        names.add(name)
-
-        def head(name: str = name, values: Any = values) -> NDArray[Any]:
-            return of_array(name, values[first_rows(values.shape)]).values
-
-        called = use.operand or name  # an operator's word for it
-        if values is None or not is_requested(called, values.shape, head):
-            yield None
-            continue
-        tensorfiles.check_room(path, values.size)
-        stored = of_array(name, values)
-        yield replace(stored, values=use.rounded(stored.values), use=use)
-
-
-_LOADERS: dict[str, Callable[[Path, IsRequested], _Loaded]] = {
-    **dict.fromkeys(_PICKLED, _pickled),
-    **dict.fromkeys(_DUMPS, _dumped),
-    _GRAPH: _graph,
-}
+        parts = onnx_graphs.parts if is_graph(path) else tensorfiles.parts
+        place = f"{str(path)!r}: "
+        reading = functools.partial(chosen, parts(path), is_requested, place)
+        found = tensorfiles.guarded(repr(str(path)), path, reading)
+        tensors, count = tensors + found[0], count + found[1]
+    return tensors, count
 
 
 def chosen(
-    tensors: Mapping[str, Any], is_requested: IsRequested, path: Path | None = None
-) -> dict[str, StoredTensor | None]:
-    """Return torch tensors by their names, with nothing for those that are not requested.
+    parts: Iterable[Part], is_requested: IsRequested, place: str = ""
+) -> tuple[list[StoredTensor], int]:
+    """Return the tensors that are requested, and how many there are in all. place: begins an error."""
+    tensors, names = list[StoredTensor](), Counter[str]()
+    for part in parts:
+        names[part.name] += 1  # bodies of loops and functions have names of their own
+        name = part.name if names[part.name] == 1 else f"{part.name} ({names[part.name]})"
 
-    path: the file that they are from, whose tensors may declare more than there is room for.
-    """
+        def head(part: Part = part) -> NDArray[Any]:
+            return stored(part, first_rows(part.sizes), place).values
 
-    def load(name: str, tensor: Any) -> StoredTensor | None:
-        shape, real = tuple(tensor.shape), tensor.is_floating_point() or tensor.is_complex()
-        if not (
-            real and is_requested(name, shape, lambda: of_tensor(name, tensor[first_rows(shape)]).values)
-        ):
-            return None
-        if path is not None:
-            tensorfiles.check_room(path, tensor.numel())
-        return of_tensor(name, tensor)
+        called = (part.use and part.use.operand) or name  # an operator's word for it
+        if part.floats and is_requested(called, part.sizes, head):
+            tensors.append(replace(stored(part, ..., place), name=name))
+    return tensors, names.total()
 
-    return {name: load(name, tensor) for name, tensor in tensors.items()}
+
+def stored(part: Part, index: Any = ..., place: str = "") -> StoredTensor:
+    """Return a tensor, or what an index picks of it; no value is rounded. Raises: BadInput."""
+    array = part.read(index)
+    if getattr(array, "dtype", np.dtype("O")).kind != "c":
+        array = tensorfiles.real(f"{place}{part.name[:40]}", array)
+    wide = np.complex128 if array.dtype.kind == "c" else np.float64
+    values = array.astype(wide)
+    if part.use is not None:
+        values = part.use.rounded(values)
+    dtype = part.dtype or ("float64" if array.dtype.kind in "iub" else array.dtype.name)
+    return StoredTensor(part.name, dtype, array.shape, values, part.use)
 
 
 def first_rows(shape: tuple[int, ...]) -> tuple[slice, ...]:
@@ -218,28 +151,3 @@ def first_rows(shape: tuple[int, ...]) -> tuple[slice, ...]:
     axis = next((number for number, size in enumerate(shape) if size != 1), None)
     long = axis is not None and sum(size != 1 for size in shape) > 1
     return tuple(slice(0, ROWS) if long and number == axis else slice(None) for number in range(len(shape)))
-
-
-def _flat(prefix: str, loaded: dict[Any, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield names and values of a state dict, which may stand inside another."""
-    for name, value in loaded.items():
-        if isinstance(value, dict) and depth < 4:
-            yield from _flat(f"{prefix}{name}.", value, depth + 1)
-        else:
-            yield f"{prefix}{name}", value
-
-
-def of_array(name: str, array: NDArray[Any]) -> StoredTensor:
-    """Return a NumPy array as a stored tensor; no value is rounded."""
-    wide = np.complex128 if array.dtype.kind == "c" else np.float64
-    return StoredTensor(name, array.dtype.name, array.shape, array.astype(wide))
-
-
-def of_tensor(name: str, tensor: Any) -> StoredTensor:
-    """Return a torch tensor as a stored tensor; no value is rounded."""
-    import torch
-
-    on_cpu = tensor.detach().cpu()
-    wide = torch.complex128 if on_cpu.is_complex() else torch.float64
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return StoredTensor(name, dtype, tuple(tensor.shape), on_cpu.to(wide).numpy())

@@ -2,7 +2,7 @@
 
 They are initializers and Constant nodes, also those whose data lies in other files: the values as they are
 stored, and what the graph does with them before anything is computed.
-Source: github.com/onnx/onnx, onnx/onnx.proto (TensorProto, AttributeProto) and docs/ExternalData.md.
+Source: github.com/onnx/onnx, onnx/onnx.proto (TensorProto, AttributeProto).
 """
 
 from __future__ import annotations
@@ -18,20 +18,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.errors import BadInput, MissingPackage
+from ropeaudit.errors import BadInput, MissingPackage, one_line
 from ropeaudit.runtime import run_metadata
+from ropeaudit.tensor_files import tensors as tensorfiles
+from ropeaudit.tensor_files.tensors import Part
 
-# TensorProto.DataType -> NumPy's name, the field of values that are not raw, and the dtype of its items
-_FLOATS = {
-    1: ("float32", "float_data", "float32"),
-    10: ("float16", "int32_data", "uint16"),
-    11: ("float64", "double_data", "float64"),
-    14: ("complex64", "float_data", "float32"),
-    15: ("complex128", "double_data", "float64"),
-    16: ("bfloat16", "int32_data", "uint16"),
-}
+# TensorProto.DataType -> NumPy's name
+_FLOATS = {1: "float32", 10: "float16", 11: "float64", 14: "complex64", 15: "complex128", 16: "bfloat16"}
 _GRAPH = 5  # AttributeProto.AttributeType
-_EXTERNAL = 1  # TensorProto.DataLocation
 _CARRIES = ("Cast", "Identity", "Unsqueeze", "Squeeze", "Expand", "Reshape", "Transpose", "Tile")
 _TURNS = ("Transpose", "MatMul", "Gemm", "Einsum")  # which may take a table's axes in another order
 _TIMES = 3  # bytes in memory of a byte in the file
@@ -71,16 +65,13 @@ class Use:
         return f"{self.nodes[0]}{more}{f', as {self.through[-1]}' if self.through else ''}"
 
 
-# Of a graph with those inside its nodes, or of a function: the constants, each a tensor or numbers by a name,
+# Of a graph with those inside its nodes, or of a function: the constants, each a tensor by a name,
 # and by the name of a value the nodes that take it, each with what it calls it: cos, sin, or nothing.
 _Scope: TypeAlias = tuple[list[tuple[str, Any]], defaultdict[str, list[tuple[Any, str]]]]
 
 
-def read(path: Path) -> Iterator[tuple[str, NDArray[Any] | None, Use]]:
-    """Yield the constants of an .onnx file: name, values as they are stored (None: no floats), use.
-
-    Raises: BadInput, MissingPackage, whatever a parser raises.
-    """
+def parts(path: Path) -> Iterator[Part]:
+    """Yield the constants of an .onnx file. Raises: BadInput, MissingPackage, whatever a parser raises."""
     if find_spec("onnx") is None:
         raise MissingPackage(f"{str(path)!r} needs onnx to be read; pip install 'ropeaudit[onnx]'")
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
@@ -96,17 +87,24 @@ def read(path: Path) -> Iterator[tuple[str, NDArray[Any] | None, Use]]:
     model.ParseFromString(path.read_bytes())
     if not model.HasField("graph") or not (model.graph.node or model.graph.initializer):
         raise BadInput(f"{str(path)!r}: holds no graph; give a model in ONNX's format")
-    parts = [(model.graph.node, model.graph.initializer), *((one.node, ()) for one in model.functions)]
-    scopes: list[_Scope] = [([], defaultdict(list)) for _ in parts]
-    for scope, part in zip(scopes, parts, strict=True):
-        _add(scope, *part)
-    for constants, consumers in scopes:
+    bodies = [(model.graph.node, model.graph.initializer), *((one.node, ()) for one in model.functions)]
+    for body in bodies:
+        scope: _Scope = ([], defaultdict(list))
+        _add(scope, *body)
+        constants, consumers = scope
         for name, tensor in constants:
-            values = tensor if isinstance(tensor, np.ndarray) else _values(path, name, tensor)
-            yield name, values, Use() if values is None else _use_of(name, consumers)
+            floats = tensor.data_type in _FLOATS
+            use = _use_of(name, consumers) if floats else Use()
+
+            def read(index: Any, name: str = name, tensor: Any = tensor) -> NDArray[Any]:
+                return np.asarray(_values(path, name, tensor)[index])
+
+            yield Part(name, read, tuple(tensor.dims), floats, use=use)
 
 
 def _add(scope: _Scope, nodes: Any, initializers: Any) -> None:
+    from onnx import TensorProto
+
     constants, consumers = scope
     constants += [(tensor.name, tensor) for tensor in initializers]
     for node in nodes:
@@ -120,60 +118,26 @@ def _add(scope: _Scope, nodes: Any, initializers: Any) -> None:
             if "value" in attributes:
                 constants.append((node.output[0], attributes["value"].t))
             elif "value_floats" in attributes:
-                floats = np.array(attributes["value_floats"].floats, np.float32)
-                constants.append((node.output[0], floats))
+                floats = attributes["value_floats"].floats
+                made = TensorProto(data_type=1, dims=[len(floats)], float_data=floats)
+                constants.append((node.output[0], made))
         for attribute in node.attribute:
             for graph in [attribute.g] if attribute.type == _GRAPH else attribute.graphs:
                 _add(scope, graph.node, graph.initializer)
 
 
-def _values(path: Path, name: str, tensor: Any) -> NDArray[Any] | None:
-    """Return the values of a tensor; None where they are no floats. Raises: BadInput."""
-    if tensor.data_type not in _FLOATS:
-        return None
-    dtype, items, item = _FLOATS[tensor.data_type]
-    seen = f"{str(path)!r}: constant {name[:60]!r}"
-    if tensor.data_location == _EXTERNAL:
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        location, folder = entries.get("location", ""), path.parent.resolve()
-        try:
-            place = (folder / location).resolve()
-            offset = int(entries.get("offset") or 0)
-            length = int(entries["length"]) if "length" in entries else place.stat().st_size - offset
-        except (OSError, ValueError):
-            raise BadInput(
-                f"{seen} lies in {location[:60]!r}, which cannot be read; copy all files of the model"
-            ) from None
-        if not location or not place.is_relative_to(folder):
-            raise BadInput(
-                f"{seen} lies in {location[:60]!r}, outside of the model's folder; put it beside the model"
-            )
-        try:
-            size = place.stat().st_size
-        except (OSError, ValueError):
-            raise BadInput(
-                f"{seen} lies in {place.name!r}, which is not beside it; copy all files of the model"
-            ) from None
-        if offset < 0 or length < 0 or offset + length > size:
-            raise BadInput(
-                f"{seen} lies at bytes {offset:,} to {offset + length:,} of {place.name!r}, which has "
-                f"{size:,}; copy all files of the model again"
-            )
-        data = np.memmap(place, np.uint8, "r", offset, (length,)) if length else np.zeros(0, np.uint8)
-    elif tensor.HasField("raw_data"):
-        data = np.frombuffer(tensor.raw_data, np.uint8)
-    else:
-        listed = np.array(getattr(tensor, items))  # float16 numbers are bits in integers
-        data = listed.astype(item).view(np.uint8) if listed.size else np.zeros(0, np.uint8)
-    shape = list(tensor.dims)
-    declared = math.prod(shape) * np.dtype(dtype).itemsize
-    if any(size < 0 for size in shape) or declared != data.size:
-        sizes = "x".join(map(str, shape[:8])) or "scalar"
+def _values(path: Path, name: str, tensor: Any) -> NDArray[Any]:
+    """Return the values of a tensor, by the package onnx. Raises: BadInput."""
+    from onnx import numpy_helper
+
+    tensorfiles.check_room(path, math.prod(tensor.dims))
+    try:
+        return np.asarray(numpy_helper.to_array(tensor, str(path.parent)))
+    except Exception as error:  # whatever it makes of a damaged or hostile file
         raise BadInput(
-            f"{seen} has shape {sizes} ({declared:,} bytes) and holds {data.size:,} bytes; the file was cut "
-            "short or changed: write it again"
-        )
-    return np.asarray(data.view(np.dtype(dtype)).reshape(shape))
+            f"{str(path)!r}: constant {name[:60]!r} cannot be read: {one_line(error, 200)}; copy all files "
+            "of the model again"
+        ) from None
 
 
 def _use_of(key: str, consumers: Mapping[str, list[tuple[Any, str]]]) -> Use:
@@ -186,7 +150,7 @@ def _use_of(key: str, consumers: Mapping[str, list[tuple[Any, str]]]) -> Use:
             transposed |= node.op_type in _TURNS
             if node.op_type in _CARRIES and len(followed) < _STEPS:
                 to = [one.i for one in node.attribute if node.op_type == "Cast" and one.name == "to"]
-                path = (*dtypes, *(_FLOATS[number][0] for number in to if number in _FLOATS))
+                path = (*dtypes, *(_FLOATS[number] for number in to if number in _FLOATS))
                 followed += [(one, path) for one in node.output]
             else:
                 words = node.op_type if node.name in ("", node.op_type) else f"{node.op_type} {node.name}"

@@ -1,4 +1,4 @@
-"""Read named tensors out of a file: .npy, .npz, .safetensors, .pt and .pth.
+"""Read named tensors out of a file: .npy, .npz, .safetensors, .pt, .pth and .bin.
 
 Nothing in a file is ever executed: no pickles.
 """
@@ -10,8 +10,9 @@ import math
 import warnings
 import zipfile
 from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeAlias, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +20,33 @@ from numpy.typing import NDArray
 from ropeaudit.errors import BadInput, MissingPackage, required_packages
 from ropeaudit.runtime import run_metadata
 
+if TYPE_CHECKING:
+    from ropeaudit.tensor_files.onnx_graphs import Use
+
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
-_Named: TypeAlias = Iterator[tuple[str, Callable[[], NDArray[Any]]]]  # names, and what reads the values
 T = TypeVar("T")
 
 
-class Unnamed(Exception):
-    """A file that holds something else than tensors by name; `args` names it."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A tensor of a file that is read when it is asked for.
+
+    read: its values, or those of an index of it; no value is rounded. shape: None where only its values tell
+    it. floats: whether it may hold real or complex numbers. dtype: its name, where that of the values is
+    another one. use: what a graph does with it.
+    """
+
+    name: str
+    read: Callable[[Any], NDArray[Any]]
+    shape: tuple[int, ...] | None = None
+    floats: bool = True
+    dtype: str = ""
+    use: Use | None = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Its shape."""
+        return np.shape(self.read(...)) if self.shape is None else self.shape
 
 
 def paths(spec: str) -> list[Path]:
@@ -67,22 +88,27 @@ def guarded(seen: str, path: Path, read: Callable[[], T]) -> T:
         raise BadInput(f"{seen}: not a readable {path.suffix} file: {reason}") from None
 
 
+def parts(path: Path, pair: str = "cos sin") -> Iterator[Part]:
+    """Yield the tensors of a file. pair: the names of two without. Raises: whatever a parser raises."""
+    check_declared(path)
+    suffix = path.suffix.lower()
+    if suffix in (".npy", ".npz"):
+        yield from _numpy(path)
+    else:
+        yield from _torch(path, pair) if suffix in (".pt", ".pth", ".bin") else _safetensors(path)
+
+
+def read(path: Path, wanted: Container[str]) -> Tensors:
+    """Return all names of a file, with the values of those wanted, and no values of the others.
+
+    Two tensors without names are called q and k. Raises: whatever a parser raises.
+    """
+    return {one.name: one.read(...) if one.name in wanted else np.zeros(0) for one in parts(path, "q k")}
+
+
 def read_npy(path: Path) -> NDArray[Any]:
     """Return the one array of a .npy file."""
-    check_declared(path)
-    with path.open("rb") as file:
-        return np.asarray(np.load(file, allow_pickle=False))
-
-
-def read(path: Path, wanted: Container[str] | None = None) -> Tensors:
-    """Return all names of a file, with the values of those wanted, all if None, and no values of the others.
-
-    Two tensors without names are called q and k. A file whose suffix is not among `SUFFIXES` is a KeyError.
-    Raises: Unnamed, and whatever a parser raises.
-    """
-    reader = _READERS[path.suffix.lower()]
-    check_declared(path)
-    return {name: load() if wanted is None or name in wanted else np.zeros(0) for name, load in reader(path)}
+    return next(parts(path)).read(...)
 
 
 def real(seen: str, tensor: Any) -> NDArray[Any]:
@@ -106,56 +132,83 @@ def listed(tensors: Tensors) -> str:
     return ", ".join(repr(name[:40])[1:-1] for name in sorted(tensors)[:8]) or "nothing"
 
 
-def _npz(path: Path) -> _Named:
+def _numpy(path: Path) -> Iterator[Part]:
+    """Yield the arrays of a .npy file or an .npz archive."""
     with path.open("rb") as file:  # NumPy leaves it open where the archive is damaged
-        archive = np.load(file, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise Unnamed("one array", archive)
-        with archive:
-            yield from ((name, functools.partial(archive.__getitem__, name)) for name in archive.files)
+        content = np.load(file, allow_pickle=False)
+        if not isinstance(content, np.lib.npyio.NpzFile):
+            yield Part(path.stem, content.__getitem__)
+            return
+        with content:
+            for name in content.files:
+                load = functools.cache(functools.partial(content.__getitem__, name))
+
+                def numbers(index: Any, load: Callable[[], Any] = load) -> Any:
+                    return load() if index is ... else load()[index]
+
+                yield Part(name, numbers)
 
 
-def _safetensors(path: Path) -> _Named:
+_FLOATS = ("F64", "F32", "F16", "BF16", "C64", "C128")
+
+
+def _safetensors(path: Path) -> Iterator[Part]:
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     from safetensors import safe_open
 
-    def numbers(name: str) -> NDArray[Any]:
-        check_room(path, math.prod(archive.get_slice(name).get_shape()))
-        return np.asarray(archive.get_tensor(name))
-
     with safe_open(path, framework="numpy") as archive:
         for name in archive.keys():  # noqa: SIM118  (no dictionary)
-            yield name, functools.partial(numbers, name)
+            one = archive.get_slice(name)
+            shape = tuple(one.get_shape())
+
+            def numbers(index: Any, name: str = name, one: Any = one, size: int = math.prod(shape)) -> Any:
+                if index is not ...:
+                    return one[index]
+                check_room(path, size)
+                return archive.get_tensor(name)
+
+            yield Part(name, numbers, shape, one.get_dtype() in _FLOATS)
 
 
-def _torch(path: Path) -> _Named:
+def _torch(path: Path, pair: str) -> Iterator[Part]:
     import torch
 
-    def numbers(value: torch.Tensor) -> NDArray[Any]:
-        detached = value.detach()
-        check_room(path, detached.numel())  # an expanded one is small in the file
-        if detached.dtype.is_floating_point:
-            detached = detached.to(torch.float64)  # NumPy knows neither bfloat16 nor float8
-        return np.asarray(detached.numpy())
-
     loaded = torch.load(path, map_location="cpu", weights_only=True)
-    if isinstance(loaded, (tuple, list)) and len(loaded) == 2:
-        loaded = dict(zip("qk", loaded, strict=True))
+    if isinstance(loaded, torch.Tensor):
+        loaded = {path.stem: loaded}
+    if isinstance(loaded, (tuple, list)) and [isinstance(one, torch.Tensor) for one in loaded] == [True] * 2:
+        loaded = dict(zip(pair.split(), loaded, strict=True))
     if not isinstance(loaded, dict):
-        lone = numbers(loaded) if isinstance(loaded, torch.Tensor) else None
-        raise Unnamed(f"a {type(loaded).__name__}", lone)
-    for name, value in loaded.items():
+        raise BadInput(f"{str(path)!r}: holds a {type(loaded).__name__}; give a dict of tensors")
+    for name, value in _flat("", loaded):
         if isinstance(value, torch.Tensor):
-            yield str(name), functools.partial(numbers, value)
+            yield of_torch(name, value, path)
 
 
-_READERS: dict[str, Callable[[Path], _Named]] = {
-    ".safetensors": _safetensors,
-    ".npz": _npz,
-    ".pt": _torch,
-    ".pth": _torch,
-}
-SUFFIXES = tuple(_READERS)
+def of_torch(name: str, tensor: Any, path: Path | None = None) -> Part:
+    """Return a tensor of torch. path: its file, which may declare more than there is room for."""
+
+    def numbers(index: Any) -> NDArray[Any]:
+        import torch
+
+        if path is not None and index is ...:
+            check_room(path, tensor.numel())  # an expanded one is small in the file
+        some = tensor[index].detach().cpu()
+        if floats:  # NumPy knows neither bfloat16 nor float8
+            some = some.to(torch.complex128 if some.is_complex() else torch.float64)
+        return np.asarray(some.numpy())
+
+    floats = bool(tensor.is_floating_point() or tensor.is_complex())
+    return Part(name, numbers, tuple(tensor.shape), floats, str(tensor.dtype).removeprefix("torch."))
+
+
+def _flat(prefix: str, loaded: Mapping[Any, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield names and values of a state dict, which may stand inside another."""
+    for name, value in loaded.items():
+        if isinstance(value, dict) and depth < 4:
+            yield from _flat(f"{prefix}{name}.", value, depth + 1)
+        else:
+            yield f"{prefix}{name}", value
 
 
 _WIDE = 8  # bytes of a number in float64, which all become

@@ -263,8 +263,8 @@ def test_strange_files(refused) -> None:
     q, k = (torch.from_numpy(x) for x in (Q, K))
     for name, write, said in (
         ("x.pt", lambda path: write_torch(path, {"q": q.to_sparse(), "k": k}), "--qk 'x.pt'"),
-        ("x.pt", lambda path: write_torch(path, [1, 2, 3]), "holds a list; give a dict of q and k"),
-        ("x.pt", lambda path: write_torch(path, q), "holds a Tensor; give a dict of q and k"),
+        ("x.pt", lambda path: write_torch(path, [1, 2, 3]), "holds a list; give a dict of tensors"),
+        ("x.pt", lambda path: write_torch(path, q), "no tensor called q or query; it holds x"),
         ("x.npz", texts, "q is no array; give real numbers"),
         ("x.bin", lambda path: path.write_bytes(b"1234"), "give one of .safetensors, .npz, .pt, .pth"),
         ("q.npy", lambda path: np.save(path, Q), "one .npy file holds one tensor"),

@@ -166,7 +166,7 @@ def test_external_data_is_read(tmp_path, capsys) -> None:
     result = audited(capsys, tmp_path / "x.onnx", code=1)
     assert result["records"][0]["drift_256"] == pytest.approx(0.0048, rel=1e-3)
     (tmp_path / "x.data").write_bytes(b"cut")
-    assert "of 'x.data', which has 3" in ran(capsys, ["module", tmp_path / "x.onnx"], 2).err
+    assert "copy all files of the model" in ran(capsys, ["module", tmp_path / "x.onnx"], 2).err
     (tmp_path / "x.data").unlink()
     assert "copy all files of the model" in ran(capsys, ["module", tmp_path / "x.onnx"], 2).err
 
@@ -186,7 +186,7 @@ def test_what_is_no_model_is_refused(tmp_path, capsys, monkeypatch) -> None:
     for content, expected in (
         (b"not a model", "not a readable .onnx file"),
         (b"\x08\x07", "holds no graph"),
-        (model([times()], [short]).SerializeToString(), "has shape 64 (256 bytes) and holds 8 bytes"),
+        (model([times()], [short]).SerializeToString(), "constant 'w' cannot be read"),
     ):
         (tmp_path / "x.onnx").write_bytes(content)
         assert expected in ran(capsys, ["module", tmp_path / "x.onnx"], 2).err

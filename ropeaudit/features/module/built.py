@@ -26,6 +26,7 @@ from ropeaudit.subjects.calling import building, loading
 from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.tensor_files import checkpoints
+from ropeaudit.tensor_files.tensors import of_torch
 
 BUILT = "built"
 # loading mode, with a dtype behind a colon unless it is the first -> how a module was loaded
@@ -77,8 +78,8 @@ def opened(
     unreal = [name for name, one in tensors.items() if one.is_meta]
     if named := [name for name in unreal if source.kind_by_name(name, tuple(tensors[name].shape))]:
         notes.append(f"{named[0]} is on the meta device and holds no values; load the weights first")
-    real = {name: one for name, one in tensors.items() if name not in unreal}
-    stored = [one for one in checkpoints.chosen(real, source.may_be_buffer).values() if one is not None]
+    real = [of_torch(name, one) for name, one in tensors.items() if name not in unreal]
+    stored, _ = checkpoints.chosen(real, source.may_be_buffer)
     buffers = [replace(one, loaded=BUILT) for one in source.recognised(stored)]
     if modes is None:
         modes = [BUILT] if builder.cls is None else list(MODES)[: 4 if _library(builder.cls) else 3]
@@ -119,7 +120,7 @@ def _loaded(
         if tensor is None or tensor.is_meta:
             notes.append(f"{was.name} holds no values {in_words(mode)}")
             continue
-        now = checkpoints.of_tensor(was.name, tensor)
+        now = checkpoints.stored(of_torch(was.name, tensor))
         if now.dtype == was.dtype and np.array_equal(now.values, was.values, equal_nan=True):
             now = was  # shared: tables may be large
         yield replace(one, stored=now, loaded=mode, as_built=was)
