@@ -26,16 +26,14 @@ BOTH, COS, SIN = ("cos", "sin"), ("cos",), ("sin",)
 class Damage:
     """What was done to tables: the codes of which one must be named, and the sides that are off.
 
-    entries: those that the finding must name. guessed: the codes where no base is given, if others; none
-    where that cannot show. beside: what the other side has, if it is wrong in another way.
+    entries: those that the finding must name. guessed: the codes where no base is given, if others.
     """
 
     change: Callable[[Array, Array], tuple[Array, Array]]
     codes: tuple[str, ...]
     sides: tuple[str, ...] = BOTH
     entries: tuple[int, ...] = ()
-    guessed: tuple[str, ...] | None = None
-    beside: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
 
 
 def tables(positions: Array | None = None, theta: Array = THETA) -> tuple[Array, Array]:
@@ -59,10 +57,6 @@ def _narrow(part: Array, fmt: Any) -> Array:
     return part.astype(fmt).astype("f4")
 
 
-def _two(at: Array | None = None, theta: Array = THETA) -> tuple[Array, Array]:
-    return tables(at, theta)
-
-
 _ALL = slice(None)
 _PAIR = (_ALL, _pair(COLUMN))
 _OTHER = (_ALL, _pair(COLUMN + 1))
@@ -79,7 +73,7 @@ DAMAGES = {
     "sign": Damage(lambda c, s: (c, -s), ("wrong-direction",), SIN),
     "sign of a column": Damage(lambda c, s: (c, _set(s, _PAIR, -s[_PAIR])), _CODES, SIN, (COLUMN,)),
     "swapped": Damage(lambda c, s: (s, c), ("cos-sin-swapped",)),
-    "shifted by one": Damage(lambda c, s: _two(np.arange(ROWS) + 1), ("positions-off",)),
+    "shifted by one": Damage(lambda c, s: tables(np.arange(ROWS) + 1), ("positions-off",)),
     "sin rolled by one": Damage(lambda c, s: (c, np.roll(s, -1, 0)), ("positions-off",), SIN),
     "half of cos": Damage(
         lambda c, s: (_narrow(c, ml_dtypes.bfloat16), s), ("narrow-table", "buffer-cast"), COS
@@ -88,7 +82,7 @@ DAMAGES = {
     "transposed": Damage(lambda c, s: (c.T.copy(), s.T.copy()), ("axes-order",)),
     "another base, and cast": Damage(
         lambda c, s: tuple(
-            _narrow(one, ml_dtypes.bfloat16) for one in _two(theta=10000.0 ** (-np.arange(PAIRS) / PAIRS))
+            _narrow(one, ml_dtypes.bfloat16) for one in tables(theta=10000.0 ** (-np.arange(PAIRS) / PAIRS))
         ),
         ("wrong-base",),
         guessed=("narrow-table",),
@@ -139,49 +133,32 @@ def as_safetensors(folder: Path, cos: Array, sin: Array) -> tuple[str, dict[str,
 HOLDERS = {"module": as_module, "safetensors": as_safetensors}
 
 
-def audited(folder, holder, damage, base):
-    """Return the audit of damaged tables, and which buffer should be cos, and which sin."""
-    spec, names = HOLDERS[holder](folder, *damage.change(*tables()))
-    return ropeaudit.module(spec, base=base), names, spec
-
-
-def named(folder, holder, damage, base):
-    """Whether everything that was damaged is named, and nothing else blamed."""
-    audit, names, _ = audited(folder, holder, damage, base)
-    expected = damage.codes if base or damage.guessed is None else damage.guessed
-    assert {one.stored.name for one in audit.buffers} == set(names)
-    for one in audit.buffers:
-        side = names[one.stored.name]
-        assert one.what == side
-        if side in damage.sides:
+@pytest.mark.parametrize(
+    ("holder", "name"),
+    [
+        pytest.param(holder, name, marks=pytest.mark.slow if holder == "module" else ())
+        for holder in HOLDERS
+        for name in DAMAGES
+    ],
+)
+def test_what_was_damaged_is_named_and_nothing_else_blamed(holder, name, tmp_path) -> None:
+    """What is that of a base at other positions is named, and without a base it is not judged."""
+    damage = DAMAGES[name]
+    spec, names = HOLDERS[holder](tmp_path, *damage.change(*tables()))
+    for base in (BASE, None):
+        audit = ropeaudit.module(spec, base=base)
+        assert audit.wrong or not (base or audit.judged)
+        assert {one.stored.name for one in audit.buffers} == set(names)
+        for one in audit.buffers:
+            side = names[one.stored.name]
+            assert one.what == side
+            if side not in damage.sides:
+                assert (codes(one.diagnosis), one.agrees is False) == ("", False), one.finding
+                continue
             found = one.diagnosis if one.wrong else one.table and one.table.diagnosis
+            expected = damage.codes if base else damage.guessed or damage.codes
             assert set(codes(found).split("+")) & set(expected), one.finding
             assert not damage.entries or tuple(found.values["entries"]) == damage.entries
-        else:
-            assert set(codes(one.diagnosis).split("+")) == set(damage.beside or ("",)), one.finding
-            assert one.agrees is not False or damage.beside
-    return audit
-
-
-def cases(damages, fast):
-    return [
-        pytest.param(holder, name, marks=() if holder in fast else pytest.mark.slow)
-        for holder in HOLDERS
-        for name in damages
-    ]
-
-
-@pytest.mark.parametrize(("holder", "name"), cases(DAMAGES, ("safetensors",)))
-def test_damage_is_named(holder, name, tmp_path) -> None:
-    audit = named(tmp_path, holder, DAMAGES[name], BASE)
-    assert audit.wrong
-
-
-@pytest.mark.parametrize(("holder", "name"), cases(DAMAGES, ("safetensors",)))
-def test_damage_is_named_without_a_base(holder, name, tmp_path) -> None:
-    """What is that of a base at other positions is named, and without a base it is not judged."""
-    audit = named(tmp_path, holder, DAMAGES[name], None)
-    assert audit.wrong or not audit.judged
 
 
 @pytest.mark.parametrize("base", [BASE, None])

@@ -52,18 +52,6 @@ def test_the_effect_is_what_shift_measures(dtype, name, tmp_path, capsys) -> Non
     assert row["largest_error"] == pytest.approx(np.abs(result / exact - 1).max())
 
 
-def test_a_model_of_transformers(tmp_path, capsys) -> None:
-    path = tmp_path / "m.py"
-    path.write_text(
-        "from transformers import LlamaConfig, LlamaForCausalLM\n"
-        "def cast(): return LlamaForCausalLM(LlamaConfig(hidden_size=64, intermediate_size=64, "
-        "num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, vocab_size=8)).half().float()\n"
-    )
-    result = audited(capsys, f"{path}:cast", code=1)
-    assert [row["cast"] for row in result["records"]] == ["float16"] * 2
-    assert {row["against"] for row in result["records"]} == {"LlamaForCausalLM"}
-
-
 def test_a_checkpoint_without_buffers(tmp_path, capsys) -> None:
     folder = make("llama", tmp_path / "llama", steps=0)
     result = audited(capsys, folder, code=1)
@@ -136,27 +124,21 @@ def refused(capsys, *arguments):
     return command_line.refused(capsys, ["module", *arguments, "-q"])
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("fails", "raised RuntimeError: no weights here"),
-        ("refuses", "error: not on this machine"),
-        ("not_a_module", "returned a int"),
-        ("number", "it is of type int and cannot be called"),
-        ("nothing", "unknown name in "),
-    ],
-)
-def test_factories_that_make_nothing(name, message, spec, capsys) -> None:
-    assert message in refused(capsys, spec(name))
-
-
-def test_factories_that_are_not_there(tmp_path, capsys) -> None:
+def test_what_builds_no_module_is_refused(spec, tmp_path, capsys) -> None:
     (tmp_path / "bad.py").write_text("import no_such_package\n")
-    assert "cannot be imported: ModuleNotFoundError" in refused(capsys, f"{tmp_path / 'bad.py'}:f")
-    assert "no such file" in refused(capsys, f"{tmp_path / 'none.py'}:f")
     (tmp_path / "leaves.py").write_text("import sys\ndef make(): sys.exit(0)\n")
-    assert "raises SystemExit: 0" in refused(capsys, f"{tmp_path / 'leaves.py'}:make")
-    assert "there is no module 'no_such_package'" in refused(capsys, "no_such_package.part:f")
+    for source, message in {
+        spec("fails"): "raised RuntimeError: no weights here",
+        spec("refuses"): "error: not on this machine",
+        spec("not_a_module"): "returned a int",
+        spec("number"): "it is of type int and cannot be called",
+        spec("nothing"): "unknown name in ",
+        f"{tmp_path / 'bad.py'}:f": "cannot be imported: ModuleNotFoundError",
+        f"{tmp_path / 'none.py'}:f": "no such file",
+        f"{tmp_path / 'leaves.py'}:make": "raises SystemExit: 0",
+        "no_such_package.part:f": "there is no module 'no_such_package'",
+    }.items():
+        assert message in refused(capsys, source)
 
 
 def test_findings_instead_of_values(spec, capsys) -> None:
@@ -170,16 +152,18 @@ def test_findings_instead_of_values(spec, capsys) -> None:
 
 def test_files_that_are_none(tmp_path, capsys) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "notes.txt").write_text("x")
-    (tmp_path / "zero.pt").write_bytes(b"")
-    (tmp_path / "damaged.safetensors").write_bytes(b"abcdefghijkl")
+    for name, content in {"notes.txt": b"x", "zero.pt": b"", "damaged.safetensors": b"abcdefghijkl"}.items():
+        (tmp_path / name).write_bytes(content)
     torch.save([1, 2], tmp_path / "list.pt")
-    assert "an empty folder" in refused(capsys, tmp_path / "empty")
-    assert "no such file" in refused(capsys, tmp_path / "none")
-    assert "unknown kind of file" in refused(capsys, tmp_path / "notes.txt")
-    assert "the file is empty" in refused(capsys, tmp_path / "zero.pt")
-    assert "not a readable .safetensors file" in refused(capsys, tmp_path / "damaged.safetensors")
-    assert "holds a list" in refused(capsys, tmp_path / "list.pt")
+    for name, message in {
+        "empty": "an empty folder",
+        "none": "no such file",
+        "notes.txt": "unknown kind of file",
+        "zero.pt": "the file is empty",
+        "damaged.safetensors": "not a readable .safetensors file",
+        "list.pt": "holds a list",
+    }.items():
+        assert message in refused(capsys, tmp_path / name)
 
 
 def test_missing_shards_and_other_configs(tmp_path, capsys) -> None:

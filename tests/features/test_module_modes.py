@@ -4,11 +4,11 @@ import warnings
 
 import pytest
 import torch
+from optional import needs
 from safetensors.torch import save_file
 from test_module import audited, refused
 
 from ropeaudit import module
-from ropeaudit.features.module import built
 from ropeaudit.features.module.report import COLUMNS
 from ropeaudit.main import main
 
@@ -83,12 +83,6 @@ def test_a_lost_imaginary_part_is_a_finding_and_no_raw_warning(spec, capsys) -> 
     assert any("discards the imaginary part" in note for note in factory["notes"])
 
 
-def test_a_cast_model_is_compared_with_what_was_meant(spec, capsys) -> None:
-    result = audited(capsys, spec("cast_model"), code=1)
-    assert result["headline"].endswith("3 of 3 RoPE buffers cast (narrow-frequencies)")
-    assert [row["buffer"] for row in result["records"]] == [f"layers.{n}.inv_freq" for n in range(3)]
-
-
 def test_refusals(spec, tmp_path, capsys) -> None:
     assert "needs the arguments dim, secret" in refused(capsys, spec("Needs"))
     assert "unexpected keyword" in refused(capsys, spec("Llama"), "--build", "no=1")
@@ -99,9 +93,7 @@ def test_refusals(spec, tmp_path, capsys) -> None:
     assert "unknown column 'held'; known: schema, buffer, loaded" in refused(capsys, *line)
 
 
-def test_arguments_reach_classes_and_functions(spec, capsys) -> None:
-    (row,) = rows(capsys, spec("Needs"), "--build", "secret=2", "--build", "dim=16", "--loaded", "built")
-    assert row["buffer"] == "rope.inv_freq"
+def test_arguments_reach_functions(spec, capsys) -> None:
     assert rows(capsys, spec("plain"), "--build", "dim=32")[0]["shape"] == "16"
     assert [row["loaded"] for row in rows(capsys, spec("plain"), "--loaded", "to", code=1)] == ["to:bf16"]
 
@@ -141,29 +133,9 @@ def test_transformers_makes_buffers_anew_where_it_loads_them(name, tmp_path, cap
     assert held == (name == "LlamaRotaryEmbedding")
 
 
-class _Saved:
-    """A stand-in for a class of diffusers: what is loaded tells how."""
-
-    __module__ = "diffusers.models.own"
-
-    def save_pretrained(self, folder):
-        self.folder = folder
-
-    @classmethod
-    def from_pretrained(cls, folder, **options):
-        result = cls()
-        result.options, result.held, result.eval = options, "the module", lambda: result
-        return result
-
-
-def test_a_module_that_is_no_model_is_loaded_within_one_and_taken_out(monkeypatch) -> None:
-    from ropeaudit import parse
-    from ropeaudit.subjects.calling.building import Builder
-
-    bf16, notes = parse("bf16"), []
-    model = built._from_pretrained(Builder("own", _Saved, {}), _Saved(), bf16, notes)
-    assert model.options == {"torch_dtype": torch.bfloat16, "low_cpu_mem_usage": False}
-    part = type("Part", (), {"__module__": "diffusers.models.own"})
-    monkeypatch.setattr(built, "_of_diffusers", lambda builder: _Saved())
-    assert built._from_pretrained(Builder("part", part, {}), part(), bf16, notes) == "the module"
-    assert len(notes) == 1
+@needs("diffusers")
+def test_a_class_of_diffusers_is_loaded_within_a_model_of_one_parameter(capsys) -> None:
+    place = "diffusers.models.transformers.transformer_stable_audio3:StableAudio3RotaryEmbedding"
+    result = audited(capsys, place, "--loaded", "from-pretrained")
+    assert [(row["dtype"], row["from_built"]) for row in result["records"]] == [("float32", 0.0)]
+    assert "model of one parameter that holds the StableAudio3RotaryEmbedding" in " ".join(result["notes"])

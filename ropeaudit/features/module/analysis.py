@@ -108,7 +108,8 @@ def _lost(opened: Source) -> Sequence[Lost]:
     if opened.gguf is None or expected.model is None:
         return ()
     changed = [setting for _, setting in expected.settings(None) if setting.length == 0]
-    layers = dict(zip(expected.model.layers, changed, strict=False))
+    rotated = [layer for layer, setting in expected.model.layers.items() if setting.pairs]
+    layers = dict(zip(rotated, changed, strict=True))
     declared = replace(expected.model, layers=layers)
     opened.notes.extend(conversions.unseen(opened.gguf, declared))
     return conversions.lost(opened.gguf, declared)
