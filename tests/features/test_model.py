@@ -260,9 +260,9 @@ def test_shards_are_read(copied, capsys) -> None:
 def test_folders_that_are_none(tmp_path, capsys) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
-    assert "no such folder" in refused(capsys, tmp_path / "none")
-    assert "is not a folder" in refused(capsys, tmp_path / "file")
-    assert "an empty folder" in refused(capsys, tmp_path / "empty")
+    told = {"none": "no such folder", "file": "is not a folder", "empty": "an empty folder"}
+    for name, message in told.items():
+        assert message in refused(capsys, tmp_path / name)
     assert "no such folder" in refused(capsys, "meta-llama/Llama-3.1-8B")  # nothing is downloaded
 
 

@@ -45,18 +45,16 @@ def test_the_base_stands_above_a_config(spec, tmp_path, capsys) -> None:
 
 def test_what_cannot_be_meant_is_refused(spec, tmp_path, capsys) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    both = ("--config", tmp_path, "--model", "llama-2-7b")
-    assert "both name a model" in refused(capsys, spec("plain"), *both)
-    assert "unknown model" in refused(capsys, spec("plain"), "--model", "llama-9")
-    assert "has shape 64 and --rotary-dim 64 has 32 pairs" in refused(
-        capsys, spec("plain"), "--rotary-dim", "64"
-    )
-    assert "base 0.0" in refused(capsys, spec("plain"), "--base", "0")
-    assert "head_dim 0" in refused(capsys, spec("plain"), "--head-dim", "0")
-    assert "base 1.0" in refused(capsys, spec("plain"), "--base", "1")
-    assert "is larger than head_dim" in refused(
-        capsys, spec("plain"), "--rotary-dim", "128", "--head-dim", "64"
-    )
+    for options, message in {
+        f"--config {tmp_path} --model llama-2-7b": "both name a model",
+        "--model llama-9": "unknown model",
+        "--rotary-dim 64": "has shape 64 and --rotary-dim 64 has 32 pairs",
+        "--base 0": "base 0.0",
+        "--head-dim 0": "head_dim 0",
+        "--base 1": "base 1.0",
+        "--rotary-dim 128 --head-dim 64": "is larger than head_dim",
+    }.items():
+        assert message in refused(capsys, spec("plain"), *options.split())
 
 
 def test_scaled_frequencies_are_described_and_not_called_right(tmp_path, capsys) -> None:
