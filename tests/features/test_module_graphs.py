@@ -66,70 +66,57 @@ def typed_half(values):
     return TensorProto(name="w17", data_type=TensorProto.FLOAT16, dims=[64], int32_data=bits)
 
 
-def inside_if(values):
-    body = helper.make_graph([times()], "body", [], [], [tensor(values)])
+def of(nodes, dtype="f4", axes=slice(None)):
+    return model(nodes, [tensor(THETA.astype(dtype)[axes])])
+
+
+def inside_if():
+    body = helper.make_graph([times()], "body", [], [], [tensor(THETA.astype("f2"))])
     return model([helper.make_node("If", ["c"], ["o"], then_branch=body, else_branch=body)])
 
 
-def inside_function(values):
-    constant = helper.make_node("Constant", [], ["w17"], value=tensor(values))
+def inside_function():
+    constant = helper.make_node("Constant", [], ["w17"], value=tensor(THETA.astype("f2")))
     opset = [helper.make_opsetid("", 20)]
     return model(
         [times("p")], functions=[helper.make_function("own", "f", ["p"], [], [constant, times()], opset)]
     )
 
 
-def of_constant_node(values):
-    return model([helper.make_node("Constant", [], ["w17"], value_floats=values.tolist()), times()])
-
-
 FLOAT, HALF, DOUBLE = 1, 10, 11
+SPREAD = (None, slice(None), None)
+WIDENED = [cast(FLOAT), times("wide")]
+NARROWED = [cast(HALF, result="h"), cast(FLOAT, "h"), times("wide")]
+FOLDED = THETA.astype("f2").astype("f4").tolist()
 CASES = {
-    "float32": (lambda: model([times()], [tensor(THETA.astype("f4"))]), "none", "none", "Mul mul"),
-    "float16": (lambda: model([times()], [tensor(THETA.astype("f2"))]), "float16", "stored", "Mul mul"),
-    "typed": (lambda: model([times()], [typed_half(THETA)]), "float16", "stored", "Mul mul"),
-    "bfloat16": (
-        lambda: model([times()], [tensor(THETA.astype(ml_dtypes.bfloat16))]),
-        *("bfloat16", "stored", "Mul mul"),
-    ),
-    "decompressed": (
-        lambda: model([cast(FLOAT), times("wide")], [tensor(THETA.astype("f2")[None, :, None])]),
-        *("float16", "stored", "Mul mul, as float32"),
-    ),
-    "converted": (
-        lambda: model(
-            [cast(HALF, result="h"), cast(FLOAT, "h"), times("wide")], [tensor(THETA.astype("f4"))]
-        ),
-        *("float16", "graph", "Mul mul, as float32"),
-    ),
-    "widened": (
-        lambda: model([cast(DOUBLE), times("wide")], [tensor(THETA.astype("f4"))]),
-        *("none", "none", "Mul mul, as float64"),
-    ),
-    "two ways": (
-        lambda: model([cast(HALF), times("wide", "first"), times()], [tensor(THETA.astype("f4"))]),
-        *("none", "none", "Mul mul and 1 more"),
-    ),
+    "float32": (of([times()]), "none", "none", "Mul mul"),
+    "float16": (of([times()], "f2"), "float16", "stored", "Mul mul"),
+    "typed": (model([times()], [typed_half(THETA)]), "float16", "stored", "Mul mul"),
+    "bfloat16": (of([times()], ml_dtypes.bfloat16), "bfloat16", "stored", "Mul mul"),
+    "decompressed": (of(WIDENED, "f2", SPREAD), "float16", "stored", "Mul mul, as float32"),
+    "converted": (of(NARROWED), "float16", "graph", "Mul mul, as float32"),
+    "widened": (of([cast(DOUBLE), times("wide")]), "none", "none", "Mul mul, as float64"),
+    "two ways": (of([cast(HALF), times("wide", "first"), times()]), "none", "none", "Mul mul and 1 more"),
     "folded": (
-        lambda: of_constant_node(THETA.astype("f2").astype("f4")),
+        model([helper.make_node("Constant", [], ["w17"], value_floats=FOLDED), times()]),
         *("float16", "back", "Mul mul"),
     ),
-    "if": (lambda: inside_if(THETA.astype("f2")), "float16", "stored", "Mul mul"),
-    "function": (lambda: inside_function(THETA.astype("f2")), "float16", "stored", "Mul mul"),
-    "unused": (lambda: model([times("p")], [tensor(THETA.astype("f2"))]), "float16", "stored", "no node"),
+    "if": (inside_if(), "float16", "stored", "Mul mul"),
+    "function": (inside_function(), "float16", "stored", "Mul mul"),
+    "unused": (of([times("p")], "f2"), "float16", "stored", "no node"),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_frequencies_in_onnx(case, tmp_path, capsys) -> None:
-    build, kind, how, used = CASES[case]
-    result = audited(capsys, saved(tmp_path, build()), code=0 if kind == "none" else 1)
+    graph, kind, how, used = CASES[case]
+    result = audited(capsys, saved(tmp_path, graph), code=0 if kind == "none" else 1)
     assert {(row["cast"], row["how"], row["used_by"]) for row in result["records"]} == {(kind, how, used)}
     assert [row["what"] for row in result["records"]] == ["inv_freq"] * (2 if case == "if" else 1)
 
 
 def test_a_config_beside_the_graph_says_what_is_right(tmp_path, capsys) -> None:
-    (tmp_path / "x.onnx").write_bytes(model([times()], [tensor(THETA.astype("f4"))]).SerializeToString())
+    saved(tmp_path, of([times()]))
     config = {"model_type": "llama", "hidden_size": 256, "num_attention_heads": 2, "rope_theta": 500000.0}
     (tmp_path / "config.json").write_text(json.dumps(config))
     result = audited(capsys, tmp_path / "x.onnx", code=1)
@@ -137,8 +124,7 @@ def test_a_config_beside_the_graph_says_what_is_right(tmp_path, capsys) -> None:
 
 
 def test_what_a_cast_costs_is_that_of_float64_angles(tmp_path, capsys) -> None:
-    nodes = [cast(FLOAT), times("wide")]
-    result = audited(capsys, saved(tmp_path, model(nodes, [tensor(THETA.astype("f2"))])), code=1)
+    result = audited(capsys, saved(tmp_path, of(WIDENED, "f2")), code=1)
     (row,) = result["records"]
     assert row["drift_256"] == pytest.approx(drift(THETA.astype(np.float16).astype(float)), rel=1e-6)
     # OpenVINO 2026.4.1 on a CPU, RMS of 4 x 256² scores with gaussian q and k of RMS 1.0024: 4.777e-3
@@ -226,8 +212,7 @@ def test_a_wrong_row_of_a_table_is_named(arguments, tmp_path, capsys) -> None:
 
 
 def test_damage_is_never_a_traceback(tmp_path, capsys) -> None:
-    nodes = [cast(FLOAT), times("wide")]
-    saved(tmp_path, model(nodes, [tensor(THETA.astype("f2"))]))
+    saved(tmp_path, of(WIDENED, "f2"))
     damaged_at_random(capsys, tmp_path / "x.onnx", 40, "--base", "10000")
 
 
