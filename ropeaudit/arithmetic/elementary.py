@@ -1,9 +1,8 @@
 """cos, sin, logarithms and powers of which every machine gets the same bits.
 
-C libraries and vector libraries differ by an ulp of float64 in some values, by processor. A logarithm or a
-power is rounded from 40 digits. cos and sin of arrays are the library's, in float64, and then rounded to a
-narrower format: the same number for every library that is within `_ULPS`, unless a midpoint of the format
-lies between. Those few are computed again in double-double, as all are in float64.
+Libraries differ by an ulp in some values. A logarithm or a power is rounded from 40 digits. cos and sin of
+arrays are the library's, rounded to a narrower format: the same for every library within `_ULPS`, unless a
+midpoint lies between. Those few are computed in double-double, as all are in float64.
 """
 
 from __future__ import annotations

@@ -80,9 +80,8 @@ def _round_block(x: FloatArray, fmt: Format, bitwise: _Bitwise, spare: FloatArra
     """Round on the bit pattern: a carry into the exponent is rounding up to a power of two.
 
     What is added is half of the last kept bit, less one where that bit is 0: ties go to even.
-    Where the array's own dtype has the exponent range of the format, its subnormals and its overflow to
-    infinity are the format's. Elsewhere what lies below the smallest normal number is rounded on
-    a fixed grid instead, and what lies beyond the largest one is replaced. A carry out of a nan is undone.
+    Where the array's dtype has another exponent range than the format, what lies below the smallest normal
+    number is rounded on a fixed grid, and what lies beyond the largest one replaced. Nans stay.
     """
     if bitwise.narrow:
         sizes = np.abs(x, out=spare)

@@ -1,7 +1,6 @@
 """Reports read back: CSV, JSON, JSON Lines and Parquet that carry the columns of `records.COLUMNS`.
 
-What all rows of a CSV agree on stands in its metadata, NAME.meta.json: a column that a file lacks is read
-there, or is what its absence implies. Files of another schema are refused. `-` is stdin.
+A column that a file lacks is read in its metadata, or is what its absence implies. `-` is stdin.
 """
 
 from __future__ import annotations

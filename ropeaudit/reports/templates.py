@@ -1,7 +1,6 @@
 """Templates of `data/templates`: what becomes of a report that people read as a page, Markdown or a ticket.
 
-Whatever a template writes has its control characters and marks that turn the direction of writing written
-out, so that a name cannot look like another one. In a page it is text besides, and never markup.
+Control characters, and marks that turn the direction of writing, are written out. In a page all is text.
 """
 
 from __future__ import annotations

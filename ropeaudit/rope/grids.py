@@ -1,10 +1,8 @@
 """Grids of tokens: an image, or a video, whose tokens have a position on each of several axes.
 
-A position is a float64 number and exact as such; the formula that gives it is rounded once. Code computes it
-in a number format. A token is known by its step, its place in the order of the rows: the last axis changes
-first.
-Letters: s tokens, n of them along an axis, a axes, p pairs. Units: those of the preset's positions, such as
-tokens, or the half of an image.
+A position is an exact float64 number, rounded once; code computes it in a number format. A token is known by
+its step, its place in the order of the rows: the last axis changes first.
+Letters: s tokens, n of them along an axis, a axes, p pairs. Units: those of the preset's positions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Which keys of a config.json are about RoPE and change nothing of what is read from it.
 
-A key is used if its removal or another value in its place changes the reading, or has it refused. That is
-tried, one key after another, so that it holds whatever the reader of a config does.
+A key is used if its removal, or another value in its place, changes the reading or has it refused.
 """
 
 from __future__ import annotations
@@ -97,8 +96,7 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None) -> list[Un
 def idle_scalings(config: Mapping[str, Any], base: float | None = None) -> dict[str, Scaling]:
     """Return layer type -> its scaling, of those that change nothing up to what the model serves.
 
-    That is so where frequencies, attention factor, softmax scale and that length are, but for rounding in
-    float64, those of the same config without a scaling. Raises: BadInput.
+    Their numbers and that length are those without a scaling, but for rounding. Raises: BadInput.
     """
     model = hf_config.from_config(config, "model", "config", base)
     if all(one.scaling.kind == "default" for one in model.layers.values()):

@@ -1,7 +1,6 @@
 """What a long run does at the moment, and which share of it is done, for whoever waits for it.
 
-Work says `step`, whoever waits listens: the listener is in a context variable, so that nothing between the
-two hands it on. It holds within a block, never across a yield: see `each`.
+Work says `step`; the listener is in a context variable, within a block and never across a yield: `each`.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ _KEPT, _LARGE = 2**26, 2**22  # bytes: arrays of a tile are kept, those of a pan
 def worth(threads: int, seq_len: int, short: int = SHORT) -> int:
     """Return how many of some threads a sequence is worth: up to `short` positions one.
 
-    There an operation takes as long as Python between two of them, in which one thread works and others wait:
-    two are no faster than one, and take a third more CPU time.
+    There two are no faster than one, and take a third more CPU time: Python between operations takes as long.
     """
     return 1 if seq_len <= short else threads
 

@@ -1,9 +1,8 @@
 """CSV: a header, a row a case, full precision, no comments; see RFC 4180, with line feeds.
 
-A cell is empty where its column does not apply, and nan where a number is none. Text is quoted where it has
-to be, and never altered but for two guards, which `restored` takes off again: an apostrophe stands before
-text that a spreadsheet would take for a formula, and before a line of it that begins with ::, which a runner
-of GitHub would take for a command. Sentences are in JSON.
+A cell is empty where its column does not apply, and nan where a number is none. An apostrophe guards text
+that a spreadsheet takes for a formula, and lines that GitHub takes for a command (::); `restored` removes it.
+Sentences are in JSON.
 """
 
 from __future__ import annotations

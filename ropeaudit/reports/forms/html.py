@@ -1,8 +1,7 @@
 """HTML: one page that needs no network, no server and no script to be read.
 
-`data/templates/page.html.j2` has its parts in their order: verdicts first, the report as Markdown last. What
-comes from outside is text everywhere and never part of a script; a Content Security Policy lets nothing run
-or load but the page's own style and script, by their hashes.
+`data/templates/page.html.j2` has its parts in their order. Names are text, never part of a script; a Content
+Security Policy allows the page's own style and script alone, by their hashes.
 """
 
 from __future__ import annotations
