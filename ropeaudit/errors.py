@@ -193,41 +193,33 @@ def unusable(error: BaseException, by: str = "this") -> MissingPackage | None:
     It comes of one of them if it names it, or was raised within it, and importing that fails again.
     """
     for package in _TELLING:
-        if _concerns(error, package) and (again := failure(package)) is not None:
-            # a second import of what is broken may fail for another reason than the first
-            first = again if isinstance(again, Hidden) or isinstance(error, AttributeError) else error
-            return MissingPackage(f"{by} needs {package}, {_remedy(package, first)}")
+        if _concerns(error, package) and (why := _why_unusable(package, error)):
+            return MissingPackage(f"{by} needs {package}, {why}")
     return None
 
 
 def check_usable(package: str, by: str) -> None:
     """Raise MissingPackage if torch or pandas cannot be used. by: what needs it."""
-    if (error := failure(package)) is not None:
-        raise MissingPackage(f"{by} needs {package}, {_remedy(package, error)}")
+    if why := _why_unusable(package):
+        raise MissingPackage(f"{by} needs {package}, {why}")
 
 
-class Hidden(ImportError):
-    """A module of the user's that has the name of a package."""
+def _why_unusable(package: str, first: BaseException | None = None) -> str:
+    """Return why torch or pandas cannot be imported, and what to type; empty where it can.
 
-
-def failure(package: str) -> Exception | None:
-    """Return why torch or pandas cannot be imported; None where it can."""
+    first: what was raised before; a second import of what is broken may fail for another reason.
+    """
     try:
         module = importlib.import_module(package)
     except Exception as error:  # of many kinds, by what is broken
-        return error
+        seen = error if first is None or isinstance(first, AttributeError) else first
+        if isinstance(seen, ModuleNotFoundError) and seen.name == package:
+            return f"which is not installed; type: pip install {package}"
+        return f"which cannot be imported ({one_line(seen)}); type: pip install --force-reinstall {package}"
     if hasattr(module, _TELLING[package]):
-        return None
+        return ""
     place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), module.__name__)
-    return Hidden(repr(place), name=package)
-
-
-def _remedy(package: str, error: BaseException) -> str:
-    if isinstance(error, Hidden):
-        return f"but {error} is imported in its place; rename that, or run from another folder"
-    if isinstance(error, ModuleNotFoundError) and error.name == package:
-        return f"which is not installed; type: pip install {package}"
-    return f"which cannot be imported ({one_line(error)}); type: pip install --force-reinstall {package}"
+    return f"but {place!r} is imported in its place; rename that, or run from another folder"
 
 
 def _concerns(error: BaseException, package: str) -> bool:

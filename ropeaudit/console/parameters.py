@@ -181,9 +181,18 @@ def _complete(context: click.Context, flag: str, incomplete: str) -> list[Comple
     """Return what the last element of a list may become; files where an option takes them."""
     done, comma, word = incomplete.rpartition(",")
     of_columns = flag in ("--columns", "--fail-if", "--y")
-    names = _columns(context) if of_columns else SHOWN.get(flag, tuple[str])()
+    names = _columns(context) if of_columns else _names(flag)
     items = [CompletionItem(f"{done}{comma}{name}") for name in names if name.startswith(word)]
     return items + [CompletionItem(incomplete, type="file")] * (flag in _FILES and not (comma or items))
+
+
+def _names(flag: str) -> list[str]:
+    """Return the names that a shell offers for an option."""
+    if flag in ALL:
+        more = [alias for one in _module("arithmetic.formats").FORMATS for alias in one.aliases]
+        others = {"--dtype": more, "--model": ["usual"]}.get(flag, [])
+        return ["all", *ALL[flag](), *others]
+    return list(_OTHERS.get(flag, tuple)())
 
 
 def _columns(context: click.Context) -> list[str]:
@@ -217,15 +226,7 @@ ALL: Mapping[str, Names] = {
     "--axes": lambda: [one.name for one in _module("rope.axial_presets").all_presets()],
 }
 _USUAL: Mapping[str, Names] = {"--model": lambda: _module("rope.presets").USUAL}
-SHOWN: Mapping[str, Names] = {
-    "--recipe": lambda: ["all", *ALL["--recipe"]()],
-    "--impl": lambda: ["all", *ALL["--impl"]()],
-    "--dtype": lambda: [
-        *("all", *ALL["--dtype"]()),
-        *(alias for one in _module("arithmetic.formats").FORMATS for alias in one.aliases),
-    ],
-    "--model": lambda: ["all", "usual", *ALL["--model"]()],
-    "--axes": lambda: ["all", *ALL["--axes"]()],
+_OTHERS: Mapping[str, Names] = {
     "--under": lambda: [*_module("subjects.calling.environments").NAMES, "all"],
     "--scaling": lambda: _module("rope.scaling").KINDS,
     "--layout": lambda: ["half", "interleaved"],

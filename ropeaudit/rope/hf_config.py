@@ -28,7 +28,6 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 _HEADS, _HIDDEN = ("num_attention_heads", "n_head", "n_heads"), ("hidden_size", "n_embd", "d_model")
 _KV_HEADS, _POSITIONS = ("num_key_value_heads", "num_kv_heads"), hf_json.POSITIONS
 _SPELLINGS = {keys[0]: keys for keys in (_HEADS, _KV_HEADS, _POSITIONS)}
-_GLM_KEYS = {_KV_HEADS: "multi_query_group_num", _POSITIONS: "seq_length"}  # what ChatGLM calls them
 _FULL, _SLIDING = hf_json.LAYER_TYPES[:2]
 
 
@@ -96,27 +95,30 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
                 "the model is of several parts that rotate (encoder_config, global_config, decoder_config); "
                 "give one of them as a file of its own"
             )
+        part = hf_json.with_usual_names(part, model)
         hf_json.check_keys(part, model)
         part, sizes = _with_sizes(part, model)
         ropes, of_bases = _ropes(part, model, base)
         layers = {layer: _setting(part, rope, layer, model) for layer, rope in ropes.items()}
         axes = [_axes(rope, layers[layer], model) for layer, rope in ropes.items()]
-        heads, keys = needed(part, _HEADS), _spelled(_KV_HEADS, model)
-        kv_heads = count(part, keys) or heads
+        heads = needed(part, _HEADS)
+        kv_heads = count(part, _KV_HEADS) or heads
         if flag(part, "multi_query") and not flag(part, "new_decoder_architecture"):  # Falcon
             kv_heads = 1
         if hf_json.is_one(model, "base_times_ratio") and not flag(part, "multi_query_attention"):
             kv_heads = heads
         if heads % kv_heads:
-            default = next((f"{sizes[key]}, which" for key in keys if key in sizes), "")
-            seen = default or f"{keys[0]} = {kv_heads}"
-            raise BadInput(f"{seen} does not divide num_attention_heads = {heads}; give {keys[0]} that does")
+            default = next((f"{sizes[key]}, which" for key in _KV_HEADS if key in sizes), "")
+            seen = default or f"{_KV_HEADS[0]} = {kv_heads}"
+            raise BadInput(
+                f"{seen} does not divide num_attention_heads = {heads}; give {_KV_HEADS[0]} that does"
+            )
         return ModelRope(
             name=name,
             source=source,
             heads=heads,
             kv_heads=kv_heads,
-            declared=count(part, _spelled(_POSITIONS, model), 2**53),
+            declared=count(part, _POSITIONS, 2**53),
             layers=layers,
             axes=next(filter(None, axes), None),
             unrotated=layers_of_models.unrotated(part, model),
@@ -133,9 +135,8 @@ def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
     """Return a config with its class's default sizes, and what was added."""
     default, taken, words = hf_json.class_default(model), dict(config), dict[str, str]()
     latent = config.get("qk_nope_head_dim") is not None or "qk_nope_head_dim" in default.sizes
-    known = {**_SPELLINGS, "head_dim": (hf_json.of_type(model, "head_dim_key", "head_dim"),)}
     for name, size in default.sizes.items():
-        key, given = first(config, spellings := known.get(name, (name,)))
+        key, given = first(config, spellings := _SPELLINGS.get(name, (name,)))
         if given is not None or (latent and name == "head_dim"):  # which is not read there
             continue
         if (null := next((one for one in spellings if one in config), None)) is None:
@@ -144,11 +145,6 @@ def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
         elif name != _KV_HEADS[0]:  # as many as heads
             raise BadInput(f"{null} = null is not a number; without the key it is {default.name}'s {size}")
     return taken, words
-
-
-def _spelled(keys: tuple[str, ...], model: str) -> tuple[str, ...]:
-    """Return the spellings of a key, ChatGLM's own for its models."""
-    return (*keys, _GLM_KEYS[keys]) if hf_json.is_one(model, "base_times_ratio") else keys
 
 
 def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Config], list[str]]:
@@ -264,14 +260,13 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
         return needed(config, ["global_head_dim"])
     if layer == _SLIDING and config.get("swa_head_dim") is not None:
         return needed(config, ["swa_head_dim"])
-    key = hf_json.of_type(model, "head_dim_key", "head_dim")
     divided = hf_json.class_default(model).name or hf_json.is_one(model, "divided_head_dim")
-    if config.get(key) is not None or not (divided or not hf_json.is_one(model, "own_head_dim")):
-        return needed(config, [key])
+    if config.get("head_dim") is not None or not (divided or not hf_json.is_one(model, "own_head_dim")):
+        return needed(config, ["head_dim"])
     width, heads = needed(config, _HIDDEN, 2**24), needed(config, _HEADS)
     if width % heads:
         named = f"{first(config, _HIDDEN)[0]} = {width}", f"{first(config, _HEADS)[0]} = {heads}"
-        raise BadInput(f"{named[0]} is not a multiple of {named[1]}; give {key}")
+        raise BadInput(f"{named[0]} is not a multiple of {named[1]}; give head_dim")
     return (2 * width if hf_json.is_one(model, "double_head_dim") else width) // heads
 
 
@@ -381,23 +376,20 @@ def layer_words(config: Mapping[str, Any], model: ModelRope) -> str:
     Empty where it says nothing. Raises: BadInput.
     """
     part = hf_json.text_part(config)
-    count = hf_json.count(part, layers_of_models.LAYERS)
-    parts = [f"{count} layers"] if count else []
-    kinds, every = part.get("layer_types"), part.get("sliding_window_pattern")
-    if isinstance(kinds, list) and kinds and all(isinstance(kind, str) for kind in kinds):
-        counted = Counter(map(str, kinds))
-        parts = [", ".join(f"{number} {kind}" for kind, number in counted.items()) + " layers"]
-    elif isinstance(every, int) and every > 0 and len(model.layers) > 1:
-        share = f"{count // every} of them" if count else f"one in {every}"
-        parts.append(f"{share} full_attention")
-    return "; ".join(filter(None, [*parts, model.unrotated]))
+    known = isinstance(part.get("layer_types"), list) or len(model.layers) > 1
+    kinds, layers = Counter(_kinds_of_layers(part) * known), count(part, layers_of_models.LAYERS)
+    listed = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or layers
+    return "; ".join(filter(None, [f"{listed} layers" if listed else "", model.unrotated]))
 
 
 def kinds_of_layers(config: Mapping[str, Any], model: ModelRope) -> dict[int, str]:
     """Return the types of layers that have a setting, by number. Raises: BadInput."""
-    part = hf_json.text_part(config)
-    kinds = layers_of_models.kinds_of_layers(part, hf_json.model_type(part))
+    kinds = _kinds_of_layers(hf_json.text_part(config))
     return {n: kind for n, kind in enumerate(kinds) if kind in model.layers}
+
+
+def _kinds_of_layers(part: Config) -> list[str]:
+    return layers_of_models.kinds_of_layers(part, hf_json.model_type(part))
 
 
 _KINDS = tuple(name for name, rules in KINDS.items() if rules.in_config)

@@ -172,13 +172,12 @@ def text_part(config: Any) -> Config:
 
 def check_keys(config: Config, model: str = "") -> None:
     """Raise BadInput for a key about RoPE, outside its dict, that is not understood."""
-    rules = _RULES if model != "zamba2" else _RULES[:1]
     known = _TOP | {"rope_ratio"} if is_one(model, "base_times_ratio") else _TOP
     known = known | {*BASE_KEYS} if is_one(model, "two_bases") else known
     for key, value in config.items():
         if not isinstance(key, str):
             raise BadInput(f"the key {shown(key)} is not text")
-        about = key in rules or key.startswith(("rope", "rotary")) or "rope_" in key
+        about = key in _RULES or key.startswith(("rope", "rotary")) or "rope_" in key
         if about and key not in known and value is not None and value is not False:
             raise BadInput(f"the key {shown(key)} is not understood; {_nearest(key, known)}")
 
@@ -218,6 +217,13 @@ def model_type(config: Config) -> str:
     if not isinstance(model, str):
         raise BadInput(f"model_type = {shown(model)} is not text")
     return model.removesuffix("_text")
+
+
+def with_usual_names(config: Config, model: str) -> Config:
+    """Return a config in which what a model type has own names for has the usual ones."""
+    names: Mapping[str, str] = of_type(model, "renamed", {})
+    kept = {key: value for key, value in config.items() if key not in (*names, *names.values())}
+    return {**kept, **{usual: config[own] for own, usual in names.items() if own in config}}
 
 
 def by_layer(config: Config, given: Config) -> dict[str, Config]:
