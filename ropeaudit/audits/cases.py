@@ -303,13 +303,13 @@ class Case:
                     f"--step {self.step:g} is the unit of --offset on a grid; add --grid and --axes"
                 )
             return None
-        from ropeaudit.rope import axial_presets  # in-function: most audits have none
+        from ropeaudit.rope import axial  # in-function: most audits have none
 
         if self.axes is None:
             raise UsageError(
                 f"--grid {self.grid} needs the axes of a model; add --axes flux (`ropeaudit list axes`)"
             )
-        found = axial_presets.named(self.axes)
+        found = axial.named(self.axes)
         if self.grid is None:
             example = "x".join({"t": "16", "h": "32", "w": "32"}[name] for name in found.axes)
             raise UsageError(f"--axes {self.axes} needs the size of a grid; add --grid {example}")

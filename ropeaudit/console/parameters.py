@@ -223,7 +223,7 @@ ALL: Mapping[str, Names] = {
     ],
     "--dtype": lambda: [one.name for one in _module("arithmetic.formats").FORMATS],
     "--model": lambda: [one.name for one in _module("rope.presets").all_presets()],
-    "--axes": lambda: [one.name for one in _module("rope.axial_presets").all_presets()],
+    "--axes": lambda: [one.name for one in _module("rope.axial").all_presets()],
 }
 _USUAL: Mapping[str, Names] = {"--model": lambda: _module("rope.presets").USUAL}
 _OTHERS: Mapping[str, Names] = {

@@ -7,12 +7,18 @@ Letters: p pairs, a axes.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import math
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit import data
+from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError, parser_reason
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import LARGEST_BASE, LARGEST_DIM, LAYOUTS, Layout
 
@@ -123,3 +129,79 @@ class AxialRope:
         t, h, w = (d // 2 for d in self.dims)
         of_pairs = Axes((t, h, w), self.arrangement).of_pairs()
         return tuple(AxisPair(int(a), 2 * i, every) for i, a in enumerate(of_pairs))
+
+
+_LARGEST_FILE = 2**16
+_HINT = "give one table with axes, dims, base and head_dim, such as those of `ropeaudit list axes`"
+
+
+def named(name: str) -> AxialRope:
+    """Return the preset called `name`, or the only table of a .toml file. Raises: UnknownName, BadInput.
+
+    >>> named("flux").dims
+    (16, 56, 56)
+    """
+    if name in _library():
+        return _library()[name]
+    if not name.endswith(".toml"):
+        raise UnknownName("axes", name, _library(), "(or a path that ends in .toml)")
+    try:
+        content = Path(name).read_bytes()
+        if len(content) > _LARGEST_FILE:
+            raise ValueError(f"it has more than {_LARGEST_FILE} bytes")
+        tables = tomllib.loads(content.decode())
+        if len(tables) != 1:
+            raise ValueError(f"it has {len(tables)} tables and is to have one")
+        [(own, table)] = tables.items()
+        return replace(_of_table(own, table), digest=f"sha256:{hashlib.sha256(content).hexdigest()[:12]}")
+    except OSError as error:
+        raise BadInput(f"axes {name!r} cannot be read: {error.strerror or error}") from None
+    except RopeAuditError as error:
+        raise BadInput(f"{name!r}: {error}") from None
+    except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        raise BadInput(f"axes {name!r}: {parser_reason(error)}; {_HINT}") from None
+
+
+def all_presets() -> list[AxialRope]:
+    """Return every preset, in the order of data/axes.toml."""
+    return list(_library().values())
+
+
+@functools.cache
+def _library() -> dict[str, AxialRope]:
+    return {name: _of_table(name, table) for name, table in data.table("axes.toml").items()}
+
+
+def _exact(value: Any) -> Fraction:
+    """Return 3, 0.5 (the float64 number) or "8/25" exactly."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f'{value!r} is not a number or a fraction such as "8/25"')
+    return Fraction(value)
+
+
+# what each axis has, or all have alike: its type, and what it is where a table does not say it
+_OF_AXES: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
+    "dims": (int, 0),
+    "base": (float, 10000),
+    "positions": (str, "index"),
+    "start": (_exact, 0),
+    "unit": (_exact, 1),
+    "extent": (_exact, 1),
+}
+
+
+def _of_table(name: str, table: Mapping[str, Any]) -> AxialRope:
+    known = [one.name for one in fields(AxialRope) if one.name not in ("name", "digest")]
+    for key in table:
+        if key not in known:
+            raise UnknownName(f"key of axes {name}", key, known)
+    for key in ("axes", "dims", "head_dim"):
+        if key not in table:
+            raise UsageError(f"axes {name} lacks the key {key}; {_HINT}")
+    axes = tuple(str(axis) for axis in table["axes"])
+    values = {"kv_heads": table.get("heads", 8), **table, "name": name, "axes": axes}
+    for key, (kind, usual) in _OF_AXES.items():
+        given = table.get(key, usual)
+        each = given if isinstance(given, list) else [given] * len(axes)
+        values[key] = tuple(kind(one) for one in each)
+    return AxialRope(**{**values, "factor": str(table.get("factor", 1))})

@@ -19,11 +19,11 @@ from ropeaudit.bounds import terms
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.main import main
 from ropeaudit.reports import reading
-from ropeaudit.rope import axial_presets, grids
+from ropeaudit.rope import axial, grids
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
 
-PRESETS = [rope.name for rope in axial_presets.all_presets()]
+PRESETS = [rope.name for rope in axial.all_presets()]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_each_axis_is_rotated_as_a_sequence_alone(name: str, dtype: str, offset:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_no_score_of_a_grid_exceeds_its_bound(name: str) -> None:
-    recipe = axial_presets.named(name).recipe
+    recipe = axial.named(name).recipe
     rows = list(
         ropeaudit.shift(
             [0, 1, 1000], ["fp64", "fp32", "bf16"], [recipe, "uniform"], axes=name, grid="6x7", heads=1
@@ -97,7 +97,7 @@ def test_distinct_tokens_are_counted_one_by_one(dtype: str, offset: int, step: f
 
 def test_a_shifted_position_is_rounded_once() -> None:
     """257 + 2^-60 is above the tie of 256 and 258, and float64 does not hold it."""
-    rope = replace(axial_presets.named("flux"), start=(Fraction(0), Fraction(1, 2**60), Fraction(0)))
+    rope = replace(axial.named("flux"), start=(Fraction(0), Fraction(1, 2**60), Fraction(0)))
     grid = grids.parse(rope, "1x1")
     setting = replace(RopeSetting.of(128, layout="interleaved"), grid=grid)
     subject = Emulated(recipes.named("uniform").resolve(parse("bf16")), setting)
@@ -147,7 +147,7 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
 def test_axes_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('[mine]\naxes = ["h", "w"]\ndims = [8, 4]\nbase = [100, 50.5]\nhead_dim = 16\n')
-    rope = axial_presets.named(str(path))
+    rope = axial.named(str(path))
     assert [tuple(pair) for pair in rope.pairs()][3:] == [(0, 6, 8), (1, 0, 4), (1, 2, 4)]
     [row] = ropeaudit.shift(0, "fp64", "uniform", axes=str(path), grid="2x3", heads=1)
     assert (row.model, row.rotary_dim, row.head_dim, row.seq_len) == ("mine", 12, 16, 6)
@@ -166,7 +166,7 @@ def test_axes_of_ones_own(tmp_path: Path) -> None:
     }.items():
         path.write_text(text)
         with pytest.raises(RopeAuditError, match=re.escape(message)):
-            axial_presets.named(str(path))
+            axial.named(str(path))
 
 
 GRID = {"axes": "flux", "grid": "4x4"}

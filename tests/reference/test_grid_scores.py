@@ -15,7 +15,7 @@ from mpmath import mp, mpf
 from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.audits.cases import Case
 from ropeaudit.reference import exact_frequencies, exact_scores
-from ropeaudit.rope import axial_presets, grids
+from ropeaudit.rope import axial, grids
 from ropeaudit.rope.grids import Grid
 from ropeaudit.rope.setting import RopeSetting
 
@@ -75,7 +75,7 @@ ANGLES: dict[str, Angle] = {
 
 
 def setting_of(name: str, **more: str) -> tuple[RopeSetting, Grid]:
-    rope = axial_presets.named(name)
+    rope = axial.named(name)
     setting = Case(axes=name, grid="x".join(map(str, SIZES[-len(rope.axes) :])), **more).setting(0)
     assert setting.grid is not None
     return setting, setting.grid
@@ -119,7 +119,7 @@ def test_scores_of_a_grid_hold_their_certificate(name: str) -> None:
                 assert abs(mpf(high[m, n]) + mpf(rest) - exact) <= error
 
 
-@pytest.mark.parametrize("rope", axial_presets.all_presets(), ids=lambda rope: rope.name)
+@pytest.mark.parametrize("rope", axial.all_presets(), ids=lambda rope: rope.name)
 def test_tables_of_every_preset_are_within_their_error(rope) -> None:
     setting, grid = setting_of(rope.name)
     (cos, cos_low), (sin, sin_low) = exact_scores.distance_table(
@@ -140,9 +140,9 @@ def test_tables_of_every_preset_are_within_their_error(rope) -> None:
 
 
 def test_frequencies_of_every_preset_are_radians_per_unit_of_its_axis() -> None:
-    for rope in axial_presets.all_presets():
+    for rope in axial.all_presets():
         setting, grid = setting_of(rope.name)
         exact = exact_frequencies.frequencies(setting)
         assert len(exact) == setting.pairs == grid.of_pairs().size
         assert float(max(exact)) <= rope.fastest * (1 + 1e-15)
-    assert grids.parse(axial_presets.named("flux"), "2x2").sizes == (1, 2, 2)
+    assert grids.parse(axial.named("flux"), "2x2").sizes == (1, 2, 2)

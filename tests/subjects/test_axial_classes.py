@@ -13,7 +13,7 @@ import ropeaudit
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.cases import Case
 from ropeaudit.reference import exact_scores
-from ropeaudit.rope import axial_presets
+from ropeaudit.rope import axial
 from ropeaudit.rope.grids import Grid
 
 torch = pytest.importorskip("torch")
@@ -29,7 +29,7 @@ def rms_of(
     name: str, turn: Turn, dtype: str, offset: int, full: tuple[int, ...] = SIZES
 ) -> tuple[float, float]:
     """Return RMS drift of a class, and of the preset's recipe on the same q and k."""
-    rope = axial_presets.named(name)
+    rope = axial.named(name)
     case = Case(axes=name, grid="x".join(map(str, full[-len(rope.axes) :])), heads=HEADS, mask="full", seed=1)
     inputs, setting = case.load()
     assert setting.grid is not None
@@ -81,7 +81,7 @@ def test_dinov3_multiplies_positions_by_two_pi_where_we_multiply_frequencies() -
 
 def held(name: str, sizes: tuple[int, ...]) -> np.ndarray:
     """Return the positions of all tokens of a preset as float32 holds them. Shapes: -> (s, a)."""
-    grid = Grid(axial_presets.named(name), sizes, ())
+    grid = Grid(axial.named(name), sizes, ())
     return grid.computed(np.arange(grid.count), parse("fp32"))
 
 

@@ -10,7 +10,7 @@ from ropeaudit.audits import comparison, judging, records
 from ropeaudit.recipes import Recipe, all_recipes
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Kind, Where, kinds
-from ropeaudit.rope import axial_presets
+from ropeaudit.rope import axial
 from ropeaudit.rope.axial import AxialRope
 from ropeaudit.rope.presets import all_presets
 from ropeaudit.runtime.columns import Column, table
@@ -112,7 +112,7 @@ LISTS: dict[str, Callable[[], Iterable[Row]]] = {
     "implementations": lambda: map(entry_row, third_party.listed()),
     "formats": lambda: (_row("formats", x, format=x.name, aliases=" ".join(x.aliases)) for x in FORMATS),
     "models": layer_rows,
-    "axes": lambda: map(axes_row, axial_presets.all_presets()),
+    "axes": lambda: map(axes_row, axial.all_presets()),
     "columns": lambda: (column_row(records.COLUMNS[name]) for name in records.EVERY),
     "verdicts": lambda: ({"verdict": name, "meaning": text} for name, text in judging.VERDICTS.items()),
     "diagnoses": lambda: map(diagnosis_row, kinds().values()),
