@@ -176,7 +176,7 @@ def _beside(target: Path, about: str, flag: str) -> IO[bytes]:
                 raise BadOutput(f"{named} is no file that can be replaced; give another place")
             if not os.access(target, os.W_OK):
                 raise BadOutput(f"{named} is write-protected; give another place")
-            if about and there.st_size and not _ours(target):
+            if about and there.st_size and not _ours(target, about):
                 raise BadOutput(
                     f"{str(target)!r} is there and not from ropeaudit as the metadata of a {about}, which go "
                     "there; move it, or give another -o"
@@ -189,19 +189,15 @@ def _beside(target: Path, about: str, flag: str) -> IO[bytes]:
         raise BadOutput(f"{named} cannot be written: {reason}; give another place") from None
 
 
-def _ours(path: Path) -> bool:
-    """Return whether a file holds metadata that ropeaudit wrote, no report."""
+def _ours(path: Path, form: str) -> bool:
+    """Return whether a file holds metadata that ropeaudit wrote of a report: they have its digest."""
     import json
 
     try:
         result = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return False
-    if not isinstance(result, dict) or "records" in result:
-        return False
-    command, environment = str(result.get("command")), result.get("environment")
-    known = isinstance(environment, dict) and {"python", "ropeaudit"} <= environment.keys()
-    return known and "time" in result and command.split(" ")[0] == "ropeaudit"
+    return isinstance(result, dict) and str(result.get(form.lower())).startswith("sha256:")
 
 
 def _stream(path: str, flag: str) -> IO[bytes]:
