@@ -366,15 +366,6 @@ def test_a_recipe_file_that_is_a_folder_or_endless(refused) -> None:
         assert "is larger than" in refused("shift", "--recipe", "endless.toml")
 
 
-def test_a_hostile_name_of_a_recipe_is_text(capsys, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("x.toml").write_text('name = "\\u001b[31m|\\n"')
-    for form in ("table", "csv", "markdown"):
-        seen = ran(capsys, [*SMALL, "--recipe", "x.toml", "-f", form, "--columns", "implementation"])
-        assert "\x1b" not in seen.out + seen.err
-        assert "x1b" in seen.out
-
-
 # ---------------------------------------------------------------------------- files to write
 
 

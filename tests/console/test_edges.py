@@ -125,18 +125,6 @@ def test_scores_vanish_by_the_product_of_q_k_and_scale(tmp_path) -> None:
             assert case.load()[0].q.min() == -q
 
 
-@pytest.mark.parametrize("form", ["csv", "jsonl"])
-def test_a_table_without_subjects_or_offsets_is_no_report(form, tmp_path, capsys) -> None:
-    path = tmp_path / f"a.{form}"
-    for missing in ("implementation", "offset"):
-        names = {"implementation", "offset", "dtype", "drift_rms"} - {missing}
-        values = {name: ROW[name] for name in names}
-        lines = [",".join(values), ",".join(map(str, values.values()))]
-        path.write_text("\n".join(lines) if form == "csv" else json.dumps(values))
-        for more in ((), ("--by", "implementation"), ("--against", str(path))):
-            assert "no implementation and offset" in ran(capsys, ["report", str(path), *more], 2).err
-
-
 # ---------------------------------------------------------------------------- own code
 
 

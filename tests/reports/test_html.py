@@ -280,14 +280,6 @@ def test_wild_values_in_a_file_end_in_a_page_or_a_refusal(tmp_path_factory, data
         assert "<h1>" in chartless(merged([str(path)], None, {}))
 
 
-def test_table(tmp_path: Path, monkeypatch, capsys, snapshot) -> None:
-    written(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    assert ran(capsys, ["report", "sweep.jsonl", "-q"]).out == snapshot
-    assert main(["report", "sweep.jsonl", "-q", "-f", "csv", "--columns", "implementation,offset"]) == 0
-    assert capsys.readouterr().out.splitlines()[:2] == ["implementation,offset", "uniform,0"]
-
-
 def images(page: str) -> list[str]:
     coded = re.findall(r'<img alt="[^"]*" src="data:image/svg\+xml;base64,([^"]*)">', page)
     return [base64.b64decode(one).decode() for one in coded]
