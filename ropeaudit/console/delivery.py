@@ -1,7 +1,6 @@
 """The one road of a report: claim its files, analyse with progress, print it, write each file, judge.
 
-Nothing that was found is lost. stdout comes first; a file that cannot be written does not stop the others,
-and is said at the end; a closed pipe silences stdout and changes nothing else.
+A file that cannot be written does not stop the others; a closed pipe silences stdout alone.
 """
 
 from __future__ import annotations
@@ -130,10 +129,12 @@ def deliver(
             size = "" if file.stream else f", {os.path.getsize(file.path) / 1e6:.2g} MB"
             output.say(f"wrote {file.path}: {len(report.rows)} rows{size}")
     output.say_printed(options)
-    code = worst(code, judged(broken()))
+    failures = list(broken())
+    for line in failures:
+        output.say(line)
     for error in errors:
         output.say_error(error)
-    return worst(code, BAD_USE if errors else DONE)
+    return worst(code, BROKEN if failures else DONE, BAD_USE if errors else DONE)
 
 
 def fill(files: Filled) -> list[BadOutput]:
@@ -181,11 +182,3 @@ def say_interrupted(done: str, files: Sequence[OutputFile], hint: str = "", why:
     left = [repr(file.path) for file in files if not file.written and file.was_there()]
     message = f"; {', '.join(left)} {'is' if len(left) == 1 else 'are'} left as before" if left else ""
     output.say(f"{why}: {done} done{written}{message}{hint}")
-
-
-def judged(broken: Iterable[str]) -> int:
-    """Say which --fail-if were broken; return the exit code."""
-    lines = list(broken)
-    for line in lines:
-        output.say(line)
-    return BROKEN if lines else DONE

@@ -14,6 +14,7 @@ from ropeaudit.audits.comparison import Pair, value
 from ropeaudit.audits.records import COLUMNS, GROUP_HINTS, Record
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.reports.numbers import times
+from ropeaudit.reports.verdicts import case_name
 from ropeaudit.runtime.columns import Columns
 
 Row = Mapping[str, Any]
@@ -149,7 +150,7 @@ def _check_empty(gate: Gate, rows: Iterable[Row], count: int) -> None:
         why = f"; {hint}" if hint else f"; it is {gate.meaning}"
         raise UsageError(
             f"--fail-if '{gate}': {gate.column} is empty in {len(empty)} of {count} rows, the first "
-            f"{_who(empty[0])}{why}; leave the condition out"
+            f"{case_name(empty[0])}{why}; leave the condition out"
         )
 
 
@@ -160,11 +161,6 @@ def check_columns(gates: Sequence[Gate], rows: Iterable[Row | None]) -> None:
             raise UsageError(f"--fail-if '{gate}': the reports lack the column {gate.column}")
 
 
-def _who(row: Row) -> str:
-    where = f" at offset {row['offset']}" if "offset" in row else ""
-    return f"{row['implementation']} {row.get('dtype', '')}{where}"
-
-
 def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:
     value_seen = "nan" if row[gate.column] is None else row[gate.column]
     seen = f"{gate.column} = {value_seen}{was} ({gate})"
@@ -173,4 +169,4 @@ def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:
         seen = f"wrong rotation (rotation error {error}× allowed); {gate.column} itself is {value_seen},"
     elif row[gate.column] is None or math.isnan(row[gate.column]):
         seen = f"{gate.column} is nan, which fails {gate},"
-    return f"failed: {seen} for {_who(row)}; {failing} of {of} cases fail"
+    return f"failed: {seen} for {case_name(row)}; {failing} of {of} cases fail"

@@ -120,7 +120,7 @@ def opened(
 ) -> Iterator[list[OutputFile]]:
     """Claim all output files; whatever is not written by the end is removed again.
 
-    form_of: from a path to what the file is to hold. A stream whose name does not say takes that of stdout.
+    form_of: from a path to its form. A stream whose name does not say it takes that of stdout.
     flag: the option that names them.
     """
     forms = [_form(path, form_of) for path in outputs]

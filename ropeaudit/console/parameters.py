@@ -126,16 +126,8 @@ def _offsets(text: str, name: str) -> list[int]:
         raise UsageError(f"{error.args[0]}; on a grid --step 0.5 lets {name} 1 move tokens by 0.5") from None
 
 
-def _paths(text: str, name: str) -> list[str]:
-    """Return one path, or several with commas between where there is none of that name."""
-    from os.path import lexists
-
-    parts = [part.strip() for part in text.split(",")]
-    return [text] if lexists(text) or not all(parts) else parts
-
-
 def _targets(text: str, name: str) -> list[str]:
-    """Return a target, whose file name may hold commas, or several."""
+    """Return a file or a target, whose name may hold commas, or several."""
     from os.path import lexists
 
     path, _, function = text.rpartition(":")
@@ -169,7 +161,7 @@ NAMES = Parsed("names", values.names)
 MASKS = Parsed("masks", values.masks)
 TEXT = Parsed("text", lambda text, name: [text])  # an item of its own, commas included
 WORD = Parsed("word", lambda text, name: text)
-PATHS = Parsed("paths", _paths)
+PATHS = Parsed("paths", _targets)
 TARGETS = Parsed("targets", _targets)
 RELATIVE = Parsed("tolerance", _relative)
 SHARD = Parsed("shard", _shard)

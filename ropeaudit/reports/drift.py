@@ -51,7 +51,7 @@ def report(
         *rerotation_notes(results),
     ]
     if any(record.attention_tv_mean is not None for record in results):
-        notes += _temperature(_worst(results))
+        notes += _temperature(worst_of(results))
     stored = records.beside(results, columns) if metadata else {}
     return tabulated(
         *(_declared(results, named), records.SCHEMA, rows, seen, columns if chosen else ()),
@@ -123,7 +123,7 @@ def answer(results: Sequence[Record]) -> Answer:
     """Return the answer: the worst row, how many are like it, what others do."""
     if not results:
         return Answer("WARN", "shift", "no case was measured")
-    worst = _worst(results)
+    worst = worst_of(results)
     quality = verdicts.quality(verdicts.columns(worst))
     wrong = worst.verdict in ("overflow", "wrong_rotation") or quality == "no"
     missing = any(record.verdict == "refused" for record in results)
@@ -211,7 +211,7 @@ def _causes(worst: Record) -> list[Cause]:
     return [Cause(code, title, facts=facts)]
 
 
-def _worst(results: Sequence[Record]) -> Record:
+def worst_of(results: Sequence[Record]) -> Record:
     """Return the row that the answer is about: of those of the worst quality the one that drifts most.
 
     Code that rotates wrongly comes before recipes that drift.

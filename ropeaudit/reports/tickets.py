@@ -1,8 +1,7 @@
 """Tickets: the finding, what was expected, a snippet and the command that show it again, facts, versions.
 
-That of rows of code is about the one that is worst out of tolerance, as the report says it. Its snippet,
-`data/templates/snippet.py.j2`, calls own code as it was fitted, third-party code as its row says, and prints
-the RMS of scores minus exact ones, without this package; it is run once before it is handed on.
+That of rows of code is about the row that the answer is about. Its snippet, `data/templates/snippet.py.j2`,
+calls the code and prints the RMS of scores minus exact ones, without this package; it is run once here.
 """
 
 from __future__ import annotations
@@ -153,15 +152,9 @@ def by_code(code: str | None) -> str:
 
 
 def worst(results: Sequence[Record]) -> Record | None:
-    """Return the worst row of code, those out of tolerance first, or None."""
-
-    def size(record: Record) -> tuple[bool, bool, float]:
-        finite = math.isfinite(record.drift_relative)
-        off = record.drift_relative if finite else record.nonfinite
-        return record.within_tolerance is False, finite, off
-
-    measured = (one for one in results if one.environment is not None and one.verdict != "refused")
-    return max(measured, key=size, default=None)
+    """Return the row of code that the answer would be about, or None."""
+    measured = [one for one in results if one.environment is not None and one.verdict != "refused"]
+    return drift.worst_of(measured) if measured else None
 
 
 def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) -> Ticket:

@@ -94,7 +94,8 @@ def case_name(row: Row) -> str:
     again = ["rerotated", row["rerotated"]] if row.get("rerotated") else []
     how = *under(row.get("environment")), *again
     names = (row.get("model"), row.get("implementation"), *how, row.get("dtype"))
-    return f"{' '.join(str(name) for name in names if name not in (None, 'none'))} at offset {row['offset']}"
+    where = f" at offset {row['offset']}" if "offset" in row else ""
+    return " ".join(str(name) for name in names if name not in (None, "none")) + where
 
 
 def distinct_percent(share: float, tolerance: float) -> str:
@@ -112,13 +113,12 @@ def wrong_rotation(record: Record) -> str:
     """Return where the worst placed pair stands, and what that resembles."""
     if record.rotation_pair is None:
         return "has a rotated pair that is not where its position says"
-    like = ""
-    if record.resembles:
-        from ropeaudit.recognition.diagnosis import NO_CAUSE  # in-function: most rows are of no code
+    if not record.resembles:
+        return f"rotates {wrong_pair(record)}"
+    from ropeaudit.recognition.diagnosis import NO_CAUSE  # in-function: most rows are of no code
 
-        told = printable(record.resembles)
-        like = f"; {told}" if record.diagnosis in NO_CAUSE else f"; it resembles: {told}"
-    return f"rotates {wrong_pair(record)}{like}"
+    like = "" if record.diagnosis in NO_CAUSE else "it resembles: "
+    return f"rotates {wrong_pair(record)}; {like}{printable(record.resembles)}"
 
 
 def wrong_pair(record: Record) -> str:
@@ -163,7 +163,7 @@ def _trouble(record: Record) -> tuple[str, float, str] | None:
     excess = record.rotation_excess
     if excess is not None and not excess <= 1:
         size = math.inf if math.isnan(excess) else excess
-        return _fault(record), size, f" {wrong_rotation(record)}"
+        return f"wrong: {record.diagnosis} {record.resembles}", size, f" {wrong_rotation(record)}"
     collapsed = record.distinct_positions < record.seq_len and record.rotary_dim > 0
     if record.nonfinite:
         every = record.nonfinite == record.scores
@@ -175,16 +175,6 @@ def _trouble(record: Record) -> tuple[str, float, str] | None:
         return None
     count, remedy = record.distinct_positions, _remedy(record, True)
     return f"collapsed{remedy}", -count, f": {count} of {record.seq_len} positions stay distinct{remedy}"
-
-
-def _fault(record: Record) -> str:
-    """Return the kind of a wrong rotation; unexplained, with its worst pair."""
-    from ropeaudit.recognition.diagnosis import NO_CAUSE  # in-function: most rows are of no code
-
-    told = f"wrong: {record.diagnosis} {record.resembles}"
-    if record.resembles and record.diagnosis not in NO_CAUSE:
-        return told
-    return f"{told} {record.rotation_side} {record.rotation_pair}"
 
 
 def _remedy(record: Record, collapsed: bool) -> str:

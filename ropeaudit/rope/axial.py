@@ -8,7 +8,6 @@ Letters: p pairs, a axes.
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 import tomllib
 from collections.abc import Callable, Mapping
@@ -21,14 +20,14 @@ from ropeaudit import data
 from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError, parser_reason
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.setting import LARGEST_BASE, LARGEST_DIM, LAYOUTS, Layout
+from ropeaudit.runtime import digests
 
 # what multiplies every frequency: pi as a symbol, and the Python float of real code
 FACTORS = {"1": 1.0, "2pi": 2 * math.pi, "pi/2": math.pi / 2}
 POSITIONS = ("index", "halves", "centres", "normalised", "fitted")
-# own: each axis has frequencies of its own, one axis behind the other. split, interleaved: the axes share the
-# frequencies of one, as M-RoPE does. alternating: they take turns in those; the pairs of an axis stand
-# together. linspace: base^0 to base^1, evenly in the exponent over all heads; axes take turns, what is left
-# stands still.
+# own: each axis has own frequencies. split, interleaved: axes share those of one, as in M-RoPE. alternating:
+# they take turns in those, the pairs of an axis together. linspace: base^0 to base^1, evenly in the exponent
+# over all heads; axes take turns, what is left stands still.
 ARRANGEMENTS = ("own", "split", "interleaved", "alternating", "linspace")
 
 
@@ -153,7 +152,7 @@ def named(name: str) -> AxialRope:
         if len(tables) != 1:
             raise ValueError(f"it has {len(tables)} tables and is to have one")
         [(own, table)] = tables.items()
-        return replace(_of_table(own, table), digest=f"sha256:{hashlib.sha256(content).hexdigest()[:12]}")
+        return replace(_of_table(own, table), digest=digests.of_bytes(content))
     except OSError as error:
         raise BadInput(f"axes {name!r} cannot be read: {error.strerror or error}") from None
     except RopeAuditError as error:

@@ -2,14 +2,13 @@
 
 Mathematically all forms give base^(-2i/d) radians per token; in finite precision they do not.
 Where positions have several axes, those of each axis are.
-The exact values are the business of `ropeaudit.reference.exact_scores`, which shares nothing with this file.
+Exact values come from `ropeaudit.reference`, which shares nothing with this file.
 Letters: d rotary_dim, p = d/2 pairs, i = 0 ... p-1, x_i = 2i/d.
 """
 
 from __future__ import annotations
 
 import functools
-from decimal import Context, Decimal, localcontext
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -133,7 +132,5 @@ def _of_axes(rope: AxialRope, form: FrequencyForm, fmt: Format) -> FloatArray:
 
 def _rising(base: float, count: int, fmt: Format) -> FloatArray:
     """Return base^x for even x from 0 to 1, rounded to `fmt`. Shapes: -> (count,)."""
-    exponents = round_to(np.arange(count) / np.float64(max(1, count - 1)), fmt).astype(np.float64)
-    with localcontext(Context(prec=40, Emin=-99999, Emax=99999)):
-        log = Decimal(base).ln()
-        return round_to(np.array([float((log * Decimal(x)).exp()) for x in exponents.tolist()]), fmt)
+    exponents = round_to(np.arange(count) / np.float64(max(1, count - 1)), fmt)
+    return _rounded([elementary.power(base, x) for x in exponents.tolist()], fmt)

@@ -1,10 +1,8 @@
 """Read the rotary embedding out of a Hugging Face config.json, in its old and new spellings.
 
-A key about RoPE that is not understood is named and refused, never ignored. A missing base, length or size of
-heads is the default of the type's configuration class (`ropeaudit.rope.hf_json`), and named; what is
-missing and has none there is refused.
-Source of names and formulas: transformers 5.23.0, modeling_rope_utils.py (read); of what single model
-types do: `ropeaudit.rope.hf_json`.
+A key about RoPE that is not understood is refused. A missing base, length or size of heads is the default of
+the type's configuration class, and named; where that has none it is refused.
+Source: transformers 5.23.0, modeling_rope_utils.py (read); of model types: `ropeaudit.rope.hf_json`.
 """
 
 from __future__ import annotations
@@ -165,17 +163,16 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
         if of_code <= 0:
             raise BadInput(f"rope_ratio = {shown(ratio)} is not above 0")
     layers = hf_json.by_layer(config, given) or {_FULL: given}
-    own_keys = dict(zip((_FULL, _SLIDING), hf_json.BASE_KEYS, strict=True))
-    if not hf_json.is_one(model, "two_bases"):
-        own_keys = {}
-    elif not any(isinstance(one, Mapping) for one in given.values()):
+    two_bases = hf_json.is_one(model, "two_bases")
+    own_keys = dict(zip((_FULL, _SLIDING), hf_json.BASE_KEYS, strict=True)) if two_bases else {}
+    if two_bases and not any(isinstance(one, Mapping) for one in given.values()):
         layers = dict.fromkeys(own_keys, given)
-    if _SLIDING not in layers and local is not None:
-        layers[_SLIDING] = {}  # never scaled
-    if _SLIDING not in layers and hf_json.is_one(model, "sliding_unscaled") and given:
-        layers[_SLIDING] = {key: value for key, value in given.items() if key == "rope_theta"}
-    if _SLIDING not in layers and hf_json.is_one(model, "local_base"):
-        layers[_SLIDING] = {}  # another base, never scaled
+    own_base = local is not None or hf_json.is_one(model, "local_base")
+    if _SLIDING not in layers and (own_base or (given and hf_json.is_one(model, "sliding_unscaled"))):
+        # another base, or the same, and never scaled
+        layers[_SLIDING] = {
+            key: value for key, value in given.items() if key == "rope_theta" and not own_base
+        }
     layers = layers_of_models.rotating(config, model, layers)
     for layer, rope in layers.items():
         hf_json.check_inner(rope)
@@ -184,7 +181,7 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
             raise BadInput("rope_theta = null in the RoPE parameters is not a number; leave it out there")
         if layer in own_keys:
             wanted, outside = own_keys[layer], config.get(own_keys[layer])
-        if layer == _SLIDING and (local is not None or hf_json.is_one(model, "local_base")):
+        if layer == _SLIDING and own_base:
             wanted, outside = hf_json.LOCAL_BASE, local
         choices = [("rope_theta", rope.get("rope_theta")), (wanted, outside), ("rope_theta", of_code)]
         choices += [("--base", base)] if wanted in (key, own_keys.get(_FULL)) else []
@@ -462,11 +459,7 @@ def _check_names(config: Config, rope: Config, kind: str, values: Mapping[str, A
     foreign = [name for name in values if name not in (*rules.needs, *rules.takes)]
     if foreign and named is None:
         taking = [one for one in _KINDS if values.keys() <= {*KINDS[one].needs, *KINDS[one].takes}]
-        given = {*values, *_OUTSIDE, *(["original"] if config.get(_KEYS["original"]) is not None else [])}
-        # those that need no more, if any do; the length before yarn may be that of the model
-        lacks = {one: {*KINDS[one].needs} - given - {"original" if one == "yarn" else ""} for one in taking}
-        complete = [one for one in taking if not lacks[one]]
-        fitting = [f'"rope_type": "{one}"' for one in complete or taking]
+        fitting = [f'"rope_type": "{one}"' for one in taking]
         remedy = f"add {' or '.join(fitting)}, whichever is meant" if len(fitting) > 1 else ""
         remedy = remedy or (f"add {fitting[0]}" if fitting else "no type takes all of them")
         raise BadInput(

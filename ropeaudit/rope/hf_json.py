@@ -1,16 +1,13 @@
 """Read a config.json that may be damaged or hostile: its keys, and checked values out of it.
 
-Every message says on one short line which key holds what, and what would be right. What single model types do
-beside their config stands in data/model_types.toml and data/class_defaults.toml; they are named without the
-ending "_text".
+A message says on one line which key holds what, and what would be right. What model types do beside their
+config stands in data/model_types.toml and data/class_defaults.toml, by names without the ending "_text".
 """
 
 from __future__ import annotations
 
 import codecs
-import functools
 import json
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,21 +60,21 @@ def load(path: str) -> Any:
             hub = ", and nothing is downloaded" if path.count("/") == 1 and file.suffix != ".json" else ""
             raise FileNotFoundError(0, "a folder without config.json" if folder else f"no such file{hub}")
         with file.open("rb") as stream:
-            data = stream.read(_LARGEST_FILE + 1)
+            content = stream.read(_LARGEST_FILE + 1)
     except OSError as error:
         raise BadInput(f"{path!r}: {error.strerror or error}; give a file that can be read") from None
     except ValueError as error:  # of a path that no file can have
         raise BadInput(f"{path!r}: {error}; give the path of a config.json") from None
-    if len(data) > _LARGEST_FILE:
+    if len(content) > _LARGEST_FILE:
         raise BadInput(f"{path!r}: is larger than 16 MiB; give a config.json, which is a few kilobytes")
-    if data.startswith(codecs.BOM_UTF8):  # as json.loads does, with words for who calls it
+    if content.startswith(codecs.BOM_UTF8):  # as json.loads does, with words for who calls it
         raise BadInput(
             f"{path!r}: begins with a byte-order mark, with which transformers does not load it; save it as "
             "UTF-8 without one"
         )
     try:
         return json.loads(
-            data.decode("utf-8"), object_pairs_hook=_unique, parse_int=lambda text: int(text[:_DIGITS])
+            content.decode("utf-8"), object_pairs_hook=_unique, parse_int=lambda text: int(text[:_DIGITS])
         )
     except RecursionError:
         raise BadInput(f"{path!r}: is nested too deeply; give the config.json of a model") from None
@@ -272,13 +269,13 @@ def is_one(model: str, fact: str) -> bool:
     >>> is_one("llama4", "interleaved"), is_one("gemma4_assistant", "scale_one"), is_one("llama", "no_rope")
     (True, True, False)
     """
-    names = _library("model_types.toml")[fact]
+    names = data.table("model_types.toml")[fact]
     return any(model.startswith(name[:-1]) if name.endswith("*") else model == name for name in names)
 
 
 def of_type(model: str, fact: str, usual: Any = None) -> Any:
     """Return a fact of data/model_types.toml about a type, or `usual`."""
-    return _library("model_types.toml")[fact].get(model, usual)
+    return data.table("model_types.toml")[fact].get(model, usual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,13 +305,8 @@ def class_default(model: str) -> ClassDefault:
     >>> class_default("llama").name, class_default("gemma3").sizes["head_dim"]
     ('LlamaConfig', 256)
     """
-    values = dict(_library("class_defaults.toml").get(model, {}))
+    values = dict(data.table("class_defaults.toml").get(model, {}))
     name, sizes = values.pop("class", ""), {key: values.pop(key) for key in SIZES if key in values}
     scaled, takes_fraction = values.pop("scaled", {}), values.pop("partial_rotary_factor", True)
     bases = {key.replace("rope_theta", ""): value for key, value in values.items()}
     return ClassDefault(name, bases, sizes, scaled, takes_fraction)
-
-
-@functools.cache
-def _library(file: str) -> dict[str, Any]:
-    return tomllib.loads(data.text(file))

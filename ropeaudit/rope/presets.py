@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import tomllib
 
 from ropeaudit import data
 from ropeaudit.errors import UnknownName
@@ -39,7 +38,7 @@ def all_presets() -> list[ModelRope]:
 @functools.cache
 def _library() -> dict[str, ModelRope]:
     library = {}
-    for name, table in tomllib.loads(data.text("models.toml")).items():
+    for name, table in data.table("models.toml").items():
         said = {"full_attention": (table["base"], table.get("scaling", "default"))}
         if "sliding_base" in table:
             said["sliding_attention"] = table["sliding_base"], "default"

@@ -7,7 +7,6 @@ stands in `KINDS`; nothing is ignored: a key that a kind does not take is refuse
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -33,7 +32,7 @@ class Kind:
     declares_stretched: bool = False
 
 
-KINDS = {name: Kind(**row) for name, row in tomllib.loads(data.text("scalings.toml")).items()}
+KINDS = {name: Kind(**row) for name, row in data.table("scalings.toml").items()}
 HF_NAMES = {
     "factor": "factor",
     "original_max_position_embeddings": "original",
