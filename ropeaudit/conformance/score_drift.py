@@ -161,7 +161,12 @@ def yardstick(
     return Yardstick(tuple(filter(right, every)), f"the coarsest right recipe in {dtype}")
 
 
-def drift(check: str, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves: Diagnosis | None) -> Finding:
+def drift(
+    check: str,
+    seen: Sequence[MeasuredDrift],
+    wanted: Yardstick,
+    behaves: Diagnosis | None,
+) -> Finding:
     """Return whether drift is within the yardstick's limits at all offsets."""
     worst = max(seen, key=lambda one: (one.fails, judging.ratio(one.rms, one.allowed)))
     detail = f"allowed: {RMS_FACTOR:g} times the predicted RMS of {wanted.text}, and its bound"

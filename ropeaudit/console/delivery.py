@@ -95,7 +95,11 @@ def delivered(
     return worst(code, INTERRUPTED if interrupted else DONE, BAD_USE if errors else DONE)
 
 
-def delivered_at_once(report: Callable[[Metadata], Report], options: ReportOptions, code: int = DONE) -> int:
+def delivered_at_once(
+    report: Callable[[Metadata], Report],
+    options: ReportOptions,
+    code: int = DONE,
+) -> int:
     """Deliver a report that takes no time worth a progress bar; return the exit code.
 
     report: from the metadata. code: what its rows come to.
@@ -173,7 +177,12 @@ def replaceable(files: Sequence[OutputFile], partial: bool) -> list[OutputFile]:
     return [file for file in files if not (partial and file.was_there())]
 
 
-def say_interrupted(done: str, files: Sequence[OutputFile], hint: str = "", why: str = "interrupted") -> None:
+def say_interrupted(
+    done: str,
+    files: Sequence[OutputFile],
+    hint: str = "",
+    why: str = "interrupted",
+) -> None:
     """Say that a run was broken off, how much was done, and which reports were left as they were.
 
     done: a number of things, such as "3 rows". files: all that the run would have written.

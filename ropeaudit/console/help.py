@@ -62,7 +62,11 @@ def _guessed(name: str) -> str:
     return meant
 
 
-def commands(group: click.Group, ctx: click.Context, before: str = "") -> Iterator[tuple[str, click.Command]]:
+def commands(
+    group: click.Group,
+    ctx: click.Context,
+    before: str = "",
+) -> Iterator[tuple[str, click.Command]]:
     """Yield what one types for each command of a group and of those in it, and the command."""
     for name in group.list_commands(ctx):
         if member := group.get_command(ctx, name):

@@ -61,7 +61,11 @@ def joined(context: click.Context, param: click.Parameter, items: Iterable[Itera
     return tuple(dict.fromkeys(values))
 
 
-def merged(context: click.Context, param: click.Parameter, items: Iterable[Mapping[str, T]]) -> dict[str, T]:
+def merged(
+    context: click.Context,
+    param: click.Parameter,
+    items: Iterable[Mapping[str, T]],
+) -> dict[str, T]:
     """Return the entries of a repeatable option, of equal names the last."""
     return {name: value for item in items for name, value in item.items()}
 

@@ -91,7 +91,12 @@ def exact_factors(
     return left, rotate_exactly(k, tables[1], setting, precision)
 
 
-def minus_exact(formed: Values, exact: ExactScores, hidden: Any = None, out: Values | None = None) -> Values:
+def minus_exact(
+    formed: Values,
+    exact: ExactScores,
+    hidden: Any = None,
+    out: Values | None = None,
+) -> Values:
     """Return scores minus the exact ones, 0 if hidden; `out` may be `formed`."""
     high, low = exact
     difference: Values = np.subtract(formed, high, out=out)
@@ -101,7 +106,12 @@ def minus_exact(formed: Values, exact: ExactScores, hidden: Any = None, out: Val
     return difference
 
 
-def gather_exact(statistics: Statistics, exact: ExactScores, block: Block, out: Values | None = None) -> None:
+def gather_exact(
+    statistics: Statistics,
+    exact: ExactScores,
+    block: Block,
+    out: Values | None = None,
+) -> None:
     """Take in the exact scores of a block, which are overwritten if they are one array."""
     joined = exact_scores.joined(*exact, out)
     masks.hide(joined, block.hidden)

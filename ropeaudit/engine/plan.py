@@ -47,7 +47,12 @@ class AttentionOptions:
             raise UsageError(f"anchor {self.anchor!r} is not a whole number of tokens; try --anchor {ANCHOR}")
 
     @classmethod
-    def requested(cls, attention: bool, softmax: str | None, anchor: int | None) -> AttentionOptions | None:
+    def requested(
+        cls,
+        attention: bool,
+        softmax: str | None,
+        anchor: int | None,
+    ) -> AttentionOptions | None:
         """Return the options, None without `attention`. Raises: UsageError, UnknownName."""
         given = {name: v for name, v in (("softmax", softmax), ("anchor", anchor)) if v is not None}
         for name, value in given.items():

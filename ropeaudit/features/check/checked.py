@@ -128,7 +128,13 @@ class Target:
     progress: Progress = arguments.silent
     version: str = NONE
 
-    def checked(self, finding: Finding, dtype: str = NONE, case: Case | None = None, **more: Any) -> Checked:
+    def checked(
+        self,
+        finding: Finding,
+        dtype: str = NONE,
+        case: Case | None = None,
+        **more: Any,
+    ) -> Checked:
         """Return a finding as a check of it. case: of a layer type; without one of none in particular."""
         if case is not None:
             maximum = case.maximum or 0

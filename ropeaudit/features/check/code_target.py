@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -24,13 +25,14 @@ from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.rope import grids
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import atomic_files
+from ropeaudit.runtime.paths import shown_path
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import environments
 from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.foreign import ForeignOwn
 from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OWN_TABLES
-from ropeaudit.subjects.calling.signatures import WRAP, NotUnderstood
+from ropeaudit.subjects.calling.signatures import NotUnderstood
 
 DTYPES, UP_TO = ("bf16",), 2**17
 _PADDED = 1024  # positions of code that is told where sequences begin, and no positions
@@ -116,12 +118,17 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
             setting = replace(setting, layout=code.layout(setting))
         code.fit(setting)
     except NotUnderstood as error:
-        if options.write_wrapper is None:
-            raise
-        said = error.typed.removesuffix(WRAP).rstrip()
-        needed = code.needed if isinstance(code, ForeignOwn) else {}
-        written = _write_wrapper(options.write_wrapper, target.name, needed, said)
-        raise UsageError(f"{said} {written}") from None
+        seen, *known = error.lines
+        if isinstance(code, ForeignOwn) and code.place[1]:
+            file, line = code.place
+            known.insert(
+                0, f"  --> {shown_path(Path(file))}:{line}   {linecache.getline(file, line).strip()}"
+            )
+        if options.write_wrapper is not None:
+            needed = code.needed if isinstance(code, ForeignOwn) else {}
+            written = _write_wrapper(options.write_wrapper, target.name, needed, seen)
+            known[-1] = f"   = {written}"
+        raise NotUnderstood("\n".join((seen, *known))) from None
     if options.write_wrapper is not None:
         note([f"{target.name} is understood without a wrapper; {_FLAG} writes none"])
     dtypes = options.dtypes or tuple(map(parse, DTYPES))

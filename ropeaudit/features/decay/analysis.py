@@ -146,7 +146,11 @@ def decay(
         yield _measured(one, exact, asked, compared, step)
 
 
-def requested(recipes: Names, dtypes: Names, changes: Mapping[str, str] | None) -> Sequence[Resolved | None]:
+def requested(
+    recipes: Names,
+    dtypes: Names,
+    changes: Mapping[str, str] | None,
+) -> Sequence[Resolved | None]:
     """Return every recipe in every dtype, usual ones by default; none if all are left out.
 
     Raises: UsageError, UnknownName, BadInput, NotEmulated.

@@ -330,7 +330,14 @@ def most(case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False) -
 class CaseLimits:
     """One subject in one case: its measured records, and what is proved of it."""
 
-    def __init__(self, case: Case, inputs: Inputs, setting: RopeSetting, subject: Chosen, up_to: int) -> None:
+    def __init__(
+        self,
+        case: Case,
+        inputs: Inputs,
+        setting: RopeSetting,
+        subject: Chosen,
+        up_to: int,
+    ) -> None:
         self.case, self.inputs, self.subject, self.up_to = case, inputs, subject, up_to
         self.seq_len, self.called = inputs.seq_len, isinstance(subject, SubjectFactory)
         self.ranges = regimes(case, setting, self.seq_len, up_to)

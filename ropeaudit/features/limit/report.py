@@ -192,7 +192,11 @@ def _causes(one: Limit) -> list[Cause]:
     return [Cause(record.diagnosis, title, facts=facts, warning=status(one) != "FAIL")]
 
 
-def _around(one: Limit, limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def _around(
+    one: Limit,
+    limits: Sequence[Limit],
+    rows: Sequence[Mapping[str, Any]],
+) -> list[tuple[str, str]]:
     """Return why it fails, how it is called, what was assumed or unchecked, what to type."""
     zero, record, facts = one.at_zero, one.at_failure, list[tuple[str, str]]()
     if one.findings and len(limits) == 1:

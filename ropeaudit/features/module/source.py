@@ -179,7 +179,11 @@ def may_be_buffer(name: str, shape: tuple[int, ...], head: Callable[[], NDArray[
     )
 
 
-def recognised(tensors: Iterable[StoredTensor], dumped: bool = False, lone: bool = False) -> list[RopeBuffer]:
+def recognised(
+    tensors: Iterable[StoredTensor],
+    dumped: bool = False,
+    lone: bool = False,
+) -> list[RopeBuffer]:
     """Return tensors with what they hold: as their values say, else as their names do.
 
     dumped: whether somebody wrote them to look at them. lone: whether there is but one.

@@ -125,7 +125,12 @@ def is_code(name: str) -> bool:
     return factories.is_own(name) or third_party.is_known(name)
 
 
-def subject(spec: str, common: Mapping[str, str], alone: bool = False, device: str | None = None) -> Compared:
+def subject(
+    spec: str,
+    common: Mapping[str, str],
+    alone: bool = False,
+    device: str | None = None,
+) -> Compared:
     """Return code, or a recipe with its changes in brackets: hf[angle=fp64,table=fp32].
 
     common: changes made to a recipe before its own. alone: whether there is no recipe for them to change.

@@ -102,7 +102,11 @@ def _needed(target: type[Any]) -> list[str]:
     ]
 
 
-def possible_arguments(target: type[Any], given: Mapping[str, Any], length: int) -> Iterator[dict[str, Any]]:
+def possible_arguments(
+    target: type[Any],
+    given: Mapping[str, Any],
+    length: int,
+) -> Iterator[dict[str, Any]]:
     """Yield possible arguments of a class: one set for each config that may be meant."""
     rest = [name for name in _needed(target) if name not in given]
     configs = [name for name in rest if name == "config" or name.endswith("_config")]

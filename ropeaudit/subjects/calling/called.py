@@ -151,7 +151,12 @@ class Called:
                 table.heads = q[:, wanted], k[:, wanted]
         return np.ascontiguousarray(table.heads[key][head])
 
-    def _rotated(self, rotator: Rotator, at: Positions, *given: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _rotated(
+        self,
+        rotator: Rotator,
+        at: Positions,
+        *given: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
         """Return all heads of q and k rotated. Shapes: (s,), (h, s, d), (g, s, d) -> like q and k."""
         with np.errstate(over="ignore"):  # a number that the dtype does not hold
             rounded = [round_to(x, self.dtype).astype(self.dtype.carrier)[None] for x in given]

@@ -138,7 +138,13 @@ class ForeignCode(Code):
         """Return calls of an adapter's backward pass; None where autograd does not run."""
         return self.rotator(setting, dtype)._further("backward", True) if self.differentiable else None
 
-    def logged(self, setting: RopeSetting, dtype: Format, x: FloatArray, length: int) -> dict[str, StageLog]:
+    def logged(
+        self,
+        setting: RopeSetting,
+        dtype: Format,
+        x: FloatArray,
+        length: int,
+    ) -> dict[str, StageLog]:
         """Return what torch does in one call: see `dispatch_log.logged`."""
         self.fit(setting)
         key = setting, dtype, length
