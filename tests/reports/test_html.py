@@ -168,9 +168,8 @@ def test_hostile_files_are_text_too(tmp_path: Path) -> None:
              "stages": {HOSTILE: {HOSTILE: HOSTILE}}, "records": rows, "notes": [HOSTILE]}  # fmt: skip
     path = tmp_path / "hostile.json"
     path.write_text(json.dumps(whole).replace("NaN", "null").replace("Infinity", "null"))
-    assert (
-        main(["report", str(path), "-q", "-o", str(tmp_path / "h.html"), "-o", str(tmp_path / "h.md")]) == 0
-    )
+    outputs = ["-o", str(tmp_path / "h.html"), "-o", str(tmp_path / "h.md")]
+    assert main(["report", str(path), "-q", *outputs]) == 0
     text = (tmp_path / "h.html").read_text()
     assert text.count("<script>") == 1
     assert len(re.findall("<img", text)) == len(images(text)) == 1

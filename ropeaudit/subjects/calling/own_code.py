@@ -227,7 +227,7 @@ class OwnCode(Local):
                 raise signatures.NotUnderstood.told(
                     f"nothing was checked: what to build {self.name} with is not known",
                     f"unknown: {unknown}",
-                    f"give a value: --arg {first}=VALUE, or name a factory: {signatures.FACTORY}",
+                    f"give a value: check --arg {first}=VALUE; or name a factory: {signatures.FACTORY}",
                 )
             given = {
                 name: building.building_argument(

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 from ropeaudit import data
 from ropeaudit.errors import UsageError
 
-WRAP = "or write a wrapper to fill in, rotate(q, k, positions): --write-wrapper FILE.py"
+WRAP = "or fill in a wrapper, rotate(q, k, positions): ropeaudit check TARGET --write-wrapper FILE.py"
 
 
 class NotUnderstood(UsageError):
@@ -170,7 +170,7 @@ def possible_signatures(function: Any, name: str) -> list[Signature]:
         raise NotUnderstood.told(
             f"nothing was checked: what to give {name} is not known",
             f"known: {known}; unknown: {', '.join(unknown)}",
-            f"give a value: --arg {unknown[0]}=VALUE, or name a factory: {FACTORY}",
+            f"give a value: check --arg {unknown[0]}=VALUE; or name a factory: {FACTORY}",
         )
     return list(dict.fromkeys(likely))
 
