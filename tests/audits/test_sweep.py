@@ -192,8 +192,8 @@ def test_what_is_not_this_sweep_is_refused(whole, tmp_path, capsys) -> None:
     def refused(text: bytes, fragment: str, name: str = "x.jsonl", *more: str) -> None:
         path = tmp_path / name
         path.write_bytes(text)
-        path = str(tmp_path / name.removesuffix(".part"))
-        assert main([*SMALL, *QUIET, "-o", path, "--resume", *more]) == 2
+        asked = ["-o", str(tmp_path / name.removesuffix(".part")), "--resume", *more]
+        assert main([*SMALL, *QUIET, *asked]) == 2
         assert fragment in capsys.readouterr().err
         assert path.read_bytes() == text
         path.unlink()

@@ -54,9 +54,8 @@ def test_what_cannot_be_called_at_an_offset_gets_no_shares_there(spec) -> None:
 
 def test_dtypes_come_first_then_the_shares_of_each_offset(spec, capsys) -> None:
     out = ran(capsys, ["explain", spec("like_hf"), *FLAGS, "--offset", "1000,5000", "-v"]).out
-    assert (
-        0 < out.index("behaves like") < out.index("Recipes, nearest first:") < out.index("Stages, the worst")
-    )
+    places = [out.index(one) for one in ("behaves like", "Recipes, nearest first:", "Stages, the worst")]
+    assert 0 < places[0] < places[1] < places[2]
     assert main(["explain", spec("like_hf"), *FLAGS, "--offset", "1000,5000", "-f", "json", "-q"]) == 0
     whole = json.loads(capsys.readouterr().out)
     assert {"seen", "operations", "recipe_format"} <= set(whole["records"][0])
