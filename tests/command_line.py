@@ -41,5 +41,7 @@ def ran(capsys: pytest.CaptureFixture[str], words: Iterable[object], code: int =
 def refused(capsys: pytest.CaptureFixture[str], words: Iterable[object]) -> str:
     """Run a command line that must be refused in one line; return that line."""
     printed = ran(capsys, words, 2)
-    assert (printed.out, printed.err.count("\n")) == ("", 1), printed.err
+    first, *more = printed.err.splitlines()  # what was seen, then what is known and what to type
+    assert not printed.out, first
+    assert all(line.startswith(("   = ", "  --> ")) for line in more), printed.err
     return printed.err

@@ -28,7 +28,7 @@ from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.code import CallOf, Code, Rotator
 
 if TYPE_CHECKING:
-    from ropeaudit.subjects.calling.conventions import Convention
+    from ropeaudit.subjects.calling.conventions import Answer, Convention
     from ropeaudit.subjects.calling.foreign import ForeignOwn, ForeignRotator
 
 HEADS = 4
@@ -44,7 +44,8 @@ class Seen:
     wrong_rotation: whether one saw a pair out of place in plain calls. right_before: the first position that
     is out of place, where those before are right. cost: seconds of a token.
     searches: for what explains its calls. line: file and line of the first narrow operation; None until it is
-    looked for. first: the first position of the last call that was judged.
+    looked for. first: the first position of the last call that was judged. answer: what one call of own code
+    came to; None until it is made.
     """
 
     wrong_rotation: bool = False
@@ -53,6 +54,7 @@ class Seen:
     searches: Searches = field(default_factory=Searches)
     line: tuple[str, int] | None = None
     first: int = 0
+    answer: Answer | None = None
 
 
 @dataclass(slots=True)

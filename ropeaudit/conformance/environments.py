@@ -131,12 +131,12 @@ _ONE_CALL, _FIRST = 64, 1  # tokens of a call, its first position: position 0 sh
 
 def answer_of(code: CodeUnderTest) -> Answer | None:
     """Return what one call came to; None where an adapter makes it."""
-    if code.own is None:
-        return None
-    length = min(_ONE_CALL, code.up_to)
-    q, k = code.given(length)
-    at = np.arange(length, dtype=np.int64) + min(_FIRST, code.up_to - length)
-    return code.own_rotator().answer(q, k, at)
+    if code.own is not None and code.seen.answer is None:
+        length = min(_ONE_CALL, code.up_to)
+        q, k = code.given(length)
+        at = np.arange(length, dtype=np.int64) + min(_FIRST, code.up_to - length)
+        code.seen.answer = code.own_rotator().answer(q, k, at)
+    return code.seen.answer
 
 
 def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:

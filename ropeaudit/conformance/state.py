@@ -138,10 +138,10 @@ class Call:
             if not alike and call.first + call.length <= code.up_to:
                 yield call
 
-    def made(self, code: CodeUnderTest, given: Both) -> Rotator | str:
-        """Return a new instance that it was made of, or why it cannot be made.
+    def made(self, code: CodeUnderTest, given: Both, instance: Rotator | None) -> Rotator | str:
+        """Return an instance that it was made of, or why it cannot be made.
 
-        given: q and k of the call that follows, (b, h, s, d).
+        given: q and k of the call that follows, (b, h, s, d). instance: a new one by default.
         """
         q, k = given
         if self.kind != SAME:  # the same random numbers in every dtype, rounded to it
@@ -151,7 +151,7 @@ class Call:
         placed = code.tested.under(self.environment) if self.environment else code.tested
         if reason := placed.refuses(code.setting, self.dtype):
             return reason
-        rotator = code.rotator()
+        rotator = instance or code.rotator()
         if self.kind == REFILLED and isinstance(rotator, ForeignRotator):
             rotator = rotator.refilling()
         at = np.arange(self.length, dtype=np.int64) + self.first
@@ -187,6 +187,25 @@ def state(code: CodeUnderTest) -> Iterator[Finding]:
             yield _finding(inside, f"state {name}", ())
 
 
+def _after(
+    code: CodeUnderTest,
+    before: Sequence[Call],
+    plain: Sequence[CalledBlock],
+    instance: Rotator | None,
+) -> tuple[dict[Call, Way], list[str]]:
+    """Return what calls after earlier ones come to, and those that were refused.
+
+    instance: the one that makes all of them; None for a new one each.
+    """
+    after, refused = dict[Call, Way](), list[str]()
+    for earlier in before:
+        if isinstance(used := earlier.made(code, plain[0].given, instance), str):
+            refused.append(f"{earlier} ({earlier.kind}): {used}")
+        else:
+            after[earlier] = Way(code, f"after {earlier}", used).take(plain)
+    return after, refused
+
+
 def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> Finding:
     """Return the finding. others: environments in which the call is made before itself."""
     length = min(_LENGTH, code.up_to)
@@ -199,11 +218,13 @@ def _finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> F
     for first in firsts[:1] if cost(code) > DEAR else firsts:
         call = Call(code.dtype, first, length, *given[0].shape[:2])
         plain = list(plain_calls(code.rotator(), given, [first]))
-        for earlier in call.before(code, () if ways else others):
-            if isinstance(used := earlier.made(code, given), str):
-                refused.append(f"{earlier} ({earlier.kind}): {used}")
-                continue
-            way = Way(code, f"after {earlier}", used).take(plain)
+        before = list(call.before(code, () if ways else others))
+        # at the second position one instance makes all of them, and where it leaks nothing, none does
+        after, left_out = _after(code, before, plain, code.rotator() if ways else None)
+        if ways and (left_out or any(way.differing or way.raised for way in after.values())):
+            after, left_out = _after(code, before, plain, None)
+        refused += left_out
+        for earlier, way in after.items():
             ways[call, earlier] = way
             if way.differing or way.raised:
                 size = f"{way.differing:,} of {way.elements:,} numbers differ by up to {way.apart:.3g}"

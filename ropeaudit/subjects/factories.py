@@ -142,9 +142,9 @@ def called(code: Code, dtype: Format, alone: bool = True) -> SubjectFactory:
             code.fit(setting)  # what computes is known then
         except (ForeignError, NotUnderstood) as error:
             told = f"{code.name} {did(error)}, however it is called"
-            reason = error.in_line if isinstance(error, NotUnderstood) else told
             if alone:
-                raise UsageError(reason) from None
+                raise UsageError(error.typed if isinstance(error, NotUnderstood) else told) from None
+            reason = error.in_line if isinstance(error, NotUnderstood) else told
             return Called(Unavailable(code.name, Uncalled(reason), LAYOUTS, code.version), setting, dtype)
         return Called(code, setting, dtype)
 

@@ -215,7 +215,7 @@ def test_a_module_that_fails_to_import_is_one_line(tmp_path, capsys) -> None:
 def test_orders_are_a_closed_list(capsys) -> None:
     assert main(["shift", "--impl", f"{PATH}:bhsd", "--order", "hbsd"]) == 2
     assert "unknown --order 'hbsd'" in capsys.readouterr().err
-    with pytest.raises(RopeAuditError, match="could not be called"):
+    with pytest.raises(RopeAuditError, match="nothing was checked"):
         loading.load(f"{PATH}:sd", "bhsd").fit(SETTING)
     with pytest.raises(UnknownName):
         loading.load(f"{PATH}:nope")
