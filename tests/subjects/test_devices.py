@@ -136,14 +136,14 @@ def test_operators_and_compiled_functions_are_called_as_they_are(capsys, name) -
 def test_a_call_that_mixes_devices_is_refused(capsys, name, command) -> None:
     message = refused(capsys, *command.split(), own(name), "--device", NAME, "--head-dim", "64")
     assert "RuntimeError: Expected all tensors to be on the same device" in message
-    assert f"It was given tensors on {PLACE}, and holds or makes others elsewhere" in message
+    assert f"it was given tensors on {PLACE}, and holds or makes others elsewhere" in message
     assert message.rstrip().endswith("make them on the device of x, or give --device cpu")
 
 
 def test_code_for_a_gpu_alone_says_so_on_the_cpu(capsys) -> None:
     message = refused(capsys, "shift", "--impl", own("rotate"))
     assert "RuntimeError: Pointer argument cannot be accessed from Triton" in message
-    assert "If it computes on another device than the CPU" in message
+    assert "if it computes on another device than the CPU" in message
     assert message.rstrip().endswith("such as --device cuda")
 
 
