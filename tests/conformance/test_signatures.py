@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch):
     [
         ("unknown", "known: q, k; unknown: state, mesh, plan"),
         ("raises", "ValueError: not so"),
-        ("Built", "what to build mine.py:Built with is not known"),
+        ("Built", "what to build kernels.py:Built with is not known"),
     ],
 )
 def test_what_is_not_understood_is_refused_and_a_wrapper_is_written(name, words, folder, capsys) -> None:
