@@ -161,10 +161,11 @@ def _given(thing: Any, spec: str, arguments: Mapping[str, object]) -> Any:
         return thing
     signature = inspect.signature(thing)
     method = signatures.called_of(thing) if inspect.isclass(thing) else None
-    of_calls = set(inspect.signature(method).parameters) - set(signature.parameters) if method else set()
+    taken = list(inspect.signature(method).parameters)[1:] if method else []  # without self
+    of_calls = [name for name in taken if name not in signature.parameters]
     for name in arguments:
-        if name not in {*signature.parameters, *of_calls}:
-            raise UnknownName(f"argument of {spec}:", name, list(signature.parameters) or ["none"])
+        if name not in (known := [*signature.parameters, *of_calls]):
+            raise UnknownName(f"argument of {spec}:", name, known or ["none"])
     if not inspect.isclass(thing):
         return functools.partial(thing, **arguments)
     left = [one for name, one in signature.parameters.items() if name not in arguments]
