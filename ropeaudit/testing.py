@@ -20,10 +20,11 @@ from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names, RopeArguments
+from ropeaudit.bounds import Bound
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import JUDGED
 from ropeaudit.conformance.score_drift import RMS_FACTOR, MeasuredDrift
-from ropeaudit.engine import kernel, measure
+from ropeaudit.engine import measure
 from ropeaudit.engine.measure import CertifiedScores
 from ropeaudit.engine.plan import CellStatistics, Plan
 from ropeaudit.errors import ForeignError, UsageError, one_line
@@ -33,9 +34,8 @@ from ropeaudit.inputs import masks
 from ropeaudit.inputs import qk as inputs
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
-from ropeaudit.recognition import known_recipes, rotation, verification, wording
+from ropeaudit.recognition import verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
-from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope import scaling as scalings
@@ -50,7 +50,6 @@ from ropeaudit.subjects.emulated import Emulated
 
 __tracebackhide__ = True  # pytest shows a failure at the line of the test
 _UNEXPLAINED = Diagnosis("unexplained")
-_CLEAR = 0.3  # what scores behave like is at most this share as far away as what they should be
 _STEP, _EVERY = 2**14, 2**18 + 2**14  # positions of a call, and of all calls between the offsets
 _QUICK = 4096  # positions that `assert_rope` looks at
 _MASK: masks.Mask = "full"
@@ -219,34 +218,42 @@ def assert_shift_invariant(
     built = inputs.make("gaussian", heads, heads, seq_len, setting, seed)
     resolved = _resolved(recipe, {} if scores else _EXACT_SUMS, parse(dtype))
     q, k = (round_to(x, resolved.input).astype(np.float64) for x in (built.q, built.k))
-    test = _Test(resolved, recipe, setting, replace(built, q=q, k=k))
+    test = _Test(_name(scores or function), resolved, recipe, setting, replace(built, q=q, k=k))
     chosen = environments.chosen([under] if isinstance(under, str) else under)
-    if scores is not None and len(chosen) > 1:
-        raise UsageError("under goes with a function that rotates, not with scores=; leave it out")
     if scores is not None:
+        if len(chosen) > 1:
+            raise UsageError("under goes with a function that rotates, not with scores=; leave it out")
         _test_scores(test, scores, order or "bhsd", offsets, device)
-    else:
-        subject = in_process(OwnCode(_name(function), function, order, device=device, copied=False))
-        with chance.put_back():
-            _test_rotation(test, subject, offsets, whole)
-        for environment in chosen[1:]:
-            try:
-                with chance.put_back():
-                    _test_rotation(test, subject.under(environment), offsets, whole)
-            except AssertionError as error:
-                found = error.diagnosis if isinstance(error, NotShiftInvariant) else ""
-                label = environment.label(subject.device.name)
-                raise NotShiftInvariant(f"under {label}: {error}", found) from error
+        return
+    subject = in_process(OwnCode(test.name, function, order, device=device, copied=False))
+    for environment in chosen:
+        try:
+            with chance.put_back():
+                plain = environment is chosen[0]
+                _test_rotation(test, subject if plain else subject.under(environment), offsets, whole)
+        except NotShiftInvariant as error:
+            if plain:
+                raise
+            label = environment.label(subject.device.name)
+            raise NotShiftInvariant(f"under {label}: {error}", error.diagnosis) from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """What is expected: a recipe on a setting, and q and k in its input format."""
+    """What is expected of code: a recipe on a setting, and q and k in its input format.
 
+    recipe: how it was named.
+    """
+
+    name: str
     resolved: Resolved
     recipe: str
     setting: RopeSetting
     inputs: Inputs
+
+    @property
+    def dtype(self) -> Format:
+        return self.resolved.dtype
 
     def vectors(self) -> tuple[FloatArray, FloatArray]:
         """q and k as the function gets them."""
@@ -257,29 +264,37 @@ class _Test:
         """Return the exact scores of each head."""
         return list(measure.exact(self.inputs, self.setting, self.resolved.input))
 
-    def drift(self, cell: CellStatistics, offset: int) -> MeasuredDrift:
-        """Return what was measured beside what is allowed."""
-        allowed = bounds.bound(Emulated(self.resolved, self.setting), self.inputs, _MASK, offset)
-        return MeasuredDrift.of_cell(cell, f"{self.inputs.seq_len} tokens", offset, allowed)
+    def limit(self, recipe: Resolved, offset: int) -> Bound:
+        """Return bound and prediction of the drift of a recipe's scores."""
+        return bounds.bound(Emulated(recipe, self.setting), self.inputs, _MASK, offset)
 
-    def check_drift(self, cell: CellStatistics, offset: int, like: Callable[[], Diagnosis]) -> None:
-        """Raise NotShiftInvariant if scores drift further than allowed."""
-        seen = self.drift(cell, offset)
+    def check_drift(
+        self, cell: CellStatistics, offset: int, like: Callable[[MeasuredDrift], Diagnosis]
+    ) -> None:
+        """Raise NotShiftInvariant if scores drift further than allowed. like: says what explains them."""
+        seen = MeasuredDrift.of_cell(cell, "", offset, self.limit(self.resolved, offset))
         place = "worst at head {}, query {}, key {}".format(*seen.place)
         if seen.over_bound:
             right = f"{seen.most:.3g} (a-priori bound)"
-            self.fail(f"score drift {seen.largest:.3g}", right, offset, place, like)
+            self.fail(f"score drift {seen.largest:.3g}", right, offset, place, like(seen))
         if seen.over_prediction:
             right = f"{RMS_FACTOR * seen.limit.rms:.3g} ({RMS_FACTOR:g} times the predicted RMS)"
-            self.fail(f"RMS score drift {seen.rms:.3g}", right, offset, place, like)
+            self.fail(f"RMS score drift {seen.rms:.3g}", right, offset, place, like(seen))
 
     def check_places(
-        self, rotator: ForeignRotator, vectors: GivenVectors, offset: int, step: int = 0
+        self, rotator: ForeignRotator, offset: int, step: int = 0, length: int | None = None
     ) -> None:
-        """Raise NotShiftInvariant if a rotated pair is not where its position says."""
+        """Raise NotShiftInvariant if a rotated pair is not where its position says.
+
+        step: from one batch element to the next. length: of a call of one head; None for q and k as they are.
+        """
+        q, k = self.vectors()
+        if length is not None:
+            q, k = (np.resize(x[:1], (1, length, self.setting.head_dim)) for x in (q, k))
         seen = verification.check(
-            *(rotator, self.setting, self.resolved.dtype, vectors, offset),
-            afresh=lambda: rotator.code.rotator(self.setting, self.resolved.dtype),
+            *(rotator, self.setting, self.dtype),
+            *(GivenVectors(q, k, np.arange(q.shape[1], dtype=np.int64)), offset),
+            afresh=lambda: rotator.code.rotator(self.setting, self.dtype),
             rule=self.resolved,
             batch_step=step,
         )
@@ -289,18 +304,26 @@ class _Test:
                 f"pair {seen.pair} of {seen.side}"
             )
             result = f"a rotated pair is off by {seen.excess * seen.allowed:.3g} relative to the pair"
-            self.fail(result, f"{seen.allowed:.3g}", offset, place, lambda: seen.diagnosis or _UNEXPLAINED)
+            self.fail(result, f"{seen.allowed:.3g}", offset, place, seen.diagnosis or _UNEXPLAINED)
 
-    def fail(self, seen: str, allowed: str, offset: int, place: str, like: Callable[[], Diagnosis]) -> None:
-        """Raise NotShiftInvariant."""
-        found = like()
+    def fail(self, seen: str, allowed: str, offset: int, place: str, found: Diagnosis) -> None:
+        """Raise NotShiftInvariant. found: what explains it."""
         begin = "behaves like: " if found.explains else ""
         right = f"allowed for recipe {self.recipe}: {allowed}"
         raise NotShiftInvariant(
-            f"{seen} in {self.resolved.dtype} at offset {offset}; {right}; {place}"
+            f"{seen} in {self.dtype} at offset {offset}; {right}; {place}"
             f"; {begin}{wording.sentence(found)} [{codes(found)}]",
             codes(found),
         )
+
+    @contextlib.contextmanager
+    def raising(self, offset: int, kind: type[Exception] = ForeignError) -> Iterator[None]:
+        """Turn what own code raises into a failure. kind: of errors."""
+        try:
+            yield
+        except kind as error:
+            raised = f"{self.name} raises in {self.dtype} at offset {offset}: {one_line(error)}"
+            raise NotShiftInvariant(raised) from error
 
 
 def _name(function: Any) -> str:
@@ -309,37 +332,22 @@ def _name(function: Any) -> str:
 
 def _test_rotation(test: _Test, subject: ForeignOwn, offsets: Sequence[int], whole: bool) -> None:
     """Test code that rotates: places first, for they say more, then scores."""
-    name, setting = subject.name, test.setting
-    if reason := subject.refuses(setting, test.resolved.dtype):
+    if reason := subject.refuses(test.setting, test.dtype):
         raise UsageError(reason)
-    rotator = subject.rotator(setting, test.resolved.dtype)
-    q, k = test.vectors()
-    vectors = GivenVectors(q, k, np.arange(test.inputs.seq_len, dtype=np.int64))
-    rows = verification.BATCH_STEP if subject.fit(setting).rows else 0
-    called = Called(subject, setting, test.resolved.dtype, rotator)
+    rotator = subject.rotator(test.setting, test.dtype)
+    steps = (0, verification.BATCH_STEP) if subject.fit(test.setting).rows else (0,)
+    called = Called(subject, test.setting, test.dtype, rotator)
     called.together(test.inputs.q, test.inputs.k)
     for offset in offsets:
-        with _raising(name, test.resolved.dtype, offset):
-            test.check_places(rotator, vectors, offset)
-            if rows:
-                test.check_places(rotator, vectors, offset, rows)
-            cell = measure.measure(Plan([called], [[offset]], test.inputs, setting, _MASK), 1)
-        test.check_drift(cell[0, offset], offset, lambda: _UNEXPLAINED)
+        with test.raising(offset):
+            for step in steps:
+                test.check_places(rotator, offset, step)
+            cell = measure.measure(Plan([called], [[offset]], test.inputs, test.setting, _MASK), 1)
+        test.check_drift(cell[0, offset], offset, lambda seen: _UNEXPLAINED)
     first, last = min(offsets), max(offsets) + test.inputs.seq_len
     for start in range(first, last, _STEP) if whole and last - first <= _EVERY else ():
-        at = np.arange(min(_STEP, last - start), dtype=np.int64)
-        many = [np.resize(x[:1], (1, at.size, setting.head_dim)) for x in (q, k)]
-        with _raising(name, test.resolved.dtype, start):
-            test.check_places(rotator, GivenVectors(many[0], many[1], at), start)
-
-
-@contextlib.contextmanager
-def _raising(name: str, dtype: Format, offset: int, kind: type[Exception] = ForeignError) -> Iterator[None]:
-    """Turn what own code raises into a failure. kind: of errors."""
-    try:
-        yield
-    except kind as error:
-        raise NotShiftInvariant(f"{name} raises in {dtype} at offset {offset}: {one_line(error)}") from error
+        with test.raising(start):
+            test.check_places(rotator, start, length=min(_STEP, last - start))
 
 
 def _test_scores(
@@ -350,66 +358,33 @@ def _test_scores(
     device: str | None,
 ) -> None:
     """Test a function that returns scores."""
-    name, called = _name(function), OwnCode(_name(function), function, device=device)
-    q, k = test.vectors()
+    called, (q, k) = OwnCode(test.name, function, device=device), test.vectors()
     heads, length = q.shape[:2]
     for offset in offsets:
         at = np.arange(length, dtype=np.int64) + offset
-        with _raising(name, test.resolved.dtype, offset, Exception):  # whatever it raises is a failure
+        with test.raising(offset, Exception):  # whatever it raises is a failure
             results = conventions.scored(
-                function, q, k, at, test.resolved.dtype, order, cast(Engine, called.engine), called.device
+                function, q, k, at, test.dtype, order, cast(Engine, called.engine), called.device
             ).reshape(heads, length, length)
         seen = measure.of_scores(results, test.exact())
-        test.check_drift(seen, offset, functools.partial(_like_scores, test, results, offset))
+        test.check_drift(seen, offset, functools.partial(_like_scores, test, results))
 
 
-def _like_scores(test: _Test, results: FloatArray, offset: int) -> Diagnosis:
-    """Return what explains scores: vectors rotated otherwise; else a narrow accumulator of such a drift."""
-    q, k = (x.astype(np.float64) for x in test.vectors())
-    dtype, vectors = test.resolved.dtype, np.concatenate([q, k])
-    at = np.arange(q.shape[1], dtype=np.int64) + offset
-    exact_sums = Emulated(_resolved(test.recipe, _EXACT_SUMS, dtype), test.setting)
-    exactly = test.exact()
-    exact = np.stack([exact_scores.joined(*scores) for scores, _ in exactly])
-
-    def seen(rotated: FloatArray, subject: Emulated = exact_sums) -> FloatArray:
-        return _scores(rotated[: len(q)], rotated[len(q) :], subject)
-
-    def alike(group: RecipeGroup) -> bool:
-        scores = seen(known_recipes.rotated(group, vectors, at, test.setting))
-        return np.array_equal(np.isfinite(results), np.isfinite(scores))
-
-    distance = known_recipes.rms_difference(results, exact)
-    if not np.isfinite(distance):  # as the scores of some recipes are, in the same places
-        with np.errstate(invalid="ignore", over="ignore"):
-            return known_recipes.nonfinite_as(dtype, test.setting, alike)
-    known = [
-        (found, seen(turned())) for found, turned in rotation.predictions(vectors, at, test.setting, dtype)
-    ]
-    found, other = min(known, key=lambda one: known_recipes.rms_difference(results, one[1]))
-    if known_recipes.rms_difference(results, other) < _CLEAR * distance:
-        reference = [((scores, None), error) for scores, (_, error) in zip(other, exactly, strict=True)]
-        if not test.drift(measure.of_scores(results, reference), offset).fails:
-            return replace(found, certainty="resembles")
+def _like_scores(test: _Test, results: FloatArray, seen: MeasuredDrift) -> Diagnosis:
+    """Return what explains scores: nan, some heads alone, or a narrow accumulator of such a drift."""
+    if not math.isfinite(seen.rms):
+        return Diagnosis("nonfinite")
+    exact = np.stack([exact_scores.joined(*scores) for scores, _ in test.exact()])
     sizes = np.sqrt(np.mean((results.astype(np.float64) - exact) ** 2, axis=(1, 2)))
     off = np.flatnonzero(sizes > max(10 * float(np.median(sizes)), 1e-12))
     if 0 < off.size * 2 <= sizes.size:  # of some heads, where most are right
         return Diagnosis("unexplained", where=Where(heads=tuple(off.tolist()), of_heads=len(results)))
     for fmt in ("fp16", "bf16"):
-        narrow = _resolved(test.recipe, {"accumulate": fmt}, dtype)
-        turned = known_recipes.rotated(RecipeGroup((), narrow), vectors, at, test.setting)
-        formed = seen(turned, Emulated(narrow, test.setting))
-        if 0.5 < distance / known_recipes.rms_difference(formed, exact) < 2:
+        narrow = _resolved(test.recipe, {"accumulate": fmt}, test.dtype)
+        if 0.5 < seen.rms / test.limit(narrow, seen.offset).rms < 2:
             return Diagnosis("narrow-accumulator", {"format": str(narrow.accumulate)})
     return _UNEXPLAINED
 
 
 def _resolved(recipe: str, changes: Mapping[str, str], dtype: Format) -> Resolved:
     return recipes.load(recipe).changed(changes).resolve(dtype)
-
-
-def _scores(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
-    """Return the scores that a recipe forms of rotated q and k. Shapes: (h, s, d) twice -> (h, s, s)."""
-    scale, sides = subject.setting.scale, (kernel.operand(x, subject) for x in (q, k))
-    heads = zip(*sides, strict=True)
-    return np.stack([kernel.formed(x, np.ascontiguousarray(y.T), subject, scale) for x, y in heads])

@@ -8,9 +8,8 @@ Letters: b batch elements, h heads, s positions, d head_dim, p pairs, n vectors.
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -591,19 +590,3 @@ def _probes(first: int) -> Iterator[int]:
     for share in (37, 45, 79):  # not a power of two
         yield first * share // 100
     yield first + 333
-
-
-def predictions(
-    x: NDArray[np.float64], at: Positions, setting: RopeSetting, dtype: Format
-) -> Iterator[tuple[Diagnosis, Callable[[], NDArray[np.floating]]]]:
-    """Yield what known faults and recipes make of vectors, for what cannot be seen pair by pair.
-
-    Shapes: x (h, s, d), at (s,); what is yielded makes (h, s, d).
-    """
-    for fault in faults.faults(setting):
-        if not fault.turn:
-            seen, other = fault.positions(at[None])[0], fault.setting(setting)
-            if other != setting or not np.array_equal(seen, at):
-                yield fault.diagnosis, functools.partial(exact_rotation.rotated, x, seen, other)
-    for group in known_recipes.variants(dtype):
-        yield group.diagnosis(), functools.partial(known_recipes.rotated, group, x, at, setting)
