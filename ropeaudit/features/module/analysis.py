@@ -11,10 +11,10 @@ from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.module import built
+from ropeaudit.features.module.buffers import FREQUENCIES as FREQUENCIES
 from ropeaudit.features.module.buffers import Buffer as Buffer
 from ropeaudit.features.module.buffers import run
-from ropeaudit.features.module.expected import Expected
-from ropeaudit.features.module.source import Source
+from ropeaudit.features.module.source import Expected, Source
 from ropeaudit.features.module.source import opened as of_path
 from ropeaudit.recognition import conversions
 from ropeaudit.recognition.conversions import Lost

@@ -17,8 +17,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput
-from ropeaudit.features.module.expected import Expected
-from ropeaudit.features.module.source import RopeBuffer, Source
+from ropeaudit.features.module.source import Expected, RopeBuffer, Source
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.check import TableFinding, check
 from ropeaudit.recognition.diagnosis import Diagnosis, kinds
@@ -69,22 +68,51 @@ class Buffer(RopeBuffer):
     drift_far: float | None = None
     from_built: float | None = None
 
-    @property
-    def agrees(self) -> bool | None:
-        """Whether it is what is expected, up to float32 rounding; None where nothing says what that is.
-
-        What nothing is expected of is off where it is no longer what it is as built.
-        """
-        if self.nonfinite or self.transposed or self.imaginary_lost:
-            return False
-        if self.table is None:
+    def _case(self) -> tuple[bool | None, Diagnosis | None, str]:
+        """Return whether it is what is expected, what explains its values, and that in a sentence."""
+        table = self.table
+        cast = None if self.cast == "none" else Diagnosis("buffer-cast", {"format": self.cast})
+        if self.nonfinite:
+            said = f"{self.nonfinite} of {self.stored.values.size} values are nan or infinite."
+            return False, Diagnosis("nonfinite"), said
+        if self.imaginary_lost:
+            narrow = self.stored.dtype
+            said = f"it is complex as built and {narrow} now: its imaginary part (sin) is lost."
+            return False, Diagnosis("buffer-cast", {"format": narrow}), said
+        if self.transposed:
+            beside = None if table is None or self.spared else table.diagnosis_of(self.what)
+            found = Diagnosis("axes-order", {"order": _TURNED}, also=() if beside is None else (beside,))
+            said = f"{wording.sentence(found)}: it has columns where its positions should be rows."
+            return False, found, said
+        if table is None:  # what nothing is expected of is off where it is no longer what it is as built
             positions = 1 if self.what in FREQUENCIES else max(self.stored.shape)
             moved = self.from_built is not None and not self.from_built <= _SAME * positions
-            return False if moved else None
-        right, best = self.spared or self.table.agrees, self.table.best
-        if not self.guessed:
-            return right
-        return None if right or (best and best.another_setting) else False
+            return False if moved else None, cast, self._of_no_table()
+        if self.spared:
+            said = f"its values agree {_AGREES}, and those of its partner do not."
+            return None if self.guessed else True, cast, said
+        if table.agrees:
+            return None if self.guessed else True, cast, wording.of_table(table)
+        if self.guessed and table.best and table.best.another_setting:
+            return None, cast, f"{table.name} is that of {self.label}."
+        own = table.diagnosis_of(self.what)
+        alone = own is not table.diagnosis  # the rest is in its partner
+        return False, own or cast, f"{wording.sentence(own)}." if alone else wording.of_table(table)
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether it is what is expected, up to float32 rounding; None where nothing says what that is."""
+        return self._case()[0]
+
+    @property
+    def finding(self) -> str:
+        """What explains its values, in a sentence."""
+        return self._case()[2]
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """What explains that it is wrong; None where it is not, and where nothing that was tried does."""
+        return self._case()[1] if self.wrong else None
 
     @property
     def wrong(self) -> bool:
@@ -97,10 +125,8 @@ class Buffer(RopeBuffer):
 
         A base that fits the rows of other positions, or turned the other way, says no more than that.
         """
-        if self.wrong or self.agrees is not None:
-            return True
-        if self.table is None:
-            return False
+        if self.wrong or self.agrees is not None or self.table is None:
+            return self.wrong or self.agrees is not None
         best = self.table.best
         parts = () if best is None or best.diagnosis is None else best.diagnosis.parts()
         return not any(kinds()[one.code].group == "positions" for one in parts)
@@ -111,49 +137,12 @@ class Buffer(RopeBuffer):
         return f"{self.label} (guessed)" if self.guessed else self.label
 
     @property
-    def diagnosis(self) -> Diagnosis | None:
-        """What explains that it is wrong; None where it is not, and where nothing that was tried does."""
-        if not self.wrong:
-            return None
-        if self.nonfinite:
-            return Diagnosis("nonfinite")
-        beside = None
-        if self.table is not None and self.agrees is False and not self.spared:
-            beside = self.table.diagnosis_of(self.what)
-        if self.transposed:
-            return Diagnosis("axes-order", {"order": _TURNED}, also=() if beside is None else (beside,))
-        if beside is not None:
-            return beside
-        narrow = self.stored.dtype if self.imaginary_lost else self.cast
-        return None if narrow == "none" else Diagnosis("buffer-cast", {"format": narrow})
-
-    @property
     def measured(self) -> str:
         """How many pairs are off and by how much, where a diagnosis says the rest; else empty."""
         table = self.table
         if table is None or table.diagnosis is None or table.nonfinite or self.agrees is not False:
             return ""
         return wording.off_by(table)
-
-    @property
-    def finding(self) -> str:
-        """What explains its values, in a sentence."""
-        if self.nonfinite:
-            return f"{self.nonfinite} of {self.stored.values.size} values are nan or infinite."
-        if self.imaginary_lost:
-            return f"it is complex as built and {self.stored.dtype} now: its imaginary part (sin) is lost."
-        if self.transposed:
-            return f"{wording.sentence(self.diagnosis)}: it has columns where its positions should be rows."
-        if self.table is None:
-            return self._of_no_table()
-        if self.spared:
-            return f"its values agree {_AGREES}, and those of its partner do not."
-        if self.agrees is None and not self.table.agrees:
-            return f"{self.table.name} is that of {self.label}."
-        diagnosis = self.table.diagnosis
-        if diagnosis is not None and (own := self.table.diagnosis_of(self.what)) is not diagnosis:
-            return f"{wording.sentence(own)}."  # the rest is in its partner
-        return wording.of_table(self.table)
 
     def _of_no_table(self) -> str:
         """Return what is known of values that nothing explains."""
@@ -175,10 +164,11 @@ class Buffer(RopeBuffer):
         transformers drops stored ones: 5.23.0, modeling_utils.py, _adjust_missing_and_unexpected_keys (read).
         """
         parts = [] if self.diagnosis is None else list(self.diagnosis.parts())
+        known = [kinds()[one.code].group == "setting" and one.certainty != "resembles" for one in parts]
         by_options = expected.base is not None or expected.scaling is not None
-        if expected.model is None or by_options or self.guessed or self.cast != "none" or not parts:
+        if expected.model is None or by_options or self.guessed or self.cast != "none":
             return ""
-        if any(one.certainty == "resembles" or kinds()[one.code].group != "setting" for one in parts):
+        if not known or not all(known):
             return ""
         builds = "code that computes the values from config.json does not use it"
         if self.stored.name.endswith("rotary_emb.inv_freq"):
@@ -237,9 +227,9 @@ def _compared(buffer: Buffer, dump: Dump, expected: Expected, misfit: bool, like
         tried = [(check(dump, setting, label), label, setting) for label, setting in fitting]
         found = min(tried, key=lambda one: one[0].preference, default=None)
     chosen = found
-    if chosen is None and like.setting is not None and dump.fits(like.setting.pairs):
+    if found is None and like.setting is not None and dump.fits(like.setting.pairs):
         chosen = check(dump, like.setting), like.label, like.setting
-    if chosen is None and (guess := guessed(dump, functools.partial(expected.plain, dump.pairs))) is not None:
+    elif found is None and (guess := guessed(dump, functools.partial(expected.plain, dump.pairs))):
         table, other, setting = guess
         words = [expected.words(f"base {setting.base:.8g}"), other]
         chosen = table, ", ".join(filter(None, words)), setting
@@ -328,17 +318,16 @@ def grouped(buffers: Sequence[RopeBuffer]) -> Iterator[list[RopeBuffer]]:
 
 def _partner(cos: RopeBuffer, sines: Sequence[RopeBuffer]) -> RopeBuffer | None:
     """Return the sin of a cos: beside it, by its name or else by its values."""
+    prefix, _, last = cos.stored.name.rpartition(".")
 
-    def place(one: RopeBuffer) -> tuple[str, tuple[int, ...], str]:
-        return one.loaded, one.stored.shape, one.stored.name.rpartition(".")[0]
+    def likeness(sine: RopeBuffer) -> float:
+        beside, _, name = sine.stored.name.rpartition(".")
+        if (sine.loaded, sine.stored.shape, beside) != (cos.loaded, cos.stored.shape, prefix):
+            return 0.0
+        return 2.0 if name == last.replace("cos", "sin") else rope_values.partners(cos.values, sine.values)
 
-    last = cos.stored.name.rpartition(".")[2]
-    beside = [sine for sine in sines if place(sine) == place(cos)]
-    named = [sine for sine in beside if sine.stored.name.rpartition(".")[2] == last.replace("cos", "sin")]
-    if named:
-        return named[0]
-    shares = [rope_values.partners(cos.values, sine.values) for sine in beside]
-    return beside[shares.index(max(shares))] if any(shares) else None
+    best = max(sines, key=likeness, default=None)
+    return best if best is not None and likeness(best) else None
 
 
 def dump_of(parts: Sequence[RopeBuffer]) -> Dump | None:

@@ -19,8 +19,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.errors import BadInput, RopeAuditError, one_line
 from ropeaudit.features.module import source
-from ropeaudit.features.module.expected import Expected
-from ropeaudit.features.module.source import RopeBuffer, Source
+from ropeaudit.features.module.source import Expected, RopeBuffer, Source
 from ropeaudit.runtime.streams import quiet_transformers
 from ropeaudit.subjects.calling import building, loading
 from ropeaudit.subjects.calling.building import Builder

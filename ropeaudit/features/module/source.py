@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput
-from ropeaudit.features.module.expected import Expected
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope import gguf_metadata, hf_config, hf_json
 from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.rope.scaling import DEFAULT, Scaling, Served
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files import checkpoints, gguf_files, rope_values
 from ropeaudit.tensor_files import tensors as tensorfiles
 from ropeaudit.tensor_files.checkpoints import StoredTensor
@@ -35,6 +36,74 @@ _KINDS: dict[str, str] = {
     **dict.fromkeys(_BOTH, "both"),
 }
 _AXES = {"": (), "inv_freq": (0, 1), "both": (2, 3)}  # that are longer than 1; 2 of cos and sin
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is known of the frequencies, or None; options stand above the model."""
+
+    model: ModelRope | None = None
+    base: float | None = None
+    scaling: Scaling | None = None
+    head_dim: int | None = None
+    rotary_dim: int | None = None
+
+    def settings(self, pairs: int | None) -> list[tuple[str, RopeSetting]]:
+        """Return what is expected, by name: a setting per layer type, also for long sequences.
+
+        pairs: those of a table, where nothing says how many there should be.
+        """
+        if self.model is None:
+            plain = [] if self.base is None else [self.plain(pairs, self.base)]
+            return [(self.words(f"base {setting.base:.8g}"), setting) for setting in plain]
+        expected: list[tuple[str, RopeSetting]] = []
+        for layer, setting in self.model.layers.items():
+            name = self.model.name if len(self.model.layers) == 1 else f"{self.model.name}/{layer}"
+            head_dim = setting.head_dim if self.head_dim is None else self.head_dim
+            usual = head_dim if setting.rotary_dim == setting.head_dim else setting.rotary_dim
+            changed = replace(
+                setting,
+                head_dim=head_dim,
+                rotary_dim=usual if self.rotary_dim is None else self.rotary_dim,
+                base=setting.base if self.base is None else self.base,
+                scaling=self.scaling or setting.scaling,
+            )
+            expected.append((label := self.words(name), changed))
+            if changed.scaling.kind == "longrope":
+                beyond = int(changed.scaling.original or 0) + 1
+                expected.append((f"{label} (long)", replace(changed, length=beyond)))
+        return [(label, setting) for label, setting in expected if setting.pairs]
+
+    def pairs(self) -> list[tuple[str, int]]:
+        """Return how many pairs there should be, by what says so."""
+        if self.model is not None:
+            return [(label, setting.pairs) for label, setting in self.settings(None)]
+        given = {"--rotary-dim": self.rotary_dim, "--head-dim": self.head_dim}
+        return [(f"{flag} {dim}", dim // 2) for flag, dim in given.items() if dim is not None][:1]
+
+    @property
+    def positions(self) -> int | None:
+        """The number of positions that the model serves; None where nothing says it."""
+        if self.model is None:
+            return None
+        scalings = (setting.scaling for _, setting in self.settings(None))
+        return Served.of(self.model.declared, scalings).positions
+
+    def words(self, begin: str) -> str:
+        """Return what the options say, behind the name of a model or a base."""
+        given = {"scaling": self.scaling, "head_dim": self.head_dim, "rotary_dim": self.rotary_dim}
+        said = {name: getattr(value, "kind", value) for name, value in given.items() if value is not None}
+        parts = [f"{name} {value}" for name, value in said.items()]
+        if self.model is not None and self.base is not None:
+            parts.insert(0, f"base {self.base:.8g}")
+        return ", ".join([begin, *parts])
+
+    def plain(self, pairs: int | None, base: float) -> RopeSetting:
+        """Return a setting of this base and the options, with `pairs` pairs by default."""
+        asked = (self.rotary_dim, self.head_dim, None if pairs is None else 2 * pairs, 128)
+        rotary_dim = next(dims for dims in asked if dims is not None)
+        head_dim = rotary_dim if self.head_dim is None else self.head_dim
+        return RopeSetting.of(head_dim, rotary_dim, base, scaling=self.scaling or DEFAULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +187,8 @@ def opened(spec: str, expected: Expected) -> Source:
                 "config.json names custom code (auto_map), which was not executed: tensors were read"
             )
         expected = replace(expected, model=of_config(data, name, str(beside), expected.base, notes))
-    whole = Path(spec)
-    kind = "dump" if checkpoints.is_dump(whole) else "graph" if checkpoints.is_graph(whole) else "checkpoint"
-    kind = kind if gguf is None else "gguf"
+    kinds = {"gguf": gguf, "dump": checkpoints.is_dump(Path(spec)), "graph": checkpoints.is_graph(Path(spec))}
+    kind = next((name for name, is_it in kinds.items() if is_it), "checkpoint")
     return Source(spec, kind, buffers, count, expected, notes, gguf=gguf)
 
 

@@ -200,7 +200,3 @@ def none_of_it():
         betas=torch.linspace(1, 0.1, 64),
         mask=torch.tril(torch.ones(64, 64)),
     )
-
-
-def long():
-    return Rope(cos_cached=angles(9000).cos().float(), sin_cached=angles(9000).sin().float())
