@@ -92,52 +92,58 @@ def test_the_fixture_checks_and_records_what_it_saw(project) -> None:
     assert not any(seen.values())
 
 
-@pytest.mark.slow  # processes
-def test_a_refusal_is_shown_at_the_line_of_the_test_too(project) -> None:
-    (project / "test_refused.py").write_text(
-        "def test_it(rope_check):\n    rope_check(lambda x, positions: x, 'fp32', up_tp=64)\n"
-    )
-    ran = pytested(project, "test_refused.py")
-    assert "argument of assert_rope 'up_tp'; did you mean up_to" in ran.stdout
-    assert "ropeaudit/" not in ran.stdout
-    (project / "test_refused.py").write_text(
-        "def test_it(rope_check):\n    rope_check(lambda x: x * 2, 'fp32', up_to=64)\n"
-    )
-    ran = pytested(project, "test_refused.py")
-    assert "could not be called in any way that is known" in ran.stdout
-    assert "ropeaudit/" not in ran.stdout
+FAILING = """
+from kernel import rotate
+
+
+def ends(x, positions):
+    if positions.max() >= 100:
+        raise ValueError("too long")
+    return rotate(x, positions)
+
+
+def spoils(x, positions):
+    result = rotate(x, positions)
+    x[...] = 0
+    return result
+
+
+def test_ends(rope_check):
+    rope_check(ends, "fp32", up_to=256)
+
+
+def test_spoils(rope_check):
+    rope_check(spoils, "fp32", up_to=64)
+
+
+def test_argument(rope_check):
+    rope_check(rotate, "fp32", up_tp=64)
+
+
+def test_call(rope_check):
+    rope_check(lambda x: x * 2, "fp32", up_to=64)
+"""
 
 
 @pytest.mark.slow  # processes
-def test_what_raises_behind_the_end_of_its_table_is_told_and_counted(project) -> None:
-    (project / "test_ends.py").write_text(
-        "from kernel import rotate\n\n\ndef ends(x, positions):\n    if positions.max() >= 100:\n"
-        "        raise ValueError('too long')\n    return rotate(x, positions)\n\n\n"
-        "def test_it(rope_check):\n    rope_check(ends, 'fp32', up_to=256)\n"
-    )
-    ran = pytested(project, "test_ends.py", "--junit-xml=ends.xml")
+def test_what_fails_or_is_refused_is_told_once_and_at_the_line_of_the_test(project) -> None:
+    (project / "test_failing.py").write_text(FAILING)
+    ran = pytested(project, "test_failing.py", "--junit-xml=ends.xml")
     assert ran.returncode == 1
+    assert "ropeaudit/" not in ran.stdout
     assert "one at 100 is not: ValueError: too long" in ran.stdout
-    [worst] = [
+    assert "argument of assert_rope 'up_tp'; did you mean up_to" in ran.stdout
+    assert "could not be called in any way that is known" in ran.stdout
+    lines = [one for one in ran.stdout.splitlines() if one.startswith("E ")]
+    assert sum("error[" in line for line in lines) >= 2
+    told = [line for line in lines if "FAIL  spoils" in line or "input" in line]
+    assert len(told) == len(set(told)), told
+    worst = [
         float(one.get("value"))
         for one in ElementTree.parse(project / "ends.xml").iter("property")  # noqa: S314
         if one.get("name") == "ropeaudit.worst"
     ]
-    assert worst == pytest.approx(2.56)
-
-
-@pytest.mark.slow  # processes
-def test_what_a_check_saw_is_said_once(project) -> None:
-    (project / "test_input.py").write_text(
-        "from kernel import rotate\n\n\ndef spoils(x, positions):\n    result = rotate(x, positions)\n"
-        "    x[...] = 0\n    return result\n\n\n"
-        "def test_it(rope_check):\n    rope_check(spoils, 'fp32', up_to=64)\n"
-    )
-    ran = pytested(project, "test_input.py")
-    assert ran.returncode == 1
-    lines = [one for one in ran.stdout.splitlines() if one.startswith("E ")]
-    assert any("error[" in line for line in lines)
-    assert len(lines) == len(set(lines)), lines
+    assert worst[0] == pytest.approx(2.56)
 
 
 def test_it_loads_neither_numpy_nor_torch(project) -> None:

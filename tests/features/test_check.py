@@ -21,9 +21,9 @@ from ropeaudit import check
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance.finding import Finding
 from ropeaudit.errors import BadInput
-from ropeaudit.features.check import analysis, code_target, waivers
+from ropeaudit.features.check import analysis, waivers
 from ropeaudit.features.check.analysis import CheckOptions
-from ropeaudit.features.check.checked import NONE, Checked, Target
+from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.features.limit.analysis import limit
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
@@ -263,25 +263,18 @@ def waive(*entries: dict[str, Any]) -> str:
     return "waive.toml"
 
 
-def checked(*more: str) -> int:
-    return main(["check", "rope.py:wrong", "--dtype", "fp32", "--up-to", "512", "--head-dim", "16", *more])
-
-
-@pytest.mark.slow  # a whole check
-def test_a_waived_failure_does_not_fail(capsys) -> None:
-    failing = [
-        one.finding.check
-        for one in check("rope.py:wrong", "fp32", up_to=512, head_dim=16)
-        if one.finding.failed
-    ]
-    entries = [{**ENTRY, "check": name} for name in failing]
-    assert checked("--waive", waive(*entries), "-f", "json", "--junit", "j.xml") == 0
-    shown = capsys.readouterr()
-    rows = {row["check"]: row for row in json.loads(shown.out)["records"]}
-    assert rows["rotation"]["status"] == "waived"
-    assert rows["rotation"]["detail"].endswith("waived until 2999-01-31: ticket 12")
-    assert json.loads(shown.out)["headline"].startswith("WARN rope.py:wrong: ")
-    skipped = parsed("j.xml").find("testsuite/testcase[@name='rotation']/skipped")
+def test_a_waived_failure_does_not_fail_and_an_idle_waiver_is_named(capsys) -> None:
+    path = write("gpt-neox-20b")
+    entry = {**ENTRY, "check": "limit", "target": path}
+    command = ["check", path, "--recipe", "uniform", "--dtype", "bf16", "--up-to", "256"]
+    waived = [*command, "--waive", waive(entry, {**entry, "dtype": "fp16"}), "--junit", "j.xml"]
+    shown = ran(capsys, [*waived, "-f", "json"]).json
+    rows = {row["check"]: row for row in shown["records"]}
+    assert rows["limit"]["status"] == "waived"
+    assert rows["limit"]["detail"].endswith("waived until 2999-01-31: ticket 12")
+    assert shown["headline"].startswith(f"WARN {path}: ")
+    assert f"the waiver of limit of {path} in float16 waives nothing" in " ".join(shown["notes"])
+    skipped = parsed("j.xml").find("testsuite/testcase[@name='limit']/skipped")
     assert skipped is not None
     assert skipped.get("type") == "ropeaudit.waived"
 
@@ -320,15 +313,6 @@ def test_a_waiver_holds_through_its_last_day_and_says_then_that_it_ended() -> No
     )
     assert (held.status, ended.status) == ("waived", "fail")
     assert ended.detail.endswith("; its waiver ended on 2027-01-31: ticket 12")
-
-
-@pytest.mark.slow  # a whole check
-def test_a_waiver_of_another_dtype_or_of_what_passes_waives_nothing(capsys) -> None:
-    entries = [{**ENTRY, "dtype": "bf16"}, {**ENTRY, "target": "rope.py:right"}]
-    assert checked("--waive", waive(*entries)) == 1
-    told = capsys.readouterr().out
-    assert "the waiver of rotation of rope.py:wrong in bfloat16 waives nothing" in told
-    assert "the waiver of rotation of rope.py:right waives nothing" in told
 
 
 def test_a_waiver_of_a_diagnosis_is_of_failures_with_that_code() -> None:
@@ -482,21 +466,6 @@ def test_a_checkpoint_that_runs(folder: Path) -> None:
     stored = by_check(results)["stored buffers"].finding
     assert stored.status == "not applicable"
     assert all(one.finding.measured <= one.finding.allowed for one in of_model if one.dtype == "float64")
-
-
-@pytest.mark.slow  # a whole check
-def test_checks_of_code_say_for_which_length_dynamic_scaling_is(tmp_path: Path) -> None:
-    path = tmp_path / "k.py"
-    path.write_text("def rope(x, positions):\n    return x\n")
-    noted: list[str] = []
-    case = Case(head_dim=16, scaling="dynamic:factor=2,maximum=64", layout="half")
-    options = CheckOptions(up_to=64, environments=("none",))
-    next(code_target.checks(Target(f"{path}:rope", "code", case, options, noted.extend)))
-    assert noted == [
-        "scaling dynamic serves 128 positions (factor 2 × max_position_embeddings 64)",
-        "scaling dynamic depends on the length; every call is held to the frequencies for 64 positions "
-        "(--up-to)",
-    ]
 
 
 def test_the_table_of_a_config(capsys, snapshot) -> None:

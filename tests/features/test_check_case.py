@@ -4,24 +4,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import ran, refused
 from vector_kernels import case, rotated, written
 
 import ropeaudit
-from ropeaudit.main import main
-
-
-def check(capsys, *arguments: object) -> tuple[int, str, str]:
-    code = main(["check", *map(str, arguments)])
-    seen = capsys.readouterr()
-    return code, seen.out, seen.err
 
 
 def test_a_claimed_recipe_is_what_is_allowed(tmp_path: Path, capsys) -> None:
     read = case(tmp_path / "case")
     out = written(read, tmp_path / "out", rotated(read, "hf-model-cast"))
-    assert check(capsys, read.folder, "--returned", out)[0] == 1
-    assert check(capsys, read.folder, "--returned", out, "--recipe", "hf-model-cast")[0] == 0
-    assert check(capsys, read.folder, "--returned", out, "--recipe", "none")[0] == 2
+    for code, recipe in ((1, []), (0, ["--recipe", "hf-model-cast"]), (2, ["--recipe", "none"])):
+        ran(capsys, ["check", read.folder, "--returned", out, *recipe], code)
 
 
 def test_several_cases_are_judged_by_folders_of_their_names(tmp_path: Path, capsys) -> None:
@@ -32,13 +25,10 @@ def test_several_cases_are_judged_by_folders_of_their_names(tmp_path: Path, caps
     for name in ("a", "b"):
         (tmp_path / name).rename(tmp_path / "outs" / name)
     cases = sorted((tmp_path / "cases").iterdir())
-    code, text, _ = check(capsys, *cases, "--returned", tmp_path / "outs")
-    assert code == 0
-    assert [line[:4] for line in text.splitlines()] == ["PASS", "PASS"]
+    command = ["check", *cases, "--returned", tmp_path / "outs"]
+    assert [line[:4] for line in ran(capsys, command).out.splitlines()] == ["PASS", "PASS"]
     (tmp_path / "outs" / "b").rename(tmp_path / "outs" / "c")
-    code, _, err = check(capsys, *cases, "--returned", tmp_path / "outs")
-    assert code == 2
-    assert "outs/b': no such folder" in err
+    assert "outs/b': no such folder" in ran(capsys, command, 2).err
 
 
 REFUSED = {
@@ -55,16 +45,14 @@ REFUSED = {
 
 @pytest.mark.parametrize("arguments", REFUSED)
 def test_what_does_not_fit_a_case_is_refused(arguments: tuple[str, ...], tmp_path: Path, capsys) -> None:
-    code, text, err = check(capsys, case(tmp_path / "case").folder, *arguments)
-    assert (code, text) == (2, "")
+    err = refused(capsys, ["check", case(tmp_path / "case").folder, *arguments])
     assert REFUSED[arguments] in err
     assert err.count("\n") == 1
     assert err.count("--returned 'none'") <= 1
 
 
 def test_a_folder_of_outputs_goes_with_a_case_alone(tmp_path: Path, capsys) -> None:
-    code, _, err = check(capsys, "llama-2-7b", "--returned", tmp_path)
-    assert code == 2
+    err = refused(capsys, ["check", "llama-2-7b", "--returned", tmp_path])
     assert f"--returned {tmp_path} goes with a case of vectors; leave it out" in err
 
 
@@ -86,6 +74,6 @@ def test_no_file_of_a_case_or_of_what_came_back_is_written_over(tmp_path: Path, 
     before = {path: path.read_bytes() for path in files}
     for target in (read.folder, read.folder / "manifest.json"):
         for path in files:
-            assert check(capsys, target, "--returned", out, "--junit", path)[0] == 2, path
-    assert check(capsys, read.folder, "--returned", out, "-o", read.folder / "manifest.json")[0] == 2
+            ran(capsys, ["check", target, "--returned", out, "--junit", path], 2)
+    ran(capsys, ["check", read.folder, "--returned", out, "-o", read.folder / "manifest.json"], 2)
     assert {path: path.read_bytes() for path in files} == before

@@ -16,10 +16,9 @@ from net.kernel_rows import KERNELS
 
 import ropeaudit
 from ropeaudit.conformance.finding import Finding
+from ropeaudit.console.delivery import incomplete
 from ropeaudit.features.check import config_target
 from ropeaudit.features.check.checked import Checked, place
-from ropeaudit.features.check.report import faults_of
-from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.forms.sarif import Fault, annotation
 from ropeaudit.subjects.calling import loading, signatures
@@ -95,11 +94,17 @@ def test_sarif_has_a_result_for_each_failure_and_a_rule_for_each_code(kernel) ->
         checked(f"{kernel}:rotate", check="served calls", diagnosis=wrong),
         checked("config.json", "config", "config keys", detail="unused: roep_theta\nor so"),
         checked("config.json", "config", "config", status="pass"),
-        checked(f"{kernel}:rotate", status="waived", diagnosis=wrong),
+        *(checked(f"{kernel}:rotate", status=status, diagnosis=wrong) for status in ("waived", "info")),
     ]
-    log = json.loads(ropeaudit.render("sarif", ropeaudit.report(results)))
+    whole = ropeaudit.report(results)
+    log = json.loads(ropeaudit.render("sarif", whole))
     assert sarif_errors(log) == []
     [run] = log["runs"]
+    assert run["invocations"] == [{"executionSuccessful": True}]
+    part = json.loads(
+        ropeaudit.render("sarif", incomplete(whole, "18 checks"))
+    )  # what was not run is not mended
+    assert part["runs"][0]["invocations"] == [{"executionSuccessful": False}]
     base, keys = run["tool"]["driver"]["rules"]
     assert (base["id"], keys["id"]) == ("wrong-base", "config-keys")
     assert base["help"]["text"].count("Cause: ") == base["help"]["text"].count("Remedy: ") == 1
@@ -142,23 +147,16 @@ def test_what_the_command_writes_holds_to_the_schema(kernel, capsys, tmp_path, t
     Path("model").mkdir()
     Path("model/config.json").write_text(json.dumps(unused))
     named = [target.format(folder=tmp_path) for target in targets]
-    code = main(["check", *named, "--up-to", "256", "--dtype", "fp32", "-q", "-f", "sarif"])
-    log = json.loads(capsys.readouterr().out)
+    given = ["check", *named, "--up-to", "256", "--dtype", "fp32", "-q", "--github"]
+    out, err = ran(capsys, [*given, "-f", "sarif", "-o", "found.sarif"], 1 if failing else 0)
+    assert out == Path("found.sarif").read_text()
+    log = json.loads(out)
     assert sarif_errors(log) == []
-    assert code == (1 if failing else 0)
     texts = [result["message"]["text"] for result in log["runs"][0]["results"]]
+    assert len(err.splitlines()) == len(texts)
+    at = r"(file=[^,]+,(line=\d+,)?)?"
+    assert all(re.match(rf"::error {at}title=ropeaudit%3A [\w-]+::", line) for line in err.splitlines())
     assert len({text.split(", ")[0] for text in texts}) == failing, texts
-
-
-@pytest.mark.slow  # a whole check
-def test_what_was_interrupted_is_no_success(kernel) -> None:
-    """A code host would take what was not run for mended."""
-    from ropeaudit.console.delivery import incomplete
-
-    whole = ropeaudit.report(list(ropeaudit.check("my kernels/rope.py:rotate", "fp32", up_to=64)))
-    for report, done in ((whole, True), (incomplete(whole, "18 checks"), False)):
-        [run] = json.loads(ropeaudit.render("sarif", report))["runs"]
-        assert run["invocations"] == [{"executionSuccessful": done}]
 
 
 @pytest.mark.slow  # processes
@@ -262,26 +260,6 @@ def test_an_annotation_is_escaped_as_the_runner_reads_it() -> None:
     assert annotation(Fault("a", "b", "c", "d")) == "::error title=ropeaudit%3A a::c, d: b"
 
 
-def test_the_command_annotates_and_writes_sarif(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("config.json").write_text(json.dumps(CONFIG))
-    given = ["check", "config.json", "--up-to", "1k", "-q", "--github"]
-    code = main([*given, "-f", "sarif", "-o", "found.sarif"])
-    out, err = capsys.readouterr()
-    assert code == 1
-    assert out == Path("found.sarif").read_text()
-    log = json.loads(out)
-    assert sarif_errors(log) == []
-    results = log["runs"][0]["results"]
-    assert results
-    lines = err.splitlines()
-    assert len(lines) == len(results)
-    assert all(
-        re.match(r"::error file=config\.json,title=ropeaudit%3A [\w-]+::config\.json, ", line)
-        for line in lines
-    )
-
-
 def test_sarif_is_of_check_alone(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     small = ["shift", "--heads", "1", "--seq-len", "2"]
@@ -292,7 +270,3 @@ def test_sarif_is_of_check_alone(tmp_path, monkeypatch, capsys) -> None:
         assert (".sarif" in ran(capsys, [command, "--help"]).out) == told
     with pytest.raises(ropeaudit.UsageError, match="give the results of check"):
         ropeaudit.render("sarif", ropeaudit.report(ropeaudit.shift(heads=1, seq_len=2)))
-
-
-def test_what_is_waived_or_passes_is_no_fault() -> None:
-    assert faults_of([checked("a.py:f", status=status) for status in ("pass", "waived", "info")]) == []

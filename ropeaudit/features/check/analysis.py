@@ -116,12 +116,50 @@ def run(
             own = replace(options, returned=str(Path(options.returned or "", folder.resolve().name)))
         target = Target(name, which, case, own, note, on_progress)
         try:
-            yield from _answered(target, targets[done:], alone=len(targets) == 1)
+            yield from _answered(target, not_begun(targets[done:], "target"), alone=len(targets) == 1)
         except RopeAuditError as error:
             errors.append(error)
     if errors:  # each has a row
         errors[0].after_all = len(targets) > 1
         raise errors[0]
+
+
+def _answered(target: Target, left: str, *, alone: bool) -> Iterator[Checked]:
+    """Yield the checks of a target, and a failure where no check judges its RoPE, or one is at fault.
+
+    A question without an answer is no pass, nor is one that the user or an error broke off. left: what was
+    not begun then. alone: whether it is the one target; an error that is all there is has no row.
+    """
+    file, function = _CHECKS[target.kind]
+    reasons = dict[str, str]()
+    why = Finding(INTERRUPTED, "fail", "no pass: it was not checked to its end")
+    broken = target.checked(why)
+    try:  # in-function: they import what models are read with
+        for one in getattr(import_module(f"ropeaudit.features.check.{file}"), function)(target):
+            if one.finding.check == INTERRUPTED:  # the target says itself what is left of it
+                broken = one
+                continue
+            reasons.setdefault(one.finding.status, one.finding.detail)
+            yield one
+    except KeyboardInterrupt:
+        detail = f"{broken.finding.detail}{left}"
+        yield replace(broken, finding=replace(broken.finding, detail=detail))
+        raise
+    except RopeAuditError as error:
+        if reasons or not alone:
+            yield target.checked(replace(why, detail=f"no pass: {error.typed}"))
+        raise
+    except Exception as error:
+        theirs = isinstance(error, ForeignError)
+        if unusable(error) is not None or (isinstance(error, (MemoryError, OSError)) and not theirs):
+            raise
+        raised = Finding(target.kind, "fail", f"it {did(error)}")
+        yield target.checked(raised if theirs else faulty(target.kind, error))
+        return
+    if not reasons.keys() & {*JUDGED, "nothing to check"}:
+        reason = reasons.get("info") or reasons.get("not applicable")
+        why = Finding("judged", "fail", f"no check judges it{f': {reason}' if reason else ''}")
+        yield target.checked(why)
 
 
 # kind -> the file of this folder that has its checks, and their function
@@ -133,46 +171,12 @@ _CHECKS: dict[Kind, tuple[str, str]] = {
     "gguf": ("checkpoint_target", "of_gguf"),
     "case": ("analysis", "of_case"),
 }
-
-
-def _answered(target: Target, later: Sequence[str], *, alone: bool) -> Iterator[Checked]:
-    """Yield the checks of a target, and a failure where no check judges its RoPE, or one is at fault.
-
-    A question without an answer is no pass, nor is one that the user or an error broke off. later: what is
-    named then, for it is not begun. alone: whether it is the one target; an error that is all there is has no
-    row.
-    """
-    file, function = _CHECKS[target.kind]
-    reasons, left = dict[str, str](), not_begun(later, "target")
-    try:  # in-function: they import what models are read with
-        for one in getattr(import_module(f"ropeaudit.features.check.{file}"), function)(target):
-            reasons.setdefault(one.finding.status, one.finding.detail)
-            if one.finding.check == INTERRUPTED:  # the target has said so itself
-                reasons[INTERRUPTED] = one.finding.detail
-                one = replace(one, finding=replace(one.finding, detail=one.finding.detail + left))
-            yield one
-    except KeyboardInterrupt:
-        if INTERRUPTED not in reasons:
-            why = f"no pass: it was not checked to its end{left}"
-            yield target.checked(Finding(INTERRUPTED, "fail", why))
-        raise
-    except RopeAuditError as error:
-        if reasons or not alone:
-            yield target.checked(Finding(INTERRUPTED, "fail", f"no pass: {error.typed}"))
-        raise
-    except Exception as error:
-        theirs = isinstance(error, ForeignError)
-        if unusable(error) is not None or (isinstance(error, (MemoryError, OSError)) and not theirs):
-            raise
-        raised = Finding(target.kind, "fail", f"it {did(error)}")
-        yield target.checked(raised if theirs else faulty(target.kind, error))
-        return
-    if not reasons.keys() & {*JUDGED, "nothing to check"}:
-        reason = reasons.get("info") or reasons.get("not applicable")
-        why = f"no check judges it{f': {reason}' if reason else ''}"
-        yield target.checked(Finding("judged", "fail", why))
-
-
+_TYPED = {  # kind -> what to name as such a target
+    "code": "own code, FILE.py:NAME",
+    "gguf": "a .gguf file",
+    "checkpoint": "the folder of a checkpoint that --tokens runs",
+    "case": "a case of vectors",
+}
 # option -> the kinds of targets of which it needs one
 _NEEDS: dict[str, tuple[Kind, ...]] = {
     **dict.fromkeys(("order", "table", "arguments", "environments", "thorough", "head_dims"), ("code",)),
@@ -183,12 +187,6 @@ _NEEDS: dict[str, tuple[Kind, ...]] = {
     "returned": ("case",),
 }
 _FLAGS = {"arguments": "arg", "environments": "under"}
-_TYPED = {
-    "code": "own code, FILE.py:NAME",
-    "gguf": "a .gguf file",
-    "checkpoint": "the folder of a checkpoint that --tokens runs",
-    "case": "a case of vectors",
-}
 
 
 def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
@@ -242,13 +240,12 @@ def kind(target: str) -> Kind:
     if (".py:" in target and factories.is_own(target)) or third_party.is_known(target):
         return "code"
     if path.is_dir():
-        there: dict[Kind, bool] = {
-            "case": (path / MANIFEST).is_file(),
-            "checkpoint": any(next(path.glob(pattern), None) for pattern in _WEIGHTS),
-            "config": (path / "config.json").is_file(),
-        }
-        if found := next((which for which, here in there.items() if here), None):
-            return found
+        if (path / MANIFEST).is_file():
+            return "case"
+        if any(next(path.glob(pattern), None) for pattern in _WEIGHTS):
+            return "checkpoint"
+        if (path / "config.json").is_file():
+            return "config"
         raise BadInput(
             f"{path} holds neither a config.json nor weights nor a manifest.json of `ropeaudit vectors`; "
             "give a model's folder"

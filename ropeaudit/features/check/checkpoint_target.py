@@ -21,7 +21,7 @@ from ropeaudit.features.model import analysis as model_analysis
 from ropeaudit.features.model import load
 from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
-from ropeaudit.features.module.analysis import Buffer, ModuleAudit
+from ropeaudit.features.module.analysis import FREQUENCIES, Buffer, ModuleAudit
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.stored_drift import FAR, NEAR
 from ropeaudit.reports.model_notes import setting_words
@@ -34,7 +34,7 @@ _MODEL_DTYPES = ("fp32", "bf16")
 
 def checks(target: Target) -> Iterator[Checked]:
     """Yield the checks of a checkpoint. Raises: see `analysis.check`."""
-    case, options = target.case, target.options
+    options = target.options
     runs = options.text is not None or options.tokens is not None
     if runs:
         load.versions(
@@ -47,12 +47,32 @@ def checks(target: Target) -> Iterator[Checked]:
     else:
         missing = not_applicable("config", "there is no config.json; give the model's folder")
         yield target.checked(missing)
-    said: dict[str, Any] = {one: getattr(case, one) for one in ("base", "scaling", "head_dim", "rotary_dim")}
-    audit = module_analysis.module(target.name, **said)
+    audit = _audited(target)
     yield from map(target.checked, _stored(audit))
     target.note(audit.source.notes)
     if runs:
         yield from _run(replace(target, progress=of_run[0]))
+
+
+def of_gguf(target: Target) -> Iterator[Checked]:
+    """Yield what a file lost of its config, or that it lost nothing, and what it says.
+
+    Raises: BadInput, MissingPackage.
+    """
+    audit = _audited(target)
+    rope = audit.source.gguf
+    assert rope is not None  # noqa: S101
+    digest = digests.of_bytes(repr((rope.architecture, rope.model, rope.divisors)).encode())
+    about: dict[str, Any] = {"version": digest, "setting": rope.setting, "up_to": rope.model.maximum or 0}
+    yield from (target.checked(finding, **about) for finding in _of_conversion(audit, rope))
+    target.note(audit.source.notes)
+
+
+def _audited(target: Target) -> ModuleAudit:
+    """Return what `module` finds in a file. Raises: BadInput, MissingPackage."""
+    names = ("config", "model", "base", "scaling", "head_dim", "rotary_dim")
+    said: dict[str, Any] = {name: getattr(target.case, name) for name in names}
+    return module_analysis.module(target.name, **said)
 
 
 def _stored(audit: ModuleAudit) -> Iterator[Finding]:
@@ -66,19 +86,23 @@ def _stored(audit: ModuleAudit) -> Iterator[Finding]:
         alike.setdefault((one.what, one.cast, one.how, one.agrees, one.finding), []).append(one)
     for group in alike.values():
         one = max(group, key=lambda one: one.error or 0.0)
-        cast = f"stored in {one.cast}; " if one.how == "stored" else f"cast to {one.cast} and back; "
-        cast = "" if one.cast == "none" else cast
+        cast = {"none": "", "stored": f"stored in {one.cast}; "}.get(
+            one.how, f"cast to {one.cast} and back; "
+        )
         drift = "" if one.drift_near is None else f"; drift {percent(one.drift_near)} within {NEAR} tokens"
         far = FAR if expected.positions is None else expected.positions - 1
         if far >= NEAR and (distant := one.drift_at(far)) is not None:
             drift += f", {percent(distant)} at a distance of {far:,}"
-        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
         status: Status = "fail" if one.wrong else "info" if one.agrees is None else "pass"
-        detail = f"{cast}{(one.measured or one.finding).rstrip('.')}{drift}"
-        unit = "relative" if one.what in ("inv_freq", "periods") else "radians"
-        sizes = math.nan if one.error is None else one.error, math.nan, unit
-        about = f"{one.stored.name}{more}", one.diagnosis
-        yield Finding(f"stored {one.what}", status, detail, *sizes, *about, remedy=one.remedy(expected))
+        yield Finding(
+            *(f"stored {one.what}", status),
+            f"{cast}{(one.measured or one.finding).rstrip('.')}{drift}",
+            measured=math.nan if one.error is None else one.error,
+            unit="relative" if one.what in FREQUENCIES else "radians",
+            where=one.stored.name + (f" and {len(group) - 1} more" if len(group) > 1 else ""),
+            diagnosis=one.diagnosis,
+            remedy=one.remedy(expected),
+        )
 
 
 def _run(target: Target) -> Iterator[Checked]:
@@ -91,12 +115,13 @@ def _run(target: Target) -> Iterator[Checked]:
     place, seen = audit.device.label, set[int]()
     try:
         for shifted in audit.run(target.progress):
-            wide = [] if seen else [_decode(shifted)]
-            wide += [] if shifted.offset in seen else [_structure(shifted)]
+            if not seen:
+                yield target.checked(_decode(shifted), "float64", device=place)
+            if shifted.offset not in seen:
+                yield target.checked(_structure(shifted), "float64", device=place)
             seen.add(shifted.offset)
-            findings = [("float64", one) for one in wide]
-            findings += [(shifted.dtype.name, one) for one in (_rotation(shifted), _rounding(shifted))]
-            yield from (target.checked(finding, dtype, device=place) for dtype, finding in findings)
+            for finding in (_rotation(shifted), _rounding(shifted)):
+                yield target.checked(finding, shifted.dtype.name, device=place)
     except NotShifted as error:
         yield target.checked(not_applicable("model structure", error.fault))
     target.note(audit.folder.notes)
@@ -148,23 +173,8 @@ def _rounding(shifted: Shifted) -> Finding:
     return noted(name, detail, measured=rms, unit="logit, RMS", where=where)
 
 
-def of_gguf(target: Target) -> Iterator[Checked]:
-    """Yield what a file lost of its config, or that it lost nothing, and what it says.
-
-    Raises: BadInput, MissingPackage.
-    """
-    options = ("config", "model", "base", "scaling", "head_dim", "rotary_dim")
-    said: dict[str, Any] = {field: getattr(target.case, field) for field in options}
-    audit = module_analysis.module(target.name, **said)
-    rope = audit.source.gguf
-    assert rope is not None  # noqa: S101
-    digest = digests.of_bytes(repr((rope.architecture, rope.model, rope.divisors)).encode())
-    about: dict[str, Any] = {"version": digest, "setting": rope.setting, "up_to": rope.model.maximum or 0}
-    yield from (target.checked(finding, **about) for finding in _of_conversion(audit, rope))
-    target.note(audit.source.notes)
-
-
 def _of_conversion(audit: ModuleAudit, rope: GgufRope) -> Iterator[Finding]:
+    """Yield what a conversion lost or kept, and what the file says."""
     check, wrong = "conversion", [one for one in audit.buffers if one.wrong]
     for one in audit.lost:
         differs = f"{one.layer} layers differ" if one.layer else "the file differs"

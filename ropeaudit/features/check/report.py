@@ -17,21 +17,11 @@ from xml.etree import ElementTree
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance.finding import INTERRUPTED, MARGIN, PAIR
-from ropeaudit.features.check.checked import (
-    NONE,
-    Checked,
-    listed,
-    place,
-)
+from ropeaudit.features.check.checked import NONE, Checked, listed, place
 from ropeaudit.features.check.config_target import LIMIT
 from ropeaudit.recognition.diagnosis import codes, kinds
 from ropeaudit.reports import Report, tabulated
-from ropeaudit.reports.answers import (
-    Answer,
-    Cause,
-    Status,
-    plain,
-)
+from ropeaudit.reports.answers import Answer, Cause, Status, plain
 from ropeaudit.reports.forms.sarif import Fault
 from ropeaudit.reports.numbers import counted, percent, printable
 from ropeaudit.rope.setting import RopeSetting
@@ -47,35 +37,24 @@ SCORES = ("drift", "long sequence", "growth", "tolerance")  # wrong where the ro
 UNEXPLAINED = "unexplained"
 _MOST_CAUSES, _MOST_FACTS = 3, 3
 _SHORT = 150  # characters of reasons: two lines
-_LONG = 80  # characters of a title
 _CERTAIN = {
     "to the last bit": "every number is what this cause predicts, to the last bit",
     "within rounding": "the numbers are what this cause predicts, within rounding",
 }
 _WAIVERS = ("waived until ", "its waiver ended on ")  # how `waivers.applied` begins
 _OPTIONS = "--config, --model or --base for yours"
-_DEFAULT = Case().setting(1)  # of which a part is assumed where nobody says another
 Facts = list[tuple[str, str]]
 
 
 def row(one: Checked) -> dict[str, Any]:
     """Return the row of a check."""
     finding, setting = one.finding, one.setting
-    about = ("target", "kind", "version", "layer", "dtype", "device")
-    seen = ("check", "status", "measured", "allowed", "unit", "differing", "where")
-    return {
-        "schema": SCHEMA,
-        **{name: getattr(one, name) for name in about},
-        **{name: getattr(finding, name) for name in seen},
-        "diagnosis": codes(finding.diagnosis),
-        "resembles": finding.resembles,
-        "remedy": finding.advice,
-        "detail": finding.detail,
-        "up_to": one.up_to,
-        "layout": setting.layout if setting else NONE,
-        **{name: getattr(setting, name, None) for name in ("head_dim", "rotary_dim", "base")},
-        "scaling": str(setting.scaling) if setting else NONE,
-    }
+    values = dict[str, Any].fromkeys(COLUMNS)
+    for part in (setting, finding, one):
+        values |= {name: getattr(part, name) for name in COLUMNS if hasattr(part, name)}
+    values |= {"schema": SCHEMA, "diagnosis": codes(finding.diagnosis), "remedy": finding.advice}
+    values |= {"layout": NONE, "scaling": NONE} if setting is None else {"scaling": str(setting.scaling)}
+    return values
 
 
 def report(
@@ -144,24 +123,23 @@ def junit(results: Sequence[Checked]) -> bytes:
         suites.setdefault((one.target, one.dtype), []).append(one)
     for (target, dtype), checks in suites.items():
         name = printable(target if dtype == NONE else f"{target} {dtype}")
-        kinds = Counter(_OF_JUNIT.get(one.finding.status, "skipped") for one in checks)
-        counts = {"failures": kinds["failure"], "skipped": kinds["skipped"], "tests": len(checks)}
-        shown = {"name": name, "errors": "0", **{one: str(number) for one, number in counts.items()}}
+        tags = [_OF_JUNIT.get(one.finding.status, "skipped") for one in checks]
+        counts = {"errors": 0, "failures": tags.count("failure"), "skipped": tags.count("skipped")}
+        counts["tests"] = len(checks)
+        shown = {"name": name, **{kind: str(number) for kind, number in counts.items()}}
         suite = ElementTree.SubElement(root, "testsuite", shown)
-        for one in checks:
-            finding, kind = one.finding, _OF_JUNIT.get(one.finding.status, "skipped")
+        for one, tag in zip(checks, tags, strict=True):
+            finding, measured = one.finding, one.measured_words
             layer = "" if one.layer in (NONE, "full_attention") else f" ({one.layer})"
             case = ElementTree.SubElement(suite, "testcase", classname=name, name=finding.check + layer)
-            words = [one.measured_words, finding.where, finding.detail, finding.resembles, finding.advice]
-            about = {
-                "message": one.measured_words or finding.detail,
-                "type": codes(finding.diagnosis) or kind,
-            }
-            if kind == "skipped":
-                words, about["type"] = [], f"ropeaudit.{finding.status.replace(' ', '-')}"
-            about = {name: printable(text) for name, text in about.items() if kind != "system-out"}
-            part = ElementTree.SubElement(case, kind, about)
-            part.text = printable("; ".join(filter(None, words))) or None
+            part, kind = ElementTree.SubElement(case, tag), codes(finding.diagnosis) or tag
+            if tag != "system-out":
+                part.set("message", printable(measured or finding.detail))
+                skipped = f"ropeaudit.{finding.status.replace(' ', '-')}"
+                part.set("type", skipped if tag == "skipped" else kind)
+            if tag != "skipped":
+                words = (measured, finding.where, finding.detail, finding.resembles, finding.advice)
+                part.text = printable("; ".join(filter(None, words))) or None
     ElementTree.indent(root)
     written: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return written + b"\n"
@@ -173,18 +151,18 @@ def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answe
     case: the RoPE setting of the options. findings: on waivers and calls.
     """
     target = own[0].target
-    idle = [one.finding.detail for one in own if one.finding.status == "nothing to check"]
-    if idle:
-        return Answer("OK", target, f"nothing to check: {idle[0]}")
+    for one in own:
+        if one.finding.status == "nothing to check":
+            return Answer("OK", target, f"nothing to check: {one.finding.detail}")
     groups = _by_cause([one for one in own if one.finding.failed])
     doubtful = _by_cause([one for one in own if warns(one)])
-    causes = [cause_of(code, some, case) for code, some in groups.items()]
-    causes += [cause_of(code, some, case, warning=True) for code, some in doubtful.items()]
+    causes = [_cause(code, some) for code, some in groups.items()]
+    causes += [replace(_cause(code, some), warning=True) for code, some in doubtful.items()]
+    facts = [*_figures(own), *_limits(own), *_called(target, findings), *_assumed(own, case), *_noted(own)]
+    facts += _missing(own, case, findings)
     if len(causes) > 1:
         causes[0] = _shortened(causes[0], 2)
         causes[1:] = [replace(_shortened(one, 1), file="", source="") for one in causes[1:]]
-    facts = [*_figures(own), *_called(target, findings), *_assumed(own, case), *_noted(own)]
-    facts += _missing(own, case, findings)
     if rest := causes[_MOST_CAUSES:]:
         facts.insert(0, ("more", f"{', '.join(one.code for one in rest)}: -v"))
     if causes:
@@ -212,22 +190,21 @@ def _decides(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
     """Return what the status rests on: how many checks fail, and why."""
     if not groups and (margin := _least(own)):
         return margin
-    judged = [one for one in own if one.judged]
-    where = [listed([parse(name).short for name in _dtypes(judged)])]
-    grid = judged[0].setting.grid if judged and judged[0].setting else None
-    if grid is not None:
-        where.append(f"{grid.count:,} tokens, {grid.words}")
-    elif judged and judged[0].kind in ("code", "case") and judged[0].up_to:
-        begin = "positions of its calls up" if judged[0].kind == "case" else "positions 0"
-        where.append(f"{begin} to {judged[0].up_to - 1:,}")
+    judged, where = [one for one in own if one.judged], list[str]()
+    if judged:
+        first = judged[0]
+        where.append(listed([parse(name).short for name in _dtypes(judged)]))
+        if first.setting is not None and first.setting.grid is not None:
+            where.append(f"{first.setting.grid.count:,} tokens, {first.setting.grid.words}")
+        elif first.kind in ("code", "case") and first.up_to:
+            begin = "positions of its calls up" if first.kind == "case" else "positions 0"
+            where.append(f"{begin} to {first.up_to - 1:,}")
     counts, waived = counted(len(judged), "check"), sum(one.finding.status == "waived" for one in judged)
     wrong = f"{sum(one.finding.failed for one in judged)} of {counts}"
     if groups.keys() == {UNEXPLAINED}:
         counts = f"cause unknown, {wrong}"
-    elif INTERRUPTED in groups and not judged:
-        counts = "not checked"
     elif INTERRUPTED in groups:
-        counts = f"not checked to its end, {wrong} failed"
+        counts = f"not checked to its end, {wrong} failed" if judged else "not checked"
     elif groups:
         counts = f"{counted(len(groups), 'cause')}, {wrong}"
     elif waived:
@@ -269,7 +246,7 @@ def _codes(one: Checked) -> list[str]:
     return [UNEXPLAINED if found or one.finding.unit == PAIR else one.finding.check.replace(" ", "-")]
 
 
-def cause_of(code: str, some: Sequence[Checked], case: Case, *, warning: bool = False) -> Cause:
+def _cause(code: str, some: Sequence[Checked]) -> Cause:
     """Return a cause of failures or warnings: what, where, how far off, what to change."""
     first = next((one for one in some if code in _codes(one)), some[0])
     finding, facts = first.finding, list[str]()
@@ -280,9 +257,6 @@ def cause_of(code: str, some: Sequence[Checked], case: Case, *, warning: bool = 
         title = f"{title[: title.rindex('; ', 0, _SHORT)]}; more: -v"
     if explained:
         title = finding.resembles
-        if len(title) > _LONG:
-            facts.append(f"it behaves like: {title}")
-            title = " and ".join(kinds()[part].title for part in code.split("+"))
     if pairs:
         worst = max(pairs, key=_excess).finding
         size = f"rotation error up to {_two(worst.measured)} ({_two(worst.allowed)} allowed)"
@@ -299,9 +273,7 @@ def cause_of(code: str, some: Sequence[Checked], case: Case, *, warning: bool = 
         facts.append(f"closest known: {codes(finding.diagnosis)}: {finding.resembles}")
     if len(some) > 1:
         facts.append(f"checks: {listed(list(dict.fromkeys(one.finding.check for one in some)))}")
-    if finding.option.startswith("--base ") and _is_default(first.setting, case):
-        facts.append(f"your code uses {finding.option[2:]}; if that is meant, give {finding.option}")
-    elif finding.option:
+    if finding.option:
         facts.append(f"if that is meant, give {finding.option}")
     if finding.remedy:
         facts.append(f"fix: {finding.remedy}")
@@ -309,19 +281,13 @@ def cause_of(code: str, some: Sequence[Checked], case: Case, *, warning: bool = 
         facts += [finding.detail[finding.detail.index(mark) :] for mark in _WAIVERS if mark in finding.detail]
     file, line = place(first)
     source = linecache.getline(file, line).strip() if line else ""
-    return Cause(code, title, file, line, source, list(dict.fromkeys(filter(None, facts))), warning)
+    return Cause(code, title, file, line, source, list(dict.fromkeys(filter(None, facts))))
 
 
 def _shortened(cause: Cause, most: int) -> Cause:
     """Return a cause with some facts at most, and always with what to change."""
     fixes = [fact for fact in cause.facts[most:] if fact.startswith(("fix: ", *_WAIVERS))]
     return replace(cause, facts=[*cause.facts[:most], *fixes])
-
-
-def _is_default(setting: RopeSetting | None, case: Case) -> bool:
-    """Return whether nobody asked for the base."""
-    asked = (case.base, case.model, case.config)
-    return setting is not None and asked == (None,) * 3 and setting.base == _DEFAULT.base
 
 
 def _excess(one: Checked) -> float:
@@ -340,23 +306,23 @@ def _figures(own: Sequence[Checked]) -> Facts:
     judged, facts = [one for one in own if one.judged], Facts()
     several = len(_dtypes(judged)) > 1 and judged[0].kind in ("code", "case")
     for dtype in _dtypes(judged):
-        some = [one for one in judged if one.dtype == dtype]
-        wrong, lines = sum(one.finding.failed for one in some), Facts()
+        some, lines = [one for one in judged if one.dtype == dtype], Facts()
         by_name, worst = {one.finding.check: one.finding for one in some}, max(some, key=_excess)
-        if wrong and several:
-            lines = [("", f"{wrong} of {counted(len(some), 'check')} fail")]
-        if not wrong and (excess := _excess(worst)):
-            size = f"{_two(worst.finding.measured)} of {_two(worst.finding.allowed)} allowed"
-            lines.append(("rotation error", f"{size} ({percent(excess)})"))
-        if not wrong and (finding := by_name.get("tolerance")):
-            text = f"{percent(finding.measured)} of their RMS (limit {percent(finding.allowed)})"
-            if growth := by_name.get("growth"):
-                text += f", {_two(growth.measured)} {growth.unit}"
-            lines.append(("score error", text))
+        if wrong := sum(one.finding.failed for one in some):
+            lines = [("", f"{wrong} of {counted(len(some), 'check')} fail")] * several
+        else:
+            if excess := _excess(worst):
+                size = f"{_two(worst.finding.measured)} of {_two(worst.finding.allowed)} allowed"
+                lines.append(("rotation error", f"{size} ({percent(excess)})"))
+            if finding := by_name.get("tolerance"):
+                text = f"{percent(finding.measured)} of their RMS (limit {percent(finding.allowed)})"
+                if growth := by_name.get("growth"):
+                    text += f", {_two(growth.measured)} {growth.unit}"
+                lines.append(("score error", text))
         if several:
             lines = [(parse(dtype).short, "; ".join(f"{label} {text}".strip() for label, text in lines))]
         facts += lines
-    return [*facts, *_limits(own)]
+    return facts
 
 
 def _limits(own: Sequence[Checked]) -> Facts:
@@ -400,11 +366,14 @@ def _assumed(own: Sequence[Checked], case: Case) -> Facts:
     if own[0].kind != "code" or setting is None:
         config = [one.finding for one in own if one.finding.check == "config"]
         return [("read", one.detail) for one in config if one.status == "pass"][:_MOST_FACTS]
-    if case.axes is not None:  # which say all
+    if case.axes is not None or (case.model, case.config) != (None, None):  # which say all
         return []
-    free = (case.head_dim, case.model, case.config) == (None,) * 3
-    assumed = [f"head_dim {setting.head_dim}"] * (free and setting.head_dim == _DEFAULT.head_dim)
-    assumed += [f"base {setting.base:g}"] * _is_default(setting, case)
+    usual, given = RopeSetting(), {"head_dim": case.head_dim, "base": case.base}
+    assumed = [
+        f"{name} {getattr(usual, name):g}"
+        for name, value in given.items()
+        if value is None and getattr(setting, name) == getattr(usual, name)
+    ]
     return [("assumed", f"{', '.join(assumed)} ({_OPTIONS})")] if assumed else []
 
 
