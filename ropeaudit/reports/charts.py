@@ -8,6 +8,7 @@ places the parts of a figure.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import itertools
 import math
@@ -16,9 +17,9 @@ import string
 import textwrap
 import tomllib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,14 +31,13 @@ from ropeaudit.audits.comparison import value
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.recipes import STAGES
 from ropeaudit.reports import Row, settings
-from ropeaudit.reports.numbers import part, printable, setting, short
+from ropeaudit.reports.numbers import part, printable, setting
 from ropeaudit.reports.verdicts import bad, badness
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-T = TypeVar("T")
 ORANGE, GREEN, RED, BLUE, PURPLE, GREY = "#E69F00", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#666666"
 _COLOURS = (BLUE, RED, GREEN, PURPLE, ORANGE, "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
@@ -84,18 +84,17 @@ _EXPECTED: dict[str, dict[str, Any]] = {
 _MOST_EXPECTED = 4  # lines beside which they can be told apart
 
 
-def drift(rows: Sequence[Row], y: str = DRIFT) -> Picture:
+def drift(rows: Sequence[Row], headline: str, y: str = DRIFT) -> Picture:
     """Return the picture of rows of `ropeaudit shift`; drift in score units, offsets in tokens.
 
     y: the numeric column that is drawn over the offset.
     """
     measured = [row for row in rows if row.get("verdict") != "refused"]
-    title = _drift_title(measured, y)
-    figure, (axes,) = new_figure(title)
+    figure, (axes,) = new_figure(headline)
     notes = draw_drift(axes, measured, y)
     if len(measured) < len(rows):
         notes.append(f"{len(rows) - len(measured)} rows were refused and have nothing to draw")
-    return Picture(figure, title, notes, max(3.8 + 0.13 * _legend(figure, axes), SIZE[1]))
+    return Picture(figure, headline, notes, max(3.8 + 0.13 * _legend(figure, axes), SIZE[1]))
 
 
 def draw_drift(axes: Axes, rows: Sequence[Row], y: str = DRIFT) -> list[str]:
@@ -103,24 +102,25 @@ def draw_drift(axes: Axes, rows: Sequence[Row], y: str = DRIFT) -> list[str]:
 
     What is below zero somewhere stands on a linear scale; on another a line is broken where it has no place.
     """
-    columns = settings.independent(rows)
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(_name(row, columns), []).append(row)
-    sizes = {name: max(badness(row, y) for row in group) for name, group in groups.items()}
-    most = set(sorted(groups, key=sizes.__getitem__, reverse=True)[:MOST_LINES])
-    groups = {name: groups[name] for name in sorted(groups, key=lambda name: name not in most)}
-    shown, notes = _limited(groups, MOST_LINES, "lines, those that drift least,")
+    columns, noun = settings.independent(rows), "lines, those that drift least,"
+    shown, notes = _grouped(
+        *(rows, lambda row: _name(row, columns), MOST_LINES, noun),
+        size=lambda group: max(badness(row, y) for row in group),
+    )
     lines = [_line(group, "offset", y, number) for number, group in enumerate(shown.values())]
     signed = any((line.ys < 0).any() for line in lines)
     axes.set_yscale("linear" if signed else "log")
     for name, line in zip(shown, lines, strict=True):
         _draw_line(axes, line, y, _plain(name), signed)
-    _edge(axes, lines, True, "nan or infinite scores")
-    if not signed:
-        _edge(axes, lines, False, "no drift at all" if y == DRIFT else "zero")
+    nothing = "no drift at all" if y == DRIFT else "zero"
+    _edges(axes, lines, "nan or infinite scores", "" if signed else nothing)
     if y == DRIFT and len(lines) <= _MOST_EXPECTED:
-        _draw_expected(axes, lines)
+        for line, (column, look) in itertools.product(lines, _EXPECTED.items()):
+            ys = np.array([value(row, column) for row in line.rows])
+            on_scale = (ys > 0) & np.isfinite(ys)
+            look = look | {"color": line.look["color"], "alpha": 0.65, "lw": 0.9}
+            if on_scale.any():
+                axes.plot(line.xs[on_scale], ys[on_scale], **look)
     elif y == DRIFT:
         notes.append(f"floors, predictions and bounds are drawn beside up to {_MOST_EXPECTED} lines")
     _offsets_axis(axes, [row["offset"] for row in rows])
@@ -147,15 +147,6 @@ def _above_zero(line: Line) -> Array:
     return np.where(line.ys > 0, line.ys, np.nan)
 
 
-def _draw_expected(axes: Axes, lines: Iterable[Line]) -> None:
-    """Draw floors, predictions and bounds in the colours of their lines."""
-    for line, (column, look) in itertools.product(lines, _EXPECTED.items()):
-        ys = np.array([value(row, column) for row in line.rows])
-        on_scale = (ys > 0) & np.isfinite(ys)
-        if on_scale.any():
-            axes.plot(line.xs[on_scale], ys[on_scale], color=line.look["color"], alpha=0.65, lw=0.9, **look)
-
-
 def _draw_inexact(axes: Axes, rows: Sequence[Row]) -> None:
     """Mark the offsets at which the longest sequence reaches a position that a format cannot hold.
 
@@ -180,26 +171,6 @@ def position_format(row: Row) -> Format | None:
         return parse(str(stages.get("position", row.get("dtype"))).rpartition("/")[2])
     except UnknownName:
         return None
-
-
-def _drift_title(rows: Sequence[Row], y: str) -> str:
-    """Return what drifts most, how far above its floor, and what is nonfinite."""
-    if not rows:
-        return "Nothing was measured."
-    columns = [name for name in settings.independent(rows) if name == "model"]
-    nonfinite = [row for row in rows if badness(row, y) == math.inf]
-    finite = [row for row in rows if badness(row, y) < math.inf]
-    parts = []
-    if finite:
-        worst = max(finite, key=lambda row: badness(row, y))
-        found = f"is worst: {y} {short(worst[y])}" if y != DRIFT else f"drifts most: {short(worst[y])} RMS"
-        if y == DRIFT and worst.get("floor_rms") and worst[y] > 2 * worst["floor_rms"]:
-            found += f", {worst[y] / worst['floor_rms']:.3g} times its floor"
-        parts.append(f"{_name(worst, columns)} {found}, at offset {worst['offset']:,}")
-    if nonfinite:
-        first = min(nonfinite, key=lambda row: abs(row["offset"]))
-        parts.append(f"{_name(first, columns)} has nan or infinite scores at offset {first['offset']:,}")
-    return "; ".join(parts)
 
 
 # --- explain: stages and frequencies
@@ -235,11 +206,10 @@ def stages(rows: Sequence[Row], headline: str) -> Picture:
     return Picture(figure, headline, notes, height=1.3 + len(cases) * (0.6 + 0.2 * most))
 
 
-def frequencies(rows: Sequence[Row], length: int) -> Picture:
+def frequencies(rows: Sequence[Row], headline: str, length: int) -> Picture:
     """Return the picture of rows by pair. length: positions of the sequence."""
     cases, notes = _cases(rows, MOST_LINES)
-    title = _frequencies_title(cases, length)
-    figure, (axes,) = new_figure(title)
+    figure, (axes,) = new_figure(headline)
     axes.set(xscale="log", xlabel="wavelength of the frequency pair (tokens of a full turn)")
     axes.set(yscale="log", ylabel="RMS drift (score units)")
     lines, of_no_pair = list[Line](), dict[str, None]()
@@ -253,28 +223,12 @@ def frequencies(rows: Sequence[Row], length: int) -> Picture:
                 of_no_pair[row["pair"]] = None
     for text in of_no_pair:
         axes.plot([], [], label=text, **_THIN)
-    _edge(axes, lines, True, "nan or infinite")
-    _edge(axes, lines, False, "no drift at all")
+    _edges(axes, lines, "nan or infinite", "no drift at all")
     if length:
         axes.axvline(length, **_THIN)
         _above(axes, length, f"← fast   {length:,} positions   slow →")
     _legend(figure, axes)
-    return Picture(figure, title, notes)
-
-
-def _frequencies_title(groups: Mapping[str, Sequence[Row]], length: int) -> str:
-    """Return where the drift of the case that drifts most sits."""
-    parts = {name: [row["part_rms"] for row in rows] for name, rows in groups.items()}
-    name = max(groups, key=lambda one: math.fsum(part**2 for part in parts[one] if part is not None))
-    pairs = [row for row in groups[name] if _finite(row["wavelength"]) and _finite(row["share"])]
-    if not pairs:
-        return f"{name}: no finite drift to share out"
-    fast = sum(row["share"] for row in pairs if row["wavelength"] < length)
-    slow = sum(row["share"] for row in pairs if row["wavelength"] >= length)
-    return (
-        f"{name}: pairs that turn within {length:,} positions hold {part(fast)} of the mean square drift, "
-        f"slower ones {part(slow)}"
-    )
+    return Picture(figure, headline, notes)
 
 
 def _finite(value: float | None) -> bool:
@@ -295,21 +249,20 @@ _FEW = 40  # points of a line, each of which has a marker
 def decay(rows: Sequence[Row], headline: str) -> Picture:
     """Return the picture of rows of `ropeaudit decay`, of scores by source; distances in tokens."""
     figure, panels = new_figure(headline, len(_PANELS), sharex=True)
-    several = len({row["setting"] for row in rows}) > 1
-    notes: list[str] = []
+    several, notes = len({row["setting"] for row in rows}) > 1, dict[str, None]()
     for axes, (column, title) in zip(panels, _PANELS.items(), strict=True):
-        groups: dict[str, dict[int, Row]] = {}
-        for row in rows:
-            words = [str(row["setting"])] * several + [str(row["source"])] * (column == "rms_relative")
-            groups.setdefault(printable(" ".join(words)) or "exact", {})[row["distance"]] = row
-        shown, left_out = _limited(groups, MOST_LINES, "lines")
-        notes += left_out
-        lines = [_line(one.values(), "distance", column, number) for number, one in enumerate(shown.values())]
-        for name, line in zip(shown, lines, strict=True):
+        names = ["setting"] * several + ["source"] * (column == "rms_relative")
+        groups, left_out = _grouped(rows, functools.partial(_words, names), MOST_LINES, "lines")
+        notes |= dict.fromkeys(left_out)
+        lines = []
+        for number, (name, group) in enumerate(groups.items()):
+            once = {row["distance"]: row for row in group}  # what no source changes
+            line = _line(once.values(), "distance", column, number)
             # of few points each is marked, for nothing was computed between them
             look = line.look if len(line.xs) <= _FEW else line.look | {"marker": ""}
             axes.plot(line.xs, line.ys, label=name, **look)
-        _edge(axes, lines, True, "undefined")
+            lines.append(line)
+        _edges(axes, lines, "undefined")
         _offsets_axis(axes, [row["distance"] for row in rows])
         axes.axhline(0, color="black", linewidth=0.6)
         axes.set_title(title)
@@ -317,34 +270,33 @@ def decay(rows: Sequence[Row], headline: str) -> Picture:
         panels[-1].plot([first], [0], "o", color=RED, mec="white", zorder=6)
     _legend(figure, panels[0])
     panels[-1].set_xlabel("distance between query and key (tokens)")
-    return Picture(figure, headline, list(dict.fromkeys(notes)), height=8.0)
+    return Picture(figure, headline, list(notes), height=8.0)
+
+
+def _words(columns: Sequence[str], row: Row) -> str:
+    return printable(" ".join(str(row[name]) for name in columns)) or "exact"
 
 
 def limit(rows: Sequence[Row], headline: str) -> Picture:
     """Return the picture of rows of `ropeaudit limit`; positions in tokens."""
-    telling = settings.independent(rows)
+    telling, shown = settings.independent(rows), rows[:_MOST_BARS]
     bounds = {(row["tolerance_column"], setting(row["tolerance"])) for row in rows}
-    tolerances, groups = "the tolerance", {}
+    tolerances = "the tolerance"
     if len(bounds) == 1:
         [(column, bound)] = bounds
         tolerances = f"{column} {'≥' if column == 'distinct_positions' else '≤'} {bound}"
-    for number, row in enumerate(rows):
-        own = f" {row['tolerance_column']}={setting(row['tolerance'])}" if len(bounds) > 1 else ""
-        groups[f"{_name(row, telling)}{own} #{number}"] = row  # rows of the same name stay apart
-    shown, notes = _limited(groups, _MOST_BARS, "rows")
     figure, (axes,) = new_figure(headline)
     axes.set_xscale("log")
-    dtypes, words = list(dict.fromkeys(row["dtype"] for row in shown.values())), []
-    for place, row in enumerate(shown.values()):
+    dtypes, names, words = list(dict.fromkeys(row["dtype"] for row in shown)), [], []
+    for place, row in enumerate(shown):
         number, proved = dtypes.index(row["dtype"]), row["proved_position"]
+        own = f" {row['tolerance_column']}={setting(row['tolerance'])}" if len(bounds) > 1 else ""
+        names.append(_fitting(f"{_name(row, telling)}{own}", place))
         guaranteed = proved or 1
         tested = max(guaranteed, row["measured_position"] or 1)
-        look: dict[str, Any] = {
-            "color": line_look(number)["color"],
-            "hatch": _HATCHES[number % len(_HATCHES)],
-            "label": f"{row['dtype']}: guaranteed",
-        }
-        axes.barh(place, guaranteed - 0.999, left=0.999, edgecolor="white", **look)
+        look = {"color": line_look(number)["color"], "hatch": _HATCHES[number % len(_HATCHES)]}
+        look |= {"edgecolor": "white", "label": f"{row['dtype']}: guaranteed"}
+        axes.barh(place, guaranteed - 0.999, left=0.999, **look)
         if tested > guaranteed:
             look = {"color": "#dddddd", "label": "tested without a failure, not guaranteed"}
             axes.barh(place, tested - guaranteed, left=guaranteed, edgecolor="white", **look)
@@ -356,11 +308,11 @@ def limit(rows: Sequence[Row], headline: str) -> Picture:
             axes.plot([row["maximum"]] * 2, [place - 0.45, place + 0.45], **look)
         nothing = "fails at offset 0" if row["measured_position"] is None else "nothing guaranteed"
         words.append(nothing if proved is None else f"guaranteed up to {proved:,}")
-    lines = _bars(axes, [name.rpartition(" #")[0] for name in shown], words)
+    lines = _bars(axes, names, words)
     axes.set_xlim(left=1)
     axes.set_xlabel(f"last position that meets {tolerances} (tokens)")
     _legend(figure, axes)
-    return Picture(figure, headline, notes, height=1.8 + 0.24 * lines)
+    return Picture(figure, headline, _left_out(len(rows), _MOST_BARS, "rows"), height=1.8 + 0.24 * lines)
 
 
 # --- one case by query and key
@@ -518,35 +470,51 @@ def _above(axes: Axes, x: float, text: str) -> None:
     axes.text(x, 1.0, text, transform=above, ha="center", va="bottom", fontsize="small", color=GREY)
 
 
-def _edge(axes: Axes, lines: Iterable[Line], top: bool, label: str) -> None:
-    """Mark what of lines cannot be drawn to scale at an edge: nan or infinite at the top, 0 at the bottom."""
-    look: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 5}
+def _edges(axes: Axes, lines: Iterable[Line], lost: str, nothing: str = "") -> None:
+    """Mark what cannot be drawn to scale: nan or infinite at the top, 0, if it has a name, at the bottom."""
     for line in lines:
-        xs = line.xs[~np.isfinite(line.ys) if top else line.ys == 0]
-        if xs.size:
-            look |= {"color": line.look["color"], "markeredgecolor": "white", "label": label}
-            axes.plot(xs, np.full(xs.shape, float(top)), "X" if top else "v", **look)
+        look = {"color": line.look["color"], "markeredgecolor": "white", "zorder": 5}
+        places = {lost: ~np.isfinite(line.ys), nothing: line.ys == 0}
+        for label, there in places.items():
+            if label and there.any():
+                look |= {"label": label, "transform": axes.get_xaxis_transform(), "clip_on": False}
+                height, mark = (1.0, "X") if label == lost else (0.0, "v")
+                axes.plot(line.xs[there], np.full(there.sum(), height), mark, **look)
 
 
-def _limited(groups: Mapping[str, T], most: int, noun: str) -> tuple[dict[str, T], list[str]]:
-    """Return the first `most` groups by names that fit into a picture, and a note of those left out."""
-    shown: dict[str, T] = {}
+def _fitting(name: str, number: int) -> str:
+    """Return a name that fits into a legend: of a long one, its number and its ends."""
     half = min(90, _across()) // 2
-    for number, (name, group) in enumerate(list(groups.items())[:most], 1):
-        fitting = len(name) <= 2 * half + 1
-        shown[name if fitting else f"[{number}] {name[:half]}…{name[-half:]}"] = group
-    left = len(groups) - len(shown)
-    note = f"{left} of {len(groups)} {noun} are not drawn, for {most} fit: give a file with fewer of them"
-    return shown, [note] if left else []
+    return name if len(name) <= 2 * half + 1 else f"[{number + 1}] {name[:half]}…{name[-half:]}"
+
+
+def _left_out(count: int, most: int, noun: str) -> list[str]:
+    """Return a note of what does not fit into a picture."""
+    left = count - most
+    note = f"{left} of {count} {noun} are not drawn, for {most} fit: give a file with fewer of them"
+    return [note] if left > 0 else []
+
+
+def _grouped(
+    rows: Sequence[Row],
+    name: Callable[[Row], str],
+    most: int,
+    noun: str,
+    size: Callable[[list[Row]], float] = lambda group: 0.0,
+) -> tuple[dict[str, list[Row]], list[str]]:
+    """Return the rows of each name, of those with the largest size, and a note of the others."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(name(row), []).append(row)
+    kept = set(sorted(groups, key=lambda one: size(groups[one]), reverse=True)[:most])
+    shown = [one for one in groups if one in kept]
+    return {_fitting(one, i): groups[one] for i, one in enumerate(shown)}, _left_out(len(groups), most, noun)
 
 
 def _cases(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[str]]:
     """Return the rows of each case by its name, and what is left out."""
     columns = settings.independent(rows)
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(f"{_name(row, columns)} at offset {row['offset']:,}", []).append(row)
-    return _limited(groups, most, "cases")
+    return _grouped(rows, lambda row: f"{_name(row, columns)} at offset {row['offset']:,}", most, "cases")
 
 
 def encoded(picture: Picture, suffix: str) -> bytes:

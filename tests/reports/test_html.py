@@ -291,7 +291,7 @@ def test_the_page_holds_a_chart_that_equal_rows_give_again() -> None:
     assert drawn.rstrip().endswith("</svg>")
     assert "<dc:date>" not in drawn
     assert not re.search(r"href=\"(?!#)|url\((?!#)", drawn)  # it asks for nothing from elsewhere
-    assert 'alt="Drift against offset: uniform bfloat16 drifts most: ' in page
+    assert 'alt="Drift against offset: FAIL uniform: out of tolerance' in page
     assert images(reports.render("html", report)) == [drawn]
 
 

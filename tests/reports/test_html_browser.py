@@ -131,7 +131,7 @@ def test_it_opens_and_shows_all(page: Any) -> None:
     assert len(column(page, "offset")) == 12
     assert page.find_element("id", "count").text == "12 of 12 cases"
     [drawing] = page.find_elements("css selector", "figure img")
-    assert drawing.accessible_name.startswith("Drift against offset: uniform bfloat16 drifts most: ")
+    assert drawing.accessible_name.startswith("Drift against offset: FAIL uniform: out of tolerance")
     assert drawing.size["width"] > 300
     assert page.execute_script("return arguments[0].complete && arguments[0].naturalWidth > 300", drawing)
 

@@ -16,6 +16,7 @@ from ropeaudit.inputs import masks
 from ropeaudit.recipes import Resolved
 from ropeaudit.reports import Row, charts, needed, reading
 from ropeaudit.reports.charts import Picture
+from ropeaudit.reports.drift import answer
 from ropeaudit.reports.numbers import short
 from ropeaudit.rope.scaling_names import shortened
 
@@ -53,7 +54,7 @@ def plot(results: Iterable[Record], *, ax: Axes | None = None) -> Axes:
         raise UsageError("plot draws what ropeaudit.shift returns; give such results")
     rows = shortened([one.as_dict() for one in listed])
     if ax is None:
-        axes: Axes = charts.drift(rows).figure.axes[0]
+        axes: Axes = charts.drift(rows, answer(listed).headline).figure.axes[0]
         return axes
     charts.draw_drift(ax, [row for row in rows if row["verdict"] != "refused"])
     once = charts.labelled(ax)
@@ -69,12 +70,12 @@ def picture(kind: str, path: str, y: str | None = None) -> Picture:
     command, columns = _SOURCES[kind]
     if kind == "drift":
         rows: Sequence[Row] = reading.read(path)
-        _check(path, kind, rows, columns)
         numeric = [name for name in COLUMNS.numeric if any(row.get(name) is not None for row in rows)]
         if y is not None and y not in numeric:
             raise UnknownName("--y", y, numeric, f"(numbers that {path!r} holds)")
-        _check(path, kind, rows, y or charts.DRIFT)
-        return charts.drift(shortened(rows), y or charts.DRIFT)
+        _check(path, kind, rows, f"{columns} {y or charts.DRIFT}")
+        finding = answer([reading.record(row) for row in rows]).headline
+        return charts.drift(shortened(rows), finding, y or charts.DRIFT)
     if reading.form_of(path) != "json":
         raise BadInput(f"{path!r} is no .json file; type: ropeaudit {command} ... -o report.json")
     whole = reading.whole(path)
@@ -84,7 +85,7 @@ def picture(kind: str, path: str, y: str | None = None) -> Picture:
     _check(path, kind, rows, columns)
     if kind == "frequencies":
         _check(path, kind, whole["records"], "seq_len")
-        return charts.frequencies(rows, whole["records"][0]["seq_len"])
+        return charts.frequencies(rows, headline, whole["records"][0]["seq_len"])
     return {"stages": charts.stages, "decay": charts.decay, "limit": charts.limit}[kind](rows, headline)
 
 
