@@ -1,32 +1,11 @@
 
 "use strict";
 (function () {
-  // Sorting, filtering and paging of the table of cases, the theme, copying. The page is whole without it.
+  // Sorting, filtering and paging of the table of cases, copying. The page is whole without it.
   var PAGE = 200;
   var root = document.documentElement;
   function find(id) { return document.getElementById(id); }
   root.classList.add("js");
-
-  function theme() {
-    var button = find("theme"), system = window.matchMedia("(prefers-color-scheme: dark)");
-    function dark() { return root.dataset.theme ? root.dataset.theme === "dark" : system.matches; }
-    function show() {
-      button.textContent = dark() ? "Light" : "Dark";
-      button.setAttribute("aria-label", dark() ? "Use light colours" : "Use dark colours");
-      button.setAttribute("aria-pressed", String(Boolean(root.dataset.theme)));
-    }
-    try {
-      var kept = localStorage.getItem("ropeaudit-theme");
-      if (kept === "dark" || kept === "light") { root.dataset.theme = kept; }
-    } catch (refused) { /* storage may be closed to files */ }
-    button.addEventListener("click", function () {
-      root.dataset.theme = dark() ? "light" : "dark";
-      try { localStorage.setItem("ropeaudit-theme", root.dataset.theme); } catch (refused) { /* the same */ }
-      show();
-    });
-    system.addEventListener("change", show);
-    show();
-  }
 
   function copying() {
     var said = find("said"), source = find("markdown");
@@ -126,7 +105,6 @@
     filter();
   }
 
-  theme();
   copying();
   cases();
   find("buttons").hidden = false;
