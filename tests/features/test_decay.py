@@ -182,12 +182,10 @@ def test_a_recipe_stands_beside_the_exact_curves() -> None:
     assert drift["bf16"][2] > 0.5  # angles in bfloat16 are unrelated to the truth
 
 
-def test_drift_that_is_nan_is_said(capsys) -> None:
+def test_drift_that_is_nan_is_null(capsys) -> None:
     case = ["--base", "1e12", "--dtype", "fp16", "--recipe", "uniform", "--qk", "ones"]
     report = ran(capsys, ["decay", *case, "--distance", "65519,65520", "-f", "json"]).json
     assert [row["drift_rms"] is None for row in report["records"]] == [False, True]
-    said = ran(capsys, ["decay", *case, "--distance", "65519,65520"]).out
-    assert "uniform float16: scores are nan or infinite at distance 65,520 (ones)" in said
 
 
 def test_wrong_head_dim_and_distances_are_refused() -> None:

@@ -11,8 +11,8 @@ Sources: RoFormer, arXiv 2104.09864, section 3.4.3; Men et al., arXiv 2405.14591
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Unpack
 
@@ -211,15 +211,16 @@ def _turned(setting: RopeSetting, distances: Positions) -> tuple[Array, Array]:
 
 def bound_and_sum(setting: RopeSetting, distances: Sequence[int]) -> Array:
     """Return RoFormer's bound and the sum of Men et al. Shapes: (s,) -> (2, s)."""
-    results = []
-    for block in _blocks(distances):
-        across, up, bound = np.full((3, block.size), 0.0 if setting.pairs else np.nan)
-        for cos, sin in zip(*_turned(setting, block), strict=True):
+
+    def of_few(few: Positions) -> Array:
+        across, up, bound = np.full((3, few.size), 0.0 if setting.pairs else np.nan)
+        for cos, sin in zip(*_turned(setting, few), strict=True):
             across += cos
             up += sin
             bound += np.sqrt(across * across + up * up) / setting.pairs
-        results.append([bound, across])
-    return np.concatenate(results, axis=1)
+        return np.array([bound, across])
+
+    return _of_many(of_few, distances)
 
 
 class Scores:
@@ -247,12 +248,13 @@ class Scores:
 
     def at(self, distances: Sequence[int]) -> Array:
         """Return their mean and RMS. Shapes: (s,) -> (2, s)."""
-        results = []
-        for block in _blocks(distances):
-            x = np.concatenate([*_turned(self.setting, block), np.ones((1, block.size))])
+
+        def of_few(few: Positions) -> Array:
+            x = np.concatenate([*_turned(self.setting, few), np.ones((1, few.size))])
             mean, square = self.mean @ x, np.einsum("ts,ts->s", x, self.square @ x)
-            results.append([mean, np.sqrt(np.maximum(square, mean * mean))])
-        return np.concatenate(results, axis=1)
+            return np.array([mean, np.sqrt(np.maximum(square, mean * mean))])
+
+        return _of_many(of_few, distances)
 
 
 def _rows(exact: Scores, distances: Sequence[int], recipe: Resolved | None) -> list[dict[str, Any]]:
@@ -266,7 +268,7 @@ def _rows(exact: Scores, distances: Sequence[int], recipe: Resolved | None) -> l
         q, k = (round_to(x, recipe.input) for x in (some.q, some.k))
         some = replace(some, q=q, k=k)  # type: ignore[arg-type]  # in the format's carrier
         exact = Scores(setting, some)
-        own = np.concatenate([_own_scores(one, setting, some, recipe) for one in _blocks(distances)], axis=1)
+        own = _of_many(functools.partial(_own_scores, setting, some, recipe), distances)
     values = exact.at(distances)
     with np.errstate(invalid="ignore", divide="ignore"):
         relative = [*(values / exact.start), own[2] / values[1]]
@@ -277,12 +279,14 @@ def _rows(exact: Scores, distances: Sequence[int], recipe: Resolved | None) -> l
     ]
 
 
-def _blocks(distances: Sequence[int]) -> list[Positions]:
+def _of_many(of_few: Callable[[Positions], Array], distances: Sequence[int]) -> Array:
+    """Return what a function gives of many distances, a block at a time. Shapes: (n, s)."""
     every = np.array(distances, np.int64)
-    return np.array_split(every, every.size // _BLOCK + 1)
+    blocks = np.array_split(every, every.size // _BLOCK + 1)
+    return np.concatenate([of_few(block) for block in blocks], axis=1)
 
 
-def _own_scores(distances: Positions, setting: RopeSetting, inputs: Inputs, recipe: Resolved) -> Array:
+def _own_scores(setting: RopeSetting, inputs: Inputs, recipe: Resolved, distances: Positions) -> Array:
     """Return mean and RMS of a recipe's scores of rounded q and k, and the RMS of their drift.
 
     Shapes: (s,), inputs (h, n, d) -> (3, s).
@@ -336,7 +340,7 @@ def report(
 
 
 def answer(name: str, one: DecayCurves) -> Answer:
-    """Return what holds at every distance, and the worst recipe's error."""
+    """Return what holds at every distance."""
     last, maximum = max(row["distance"] for row in one.rows), one.case.maximum
     within = one.failing is not None and maximum is not None and one.failing < maximum
     decides = f"the sum of Men et al. is not negative to distance {last:,}"
@@ -346,19 +350,11 @@ def answer(name: str, one: DecayCurves) -> Answer:
         decides += f", {side} its {maximum:,} positions" if maximum is not None else ""
     levels = ", ".join(f"{source} {percent(level)}" for source, level in one.levels.items())
     (low, least), (top, most) = one.low, one.top
-    bound = f"does not rise to distance {last:,}"
-    if not one.setting.pairs:
-        bound = "nothing is rotated"
-    elif most - least > _ROUNDING * most:
+    bound = f"does not rise to distance {last:,}" if one.setting.pairs else "nothing is rotated"
+    if most - least > _ROUNDING * most:
         bound = f"not monotone: largest rise from {short(least)} at {low:,} to {short(most)} at {top:,}"
     facts = [
         ("scores", f"from distance {one.half:,} on, RMS relative to distance 0: {levels}"),
         ("RoFormer bound", bound),
     ]
-    if own := [row for row in one.rows if row["implementation"] is not None]:
-        row = max(own, key=lambda row: math.inf if math.isnan(row["drift_rms"]) else row["drift_rms"])
-        size = row["drift_rms"]
-        what = f"off by {short(size)} RMS" if math.isfinite(size) else "scores are nan or infinite"
-        where = f"at distance {row['distance']:,} ({row['source']})"
-        facts.append(("worst recipe", f"{row['implementation']} {row['dtype']}: {what} {where}"))
     return Answer("WARN" if within else "OK", name, decides, facts=facts)
