@@ -11,6 +11,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -94,20 +95,26 @@ def read(path: str) -> list[Row]:
         stages = told_of.get("stages", {}).get(f"{row['implementation']} {row.get('dtype')}")
         if isinstance(stages, dict) and "stages" not in whole:
             whole["stages"] = " ".join(f"{stage}={fmt}" for stage, fmt in stages.items())
-        missing = [  # not there, or empty though it may not be
-            name
-            for name in _SETTINGS
-            if name not in whole or (whole[name] is None and not records.COLUMNS[name].optional)
-        ]
-        whole |= {name: records.implied(name, whole) for name in missing}
-        if not _proved(whole):
-            recipe = bool(records.implied("stages", whole))  # its version is that of ropeaudit
-            for name in missing:
-                if name != "version" or not recipe:
-                    column = records.COLUMNS[name]
-                    whole[name] = UNKNOWN if column.kind is str and not column.optional else None
-        results.append(whole)
+        results.append(_completed(whole))
     return results
+
+
+def _completed(row: Row) -> Row:
+    """Return a row with what the absence of its settings implies; unknown where its case says otherwise."""
+    columns = {name: records.COLUMNS[name] for name in _SETTINGS}
+    missing = {
+        name: records.implied(name, row)
+        for name, column in columns.items()
+        if row.get(name) is None and not (name in row and column.optional)
+    }
+    whole = {**row, **missing}
+    named = all(name in whole for name in records.IDENTITY if name not in APART)
+    if whole.get("case") is None or not named or case_of(whole) == whole["case"]:
+        return whole
+    if records.implied("stages", whole):  # of a recipe the version is that of ropeaudit
+        missing.pop("version", None)
+    text = {name: columns[name].kind is str and not columns[name].optional for name in missing}
+    return whole | {name: UNKNOWN if is_text else None for name, is_text in text.items()}
 
 
 def _settings(values: Any) -> Row:
@@ -116,13 +123,6 @@ def _settings(values: Any) -> Row:
         return _typed(values or {}, 0)
     except (ValueError, AttributeError):
         return {}
-
-
-def _proved(row: Row) -> bool:
-    """Return whether a row's settings match its case, as far as it can tell."""
-    if row.get("case") is None or any(name not in row for name in records.IDENTITY if name not in APART):
-        return True
-    return bool(case_of(row) == row["case"])
 
 
 def told(rows: Sequence[Row]) -> list[str]:
@@ -238,14 +238,14 @@ def _typed(row: Mapping[str, Any], number: int) -> Row:
         if name in records.COLUMNS:
             try:
                 results[name] = _value(records.COLUMNS[name], value)
-            except (ValueError, TypeError, OverflowError):
+            except (ValueError, KeyError, TypeError, ArithmeticError):
                 kind = {int: "whole number", bool: "True or False"}.get(records.COLUMNS[name].kind, "number")
                 raise ValueError(f"row {number} has {name} {repr(value)[:40]}, which is no {kind}") from None
     return results
 
 
 def _value(column: Column, value: Any) -> Any:
-    """Return a column's typed value. Raises: ValueError, TypeError, OverflowError."""
+    """Return a column's typed value. Raises: ValueError, KeyError, TypeError, ArithmeticError."""
     undefined = value is None or (isinstance(value, str) and value.lower() in ("", "nan")) or value != value
     if column.kind is str:
         implied = column.implied is not None or column.name in FOLLOWING
@@ -254,18 +254,10 @@ def _value(column: Column, value: Any) -> Any:
         said = isinstance(value, str) and value and column.kind is float  # nan, where empty would say nothing
         return math.nan if said else column.undefined
     if column.kind is bool:
-        if str(value) not in ("True", "true", "False", "false"):
-            raise ValueError("neither True nor False")
-        return str(value) in ("True", "true")
-    return _whole(value) if column.kind is int else float(value)
-
-
-def _whole(value: Any) -> int:
-    """Return a whole number, also from 7.0. Raises: ValueError, TypeError."""
-    try:
-        number = int(value)
-    except ValueError:
-        number = int(float(value))
-    if (isinstance(value, (str, float)) and float(value) != float(number)) or abs(number) > _LARGEST:
+        return {"true": True, "false": False}[str(value).lower()]
+    if column.kind is float:
+        return float(value)
+    number = Decimal(str(value))  # 7.0 is one too
+    if abs(number) > _LARGEST or number != int(number):
         raise ValueError("a fraction, or out of range")
-    return number
+    return int(number)
