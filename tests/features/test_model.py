@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 from tiny_models import add_tokenizer, change_config, split
 
-from ropeaudit.features.model import layers, rotation_check
+from ropeaudit.features.model import layers
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model.report import COLUMNS
 
@@ -329,7 +329,7 @@ def test_without_transformers_it_says_what_to_install(monkeypatch, in_process, t
 
 
 def test_an_interrupted_run_keeps_what_is_done(llama, monkeypatch, in_process, capsys) -> None:
-    real, calls = rotation_check.check_layers, []
+    real, calls = layers.check_layers, []
 
     def broken(*arguments):
         calls.append(arguments)
@@ -337,7 +337,7 @@ def test_an_interrupted_run_keeps_what_is_done(llama, monkeypatch, in_process, c
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(rotation_check, "check_layers", broken)
+    monkeypatch.setattr(layers, "check_layers", broken)
     offsets = ["--offset", "5,6", "--dtype", "fp32", "-f", "csv"]
     seen = ran(capsys, ["model", llama, *FAST[:2], *offsets], 130)
     assert len(seen.rows) == 1

@@ -44,6 +44,8 @@ UNSEEN = (
     "no q and k of this model are seen in attention, so that there are no rows by layer: its code does not "
     "call transformers' attention interface"
 )
+UNCOMPARED = "decode with a cache was not compared: "
+_UNKNOWN = ("uninitialised", "nonfinite", "unexplained")  # no frequencies to compare q and k with
 REROUTED = "sends tokens to other experts than float64 does: whether its logits are accurate is not judged"
 WRONG: dict[str, str] = {  # verdicts by which a model itself fails
     "wrong_frequencies": "the model holds frequencies, tables or factors that its config does not build: see "
@@ -176,7 +178,6 @@ class ModelAudit(Result):
         """Return what two passes in a dtype come to. exact: those in float64. structure: its cause there."""
         from ropeaudit.features.model.forward_pass import compare
         from ropeaudit.features.model.held import together
-        from ropeaudit.features.model.rotation_check import check_layers
 
         change = compare(own, exact, self.tokens.ids)
         heads = [
@@ -185,9 +186,10 @@ class ModelAudit(Result):
             for head in layers.drifts(n, own[0].layers[n], seen, self.pairs.get(n) or layers.NO_PAIRS)
         ]
         loaded = together([(one.layer, one.diagnosis) for one in held])
-        places = check_layers(self, offset, own[1], fmt, loaded)
+        known = loaded if loaded is not None and loaded.code in _UNKNOWN else None
+        places = layers.check_layers(self.folder, own[1], self.pairs, fmt, offset, known)
         layer = together([(n, one.diagnosis) for n, one in places.items() if one.diagnosis])
-        decode = None if self.decoded is None else self.decoded.wrong
+        decode = self.decoded.wrong if self.decoded else None
         verdict = verdict_of(change, offset)
         cause = {"structure": structure, "none": "none"}.get(verdict, "rounding")
         if held:
@@ -232,7 +234,6 @@ class ModelAudit(Result):
         from ropeaudit.features.model import decode
         from ropeaudit.features.model.forward_pass import cause_of
 
-        ids = self.tokens.ids
         if not base.heard.reads and any(self.offsets):
             raise NotShifted(
                 "the model does not read position_ids: its positions follow from the order of the tokens, or "
@@ -240,23 +241,21 @@ class ModelAudit(Result):
                 "there is nothing to shift",
                 repr(str(self.folder.path)),
             )
-        if not base.layers:
-            self.folder.note(UNSEEN)
-        if not base.calls:
-            self.folder.note(UNHEARD)
+        for note in [UNSEEN] * (not base.layers) + [UNHEARD] * (not base.calls):
+            self.folder.note(note)
         self.pairs = dict.fromkeys(base.layers)
         self.pairs |= {n: layers.rotated_pairs(call) for n, call in base.calls.items()}
         if self.save is not None:
             self.saved = layers.save_qk(self.save, self.folder, base.layers, base.calls)
-        found = decode.compare(runner, ids, base, self.pairs, STRUCTURE)
+        found = decode.compare(runner, self.tokens.ids, base, self.pairs, STRUCTURE)
         if isinstance(found, str):
-            self.folder.note(f"decode with a cache was not compared: {found}")
+            self.folder.note(f"{UNCOMPARED}{found}")
         else:
             self.decoded = found
         step()
         passes, causes = {0: replace(base, layers={}, calls={})}, {}
         for offset in self.offsets:
-            shifted = runner.run(ids, offset)
+            shifted = runner.run(self.tokens.ids, offset)
             step()
             passes[offset] = replace(shifted, layers={}, calls={})
             causes[offset] = cause_of(base, shifted)

@@ -15,7 +15,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, one_line
 from ropeaudit.features.model import held, load
-from ropeaudit.features.model.layers import LayerVectors, RotatingCall, as_array, longer_queries
+from ropeaudit.features.model.layers import LayerVectors, RotatingCall, longer_queries
 from ropeaudit.subjects.calling.devices import CPU, Device
 
 _LOOKUPS = ("index_select", "__getitem__", "embedding")
@@ -124,7 +124,7 @@ class Capture:
         """Begin with nothing."""
         self.layers: dict[int, LayerVectors] = {}
         self.last: dict[int, list[tuple[Array, Array]]] = {}
-        self.heard: list[tuple[list[Any], list[Any]]] = []
+        self.heard: list[RotatingCall] = []
         self.attended = False
         self._calls: dict[int, RotatingCall] = {}
         self._numbers: dict[Any, int] = {}
@@ -139,43 +139,40 @@ class Capture:
         scaling: float | None = None,
         **others: Any,
     ) -> Any:
-        """Keep q and k of a layer, and attend as the model's own function does."""
+        """Keep q and k of a layer and the call that rotated them, and attend as the model's own function.
+
+        Shapes: query (b, h, s, d), key (b, g, t, d).
+        """
         from transformers.models.llama import modeling_llama
 
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-        self.keep(module, query, key, attention_mask, scale)
+        (heard, self.heard), self.attended = (self.heard, []), True
+        if query.shape[-1] == key.shape[-1]:  # else keys have dims of their own
+            number, size = self._number(module), query.shape[-2]
+            self.last.setdefault(number, []).append((_array(query[:, :, -1]), _array(key[:, :, -1])))
+            if size == key.shape[-2]:  # else keys are joined, or those of a cache
+                causal = getattr(module, "is_causal", True) is not False
+                visible = visible_scores(attention_mask, size, causal=causal)
+                self.layers[number] = LayerVectors(_array(query[0]), _array(key[0]), scale, visible)
+                for call in heard:  # the last is the one whose q and k these are
+                    starts = [_start(*both) for both in zip((query[0], key[0]), call.after, strict=True)]
+                    if starts[0] is not None and starts[0] == starts[1]:
+                        self._calls[number] = replace(call, start=starts[0])
         home = sys.modules[type(module).__module__]
         eager: Any = getattr(home, "eager_attention_forward", modeling_llama.eager_attention_forward)
         return eager(module, query, key, value, attention_mask, scaling=scale, **others)
 
-    def keep(self, module: Any, query: Any, key: Any, mask: Any, scale: float) -> None:
-        """Keep q and k of a layer and the call that rotated them. Shapes: (b, h, s, d), (b, g, t, d)."""
-        (heard, self.heard), self.attended = (self.heard, []), True
-        if query.shape[-1] != key.shape[-1]:  # keys have dims of their own
-            return
-        number, causal = self.number(module), getattr(module, "is_causal", True) is not False
-        self.last.setdefault(number, []).append((as_array(query[:, :, -1]), as_array(key[:, :, -1])))
-        if query.shape[-2] != key.shape[-2]:  # keys are joined, or those of a cache
-            return
-        visible = visible_scores(mask, query.shape[-2], causal=causal)
-        self.layers[number] = LayerVectors(as_array(query[0]), as_array(key[0]), scale, visible)
-        for given, returned in reversed(heard):
-            starts = [_start(x[0], y[0]) for x, y in zip((query, key), returned, strict=True)]
-            if starts[0] is not None and starts[0] == starts[1]:
-                self._calls[number] = _call(given, returned, starts[0])
-                break
-
     def calls(self) -> dict[int, RotatingCall]:
         """Return the calls that were heard, by layer; in their order where no attention was asked."""
-        return self._calls if self.attended else {n: _call(*one, 0) for n, one in enumerate(self.heard)}
+        return self._calls if self.attended else dict(enumerate(self.heard))
 
-    def number(self, module: Any) -> int:
+    def _number(self, module: Any) -> int:
         """Return the layer's own number, or the next free one if it has none or it is taken."""
-        own, taken = getattr(module, "layer_idx", None), set(self._numbers.values())
+        own = getattr(module, "layer_idx", None)
         own = -1 if own is None else int(own)  # less than 0 where layers share their attention
         if own < 0 or module not in self._numbers:
-            free = max(taken | set(self.layers), default=-1) + 1
-            self._numbers[module] = free if own < 0 or own in taken else own
+            taken = {*self._numbers.values(), *self.layers}
+            self._numbers[module] = max(taken, default=-1) + 1 if own < 0 or own in taken else own
         return self._numbers[module]
 
     @contextlib.contextmanager
@@ -200,13 +197,14 @@ class Capture:
             if isinstance(result, tuple) and len(result) == len(given) == 2:
                 alike = zip(given, result, strict=True)
                 if all(x.ndim == 4 and len(x) == 1 and x.shape == y.shape for x, y in alike):
-                    self.heard.append((given, [y.detach().clone() for y in result]))
+                    before, after = ([_array(x[0]) for x in both] for both in (given, result))
+                    self.heard.append(RotatingCall((before[0], before[1]), (after[0], after[1])))
             return result
 
         return call
 
 
-def _start(whole: Any, part: Any) -> int | None:
+def _start(whole: Any, part: Array) -> int | None:
     """Return from which dim on those of each head are a part's, or of its only head; None if none are.
 
     Shapes: (h, s, d), (h or 1, s, r).
@@ -215,21 +213,19 @@ def _start(whole: Any, part: Any) -> int | None:
     if rows == whole.shape[-2] and heads in (1, whole.shape[0]) and dims <= whole.shape[-1]:
         for start in (0, int(whole.shape[-1]) - int(dims)):
             own = whole[..., start : start + dims]
-            if bool((own == part.to(own.dtype)).all()):
+            if bool((own == torch.from_numpy(part).to(own)).all()):
                 return start
     return None
 
 
-def _call(given: list[Any], returned: list[Any], start: int) -> RotatingCall:
-    before, after = ([as_array(x[0]) for x in both] for both in (given, returned))
-    return RotatingCall((before[0], before[1]), (after[0], after[1]), start)
+def _array(x: Any) -> Array:
+    return np.array(x.detach().cpu().double().numpy())
 
 
 def visible_scores(mask: Any, size: int, *, causal: bool = True) -> NDArray[np.bool_]:
     """Return the visible scores. mask: added, or true where visible; None: by `causal`."""
     if mask is None:
-        full = np.ones((size, size), np.bool_)
-        return np.tril(full) if causal else full
+        return np.tri(size, size, 0 if causal else size, np.bool_)
     plane = mask[0, 0, :, :size]
     return np.array((plane if plane.dtype == torch.bool else plane > -1).cpu().numpy())
 

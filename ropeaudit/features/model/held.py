@@ -29,7 +29,7 @@ from ropeaudit.tensor_files.rope_values import Dump
 
 _NEAR = 2.0**-14  # relative: float32 by any formula stays below, a cast to float16 reaches 2^-12
 _LEAST, _MOST = 1e-25, 1e4  # radians per token: no model has slower or faster pairs
-UNKNOWN = ("uninitialised", "nonfinite", "unexplained")  # no frequencies with which q and k could be compared
+_NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +56,19 @@ def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
     long = [one for one in read if one.scaling.kind == "longrope"]
     settings += [replace(one, length=int(one.scaling.original or 0) + 1) for one in long]
     found: dict[str, Diagnosis | None] = {}
-    for name, module in {**rotaries(model), **tabled(model)}.items():
-        built, own = rebuilt(module, model.config), frequencies(module)
+    for name, module in rotaries(model).items():
+        built = rebuilt(module, model.config)
         expected = {} if built is None else frequencies(built)
-        for key, values in own.items():
+        for key, values in frequencies(module).items():
             found[f"{name}.{key}"] = _of_frequencies(values, expected.get(key), settings)
             seen, asked = factor(module, key), None if built is None else factor(built, key)
             if seen is not None and asked is not None and not abs(seen - asked) <= _NEAR * abs(asked):
                 place = f"{name}.{key}".replace("inv_freq", "attention_scaling")
                 found[place] = Diagnosis("attention-factor", {"seen": seen, "asked": asked})
-        for key, table in {} if own else computed_tables(module).items():
-            found[f"{name}.{key}"] = _of_table(table, None if built is None else built._buffers.get(key))
+    for name, module in tabled(model).items():
+        expected = computed_tables(rebuilt(module, model.config))
+        for key, table in computed_tables(module).items():
+            found[f"{name}.{key}"] = _of_table(table, expected.get(key))
     return tuple(Held(name.lstrip("."), one) for name, one in found.items() if one is not None)
 
 
@@ -110,14 +112,14 @@ def factor(module: Any, key: str) -> float | None:
 def _of_frequencies(values: Array, built: Array | None, settings: list[RopeSetting]) -> Diagnosis | None:
     """Return why frequencies are not those that are built; None where they are."""
     asked = [(one, allowance.frequencies(one)) for one in settings]
+    if any(_near(values, right) for right in ([theta for _, theta in asked] if built is None else [built])):
+        return None
+    if found := _wild(values):
+        return found
     if built is None:
         fitting = [one for one, theta in asked if theta.shape == values.shape]
-        right = any(_near(values, theta) for _, theta in asked)
     else:
         fitting = [one for one, theta in asked if _near(theta, built)]
-        right = _near(values, built)
-    if right or (found := _wild(values)):
-        return None if right else found
     try:
         if built is not None and not fitting:
             fitting = [of_frequencies(RopeSetting.of(2 * values.size), built)]
@@ -126,10 +128,10 @@ def _of_frequencies(values: Array, built: Array | None, settings: list[RopeSetti
         finding = check(Dump("", "inv_freq", frequencies=values), fitting[0])
     except RopeAuditError:  # numbers that no setting may have, or of other dims
         return Diagnosis("unexplained")
-    if finding.agrees:
-        return None
     found = finding.diagnosis
-    return found if found and found.certainty != "resembles" else Diagnosis("unexplained")
+    if finding.agrees or (found and found.certainty != "resembles"):
+        return None if finding.agrees else found
+    return Diagnosis("unexplained")
 
 
 def _near(values: Array, built: Array) -> bool:
@@ -140,7 +142,7 @@ def _near(values: Array, built: Array) -> bool:
 
 
 def _wild(values: Array) -> Diagnosis | None:
-    """Return that numbers fit no model, with the wildest; None where they may."""
+    """Return that numbers fit no model, with the wildest; None where they may. Shapes: (n,)."""
     sizes = np.abs(values)
     if not np.isfinite(values).all():
         return Diagnosis("nonfinite")
@@ -152,20 +154,14 @@ def _wild(values: Array) -> Diagnosis | None:
 
 def _of_table(table: Any, built: Any) -> Diagnosis | None:
     """Return what is wrong with a computed table of cos and sin; None for nothing."""
-    values = table.detach().to("cpu", torch.float64)
-    if not bool(torch.isfinite(values).all()):
-        return Diagnosis("nonfinite")
-    if built is None or built.shape != table.shape or agree(table, built):
-        return None
-    if float(values.abs().max()) > max(_MOST, 2 * float(built.abs().max())):
-        return Diagnosis("uninitialised", {"value": float(values.flatten()[values.abs().argmax()])})
-    return Diagnosis("unexplained")
+    values = table.detach().to("cpu", torch.float64).reshape(-1).numpy()
+    other = built is not None and built.shape == table.shape and not agree(table, built)
+    return _wild(values) or Diagnosis("unexplained") if other or not np.isfinite(values).all() else None
 
 
 def _wider(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
     given = dict(kwargs or {})
-    narrow = given.get("dtype") in (torch.float32, torch.bfloat16, torch.float16)
-    return given | {"dtype": torch.float64} if narrow else given
+    return given | {"dtype": torch.float64} if given.get("dtype") in _NARROW else given
 
 
 class _RequestedDtype(TorchFunctionMode):
@@ -175,11 +171,10 @@ class _RequestedDtype(TorchFunctionMode):
         return func(*args, **_wider(kwargs))
 
 
-class Float64Mode(TorchDispatchMode):
+class _Float64Mode(TorchDispatchMode):
     """Answers narrower formats with float64. narrow: operations that gave another one."""
 
     def __init__(self, narrow: set[str]) -> None:
-        """Begin with those that are known."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.narrow = narrow
 
@@ -192,13 +187,13 @@ class Float64Mode(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def wide(narrow: set[str] | None = None) -> Iterator[Float64Mode]:
-    """Yield a mode that computes in float64; `narrow` gets what does not."""
-    before, mode = torch.get_default_dtype(), Float64Mode(set() if narrow is None else narrow)
+def wide(narrow: set[str]) -> Iterator[None]:
+    """Compute in float64 within the block; `narrow` gets what does not."""
+    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _RequestedDtype(), mode:
-            yield mode
+        with _RequestedDtype(), _Float64Mode(narrow):
+            yield
     finally:
         torch.set_default_dtype(before)
 
@@ -217,12 +212,8 @@ def widen(model: Any) -> list[str]:
                 vars(module)[name] = value.double()
     narrow = []
     for name, module in tabled(model).items():
-        built, own = rebuilt(module, model.config), computed_tables(module)
-        made = {} if built is None else {key: built._buffers.get(key) for key in own}
-        if made and all(
-            made[key] is not None and made[key].shape == value.shape and agree(value, made[key])
-            for key, value in own.items()
-        ):
+        own, made = computed_tables(module), computed_tables(rebuilt(module, model.config))
+        if all(key in made and agree(table, made[key]) for key, table in own.items()):
             module._buffers.update(made)
         else:
             narrow.append(name)
@@ -233,7 +224,7 @@ def rebuilt(module: Any, config: Any) -> Any:
     """Return the module built again from its config in float64; None if that fails."""
     numbered = {"layer_idx": module.layer_idx} if hasattr(module, "layer_idx") else {}
     try:
-        with wide():
+        with wide(set()):
             return type(module)(getattr(module, "config", config), **numbered)
     except Exception:  # a constructor of the model's own that takes something else
         return None
@@ -244,6 +235,8 @@ def agree(table: Any, built: Any) -> bool:
 
     Shapes: alike, a row for each position.
     """
+    if table.shape != built.shape:
+        return False
     rounding = torch.finfo(table.dtype).eps + len(table) * 2.0**-22
     other = built.detach().to("cpu", torch.float64)
     return bool(((table.detach().to("cpu", torch.float64) - other).abs() <= rounding).all())
@@ -256,7 +249,7 @@ def tabled(model: Any) -> dict[str, Any]:
 
 
 def computed_tables(module: Any) -> dict[str, Any]:
-    """Return the tables of such a module, by the names of their buffers."""
-    buffers = {key: module._buffers.get(key) for key in module._non_persistent_buffers_set}
-    floats = {key: one for key, one in buffers.items() if one is not None and one.is_floating_point()}
-    return {key: one for key, one in floats.items() if one.ndim > 1}
+    """Return the tables of such a module, by the names of their buffers; none without a module."""
+    own = [] if module is None else module._non_persistent_buffers_set
+    tables = {key: module._buffers[key] for key in own if module._buffers.get(key) is not None}
+    return {key: table for key, table in tables.items() if table.is_floating_point() and table.ndim > 1}

@@ -1,7 +1,9 @@
-"""q and k of every layer: which dims it rotates and how fast, and how far a shift moves its scores.
+"""q and k of every layer: which dims it rotates, if as its config says, and how far a shift moves its scores.
 
 What a layer does is seen in the call of the function that rotates its q and k: the arrangement of pairs, and
-their frequencies, are those that lead from what it was given to what it returned.
+their frequencies, are those that lead from what it was given to what it returned. What a shift cannot see is
+seen there too: what it returned, beside the exact rotation of what it was given, at the positions that the
+model was given.
 
 Letters: h heads, g key-value heads, s positions, d head_dim, r dims that are given to be rotated, p pairs.
 Scores are scaled, before softmax.
@@ -12,25 +14,38 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.errors import BadInput
-from ropeaudit.recognition import wording
-from ropeaudit.rope import hf_config
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
+from ropeaudit.errors import BadInput, ForeignError
+from ropeaudit.features.model.load import Folder, known_type
+from ropeaudit.recognition import verification, wording
+from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.known_recipes import CalledBlock
+from ropeaudit.recognition.verification import Places
+from ropeaudit.rope import hf_config, hf_json, layers_of_models
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import atomic_files, paths
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling.code import Rotator
 
 if TYPE_CHECKING:
-    from ropeaudit.features.model.load import Folder
+    from ropeaudit.features.model.forward_pass import Pass
 
 NEAR = 1e-6  # of the largest element: a wrong arrangement is off by 1e-5 and more, float64 by 1e-12
 # the layout of pairs that a function is given, and the one that it returns
 _ARRANGEMENTS = (("half", "half"), ("interleaved", "interleaved"), ("interleaved", "half"))
+UNHEARD = (
+    "no q and k of this model are seen before and after rotation, so that no layer is compared with "
+    "config.json: seen are those that a function `apply_rotary...` of its code is given, both at once, and "
+    "that attention gets as it returns them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +67,7 @@ class RotatingCall:
 
     before: tuple[Array, Array]
     after: tuple[Array, Array]
-    start: int
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +95,12 @@ class RotatedPairs:
         return turned
 
 
-UNHEARD = (
-    "no q and k of this model are seen before and after rotation, so that no layer is compared with "
-    "config.json: seen are those that a function `apply_rotary...` of its code is given, both at once, and "
-    "that attention gets as it returns them"
-)
 NO_PAIRS = RotatedPairs(0, "half", np.zeros(0))
 
 
 def _halves(x: Array, layout: str) -> tuple[Array, Array]:
     p = x.shape[-1] // 2
     return (x[..., ::2], x[..., 1::2]) if layout == "interleaved" else (x[..., :p], x[..., p:])
-
-
-def as_array(x: Any) -> Array:
-    """Return a copy of a tensor in float64."""
-    return np.array(x.detach().cpu().double().numpy())
 
 
 def off(x: Array, expected: Array) -> float:
@@ -197,6 +202,113 @@ def _by_pair(q: Array, k: Array, later_q: Array, later_k: Array, pairs: RotatedP
     return np.asarray(np.sqrt(np.maximum(grams.sum(axis=(1, 2)), 0.0)) / max(q.shape[0], 1))
 
 
+_MOST_UNEXPLAINED = 2  # layers of which it is looked for what explains them: the search is long
+_LEAST = 3  # positions: two tell no frequency from another
+
+
+class _CalledOnce(Rotator):
+    """A layer in a pass: nothing calls it with other vectors or at other positions."""
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+        """Raise ForeignError."""
+        raise ForeignError("a layer of a model is not called alone")
+
+
+def check_layers(
+    folder: Folder,
+    seen: Pass,
+    pairs: Mapping[int, RotatedPairs | None],
+    dtype: Format,
+    offset: int,
+    known: Diagnosis | None,
+) -> dict[int, Places]:
+    """Return layer -> its worst rotated pair, for layers whose q and k are seen before and after rotation.
+
+    pairs: how layers rotate in float64. Seen too are those of a layer that does not rotate where the config
+    says that it does. What explains a later layer as it does the first wrong one is said so. known: what
+    explains each wrong layer, if that is known.
+    """
+    still = [n for n, own in pairs.items() if own is NO_PAIRS and seen.calls]  # else none is known to rotate
+    rule = FP32 if dtype is FP64 else dtype  # transformers' float64 keeps float32 tables
+    results, first, in_vain = dict[int, Places](), None, 0
+    for layer, setting in sorted(_settings(folder, {*seen.calls, *still}).items()):
+        call = seen.calls.get(layer)
+        if setting is not None:
+            own, both = pairs.get(layer), seen.layers.get(layer)
+            if call is None and both is not None:
+                call = RotatingCall((both.q, both.k), (both.q, both.k))
+            joined = own is not None and own.given != own.layout
+            found = _judged(call, setting, joined, offset, rule, explain=known is None) if call else None
+            if found and known and found.wrong_rotation:
+                found = replace(found, diagnosis=known)
+        else:
+            found = _unasked(call, rule, offset) if call else None
+        if found is None:
+            continue
+        if found.diagnosis and first and _same(first, found.diagnosis):
+            found = replace(found, diagnosis=first)
+        results[layer], first = found, first or found.diagnosis
+        in_vain += found.diagnosis is not None and not found.diagnosis.explains
+        if not known and in_vain >= _MOST_UNEXPLAINED:
+            break
+    return results
+
+
+def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting | None]:
+    """Return layer -> its setting, None without rotation; {} for an unknown type."""
+    rope = folder.rope if known_type(folder.config) else None
+    if rope is None:
+        return {}
+    results = dict[int, RopeSetting | None]()
+    if len(rope.layers) == 1:
+        results |= dict.fromkeys(layers, *rope.layers.values())
+    else:
+        kinds = hf_config.kinds_of_layers(folder.config, rope)
+        results |= {n: rope.layers[kinds[n]] for n in layers if n in kinds}
+    still = layers_of_models.unrotated_layers(folder.text, hf_json.model_type(folder.text))
+    return results | {n: None for n in still if n in layers}
+
+
+def _judged(
+    call: RotatingCall, setting: RopeSetting, joined: bool, offset: int, rule: Format, *, explain: bool
+) -> Places | None:
+    """Return where the worst pair of a call stands; None where it cannot be judged.
+
+    joined: whether pairs that lie side by side come back in halves; then they are given so too.
+    """
+    given, size = call.before, call.before[0].shape[-2]
+    setting = setting.for_positions(offset + size)
+    if given[0].shape[-1] == setting.rotary_dim:
+        setting = replace(setting, head_dim=setting.rotary_dim)
+    if joined:
+        setting = replace(setting, layout="half")
+        q, k = (np.concatenate([x[..., ::2], x[..., 1::2]], axis=-1) for x in given)
+        given = q, k
+    fits = all(x.shape[-1] == setting.head_dim and np.isfinite(x).all() for x in given)
+    if not fits or size < _LEAST:
+        return None
+    at = np.arange(size, dtype=np.int64) + offset
+    block = CalledBlock(at, (given[0][None], given[1][None]), (call.after[0][None], call.after[1][None]))
+    return verification.judged([block], _CalledOnce(), setting, rule, explain=explain)
+
+
+def _unasked(call: RotatingCall, rule: Format, offset: int) -> Places:
+    """Return how far an unrotated layer changes q and k, relative to one rounding."""
+    excess = 0.0
+    for x, y in zip(call.before, call.after, strict=True):
+        with np.errstate(invalid="ignore"):
+            sizes = np.abs(y - x) / (2 * rule.unit_roundoff * np.abs(x) + rule.smallest_subnormal)
+        excess = max(excess, float(sizes.max(initial=0.0)))
+    found = Diagnosis("rotation-unasked") if excess > 1 else None
+    return Places(excess, "q", 0, 0, offset, 0, found, offset if found else -1)
+
+
+def _same(first: Diagnosis, other: Diagnosis) -> bool:
+    """Return whether a diagnosis or an equal one is the first layer's."""
+    equals = [other, *other.alternatives]
+    return any((one.code, other.where) == (first.code, first.where) for one in equals)
+
+
 def listed(numbers: Sequence[int]) -> str:
     """Return layers in words: "layers 0 to 2, 5"."""
     return f"layer{'s' if len(numbers) > 1 else ''} {wording.runs(numbers)}"
@@ -247,11 +359,11 @@ def save_qk(
     return results
 
 
-def _before(vectors: LayerVectors, call: RotatingCall) -> tuple[Array, Array]:
+def _before(vectors: LayerVectors, call: RotatingCall) -> list[Array]:
     """Return q and k of a layer with the dims first that it rotates, before that."""
     sides = []
     for whole, before in zip((vectors.q, vectors.k), call.before, strict=True):
         given = np.broadcast_to(before, (*whole.shape[:-1], before.shape[-1]))
         rest = np.delete(whole, np.s_[call.start : call.start + before.shape[-1]], axis=-1)
         sides.append(np.concatenate([given, rest], axis=-1))
-    return sides[0], sides[1]
+    return sides

@@ -15,7 +15,7 @@ from ropeaudit.door.messages import Arrays
 from ropeaudit.door.values import Values
 from ropeaudit.errors import BadInput, ForeignError, UnknownName, did
 from ropeaudit.features.model import analysis, load
-from ropeaudit.features.model.analysis import THRESHOLD, UNSEEN, ModelAudit, Shifted
+from ropeaudit.features.model.analysis import THRESHOLD, UNCOMPARED, UNSEEN, ModelAudit, Shifted
 from ropeaudit.features.model.layers import UNHEARD, HeadDrift, listed
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
@@ -43,7 +43,6 @@ _SAID = {  # verdict -> what was measured, by columns of the summary
     "{where} and by {base_error_rms} at offset 0",
     "overflow": "some logits are nan or infinite {where}",
 }
-_UNCOMPARED = "decode with a cache was not compared: "
 
 
 def report(
@@ -170,7 +169,7 @@ def _unchecked(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
         parts.append(
             f"{listed(left)} beside config.json (a shift sees no fault that is alike at all positions)"
         )
-    reasons = [note.removeprefix(_UNCOMPARED) for note in said if note.startswith(_UNCOMPARED)]
+    reasons = [note.removeprefix(UNCOMPARED) for note in said if note.startswith(UNCOMPARED)]
     return [*parts, *(f"decode with a cache ({reason})" for reason in reasons)]
 
 
