@@ -19,7 +19,7 @@ import pytest
 from command_line import ran
 from safetensors.numpy import save_file
 
-from ropeaudit import shift
+from ropeaudit import data, shift
 from ropeaudit.main import main
 from ropeaudit.reports import reading
 
@@ -64,6 +64,51 @@ def test_bad_command_lines_are_refused(refused) -> None:
     said = {line: refused(*shlex.split(line)) for line in TABLE}
     assert {line: text for line, text in said.items() if TABLE[line] not in text} == {}
     assert not [line for line, text in said.items() if line.startswith("check ") and "--impl" in text]
+
+
+WITHDRAWN = {
+    tuple(one.rsplit(" ", 1)): instead
+    for instead, gone in data.table("help.toml")["withdrawn"].items()
+    for one in gone
+}
+GONE = {
+    "shift --columns engine": "NumPy forms all scores",
+    "shift --fail-if engine>1": "NumPy forms all scores",
+    "decay --columns subject_bound": "use drift_rms or drift_relative",
+    "decay --columns subject_first_failing": "use drift_rms or drift_relative",
+    "model x --columns routing_flips": "use change_rms",
+    "module f.npz --loaded saved": "use to",
+    "module f.npz --loaded low-cpu-mem": "use from-pretrained",
+    "explain --by position": "--by pair says where drift sits",
+    "explain --by head": "--by pair says where drift sits",
+    "model --by head": "--by pair says it of each pair of a head",
+    "model --by cache": "decode with the default cache is in every run: see decode_max",
+}
+# command line -> what its message holds
+INSTEAD = {
+    "vectors --want scores -o case": "known: rotated, gradient (scores are judged from rotated q and k)",
+    "module x.xml": "'x.xml': OpenVINO IR is no longer read; give the .onnx file that it is made of",
+    **{line: f"; it was withdrawn: {instead}\n" for line, instead in GONE.items()},
+    **{
+        f"{command} --ticket {name}": "it was withdrawn: any tracker takes the one form; give a file"
+        for command in ("check", "shift", "module")
+        for kind, name in WITHDRAWN
+        if kind == "--ticket"
+    },
+    **{
+        f"{kind.removeprefix('option of ')} {option} anything": f" was withdrawn; {instead}\n"
+        for (kind, option), instead in WITHDRAWN.items()
+        if kind.startswith("option of ")
+    },
+}
+
+
+def test_each_thing_withdrawn_says_what_to_use_instead(refused) -> None:
+    np.savez("f.npz", inv_freq=1e4 ** -(np.arange(4) / 4))
+    Path("x.xml").write_text("<net/>")
+    said = {line: refused(*line.split()) for line in INSTEAD}
+    assert {line: text for line, text in said.items() if INSTEAD[line] not in text} == {}
+    assert len(INSTEAD) >= 20
 
 
 @pytest.mark.parametrize(

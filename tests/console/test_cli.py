@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 from command_line import ran
@@ -14,6 +15,7 @@ from ropeaudit.audits import records
 from ropeaudit.console import values
 from ropeaudit.console.rows import Progress
 from ropeaudit.main import main
+from ropeaudit.runtime import doing
 
 SMALL = ["shift", "--heads", "1", "--seq-len", "40", "--offset", "0,1000", "--dtype", "fp32,bf16"]
 
@@ -117,12 +119,13 @@ def test_a_terminal_gets_colour_no_cut_numbers_and_a_report_whatever_its_width()
     assert "offset" in on_terminal(0, "--dtype", "fp32")
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.mark.parametrize("width", [1, 30, 50, 80, 200])
 def test_progress_fits_into_the_terminal(width, monkeypatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     shown = Terminal()
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((width, 24)))
@@ -135,6 +138,22 @@ def test_progress_fits_into_the_terminal(width, monkeypatch) -> None:
     assert line.startswith("ropeaudit: "[: width - 1])
     assert len(line) < width  # a longer one would leave its end behind
     assert ("21%, " in line) == (width >= 30)
+
+
+@pytest.mark.parametrize("named", ["", "check 7 of 23: decode"])
+def test_time_is_guessed_from_the_first_tenth_on_and_not_of_named_steps(named, monkeypatch) -> None:
+    now, shown = 0.0, Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    progress = Progress(False)
+    doing.begin(named)
+    for share in (0.05, 0.1, 0.5, 0.999):
+        now += 6
+        progress(share)
+    lines = [line.removeprefix("ropeaudit: ").strip() for line in shown.getvalue().split("\r\033[K")[1:]]
+    left = ["5%", "10%, 1 min 48 s to go", "50%, 18 s to go", "99%, 0 s to go"]
+    steps = [f"{share}, check 7 of 23: decode" for share in ("5%", "10%", "50%", "99%")]
+    assert lines == (steps if named else left)
 
 
 def test_a_ctrl_c_while_the_command_loads_is_one_line() -> None:

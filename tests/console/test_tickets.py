@@ -40,6 +40,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def checkpoint(folder: Path, base: float, maximum: int) -> None:
+    """Write a folder m with a config of a base, and frequencies of base 10000."""
+    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "rope_theta": base}
+    (folder / "m").mkdir()
+    (folder / "m" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": maximum}))
+    theta = 10000.0 ** (-torch.arange(32, dtype=torch.float64) / 32)
+    save_file({"layers.0.self_attn.rotary_emb.inv_freq": theta.float()}, folder / "m" / "model.safetensors")
+
+
 def written(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name not in ("kernel.py", "__pycache__")]
 
@@ -115,11 +124,7 @@ def test_a_pass_has_its_ticket_too(here, believed, capsys) -> None:
     text = Path("t.md").read_text(encoding="utf-8")
     assert text.startswith("# RoPE of kernel.py:careful in bfloat16 at offset 1000: ")
     assert "| within tolerance | yes |" in text
-    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "rope_theta": 10000.0}
-    (here / "m").mkdir()
-    (here / "m" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}))
-    theta = 10000.0 ** (-torch.arange(32, dtype=torch.float64) / 32)
-    save_file({"layers.0.self_attn.rotary_emb.inv_freq": theta.float()}, here / "m" / "model.safetensors")
+    checkpoint(here, 10000.0, 2048)
     titles = {
         "check m/config.json": "config.json: no check fails",
         "module m": "RoPE of m: 1 of 1 RoPE buffer within float32 rounding",
@@ -165,17 +170,13 @@ def test_what_a_snippet_cannot_show_is_said_and_the_ticket_written(more, why, he
 
 
 def test_check_writes_tickets_of_configs_and_module_of_stored_frequencies(here, believed, capsys) -> None:
-    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "rope_theta": 500000.0}
-    (here / "m").mkdir()
-    (here / "m" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 60000}))
+    checkpoint(here, 500000.0, 60000)
     line = ["check", "m/config.json", "--recipe", "uniform", "--dtype", "fp16", "--ticket", "t.md"]
     assert main(line) == 1
     text = Path("t.md").read_text(encoding="utf-8")
     assert text.startswith("# config.json: limit in float16 fails")
     assert "There is no short snippet of it: no code was called, m/config.json is a config" in text
     assert "| check | limit |" in text
-    theta = 10000.0 ** (-torch.arange(32, dtype=torch.float64) / 32)
-    save_file({"layers.0.self_attn.rotary_emb.inv_freq": theta.float()}, here / "m" / "model.safetensors")
     assert main(["module", "m", "--ticket", "t.md"]) == 1
     text = Path("t.md").read_text(encoding="utf-8")
     assert text.startswith("# RoPE buffer layers.0.self_attn.rotary_emb.inv_freq is not what it should be")
