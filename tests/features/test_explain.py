@@ -13,7 +13,6 @@ from ropeaudit.arithmetic.formats import FP32, FP64
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import variants
 from ropeaudit.features.explain import blames
-from ropeaudit.features.explain.report import rows
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
 from ropeaudit.recipes import named
@@ -44,6 +43,10 @@ def facts(answer) -> dict[str, str]:
 
 def names(results) -> set[str]:
     return set(results.remedy.widths) if results.remedy else set()
+
+
+def rows(one, kind: str) -> list[dict]:
+    return report([one], metadata={}, by=kind).rows
 
 
 def total(results, kind: str) -> float:

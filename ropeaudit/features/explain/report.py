@@ -187,12 +187,6 @@ KINDS = {"dtypes": "dtypes", "stage": "stages", "pair": "pairs", "remedy": "reme
 COLUMNS: Mapping[str, Columns] = {kind: TABLES[name].columns for kind, name in KINDS.items()}
 
 
-def rows(one: Explanation, kind: str) -> list[Row]:
-    """Return the rows of a kind: the worst stage first, the fastest pair, the smallest remedy."""
-    common = _common(one)
-    return [common | row for row in TABLES[KINDS[kind]].rows(one)]
-
-
 def check_kind(kind: str, code: bool) -> None:
     """Check that there are rows of a kind. Raises: UsageError, UnknownName."""
     if kind not in KINDS:
