@@ -96,12 +96,12 @@ def test_notes_and_errors_stay_off_stdout(capsys) -> None:
     assert "36 of 256 positions stay distinct; keep positions and angles in float32" in seen.err
 
 
-def on_terminal(columns: int, *more: str) -> str:
+def on_terminal(columns: int, *more: str, **variables: str) -> str:
     import pty
 
     leader, follower = pty.openpty()
-    environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
-    environment |= {"TERM": "xterm-256color", "COLUMNS": str(columns)}
+    environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+    environment |= {"TERM": "xterm-256color", "COLUMNS": str(columns), **variables}
     command = [sys.executable, "-m", "ropeaudit", *SMALL, *more]
     subprocess.run(command, stdout=follower, stderr=subprocess.DEVNULL, check=True, env=environment)
     os.close(follower)
@@ -117,6 +117,9 @@ def test_a_terminal_gets_colour_no_cut_numbers_and_a_report_whatever_its_width()
     assert "Hidden (terminal too narrow): vs offset 0, vs best" in text
     assert re.search(r"^uniform +bf16 +1,000 +52 %", text, re.MULTILINE)  # what decides stays
     assert "offset" in on_terminal(0, "--dtype", "fp32")
+    plain = on_terminal(80, "--dtype", "fp32", "-q", NO_COLOR="1")
+    assert "offset" in plain
+    assert "\x1b" not in plain
 
 
 class Terminal(io.StringIO):

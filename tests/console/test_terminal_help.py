@@ -1,9 +1,6 @@
 """Help in groups, completion, colours, lists that take all, suggestions."""
 
 import json
-import os
-import subprocess
-import sys
 
 import click
 import pytest
@@ -106,20 +103,3 @@ def test_colours_go_by_the_option_then_the_variables(given, option, coloured, mo
         monkeypatch.setenv(name, value)
     assert main(["shift", *TINY, "--dtype", "fp32", "-q", *option]) == 0
     assert ("\x1b[" in capfd.readouterr().out) is coloured
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminal")
-def test_no_color_on_a_terminal_has_no_escape_at_all() -> None:
-    import pty
-
-    ours, theirs = pty.openpty()
-    environment = {key: value for key, value in os.environ.items() if key != "FORCE_COLOR"}
-    environment |= {"NO_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "80"}
-    command = [sys.executable, "-m", "ropeaudit", "shift", *TINY, "--dtype", "fp32", "-q"]
-    done = subprocess.run(command, stdout=theirs, env=environment, check=False)
-    os.close(theirs)
-    text = os.read(ours, 100_000)
-    os.close(ours)
-    assert done.returncode == 0
-    assert text.startswith(b"WARN  hf   undecided in fp32 at offset 0: 10 scores of the 100 that are needed")
-    assert b"\x1b" not in text
