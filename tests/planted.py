@@ -11,8 +11,8 @@ from ropeaudit.subjects import factories, third_party
 from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
+from ropeaudit.subjects.third_party import Entry
 from ropeaudit.subjects.third_party.adapter import Adapter
-from ropeaudit.subjects.third_party.entries import Entry
 
 
 def rotated(x: np.ndarray, positions: np.ndarray, setting: RopeSetting) -> np.ndarray:

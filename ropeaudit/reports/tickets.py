@@ -25,7 +25,7 @@ from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.conventions import Convention
 from ropeaudit.subjects.factories import SubjectFactory
-from ropeaudit.subjects.third_party import rows
+from ropeaudit.subjects.third_party import adapter
 
 _SECONDS = 300.0  # of a run, the import of torch and of the audited package among them
 _AGREES = 0.01  # relative: BLAS sums in another order for another shape, and math libraries differ by an ulp
@@ -217,7 +217,7 @@ def snippet(record: Record, subject: Subject | None) -> Reproduction:
             (kind != "default", f"{entry.name} with the scaling {kind} takes more than a few lines"),
         )
         end = record.offset + record.seq_len
-        lines = rows.snippet(entry, setting, subject.dtype, end).splitlines()
+        lines = adapter.snippet(entry, setting, subject.dtype, end).splitlines()
     scaled, usual = setting.scaling.kind != "default", setting.scale == 1.0 / math.sqrt(setting.head_dim)
     factor = attention_factor(setting.scaling)
     text = templates.render(

@@ -18,7 +18,7 @@ from ropeaudit.errors import ForeignError, MissingPackage, UnknownName, UsageErr
 from ropeaudit.main import main
 from ropeaudit.rope.scaling import parse as read_scaling
 from ropeaudit.subjects import third_party
-from ropeaudit.subjects.third_party import ENTRIES, rows
+from ropeaudit.subjects.third_party import ENTRIES, adapter
 
 # their pins exclude those of others, or are never needed -> the family of their figures
 HEAVY = {
@@ -250,7 +250,7 @@ def test_code_of_rows_is_short_and_uses_no_name_that_it_is_not_given(tmp_path) -
     assert [entry.name for entry in coded if len(entry.code.splitlines()) > 12] == []
     for entry in coded:
         (tmp_path / f"{entry.name}.py").write_text(entry.code, encoding="utf-8")
-    given = [*rows.values(coded[0], RopeSetting(), parse("fp32")), "end"]
+    given = [*adapter.values(coded[0], RopeSetting(), parse("fp32")), "end"]
     options = ["--isolated", "--select", "F", "--config", f"builtins = {given}", "--line-length", "120"]
     checked = subprocess.run(
         [sys.executable, "-m", "ruff", "check", *options, tmp_path], capture_output=True, text=True
@@ -259,7 +259,7 @@ def test_code_of_rows_is_short_and_uses_no_name_that_it_is_not_given(tmp_path) -
 
 
 def test_a_row_says_its_line_where_it_raises(monkeypatch) -> None:
-    plant(monkeypatch, rows.adapter, code="def rotate(x, at):\n    return x / 'planted'\n")
+    plant(monkeypatch, adapter.adapter, code="def rotate(x, at):\n    return x / 'planted'\n")
     one = third_party.implementation("planted")
     x = np.ones((1, 1, 3, 8))
     with pytest.raises(ForeignError) as raised:
@@ -271,4 +271,6 @@ def test_a_row_says_its_line_where_it_raises(monkeypatch) -> None:
 def test_a_snippet_has_values_for_names_but_not_for_keywords_and_texts() -> None:
     entry = replace(ENTRIES["mistral-inference"], code='rope(base=base, end=end, a={"base": x.base})\n')
     setting = RopeSetting.of(8, base=500.0)
-    assert rows.snippet(entry, setting, parse("fp16"), 7) == 'rope(base=500.0, end=7, a={"base": x.base})\n'
+    assert (
+        adapter.snippet(entry, setting, parse("fp16"), 7) == 'rope(base=500.0, end=7, a={"base": x.base})\n'
+    )

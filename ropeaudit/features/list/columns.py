@@ -15,7 +15,7 @@ from ropeaudit.rope.axial import AxialRope
 from ropeaudit.rope.presets import all_presets
 from ropeaudit.runtime.columns import Column, table
 from ropeaudit.subjects import third_party
-from ropeaudit.subjects.third_party.entries import Entry
+from ropeaudit.subjects.third_party import Entry
 
 Row = dict[str, Any]
 _UP_TO = 131072  # positions that code must hold whose remedy is told

@@ -1,24 +1,33 @@
-"""What the adapters share: what they take, and the form in which they are called, which is known.
+"""Third-party code as adapters: what they take, and the form in which they are called, which is known.
 
+Most are the code of a table of `data/adapters.toml`, which says what it is given.
 Letters: h heads, s positions, d head_dim.
 """
 
 from __future__ import annotations
 
+import ast
+import linecache
+import re
+import sys
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Self, TypeAlias
 
+import numpy as np
+
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.errors import UsageError
+from ropeaudit.rope.scaling import HF_NAMES
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.arrays import Engine
+from ropeaudit.subjects.calling.code import runs
 from ropeaudit.subjects.calling.conventions import Convention
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.devices import of_torch
 from ropeaudit.subjects.calling.own_code import Local, OwnRotator
 from ropeaudit.subjects.calling.signatures import Signature
-from ropeaudit.subjects.third_party.entries import Entry
+from ropeaudit.subjects.third_party import Entry
 
 # x (h, s, d) and positions (s,), int64 -> (h, s, d): tensors, or arrays of NumPy
 Turn: TypeAlias = Callable[[Any, Any], Any]
@@ -26,6 +35,7 @@ _SIGNATURE = Signature(((None, "x"), (None, "positions")))
 
 LONGEST_TABLE = 2**21  # positions of a table that is built from 0; a GiB at head_dim 128
 _STEP = 2**14
+_INT32 = 2**31
 
 
 class Adapter(Local):
@@ -89,3 +99,102 @@ def table_end(largest: int, smallest: int) -> int:
     if largest >= LONGEST_TABLE:
         raise ValueError(f"its table is built from 0; it is audited up to position {LONGEST_TABLE - 1}")
     return (largest // _STEP + 1) * _STEP
+
+
+class Row(Adapter):
+    """Code that takes and returns tensors, or arrays of NumPy, whatever it computes with."""
+
+    def __init__(self, entry: Entry) -> None:
+        """Import what the code does. Raises: whatever that raises."""
+        super().__init__(entry)
+        file = f"adapters.toml:{entry.name}"
+        linecache.cache[file] = len(entry.code), None, entry.code.splitlines(True), file  # for tracebacks
+        tree = ast.parse(entry.code, file)
+        self._code = compile(tree, file, "exec")
+        tree.body = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        exec(compile(tree, file, "exec"), {})  # noqa: S102  # ours
+        if self.engine == "keras":  # which computes with one of several
+            self.engine = str(sys.modules["keras"].backend.backend())
+
+    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
+        """Return the function of a new instance, which may be called for each run of positions."""
+        turn, tensors = self.turn(setting, dtype), self.takes == "torch"
+
+        def rotate(x: Any, at: Any) -> Any:
+            if self.entry.int32:
+                if abs(at).max(initial=0) >= _INT32:
+                    raise ValueError("its positions are int32")
+                at = at.astype(np.int32)
+            parts = [slice(None)]
+            if self.entry.runs:
+                parts = [run for run, _ in runs(at.cpu().numpy() if tensors else at)]
+            rotated = [turn(x[:, part], at[part]) for part in parts]
+            if tensors:
+                return sys.modules["torch"].cat(rotated, dim=1) if len(rotated) > 1 else rotated[0]
+            whole = np.concatenate([np.asarray(one) for one in rotated], axis=1)
+            return whole.astype(np.float64 if x.dtype == np.float64 else np.float32)
+
+        return rotate
+
+    def turn(self, setting: RopeSetting, dtype: Format) -> Turn:
+        """Return rotate(x, at) of code executed anew, once for each length of its table."""
+        named = values(self.entry, setting, dtype)
+        made: dict[int, Turn] = {}
+
+        def new(end: int) -> Turn:
+            space = {"__name__": f"adapters.{self.name}", **named, "end": end}
+            exec(self._code, space)  # noqa: S102  # ours
+            for name, value in space.items():
+                space[name] = self.moved(value)
+            made[end] = space["rotate"]
+            return made[end]
+
+        def rotate(x: Any, at: Any) -> Any:
+            end = table_end(int(at.max()), int(at.min())) if self.entry.table else 0
+            return (made.get(end) or new(end))(x, at)
+
+        if not self.entry.table:
+            new(0)  # in the environment in which instances are built
+        return rotate
+
+    def moved(self, value: Any) -> Any:
+        """Return a module or a tensor that the code made on the device; anything else as it is."""
+        if self.takes != "torch":
+            return value
+        import torch
+
+        if isinstance(value, torch.nn.Module):
+            return self.device.moved(value)
+        return self.device.put(value) if isinstance(value, torch.Tensor) else value
+
+
+adapter = Row
+
+
+def values(entry: Entry, setting: RopeSetting, dtype: Format) -> dict[str, Any]:
+    """Return what code is given by name, but for how long its table is."""
+    given = setting.scaling.parameters()
+    rope = {name: given[own] for name, own in HF_NAMES.items() if own in given and own != "maximum"}
+    if rope:
+        rope["factor"] = setting.scaling.stretch
+    named = {
+        "head_dim": setting.head_dim,
+        "rotary_dim": setting.rotary_dim,
+        "base": setting.base,
+        "half": setting.layout == "half",
+        "stretch": setting.scaling.stretch,
+        "maximum": int(rope.get("original_max_position_embeddings", 2048) * rope.get("factor", 1)),
+        "rope_parameters": {"rope_type": setting.scaling.kind, "rope_theta": setting.base, **rope},
+    }
+    if entry.engine == "torch":
+        from ropeaudit.subjects import torch_arrays
+
+        named["dtype"] = torch_arrays.dtype(dtype)
+    return named
+
+
+def snippet(entry: Entry, setting: RopeSetting, dtype: Format, end: int) -> str:
+    """Return the lines of an entry, with values in place of names."""
+    named = values(entry, setting, dtype) | {"end": end}
+    pattern = rf"(?<![.\w\"])({'|'.join(named)})(?![\w=])"  # no attribute, no keyword and no text
+    return re.sub(pattern, lambda found: repr(named[found[1]]), entry.snippet)

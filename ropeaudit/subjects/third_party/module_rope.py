@@ -7,11 +7,16 @@ Letters: h heads, n positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
+import ast
+import copy
+import importlib
+import inspect
 import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,17 +26,165 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.errors import MissingPackage, one_line
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
+from ropeaudit.subjects.calling import building, signatures
 from ropeaudit.subjects.calling.environments import silent
-from ropeaudit.subjects.third_party import families
-from ropeaudit.subjects.third_party.adapter import Adapter, Turn
-from ropeaudit.subjects.third_party.entries import Entry
-from ropeaudit.subjects.third_party.families import Forward
+from ropeaudit.subjects.third_party import Entry
+from ropeaudit.subjects.third_party.adapter import Adapter, Turn, table_end
 
-PROBE: Positions = np.array([0, 1, 2, 3, 5, 7, 11])
-_NEAR = 0.02  # relative error of frequencies and of a trial: rounding passes, another base does not
-_BELOW = 1e-6  # radians by which small frequencies may be off, whatever their size
-_HEADS = 3  # of the trial
-_AXES = (1, 2, 3)  # tried sizes of heads, in rotary dims: other axes take the rest
+_ROLES = signatures.ROLES
+_LENGTH = 2**12  # positions of a class that wants to know how many
+_HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads", "encoder_num_attention_heads")
+_PATCHES = {"patch_size": 2, "patch_size_t": 1}  # one in a frame of 2x2
+_KEPT_TYPES = ("axial", "axial_2d")  # what a scaling is not
+_SECTIONS = 3  # axes of time, height and width
+
+
+def variants(cls: Any, dims: int, axes: int, base: float) -> Iterator[dict[str, Any]]:
+    """Yield what a class may be built with for heads of `dims` dims, of several configs with each.
+
+    axes: over which dims are shared out.
+    """
+    usual: dict[str, Any] = dict.fromkeys((*_ROLES["dim"], "attention_head_dim"), dims)
+    usual |= dict.fromkeys(_ROLES["base"], base)
+    usual |= dict.fromkeys(building.AXIS_NAMES, (dims // axes,) * axes)
+    parameters = inspect.signature(cls).parameters.items()
+    integers = [name for name, one in parameters if one.annotation in (int, "int")]
+    usual |= {name: size for name, size in _PATCHES.items() if name in integers}
+    given = {name: usual[name] for name, _ in parameters if name in usual}
+    sections = "mrope_section" in inspect.getsource(cls)
+    for one in building.possible_arguments(cls, given, _LENGTH):
+        configs = [name for name in one if name == "config" or name.endswith("_config")]
+        yield one | {name: _configured(one[name], dims, base, sections) for name in configs}
+
+
+def _configured(config: Any, dims: int, base: float, sections: bool) -> Any:
+    """Return a copy of a config whose heads have so many dims, which all rotate, unscaled."""
+    heads = next((count for name in _HEADS if isinstance(count := vars(config).get(name), int)), 1)
+    rules = (
+        (r"hidden_size|embed_dim|d_model|n_embd", (int,), dims * heads),
+        (r"(\w+_)?head_dim|kv_channels|rotary_dim|rotary_ndims|rope_dim", (int, type(None)), dims),
+        (r"\w*(theta|rope\w*base|rotary\w*base|base_freq)", (int, float), base),
+        (r"partial_rotary_factor|rotary_pct", (int, float), 1.0),
+    )
+    changed = copy.deepcopy(config)
+    for name, value in vars(config).items():
+        if name == "rope_parameters" and isinstance(value, Mapping):
+            setattr(changed, name, _unscaled(value, dims, base, sections))
+        for pattern, kinds, new in rules:
+            if re.fullmatch(pattern, name) and isinstance(value, kinds):
+                setattr(changed, name, new)
+    return changed
+
+
+def _unscaled(given: Mapping[str, Any], dims: int, base: float, sections: bool) -> dict[str, Any]:
+    """Return rope_parameters unscaled, of the whole head, also of layer types."""
+    if any(isinstance(value, Mapping) for value in given.values()):
+        return {
+            key: _unscaled(value, dims, base, sections) if isinstance(value, Mapping) else value
+            for key, value in given.items()
+        }
+    kind = given.get("rope_type", "default")
+    results = {**given, "rope_type": kind if kind in _KEPT_TYPES else "default", "rope_theta": base}
+    if "partial_rotary_factor" in results:
+        results["partial_rotary_factor"] = 1.0
+    if sections or "mrope_section" in results:
+        count = len(results.get("mrope_section") or range(_SECTIONS))
+        each = dims // 2 // count
+        results["mrope_section"] = [dims // 2 - each * (count - 1), *[each] * (count - 1)]
+    return results
+
+
+_APPLIES = re.compile(r"(apply|rotate_queries).*(rot|rope)|(rot|rope).*apply", re.IGNORECASE)
+
+
+def functions(cls: Any) -> list[Callable[..., Any]]:
+    """Return the functions of a class's file that rotate: those first that attention calls.
+
+    They may be defined or imported within other functions.
+    """
+    module = sys.modules[cls.__module__]
+    tree = ast.parse(inspect.getsource(module))
+    found = {name: value for name, value in vars(module).items() if _APPLIES.search(name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and _APPLIES.search(node.name) and node.name not in found:
+            found[node.name] = _inner(node, module)
+        elif isinstance(node, ast.ImportFrom):
+            for name in (one.name for one in node.names if _APPLIES.search(one.name)):
+                place = "." * node.level + (node.module or "")
+                imported = importlib.import_module(place, module.__package__)
+                found.setdefault(name, getattr(imported, name, None))
+    attention = [one for one in tree.body if isinstance(one, ast.ClassDef) and "Att" in one.name]
+    start = re.split("Rot|RoPE|Rope|Pos", cls.__name__)[0]
+    attention.sort(key=lambda one: not one.name.startswith(start))
+    calls = [node.func for one in attention for node in ast.walk(one) if isinstance(node, ast.Call)]
+    called = [func.id for func in calls if isinstance(func, ast.Name) and func.id in found]
+    results = (found[name] for name in dict.fromkeys([*called, *found]))
+    return [one for one in results if callable(one) and not isinstance(one, type)]
+
+
+def _inner(node: ast.FunctionDef, module: Any) -> Any:
+    """Return a function that another defines; None for a method."""
+    if node.args.args and node.args.args[0].arg == "self":
+        return None
+    node.decorator_list = []
+    space = dict(vars(module))
+    future = ast.parse("from __future__ import annotations").body
+    code = compile(ast.Module([*future, node], type_ignores=[]), str(module.__file__), "exec")
+    exec(code, space)  # noqa: S102  # as the function around it does
+    return space[node.name]
+
+
+_VECTORS = (*_ROLES["q"], *_ROLES["k"], *_ROLES["x"], "v", "value", "xq_", "xk_")
+_COS, _SIN = _ROLES["cos"], _ROLES["sin"]
+_TABLES = (
+    *(*_ROLES["freqs"], "freqs_ci", "freqs", "rope", "rotary_emb", "image_rotary_emb", "pos_emb", "pos"),
+    *("position_embeddings", "rotary_freqs", "rotary_pos_emb", "rope_freqs", "cos_sin", "rope_emb"),
+)
+
+
+def arguments(function: Any, x: torch.Tensor, tables: Any, order: str) -> dict[str, Any]:
+    """Return what a function is given to rotate x by tables. order: of the axes of x.
+
+    Raises: TypeError for an unknown argument, ValueError for tables that are not cos and sin.
+    """
+    results: dict[str, Any] = {}
+    for one in inspect.signature(function).parameters.values():
+        name, needed = one.name.lower(), one.default is one.empty
+        if name in _VECTORS:
+            results[one.name] = x
+        elif name in (*_COS, *_SIN):
+            cos, sin = tables
+            results[one.name] = cos if name in _COS else sin
+        elif name in _TABLES and (needed or one.default is None):
+            results[one.name] = tables
+        elif name in ("unsqueeze_dim", "sequence_dim"):
+            results[one.name] = order.index("h" if name == "unsqueeze_dim" else "s")
+        elif needed and name in ("position_ids", "positions"):
+            results[one.name] = None
+        elif needed and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
+            raise TypeError(f"its argument {one.name} is not known")
+    return results
+
+
+_LIKE = {role: _ROLES[role] for role in ("positions", "offset", "x")}
+_LIKE["x"] += _ROLES["q"] + _ROLES["k"]
+_OF_FORWARD = {
+    name: role for part in (_LIKE, signatures.FORWARD) for role, names in part.items() for name in names
+}
+_Place: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+_ALIKE = "2 axes at the same position"
+# positions (n,) as they are given, and what a reader must know of it
+_POSITIONS: tuple[tuple[str, _Place], ...] = (
+    ("", lambda at: at[None]),
+    ("", lambda at: at),
+    ("", lambda at: at[:, None]),
+    (_ALIKE, lambda at: at[:, None].expand(-1, 2)),
+    (_ALIKE, lambda at: at[None, :, None].expand(1, -1, 2)),
+)
+_VIDEO = "frames of a video, the first of 3 axes, the others at 0"
+# vectors whose values do not matter, -1 standing for n: of tokens; of frames, channels and patches
+_SHAPES = (("", (1, -1, 64)), (_VIDEO, (1, 16, -1, 2, 2)))
+_ROWS = 67  # of the shortest table from position 0: a prime, which no other size is
 _ORDERS = ("bhsd", "bshd", "shd")  # of the axes of what is rotated
 
 
@@ -41,49 +194,33 @@ class NoRotation(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A class and a function as one rotation of heads.
+    """A class and a function as one rotation of heads of `size` dims, and which of these rotate as requested.
 
-    cls, given: what is built, and with what. forward: how the instance is called.
+    cls, given: what is built, and with what. roles: argument of its forward -> what it is. axes: what a
+    reader must know of the positions. free: whether any may be given; else only how many. layer: its type.
     function: what applies what that returns to vectors. order: of their axes.
+    layout: whether the dims of a pair stand beside each other. places: the requested dims, in that layout.
+    returned: where these come back.
     """
 
     cls: Any
     given: Mapping[str, Any]
-    forward: Forward
+    size: int
+    roles: Mapping[str, str]
+    axes: str
+    free: bool
+    place: _Place
+    shape: tuple[int, ...]
+    layer: str
     function: Callable[..., Any]
     order: str
+    layout: Layout = "half"
+    places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    returned: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def built(self) -> Any:
         """Return a new module."""
         return self.cls(**self.given).eval()
-
-    def rotated(self, module: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        """Return x rotated by the code alone. Shapes: (1, h, n, d), (n,) -> (1, h, n, d)."""
-        batched = "b" in self.order
-        letters = "bhsd" if batched else "hsd"
-        given = (x if batched else x[0]).permute([letters.index(axis) for axis in self.order])
-        tables = self.forward.tables(module, at, x.dtype)
-        returned = self.function(**families.arguments(self.function, given, tables, self.order))
-        y = returned[0] if isinstance(returned, tuple | list) else returned
-        if y.shape != given.shape:
-            raise NoRotation(f"it returns the shape {tuple(y.shape)} for {tuple(given.shape)}")
-        rotated: torch.Tensor = y.permute([self.order.index(axis) for axis in letters])
-        return rotated if batched else rotated[None]
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """A way, and the dims of its heads that rotate as requested.
-
-    size: how many dims its heads have. layout: whether the dims of a pair stand beside each other.
-    places: the requested dims among these, in that layout. returned: where these come back.
-    """
-
-    way: Way
-    size: int
-    layout: Layout
-    places: NDArray[np.int64]
-    returned: NDArray[np.int64]
 
     @property
     def plain(self) -> bool:
@@ -91,106 +228,122 @@ class Fit:
         return self.places.size == self.size and bool((np.diff(self.places) == 1).all())
 
     def rotated(self, module: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        """Return x rotated, its dims put where the code has them. Shapes: as `Way.rotated`."""
+        """Return x rotated, its dims put where the code has them. Shapes: as `head`, of these dims."""
         if self.plain and (self.returned == self.places).all():
-            return self.way.rotated(module, x, at)
+            return self.head(module, x, at)
         head = x.new_zeros((*x.shape[:-1], self.size))
         head[..., torch.from_numpy(self.places)] = x
-        return self.way.rotated(module, head, at)[..., torch.from_numpy(self.returned)]
+        return self.head(module, head, at)[..., torch.from_numpy(self.returned)]
+
+    def head(self, module: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        """Return whole heads rotated by the code alone. Shapes: (1, h, n, size), (n,) -> (1, h, n, size)."""
+        batched = "b" in self.order
+        letters = "bhsd" if batched else "hsd"
+        given = (x if batched else x[0]).permute([letters.index(axis) for axis in self.order])
+        tables = self._tables(module, at, x.dtype)
+        returned = self.function(**arguments(self.function, given, tables, self.order))
+        y = returned[0] if isinstance(returned, tuple | list) else returned
+        if y.shape != given.shape:
+            raise NoRotation(f"it returns the shape {tuple(y.shape)} for {tuple(given.shape)}")
+        rotated: torch.Tensor = y.permute([self.order.index(axis) for axis in letters])
+        return rotated if batched else rotated[None]
+
+    def _tables(self, module: Any, at: torch.Tensor, dtype: torch.dtype) -> Any:
+        """Return what a module returns at positions (n,), or rows of its table from 0.
+
+        Raises: ValueError for too long a table, whatever the module raises.
+        """
+        if not self.free:
+            largest = int(at.max())
+            table_end(largest, int(at.min()))  # whether there is one
+            end = max(largest + 1, _ROWS) | 1  # odd and at least a prime, unlike any other
+            return _rows(self._returned(module, torch.arange(end), dtype), at, end)
+        return self._returned(module, at, dtype)
+
+    def _returned(self, module: Any, at: torch.Tensor, dtype: torch.dtype) -> Any:
+        sizes = [len(at) if size == -1 else size for size in self.shape]
+        values = {
+            "positions": self.place(at),
+            "x": torch.zeros(sizes, dtype=dtype, device=at.device),
+            "length": len(at),
+            "device": at.device,
+            "dtype": dtype,
+            "offset": 0,
+            "layer": self.layer,
+        }
+        with torch.no_grad():
+            return module(**{name: values[role] for name, role in self.roles.items()})
 
     def note(self, name: str) -> str:
         """Return what is unusual in how a class is called; empty if nothing is."""
-        parts, dims, axes = [], self.places.size, self.way.forward.axes
-        if dims != self.size or axes:
-            parts.append(f"is audited in {dims} of {self.size} dims, {axes or 'one axis'}")
+        parts, dims = [], self.places.size
+        if dims != self.size or self.axes:
+            parts.append(f"is audited in {dims} of {self.size} dims, {self.axes or 'one axis'}")
         elif not self.plain:
             backwards = (self.places[dims // 2 :] < self.places[: dims // 2]).all()
             parts.append("rotates the other way" if backwards else "pairs dims in an order of its own")
-        if not self.way.forward.free:
+        if not self.free:
             parts.append("takes no positions: its table is built from 0")
         return f"{name} {' and '.join(parts)}" if parts else ""
 
 
-class ModuleRope(Adapter):
-    """A class that returns cos and sin, or the like, and the function that rotates by them.
+def _rows(returned: Any, at: torch.Tensor, end: int) -> Any:
+    if isinstance(returned, torch.Tensor):
+        axis = next((axis for axis, size in enumerate(returned.shape) if size == end), None)
+        return returned if axis is None else returned.index_select(axis, at)
+    return type(returned)(_rows(part, at, end) for part in returned)
 
-    Dims that rotate are handed to it, in a head as large as it needs; others are left alone.
+
+def ways(module: Any, given: Mapping[str, Any], size: int, applying: Sequence[Any]) -> Iterator[Way]:
+    """Yield how a module, built with what is given, and functions may be called, likeliest first.
+
+    None if its forward needs an unknown argument.
     """
-
-    def __init__(self, entry: Entry) -> None:
-        self._fits: dict[tuple[int, float], Fit | str] = {}
-        self.findings: list[str] = []
-        super().__init__(entry)
-
-    @property
-    def layouts(self) -> tuple[Layout, ...]:
-        """The layout that it is seen to have."""
-        fit = self._fit(RopeSetting())
-        return self.entry.layouts if isinstance(fit, str) else (fit.layout,)
-
-    @layouts.setter
-    def layouts(self, value: tuple[Layout, ...]) -> None:
-        """Leave it to be measured."""
-
-    def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return why a setting or dtype is not taken; empty where it is."""
-        fit = self._fit(setting)
-        return super().refuses(setting, dtype) or (fit if isinstance(fit, str) else "")
-
-    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
-        """Return the rotation of a new module."""
-        fit, dims = self._fit(setting), setting.rotary_dim
-        if isinstance(fit, str):
-            raise MissingPackage(fit)
-        with silent():  # about default configs
-            module = fit.way.built()
-
-        def rotate(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-            turned = fit.rotated(module, x[None, ..., :dims], at)[0]
-            if dims == setting.head_dim:
-                return turned
-            return torch.cat((turned, x[..., dims:].to(turned.dtype)), dim=-1)
-
-        return rotate
-
-    def _fit(self, setting: RopeSetting) -> Fit | str:
-        """Return how the class is used for a setting, or why not; found out once."""
-        key = setting.rotary_dim, setting.base
-        if key not in self._fits:
-            place, _, name = self.entry.target.partition(":")
-            try:
-                with silent():  # about default configs
-                    fit = found(getattr(import_module(place), name), *key)
-            except Exception as error:  # whatever a module raises when it is imported
-                fit = f"it cannot be imported: {one_line(error)}"
-            self._fits[key] = fit
-            if isinstance(fit, Fit) and (note := fit.note(self.name)):
-                self.findings.append(note)
-        return self._fits[key]
+    roles: dict[str, str] = {}
+    for one in inspect.signature(module.forward).parameters.values():
+        role, needed = _OF_FORWARD.get(one.name.lower(), ""), one.default is one.empty
+        if role and (needed or role != "offset"):
+            roles[one.name] = role
+        elif needed and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
+            return
+    layer = next((name for name, role in roles.items() if role == "layer"), None)
+    ends = [name.removesuffix("_inv_freq") for name, _ in module.named_buffers(recurse=False)]
+    types = [end for end in ends if not end.endswith(("inv_freq", "original"))] if layer else []
+    if layer and not types:
+        del roles[layer]
+    free = "positions" in roles.values()
+    places = _POSITIONS if free else _POSITIONS[:1]
+    shapes = _SHAPES if not free and "x" in roles.values() else _SHAPES[:1]
+    forwards = itertools.product(places, shapes, types or [""]) if roles else []
+    for ((alike, place), (video, shape), kind), *apply in itertools.product(forwards, applying, _ORDERS):
+        yield Way(type(module), given, size, roles, alike or video, free, place, shape, kind, *apply)
 
 
-adapter = ModuleRope
+PROBE: Positions = np.array([0, 1, 2, 3, 5, 7, 11])
+_NEAR = 0.02  # relative error of frequencies and of a trial: rounding passes, another base does not
+_BELOW = 1e-6  # radians by which small frequencies may be off, whatever their size
+_TRIED = 3  # heads of the trial
+_AXES = (1, 2, 3)  # tried sizes of heads, in rotary dims: other axes take the rest
 
 
-def found(cls: Any, dims: int, base: float) -> Fit | str:
+def found(cls: Any, dims: int, base: float) -> Way | str:
     """Return how a class rotates `dims` dims with a base, or in words why that is not known."""
-    functions = families.functions(cls)
-    if not functions:
+    applying = functions(cls)
+    if not applying:
         return "its file has no function that rotates by what it returns"
     reasons: list[str] = []
     for axes in _AXES:
-        for given in families.variants(cls, axes * dims, axes, base):
+        for given in variants(cls, axes * dims, axes, base):
             try:
                 module = cls(**given).eval()
             except Exception as error:  # whatever other people's code raises
                 reasons.append(one_line(error, 120))
                 continue
-            forwards = families.forwards(module)
-            for forward, function, order in itertools.product(forwards, functions, _ORDERS):
-                way = Way(cls, given, forward, function, order)
-                called = f"called as {forward.words}, with {function.__name__},"
+            for way in ways(module, given, axes * dims, applying):
+                forward = ", ".join(filter(None, (f"forward({', '.join(way.roles)})", way.axes)))
+                called = f"called as {forward}, with {way.function.__name__},"
                 try:
-                    return measured(way, module, axes * dims, RopeSetting.of(dims, base=base))
+                    return measured(way, module, RopeSetting.of(dims, base=base))
                 except NoRotation as error:
                     reasons.insert(0, f"{called} {error}")  # the reason that tells most
                 except Exception as error:  # whatever other people's code raises
@@ -198,18 +351,18 @@ def found(cls: Any, dims: int, base: float) -> Fit | str:
     return (reasons or ["what it takes is not known"])[0]
 
 
-def measured(way: Way, module: Any, size: int, setting: RopeSetting) -> Fit:
-    """Return which dims of heads of a size rotate as in a setting, by unit vectors.
+def measured(way: Way, module: Any, setting: RopeSetting) -> Way:
+    """Return a way with the dims that rotate as in a setting, by unit vectors.
 
     Raises: NoRotation, whatever the code raises.
     """
 
-    def rotate(x: FloatArray, by: Way | Fit) -> FloatArray:
+    def rotate(x: FloatArray, by: Callable[..., torch.Tensor]) -> FloatArray:
         given = torch.from_numpy(x.astype(np.float32))[None]
         with torch.no_grad():
-            return np.asarray(by.rotated(module, given, torch.from_numpy(PROBE))[0], np.float64)
+            return np.asarray(by(module, given, torch.from_numpy(PROBE))[0], np.float64)
 
-    seen = rotate(np.repeat(np.eye(size)[:, None], PROBE.size, axis=1), way)
+    seen = rotate(np.repeat(np.eye(way.size)[:, None], PROBE.size, axis=1), way.head)
     returned = np.abs(seen[:, 0]).argmax(axis=1)  # the dim in which each comes back
     turned = seen[:, 1][:, returned]  # (i, j): of unit vector i, in the dim to which j goes
     angles = np.arctan2(turned, np.diagonal(turned)[:, None])
@@ -225,12 +378,61 @@ def measured(way: Way, module: Any, size: int, setting: RopeSetting) -> Fit:
         pairs[pair] = where
     layout: Layout = "interleaved" if (pairs[:, 1] == pairs[:, 0] + 1).all() else "half"
     places = (pairs if layout == "interleaved" else pairs.T).reshape(-1)
-    fit = Fit(way, size, layout, places, returned[places])
-    x = np.random.default_rng(0).standard_normal((_HEADS, PROBE.size, setting.head_dim))
-    exact = exact_rotation.rotated(
-        x, PROBE, RopeSetting.of(setting.head_dim, base=setting.base, layout=layout)
-    )
-    error = np.sqrt(np.mean((rotate(x, fit) - exact) ** 2))  # of vectors whose RMS is 1
+    way = replace(way, layout=layout, places=places, returned=returned[places])
+    x = np.random.default_rng(0).standard_normal((_TRIED, PROBE.size, setting.head_dim))
+    exact = exact_rotation.rotated(x, PROBE, replace(setting, layout=layout))
+    error = np.sqrt(np.mean((rotate(x, way.rotated) - exact) ** 2))  # of vectors whose RMS is 1
     if not error <= _NEAR:
         raise NoRotation(f"it is {100 * error:.2g} % off the requested rotation")
-    return fit
+    return way
+
+
+class ModuleRope(Adapter):
+    """A class that returns cos and sin, or the like, and the function that rotates by them.
+
+    Dims that rotate are handed to it, in a head as large as it needs; others are left alone.
+    """
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(entry)
+        self._ways: dict[tuple[int, float], Way | str] = {}
+        self.findings: list[str] = []
+        if isinstance(way := self._way(RopeSetting()), Way):
+            self.layouts = (way.layout,)  # the layout that it is seen to have
+
+    def refuses(self, setting: RopeSetting, dtype: Format) -> str:
+        """Return why a setting or dtype is not taken; empty where it is."""
+        way = self._way(setting)
+        return super().refuses(setting, dtype) or (way if isinstance(way, str) else "")
+
+    def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
+        """Return the rotation of a new module."""
+        way, dims = self._way(setting), setting.rotary_dim
+        if isinstance(way, str):
+            raise MissingPackage(way)
+        with silent():  # about default configs
+            module = way.built()
+
+        def rotate(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+            turned = way.rotated(module, x[None, ..., :dims], at)[0]
+            return torch.cat((turned, x[..., dims:].to(turned.dtype)), dim=-1)
+
+        return rotate
+
+    def _way(self, setting: RopeSetting) -> Way | str:
+        """Return how the class is used for a setting, or why not; found out once."""
+        key = setting.rotary_dim, setting.base
+        if key not in self._ways:
+            place, _, name = self.entry.target.partition(":")
+            try:
+                with silent():  # about default configs
+                    way = found(getattr(importlib.import_module(place), name), *key)
+            except Exception as error:  # whatever a module raises when it is imported
+                way = f"it cannot be imported: {one_line(error)}"
+            self._ways[key] = way
+            if isinstance(way, Way) and (note := way.note(self.name)):
+                self.findings.append(note)
+        return self._ways[key]
+
+
+adapter = ModuleRope
