@@ -118,7 +118,7 @@ class CodeUnderTest:
     def why_no_rows(self) -> str:
         """Return why it is given no row of positions for each batch element; empty where it is."""
         fit = self.tested.fit(self.setting)
-        if fit is not None and fit.rows is not None:
+        if fit is not None and fit.rows:
             return ""
         if fit is None or fit.sure:
             return "called so, it takes no row of positions for each batch element"

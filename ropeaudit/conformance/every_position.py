@@ -225,8 +225,8 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
         yield not_applicable("head dims", why)
         return
     worst, right, refused = NOWHERE, list[str](), dict[str, list[str]]()
-    signature = code.own.fit(code.setting).convention.signature
-    told = bool({*signature.roles} & {"dim", *signatures.TABLES}) or code.own.told_dims
+    called = code.own.fit(code.setting).convention
+    told = called.takes("dim", *signatures.TABLES) or code.own.told_dims
     quarters = _QUARTERS if told else _QUARTERS[:1]
     up_to = min(code.up_to, _FIRSTS[-1] + _LENGTHS[0])
     for dims, part in itertools.product(_DIMS, quarters):

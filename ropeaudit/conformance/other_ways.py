@@ -312,7 +312,7 @@ def _newest(code: CodeUnderTest) -> Finding | None:
     Code that is told no positions is asked, if it puts a single query at the end of its keys.
     """
     length, called_so = min(_LENGTH, code.up_to), code.convention
-    if called_so is None or not (called_so.takes_keys and called_so.signature.unplaced):
+    if called_so is None or not (called_so.takes_keys and called_so.unplaced):
         return None
     q, k = (x[None].astype(code.dtype.carrier) for x in code.vectors(HEADS, length))
     rotator = code.rotator()

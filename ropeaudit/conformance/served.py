@@ -266,8 +266,8 @@ class _Battery:
             self.pool.append(round_to(drawn, code.dtype).astype(code.dtype.carrier))
         convention = self.rotator.fit.convention
         self.values = values = {axis: list(some) for axis, some in AXES.items()}
-        roles, order = set(convention.signature.roles), convention.order
-        if convention.signature.unplaced:  # a token that stands elsewhere is one of a longer call
+        roles, order = set(convention.roles), convention.order
+        if convention.unplaced:  # a token that stands elsewhere is one of a longer call
             values["positions"] = ["run from 0"]
             self.left["positions"] = "it takes no positions: the first token is at 0"
         elif "offset" in roles or convention.padded:

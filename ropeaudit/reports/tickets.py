@@ -247,10 +247,10 @@ def _convention(record: Record, code: Code) -> Convention:
     fit = code.fit(record.setting)
     if fit is None:
         raise NoSnippet("how it is called was not found out")
-    signature, order = fit.convention.signature, fit.convention.order
-    unknown = signature.whole or not set(signature.roles) <= _KNOWN or order not in _ORDERS
-    _refuse((unknown, f"the code is called as {signature} with axes {order}"))
-    return fit.convention
+    convention, order = fit.convention, fit.convention.order
+    unknown = convention.whole or not set(convention.roles) <= _KNOWN or order not in _ORDERS
+    _refuse((unknown, f"the code is called as {convention.called} with axes {order}"))
+    return convention
 
 
 def _imported(place: str) -> tuple[list[str], str]:

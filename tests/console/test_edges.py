@@ -137,7 +137,10 @@ def test_own_code_gets_numpy_where_it_speaks_of_nothing_else() -> None:
         for note, says in NOTES.items():
             space: dict[str, Any] = {}
             exec(f"{modules}\ndef rope(x{note}, positions):\n    return x", space)  # noqa: S102
-            assert signatures.wants_numpy(space["rope"]) is (numpy if says is None else says), (modules, note)
+            assert (signatures.engine(space["rope"]) == "numpy") is (numpy if says is None else says), (
+                modules,
+                note,
+            )
 
 
 @pytest.mark.parametrize("most", [2**53, 2**53 + 1])

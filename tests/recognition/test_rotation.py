@@ -254,7 +254,7 @@ def test_angles_are_given_where_complex_numbers_do_not_fit() -> None:
 
     fit = in_process(OwnCode("angled", angled)).fit(RopeSetting.of(64))
     assert fit.sure
-    assert fit.convention.signature.roles == ("x", "angles")
+    assert fit.convention.roles == ("x", "angles")
 
 
 @pytest.mark.parametrize(("name", "stage"), [("q_k_tables", "table"), ("x_tables", "position")])

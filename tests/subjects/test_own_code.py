@@ -12,7 +12,7 @@ from ropeaudit import parse, shift
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
 from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.calling import loading, signatures
+from ropeaudit.subjects.calling import loading, proposals, signatures
 from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 
@@ -238,10 +238,10 @@ def test_names_are_read_as_people_write_them() -> None:
     def three(*args):
         """Anything."""
 
-    assert str(signatures.possible_signatures(one, "one")[0]) == "f(xq, xk, freqs_cis)"
+    assert proposals.of_arguments(one, "one")[0].called == "f(xq, xk, freqs_cis)"
     assert signatures.flag(lambda q, k, cos, sin, interleaved: q) == "half"  # nothing says True
-    assert str(signatures.possible_signatures(two, "two")[0]) == "f(x, position_ids)"
-    assert {len(form.roles) for form in signatures.possible_signatures(three, "three")} == {2, 3, 4}
+    assert proposals.of_arguments(two, "two")[0].called == "f(x, position_ids)"
+    assert {len(form.roles) for form in proposals.of_arguments(three, "three")} == {2, 3, 4}
 
 
 def test_a_module_under_audit_keeps_its_state() -> None:

@@ -157,7 +157,7 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
         for finding in _findings(asked, options.recipe, progress):
             placed = finding if finding.line else replace(finding, file=file, line=line)
             yield target.checked(placed, dtype.name, **about)
-    if fit and fit.convention.signature.tables:
+    if fit and fit.convention.tables:
         yield from _of_tables(code, target, fit)
         return
     if options.table is not None:

@@ -13,7 +13,7 @@ from ropeaudit.errors import ForeignError
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling import arrays
-from ropeaudit.subjects.calling.signatures import Signature
+from ropeaudit.subjects.calling.conventions import Convention
 
 _INFERENCE = "the code switches autograd off: it is for inference alone"
 _VECTORS = {"q": "q", "k": "k", "x": "its input", "qkv": "its input"}  # role -> how it is called in a message
@@ -81,13 +81,13 @@ class Backward:
     """
 
     function: Any
-    signature: Signature
+    convention: Convention
     in_place: bool = False
 
     def __call__(self, *positional: Any, **named: Any) -> Any:
         """Return the gradient of each vector. Raises: NoGradient, WrongShape."""
         values: list[Any] = [*positional, *named.values()]
-        by_place = sorted(self.signature.arguments, key=lambda argument: argument[0] is not None)
+        by_place = sorted(self.convention.arguments, key=lambda argument: argument[0] is not None)
         roles = [role for _, role in by_place]
         at = [number for number, role in enumerate(roles) if role in _VECTORS]
 
@@ -121,7 +121,7 @@ class Backward:
 
     def _outputs(self, returned: Any, upstream: list[Any]) -> tuple[Any, ...]:
         """Return the rotated vectors among what came back. Raises: WrongShape."""
-        if isinstance(arrays.listed(returned), (tuple, list)) and "qkv" in self.signature.roles:
+        if isinstance(arrays.listed(returned), (tuple, list)) and self.convention.takes("qkv"):
             raise SwitchedOff("it takes q, k and v in one array and returns them apart")
         both = arrays.parts(returned, len(upstream) == 2)
         outputs = tuple(part for part in both[: len(upstream)] if part is not None)

@@ -128,7 +128,7 @@ class Called:
     def by_batch(self) -> bool:
         """Return whether it takes positions of each batch element."""
         fit = self.code.fit(self.setting)
-        return fit is not None and fit.rows is not None
+        return fit is not None and fit.rows
 
     def rotate(self, x: FloatArray, table: _Instance) -> FloatArray:
         """Return x rotated, as q. Shapes: (s, d) -> (s, d)."""

@@ -1,4 +1,4 @@
-"""Calling conventions of code that rotates, and what each argument is filled with.
+"""How code that rotates is called, and what each of its arguments is filled with.
 
 Letters: b batch, h heads, g heads of k, s positions, t tokens of all sequences, d head_dim, p pairs.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,22 +19,22 @@ from ropeaudit.rope.grids import Grid
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, torch_arrays
-from ropeaudit.subjects.calling import arrays, shapes
+from ropeaudit.subjects.calling import arrays, shapes, signatures
 from ropeaudit.subjects.calling.arrays import Engine, Strides
 from ropeaudit.subjects.calling.building import building_argument
 from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, runs
 from ropeaudit.subjects.calling.devices import CPU, Device
 from ropeaudit.subjects.calling.shapes import ORDERS
-from ropeaudit.subjects.calling.signatures import TABLES as _TABLES
-from ropeaudit.subjects.calling.signatures import Signature
 
 TABLES = ("position", "frequency", "angle", "trig", "table")  # stages of tables that code may be given
 _ROTATED = ("q", "x", "k", "qkv")  # roles of arrays that are rotated; of others that are not
 # widths of what is a tuple of cos and sin -> of each
 TUPLES = {f"tuple {width}": width for width in ("half", "interleaved", "pairs")}
-OF_ROWS = {"row_offset", "padding", "lengths", "totals"}  # what is told of each row: see `_of_rows`
-_BESIDE = ("v", "positions", "cu_seqlens", *_TABLES, "sin")
+OF_ROWS = {"row_offset", "padding", "lengths", "totals"}  # what is told of each row: see `_told`
+_BESIDE = ("v", "positions", "cu_seqlens", *signatures.TABLES, "sin")
 _PADDED = 2**20  # tokens of a call whose sequences have to begin at position 0
+# (b, s): numbers of tokens, counted over all rows; of those that are padding, and not kept, ~number
+_Tokens: TypeAlias = NDArray[np.int64]
 
 
 # who is told of each call as it begins: a process waits for a call so long, and for many of them longer
@@ -60,18 +60,27 @@ def contained() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What all calls of one function share. heads: of q and of k.
-
-    lengths: of packed sequences. room: how many tokens each takes with the padding behind it.
-    """
+    """What all calls that one answer takes share."""
 
     function: Any
     setting: RopeSetting
     dtype: Format
     changes: Changes
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one call is given: tokens and heads of q and of k.
+
+    at: positions (s,) or (b, s). lengths: of packed sequences. room: how many tokens each takes with the
+    padding behind it.
+    """
+
+    tokens: tuple[_Tokens, _Tokens]
+    at: Positions
     lengths: tuple[int, ...] = ()
     room: tuple[int, ...] = ()
-    heads: tuple[int, int] = (1, 1)
+    heads: tuple[slice, slice] = (slice(None), slice(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,24 +103,12 @@ class Answer:
     device: str = ""
     held: tuple[Any, ...] = ()
 
-    @staticmethod
-    def joined(answers: list[Answer], values: FloatArray, keys: FloatArray | None) -> Answer:
-        """Return what several calls came to as one answer, with these values and keys."""
-        return replace(
-            answers[0],
-            values=values,
-            keys=keys,
-            changed=any(answer.changed for answer in answers),
-            in_place=all(answer.in_place for answer in answers),
-            changed_beside=tuple(dict.fromkeys(role for one in answers for role in one.changed_beside)),
-            held=tuple(array for one in answers for array in one.held),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """How to call a function: its signature, the order of axes, NumPy, torch or jax, and on which device.
+    """How to call a function: its arguments, the order of axes, NumPy, torch or jax, and on which device.
 
+    arguments: the role of each, with its keyword where it is passed by one.
     order: see `shapes`. rank: axes of positions or tables; 4 are those of sbhd, for tokens in a row; of an
     offset, 1 is an integer, 0 an array of none, 2 one a batch element. width: of tables, p pairs or d dims in
     a layout.
@@ -121,11 +118,14 @@ class Convention:
     heads: "k without h": k has no axis of heads, as one that all heads of q share: called once for each.
     "q in groups": q has two axes of heads, those of k and how many of q share one: (b, s, g, h / g, d).
     axes: where positions have several, the order of theirs, a, with those of the batch and of tokens.
+    doubtful: a name says otherwise, or nothing says where tokens stand, so that it is right or not meant.
+    partial: beside tables it takes positions or an offset that are not given.
+    keywords: where it takes **kwargs and names no positions, whether these are offered there or left out.
     """
 
-    signature: Signature
-    order: str
-    engine: Engine
+    arguments: tuple[tuple[str | None, str], ...]
+    order: str = "bhsd"
+    engine: Engine = "torch"
     rank: int = 1
     width: str = "pairs"
     strides: Strides = "contiguous"
@@ -136,47 +136,89 @@ class Convention:
     composed: bool = False
     heads: Literal["", "k without h", "q in groups"] = ""
     axes: str = ""
+    doubtful: bool = False
+    partial: bool = False
+    keywords: Literal["", "offered", "left out"] = ""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """What the arguments are, in order."""
+        return tuple(role for _, role in self.arguments)
+
+    def takes(self, *roles: str) -> bool:
+        """Return whether one of the arguments has one of these roles."""
+        return not set(roles).isdisjoint(self.roles)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is given numbers of tokens in place of their positions."""
+        return any(role == "positions" and name in signatures.LENGTHS for name, role in self.arguments)
+
+    @property
+    def vectorless(self) -> bool:
+        """Whether it takes no vectors, so that it may return cos and sin."""
+        return not self.takes(*signatures.VECTORS)
+
+    @property
+    def unplaced(self) -> bool:
+        """Whether nothing says where tokens stand: the first is at position 0."""
+        counted = not self.vectorless or self.takes("until")
+        return counted and not self.takes(*signatures.PLACING, "sin")
+
+    @property
+    def tables(self) -> bool:
+        """Whether it is given cos and sin, or angles."""
+        return self.takes(*signatures.TABLES, "sin")
+
+    @property
+    def whole(self) -> bool:
+        """Whether tables hold all positions from 0, as other arguments pick some."""
+        return self.tables and self.takes("positions", "offset")
 
     @property
     def by_batch(self) -> bool:
         """Whether positions, or tables, may be given for each batch element."""
         if "t" in self.order:
-            return "offset" not in self.signature.roles or "cu_seqlens" in self.signature.roles
-        roles, tables = set(self.signature.roles), self.signature.tables and not self.signature.whole
-        if self.of_rows:
-            return "b" in self.order
-        tells = {"positions", "offset", "mask"} & roles or tables
-        return self.rank >= 2 and "b" in self.order and bool(tells)
+            return not self.takes("offset") or self.takes("cu_seqlens")
+        told = self.takes("positions", "offset", "mask") or (self.tables and not self.whole)
+        return "b" in self.order and (self.of_rows or (self.rank >= 2 and told))
 
     @property
     def of_rows(self) -> bool:
         """Whether it is told where each row begins, or how many tokens it has, beside what all rows share."""
-        roles = set(self.signature.roles)
-        return bool(OF_ROWS & roles) and "positions" not in roles
+        return self.takes(*OF_ROWS) and not self.takes("positions")
+
+    @property
+    def for_rows(self) -> Convention:
+        """The same that is given a row of positions for each batch element."""
+        return self if self.of_rows else replace(self, rank=max(2, self.rank))
 
     @property
     def padded(self) -> bool:
         """Whether every sequence begins at position 0, as the code takes no positions."""
-        roles = set(self.signature.roles)
-        told = "cu_seqlens" in roles and not roles & {"positions", "offset", *_TABLES}
-        return told or self.signature.unplaced
+        told = self.takes("cu_seqlens") and not self.takes("positions", "offset", *signatures.TABLES)
+        return told or self.unplaced
 
     @property
     def takes_keys(self) -> bool:
         """Whether it is given k with q in one call."""
-        return bool({"k", "qkv"} & set(self.signature.roles))
+        return self.takes("k", "qkv")
 
     @property
     def grouped(self) -> bool:
         """Whether k may have fewer heads than q; packed qkv must then state the numbers."""
-        roles = self.signature.roles
-        return "qkv" not in roles or ("H" in self.order and bool({"heads", "kv_heads"} & set(roles)))
+        return not self.takes("qkv") or ("H" in self.order and self.takes("heads", "kv_heads"))
+
+    @property
+    def called(self) -> str:
+        """How the call reads."""
+        return f"f({', '.join(name or role for name, role in self.arguments)})"
 
     def __str__(self) -> str:
         kind = {"numpy": "NumPy arrays", "jax": "jax arrays", "torch": "torch tensors"}[self.engine]
         order = f"{self.order} ({self.heads})" if self.heads else self.order
         axes = f", positions ({', '.join(self.axes)}) of a axes" if self.axes else ""
-        called = f"{self.signature} with {kind} {order}{axes}{self.device.words}"
+        called = f"{self.called} with {kind} {order}{axes}{self.device.words}"
         return f"{called}, whose cos and sin are applied here" if self.composed else called
 
     def __call__(
@@ -195,161 +237,129 @@ class Convention:
         Shapes: x (b, h, s, d), k (b, g, s, d), positions (s,), or (b, s) where it takes them.
         """
         k, call = x if k is None else k, _Call(function, setting, dtype, changes)
-        if "t" in self.order:
-            return self._tokens(call, x, k, positions)
-        roles = set(self.signature.roles)
-        apart = self.signature.unplaced or bool({"offset", "totals"} & roles)
-        apart = apart or ("row_offset" in roles and self.of_rows)
-        if not apart or (positions.ndim == 2 and (np.diff(positions) == 1).all()):
-            return (self._padded if self.signature.unplaced else self._run)(call, x, k, positions)
-        if positions.ndim == 2:
-            rows = [slice(row, row + 1) for row in range(len(x))]
-            parts = [
-                self(function, x[row], at, setting, dtype, k[row], changes)
-                for row, at in zip(rows, positions, strict=True)
-            ]
-        else:
-            parts = [
-                self._padded(call, x[:, :, run], k[:, :, run], positions[run])
-                if self.signature.unplaced
-                else self._run(call, x[:, :, run], k[:, :, run], positions[run])
-                for run, _ in runs(positions)
-            ]
-        keys, axis = [part.keys for part in parts if part.keys is not None], 4 - 2 * positions.ndim
-        return Answer.joined(
-            parts,
-            np.concatenate([part.values for part in parts], axis=axis),
-            np.concatenate(keys, axis=axis) if len(keys) == len(parts) else None,
+        letters = shapes.letters(self.order)
+        missing = 4 - len(letters)  # leading axes that the function does not have
+        group = x.shape[1] // k.shape[1] if missing > 1 or not self.grouped else 1
+        sides = x, k.repeat(group, 1) if group > 1 else k
+        parts, answers = list(self._parts(positions, *sides)), list[Answer]()
+        with contained():  # what it returns may be an object of its own
+            for part in parts:
+                given = [_given(*one) for one in zip(sides, part.tokens, part.heads, strict=True)]
+                first, second = (one.reshape(one.shape[missing:]) for one in given)
+                answers.append(self._once(call, part, first, second, letters))
+        values = _joined(x.shape, parts, [answer.values for answer in answers], 0)
+        keys = [answer.keys for answer in answers if answer.keys is not None]
+        return replace(
+            answers[0],
+            values=values,
+            keys=_joined(sides[1].shape, parts, keys, 1)[:, ::group] if len(keys) == len(parts) else None,
+            changed=any(answer.changed for answer in answers),
+            in_place=all(answer.in_place for answer in answers),
+            changed_beside=tuple(dict.fromkeys(role for one in answers for role in one.changed_beside)),
+            held=tuple(array for one in answers for array in one.held),
         )
 
-    def _padded(self, call: _Call, x: FloatArray, k: FloatArray, at: Positions) -> Answer:
-        """Call with as many more tokens in front as stand before the last row, and drop them from the answer.
+    def _parts(self, at: Positions, x: FloatArray, k: FloatArray) -> Iterator[_Part]:
+        """Yield what each call is given.
+
+        Code that is told a first position alone is called for each run of consecutive ones, and a function
+        without an axis of the batch, or of heads, for each row, or head.
+        """
+        missing = 4 - len(shapes.letters(self.order))
+        of_q, of_k = (np.arange(one.shape[0] * one.shape[2]).reshape(len(one), -1) for one in (x, k))
+        begins = self.unplaced or self.takes("offset", "totals")
+        begins = begins or (self.takes("row_offset") and self.of_rows)
+        parts = [_Part((of_q, of_k), at)]
+        if "t" in self.order:
+            parts = list(self._packed(at, of_q))
+        elif begins and not (at.ndim == 2 and (np.diff(at) == 1).all()):
+            rows = list(_by_row(parts[0])) if at.ndim == 2 else parts
+            parts = [
+                _Part((one.tokens[0][:, run], one.tokens[1][:, run]), one.at[run])
+                for one in rows
+                for run, _ in runs(one.at)
+            ]
+        if self.unplaced and "t" not in self.order:
+            parts = [self._padded(*one.tokens, one.at) for one in parts]
+        parts = [row for one in parts for row in _by_row(one)] if missing else parts
+        heads, alone = [(slice(None), slice(None))], [slice(head, head + 1) for head in range(k.shape[1])]
+        if missing > 1:
+            heads = [(head, head) for head in alone]
+        elif self.heads == "k without h":
+            heads = [(slice(None), head) for head in alone]
+        yield from (replace(one, heads=both) for one in parts for both in heads)
+
+    def _padded(self, q: _Tokens, k: _Tokens, at: Positions) -> _Part:
+        """Return the part with as many more tokens in front as stand before the last row, which are dropped.
 
         Rows that begin earlier are padded on the left: there positions are below 0, which a mask tells. Where
         the code is told how many tokens each row has, those that end earlier are padded on the right.
         """
-        if "lengths" in self.signature.roles and x.shape[2] == k.shape[2] and at.ndim == 2:
+        if self.takes("lengths") and q.shape == k.shape and at.ndim == 2:
             places = np.arange(at.max() + 1)
-            of_rows = np.clip(places - at[:, :1], 0, x.shape[2] - 1)[:, None, :, None]  # (b, 1, s, 1)
-            whole = np.where(places <= at[:, -1:], places, -1)
-            long_q, long_k = (np.take_along_axis(one, of_rows, 2) for one in (x, k))
-            answer = self._run(call, long_q, long_k, whole)
-            rows = at[:, None, :, None]
-            keys = None if answer.keys is None else np.take_along_axis(answer.keys, rows, 2)
-            return replace(answer, values=np.take_along_axis(answer.values, rows, 2), keys=keys)
-        first = int(at[..., 0].max())
-        of_q, of_k = (np.r_[np.zeros(first, np.int64), np.arange(one.shape[2])] for one in (x, k))
-        whole = np.arange(len(of_k)) + at[..., :1] - first
-        answer = self._run(call, x[:, :, of_q], k[:, :, of_k], whole)
-        keys = None if answer.keys is None else answer.keys[:, :, first:]
-        return replace(answer, values=answer.values[:, :, first:], keys=keys)
+            index = np.take_along_axis(q, np.clip(places - at[:, :1], 0, q.shape[1] - 1), 1)
+            ended = places > at[:, -1:]
+            index = np.where(ended | (places < at[:, :1]), ~index, index)
+            return _Part((index, index), np.where(ended, -1, places))
+        before = int(at[..., 0].max())
+        first, second = (np.c_[np.repeat(~one[:, :1], before, 1), one] for one in (q, k))
+        return _Part((first, second), np.arange(before + k.shape[1]) + at[..., :1] - before)
 
-    def _tokens(self, call: _Call, x: FloatArray, k: FloatArray, positions: Positions) -> Answer:
-        """Call with all batch elements in one row: each run of consecutive positions is a sequence.
+    def _packed(self, at: Positions, tokens: _Tokens) -> Iterator[_Part]:
+        """Yield parts with all batch elements in one row: each run of consecutive positions is a sequence.
 
         Where no positions are given, sequences begin at the first row of the tables or at the offset, and
         those that begin alike share a call; where there is neither, at position 0: others are padded.
         """
-        rows = np.broadcast_to(positions, (len(x), positions.shape[-1]))
-        flat = [
-            array.transpose(1, 0, 2, 3).reshape(1, array.shape[1], -1, array.shape[3]) for array in (x, k)
-        ]
-        length, at = rows.shape[1], rows.reshape(-1)
+        rows = np.broadcast_to(at, tokens.shape)
         pieces = [
-            (np.arange(part.start, part.stop) + row * length, first)
-            for row, each in enumerate(rows)
-            for part, first in runs(each)
+            (row[run], first) for row, each in zip(tokens, rows, strict=True) for run, first in runs(each)
         ]
-        values, keys = np.zeros_like(flat[0]), np.zeros_like(flat[1])  # unwritten parts are cast too
-        answers = []
-        for group, pad in self._groups(pieces):
-            behind = 1 if "cu_padded" in self.signature.roles else 0  # tokens of padding of each sequence
-            tokens = np.concatenate(
-                [
-                    np.r_[[index[0]] * (first if pad else 0), index, [index[-1]] * behind]
-                    for index, first in group
-                ]
-            )
-            tokens = tokens.astype(np.int64)
-            given = [array[:, :, tokens] for array in flat]
-            lengths = tuple(len(index) + (first if pad else 0) for index, first in group)
-            room = tuple(length + behind for length in lengths)
-            where = np.concatenate([np.arange(size) for size in room]) if pad else at[tokens]
-            answer = self._run(replace(call, lengths=lengths, room=room), given[0], given[1], where)
-            ends = np.cumsum(room) - behind
-            kept = np.concatenate(
-                [np.arange(end - len(index), end) for (index, _), end in zip(group, ends, strict=True)]
-            )
-            there = np.concatenate([index for index, _ in group])
-            values = values.astype(answer.values.dtype, copy=False)
-            values[:, :, there] = answer.values[:, :, kept]
-            if answer.keys is not None:
-                keys = keys.astype(answer.keys.dtype, copy=False)
-                keys[:, :, there] = answer.keys[:, :, kept]
-            answers.append(answer)
-        back = [y.reshape(y.shape[1], len(x), length, -1).transpose(1, 0, 2, 3) for y in (values, keys)]
-        return Answer.joined(answers, back[0], None if answers[0].keys is None else back[1])
+        packed, behind = self.takes("cu_seqlens"), int(self.takes("cu_padded"))  # tokens of padding of each
+        groups, pads = np.zeros(len(pieces), np.int64), False
+        if not packed and self.takes("offset"):
+            groups = np.arange(len(pieces))
+        elif packed and not self.takes("positions") and any(first for _, first in pieces):
+            groups, pads = np.array([first for _, first in pieces]), self.padded
+            if pads:
+                groups = np.cumsum([first + len(index) for index, first in pieces]) // _PADDED
+        together: dict[int, list[tuple[_Tokens, int]]] = {}
+        for group, piece in zip(groups.tolist(), pieces, strict=True):
+            together.setdefault(group, []).append(piece)
+        for some in together.values():
+            given = [
+                np.r_[np.repeat(~index[:1], first if pads else 0), index, np.repeat(~index[-1:], behind)]
+                for index, first in some
+            ]
+            room, every = tuple(map(len, given)), np.concatenate(given)[None]
+            there = rows.reshape(-1)[np.maximum(every, ~every)[0]]
+            where = np.concatenate([np.arange(size) for size in room]) if pads else there
+            yield _Part((every, every), where, tuple(size - behind for size in room), room)
 
-    def _groups(self, pieces: list[_Piece]) -> list[tuple[list[_Piece], bool]]:
-        """Return the pieces of each call, and whether it pads up to their positions."""
-        roles = set(self.signature.roles)
-        if "cu_seqlens" not in roles and "offset" in roles:
-            return [([piece], False) for piece in pieces]
-        if "cu_seqlens" not in roles or "positions" in roles or not any(first for _, first in pieces):
-            return [(pieces, False)]
-        if not self.padded:
-            alike: dict[int, list[_Piece]] = {}
-            for piece in pieces:
-                alike.setdefault(piece[1], []).append(piece)
-            return [(group, False) for group in alike.values()]
-        groups: list[list[_Piece]] = [[]]
-        for piece in pieces:
-            if groups[-1] and sum(first + len(index) for index, first in (*groups[-1], piece)) > _PADDED:
-                groups.append([])
-            groups[-1].append(piece)
-        return [(group, True) for group in groups]
-
-    def _run(self, call: _Call, x: FloatArray, k: FloatArray, positions: Positions) -> Answer:
-        """Call with the axes that the function has, over the others."""
-        letters = "".join(axis for axis in "bhsd" if axis in self.order.replace("t", "s").replace("H", "h"))
-        missing = 4 - len(letters)  # leading axes that the function does not have
-        group = x.shape[1] // k.shape[1] if missing > 1 or not self.grouped else 1
-        flat = [
-            (array.reshape(-1, *array.shape[missing:]) if missing else array[None])
-            for array in (x, k.repeat(group, 1))
-        ]
-        rows = np.broadcast_to(positions, (len(flat[0]), *positions.shape[-1:])) if missing else [positions]
-        with contained():  # what it returns may be an object of its own
-            answers = [self._call_once(call, a, b, at, letters) for a, b, at in zip(*flat, rows, strict=True)]
-        keys = [answer.keys for answer in answers if answer.keys is not None]
-        repeated = (*k.shape[:1], k.shape[1] * group, *k.shape[2:])
-        return Answer.joined(
-            answers,
-            np.stack([answer.values for answer in answers]).reshape(x.shape),
-            np.stack(keys).reshape(repeated)[:, ::group] if len(keys) == len(answers) else None,
-        )
-
-    def _call_once(self, call: _Call, x: FloatArray, k: FloatArray, at: Positions, letters: str) -> Answer:
-        """Call with all axes of the function. Shapes: x and k have the axes `letters`."""
+    def _once(self, call: _Call, part: _Part, x: FloatArray, k: FloatArray, letters: str) -> Answer:
+        """Call with all axes of the function, once. Shapes: x and k have the axes `letters`."""
         sizes = dict(zip(letters, x.shape, strict=True))
         of_keys = {"h": 1, **dict(zip(letters, k.shape, strict=True))}
-        call = replace(call, heads=(sizes.get("h", 1), of_keys["h"]))
-        roles = self.signature.roles
-        v = np.ascontiguousarray(k[..., ::-1]) if {"v", "qkv"} & set(roles) else k
-        given = {role: self._vector(role, (x, k, v), letters) for role in roles if role in (*_ROTATED, "v")}
-        first_given, plain = next(iter(given.values()), x), shapes.plain(self.order)
+        v = np.ascontiguousarray(k[..., ::-1]) if self.takes("v", "qkv") else k
+        given = {
+            role: self._vector(role, (x, k, v), letters) for role in self.roles if role in (*_ROTATED, "v")
+        }
+        shape, plain = next(iter(given.values()), x).shape, shapes.plain(self.order)
         buffer = None
         if self.strides in arrays.IN_BUFFER:
             buffer = arrays.Buffer(given, call.dtype, self.engine, self.strides, plain, self.device)
             views = buffer.views
         else:
-            new = {
-                role: arrays.new_array(x, call.dtype, self.engine, self.device) for role, x in given.items()
+            views = {
+                role: arrays.strided(
+                    arrays.new_array(x, call.dtype, self.engine, self.device), self.strides, plain
+                )
+                for role, x in given.items()
             }
-            views = {role: arrays.strided(one, self.strides, plain) for role, one in new.items()}
+        numbers = sizes.get("h", 1), of_keys["h"]
         arguments = {
-            role: views[role] if role in views else self._argument(role, first_given, at, call)
-            for role in roles
+            role: views[role] if role in views else self._argument(role, shape, part, call, numbers)
+            for role in self.roles
         }
         vectors = [arguments[role] for role in _ROTATED if role in arguments]
         before = [arrays.content(vector) for vector in vectors]
@@ -365,8 +375,8 @@ class Convention:
             returned = arrays.applied(returned, x, letters, call.setting, call.dtype, self.width)
             dtype = torch_arrays.spelled(call.dtype)
             return Answer(returned, None, dtype, changed, "", False, changed_beside)
-        parts = arrays.parts(returned, self.takes_keys)
-        first, second = parts[:2]
+        first, second, last = arrays.parts(returned, self.takes_keys)
+        keys, third = None, None
         if "qkv" in arguments and second is None:
             results, dtype = arrays.values(first)
             packed = {**sizes, "3": 3} if "3" in self.order else {**sizes, "h": sizes["h"] + 2 * of_keys["h"]}
@@ -375,10 +385,11 @@ class Convention:
             keys_dtype = dtype
         else:
             values, dtype = self._rotated(first, sizes, letters)
-            keys, keys_dtype = (
-                (None, dtype) if second is None else self._rotated(second, of_keys, letters, "k ")
-            )
-            third = self._rotated(parts[2], of_keys, letters, "v ")[0] if parts[2] is not None else None
+            keys_dtype = dtype
+            if second is not None:
+                keys, keys_dtype = self._rotated(second, of_keys, letters, "k ")
+            if last is not None:
+                third, _ = self._rotated(last, of_keys, letters, "v ")
         if third is not None and not np.array_equal(third, v, equal_nan=True):
             changed_beside = tuple(dict.fromkeys((*changed_beside, "v")))
         return Answer(
@@ -400,49 +411,36 @@ class Convention:
         """Return q, k, v or all packed, with axes in the function's order."""
         if role == "qkv":
             return shapes.packed(three, self.order, letters)
-        order = self.order if "qkv" not in self.signature.roles else shapes.backs(self.order)[0]
+        order = shapes.backs(self.order)[0] if self.takes("qkv") else self.order
         return shapes.laid(three[{"k": 1, "v": 2}.get(role, 0)], order, letters)
 
     def _returned(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
-        """Return what the function returns, called for each head of k where it has none."""
-        if self.heads == "q in groups":
-            return self._in_groups(call, arguments)
-        if not self.heads:
-            return self._once(call, arguments)
-        q, k, axis = arguments["q"], arguments["k"], shapes.axis(self.order, "h")
-        heads = [k[(slice(None),) * axis + (head,)] for head in range(k.shape[axis])]
-        copies = [q, *(arrays.copied(q) for _ in heads[1:])]  # it may rotate q where it lies
-        results = [
-            arrays.parts(self._once(call, {**arguments, "q": x, "k": one}), True)[:2]
-            for x, one in zip(copies, heads, strict=True)
+        """Return what the function returns, as far as it is an array, given q and k with the axes it has."""
+        given, axis = dict(arguments), shapes.axis(self.order, "h")
+        if self.heads:
+            q, k = arguments["q"], arguments["k"]
+            if self.heads == "k without h":
+                given["k"] = k[(slice(None),) * axis + (0,)]
+            else:
+                given["q"] = q.reshape(*q.shape[:axis], k.shape[axis], -1, *q.shape[axis + 1 :])
+        as_jax = self.device.put if self.engine == "jax" else lambda value: value
+        filled = [
+            (name, as_jax(given[role]) if hasattr(given[role], "ndim") else given[role])
+            for name, role in self.arguments
         ]
-        first, keys = results[0][0], [one for _, one in results]
-        if first is None:
-            return None
-        if any(one is None or one.shape != heads[0].shape for one in keys):
-            raise arrays.WrongShape("returns no k of the shape that it is given")
-        return first, k if arrays.shared(keys[0], k) else arrays.stacked(keys, axis)
-
-    def _in_groups(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
-        """Return what the function returns, given q with an axis of groups before that of its heads."""
-        q, k, axis = arguments["q"], arguments["k"], shapes.axis(self.order, "h")
-        apart = q.reshape(*q.shape[:axis], k.shape[axis], -1, *q.shape[axis + 1 :])
-        first, second, _ = arrays.parts(self._once(call, {**arguments, "q": apart}), True)
-        if first is None or first.shape != apart.shape:
-            raise arrays.WrongShape(f"does not return q in groups, {tuple(apart.shape)}")
-        return first.reshape(q.shape), second
-
-    def _once(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
-        """Return what one call returns, as far as it is an array."""
-        given_as = {
-            role: (self.device.put(value) if self.engine == "jax" and hasattr(value, "ndim") else value)
-            for role, value in arguments.items()
-        }
-        positional = [given_as[role] for name, role in self.signature.arguments if name is None]
-        named = {name: given_as[role] for name, role in self.signature.arguments if name is not None}
         begins("call")
         chance.begin(chance.number())
-        return arrays.known(arrays.quietly(call.function, positional, named, self.device))
+        plain, named = (
+            [one for name, one in filled if name is None],
+            {name: one for name, one in filled if name},
+        )
+        returned = arrays.known(arrays.quietly(call.function, plain, named, self.device))
+        if not self.heads or (both := arrays.parts(returned, True)[:2])[0] is None:
+            return returned
+        for role, one in zip("qk", both, strict=True):
+            if getattr(one, "shape", None) != given[role].shape:
+                raise arrays.WrongShape(f"does not return {role} as {tuple(given[role].shape)}")
+        return tuple(one.reshape(arguments[role].shape) for role, one in zip("qk", both, strict=True))
 
     def _rotated(
         self, returned: Any, sizes: shapes.Sizes, letters: str, what: str = ""
@@ -458,69 +456,70 @@ class Convention:
         if values.shape != (expected := shapes.shape(order, sizes)):
             raise arrays.WrongShape(f"returns the shape {values.shape} for {what}{expected}")
 
-    def _argument(self, role: str, x: FloatArray, at: Positions, call: _Call) -> Any:
-        """Return what a role is filled with that is no vector; x is one."""
-        batch = x.shape[shapes.axis(self.order, "b")] if "b" in self.order else 1
-        of_each = role == "offset" and (self.rank == 0 or (self.rank == 2 and not self.of_rows))
-        if of_each or role == "mask" or role in OF_ROWS:
-            told = np.ascontiguousarray(self._of_rows(role, at, batch), dtype=self.index)
-            return arrays.tensor(told, self.device) if self.engine == "torch" else told
+    def _argument(
+        self, role: str, shape: tuple[int, ...], part: _Part, call: _Call, heads: tuple[int, int]
+    ) -> Any:
+        """Return what a role is filled with that is no vector. shape: of a vector. heads: of q and of k."""
+        batch = shape[shapes.axis(self.order, "b")] if "b" in self.order else 1
+        if role in (*signatures.TABLES, "sin"):
+            return self._table(role, part, call)
         if role == "positions" and self.axes and call.setting.grid is not None:
-            places = self._places(call.setting.grid, at, batch)
-            return arrays.tensor(places, self.device) if self.engine == "torch" else places
-        if role == "positions":
-            rows = at.copy() if self.rank == at.ndim else np.repeat(at[None], batch, axis=0)
-            rows = (rows + self.signature.counts).astype(self.index)
-            return arrays.tensor(rows, self.device) if self.engine == "torch" else rows
-        if role in (*_TABLES, "sin"):
-            return self._table(role, at, call)
-        if role in ("cu_seqlens", "cu_padded"):
-            sizes = call.lengths if role == "cu_seqlens" else call.room
-            ends = np.cumsum([0, *(sizes or [at.shape[-1]])]).astype(np.int32)
-            return arrays.tensor(ends, self.device) if self.engine == "torch" else ends
-        numbers: dict[str, Any] = {
-            "offset": self._first(at),
-            "until": at.shape[-1] if "offset" in self.signature.roles else int(at.max(initial=-1)) + 1,
-            "seq_dim": shapes.axis(self.order, "s"),
-            "seq_dim_from_end": shapes.axis(self.order, "s") - len(shapes.plain(self.order)),
-            "head_axis": shapes.axis(self.order, "h"),
-            "heads": call.heads[0],
-            "kv_heads": call.heads[1],
-            "max_seqlen": max(call.lengths, default=at.shape[-1]),
-        }
-        return (
-            numbers[role]
-            if role in numbers
-            else building_argument(role, call.setting, dtype=call.dtype, engine=self.engine)
-        )
-
-    def _first(self, at: Positions) -> int:
-        """Return the first position of a call whose rows may be told how far theirs is from it."""
-        firsts = at[..., 0]
-        return int(firsts.min() if "row_offset" in self.signature.roles else firsts.max())
-
-    def _of_rows(self, role: str, at: Positions, batch: int) -> NDArray[Any]:
-        """Return what is told of each row: (b,), or (b, 1) of rank 2 but for offset; (b, s) for a mask.
-
-        Beside positions, which say it all, nothing is added: zeros, (b, 1) where they would be added.
-        """
-        rows = np.broadcast_to(at, (batch, at.shape[-1]))
-        firsts = rows[:, 0]
-        if role == "mask":
-            return rows >= 0
-        if role == "offset":
-            return firsts if self.rank else np.asarray(self._first(at))
-        if "positions" in self.signature.roles:
-            return np.zeros((batch, 1) if role == "row_offset" else batch)
-        if role == "lengths":
-            told = (rows >= 0).sum(axis=1)
-        elif role == "totals":
-            told = rows[:, -1] + 1
-        elif role == "row_offset":
-            told = firsts - (self._first(at) if "offset" in self.signature.roles else 0)
+            told: Any = self._places(call.setting.grid, part.at, batch)
         else:
-            told = (self._first(at) if "offset" in self.signature.roles else 0) - firsts
-        return np.asarray(told[:, None] if self.rank == 2 else told)
+            told = self._told(role, part, batch)
+        if told is not None:
+            tensor = self.engine == "torch" and isinstance(told, np.ndarray)
+            return arrays.tensor(told, self.device) if tensor else told
+        along = shapes.axis(self.order, "s")
+        numbers = {
+            "seq_dim": along,
+            "seq_dim_from_end": along - len(shapes.plain(self.order)),
+            "head_axis": shapes.axis(self.order, "h"),
+            "heads": heads[0],
+            "kv_heads": heads[1],
+            "max_seqlen": max(part.lengths, default=part.at.shape[-1]),
+        }
+        if role in numbers:
+            return numbers[role]
+        return building_argument(role, call.setting, dtype=call.dtype, engine=self.engine)
+
+    def _told(self, role: str, part: _Part, batch: int) -> int | NDArray[Any] | None:
+        """Return what says where tokens stand: of the call, of each token, row or sequence; None for others.
+
+        Of rows (b,), or (b, 1) of rank 2 but for offset. Beside positions, which say it all, nothing is
+        added: zeros, (b, 1) where they would be added.
+        """
+        at, length = part.at, part.at.shape[-1]
+        if role == "positions":  # in as many rows as there are, be they those of axes
+            given = at if self.rank == at.ndim else np.repeat(at[None], batch, axis=0)
+            return np.ascontiguousarray(given + self.counts, dtype=self.index)
+        if role == "until":
+            return length if self.takes("offset") else int(at.max(initial=-1)) + 1
+        if role in ("cu_seqlens", "cu_padded"):
+            sizes = part.lengths if role == "cu_seqlens" else part.room
+            return np.cumsum([0, *(sizes or [length])]).astype(np.int32)
+        if role not in ("offset", "mask", *OF_ROWS):
+            return None
+        first = int(at[..., 0].min() if self.takes("row_offset") else at[..., 0].max())
+        if role == "offset" and (self.rank not in (0, 2) or (self.rank == 2 and self.of_rows)):
+            return first
+        rows = np.broadcast_to(at, (batch, length))
+        firsts, of_call = rows[:, 0], first if self.takes("offset") else 0
+        if role in OF_ROWS and self.takes("positions"):
+            told = np.zeros((batch, 1) if role == "row_offset" else batch)
+        elif role == "offset":
+            told = firsts if self.rank else np.asarray(first)
+        elif role == "mask":
+            told = rows >= 0
+        else:
+            told = {
+                "lengths": (rows >= 0).sum(axis=1),
+                "totals": rows[:, -1] + 1,
+                "row_offset": firsts - of_call,
+                "padding": of_call - firsts,
+            }[role]
+            told = told[:, None] if self.rank == 2 else told
+        return np.ascontiguousarray(told, dtype=self.index)
 
     def _places(self, grid: Grid, at: Positions, batch: int) -> NDArray[Any]:
         """Return the positions of tokens of a grid on each axis that rotates a pair, in the order of `axes`.
@@ -535,23 +534,24 @@ class Convention:
         ordered = np.ascontiguousarray(places.transpose([letters.index(axis) for axis in self.axes]))
         return ordered.astype(self.index if (ordered % 1 == 0).all() else np.float32)
 
-    def _table(self, role: str, at: Positions, call: _Call) -> Any:
+    def _table(self, role: str, part: _Part, call: _Call) -> Any:
         """Return a table at the positions, or at all from 0 where others say which: see `arrays`.
 
         A tuple of cos and sin where the width says so.
 
         Shapes: at (s,) or (b, s) -> (s, w), (1, s, w) or (b, s, w), or the axes of the order but h and d.
         """
+        at = part.at
         if self.width in TUPLES:
             apart = replace(self, width=TUPLES[self.width])
             both = ("sin", "cos") if role == "sin_cos" else ("cos", "sin")
-            return tuple(apart._table(part, at, call) for part in both)
-        if self.signature.whole:
+            return tuple(apart._table(one, part, call) for one in both)
+        if self.whole:
             changes = tuple(sorted(call.changes.items()))
             key = (role, self.width, self.narrow, self.engine, self.device, call.dtype, call.setting, changes)
             return arrays.whole_table(key, max(int(at.max(initial=0)), 0))
-        if "cu_seqlens" in self.signature.roles:
-            at = np.arange(max(call.lengths, default=1), dtype=np.int64) + at[0]
+        if self.takes("cu_seqlens"):
+            at = np.arange(max(part.lengths, default=1), dtype=np.int64) + at[0]
         table, held = arrays.table(role, self.width, call.dtype, call.setting, call.changes, at)
         table = table.reshape(*at.shape, *(columns := table.shape[1:]))
         if self.rank == 2:
@@ -565,7 +565,27 @@ class Convention:
         return arrays.given_table(table, call.dtype if self.narrow else held, self.engine, self.device)
 
 
-_Piece = tuple[Positions, int]  # which tokens are a run, and its first position
+def _by_row(part: _Part) -> Iterator[_Part]:
+    """Yield each row of the batch of a part."""
+    for row, (q, k) in enumerate(zip(*part.tokens, strict=True)):
+        yield replace(part, tokens=(q[None], k[None]), at=part.at[row] if part.at.ndim == 2 else part.at)
+
+
+def _given(x: FloatArray, tokens: _Tokens, heads: slice) -> FloatArray:
+    """Return what is given of vectors. Shapes: x (b, h, s, d) -> that of tokens, h and d."""
+    rows, places = np.divmod(np.maximum(tokens, ~tokens), x.shape[2])
+    return x[rows, heads, places].swapaxes(1, 2)
+
+
+def _joined(shape: tuple[int, ...], parts: list[_Part], back: list[FloatArray], side: int) -> FloatArray:
+    """Return the vectors that came back, each where it belongs. Shapes: -> (b, h, s, d)."""
+    result = np.zeros(shape, np.result_type(*back))
+    for part, values in zip(parts, back, strict=True):
+        tokens = part.tokens[side]
+        rows, places = np.divmod(tokens[tokens >= 0], shape[2])
+        every = values.reshape(len(tokens), -1, tokens.shape[1], shape[3]).swapaxes(1, 2)  # (b, s, h, d)
+        result[rows, part.heads[side], places] = every[tokens >= 0]
+    return result
 
 
 def scored(

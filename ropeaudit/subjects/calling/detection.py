@@ -7,9 +7,9 @@ Letters: b batch, h heads, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -23,16 +23,15 @@ from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaling import DEFAULT
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling import arrays, shapes, signatures
+from ropeaudit.subjects.calling import arrays, proposals, shapes
 from ropeaudit.subjects.calling.arrays import Engine
-from ropeaudit.subjects.calling.conventions import OF_ROWS, TUPLES, Answer, Convention
-from ropeaudit.subjects.calling.devices import CPU, Device, advice
+from ropeaudit.subjects.calling.conventions import TUPLES, Answer, Convention
+from ropeaudit.subjects.calling.devices import Device, advice
 from ropeaudit.subjects.calling.shapes import ORDERS
-from ropeaudit.subjects.calling.signatures import FACTORY, NotUnderstood, Signature
+from ropeaudit.subjects.calling.signatures import FACTORY, NotUnderstood
 from ropeaudit.subjects.exact_rotation import half_split, rotated
 
 _BATCH, _HEADS, _START, _LENGTH = 5, 3, 3, 7  # of the trial: positions 3 ... 9
-_HEADLESS = ("bshd", "bhsd", "sbhd", "thd")  # orders of q beside which k may have no axis of heads
 _MOST_ENDS = 3  # calls that end their process: then all may
 _SURE = 1e-3  # relative RMS error of a right call, without its dtype's roundings
 _DTYPES = (FP32, parse("bf16"), parse("fp16"))  # tried in turn until code fits
@@ -54,7 +53,7 @@ class Fit:
     error: relative RMS distance of the best (batch, head) from the exact rotation: wrong code may do right by
     one of them. odd: those that it rotates otherwise.
     misfit: why the call does not fit at all; empty where it does.
-    rows: how to give it a row of positions for each batch element; None where it takes none.
+    rows: whether it may be given a row of positions for each batch element.
     dtype: in which it was found out. unfit: why it fits no call in float32; empty where it does.
     backward: it rotates q and k alike by the negative angle, which leaves scores as they are.
     keys: whether k is rotated so, too, where it came back beside q.
@@ -66,7 +65,7 @@ class Fit:
     error: float
     odd: tuple[tuple[int, int], ...]
     misfit: str = ""
-    rows: Convention | None = None
+    rows: bool = False
     dtype: Format = FP32
     unfit: str = ""
     left: bool = False
@@ -81,7 +80,7 @@ class Fit:
     @property
     def doubtful(self) -> bool:
         """Whether it is wrong, called in a way that only right code makes likely."""
-        return self.convention.signature.doubtful and not self.sure
+        return self.convention.doubtful and not self.sure
 
     @property
     def rank(self) -> tuple[bool, bool, bool, bool, bool, float]:
@@ -91,12 +90,12 @@ class Fit:
         others the error says little, and heads that are an axis of their own, unless positions come first, as
         vLLM has them; and of what does not fit at all, all are alike.
         """
-        joined = "(" in self.convention.order and self.convention.signature.roles[0] != "positions"
+        joined = "(" in self.convention.order and self.convention.roles[0] != "positions"
         width = TUPLES.get(self.convention.width, self.convention.width)
         usual = self.sure or (not joined and width in ("pairs", "stacked", self.layout))
         unusual = not usual or self.joined_wrongly
         error = 0.0 if self.misfit else self.error
-        spare = self.convention.signature.keywords == "left out"
+        spare = self.convention.keywords == "left out"
         return bool(self.misfit), spare, self.doubtful, unusual, self.backward, error
 
     @property
@@ -109,17 +108,19 @@ class Fit:
 class Trial:
     """What is tried: code of a name on a setting.
 
-    call: gives a new instance x (b, h, s, d) at positions in a dtype, by a convention. signatures: in which
-    it may be called, likeliest first. engines: what may make its arrays, likeliest first. device: where.
+    call: gives a new instance x (b, h, s, d) at positions in a dtype, by a convention. likely: what it may
+    take, likeliest first. engines: what may make its arrays, likeliest first. device: where. order: of axes,
+    if one was asked for. dtype: of the vectors.
     """
 
     call: Callable[[Convention, FloatArray, Positions, Format], Answer]
     name: str
     setting: RopeSetting
-    signatures: Sequence[Signature]
+    likely: Sequence[Convention]
     engines: Sequence[Engine]
-    device: Device = CPU
-    order: str | None = None
+    device: Device
+    order: str | None
+    dtype: Format = FP32
 
 
 def fit(trial: Trial) -> Fit:
@@ -127,73 +128,65 @@ def fit(trial: Trial) -> Fit:
 
     Raises: UsageError, UnknownName, where no call works; Ended where each ends its process, Late.
     """
+    if trial.order is not None:
+        known = {one.lower(): one for one in (*shapes.PACKED, *shapes.TOKENS, *ORDERS)}
+        if trial.order.lower() not in known:
+            letters = "(b batch, h heads, s positions, d head_dim)"
+            raise UnknownName("--order", trial.order, ORDERS, letters)
+        trial = replace(trial, order=known[trial.order.lower()])
     unfit: list[NoFit] = []
-    stuck: dict[Engine, frozenset[str]] = {}
     for dtype in _DTYPES:
         try:
-            found = _fit_in(dtype, trial, stuck)
+            found = _fit_in(replace(trial, dtype=dtype))
         except NoFit as error:
             unfit.append(error)
         else:
             return replace(found, dtype=dtype, unfit=unfit[0].in_line if unfit else "")
     nearest = unfit[0].nearest
-    if nearest is not None and all(name for name, _ in nearest.convention.signature.arguments):
+    if nearest is not None and all(name for name, _ in nearest.convention.arguments):
         return nearest  # what it does is wrong, not how it is called
     raise unfit[0]
 
 
-def _fit_in(dtype: Format, trial: Trial, stuck: dict[Engine, frozenset[str]]) -> Fit:
-    """Return the nearest fit in a dtype, with the first engine that has one.
+def engines(likely: Engine, device: Device) -> Sequence[Engine]:
+    """Return what may make the arrays of code, likeliest first; NumPy's only on the CPU."""
+    if likely == "jax":
+        return ("jax", "numpy") if device.is_cpu else ("jax",)
+    both: tuple[Engine, ...] = ("numpy", "torch") if likely == "numpy" else ("torch", "numpy")
+    return both if device.is_cpu else ("torch",)
 
-    stuck: by engine what all calls raised in the dtypes before, at one line; what they raise is added.
-    """
-    known = {one.lower(): one for one in (*shapes.PACKED, *shapes.TOKENS, *ORDERS)}
-    order, device = trial.order, trial.device
-    if order is not None and order.lower() not in known:
-        raise UnknownName("--order", order, ORDERS, "(b batch, h heads, s positions, d head_dim)")
-    orders = (known[order.lower()],) if order else None
-    sure = _SURE + dtype.unit_roundoff  # error of a right call: rounded once, and sums before that
-    all_failed: list[tuple[Signature, Exception]] = []
+
+def _fit_in(trial: Trial) -> Fit:
+    """Return the nearest fit in a dtype, with the first engine that has one."""
+    sure = _SURE + trial.dtype.unit_roundoff  # error of a right call: rounded once, and sums before that
+    failed: list[tuple[Convention, Exception]] = []
     best: Fit | None = None
     for engine in trial.engines:
-        failed: list[tuple[Signature, Exception]] = []
-        ways = _conventions(trial.signatures, orders, engine, device, failed)
-        for convention in ways if trial.setting.grid is None else _on_axes(ways):
-            if any(
-                one == convention.signature and _raised(error) in stuck.get(engine, ())
-                for one, error in failed
-            ):
-                continue  # called so, it raised the same in another dtype, whatever it was given
-            if convention.heads and best is not None and not best.convention.heads:
+        likely = [replace(one, engine=engine, device=trial.device) for one in trial.likely]
+        two = set[tuple[tuple[str | None, str], ...]]()  # arguments for which two things came back
+        ends = 0
+        for form in proposals.in_order(likely, trial.order, trial.setting.grid is not None):
+            if form.composed and not form.vectorless and form.arguments not in two:
+                continue
+            if form.heads and best is not None and not best.convention.heads:
                 break  # k has heads
-            tried = _try(convention, trial, dtype, best)
+            tried = _try(form, trial, best)
             if isinstance(tried, Exception):
-                failed.append((convention.signature, tried))
-                if sum(isinstance(error, Ended) for _, error in failed) > _MOST_ENDS:
+                failed.append((form, tried))
+                two |= {form.arguments} if isinstance(tried, arrays.TwoTables) else set()
+                ends += isinstance(tried, Ended)
+                if ends > _MOST_ENDS:
                     raise tried
                 continue
             best = tried
             if best.error < sure and not (best.joined_wrongly or best.backward):
                 break
         if best is not None and not best.misfit:
-            best = _with_start(best, trial, dtype)
-            if axes := _axes(best, trial, dtype):
-                raise NotUnderstood(
-                    f"{trial.name} takes positions of {axes} axes, ({axes}, s), as images and videos have "
-                    f"them; they are not judged without {AXES}"
-                )
-            rows = _by_row(best, trial, dtype)
-            apart = None if rows else _other_heads(best, trial, dtype)
-            return apart or replace(best, rows=rows)
-        all_failed += failed
-        places = {_place(error) for _, error in failed}
-        stuck[engine] = frozenset(
-            _raised(error) for _, error in failed if len(places) == 1 and "" not in places
-        )
-    if best is None and trial.setting.grid is not None and not all_failed:
+            return _refined(best, trial)
+    if best is None and trial.setting.grid is not None and not failed:
         raise NotUnderstood.told(f"{trial.name} takes no argument named positions, which has several axes")
     if best is None:
-        raise _uncallable(trial.name, all_failed, device)
+        raise _uncallable(trial, failed)
     refused = NoFit.told(
         f"nothing was checked: what to give {trial.name} is not known",
         f"called as {best.convention}, it {best.misfit}",
@@ -203,26 +196,21 @@ def _fit_in(dtype: Format, trial: Trial, stuck: dict[Engine, frozenset[str]]) ->
     raise refused
 
 
-def _try(
-    convention: Convention,
-    trial: Trial,
-    dtype: Format,
-    best: Fit | None,
-) -> Fit | Exception:
+def _try(form: Convention, trial: Trial, best: Fit | None = None) -> Fit | Exception:
     """Return the better of the best fit so far and this one, or what it raises."""
     try:
-        fit = _nearest_layout(convention, trial, dtype)
-        alone = convention.signature.unplaced or "totals" in convention.signature.roles
+        fit = _nearest_layout(form, trial)
+        alone = form.unplaced or form.takes("totals")
         rotates = alone and not fit.misfit and np.isfinite(fit.error)
         if fit.doubtful and not rotates:
             raise arrays.WrongShape(fit.misfit or "does not rotate as it would, called so")
-        if convention.signature.counts and fit.odd:
+        if form.counts and fit.odd:
             raise arrays.WrongShape("rotates some heads otherwise, given a length for each token")
         if best is not None and fit.rank >= best.rank:
             return best
         # three heads may pass for q, k and v
-        x = np.ones((2, _HEADS + 1, _LENGTH, trial.setting.head_dim), dtype.carrier)
-        trial.call(convention, x, np.arange(_START, _START + _LENGTH, dtype=np.int64), dtype)
+        x = np.ones((2, _HEADS + 1, _LENGTH, trial.setting.head_dim), trial.dtype.carrier)
+        trial.call(form, x, np.arange(_START, _START + _LENGTH, dtype=np.int64), trial.dtype)
     except Late:
         raise
     except (ForeignError, MissingPackage) as error:
@@ -230,7 +218,7 @@ def _try(
     return fit
 
 
-def _uncallable(name: str, failed: Sequence[tuple[Signature, Exception]], device: Device) -> Exception:
+def _uncallable(trial: Trial, failed: Sequence[tuple[Convention, Exception]]) -> Exception:
     """Return that nothing that was tried worked: of the device in every dtype, else in this one.
 
     Where it ends its process, that is what it does, however it is called.
@@ -238,21 +226,23 @@ def _uncallable(name: str, failed: Sequence[tuple[Signature, Exception]], device
     for kind in (Ended, MissingPackage):
         if told := next((error for _, error in failed if isinstance(error, kind)), None):
             return told
-    reasons = [(signature, one_line(error) + _place(error)) for signature, error in failed]
-    attempts = [f"tried {one}" for one in signatures.described(iter(reasons))]
-    places = next(filter(None, (advice(reason, device) for _, reason in reasons)), "")
+    first: dict[str, str] = {}  # what became of what was tried
+    for form, error in failed:
+        first.setdefault(form.called, one_line(error) + _place(error))
+    reasons: dict[str, list[str]] = {}
+    for called, reason in first.items():
+        reasons.setdefault(reason, []).append(called)
+    tried = [(f"tried {', '.join(alike[:4])}", reason) for reason, alike in list(reasons.items())[:3]]
+    attempts = [f"{attempt}: {reason}" for attempt, reason in tried]
+    name, device = trial.name, trial.device
     unknown = f"nothing was checked: {name} could not be called in any way that is known{device.words}"
-    if all(_place(error) for _, error in failed) and len({reason for _, reason in reasons}) == 1:
-        unknown = f"nothing was checked: every call of {name}{device.words} raised {reasons[0][1]}"
-        attempts = [one.partition(": ")[0] for one in attempts]
-    if places:
+    every = {one_line(error) + _place(error) for _, error in failed}
+    if all(_place(error) for _, error in failed) and len(every) == 1:
+        unknown = f"nothing was checked: every call of {name}{device.words} raised {every.pop()}"
+        attempts = [attempt for attempt, _ in tried]
+    if places := next(filter(None, (advice(one_line(error), device) for _, error in failed)), ""):
         return UsageError("\n   = ".join((unknown, *attempts, places)))
     return NoFit.told(unknown, *attempts)
-
-
-def _raised(error: Exception) -> str:
-    """Return what code raised and where, without the numbers of shapes."""
-    return re.sub(r"\d+", "", one_line(error)) + _place(error)
 
 
 def _place(error: Any) -> str:
@@ -260,157 +250,86 @@ def _place(error: Any) -> str:
     return f" ({Path(error.file).name}:{error.line})" if getattr(error, "line", 0) else ""
 
 
-def engines(function: Any, device: Device) -> list[Engine]:
-    """Return the likely engines of a function; NumPy's only on the CPU."""
-    likely: list[Engine] = ["torch", "numpy"]
-    if signatures.wants_jax(function):
-        likely = ["jax", "numpy"]
-    elif signatures.wants_numpy(function) and device.is_cpu:
-        likely = ["numpy", "torch"]
-    return likely if device.is_cpu else likely[:1]
+def _refined(best: Fit, trial: Trial) -> Fit:
+    """Return a fit with what code takes beside what it was given: rows of positions, other heads.
+
+    Raises: NotUnderstood for positions of several axes.
+    """
+    best = _with_start(best, trial) if best.convention.partial else best
+    if axes := _axes(best, trial):
+        raise NotUnderstood(
+            f"{trial.name} takes positions of {axes} axes, ({axes}, s), as images and videos have them; "
+            f"they are not judged without {AXES}"
+        )
+    if _by_row(best, trial):
+        return replace(best, rows=True)
+    return _other_heads(best, trial) or best
 
 
-def _with_start(best: Fit, trial: Trial, dtype: Format) -> Fit:
+def _with_start(best: Fit, trial: Trial) -> Fit:
     """Return the fit that gives what a function takes beside tables, be it wrong then; else the best."""
     known, orders = best.convention, (best.convention.order,) if trial.order else None
-    for signature in (one for one in trial.signatures if one.whole and known.signature.partial):
-        for convention in _of_signature(signature, orders, known.engine, known.device):
-            fit = _try(convention, trial, dtype, None) if convention.width == known.width else None
+    for form in (one for one in trial.likely if one.whole):
+        of_engine = replace(form, engine=known.engine, device=known.device)
+        for convention in proposals.of_form(of_engine, orders):
+            fit = _try(convention, trial) if convention.width == known.width else None
             if isinstance(fit, Fit) and not fit.misfit:
                 return fit
     return best
 
 
-def _axes(best: Fit, trial: Trial, dtype: Format) -> int:
+def _axes(best: Fit, trial: Trial) -> int:
     """Return how many axes positions have: code takes so many rows of them, alike, and not one."""
-    convention = replace(best.convention, rank=2)
-    if "positions" not in convention.signature.roles or convention.axes or not convention.by_batch:
+    form = replace(best.convention, rank=2)
+    if not form.takes("positions") or form.axes or not form.by_batch:
         return 0
     if best.sure and best.convention.rank == 1:
         return 0
     for count in (1, 2, 3):
-        try:
-            tried = _nearest_layout(convention, trial, dtype, count)
-        except ForeignError:
-            continue
-        if tried.sure:
-            return count if count > 1 else 0
+        with contextlib.suppress(ForeignError):
+            if _nearest_layout(form, trial, count).sure:
+                return count if count > 1 else 0
     return 0
 
 
-def _other_heads(best: Fit, trial: Trial, dtype: Format) -> Fit | None:
+def _other_heads(best: Fit, trial: Trial) -> Fit | None:
     """Return the fit that gives k without heads, if rows fit then, or q in groups, if k does; else None."""
-    convention = best.convention
-    if not {"q", "k"} <= set(convention.signature.roles):
+    form = best.convention
+    if not {"q", "k"} <= set(form.roles):
         return None
-    if convention.order in _HEADLESS:
-        fit = _try(replace(convention, heads="k without h"), trial, dtype, None)
-        rows = isinstance(fit, Fit) and fit.sure and not fit.misfit and _by_row(fit, trial, dtype)
-        if isinstance(fit, Fit) and rows:
-            return replace(fit, rows=rows)
-    if best.keys:
-        return None
-    for order in _HEADLESS[:3]:
-        fit = _try(replace(convention, order=order, heads="q in groups"), trial, dtype, None)
+    if form.order in proposals.HEADLESS:
+        fit = _try(replace(form, heads="k without h"), trial)
+        if isinstance(fit, Fit) and fit.sure and not fit.misfit and _by_row(fit, trial):
+            return replace(fit, rows=True)
+    for order in () if best.keys else proposals.HEADLESS[:3]:
+        fit = _try(replace(form, order=order, heads="q in groups"), trial)
         if isinstance(fit, Fit) and fit.sure and fit.keys and not fit.misfit:
-            return replace(fit, rows=_by_row(fit, trial, dtype))
+            return replace(fit, rows=_by_row(fit, trial))
     return None
 
 
-def _by_row(best: Fit, trial: Trial, dtype: Format) -> Convention | None:
-    """Return how to give a row of positions for each batch element; None where code takes none.
+def _by_row(best: Fit, trial: Trial) -> bool:
+    """Return whether code may be given a row of positions for each batch element.
 
     Code that takes positions (s,) may take (b, s) too, and a table (1, s, d) one of (b, s, d): it does where
     equal rows give what those give.
     """
-    convention = best.convention
-    if convention.by_batch and "positions" in convention.signature.roles:
-        return convention
-    if not convention.of_rows:
-        convention = replace(convention, rank=max(2, convention.rank))
-    if not (best.sure and convention.by_batch):
-        return None
-    try:
-        tried = _nearest_layout(convention, trial, dtype, _BATCH)
-    except ForeignError:  # it takes no such positions
-        return None
-    return convention if tried.error <= 2 * best.error + _SURE else None
+    form = best.convention
+    if form.by_batch and form.takes("positions"):
+        return True
+    if best.sure and form.for_rows.by_batch:
+        with contextlib.suppress(ForeignError):  # it takes no such positions
+            return _nearest_layout(form.for_rows, trial, _BATCH).error <= 2 * best.error + _SURE
+    return False
 
 
-def _conventions(
-    signatures: Sequence[Signature],
-    orders: tuple[str, ...] | None,
-    engine: Engine,
-    device: Device,
-    failed: Sequence[tuple[Signature, Exception]],
-) -> Iterator[Convention]:
-    """Yield the orders of axes, ranks and widths that signatures leave open."""
-    for signature in signatures:
-        if not signature.vectorless:
-            yield from _of_signature(signature, orders, engine, device)
-    for signature in signatures:
-        two = any(one == signature and isinstance(error, arrays.TwoTables) for one, error in failed)
-        if signature.tables or not (signature.vectorless or two):
-            continue
-        for order in orders or (("bhsd",) if signature.vectorless else ("bhsd", "bshd", "hsd")):
-            for rank, width in itertools.product((2, 1), ("half", "interleaved", "pairs")):
-                yield Convention(signature, order, engine, rank, width, device=device, composed=True)
-    apart = tuple(order for order in orders or _HEADLESS if order in _HEADLESS)
-    both = [one for one in signatures if {"q", "k"} <= set(one.roles)]
-    for signature in both:
-        for one in _of_signature(signature, apart[:3], engine, device):
-            yield replace(one, heads="q in groups")
-    for signature in both:
-        for one in _of_signature(signature, apart, engine, device):
-            yield replace(one, heads="k without h")
-
-
-def _on_axes(conventions: Iterator[Convention]) -> Iterator[Convention]:
-    """Yield those that give positions, with each order of their axes."""
-    for convention in conventions:
-        if "positions" in convention.signature.roles and not convention.signature.tables:
-            for axes in ("abs", "bsa") if convention.rank == 2 else ("as", "sa"):
-                yield replace(convention, axes=axes)
-
-
-def _of_signature(
-    signature: Signature, orders: tuple[str, ...] | None, engine: Engine, device: Device
-) -> Iterator[Convention]:
-    """Yield the same of one signature."""
-    roles = set(signature.roles)
-    served = signature.roles[0] == "positions" and not signature.tables  # as in vLLM: tokens of all
-    packed, tokens = "qkv" in roles, "cu_seqlens" in roles
-    if orders is None and packed:
-        orders = shapes.PACKED_TOKENS if tokens else shapes.PACKED
-    elif orders is None:
-        served_first = (*shapes.TOKENS, *(order for order in ORDERS if order not in shapes.TOKENS))
-        orders = shapes.TOKENS if tokens else served_first if served else ORDERS
-    if signature.unplaced:  # else the first position of a sequence is not known
-        orders = tuple(order for order in orders or () if "t" not in order)
-    doubled = ("half", "interleaved", "pairs")
-    widths: tuple[str, ...] = doubled if {"cos", "angles"} & roles else ("pairs",)
-    both = ("pairs", "stacked", *doubled[:2], *TUPLES, "woven")
-    widths = both if {"cos_sin", "sin_cos"} & roles else widths
-    widths = ("pairs", "stacked", *TUPLES, "matrices") if "freqs" in roles else widths
-    tables = signature.tables and not signature.whole
-    for order in orders:
-        ranks: tuple[int, ...] = (1, 2, 3) if tables else (1, 2) if "positions" in roles else (1,)
-        ranks = (1, 0, 2) if "offset" in roles and not tables else ranks
-        ranks = (*ranks, 2) if OF_ROWS & roles and 2 not in ranks else ranks
-        ranks = (*ranks, 4) if tables and tokens else ranks  # as Megatron has them
-        ranks = ranks if order[0] != "t" or tables else (1,)
-        backs = shapes.backs(order) if packed else ("",)
-        for rank, width, back in itertools.product(ranks, widths, backs):
-            yield Convention(signature, order, engine, rank, width, device=device, back=back)
-
-
-def _nearest_layout(convention: Convention, trial: Trial, dtype: Format, rows: int = 0) -> Fit:
+def _nearest_layout(convention: Convention, trial: Trial, rows: int = 0) -> Fit:
     """Call once, compare with both layouts, and return the nearest fit.
 
     Frequencies that depend on the length may be those of the setting, or those of this short call.
     rows: in how many rows positions are given, all alike; 0 for one that batch elements share.
     """
-    setting, shape = trial.setting, (_BATCH, _HEADS, _LENGTH, trial.setting.head_dim)
+    setting, dtype, shape = trial.setting, trial.dtype, (_BATCH, _HEADS, _LENGTH, trial.setting.head_dim)
     x = round_to(np.random.default_rng(0).standard_normal(shape).astype(np.float32), dtype)
     x = x.astype(dtype.carrier)
     positions = np.arange(_START, _START + _LENGTH, dtype=np.int64)
@@ -442,7 +361,7 @@ def _nearest_layout(convention: Convention, trial: Trial, dtype: Format, rows: i
     best = min(fits, key=lambda candidate: candidate.error)
     if best.sure or not np.isfinite(best.error) or setting.grid is not None:
         return best
-    placed = not convention.signature.unplaced
+    placed = not convention.unplaced
     for number, fit in enumerate(fits):
         of = replace(setting, layout=fit.layout)
         fits[number] = replace(fit, misfit=misfit(x64, values, of, fit.permuted, placed=placed))

@@ -22,7 +22,7 @@ from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.inside import VALUES, Opened, facts
 from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OWN_TABLES, OwnCode, fit_key
-from ropeaudit.subjects.calling.signatures import OFFERED
+from ropeaudit.subjects.calling.proposals import OFFERED
 
 _INSIDE = "ropeaudit.subjects.calling.inside"
 _Both = tuple[FloatArray, FloatArray]
@@ -206,8 +206,9 @@ class ForeignOwn(ForeignCode):
                 sessions.append(self.session())
                 raise
 
-        possible, engines, placing = self.ask(sessions[-1], "forms", key)
-        trial = detection.Trial(call, self.name, key, possible, engines, self.device, self.order)
+        likely, engine, placing = self.ask(sessions[-1], "forms", key)
+        engines = detection.engines(engine, self.device)
+        trial = detection.Trial(call, self.name, key, likely, engines, self.device, self.order)
         try:
             fit = detection.fit(trial)
         except detection.NoFit:
@@ -215,37 +216,52 @@ class ForeignOwn(ForeignCode):
                 raise
             self.eager = False  # it may want to be compiled
             return self._found(key)
-        self.engine, signature = fit.convention.engine, fit.convention.signature
-        tables, what, reach = signature.tables, "computes the rest itself", ""
-        if tables:
+        self.engine = fit.convention.engine
+        self._note_fit(fit, placing)
+        return fit
+
+    def _note_fit(self, fit: Fit, placing: Sequence[str]) -> None:
+        """Note how it is called, and what is left out. placing: arguments that say where tokens stand.
+
+        Raises: UsageError where stages are to be changed that it does not get.
+        """
+        form, what, reach = fit.convention, "computes the rest itself", ""
+        if form.tables:
             reach = f"; {', '.join(TABLES)} of the tables can be changed"
         else:
-            self.changes, what = {}, f"takes no tables from here ({signature})"
+            self.changes, what = {}, f"takes no tables from here ({form.called})"
         ignored = [stage for stage in self._requested if stage not in self.changes]
         if ignored and self._alone:
             raise UsageError(f"--set {ignored[0]}: {self.name} {what}{reach}; add --recipe, or leave it out")
-        if ignored:
-            self._note(f"{what}: --set {', '.join(ignored)} changes the recipes alone")
-        self._note(f"called as {fit.convention}, layout {fit.layout}{detection.sureness(fit)}")
-        if tables:
-            self._note(OWN_TABLES)
-        if self.eager:
-            self._note(f"{NOT_CHECKED}its own torch.compile, left out in these calls (--thorough keeps it)")
-        given = {name for name, _ in signature.arguments}
-        if None not in given and (left := [name for name in placing if name not in given]):
-            self._note(f"not given, though it takes them: {', '.join(left)}")
-        beside = [name for name, role in signature.arguments if role in ("row_offset", "padding") and name]
-        if beside and "positions" in signature.roles:
-            self._note(f"{NOT_CHECKED}{', '.join(beside)}, which is 0 beside positions in every call")
-        if signature.keywords == "offered":
-            passed = signature.arguments[-1][0]
-            fits = "" if fit.sure else f"; of {', '.join(OFFERED)} none has the effect of a position"
-            self._note(f"no argument of it says where tokens stand: {passed} is passed by **kwargs{fits}")
-        if fit.backward:
-            self._note("rotates q and k by -theta: scores are the same, a checkpoint of +theta does not fit")
-        if fit.permuted:
-            self._note("takes interleaved pairs and returns them half-split, which leaves scores alone")
-        return fit
+        given = {name for name, _ in form.arguments}
+        left = [name for name in placing if name not in given and None not in given]
+        zeros = [str(name) for name, role in form.arguments if role in ("row_offset", "padding")]
+        passed = f"{form.arguments[-1][0]} is passed by **kwargs"
+        if not fit.sure:
+            passed += f"; of {', '.join(OFFERED)} none has the effect of a position"
+        notes = (
+            (ignored, f"{what}: --set {', '.join(ignored)} changes the recipes alone"),
+            (True, f"called as {form}, layout {fit.layout}{detection.sureness(fit)}"),
+            (form.tables, OWN_TABLES),
+            (
+                self.eager,
+                f"{NOT_CHECKED}its own torch.compile, left out in these calls (--thorough keeps it)",
+            ),
+            (left, f"not given, though it takes them: {', '.join(left)}"),
+            (
+                zeros and form.takes("positions"),
+                f"{NOT_CHECKED}{', '.join(zeros)}, which is 0 beside positions in every call",
+            ),
+            (form.keywords == "offered", f"no argument of it says where tokens stand: {passed}"),
+            (
+                fit.backward,
+                "rotates q and k by -theta: scores are the same, a checkpoint of +theta does not fit",
+            ),
+            (fit.permuted, "takes interleaved pairs and returns them half-split, which leaves scores alone"),
+        )
+        for holds, text in notes:
+            if holds:
+                self._note(text)
 
     def _note(self, text: str) -> None:
         if (text := f"{self.name}: {text}.") not in self.findings:
@@ -261,7 +277,7 @@ class ForeignOwn(ForeignCode):
     def narrow_tables(self, setting: RopeSetting, dtype: Format) -> bool:
         """Return whether cos and sin are given in the dtype, which is found out once."""
         if dtype not in self.narrow:
-            tables = bool(self.fit(setting).convention.signature.tables)
+            tables = bool(self.fit(setting).convention.tables)
             self.narrow[dtype] = tables and bool(self.ask(self.session(), "narrow", setting, dtype))
         return self.narrow[dtype]
 

@@ -18,19 +18,19 @@ from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import chance
 from ropeaudit.subjects.calling import arrays as given_arrays
-from ropeaudit.subjects.calling import backward, conventions, detection, loading, signatures
+from ropeaudit.subjects.calling import backward, conventions, loading, proposals, signatures
 from ropeaudit.subjects.calling.code import Code, Rotator, StageLog
 from ropeaudit.subjects.calling.conventions import Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit, NoFit
 from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.own_code import OwnCode, OwnRotator
-from ropeaudit.subjects.calling.signatures import Signature
+from ropeaudit.subjects.calling.signatures import PLACING, Parameters
 
 VALUES = Values(
     [
         *(RopeSetting, Scaling, Grid, AxialRope, Environment, Device),
-        *(Fit, Convention, Signature, Answer, StageLog),
+        *(Fit, Convention, Answer, StageLog),
     ],
     FORMATS,
 )
@@ -115,9 +115,8 @@ def begin(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, 
     given_arrays.eager = told["eager"]
     if isinstance(code, OwnCode):
         for key, fit in told["fits"]:
-            here, rows = replace(fit.convention, device=code.device), fit.rows  # a device of this process
-            rows = None if rows is None else replace(rows, device=code.device)
-            code.fits[key] = replace(fit, convention=here, rows=rows)
+            here = replace(fit.convention, device=code.device)  # one of this process
+            code.fits[key] = replace(fit, convention=here)
             code.engine = fit.convention.engine
         code.changes = told["changes"]
         code.narrow.update(told["narrow"])
@@ -167,10 +166,10 @@ def _called(
 
 
 def _forms(state: _State, setting: RopeSetting) -> Any:
-    """Return possible signatures of own code, its likely engines, and arguments for positions."""
+    """Return what own code may take, its likely engine, and its arguments that say where tokens stand."""
     function = cast(OwnCode, state.code).instance(setting)
-    possible = signatures.possible_signatures(function, state.code.name)
-    return possible, detection.engines(function, state.code.device), signatures.placing(function)
+    placing = [name for name, role in Parameters.of(function).roles.items() if role in PLACING]
+    return proposals.of_arguments(function, state.code.name), signatures.engine(function), placing
 
 
 def _tried(state: _State, setting: RopeSetting, convention: Convention, *given: Any) -> Answer:

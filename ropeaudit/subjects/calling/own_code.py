@@ -107,8 +107,7 @@ class OwnCode(Local):
         self.narrow: dict[Format, bool] = {}
         self.built_for: dict[RopeSetting, Any] = {}  # never called
         self.flag = cast("Layout | None", signatures.flag(thing))
-        numpy = signatures.wants_numpy(thing)
-        self.engine = "jax" if signatures.wants_jax(thing) else "numpy" if numpy else "torch"
+        self.engine = signatures.engine(thing)
         self._follows = device is None  # the module that is made
         if self.engine == "numpy" and device is not None and device.strip().lower() != "cpu":
             raise UsageError(
@@ -181,7 +180,7 @@ class OwnCode(Local):
 
     def _wants_narrow_tables(self, convention: Convention, setting: RopeSetting, dtype: Format) -> bool:
         """Return whether only float32 tables make the result float32; then narrow them."""
-        roles = set(convention.signature.roles)
+        roles = set(convention.roles)
         real = {"cos", "cos_sin", "sin_cos"} & roles or ("freqs" in roles and convention.width != "pairs")
         if not real or dtype.storage_bits > _MOST_BITS or "table" in self.changes:
             return False
@@ -387,12 +386,8 @@ class OwnRotator(Rotator):
 
     def lying(self, strides: Strides, index: Literal["int64", "int32"] = "int64") -> OwnRotator:
         """Return the same instance, given vectors of other strides and other integers."""
-
-        def of(convention: Convention) -> Convention:
-            return replace(convention, strides=strides, index=index)
-
-        rows = None if self.fit.rows is None else of(self.fit.rows)
-        return replace(self, fit=replace(self.fit, convention=of(self.fit.convention), rows=rows))
+        convention = replace(self.fit.convention, strides=strides, index=index)
+        return replace(self, fit=replace(self.fit, convention=convention))
 
     def refilling(self) -> OwnRotator:
         """Return the same instance, given positions in one tensor that is refilled."""
@@ -407,7 +402,7 @@ class OwnRotator(Rotator):
     def backward(self, mirrors: bool = False) -> OwnRotator:
         """Return the same instance, whose backward pass is called. mirrors: as if it rotated."""
         fit = replace(self.fit, backward=True) if mirrors else self.fit
-        return replace(self, fit=fit, instance=Backward(self.instance, self.fit.convention.signature))
+        return replace(self, fit=fit, instance=Backward(self.instance, self.fit.convention))
 
     def otherwise(self, dtype: Format, environment: Environment | None = None) -> OwnRotator:
         """Return the same instance in another dtype, and in another environment if given."""
@@ -421,7 +416,9 @@ class OwnRotator(Rotator):
 
         Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) where it takes them.
         """
-        convention = self.fit.rows if at.ndim == 2 and self.fit.rows is not None else self.fit.convention
+        convention = self.fit.convention
+        if at.ndim == 2 and self.fit.rows:
+            convention = convention.for_rows
         if self.own.narrow_tables(self.setting, self.dtype):
             convention = replace(convention, narrow=True)
         if self.fit.backward:  # around it a rotation by the negative angle is one by the angle

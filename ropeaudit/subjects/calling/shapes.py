@@ -12,8 +12,6 @@ import functools
 import math
 import re
 from collections.abc import Mapping
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -30,9 +28,19 @@ _AXIS = re.compile(r"\(\w+\)|\w")
 Sizes = Mapping[str, int]
 
 
+def letters(order: str) -> str:
+    """Return the axes that an order has, alone or joined, in the order of vectors here."""
+    return "".join(axis for axis in "bhsd" if axis in _single(order))
+
+
 def has(order: str, letter: str) -> bool:
     """Return whether an order has an axis of its own, or a joined one, for a letter."""
     return letter in order.replace("t", "bs").replace("H", "h")
+
+
+def _single(order: str) -> str:
+    """Return all axes of an order, joined ones one by one."""
+    return re.sub(r"[()]", "", order.replace("t", "s").replace("H", "h"))
 
 
 @functools.cache
@@ -54,24 +62,22 @@ def axis(order: str, letter: str) -> int:
 def backs(order: str) -> tuple[str, ...]:
     """Return the orders in which packed q, k and v may come back one by one."""
     apart = order.replace("3", "").replace("H", "h").replace("(d)", "d")
-    whole = re.sub(r"[()]", "", apart)
     turned = "bhsd" if "b" in order else "htd"
-    return tuple(dict.fromkeys((apart, whole, turned)))
+    return tuple(dict.fromkeys((apart, re.sub(r"[()]", "", apart), turned)))
 
 
 def laid(x: FloatArray, order: str, letters: str) -> FloatArray:
     """Return a contiguous array with its axes, `letters`, in an order, some joined."""
-    single = re.sub(r"[()]", "", order.replace("t", "s").replace("H", "h"))
+    single = _single(order)
     turned = x.transpose([letters.index(letter) for letter in single])
     return np.ascontiguousarray(turned).reshape(shape(order, dict(zip(single, turned.shape, strict=True))))
 
 
-def lifted(x: Any, order: str, letters: str, sizes: Sizes) -> Any:
-    """Return the inverse of `laid`, for tensors too; the sizes must fit."""
-    single = re.sub(r"[()]", "", order.replace("t", "s").replace("H", "h"))
+def lifted(x: FloatArray, order: str, letters: str, sizes: Sizes) -> FloatArray:
+    """Return the inverse of `laid`; the sizes must fit."""
+    single = _single(order)
     apart = x.reshape([sizes[letter] for letter in single])
-    axes = [single.index(letter) for letter in letters]
-    return apart.transpose(axes) if isinstance(x, np.ndarray) else apart.permute(axes)
+    return apart.transpose([single.index(letter) for letter in letters])
 
 
 def shape(order: str, sizes: Sizes) -> tuple[int, ...]:
@@ -86,14 +92,10 @@ def packed(three: tuple[FloatArray, FloatArray, FloatArray], order: str, letters
     return laid(np.concatenate(three, axis=letters.index("h")), order, letters)
 
 
-def unpacked(x: Any, order: str, letters: str, sizes: Sizes, keys: int) -> tuple[Any, Any, Any]:
+def unpacked(x: FloatArray, order: str, letters: str, sizes: Sizes, keys: int) -> list[FloatArray]:
     """Return q, k and v out of one array. sizes: those of q. keys: heads of k."""
     if "3" in order:
-        joined = lifted(x, order, "3" + letters, {**sizes, "3": 3})
-        return joined[0], joined[1], joined[2]
+        return list(lifted(x, order, "3" + letters, {**sizes, "3": 3}))
     heads = sizes["h"]
     joined = lifted(x, order, letters, {**sizes, "h": heads + 2 * keys})
-    before = (slice(None),) * letters.index("h")
-    ends = (0, heads, heads + keys, heads + 2 * keys)
-    first, second, third = (joined[(*before, slice(*end))] for end in pairwise(ends))
-    return first, second, third
+    return np.split(joined, [heads, heads + keys], axis=letters.index("h"))

@@ -26,12 +26,11 @@ from ropeaudit.subjects.calling.conventions import Convention
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.devices import of_torch
 from ropeaudit.subjects.calling.own_code import Local, OwnRotator
-from ropeaudit.subjects.calling.signatures import Signature
 from ropeaudit.subjects.third_party import Entry
 
 # x (h, s, d) and positions (s,), int64 -> (h, s, d): tensors, or arrays of NumPy
 Turn: TypeAlias = Callable[[Any, Any], Any]
-_SIGNATURE = Signature(((None, "x"), (None, "positions")))
+_ARGUMENTS = ((None, "x"), (None, "positions"))
 
 LONGEST_TABLE = 2**21  # positions of a table that is built from 0; a GiB at head_dim 128
 _STEP = 2**14
@@ -81,7 +80,7 @@ class Adapter(Local):
         """Return what calls a new instance, made for a dtype, which takes the others too."""
         with self.environment.built():
             turn = self.environment.wrapped(self.instance(setting, dtype), self.device.name)
-        convention = Convention(_SIGNATURE, "hsd", self.takes, device=self.device)
+        convention = Convention(_ARGUMENTS, "hsd", self.takes, device=self.device)
         return OwnRotator(self, Fit(convention, setting.layout, False, 0.0, ()), setting, dtype, turn)
 
     @abstractmethod

@@ -1,0 +1,210 @@
+"""Ways in which a function may be called, likeliest first: its arguments, axes, and what comes back.
+
+Letters: b batch, h heads, s positions, d head_dim, p pairs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ropeaudit.subjects.calling import shapes
+from ropeaudit.subjects.calling.conventions import OF_ROWS, TUPLES, Convention
+from ropeaudit.subjects.calling.shapes import ORDERS
+from ropeaudit.subjects.calling.signatures import (
+    FACTORY,
+    FLAGS,
+    LENGTHS,
+    PLACING,
+    TABLES,
+    VECTORS,
+    NotUnderstood,
+    Parameters,
+)
+
+OFFERED = {"offset": "offset", "start_pos": "offset", "past_len": "offset"}  # names that **kwargs may take
+OFFERED |= dict.fromkeys(("position_ids", "positions", "cache_position"), "positions")
+_EXTRA = (  # filled in wherever they are taken
+    *("seq_dim", "head_axis", "base", "heads", "kv_heads", "head_size", "max_seqlen", *FLAGS),
+    *("row_offset", "padding", "cu_padded"),
+)
+# number of arguments -> what they may be, where their names say nothing
+_BY_NUMBER = {
+    1: (("x",),),
+    2: (("x", "positions"), ("x", "freqs"), ("x", "angles"), ("positions", "x"), ("angles", "x")),
+    3: (("q", "k", "positions"), ("x", "cos", "sin"), ("q", "k", "freqs")),
+    4: (("q", "k", "cos", "sin"),),
+}
+# a role that a name suggests -> what else it may be; whether that is right or not meant
+_OTHERWISE = (
+    ("angles", "freqs", False),  # a table of angles may be complex
+    ("seq_dim", "seq_dim_from_end", False),
+    ("positions", "lengths", True),  # how many tokens a row has
+    ("positions", "totals", True),  # or with what is cached
+    ("positions", "angles", True),  # some call angles positions, and mean no numbers of tokens
+)
+_OF_ROWS = ("seq_lens", "sequence_lengths")  # lengths that do not speak of a context
+# what names say -> what a number of arguments must not take it for; None: anything
+_DENIED: dict[str, tuple[str, ...] | None] = {
+    **dict.fromkeys(("until", "mask", "padding", "row_offset", "cu_padded"), None),
+    **dict.fromkeys((*VECTORS, "positions", "offset"), (*TABLES, "sin")),
+    "sin_cos": TABLES,
+}
+_DOUBLED = ("half", "interleaved", "pairs")
+# the role of a table -> widths that it may have
+_WIDTHS = {
+    "freqs": ("pairs", "stacked", *TUPLES, "matrices"),
+    **dict.fromkeys(("cos_sin", "sin_cos"), ("pairs", "stacked", *_DOUBLED[:2], *TUPLES, "woven")),
+    **dict.fromkeys(("cos", "angles"), _DOUBLED),
+}
+HEADLESS = ("bshd", "bhsd", "sbhd", "thd")  # orders of q beside which k may have no axis of heads
+
+
+def of_arguments(function: Any, name: str) -> list[Convention]:
+    """Return what the arguments of a function may be, likeliest first. Raises: NotUnderstood."""
+    taken = Parameters.of(function)
+    named = list(_by_name(taken))
+    likely = named if any(one.keywords for one in named) else [*named, *_by_number(taken)]
+    if not likely:
+        unknown = [one for one in taken.needed if taken.roles[one] is None] or taken.needed or ["none"]
+        known = ", ".join(one for one in taken.needed if one not in unknown) or "none"
+        raise NotUnderstood.told(
+            f"nothing was checked: what to give {name} is not known",
+            f"known: {known}; unknown: {', '.join(unknown)}",
+            f"give a value: check --arg {unknown[0]}=VALUE; or name a factory: {FACTORY}",
+        )
+    return list(dict.fromkeys(likely))
+
+
+def _by_number(taken: Parameters) -> Iterator[Convention]:
+    """Yield what as many arguments as these may be, unless a name denies it.
+
+    Right code takes what it says, and wrong code must not be given what it takes instead: no table where a
+    name says positions, no positions where it says lengths, no other table where it says sines first. Vectors
+    come last alone where the name of no argument is known.
+    """
+    needed = [one for one in taken.fixed if one.name in taken.needed]
+    # a default of 0 or "half" is no place for an array
+    arrays = [one for one in taken.fixed if one in needed or one.default is None]
+    counts = list(dict.fromkeys((len(needed), len(arrays))))
+    if any(one.kind is one.KEYWORD_ONLY for one in needed):
+        counts = []
+    elif taken.variadic:
+        counts = [count for count in _BY_NUMBER if count >= max(2, len(needed))]
+    placing = {"positions", "offset"} & set(taken.roles.values())
+    for roles in itertools.chain.from_iterable(_BY_NUMBER.get(count, ()) for count in counts):
+        said = list(zip(roles, taken.roles.items(), strict=False))
+        last = roles[0] not in VECTORS and any(role for _, (_, role) in said) and said[0][1][1] != "positions"
+        counted = any(role == "positions" and name.lower() in LENGTHS for role, (name, _) in said)
+        denied = [(role, _DENIED[one]) for role, (_, one) in said if one in _DENIED]
+        if not (last or counted or any(others is None or role in others for role, others in denied)):
+            arguments = tuple((None, role) for role in roles)
+            partial = bool(placing) and not {*TABLES}.isdisjoint(roles)
+            yield Convention(arguments, doubtful=len(roles) == 1, partial=partial)
+
+
+def _by_name(taken: Parameters) -> Iterator[Convention]:
+    """Yield what the names of the arguments suggest, likeliest first; nothing if a needed one is not known.
+
+    What is needed says where tokens stand; else one that may be given does, so that none shifts twice. Then
+    with positions or lengths of sequences that may be given too.
+    """
+    present, wanted = set(taken.roles.values()), {taken.roles[name] for name in taken.needed}
+    first = wanted & set(PLACING) or set([role for role in PLACING if role in present][:1])
+    if None in wanted or ("cos" in first and "sin" not in present):
+        return
+    if not first and not wanted & {*VECTORS, "until"}:
+        return
+    whole = {"positions", "offset"} & present if {*TABLES} & first else set()
+    whole = set() if {"positions", "offset"} & first else whole
+    sets = [first, *(first | {role} for role in ("positions", "offset") if role in whole)]
+    sets += [placing | {"cu_seqlens"} for placing in list(sets) if "cu_seqlens" in present - first]
+    results = [_of_roles(taken, placing, wanted, bool(whole)) for placing in sets]
+    others = list[Convention]()
+    for (role, other, doubtful), one in itertools.product(_OTHERWISE, results):
+        names = [name for name, is_this in one.arguments if is_this == role]
+        fits = {"lengths": set(names) & set(_OF_ROWS), "totals": one.counts, "angles": not one.counts}
+        if names and fits.get(other, True) and not (role == "positions" and one.tables):
+            arguments = tuple(
+                (name, other if is_this == role else is_this) for name, is_this in one.arguments
+            )
+            others.append(replace(one, arguments=arguments, doubtful=doubtful))
+    told = any(not one.unplaced for one in results) or {"mask", "padding"} & present
+    if not taken.keywords or told:
+        yield from (*results, *others)
+        return
+    for one, (name, role) in itertools.product(results, OFFERED.items()):
+        arguments = (*one.arguments, (name, role))
+        yield replace(one, arguments=arguments, doubtful=False, keywords="offered")
+    yield from (replace(one, keywords="left out") for one in (*results, *others))
+
+
+def _of_roles(taken: Parameters, placing: set[Any], wanted: set[Any], whole: bool) -> Convention:
+    """Return the call that says where tokens stand by some roles. whole: whether it may take more of them."""
+    roles = {*VECTORS, *_EXTRA, *placing, *wanted} | ({"sin"} if "cos" in placing else set())
+    roles -= set() if "cu_seqlens" in placing else {"max_seqlen", "cu_padded"} - wanted
+    roles -= {"row_offset", "padding"} - wanted if {"positions", *TABLES} & placing else set()
+    arguments: dict[str, tuple[str | None, str]] = {}
+    for one in taken.fixed:
+        role = taken.roles[one.name]
+        if role is not None and role in roles:
+            arguments.setdefault(role, (None if one.kind is one.POSITIONAL_ONLY else one.name, role))
+    partial = whole and not {"positions", "offset"} & placing
+    return Convention(tuple(arguments.values()), doubtful=not placing, partial=partial)
+
+
+def in_order(likely: Sequence[Convention], order: str | None, axes: bool) -> Iterator[Convention]:
+    """Yield each of these with the orders of axes, ranks and widths that it leaves open; then what is rarer.
+
+    That returns cos and sin, takes q with two axes of heads, or k with none. order: the one that was asked
+    for. axes: whether positions have several, in each order of theirs.
+    """
+    orders = (order,) if order else None
+    apart = tuple(one for one in orders or HEADLESS if one in HEADLESS)
+    both = [one for one in likely if {"q", "k"} <= set(one.roles)]
+    every = itertools.chain(
+        (one for form in likely if not form.vectorless for one in of_form(form, orders)),
+        (one for form in likely if not form.tables for one in _composed(form, orders)),
+        (replace(one, heads="q in groups") for form in both for one in of_form(form, apart[:3])),
+        (replace(one, heads="k without h") for form in both for one in of_form(form, apart)),
+    )
+    for form in every:
+        if not axes:
+            yield form
+        elif form.takes("positions") and not form.tables:
+            yield from (
+                replace(form, axes=one) for one in (("abs", "bsa") if form.rank == 2 else ("as", "sa"))
+            )
+
+
+def _composed(form: Convention, orders: tuple[str, ...] | None) -> Iterator[Convention]:
+    """Yield the calls that return cos and sin."""
+    for order in orders or (("bhsd",) if form.vectorless else ("bhsd", "bshd", "hsd")):
+        for rank, width in itertools.product((2, 1), _DOUBLED):
+            yield replace(form, order=order, rank=rank, width=width, composed=True)
+
+
+def of_form(form: Convention, orders: Iterable[str] | None) -> Iterator[Convention]:
+    """Yield a call with the orders of axes, ranks of positions and tables, and widths of these."""
+    packed, tokens = form.takes("qkv"), form.takes("cu_seqlens")
+    tables = form.tables and not form.whole
+    if orders is None and packed:
+        orders = shapes.PACKED_TOKENS if tokens else shapes.PACKED
+    elif orders is None:
+        served = form.roles[0] == "positions" and not form.tables  # as in vLLM: tokens of all
+        served_first = (*shapes.TOKENS, *(order for order in ORDERS if order not in shapes.TOKENS))
+        orders = shapes.TOKENS if tokens else served_first if served else ORDERS
+    widths = next((some for role, some in _WIDTHS.items() if form.takes(role)), ("pairs",))
+    ranks: tuple[int, ...] = (1, 2) if form.takes("positions", *OF_ROWS) else (1,)
+    ranks = (1, 0, 2) if form.takes("offset") else ranks
+    if tables:
+        ranks = (1, 2, 3, 4) if tokens else (1, 2, 3)  # 4 as Megatron has them
+    for order in orders:
+        if form.unplaced and "t" in order:  # the first position of a sequence is not known
+            continue
+        for rank, width, back in itertools.product(
+            ranks if order[0] != "t" or tables else (1,), widths, shapes.backs(order) if packed else ("",)
+        ):
+            yield replace(form, order=order, rank=rank, width=width, back=back)
