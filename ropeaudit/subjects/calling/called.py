@@ -6,9 +6,7 @@ Letters: h heads, g key-value heads, s positions, d head_dim.
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,7 +130,7 @@ class Called:
 
     def rotate(self, x: FloatArray, table: _Instance) -> FloatArray:
         """Return x rotated, as q. Shapes: (s, d) -> (s, d)."""
-        return self._rotate(x, table, key=False)
+        return self.rotate_head(x, table, False, None)
 
     def rotate_head(self, x: FloatArray, table: _Instance, key: bool, head: int | None) -> FloatArray:
         """Return x, a head of q or of k, as a call with all heads rotates it; head None: as one alone does.
@@ -141,49 +139,32 @@ class Called:
         """
         seq_len = 0 if self.given is None else self.given[0].shape[1]
         wanted = np.arange(seq_len, dtype=np.int64) if self.wanted is None else self.wanted
-        if head is None or self.given is None or table.positions.size != wanted.size:
-            return self._rotate(x, table, key)
         with table.lock:
+            if head is None or self.given is None or table.positions.size != wanted.size:
+                alone = x[None]
+                return np.ascontiguousarray(self._rotated(table, table.positions, alone, alone)[key][0])
             if table.heads is None:
-                first = table.positions[0] - wanted[0]
-                every = np.arange(seq_len, dtype=np.int64) + first
-                q, k = self._rotated(table.rotator, every, *self.given)
+                every = np.arange(seq_len, dtype=np.int64) + table.positions[0] - wanted[0]
+                q, k = self._rotated(table, every, *self.given)
                 table.heads = q[:, wanted], k[:, wanted]
         return np.ascontiguousarray(table.heads[key][head])
 
     def _rotated(
-        self,
-        rotator: Rotator,
-        at: Positions,
-        *given: FloatArray,
+        self, table: _Instance, at: Positions, q: FloatArray, k: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """Return all heads of q and k rotated. Shapes: (s,), (h, s, d), (g, s, d) -> like q and k."""
         with np.errstate(over="ignore"):  # a number that the dtype does not hold
-            rounded = [round_to(x, self.dtype).astype(self.dtype.carrier)[None] for x in given]
-        with self._noted():
-            results = rotator.rotate_whole(rounded[0], rounded[1], at)
-        for x, rotated in zip(rounded, results, strict=True):
-            if rotated.shape != x.shape:
-                raise WrongShape(f"returns the shape {rotated.shape[2:]} for {x.shape[2:]}")
-        return results[0][0], results[1][0]
-
-    def _rotate(self, x: FloatArray, table: _Instance, key: bool) -> FloatArray:
-        given = np.ascontiguousarray(x, dtype=self.dtype.carrier)[None]
-        with table.lock, self._noted():
-            both = given[None]
-            rotated = table.rotator.rotate_whole(both, both, table.positions)[key][0]
-        if rotated.shape != given.shape:
-            raise WrongShape(f"returns the shape {rotated.shape[1:]} for {given.shape[1:]}")
-        return np.ascontiguousarray(rotated[0])
-
-    @contextlib.contextmanager
-    def _noted(self) -> Iterator[None]:
-        """Note that the process of the code ended, which is raised."""
+            first = round_to(q, self.dtype).astype(self.dtype.carrier)[None]
+            second = first if k is q else round_to(k, self.dtype).astype(self.dtype.carrier)[None]
         try:
-            yield
+            results = table.rotator.rotate_whole(first, second, at)
         except (Ended, Late):
             self.ended = True
             raise
+        for x, rotated in zip((first, second), results, strict=True):
+            if rotated.shape != x.shape:
+                raise WrongShape(f"returns the shape {rotated.shape[2:]} for {x.shape[2:]}")
+        return results[0][0], results[1][0]
 
     def distinct_positions(self, positions: Positions) -> int:
         """Return how many positions rotate ones to distinct finite vectors."""

@@ -5,13 +5,14 @@ Letters: b batch, h heads of q, g heads of k, s positions, d head_dim.
 
 from __future__ import annotations
 
+import copy
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 
@@ -102,7 +103,7 @@ class Code(ABC):
     layouts: tuple[Layout, ...]
     device: Device = CPU
     environment: Environment = CLEAN
-    clean: Code | None = None
+    clean: Self | None = None
     order: str | None = None
     changes: Changes = NO_CHANGES
     findings: Sequence[str] = ()
@@ -175,9 +176,13 @@ class Code(ABC):
 
         return dispatch_log.logged(self, setting, dtype, x, length)
 
-    def under(self, environment: Environment) -> Code:
-        """Return the code as called in an environment; itself in the clean one."""
-        return self
+    def under(self, environment: Environment) -> Self:
+        """Return the same code in an environment; it is called as in the clean one."""
+        if environment.kind == "none":
+            return self
+        other = copy.copy(self)
+        other.environment, other.clean, other.findings = environment, self, []
+        return other
 
 
 class Unavailable(Code):
@@ -188,6 +193,10 @@ class Unavailable(Code):
 
     def __init__(self, name: str, reason: str, layouts: tuple[Layout, ...], version: str = "none") -> None:
         self.name, self.reason, self.layouts, self.version = name, reason, layouts, version
+
+    def under(self, environment: Environment) -> Self:
+        """Return itself, as it is called in none."""
+        return self
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Return the reason."""

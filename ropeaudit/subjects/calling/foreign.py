@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import copy
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, cast
 
-from ropeaudit.arithmetic.formats import FloatArray, Format
+import numpy as np
+
+from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
 from ropeaudit.door.messages import Malformed
 from ropeaudit.door.process import Door, Here, Session
-from ropeaudit.errors import Ended, ForeignError, Late, UsageError
+from ropeaudit.errors import Ended, ForeignError, Late, RopeAuditError, UsageError
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import chance
-from ropeaudit.subjects import Positions
+from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import detection
 from ropeaudit.subjects.calling.arrays import Strides
 from ropeaudit.subjects.calling.code import NO_CHANGES, CallOf, Changes, Code, Rotator, StageLog
@@ -25,6 +27,7 @@ from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OWN_TABLES, OwnCode
 from ropeaudit.subjects.calling.proposals import OFFERED
 
 _INSIDE = "ropeaudit.subjects.calling.inside"
+_MOST_BITS = 16  # of a dtype whose tables are otherwise wider
 _Both = tuple[FloatArray, FloatArray]
 
 
@@ -34,7 +37,6 @@ class ForeignCode(Code):
     Each session is a state of its own; finding out how own code is called is one, each new instance another.
     """
 
-    clean: ForeignCode | None = None
     findings: list[str]
 
     def __init__(self, door: Door) -> None:
@@ -54,7 +56,7 @@ class ForeignCode(Code):
         self.eager = bool(told["compiles"])  # whether what it compiles by itself is called as Python
         self.ready: set[RopeSetting] = set()  # for which an instance was built, and not called
         self._uncalled: dict[str, Session] = {}  # by environment: of what is asked without a call
-        self._logs: dict[tuple[RopeSetting, Format, int], dict[str, StageLog]] = {}
+        self._logs: dict[tuple[Any, ...], dict[str, StageLog]] = {}
 
     @property
     def version(self) -> str:
@@ -76,14 +78,6 @@ class ForeignCode(Code):
         """Whether a new instance has no past, as its process or its file is started anew."""
         told = self.door.facts
         return not self.door.why_no_forks or bool(told["has_instances"] or told["again"])
-
-    def under(self, environment: Environment) -> Self:
-        """Return the same code in an environment; it is called as in the clean one."""
-        if environment.kind == "none":
-            return self
-        other = copy.copy(self)
-        other.environment, other.clean, other.findings, other._logs = environment, self, [], {}
-        return other
 
     def session(self) -> Session:
         """Return a new state of the code, in its environment. Raises: ForeignError."""
@@ -123,6 +117,10 @@ class ForeignCode(Code):
         self.overwritten += [one for one in overwritten if one not in self.overwritten]
         return value
 
+    def narrow_tables(self, setting: RopeSetting, dtype: Format) -> bool:
+        """Return whether cos and sin are given in the dtype; an adapter takes none."""
+        return False
+
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Return why a setting or dtype is not taken; empty where it is."""
         name = self.environment.name
@@ -130,13 +128,13 @@ class ForeignCode(Code):
             self._uncalled[name] = self.session()
         return str(self.ask(self._uncalled[name], "refuses", setting, dtype))
 
-    def rotator(self, setting: RopeSetting, dtype: Format) -> ForeignCalls:
+    def rotator(self, setting: RopeSetting, dtype: Format) -> ForeignRotator:
         """Return what calls a new instance, in a state of its own."""
-        return ForeignCalls(self, setting, dtype, _Instance(self, setting, dtype))
+        return ForeignRotator(self, setting, dtype, cast(Fit, self.fit(setting)), _Begun(dtype))
 
-    def backward(self, setting: RopeSetting, dtype: Format) -> ForeignCalls | None:
+    def backward(self, setting: RopeSetting, dtype: Format) -> ForeignRotator | None:
         """Return calls of an adapter's backward pass; None where autograd does not run."""
-        return self.rotator(setting, dtype)._further("backward", True) if self.differentiable else None
+        return self.rotator(setting, dtype).backward(mirrors=True) if self.differentiable else None
 
     def logged(
         self,
@@ -146,8 +144,8 @@ class ForeignCode(Code):
         length: int,
     ) -> dict[str, StageLog]:
         """Return what torch does in one call: see `dispatch_log.logged`."""
-        self.fit(setting)
-        key = setting, dtype, length
+        self.narrow_tables(setting, dtype)
+        key = setting, dtype, length, self.environment
         if key not in self._logs:  # one clean log serves all environments
             self._logs[key] = self.ask(self.session(), "logged", setting, dtype, x, length)
         return self._logs[key]
@@ -163,7 +161,6 @@ class ForeignOwn(ForeignCode):
     """
 
     own = True
-    clean: ForeignOwn | None = None
 
     def __init__(self, door: Door, requested: Changes = NO_CHANGES, alone: bool = False) -> None:
         """Keep the door and the requested stages. alone: they apply to nothing else."""
@@ -275,10 +272,23 @@ class ForeignOwn(ForeignCode):
             return self.layouts[0]
 
     def narrow_tables(self, setting: RopeSetting, dtype: Format) -> bool:
-        """Return whether cos and sin are given in the dtype, which is found out once."""
-        if dtype not in self.narrow:
-            tables = bool(self.fit(setting).convention.tables)
-            self.narrow[dtype] = tables and bool(self.ask(self.session(), "narrow", setting, dtype))
+        """Return whether cos and sin are given in the dtype, as float32 ones make the result float32."""
+        if dtype in self.narrow:
+            return self.narrow[dtype]
+        form = self.fit(setting).convention
+        real = form.takes("cos", "cos_sin", "sin_cos") or (form.takes("freqs") and form.width != "pairs")
+        self.narrow[dtype] = False
+        if not real or dtype.storage_bits > _MOST_BITS or "table" in self.changes:
+            return False
+        x, at = np.ones((1, 1, 2, setting.head_dim), dtype.carrier), np.arange(2, dtype=np.int64)
+        session, given = self.session(), list[set[str]]()
+        with contextlib.suppress(RopeAuditError, ForeignError):  # whatever it raises, the calls will show
+            for narrow in (False, True):
+                called = self.ask(session, "tried", setting, replace(form, narrow=narrow), x, at, dtype)
+                given.append({called.dtype, called.keys_dtype})
+            self.narrow[dtype] = given == [{FP32.name}, {torch_arrays.spelled(dtype)}]
+        if self.narrow[dtype]:
+            self._note(f"tables are given in {dtype}: with float32 ones it returns float32")
         return self.narrow[dtype]
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
@@ -295,13 +305,13 @@ class ForeignOwn(ForeignCode):
 
     def rotator(self, setting: RopeSetting, dtype: Format) -> ForeignRotator:
         """Return what calls a new instance, in a state of its own."""
-        fit = self.fit(setting)
+        self.fit(setting)  # it is found with instances of its own
         if self.built and setting not in self.ready:  # building may be slow: forks inherit it
             self.ready.add(setting)
             self.ask(self._begun(self.door.first_session(), first=True), "build", setting)
             self.door.look_again()
         self.narrow_tables(setting, dtype)
-        return ForeignRotator(self, setting, dtype, _Instance(self, setting, dtype), fit=fit)
+        return super().rotator(setting, dtype)
 
 
 def in_process(own: OwnCode) -> ForeignOwn:
@@ -311,32 +321,26 @@ def in_process(own: OwnCode) -> ForeignOwn:
 
 
 @dataclass(slots=True)
-class _Instance:
-    """The one instance of a session, which begins with its first call."""
+class _Begun:
+    """The one session of an instance, made in a dtype, which begins with its first call."""
 
-    code: ForeignCode
-    setting: RopeSetting
     dtype: Format
     session: Session | None = None
     in_place: bool = False
 
-    def called(self, steps: Sequence[Sequence[Any]], method: str, *given: Any) -> Any:
-        """Return what a method of the rotator made by `steps` returns."""
-        if self.session is None:
-            self.session = self.code.session()
-        asked = self.setting, self.dtype, [list(step) for step in steps], method, chance.number()
-        value, self.in_place = self.code.ask(self.session, "called", *asked, *given)
-        return value
-
 
 @dataclass(slots=True)
-class ForeignCalls(Rotator):
-    """An instance called in a child. steps: methods of the rotator there that were called before."""
+class ForeignRotator(Rotator):
+    """An instance called in a child, given arrays as users of own code give them.
+
+    fit: how own code is called. steps: methods of the rotator there that were called before.
+    """
 
     code: ForeignCode
     setting: RopeSetting
     dtype: Format
-    instance: _Instance
+    fit: Fit
+    begun: _Begun
     steps: tuple[tuple[Any, ...], ...] = ()
 
     @property
@@ -344,10 +348,20 @@ class ForeignCalls(Rotator):
         """Whether it is a function that may have been called before and kept state."""
         return not self.code.begins_anew
 
-    def _called(self, method: str, *given: Any) -> Any:
-        return self.instance.called(self.steps, method, *given)
+    @property
+    def in_place(self) -> bool:
+        """Whether a backward pass changed its leaves where they lay."""
+        return self.begun.in_place
 
-    def _further(self, name: str, *how: Any) -> Self:
+    def _called(self, method: str, *given: Any) -> Any:
+        """Return what a method of the rotator made by `steps` returns."""
+        if self.begun.session is None:
+            self.begun.session = self.code.session()
+        asked = self.setting, self.begun.dtype, list(map(list, self.steps)), method, chance.number()
+        value, self.begun.in_place = self.code.ask(self.begun.session, "called", *asked, *given)
+        return value
+
+    def _further(self, name: str, *how: Any) -> ForeignRotator:
         return replace(self, steps=(*self.steps, (name, *how)))
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> _Both:
@@ -368,24 +382,6 @@ class ForeignCalls(Rotator):
         """Return the CPU seconds of the fastest call, as the child measures them."""
         return float(self._called("seconds", q, k, at, times))
 
-    def otherwise(self, dtype: Format, environment: Environment | None = None) -> Self:
-        """Return the same instance in another dtype, and in another environment if given."""
-        if isinstance(self.code, ForeignOwn):
-            self.code.narrow_tables(self.setting, dtype)
-        return replace(self._further("otherwise", dtype, environment), dtype=dtype)
-
-
-@dataclass(slots=True, kw_only=True)
-class ForeignRotator(ForeignCalls):
-    """The same for own code, given arrays as its users do. fit: how it is called."""
-
-    fit: Fit
-
-    @property
-    def in_place(self) -> bool:
-        """Whether a backward pass changed its leaves where they lay."""
-        return self.instance.in_place
-
     def answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
         """Return what one call gives and does; the returned arrays stay in the child."""
         return cast(Answer, self._called("answer", q, k, at))
@@ -402,6 +398,11 @@ class ForeignRotator(ForeignCalls):
         """Return what threads that run at once give. threads: q, k, positions a call."""
         return cast(list[list[_Both]], self._called("at_once", [list(calls) for calls in threads]))
 
+    def otherwise(self, dtype: Format, environment: Environment | None = None) -> ForeignRotator:
+        """Return the same instance in another dtype, and in another environment if given."""
+        narrow = self.code.narrow_tables(self.setting, dtype)
+        return replace(self._further("otherwise", dtype, environment, narrow), dtype=dtype)
+
     def lying(self, strides: Strides, index: Literal["int64", "int32"] = "int64") -> ForeignRotator:
         """Return the same instance, given vectors of other strides and other integers."""
         return self._further("lying", strides, index)
@@ -410,9 +411,9 @@ class ForeignRotator(ForeignCalls):
         """Return the same instance, given positions in one tensor that is refilled."""
         return self._further("refilling")
 
-    def backward(self) -> ForeignRotator:
-        """Return the same instance, whose backward pass is called."""
-        return self._further("backward")
+    def backward(self, mirrors: bool = False) -> ForeignRotator:
+        """Return the same instance, whose backward pass is called. mirrors: as if it rotated."""
+        return self._further("backward", mirrors)
 
     def compiled(self, backend: str) -> ForeignRotator:
         """Return the same instance, compiled by torch."""

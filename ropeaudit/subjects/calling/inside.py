@@ -184,6 +184,5 @@ _ASKED: dict[str, Callable[..., Any]] = {
     "called": _called,
     "refuses": lambda state, setting, dtype: state.code.refuses(setting, dtype),
     "build": lambda state, setting: cast(OwnCode, state.code).build(setting),
-    "narrow": lambda state, *given: cast(OwnCode, state.code).narrow_tables(*given),
     "logged": lambda state, *given: state.code.logged(*given),
 }

@@ -6,7 +6,6 @@ Letters: h heads, s positions, d head_dim.
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import re
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from typing import Any, Literal, Self, cast
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
+from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.errors import RopeAuditError, UsageError, one_line, unusable
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import chance
@@ -42,7 +41,6 @@ from ropeaudit.subjects.exact_rotation import half_split
 
 NOT_CHECKED = "not checked: "  # how a note of what an answer lists so begins
 OWN_TABLES = f"{NOT_CHECKED}how your code makes its tables: ropeaudit gave tables of its own"
-_MOST_BITS = 16  # of a dtype whose tables are otherwise wider
 
 
 class _NotBuilt(UsageError):
@@ -52,20 +50,7 @@ class _NotBuilt(UsageError):
 class Local(Code):
     """Code that is called in this process."""
 
-    clean: Self | None  # it says how the same is called in an environment
     findings: list[str]
-
-    def under(self, environment: Environment) -> Self:
-        """Return the same code in an environment; it is called as in the clean one."""
-        if environment.kind == "none":
-            return self
-        other = copy.copy(self)
-        other.environment, other.clean, other.findings = environment, self, []
-        return other
-
-    def narrow_tables(self, setting: RopeSetting, dtype: Format) -> bool:
-        """Return whether cos and sin are given in the dtype."""
-        return False
 
     def note_answer(self, answer: Answer, dtype: Format) -> None:
         """Note what is worth knowing of an answer."""
@@ -170,30 +155,6 @@ class OwnCode(Local):
             raise arrays.WrongShape("returns None and leaves what it is given as it was")
         return answer
 
-    def narrow_tables(self, setting: RopeSetting, dtype: Format) -> bool:
-        """Return whether cos and sin are given in the dtype, which is found out once."""
-        if dtype not in self.narrow:
-            self.narrow[dtype] = self._wants_narrow_tables(self.fit(setting).convention, setting, dtype)
-            if self.narrow[dtype]:
-                self._note(f"tables are given in {dtype}: with float32 ones it returns float32")
-        return self.narrow[dtype]
-
-    def _wants_narrow_tables(self, convention: Convention, setting: RopeSetting, dtype: Format) -> bool:
-        """Return whether only float32 tables make the result float32; then narrow them."""
-        roles = set(convention.roles)
-        real = {"cos", "cos_sin", "sin_cos"} & roles or ("freqs" in roles and convention.width != "pairs")
-        if not real or dtype.storage_bits > _MOST_BITS or "table" in self.changes:
-            return False
-        x, at = np.ones((1, 1, 2, setting.head_dim), dtype.carrier), np.arange(2, dtype=np.int64)
-
-        def returned(narrow: bool) -> set[str]:
-            answer = replace(convention, narrow=narrow)(self.instance(setting), x, at, setting, dtype)
-            return {answer.dtype, answer.keys_dtype}
-
-        with contextlib.suppress(Exception):  # whatever it raises, the calls will show
-            return returned(False) == {FP32.name} and returned(True) == {torch_arrays.spelled(dtype)}
-        return False
-
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Return why jax does not take a dtype, or its environment cannot be had; the rest shows in calls.
 
@@ -285,6 +246,7 @@ class OwnCode(Local):
             self._note("was called clean before: what it cached then is not made under it")
         lies_there = is_module(self.thing) and (self._follows or self.device.holds(self.thing))
         instance = self.thing if lies_there and not self._copied else self.instance(setting)
+        fit = replace(fit, convention=replace(fit.convention, narrow=self.narrow.get(dtype, False)))
         return OwnRotator(self, fit, setting, dtype, self.environment.wrapped(instance, self.device.name))
 
     def build(self, setting: RopeSetting) -> None:
@@ -404,12 +366,18 @@ class OwnRotator(Rotator):
         fit = replace(self.fit, backward=True) if mirrors else self.fit
         return replace(self, fit=fit, instance=Backward(self.instance, self.fit.convention))
 
-    def otherwise(self, dtype: Format, environment: Environment | None = None) -> OwnRotator:
-        """Return the same instance in another dtype, and in another environment if given."""
+    def otherwise(
+        self, dtype: Format, environment: Environment | None = None, narrow: bool = False
+    ) -> OwnRotator:
+        """Return the same instance in another dtype, and in another environment if given.
+
+        narrow: whether tables are given in the dtype.
+        """
+        fit = replace(self.fit, convention=replace(self.fit.convention, narrow=narrow))
         if environment is None:
-            return replace(self, dtype=dtype)
+            return replace(self, fit=fit, dtype=dtype)
         wrapped = environment.wrapped(self.instance, self.own.device.name)
-        return replace(self, dtype=dtype, own=self.own.under(environment), instance=wrapped)
+        return replace(self, fit=fit, dtype=dtype, own=self.own.under(environment), instance=wrapped)
 
     def answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
         """Return what one call gives, with what it did beside; k is q where it is None.
@@ -419,8 +387,6 @@ class OwnRotator(Rotator):
         convention = self.fit.convention
         if at.ndim == 2 and self.fit.rows:
             convention = convention.for_rows
-        if self.own.narrow_tables(self.setting, self.dtype):
-            convention = replace(convention, narrow=True)
         if self.fit.backward:  # around it a rotation by the negative angle is one by the angle
             q, k = mirrored(q, self.setting), None if k is None else mirrored(k, self.setting)
         with self.own.environment.entered(self.own.device.name):
