@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import kernels_heads
 import numpy as np
 import pytest
 
-from ropeaudit import RopeSetting, limit, parity, parse, shift
-from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.state import state
+from ropeaudit import limit, parity, shift
 from ropeaudit.main import main
-from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import called
 
 FILE = kernels_heads.__file__
@@ -62,14 +58,6 @@ def test_a_limit_has_the_value_of_all_heads() -> None:
     assert one.at_zero.drift_relative > 0.1
 
 
-def test_state_is_looked_for_in_k_too() -> None:
-    for name, status in (("stale_keys", "fail"), ("right", "pass")):
-        own = factories.implementation(f"{FILE}:{name}")
-        [finding] = state(CodeUnderTest(own, RopeSetting.of(64), parse("fp32"), 8192))
-        assert finding.status == status
-        assert finding.differing == 0 or ": k, " in finding.where
-
-
 def test_code_that_moves_one_head_of_four_resembles_no_recipe(capsys) -> None:
     sizes = ["--heads", "8", "--seq-len", "32", "--offset", "10", "--dtype", "fp32", "-v"]
     assert main(["explain", f"{FILE}:fourth", *sizes]) == 0
@@ -83,19 +71,3 @@ def test_what_is_too_large_for_one_call_is_called_head_by_head(monkeypatch) -> N
     (row,) = shift(500, "fp32", implementations=f"{FILE}:last_query", **SIZES)
     assert row.verdict == "wrong_rotation"
     assert row.drift_relative < 1e-6
-
-
-@pytest.mark.slow  # a whole check
-def test_check_gives_k_fewer_heads_than_q(capsys) -> None:
-    """Code that takes as many heads of k alone passes, and it is said."""
-    few = ["--dtype", "fp32", "--up-to", "128", "--under", "none", "-q", "-f", "json"]
-    rows: dict[str, dict[str, dict]] = {}
-    assert main(["check", *(f"{FILE}:{name}" for name in ("grouped", "right", "alike")), *few]) == 1
-    for row in json.loads(capsys.readouterr().out)["records"]:
-        rows.setdefault(row["target"].rpartition(":")[2], {})[row["check"]] = row
-    failed = {(name, row["check"]) for name in rows for row in rows[name].values() if row["status"] == "fail"}
-    assert failed == {("grouped", "short calls"), ("grouped", "served calls")}
-    short = {name: of_name["short calls"] for name, of_name in rows.items()}
-    assert "head 1 of 2 alone: no rotation" in short["grouped"]["resembles"]
-    assert "2 heads of k to 4 of q" in short["right"]["detail"]
-    assert "with fewer heads of k than of q it raises ValueError" in short["alike"]["detail"]
