@@ -48,11 +48,6 @@ class StageLog:
 class Rotator(ABC):
     """One instance of code in a dtype and an environment; it may keep state."""
 
-    @property
-    def has_past(self) -> bool:
-        """Whether it is a function that may have been called before and kept state."""
-        return False
-
     @abstractmethod
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k as one call rotates them, where it takes both; dims in the order they were given.

@@ -119,7 +119,6 @@ class Convention:
     "q in groups": q has two axes of heads, those of k and how many of q share one: (b, s, g, h / g, d).
     axes: where positions have several, the order of theirs, a, with those of the batch and of tokens.
     doubtful: a name says otherwise, or nothing says where tokens stand, so that it is right or not meant.
-    partial: beside tables it takes positions or an offset that are not given.
     keywords: where it takes **kwargs and names no positions, whether these are offered there or left out.
     """
 
@@ -137,7 +136,6 @@ class Convention:
     heads: Literal["", "k without h", "q in groups"] = ""
     axes: str = ""
     doubtful: bool = False
-    partial: bool = False
     keywords: Literal["", "offered", "left out"] = ""
 
     @property
@@ -599,12 +597,11 @@ def scored(
     device: Device = CPU,
 ) -> FloatArray:
     """Return f(q, k, positions) for all heads at once. Shapes: q, k (h, s, d), at (s,)."""
-    letters = order[-3:] if len(order) == 3 else order
-    if sorted(letters) not in (sorted("bhsd"), sorted("hsd")):
+    if sorted(order) not in (sorted("bhsd"), sorted("hsd")):
         raise UnknownName("order", order, [known for known in ORDERS if "h" in known])
-    axes = ["bhsd".index(axis) - (4 - len(letters)) for axis in letters]
-    vectors = [(x[None] if len(letters) == 4 else x).transpose(axes) for x in (q, k)]
-    arguments = [arrays.new_array(np.ascontiguousarray(x), dtype, engine, device) for x in vectors]
+    batch = "b" in order
+    vectors = [shapes.laid(x[None] if batch else x, order, "bhsd"[not batch :]) for x in (q, k)]
+    arguments = [arrays.new_array(x, dtype, engine, device) for x in vectors]
     arguments.append(arrays.tensor(at, device) if engine == "torch" else at.copy())
     if engine == "jax":
         arguments = [device.put(one) for one in arguments]

@@ -255,7 +255,7 @@ def _refined(best: Fit, trial: Trial) -> Fit:
 
     Raises: NotUnderstood for positions of several axes.
     """
-    best = _with_start(best, trial) if best.convention.partial else best
+    best = best if best.convention.whole or not best.convention.tables else _with_start(best, trial)
     if axes := _axes(best, trial):
         raise NotUnderstood(
             f"{trial.name} takes positions of {axes} axes, ({axes}, s), as images and videos have them; "
@@ -403,9 +403,8 @@ def misfit(
     plain = replace(setting, scaling=DEFAULT)  # a scaling may have numbers for each pair
     strays = [_stray(x, values, replace(plain, rotary_dim=some), permuted) for some in dims if some]
     if min(strays) <= _STRAY:
-        turns = placed or _turns(
-            *(split_pairs(one, replace(plain, rotary_dim=max(dims))) for one in (x, values))
-        )
+        widest = replace(plain, rotary_dim=max(dims))
+        turns = placed or _turns(_pairs(x, widest), _pairs(values, widest))
         return "" if turns else "turns no pair of dims from one position to the next"
     neither = f"{100 * min(strays):.0f} % of what it returns is neither"
     return f"does not rotate pairs of dims by angles that grow evenly with the position ({neither})"
@@ -418,12 +417,17 @@ def _stray(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bo
     rest = values[..., setting.rotary_dim :] - x[..., setting.rotary_dim :]
     if rest.size and np.sqrt(np.mean(rest**2)) > NEAR:
         return 1.0
-    z, w = (a + 1j * b for a, b in (split_pairs(x, setting), split_pairs(values, setting)))
-    (batch, heads), everything = z.shape[:2], np.ones(z.shape[:2], bool)
-    subsets = [everything, *(everything & (np.arange(heads) != index) for index in range(heads))]
-    subsets += [everything & (np.arange(batch)[:, None] != index) for index in range(batch)]
-    stray = min(_sinusoid_residual(z[subset], w[subset]) for subset in subsets)
-    return 0.0 if heads > 1 and stray > _STRAY and _heads_differ(z, w) else stray
+    z, w = _pairs(x, setting), _pairs(values, setting)
+    left = [(index, axis) for axis in (0, 1) for index in range(z.shape[axis])]
+    strays = [_sinusoid_residual(np.delete(z, *one), np.delete(w, *one)) for one in left]
+    stray = min(_sinusoid_residual(z, w), *strays)
+    return 0.0 if z.shape[1] > 1 and stray > _STRAY and _heads_differ(z, w) else stray
+
+
+def _pairs(x: FloatArray, setting: RopeSetting) -> Any:
+    """Return pairs of dims as complex numbers. Shapes: (..., d) -> (..., p)."""
+    first, second = split_pairs(x, setting)
+    return first + 1j * second
 
 
 def _heads_differ(z: Any, w: Any) -> bool:
@@ -437,15 +441,15 @@ def _heads_differ(z: Any, w: Any) -> bool:
     return bool((np.abs(rotations[:, 1:] - rotations[:, :-1]).mean(axis=(1, 2)) > _STRAY).all())
 
 
-def _turns(before: tuple[FloatArray, FloatArray], after: tuple[FloatArray, FloatArray]) -> bool:
+def _turns(z: Any, w: Any) -> bool:
     """Return whether most heads change with position. Shapes: both (b, h, s, p)."""
-    z, w = (a + 1j * b for a, b in (before, after))
     each = [_matrices(z[:, head], w[:, head])[0] for head in range(z.shape[1])]
     return bool(np.median([np.abs(one[1:] - one[:-1]).max() for one in each]) > _STRAY)
 
 
 def _matrices(z: Any, w: Any) -> tuple[Any, Any]:
     """Return a and b (s, p, 2) of w = a z + b conj(z) by least squares; the relative RMS left."""
+    z, w = (one.reshape(-1, *one.shape[-2:]) for one in (z, w))
     size = np.sqrt(np.mean(np.abs(w) ** 2)) + 1e-30
     basis = np.stack([z, z.conj()])
     left = np.einsum("insp,jnsp->spij", basis.conj(), basis)
@@ -459,7 +463,7 @@ def _sinusoid_residual(z: Any, w: Any) -> float:
 
     w = a z + b conj(z); a and b by least squares over the vectors. Its rows are a + conj(b), for the real
     part, and a - conj(b); then row(m+1) + row(m-1) = 2 cos(t) row(m) for each row of each pair.
-    Shapes: (n, s, p) twice.
+    Shapes: (..., s, p) twice.
     """
     matrices, residual = _matrices(z, w)
     conj = matrices[..., 1].conj()

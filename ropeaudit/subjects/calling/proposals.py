@@ -93,16 +93,13 @@ def _by_number(taken: Parameters) -> Iterator[Convention]:
         counts = []
     elif taken.variadic:
         counts = [count for count in _BY_NUMBER if count >= max(2, len(needed))]
-    placing = {"positions", "offset"} & set(taken.roles.values())
     for roles in itertools.chain.from_iterable(_BY_NUMBER.get(count, ()) for count in counts):
         said = list(zip(roles, taken.roles.items(), strict=False))
         last = roles[0] not in VECTORS and any(role for _, (_, role) in said) and said[0][1][1] != "positions"
         counted = any(role == "positions" and name.lower() in LENGTHS for role, (name, _) in said)
         denied = [(role, _DENIED[one]) for role, (_, one) in said if one in _DENIED]
         if not (last or counted or any(others is None or role in others for role, others in denied)):
-            arguments = tuple((None, role) for role in roles)
-            partial = bool(placing) and not {*TABLES}.isdisjoint(roles)
-            yield Convention(arguments, doubtful=len(roles) == 1, partial=partial)
+            yield Convention(tuple((None, role) for role in roles), doubtful=len(roles) == 1)
 
 
 def _by_name(taken: Parameters) -> Iterator[Convention]:
@@ -121,7 +118,7 @@ def _by_name(taken: Parameters) -> Iterator[Convention]:
     whole = set() if {"positions", "offset"} & first else whole
     sets = [first, *(first | {role} for role in ("positions", "offset") if role in whole)]
     sets += [placing | {"cu_seqlens"} for placing in list(sets) if "cu_seqlens" in present - first]
-    results = [_of_roles(taken, placing, wanted, bool(whole)) for placing in sets]
+    results = [_of_roles(taken, placing, wanted) for placing in sets]
     others = list[Convention]()
     for (role, other, doubtful), one in itertools.product(_OTHERWISE, results):
         names = [name for name, is_this in one.arguments if is_this == role]
@@ -141,8 +138,8 @@ def _by_name(taken: Parameters) -> Iterator[Convention]:
     yield from (replace(one, keywords="left out") for one in (*results, *others))
 
 
-def _of_roles(taken: Parameters, placing: set[Any], wanted: set[Any], whole: bool) -> Convention:
-    """Return the call that says where tokens stand by some roles. whole: whether it may take more of them."""
+def _of_roles(taken: Parameters, placing: set[Any], wanted: set[Any]) -> Convention:
+    """Return the call that says where tokens stand by some roles. wanted: those without a default."""
     roles = {*VECTORS, *_EXTRA, *placing, *wanted} | ({"sin"} if "cos" in placing else set())
     roles -= set() if "cu_seqlens" in placing else {"max_seqlen", "cu_padded"} - wanted
     roles -= {"row_offset", "padding"} - wanted if {"positions", *TABLES} & placing else set()
@@ -151,8 +148,7 @@ def _of_roles(taken: Parameters, placing: set[Any], wanted: set[Any], whole: boo
         role = taken.roles[one.name]
         if role is not None and role in roles:
             arguments.setdefault(role, (None if one.kind is one.POSITIONAL_ONLY else one.name, role))
-    partial = whole and not {"positions", "offset"} & placing
-    return Convention(tuple(arguments.values()), doubtful=not placing, partial=partial)
+    return Convention(tuple(arguments.values()), doubtful=not placing)
 
 
 def in_order(likely: Sequence[Convention], order: str | None, axes: bool) -> Iterator[Convention]:
