@@ -30,35 +30,26 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow  # a whole check
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
+def test_what_is_not_understood_is_refused_and_a_wrapper_is_written_once(folder, capsys) -> None:
+    asked = ["--head-dim", "16", "--under", "none", "--dtype", "fp32", "-q"]
+    for name, words in (
         ("unknown", "known: q, k; unknown: state, mesh, plan"),
         ("raises", "ValueError: not so"),
         ("Built", "what to build kernels.py:Built with is not known"),
-    ],
-)
-def test_what_is_not_understood_is_refused_and_a_wrapper_is_written(name, words, folder, capsys) -> None:
-    small = ["--up-to", "128", "--head-dim", "16", "--under", "none", "--dtype", "fp32", "-q"]
-    seen = ran(capsys, ["check", f"kernels.py:{name}", *small], 2).err
-    assert words in seen
-    assert "--write-wrapper FILE.py" in seen
-    assert main(["check", f"kernels.py:{name}", *small, "--write-wrapper", "mine.py"]) == 2
-    assert "mine.py holds a wrapper to edit" in capsys.readouterr().err
-    assert main(["check", "mine.py:rotate", *small]) == 2  # until it is edited
-    text = (folder / "mine.py").read_text()
-    assert f"return {name}(" in text
-    assert main(["check", f"kernels.py:{name}", *small, "--write-wrapper", "mine.py"]) == 2
-    assert "give another name" in capsys.readouterr().err
-    assert (folder / "mine.py").read_text() == text
-
-
-def test_a_wrapper_is_written_whatever_the_positions_are(folder, capsys) -> None:
-    asked = ["check", "kernels.py:unknown", "--head-dim", "16", "--under", "none", "--dtype", "fp32", "-q"]
-    assert "mine.py holds a wrapper to edit" in ran(capsys, [*asked, "--write-wrapper", "mine.py"], 2).err
-    assert (folder / "mine.py").exists()
-    assert main([*asked, "--write-wrapper", "nowhere/mine.py"]) == 2
-    assert "'nowhere/mine.py' cannot be written: No such file or directory" in capsys.readouterr().err
+    ):
+        command, file = ["check", f"kernels.py:{name}", *asked], f"wrapped_{name}.py"
+        seen = ran(capsys, command, 2).err
+        assert words in seen
+        assert "--write-wrapper FILE.py" in seen
+        assert f"{file} holds a wrapper to edit" in ran(capsys, [*command, "--write-wrapper", file], 2).err
+        assert main(["check", f"{file}:rotate", "--up-to", "128", *asked]) == 2  # until it is edited
+        text = (folder / file).read_text()
+        assert f"return {name}(" in text
+        capsys.readouterr()
+        assert "give another name" in ran(capsys, [*command, "--write-wrapper", file], 2).err
+        assert (folder / file).read_text() == text
+        seen = ran(capsys, [*command, "--write-wrapper", "nowhere/mine.py"], 2).err
+        assert "'nowhere/mine.py' cannot be written: No such file or directory" in seen
 
 
 def halved(x):
