@@ -6,10 +6,10 @@ Letters: p pairs.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -29,8 +29,6 @@ _SAME = 1e-5  # relative: what float32 metadata and divisors, computed in float3
 _KEYS = dict.fromkeys(("llama3", "proportional"), "rope_freqs.weight") | {
     "longrope": "rope_factors_short.weight, rope_factors_long.weight"
 }
-_BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # where a config gives none
-_LISTED = ("original", "short", "long")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ def _of_layer(
     if seen.rotary_dim != asked.rotary_dim:
         dims = {"seen": seen.rotary_dim, "asked": asked.rotary_dim, "head_dim": asked.head_dim}
         yield Diagnosis("partial-rotation", dims), "rope.dimension_count"
-        if "explicit" in (seen.scaling.kind, asked.scaling.kind):
+        if {seen.scaling.kind, asked.scaling.kind} & {*faults.BY_PAIR}:
             return  # lists for other pairs
     found = _scaling(seen, asked)
     if found is not None:
@@ -108,50 +106,43 @@ def _of_layer(
 
 
 def _scaling(seen: RopeSetting, asked: RopeSetting) -> Diagnosis | None:
-    """Return what is another scaling; None where frequencies are the same."""
+    """Return what is another scaling; None where frequencies are the same, short and long.
+
+    What the base makes of them is told by itself: they are compared as if the base were right.
+    """
     here, there = seen.scaling, asked.scaling
-    changes_nothing = there.kind == "default" or (there.kind == "linear" and there.factor == 1)
-    if here.kind == "default" and changes_nothing:
+    if here.kind == "explicit" and not _near(seen.base, asked.base):
+        exponents = 2 * np.arange(seen.pairs) / seen.rotary_dim
+        listed = np.array(here.frequencies) * (seen.base / asked.base) ** exponents
+        here = replace(here, frequencies=tuple(listed.tolist()))
+    lengths = sorted({1, *(1 + 2 * int(one.length_before or 0) for one in (here, there))})
+    both = [[replace(asked, scaling=one).for_positions(n) for one in (here, there)] for n in lengths]
+    dumps = [(Dump("", "rope_freqs", frequencies=faults.theta(own)), right) for own, right in both]
+    found = next((one for one in itertools.starmap(check, dumps) if not one.agrees), None)
+    if found is None:
         return None
-    if here.kind == "explicit":
-        listed = np.array(seen.scaling.frequencies)
-        if not _near(seen.base, asked.base):  # which is told by itself: as if the base were right
-            exponents = 2 * np.arange(seen.pairs) / seen.rotary_dim
-            listed = listed * (seen.base / asked.base) ** exponents
-        even, theta = faults.theta(replace(asked, scaling=DEFAULT)), faults.theta(asked)
-        if listed.shape != theta.shape or np.all(np.abs(listed - theta) <= _SAME * np.abs(theta)):
-            return None
-        found = check(Dump("", "rope_freqs", frequencies=listed), asked).diagnosis
-        if found is not None and found.certainty != "resembles" and found.code != "wrong-base":  # it is right
-            return found
-        inverted = np.all(np.abs(listed * theta - even**2) <= _SAME * even**2)
-        seen_as = "rope_freqs.weight(inverted)" if inverted else "rope_freqs.weight"
-        return Diagnosis("other-scaling", {"seen": seen_as, "asked": called(asked.scaling)})
     if here.kind == "default":
         return Diagnosis("missing-scaling", {"asked": called(there)})
-    saying = [_said(one) for one in (here, there)]
-    if here.kind == there.kind and all(_near(saying[0][name], saying[1][name]) for name in saying[0]):
-        return None
-    values: dict[str, Value] = {"seen": called(here), "asked": called(there)}
-    differing = [name for name in _LISTED if not _near(saying[0][name], saying[1][name])]
-    if values["seen"] == values["asked"] and differing:  # lists, or the length where they change
-        for side, one in zip(values, (said[differing[0]] for said in saying), strict=True):
-            ends = f"{one[0]:g}..{one[-1]:g}" if isinstance(one, tuple) else f"{one:g}"
-            values[side] = f"longrope({differing[0]}={ends})"
-    return Diagnosis("other-scaling", values)
+    if here.kind != "explicit":
+        return Diagnosis("other-scaling", {"seen": _words(here), "asked": _words(there)})
+    told = found.diagnosis
+    if told is not None and told.certainty != "resembles" and told.code != "wrong-base":  # it is right
+        return told
+    even, theta = faults.theta(replace(asked, scaling=DEFAULT)), faults.theta(asked)
+    inverted = np.all(np.abs(np.array(here.frequencies) * theta - even**2) <= _SAME * even**2)
+    seen_as = "rope_freqs.weight(inverted)" if inverted else "rope_freqs.weight"
+    return Diagnosis("other-scaling", {"seen": seen_as, "asked": called(there)})
 
 
-def _said(scaling: Scaling) -> dict[str, Any]:
-    """Return what a file can say of a scaling. Longrope's lists say by how much it stretches."""
-    betas = {name: getattr(scaling, name) or usual for name, usual in _BETAS.items()}
-    stretch = None if scaling.kind == "longrope" else scaling.stretch
-    return {"stretch": stretch} | betas | {name: getattr(scaling, name) for name in _LISTED}
+def _words(scaling: Scaling) -> str:
+    """Return a scaling in a word; of longrope its length and the ends of its lists."""
+    listed = {name: value for name in ("short", "long") if (value := getattr(scaling, name))}
+    if not listed:
+        return called(scaling)
+    ends = " ".join(f"{name}={value[0]:g}..{value[-1]:g}" for name, value in listed.items())
+    return f"{scaling.kind}(original={scaling.original:g} {ends})"
 
 
-def _near(first: Any, second: Any) -> bool:
-    """Return whether numbers, or lists of them, are equal in float32."""
-    if first is None or second is None:
-        return first is second
-    if isinstance(first, tuple):
-        return len(first) == len(second) and all(map(_near, first, second))
+def _near(first: float, second: float) -> bool:
+    """Return whether numbers are equal in float32."""
     return math.isclose(first, second, rel_tol=_SAME)
