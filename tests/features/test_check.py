@@ -27,7 +27,7 @@ from ropeaudit.features.check.checked import NONE, Checked
 from ropeaudit.features.limit.analysis import limit
 from ropeaudit.main import main
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.recognition.stored_drift import drifts
+from ropeaudit.recognition.stored_values import drifts
 from ropeaudit.reports.numbers import percent
 from ropeaudit.rope.hf_config import from_config
 from ropeaudit.rope.setting import RopeSetting

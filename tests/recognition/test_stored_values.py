@@ -9,8 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ropeaudit import RopeSetting
-from ropeaudit.recognition.guessing import guessed
-from ropeaudit.recognition.stored_drift import drifts
+from ropeaudit.recognition.stored_values import drifts, guessed
 from ropeaudit.rope import scaling
 from ropeaudit.tensor_files import rope_values
 from ropeaudit.tensor_files.rope_values import Dump

@@ -23,7 +23,7 @@ from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.analysis import FREQUENCIES, Buffer, ModuleAudit
 from ropeaudit.recognition import wording
-from ropeaudit.recognition.stored_drift import FAR, NEAR
+from ropeaudit.recognition.stored_values import FAR, NEAR
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.rope.gguf_metadata import GgufRope

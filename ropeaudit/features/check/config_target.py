@@ -20,7 +20,7 @@ from ropeaudit.features.limit import analysis as limit_analysis
 from ropeaudit.features.limit.analysis import TOLERANCE, Limit, tolerance
 from ropeaudit.features.limit.report import told
 from ropeaudit.recipes import Resolved
-from ropeaudit.recognition.stored_drift import NEAR, drifts
+from ropeaudit.recognition.stored_values import NEAR, drifts
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent
 from ropeaudit.rope import hf_json

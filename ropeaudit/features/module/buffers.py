@@ -22,8 +22,7 @@ from ropeaudit.recognition import wording
 from ropeaudit.recognition.check import TableFinding, check
 from ropeaudit.recognition.diagnosis import Diagnosis, kinds
 from ropeaudit.recognition.faults import BY_PAIR
-from ropeaudit.recognition.guessing import Guess, guessed
-from ropeaudit.recognition.stored_drift import drifts
+from ropeaudit.recognition.stored_values import Guess, drifts, guessed
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import digests
 from ropeaudit.tensor_files import rope_values

@@ -23,7 +23,7 @@ from ropeaudit.features.module.analysis import ModuleAudit
 from ropeaudit.features.module.buffers import FREQUENCIES, Buffer
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
-from ropeaudit.recognition.stored_drift import FAR, NEAR
+from ropeaudit.recognition.stored_values import FAR, NEAR
 from ropeaudit.reports import Report, only, tabulated
 from ropeaudit.reports.answers import Answer, Cause, Status
 from ropeaudit.reports.model_notes import setting_words
