@@ -9,7 +9,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import Searches
-from ropeaudit.recognition.verification import NOWHERE, GivenVectors, Held, Places
+from ropeaudit.recognition.verification import NOWHERE, GivenVectors, Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.code import CallOf, Code, Rotator
@@ -163,9 +163,9 @@ class CodeUnderTest:
         """Return the batch size and number of heads; one for an axis the code lacks."""
         return BATCH if "b" in self.order else 1, HEADS if "h" in self.order and length <= 64 else 1
 
-    def judged(self, rotator: Rotator, blocks: Iterable[CalledBlock], **other: Unpack[Held]) -> Places:
+    def judged(self, rotator: Rotator, blocks: Iterable[CalledBlock], **other: Any) -> Places:
         """Return where the worst pair of these calls is: see `verification.judged`."""
-        held: Held = {"afresh": self.rotator, "rule": self.rule, "searches": self.seen.searches}
+        held: dict[str, Any] = {"afresh": self.rotator, "rule": self.rule, "searches": self.seen.searches}
         held |= {"each_call": self.each_call} | other
         return verification.judged(blocks, rotator, self.setting, self.dtype, **held)
 
@@ -175,7 +175,7 @@ class CodeUnderTest:
         return of_worst_pair(check, detail, worst)
 
     def up_to_a_wrong_one(
-        self, rotator: Rotator, calls: Sequence[CallOf], **other: Unpack[Held]
+        self, rotator: Rotator, calls: Sequence[CallOf], **other: Any
     ) -> tuple[Places, list[int]]:
         """Make calls, q, k and positions each, up to the first that is wrong: the worst pair, and its number.
 
@@ -190,9 +190,7 @@ class CodeUnderTest:
             worst = max(worst, placed, key=lambda places: places.excess)
         return worst, []
 
-    def judge(
-        self, rotator: Rotator, calls: Sequence[CallOf], **other: Unpack[Held]
-    ) -> Callable[[int, bool], Places]:
+    def judge(self, rotator: Rotator, calls: Sequence[CallOf], **other: Any) -> Callable[[int, bool], Places]:
         """Return what makes a call by its number and judges it; explained where that is asked for."""
 
         def judge(number: int, explain: bool) -> Places:
@@ -200,8 +198,7 @@ class CodeUnderTest:
             q, k, at = calls[number]
             self.seen.first = int(at.min())
             block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))
-            held: Held = {"explain": explain}
-            return self.judged(rotator, [block], **(held | other))
+            return self.judged(rotator, [block], **({"explain": explain} | other))
 
         return judge
 

@@ -394,7 +394,7 @@ def _consistent(found: Diagnosis | None, spec: CaseSpec, off: list[int]) -> Diag
 
 def _fits(fault: Fault, spec: CaseSpec, off: list[int]) -> bool:
     """Return whether a fault changes just the offsets that are wrong."""
-    if fault.turn or fault.setting(spec.setting) != spec.setting:
+    if fault.bends or fault.setting(spec.setting) != spec.setting:
         return len(off) == len(spec.offsets)
     for offset in spec.offsets:
         at = np.arange(spec.seq_len, dtype=np.int64)[None] + offset

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,34 +18,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, Format, parse
+from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recognition import allowance, faults
 from ropeaudit.recognition.diagnosis import Diagnosis, Value, Where, kinds
-from ropeaudit.recognition.faults import RIGHT, Fault
+from ropeaudit.recognition.faults import CASTS, RIGHT, Fault, moved
 from ropeaudit.recognition.solving import recovered, recovered_alone
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reference.exact_scores import distance_table
-from ropeaudit.rope.frequencies import FrequencyForm, frequencies
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.tensor_files.rope_values import Dump
 
-CASTS = tuple(parse(name) for name in ("fp16", "bf16", "tf32", "e4m3", "e5m2"))
-_FORMS: tuple[FrequencyForm, ...] = ("inverse_power", "power", "step_power", "exp", "exp2")
 _SHOWN = 5, 3  # hypotheses listed, those that explain and those that do not
 _NEAR = 0.5  # a hypothesis is called near if it leaves at most this share of the error
 _ROWS_AT_ONCE = 8192  # positions compared at once
 _EQUAL = 0.045  # of costs: those that explain, and are no more far-fetched than this, are equals
 _FEWEST_PAIRS = 4  # pairs of which one may be off beside a rest that is explained
-_NARROW = {  # stage, in the order in which they are computed -> what its rounding is
-    "position": "narrow-positions",
-    "frequency": "narrow-frequencies",
-    "computed": "narrow-frequencies",
-    "angle": "narrow-angles",
-    "table": "narrow-table",
-}
 _STRAY = 0.002  # share of angles that float32 may push over a midpoint of a narrower format
 _STRAY_PAIR = 0.03  # of a single pair
 _FEW_ROWS = 4  # that may be off beside a table that is right
@@ -54,7 +44,6 @@ _FACTOR = 1e-3  # relative: attention factors nearer than this may be the same, 
 _NEAR_POINTS = 1e-2  # relative: an attention factor that may be a usual one
 _ALONE = 0.5  # how far-fetched it is that cos is of other angles than sin
 _SIDES = ("cos", "sin")
-_STEPS = ("position", "frequency", "angle")
 _OF_TABLES = ("wrong-direction", "first-position-only", "cos-sin-swapped")  # codes that tables show
 
 
@@ -210,58 +199,25 @@ def _finding(dump: Dump, setting: RopeSetting, exact: Array, label: str) -> Tabl
 # ---------------------------------------------------------------------------- hypotheses, and their score
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """A fault whose frequencies (p,), or what is made of them, a dump may hold.
-
-    stages: what is rounded to a format on the way. form: how frequencies are computed. stored: the format to
-    which numbers were cast before they were stored. factor: of cos and sin. longer: that it is not the
-    expected one. more: how much more far-fetched that is than the fault.
-    """
-
-    fault: Fault
-    theta: Array
-    stages: Mapping[str, Format] = field(default_factory=dict)
-    form: FrequencyForm = "inverse_power"
-    stored: Format | None = None
-    factor: float = 1.0
-    longer: Diagnosis | None = None
-    more: float = 0.0
-
-    def other(self, asked: RopeSetting) -> RopeSetting | None:
-        """Return the setting that has these frequencies, if that is another one."""
-        return self.fault.setting(asked) if self.fault.change else None
-
-
-def _computed(setting: RopeSetting) -> Iterator[Tried]:
-    """Yield frequencies that are computed in a narrow format."""
-    for fmt, (number, form) in itertools.product(CASTS[:2], enumerate(_FORMS)):
-        theta = frequencies(setting, form, fmt).astype(np.float64)
-        fault = replace(RIGHT, cost=1.5 + 0.01 * number)
-        yield Tried(fault, theta, {"frequency": fmt, "computed": fmt}, form)
-
-
-def hypothesis(work: FrequencyList | CosSinTable, tried: Tried, at: Positions) -> Hypothesis:
+def hypothesis(work: FrequencyList | CosSinTable, fault: Fault, at: Positions) -> Hypothesis:
     """Return what a fault explains of a dump, judged by some positions (s,)."""
-    right, slack, size = work.predicted(tried, at)
-    fits = _fits(work.parts[:, at], right, slack, tried.stored)
+    right, slack, size = work.predicted(fault, at)
+    fits = _fits(work.parts[:, at], right, slack, fault.stored)
     missed = np.mean(~fits[work.sides].all(axis=0), axis=0)
     off = missed > 0
-    if "angle" in tried.stages:
+    if "angle" in fault.stages:
         off = (missed > _STRAY_PAIR) & (float(np.mean(missed)) > _STRAY)
-    apart = work.measured(work.parts[:, at]) - work.measured(cast(right, tried.stored))
+    apart = work.measured(work.parts[:, at]) - work.measured(cast(right, fault.stored))
     errors = np.linalg.norm(apart[work.sides], axis=0) / size
-    casts = dict(tried.stages) | ({work.stage: tried.stored} if tried.stored else {})
-    fault = tried.fault.diagnosis if tried.fault.diagnosis.explains else None
-    found = _together(tried.longer, fault, _rounded(casts, tried.form) if casts else None)
-    cost = tried.fault.cost + tried.more + cast_cost(tried.stored)
+    found, cost = fault.diagnosis if fault.diagnosis.explains else None, fault.cost
     if not fits[~work.sides].all():
         cost += _ALONE
         found = found and replace(found, where=Where(sides=(work.side,)))
     strays = tuple(np.flatnonzero(off).tolist())
     few = 0 < len(strays) <= allowed_strays(off.size)
     sizes = float(np.sqrt(np.mean(errors**2))), float(errors.max())
-    return Hypothesis(found, not strays, *sizes, tried.other(work.setting), few, strays, cost)
+    other = fault.setting(work.setting) if fault.change else None
+    return Hypothesis(found, not strays, *sizes, other, few, strays, cost)
 
 
 def _fits(parts: Array, right: Array, slack: Array, fmt: Format | None) -> NDArray[np.bool_]:
@@ -272,7 +228,7 @@ def _fits(parts: Array, right: Array, slack: Array, fmt: Format | None) -> NDArr
 class FrequencyList:
     """A dumped inv_freq, or its inverses."""
 
-    size, unit, things, stage, side = "relative_error", "relative", "frequencies", "frequency", ""
+    size, unit, things, side = "relative_error", "relative", "frequencies", ""
     sides = np.ones(1, bool)
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
@@ -298,17 +254,17 @@ class FrequencyList:
     def hypotheses(self) -> Iterator[Hypothesis]:
         """Yield every setting that may be meant, with and without the casts that fit."""
         casts, at = formats_holding(self.parts, allowed_strays(self.values.size)), np.zeros(1, np.int64)
-        meant = (Tried(*one) for one in faults.lists(self.setting, self.values))
-        for tried in (Tried(RIGHT, self.exact), *meant, *_computed(self.setting)):
-            for fmt in (None,) if tried.stages else (None, *casts):
-                yield hypothesis(self, replace(tried, stored=fmt), at)
+        meant = RIGHT, *faults.lists(self.setting, self.values)
+        for fmt, fault in itertools.product((None, *casts), meant):
+            yield hypothesis(self, fault.beside(faults.of_cast("frequency", fmt)), at)
+        yield from (hypothesis(self, fault, at) for fault in faults.of_computed("frequency"))
 
-    def predicted(self, tried: Tried, at: Positions) -> tuple[Array, Array, Array]:
+    def predicted(self, fault: Fault, at: Positions) -> tuple[Array, Array, Array]:
         """Return the frequencies of a fault, the error that they may have, and the size of errors."""
-        right, other = self.measured(tried.theta), tried.other(self.setting) or self.setting
-        own = allowance.frequency_error(other, theta=tried.theta)
-        slack = np.where(tried.theta == 0, 0.0, np.maximum(self.tolerance, own))
-        return right[None, None], slack * _reference_sizes(right), _reference_sizes(tried.theta)
+        theta = fault.frequencies(self.setting)
+        right, own = self.measured(theta), allowance.frequency_error(fault.setting(self.setting), theta=theta)
+        slack = np.where(theta == 0, 0.0, np.maximum(self.tolerance, own))
+        return right[None, None], slack * _reference_sizes(right), _reference_sizes(theta)
 
     def measured(self, parts: Array) -> Array:
         """Return frequencies as they are stored, and stored ones as frequencies."""
@@ -319,7 +275,7 @@ class FrequencyList:
 class CosSinTable:
     """A dumped table of cos and sin, for the positions 0 ... n-1."""
 
-    size, unit, things, stage = "largest_error", "radians", "pairs", "table"
+    size, unit, things = "largest_error", "radians", "pairs"
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
         nothing = np.zeros((0, 0))
@@ -341,7 +297,7 @@ class CosSinTable:
         for part in _parts(n):
             cos, sin = distance_table(part.astype(np.float64), self.setting)
             apart = self.parts[:, part] - np.stack([cos[0], sin[0]])
-            errors, slack = np.hypot(*apart), self._slack(self.exact, part)
+            errors, slack = np.hypot(*apart), self._slack(self.exact, part, self.setting)
             wrong = ~(errors <= slack)
             sides |= ~(np.abs(apart) <= slack).all(axis=(1, 2))
             some = wrong.any(axis=0)
@@ -387,45 +343,44 @@ class CosSinTable:
         at = np.unique(np.concatenate(chosen)).astype(np.int64)
         every = list(self._tried(at))
         for fmt in (None, *formats_holding(self.parts[self.sides][:, at])):
-            right = Tried(replace(RIGHT, cost=0.5), self.exact, stored=fmt, factor=self.factor)
-            yield from self._of_rows(right, at)
-            for (factor, longer, more), tried in itertools.product(self._factors(at), every):
-                other = tried.other(self.setting)
-                own = 0.0 if longer is None or other is None else attention_factor(other.scaling)
-                sized: dict[str, Any] = {"factor": factor, "longer": longer, "more": more}
-                if own and abs(factor / own - 1) < _FACTOR:  # it goes with that setting, and is no fault
-                    sized = {"factor": own}
-                yield hypothesis(self, replace(tried, stored=fmt, **sized), at)
+            stored = faults.of_cast("table", fmt)
+            yield from self._of_rows(stored, at)
+            for (factor, told, cost), fault in itertools.product(self._factors(at), every):
+                own = attention_factor(fault.setting(self.setting).scaling)
+                longer = Fault(told, longer=factor / own, cost=cost)
+                if told.explains and fault.change and abs(factor / own - 1) < _FACTOR:
+                    longer = RIGHT  # it goes with that setting, and is no fault
+                yield hypothesis(self, longer.beside(fault).beside(stored), at)
 
-    def predicted(self, tried: Tried, at: Positions) -> tuple[Array, Array, Array]:
+    def predicted(self, fault: Fault, at: Positions) -> tuple[Array, Array, Array]:
         """Return cos and sin that a fault makes of positions, and the error that they may have."""
-        stages, seen = tried.stages, tried.fault.positions(at[None])[0]
-        places, theta = cast(seen, stages.get("position")), cast(tried.theta, stages.get("frequency"))
-        angles = cast(places[:, None] * theta, stages.get("angle"))
+        stages, seen, other = fault.stages, fault.positions(at[None])[0], fault.setting(self.setting)
+        theta = fault.frequencies(self.setting)
+        places = cast(seen, stages.get("position"))[:, None]
+        angles = cast(places * cast(theta, stages.get("frequency")), stages.get("angle"))
         turns = np.exp(1j * np.clip(angles, -self.setting.clip, self.setting.clip))
-        points = tried.factor * tried.fault.turned(np.ones_like(turns), turns)
-        slack = self._slack(tried.theta, seen, tried.other(self.setting))
-        return np.stack([points.real, points.imag]), slack, np.ones(1)
+        points = attention_factor(other.scaling) * fault.turned(np.ones_like(turns), turns)
+        return np.stack([points.real, points.imag]), self._slack(theta, seen, other), np.ones(1)
 
     def measured(self, parts: Array) -> Array:
         """Return numbers in the unit of errors."""
         return parts
 
-    def _slack(self, theta: Array, at: Positions, other: RopeSetting | None = None) -> Array:
+    def _slack(self, theta: Array, at: Positions, other: RopeSetting) -> Array:
         """Return the error that float32 arithmetic accounts for, in this setting or another.
 
         Shapes: (p,), (s,) -> (s, p).
         """
-        rule, settings = allowance.careful(FP32), [self.setting, *([other] if other else [])]
-        phases = [allowance.phase_error(rule, one, at, theta) for one in settings]
+        rule = allowance.careful(FP32)
+        phases = [allowance.phase_error(rule, one, at, theta) for one in {self.setting, other}]
         return np.asarray(self.factor * (np.max(phases, axis=0) + allowance.table_error(rule, self.setting)))
 
-    def _of_rows(self, right: Tried, at: Positions) -> Iterator[Hypothesis]:
+    def _of_rows(self, stored: Fault, at: Positions) -> Iterator[Hypothesis]:
         """Yield that only a few rows are off of a right table, cast or not."""
         n, pairs = self.values.shape
 
         def missed(rows: Positions) -> NDArray[np.int64]:  # pairs of each row, (2, s)
-            fits = _fits(self.parts[:, rows], *self.predicted(right, rows)[:2], right.stored)
+            fits = _fits(self.parts[:, rows], *self.predicted(stored, rows)[:2], stored.stored)
             return np.asarray(np.count_nonzero(~fits, axis=2))
 
         some = missed(at)[self.sides].sum(axis=0)
@@ -434,61 +389,49 @@ class CosSinTable:
             off = np.concatenate([missed(part) for part in _parts(n)], axis=1) > 0
             rows, sides = np.flatnonzero(off[self.sides].any(axis=0)), off.any(axis=1) & self.sides
             if rows.size <= _FEW_ROWS:
-                cast_too = _rounded({self.stage: right.stored}, right.form) if right.stored else None
                 of = () if sides.all() else tuple(np.array(_SIDES)[sides].tolist())
-                found = _entries_off("rows", tuple(rows.tolist()), n, cast_too, Where(sides=of))
-                yield Hypothesis(found, True, 0.0, 0.0, cost=right.fault.cost + cast_cost(right.stored))
+                found = _entries_off("rows", tuple(rows.tolist()), n, stored.diagnosis, Where(sides=of))
+                yield Hypothesis(found, True, 0.0, 0.0, cost=0.5 + stored.cost)
 
-    def _factors(self, at: Positions) -> list[tuple[float, Diagnosis | None, float]]:
-        """Return the expected attention factor and those that the points show."""
-        factors: dict[float, tuple[Diagnosis | None, float]] = {self.factor: (None, 0.0)}
+    def _factors(self, at: Positions) -> list[tuple[float, Diagnosis, float]]:
+        """Return the expected attention factor and those that the points show, as diagnoses with costs."""
+        found = [(self.factor, RIGHT.diagnosis, 0.0)]
         seen = self.factor if self.side else float(np.median(np.abs(self.values[at])))
         if abs(seen / self.factor - 1) > _FACTOR:
             known = faults.other_factors(self.setting.scaling)
             usual = [one for one in known if abs(seen / one - 1) < _NEAR_POINTS]
-            for factor in usual + [float(f"{seen:.{k}g}") for k in (3, 6)]:
-                fault = Diagnosis("attention-factor", {"seen": factor, "asked": self.factor})
-                factors.setdefault(factor, (fault, 1.0 + 0.1 * len(factors)))
-        return [(factor, *rest) for factor, rest in factors.items()]
+            rounded = [float(f"{seen:.{k}g}") for k in (3, 6)]
+            for factor in dict.fromkeys(one for one in usual + rounded if one != self.factor):
+                told = Diagnosis("attention-factor", {"seen": factor, "asked": self.factor})
+                found.append((factor, told, 1.0 + 0.1 * len(found)))
+        return found
 
-    def _tried(self, at: Positions) -> Iterator[Tried]:
+    def _tried(self, at: Positions) -> Iterator[Fault]:
         """Yield what the table may hold, judged by some positions (s,)."""
-        yield Tried(RIGHT, self.exact)
-        for fault in self._moved():
-            if not (self.side and fault.turn):  # of cos alone nothing is exchanged with sin
-                yield Tried(fault, self.exact)
-        for fmt in CASTS[:3]:  # one or more stages
-            held = np.array_equal(cast(at, fmt), at)
-            for steps in itertools.chain(*(itertools.combinations(_STEPS, count) for count in (1, 2, 3))):
-                if held and "position" in steps:  # which its rounding leaves as they are
-                    continue
-                named = _STEPS if held and len(steps) == 2 else steps
-                fault = replace(RIGHT, cost=1 + cast_cost(fmt) / 10 + 0.05 * (len(steps) - 1))
-                yield Tried(fault, self.exact, dict.fromkeys(named, fmt))
+        yield RIGHT
+        yield from (one for one in self._moved() if not (self.side and one.turn))  # of cos alone none turns
+        for fmt in CASTS[:3]:
+            yield from faults.of_stages(fmt, integers=np.array_equal(cast(at, fmt), at))
         shown, strays = np.abs(self.recovered), allowed_strays(self.recovered.size)
         casts = [  # whose numbers the frequencies that points show are, but for a few
-            fmt
+            Fault(faults.narrow({"frequency": fmt}), stages={"frequency": fmt}, cost=faults.cast_cost(fmt))
             for fmt in CASTS[:3]
             if np.count_nonzero(np.abs(cast(shown, fmt) - shown) > _SEEN * shown) <= strays
         ]
-        for fault, theta in faults.lists(self.setting, self.recovered):
-            yield Tried(fault, theta)
-            for fmt in casts:
-                yield Tried(replace(fault, cost=fault.cost + cast_cost(fmt)), theta, {"frequency": fmt})
-        for one in _computed(self.setting):
-            yield replace(one, stages=dict.fromkeys((*_STEPS, "computed"), one.stages["computed"]))
-            yield one
+        for fault in faults.lists(self.setting, self.recovered):
+            yield from (fault, *map(fault.beside, casts))
+        yield from (*faults.of_computed(*faults.STEPS), *faults.of_computed("frequency"))
 
     def _moved(self) -> Iterator[Fault]:
         """Yield the faults of positions and operands that tables have."""
         n = len(self.values)
-        yield from (replace(faults.off_by(by).beside(faults.wrap(n)), cost=1.5) for by in (1, -1))
-        yield faults.off_by(1)
+        yield from (replace(moved("positions-off", by).beside(moved("wrap", n)), cost=1.5) for by in (1, -1))
+        yield moved("positions-off", 1)
         usual = itertools.chain(faults.of_positions(), faults.of_operands(self.setting))
         yield from (fault for fault in usual if fault.diagnosis.code in _OF_TABLES)
         yield Fault(Diagnosis("positions-reversed"), seen=lambda rows, head: n - 1 - rows)
         if self.off.any() and (begin := int(self.first[self.off].min())) > 1:
-            yield from (faults.wrap(begin), faults.table_ends(begin - 1))
+            yield from (moved("wrap", begin), moved("table-ends", begin - 1))
 
 
 # ---------------------------------------------------------------------------- casts, and what they leave
@@ -505,30 +448,12 @@ def allowed_strays(count: int) -> int:
     return max(1, count // 8) if count >= _FEWEST_PAIRS else 0
 
 
-def _rounded(stages: Mapping[str, Value | Format], form: Value) -> Diagnosis:
-    """Return the diagnosis of stages rounded to formats."""
-    named: dict[str, Value] = {stage: str(stages[stage]) for stage in _NARROW if stage in stages}
-    return Diagnosis(_NARROW[next(iter(named))], {**named, "form": form, "recipes": ()})
-
-
-def _together(*some: Diagnosis | None) -> Diagnosis | None:
-    """Return several faults as one diagnosis, with all roundings merged."""
-    parts = [replace(part, also=()) for one in some if one is not None for part in one.parts()]
-    wrong = [part for part in parts if not part.arithmetic]
-    stages: dict[str, Value] = {}
-    for part in parts:
-        stages = dict(part.values) | stages if part.arithmetic else stages
-    if stages:
-        wrong.append(_rounded(stages, stages["form"]))
-    return replace(wrong[0], also=tuple(wrong[1:])) if wrong else None
-
-
 def _entries_off(
     things: str, entries: tuple[int, ...], total: int, beside: Diagnosis | None, where: Where
 ) -> Diagnosis:
     """Return that a few of so many are off: pairs, frequencies or rows. beside: what the others are."""
     values: dict[str, Value] = {"count": len(entries), "total": total, "things": things, "entries": entries}
-    return Diagnosis("entries-off", values, where, also=() if beside is None else (beside,))
+    return Diagnosis("entries-off", values, where, also=(beside,) if beside and beside.explains else ())
 
 
 def formats_holding(values: Array, most: int = 0) -> list[Format]:
@@ -545,11 +470,6 @@ def cast(values: Any, fmt: Format | None) -> Array:
     """Return values in float64, rounded to a format; as they are without one."""
     wide = np.asarray(values, np.float64)
     return wide if fmt is None else round_to(wide, fmt).astype(np.float64)
-
-
-def cast_cost(fmt: Format | None) -> float:
-    """Return how far-fetched a cast is."""
-    return 0.0 if fmt is None else 1.0 + 0.01 * CASTS.index(fmt)
 
 
 def _reference_sizes(theta: Array) -> Array:

@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,6 +25,7 @@ from ropeaudit.recognition import known_recipes
 from ropeaudit.recognition.diagnosis import Diagnosis, Value, kinds
 from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.rope import scaled
+from ropeaudit.rope.frequencies import FrequencyForm, frequencies
 from ropeaudit.rope.scaled import attention_factor, effective_base, rotator_pairs
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import RopeSetting
@@ -48,6 +49,9 @@ _PUBLISHED = (  # scalings that code has where none is asked for
 )
 _OTHER_LAYOUT = {"half": "interleaved", "interleaved": "half"}
 _SAME = 1e-5  # bases nearer than this cannot be distinguished by float32 frequencies
+CASTS = tuple(parse(name) for name in ("fp16", "bf16", "tf32", "e4m3", "e5m2"))  # of what is stored
+_FORMS: tuple[FrequencyForm, ...] = ("inverse_power", "power", "step_power", "exp", "exp2")
+STEPS = ("position", "frequency", "angle")
 SETTING, POSITIONS, OPERANDS, ROUNDINGS = "setting", "positions", "operands", "roundings"
 
 
@@ -56,36 +60,54 @@ class Fault:
     """A known way to be wrong. What it leaves as it should be is None.
 
     change: the setting that stands in the place of another. seen: the positions that it takes. turn: what it
-    makes of pairs and of the factors that rotate them. recipe: what rounds on the way. crossed: whether q is
-    taken for k. rounded: the format to which vectors are rounded before. coarse: the format whose roundings
-    they may have. times: by what vectors are multiplied, dims that are not rotated too, it may
-    be. fitted: it is named only where numbers show it, and is no usual value. mixes: it turns pairs by the
-    angles of others. cost: how far-fetched it is.
+    makes of pairs and of the factors that rotate them. longer: by what rotated pairs are multiplied; times:
+    dims that are not rotated, may be. recipe: what rounds on the way. crossed: whether q is taken for k.
+    rounded: the format to which vectors are rounded before. coarse: the format whose roundings they may have.
+    fitted: it is named only where numbers show it, and is no usual value. mixes: it turns pairs by the
+    angles of others. Of tables and lists, stages: what is rounded to a format, beside how they are computed.
+    form: of frequencies that are computed. stored: the format that numbers were cast to in the end. cost: how
+    far-fetched it is.
     """
 
     diagnosis: Diagnosis
     change: Callable[[RopeSetting], RopeSetting] | None = None
     seen: Seen | None = None
     turn: Turn | None = None
+    longer: float = 1.0
+    times: float = 1.0
     recipe: RecipeGroup | None = None
     crossed: bool = False
     rounded: Format | None = None
     coarse: Format | None = None
-    times: float = 1.0
     fitted: bool = False
     mixes: bool = False
+    stages: Mapping[str, Format] = field(default_factory=dict)
+    form: FrequencyForm | None = None
+    stored: Format | None = None
     cost: float = 1.0
+
+    @property
+    def bends(self) -> bool:
+        """Whether it makes something else of pairs than rotations do."""
+        return self.turn is not None or self.longer != 1
 
     @property
     def group(self) -> str:
         """What it changes first: the setting, positions, operands, or roundings."""
         if self.change or self.seen:
             return SETTING if self.change else POSITIONS
-        return OPERANDS if self.turn or self.crossed else ROUNDINGS
+        return OPERANDS if self.bends or self.crossed else ROUNDINGS
 
     def setting(self, asked: RopeSetting) -> RopeSetting:
         """Return the setting that it rotates by."""
         return self.change(asked) if self.change else asked
+
+    def frequencies(self, asked: RopeSetting) -> Array:
+        """Return the frequencies of that setting, as they are computed. Shapes: -> (p,)."""
+        other = self.setting(asked)
+        if self.form is None:
+            return theta(other)
+        return _computed(other, self.form, self.stages["computed"])
 
     def positions(self, rows: Positions, head: int = 0) -> Positions:
         """Return the positions that it takes for those given. Shapes: (b, s) -> (b, s)."""
@@ -93,7 +115,7 @@ class Fault:
 
     def turned(self, pairs: Complex, rotations: Complex) -> Complex:
         """Return what it makes of pairs. Shapes: (s, p) twice -> (s, p)."""
-        return self.turn(pairs, rotations) if self.turn else pairs * rotations
+        return self.longer * (self.turn(pairs, rotations) if self.turn else pairs * rotations)
 
     def beside(self, other: Fault) -> Fault:
         """Return both together; this one changes the setting, or sees positions, first."""
@@ -104,20 +126,38 @@ class Fault:
         def seen(rows: Positions, head: int) -> Positions:
             return other.positions(self.positions(rows, head), head)
 
-        either: dict[str, Any] = {
-            name: getattr(self, name) or getattr(other, name)
-            for name in ("turn", "recipe", "crossed", "rounded", "coarse", "fitted", "mixes")
-        }
+        names = ("turn", "recipe", "crossed", "rounded", "coarse", "fitted", "mixes", "form", "stored")
+        either: dict[str, Any] = {name: getattr(self, name) or getattr(other, name) for name in names}
         return Fault(
-            diagnosis=replace(self.diagnosis, also=(*self.diagnosis.also, other.diagnosis)),
+            together(self.diagnosis, other.diagnosis),
             change=change if self.change or other.change else None,
             seen=seen if self.seen or other.seen else None,
+            longer=self.longer * other.longer,
             times=self.times * other.times,
+            stages={**other.stages, **self.stages},
+            cost=self.cost + other.cost,
             **either,
         )
 
 
 RIGHT = Fault(Diagnosis("unexplained"), cost=0.0)  # what changes nothing
+
+
+def together(*some: Diagnosis) -> Diagnosis:
+    """Return several faults as one diagnosis: roundings last, and as one; without what explains nothing."""
+    parts = [replace(part, also=()) for one in some for part in one.parts() if part.explains]
+    rounded = [part for part in parts if part.arithmetic]
+    if len(rounded) > 1:
+        values = {name: value for one in reversed(rounded) for name, value in one.values.items()}
+        rounded = [narrow(values, values["form"])]
+    first, *rest = [part for part in parts if not part.arithmetic] + rounded or some
+    return replace(first, also=tuple(rest))
+
+
+def narrow(stages: Mapping[str, Value | Format], form: Value = "inverse_power") -> Diagnosis:
+    """Return the diagnosis of stages rounded to formats, by the first of them."""
+    named: dict[str, Value] = {stage: str(stages[stage]) for stage in known_recipes.NARROW if stage in stages}
+    return Diagnosis(known_recipes.NARROW[next(iter(named))], {**named, "form": form, "recipes": ()})
 
 
 def faults(
@@ -165,20 +205,21 @@ def of_settings(asked: RopeSetting, shown: Array | None = None) -> Iterator[Faul
         yield from _explicit(asked, listed, Diagnosis(code))
     factor = attention_factor(asked.scaling)
     for seen in other_factors(asked.scaling):
-        yield lengthened(Diagnosis("attention-factor", {"seen": seen, "asked": factor}), seen / factor)
+        told = Diagnosis("attention-factor", {"seen": seen, "asked": factor})
+        yield Fault(told, longer=seen / factor)
 
 
-def lists(asked: RopeSetting, shown: Array) -> Iterator[tuple[Fault, Array]]:
-    """Yield settings with other frequencies of as many pairs, and those, each once. Shapes: shown (p,)."""
+def lists(asked: RopeSetting, shown: Array) -> Iterator[Fault]:
+    """Yield settings with other frequencies of as many pairs, each once. Shapes: shown (p,)."""
     seen = {(theta(asked).astype(np.float32).tobytes(), code) for code in kinds()}
     for fault in of_settings(asked, shown):
-        if not fault.change or fault.turn or (other := fault.setting(asked)).pairs != asked.pairs:
+        if not fault.change or fault.bends or fault.setting(asked).pairs != asked.pairs:
             continue
-        listed = theta(other)
+        listed = fault.frequencies(asked)
         key = listed.astype(np.float32).tobytes(), fault.diagnosis.code
         if key not in seen and np.isfinite(listed).all():
             seen.add(key)
-            yield fault, listed
+            yield fault
 
 
 def _changed(told: Diagnosis, cost: float = 1.0, **values: Any) -> Fault:
@@ -212,7 +253,7 @@ def _of_scaling(
     yield fault
     factor, own = attention_factor(asked.scaling), attention_factor(scaling)
     if own != factor:
-        yield replace(fault, turn=functools.partial(_longer, factor / own))
+        yield replace(fault, longer=factor / own)
 
 
 def _exponents(asked: RopeSetting) -> Iterator[Fault]:
@@ -361,9 +402,15 @@ def _ramps(asked: RopeSetting) -> Iterator[Fault]:
             yield _other(asked, other)
 
 
+@functools.lru_cache(maxsize=1024)
 def theta(setting: RopeSetting) -> Array:
     """Return the float64 frequencies, exact enough for a hypothesis. Shapes: -> (p,)."""
     return np.asarray(scaled.scaled(_plain(setting), setting, FP64), dtype=np.float64)
+
+
+@functools.lru_cache(maxsize=64)
+def _computed(setting: RopeSetting, form: FrequencyForm, fmt: Format) -> Array:
+    return np.asarray(frequencies(setting, form, fmt), dtype=np.float64)
 
 
 def _plain(setting: RopeSetting, dims: int | None = None) -> Array:
@@ -413,15 +460,6 @@ def other_factors(asked: Scaling) -> tuple[float, ...]:
     return tuple(one for one in dict.fromkeys((1.0, factor**2, attention_factor(plain))) if one != factor)
 
 
-def lengthened(told: Diagnosis, factor: float) -> Fault:
-    """Return that rotated vectors are multiplied by a factor."""
-    return Fault(told, turn=functools.partial(_longer, factor))
-
-
-def _longer(factor: float, pairs: Complex, rotations: Complex) -> Complex:
-    return factor * pairs * rotations
-
-
 # ---------------------------------------------------------------------------- other positions
 
 _MAPS: Mapping[str, Callable[[Positions], Positions]] = {  # code -> what it makes of positions (b, s)
@@ -432,6 +470,23 @@ _MAPS: Mapping[str, Callable[[Positions], Positions]] = {  # code -> what it mak
     "first-position-only": lambda at: np.broadcast_to(at[..., :1], at.shape),
     "positions-counted": lambda at: at[..., :1] + np.arange(at.shape[-1]),
 }
+_MAPS_BY: Mapping[str, tuple[str, Callable[[Positions, int], Positions]]] = {  # ... and what of a number
+    "positions-off": ("by", np.add),
+    "positions-of-another-row": ("row", lambda at, row: np.broadcast_to(at[row], at.shape)),
+    "integer-width": ("bits", lambda at, bits: (at + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)),
+    "wrap": ("size", np.mod),
+    "table-ends": ("last", np.minimum),
+    "restart": ("size", lambda at, size: at[..., :1] + (at - at[..., :1]) % size),
+    "positions-stop": ("count", lambda at, count: np.minimum(at, at[..., :1] + count - 1)),
+}
+
+
+def moved(code: str, number: int | None = None) -> Fault:
+    """Return other positions: those that a row of a table above makes of the given ones."""
+    if number is None:
+        return Fault(Diagnosis(code), seen=lambda rows, head: _MAPS[code](rows))
+    name, seen = _MAPS_BY[code]
+    return Fault(Diagnosis(code, {name: number}), seen=lambda rows, head: np.asarray(seen(rows, number)))
 
 
 def of_positions(
@@ -440,60 +495,20 @@ def of_positions(
     """Yield other positions. first, position: as in `faults`. factor: on cos and sin."""
     told = Diagnosis("no-rotation")  # without the attention factor too
     yield Fault(told, seen=lambda rows, head: np.zeros_like(rows), turn=lambda z, turns: z)
-    yield off_by(1)
-    yield off_by(-1)
+    yield from (moved("positions-off", by) for by in (1, -1))
     for code in _MAPS:
         yield moved(code)
         if code == "rotated-twice" and factor != 1:
-            yield replace(moved(code), turn=functools.partial(_longer, factor))
-    told = Diagnosis("positions-of-another-row", {"row": 0})
-    yield Fault(
-        told, seen=lambda rows, head: np.broadcast_to(rows[:1], rows.shape) if rows.ndim > 1 else rows
-    )
+            yield replace(moved(code), longer=factor)
+    yield moved("positions-of-another-row", 0)
     yield Fault(Diagnosis("rotated-by-head"), seen=lambda rows, head: np.full_like(rows, head))
-    for bits in (8, 16):
-        told = Diagnosis("integer-width", {"bits": bits})
-        yield Fault(told, seen=functools.partial(_signed, 2**bits))
-    for power in range(4, 21):
-        size = 2**power
-        yield wrap(size)
-        yield table_ends(size - 1)
-        yield wrap(size, restarts=True)
+    yield from (moved("integer-width", bits) for bits in (8, 16))
+    for size in (2**power for power in range(4, 21)):
+        yield from (moved("wrap", size), moved("table-ends", size - 1), moved("restart", size))
     if position is not None and position > 1:
-        yield table_ends(position - 1)
+        yield moved("table-ends", position - 1)
     if first is not None and first > 1:
-        yield wrap(first, restarts=True)
-        told = Diagnosis("positions-stop", {"count": first})
-        yield Fault(told, seen=lambda rows, head: np.minimum(rows, rows[..., :1] + first - 1))
-
-
-def moved(code: str) -> Fault:
-    """Return a fault of `_MAPS`."""
-    return Fault(Diagnosis(code), seen=lambda rows, head: _MAPS[code](rows))
-
-
-def off_by(step: int) -> Fault:
-    """Return positions that are all off by a step."""
-    return Fault(Diagnosis("positions-off", {"by": step}), seen=lambda rows, head: rows + step)
-
-
-def table_ends(last: int) -> Fault:
-    """Return that positions from the last of a table on are taken for that."""
-    return Fault(Diagnosis("table-ends", {"last": last}), seen=lambda rows, head: np.minimum(rows, last))
-
-
-def wrap(size: int, *, restarts: bool = False) -> Fault:
-    """Return positions modulo a size, or those of a call that restart every so many."""
-
-    def seen(rows: Positions, head: int) -> Positions:
-        start = rows[..., :1] if restarts else 0
-        return np.asarray(start + (rows - start) % size)
-
-    return Fault(Diagnosis("restart" if restarts else "wrap", {"size": size}), seen=seen)
-
-
-def _signed(size: int, rows: Positions, head: int) -> Positions:
-    return (rows + size // 2) % size - size // 2
+        yield from (moved("restart", first), moved("positions-stop", first))
 
 
 # ---------------------------------------------------------------------------- roundings, other operands
@@ -508,6 +523,33 @@ def of_roundings(dtype: Format) -> Iterator[Fault]:
         told = group.diagnosis()
         if told.code != "known-recipe":
             yield Fault(told, recipe=group)
+
+
+def of_stages(fmt: Format, *, integers: bool) -> Iterator[Fault]:
+    """Yield tables of which one or more stages are rounded. integers: whether it holds their positions."""
+    for steps in itertools.chain(*(itertools.combinations(STEPS, count) for count in (1, 2, 3))):
+        if integers and "position" in steps:  # which its rounding leaves as they are
+            continue
+        stages = dict.fromkeys(STEPS if integers and len(steps) == 2 else steps, fmt)
+        cost = 1 + cast_cost(fmt) / 10 + 0.05 * (len(steps) - 1)
+        yield Fault(narrow(stages), stages=stages, cost=cost)
+
+
+def of_computed(*steps: str) -> Iterator[Fault]:
+    """Yield frequencies that are computed in a narrow format, with steps that are rounded to it."""
+    for fmt, (number, form) in itertools.product(CASTS[:2], enumerate(_FORMS)):
+        stages = dict.fromkeys((*steps, "computed"), fmt)
+        yield Fault(narrow(stages, form), stages=stages, form=form, cost=1.5 + 0.01 * number)
+
+
+def of_cast(stage: str, fmt: Format | None) -> Fault:
+    """Return that numbers of a stage were cast before they were stored, if they were."""
+    return Fault(narrow({stage: fmt}), stored=fmt, cost=cast_cost(fmt)) if fmt else RIGHT
+
+
+def cast_cost(fmt: Format) -> float:
+    """Return how far-fetched a cast is."""
+    return 1.0 + 0.01 * CASTS.index(fmt)
 
 
 def coarse(dtype: Format) -> Iterator[Fault]:

@@ -25,6 +25,14 @@ from ropeaudit.subjects.emulated import Emulated
 _CLEAR = 0.3  # a recipe is at most this share as far away as the exact rotation
 _MOST = 3  # recipes that are tried, the nearest
 _NEAREST_POSITIONS = 32  # of a call, the last ones, by which recipes are ranked
+NARROW = {  # stage, in the order in which they are computed -> what its rounding is
+    "position": "narrow-positions",
+    "frequency": "narrow-frequencies",
+    "computed": "narrow-frequencies",
+    "angle": "narrow-angles",
+    "table": "narrow-table",
+    "rotation": "narrow-rotation",
+}
 _STARTS = ("meta", "hf", "fp64-angles")
 _WIDE_ROTATION = dict.fromkeys(("rotation", "output"), "fp64")
 
@@ -80,18 +88,21 @@ class RecipeGroup:
 
     def diagnosis(self) -> Diagnosis:
         """Return it as a diagnosis, by its first stage that is too narrow."""
-        one, careful = self.resolved, allowance.careful(self.resolved.dtype)
-        stages = {
-            "narrow-positions": (one.position, careful.position),
-            "narrow-frequencies": (min(one.frequency, key=lambda fmt: fmt.precision), careful.frequency[1]),
-            "narrow-angles": (one.angle[1], careful.angle[1]),
-            "narrow-table": (one.table or one.trig, careful.table or careful.trig),
-            "narrow-rotation": (one.rotation, careful.rotation),
-        }
-        bits = {code: (has.precision, needs.precision) for code, (has, needs) in stages.items()}
-        narrow = [code for code, (has, needs) in bits.items() if has < needs]
-        below = [code for code in narrow if bits[code][0] < FP32.precision]  # of float64 vectors too
-        return Diagnosis(next(iter(below or narrow), "known-recipe"), self.values())
+        has, needs = _precisions(self.resolved), _precisions(allowance.careful(self.resolved.dtype))
+        below = [stage for stage, bits in has.items() if bits < needs[stage]]
+        first = [stage for stage in below if has[stage] < FP32.precision] or below  # of float64 vectors too
+        return Diagnosis(NARROW[first[0]] if first else "known-recipe", self.values())
+
+
+def _precisions(recipe: Resolved) -> dict[str, int]:
+    """Return the precision of each stage, in the order in which they are computed."""
+    return {
+        "position": recipe.position.precision,
+        "frequency": min(fmt.precision for fmt in recipe.frequency),
+        "angle": recipe.angle[1].precision,
+        "table": (recipe.table or recipe.trig).precision,
+        "rotation": recipe.rotation.precision,
+    }
 
 
 def _with_exact_scores(recipe: Recipe) -> Recipe:

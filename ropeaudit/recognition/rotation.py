@@ -284,7 +284,7 @@ class _Side:
             phase = np.maximum(phase, 2 * allowance.phase_error(own, other, taken))
             rounding = max(rounding, 2 * allowance.rounding_error(own, self.setting))
         allowed = attention_factor(other.scaling) * np.minimum(2.0, phase) + rounding
-        size = np.abs(z) if fault.turn is None else np.maximum(np.abs(z), np.abs(expected))
+        size = np.maximum(np.abs(z), np.abs(expected)) if fault.bends else np.abs(z)
         tiny = 4 * self.dtype.smallest_subnormal
         with np.errstate(invalid="ignore", over="ignore"):
             if not (np.abs(w - expected) <= allowed * size + tiny).all():
@@ -317,7 +317,7 @@ class _Side:
         seen, inner = fault.positions(block.rows(), h)[b][places], given
         if fault.rounded is not None:  # torch rounds float64 by way of float32
             inner = round_to(round_to(given, FP32) if self.dtype is FP64 else given, fault.rounded)
-        if fault.recipe and not fault.turn:
+        if fault.recipe and not fault.bends:
             inner = known_recipes.rotated(fault.recipe, inner, seen, other)
             expected = exact_rotation.complex_pairs(inner, other)
         else:
@@ -346,7 +346,7 @@ class _Side:
         if fault.crossed:
             q, k = self.block.given
             return q is not k and q.shape == k.shape
-        if fault.turn or fault.setting(self.setting) != self.setting:
+        if fault.bends or fault.setting(self.setting) != self.setting:
             return True
         rows = self.block.rows()
         return any(not np.array_equal(fault.positions(rows, h)[b], rows[b]) for b, h in self.off)

@@ -17,15 +17,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.recognition import allowance, faults
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.recognition.faults import (
-    Fault,
-    lengthened,
-    off_by,
-    other_factors,
-    solved_base,
-    table_ends,
-    wrap,
-)
+from ropeaudit.recognition.faults import Fault, moved, other_factors, solved_base
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import LARGEST_BASE, RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
@@ -57,8 +49,8 @@ def settings(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting) 
     shown = np.where(theta > 0, theta, faults.theta(setting))
     fitting = [
         replace(fault, fitted=True)
-        for fault, other in faults.lists(setting, shown)
-        if (np.abs(other - theta) <= uncertain + 1e-6 * theta).all()
+        for fault in faults.lists(setting, shown)
+        if (np.abs(fault.frequencies(setting) - theta) <= uncertain + 1e-6 * theta).all()
     ]
     yield from sorted(fitting, key=lambda fault: fault.cost)[:_FITTED]
 
@@ -180,8 +172,8 @@ def amplitude(x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format)
         factor = float(np.median(times))
         if factor > _FAINT and abs(factor - 1) > near and np.ptp(times) <= near * factor:
             for seen in (float(f"{factor:.{digits}g}") for digits in (3, 4, 6, 9)):
-                fault = lengthened(Diagnosis("scaled-vectors", {"times": seen}), seen)
-                yield replace(fault, times=seen, fitted=True)
+                told = Diagnosis("scaled-vectors", {"times": seen})
+                yield Fault(told, longer=seen, times=seen, fitted=True)
 
 
 def positions(
@@ -207,20 +199,20 @@ def positions(
 
 def rules(rotated_as: Mapping[int, int], first: int) -> Iterator[Fault]:
     """Yield the rules that map positions to those seen. first: of the call."""
-    moved = {at: other for at, other in rotated_as.items() if other != at}
-    if len(rotated_as) < _RULED or not moved:
+    wrong = {at: other for at, other in rotated_as.items() if other != at}
+    if len(rotated_as) < _RULED or not wrong:
         return
-    low, high = min(moved.values()), max(moved.values())
+    low, high = min(wrong.values()), max(wrong.values())
     if low == high >= 0:
-        yield replace(table_ends(low), fitted=True)
-    steps = {other - at for at, other in moved.items()}
+        yield replace(moved("table-ends", low), fitted=True)
+    steps = {other - at for at, other in wrong.items()}
     size = math.gcd(*steps)
-    for restarts, start in ((False, 0), (True, first)):
+    for code, start in (("wrap", 0), ("restart", first)):
         for part in range(1, size // max(1, high - start) + 1) if low >= start else ():
             if size % part == 0 and size // part > high - start and part <= _PARTS:
-                yield replace(wrap(size // part, restarts=restarts), fitted=True)
-    if len(steps) == 1 and len(moved) == len(rotated_as):
-        yield replace(off_by(steps.pop()), fitted=True)
+                yield replace(moved(code, size // part), fitted=True)
+    if len(steps) == 1 and len(wrong) == len(rotated_as):
+        yield replace(moved("positions-off", steps.pop()), fitted=True)
 
 
 def _position(

@@ -10,7 +10,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -128,22 +128,6 @@ def sampled(
     return GivenVectors(q, k, at, seed)
 
 
-class Held(TypedDict, total=False):
-    """To what calls are held, and what is looked for where they are wrong.
-
-    afresh: makes an instance without a past. rule: the recipe whose errors are allowed, by default
-    `allowance.careful`. searches: those of other calls of the same code. explain: whether what explains a
-    wrong one is looked for (so by default). each_call: whether each call is held to the frequencies for its
-    own length, its largest position + 1, and not to those of the setting.
-    """
-
-    afresh: Callable[[], Rotator] | None
-    rule: Resolved | None
-    searches: Searches | None
-    explain: bool
-    each_call: bool
-
-
 def check(
     rotator: Rotator,
     setting: RopeSetting,
@@ -153,13 +137,13 @@ def check(
     *,
     warm: bool = False,
     batch_step: int = 0,
-    **held: Unpack[Held],
+    **held: Any,
 ) -> Places:
     """Return where the worst rotated pair stands of code that is called at positions + offset.
 
     warm: the instance is called at the positions before the shift first, so that what it keeps of a call
     shows. batch_step: added to the positions from one batch element to the next, where code takes a row for
-    each.
+    each. held: as `judged` takes it.
     """
 
     def blocks() -> Iterator[CalledBlock]:
@@ -179,10 +163,21 @@ def judged(
     rotator: Rotator,
     setting: RopeSetting,
     dtype: Format,
-    **held: Unpack[Held],
+    *,
+    afresh: Callable[[], Rotator] | None = None,
+    rule: Resolved | None = None,
+    searches: Searches | None = None,
+    explain: bool = True,
+    each_call: bool = False,
 ) -> Places:
-    """Return where the worst rotated pair stands of calls that were made."""
-    each_call, rule = held.get("each_call", False), held.get("rule") or allowance.careful(dtype)
+    """Return where the worst rotated pair stands of calls that were made.
+
+    afresh: makes an instance without a past. rule: the recipe whose errors are allowed, by default
+    `allowance.careful`. searches: those of other calls of the same code. explain: whether what explains a
+    wrong one is looked for. each_call: whether each call is held to the frequencies for its own length, its
+    largest position + 1, and not to those of the setting.
+    """
+    rule = rule or allowance.careful(dtype)
 
     def held_to(block: CalledBlock) -> RopeSetting:
         return setting.for_positions(int(block.at.max()) + 1) if each_call else setting
@@ -204,8 +199,8 @@ def judged(
     largest = max(worst.values(), key=lambda one: one.excess)
     sides = {name: sides[name] for name in "qk" if name in sides}  # whichever was wrong first
     told: dict[str, Diagnosis] = {}
-    if sides and held.get("explain", True):
-        told = _explained(sides, largest.side, rotator, held_to, dtype, rule, held)
+    if sides and explain:
+        told = _explained(sides, largest.side, rotator, held_to, dtype, rule, afresh, searches, each_call)
     first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
     return replace(
         largest,
@@ -224,10 +219,12 @@ def _explained(
     held_to: Callable[[CalledBlock], RopeSetting],
     dtype: Format,
     rule: Resolved,
-    held: Held,
+    afresh: Callable[[], Rotator] | None,
+    searches: Searches | None,
+    each_call: bool,
 ) -> dict[str, Diagnosis]:
     """Return what explains wrong sides, as `rotation.joined` takes it: chance, state, or else a fault."""
-    afresh, searches, block = held.get("afresh"), held.get("searches"), sides[worst].block
+    block = sides[worst].block
     found, rows, own = unstable(rotator, block, afresh, searches), block.rows(), held_to(block)
     if found is None and afresh:
         found = state(afresh(), block, lambda x, y: excess(x, y, rows, own, rule))
@@ -236,7 +233,7 @@ def _explained(
     alike: dict[RopeSetting, dict[str, MisplacedSide]] = {}  # held to the same frequencies
     for name, side in sides.items():
         alike.setdefault(held_to(side.block), {})[name] = side
-    each_call, told = held.get("each_call", False), dict[str, Diagnosis]()
+    told = dict[str, Diagnosis]()
     for own, some in alike.items():
         explained = rotation.explained(some, own, dtype, rotator, searches, each_call=each_call)
         told |= dict.fromkeys(some, explained[""]) if "" in explained and len(alike) > 1 else explained
