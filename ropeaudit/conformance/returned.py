@@ -9,7 +9,7 @@ Letters: b batch elements, h heads, s positions, d head_dim.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -58,10 +58,8 @@ _NEAR = 0.15
 _ROTATED, _ELSE = 0.9, 0.5  # shares of pairs whose lengths agree: those of a rotation, and of anything else
 
 CASE = "case.txt"  # may stand beside what is written back: the digest of the case that it is of
-_LONGEST = 200  # bytes of it that are read
 
 Arrays: TypeAlias = dict[Key, dict[str, FloatArray]]  # call -> name -> numbers, in the carrier
-_Files: TypeAlias = dict[str, tuple[Key, str, Entry]]  # file without .bin -> call, name and what it has to be
 
 
 class NotAsked(ForeignError):
@@ -92,55 +90,57 @@ class Returned:
 
 
 def read_returned(case: VectorCase, output: str | Path) -> Returned:
-    """Return what was written back for a case. Raises: BadInput."""
+    """Return what was written back for a case: raw files or one .safetensors. Raises: BadInput."""
     path = Path(output)
     seen = f"--returned {str(path)!r}"
-    wanted: _Files = {
+    alone = path.suffix == ".safetensors"
+    folder, tensor_file = (path.parent, path) if alone else (path, path / RETURNED)
+    wanted = {
         entry["file"].removesuffix(".bin"): (call.key, name, entry)
         for call in case.spec.calls
         for name, entry in case.spec.outputs(call).items()
     }
     try:
-        is_folder, exists = path.is_dir(), path.exists()
-        names = {item.name for item in path.iterdir()} if is_folder else set()
+        names = {path.name} if alone else {item.name for item in folder.iterdir()}
     except (OSError, ValueError) as error:
-        raise BadInput(f"{seen}: {getattr(error, 'strerror', None) or error}") from None
-    if path.suffix == ".safetensors" and not is_folder:
-        return _of_tensors(case, path, wanted, seen, named=False)
-    if not is_folder:
-        what = "is no folder" if exists else "no such folder"
-        raise BadInput(f"{seen}: {what}; give the folder that the kernel wrote into")
-    files = {f"{stem}.bin" for stem in wanted}
-    if path.resolve() == case.folder.resolve():
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(f"{seen}: {reason}; give the folder that the kernel wrote into") from None
+    if folder.resolve() == case.folder.resolve():
         names -= case.own_files()
-    raw = files & names
-    tensor_files = {name for name in names if name.endswith(".safetensors")}
-    if raw and tensor_files:
-        both = f"both {min(raw)} and {min(tensor_files)}"
-        raise BadInput(f"{seen}: there are {both}; leave raw files or one .safetensors file")
-    left = names - raw - {RETURNED}
-    if foreign := sorted(name for name in left if name.endswith((".bin", ".safetensors"))):
-        asked = ", ".join(f"{stem}.bin" for stem in list(wanted)[:4])  # of another case, or misnamed
-        told = f"{', '.join(foreign[:4])}; it asks for {asked} ..., or {RETURNED}"
-        raise BadInput(f"{seen}: the case does not ask for {told}")
-    if named := CASE in names:
-        text = vector_case.content_of(path / CASE, seen, _LONGEST).decode("utf-8", "replace").strip()
-        _same(case, text, f"{seen}: {CASE}")
-    if tensor_files:
-        return _of_tensors(case, path / RETURNED, wanted, seen, named)
-    if missing := [f"{stem}.bin" for stem in wanted if f"{stem}.bin" not in names]:
-        count = f"{len(missing)} of {len(wanted)} files are missing"
-        raise BadInput(f"{seen}: {count}, the first {missing[0]}; write all that manifest.json asks for")
-    return Returned(_arrays(wanted, {stem: _raw(path, *wanted[stem][2:], seen) for stem in wanted}), named)
-
-
-def _same(case: VectorCase, text: str, seen: str) -> None:
-    """Raise BadInput if what was written back names another case."""
-    if text != case.digest:
-        raise BadInput(
-            f"{seen} names another case, {text[:19]}..., than {str(case.folder)!r}, {case.digest[:19]}...; "
-            "run the kernel on this case, or judge it by the other one"
-        )
+    digests = []
+    if CASE in names:
+        digests.append(vector_case.content_of(folder / CASE, seen).decode("utf-8", "replace").strip())
+    raw = sorted(name for name in names if name.endswith(".bin"))
+    if tensor_file.name in names:
+        if raw:
+            both = f"both {raw[0]} and {tensor_file.name}"
+            raise BadInput(f"{seen}: there are {both}; leave raw files or one .safetensors file")
+        tensors, digest = _tensors(tensor_file, wanted, f"{seen}: {tensor_file.name}")
+        digests += [digest.strip()] if digest is not None else []
+    else:
+        asked = (name.removesuffix(".bin") for name in raw)
+        tensors = {stem: _raw(folder, wanted[stem][2], seen) for stem in asked if stem in wanted}
+        raw += sorted(name for name in names if name.endswith(".safetensors"))
+        tensors |= {name: np.zeros(0) for name in raw if name.removesuffix(".bin") not in wanted}
+    for named in digests:
+        if named != case.digest:
+            told = f"{seen} names another case, {named[:19]}..., than {str(case.folder)!r}"
+            remedy = "run the kernel on this case, or judge it by the other one"
+            raise BadInput(f"{told}, {case.digest[:19]}...; {remedy}")
+    lacking, more = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
+    if lacking or more:
+        told = f"holds {', '.join(more[:4])}, which the case does not ask for"
+        if not more:
+            told = f"{len(lacking)} of {len(wanted)} arrays are missing, the first {lacking[0]}"
+        first = ", ".join(f"{stem}.bin" for stem in list(wanted)[:4])
+        raise BadInput(f"{seen}: {told}; it asks for {first} ..., or {RETURNED}")
+    arrays: Arrays = {}
+    for stem, (key, name, entry) in wanted.items():
+        tensor, dtype = tensors[stem], parse(entry["dtype"])
+        if tensor.dtype != vector_case.stored(dtype) or list(tensor.shape) != entry["shape"]:
+            raise BadInput(f"{seen}: {stem} is {tensor.dtype} of shape {tensor.shape}; {_form(entry)}")
+        arrays.setdefault(key, {})[name] = vector_case.carried(tensor, dtype)
+    return Returned(arrays, bool(digests))
 
 
 def _form(entry: Entry) -> str:
@@ -149,49 +149,26 @@ def _form(entry: Entry) -> str:
 
 def _raw(folder: Path, entry: Entry, seen: str) -> NDArray[Any]:
     """Return the array of a raw file. Raises: BadInput where it is none, or of another size."""
-    file = folder / entry["file"]
+    content = vector_case.content_of(folder / entry["file"], seen)
     kind = vector_case.stored(parse(entry["dtype"]))
-    size = math.prod(entry["shape"]) * kind.itemsize
-    if not file.is_file():
-        raise BadInput(f"{seen}: {file.name} is no file; {_form(entry)}")
-    if (here := file.stat().st_size) != size:
-        raise BadInput(f"{seen}: {file.name} has {here:,} bytes instead of {size:,}: {_form(entry)}")
-    return np.frombuffer(vector_case.content_of(file, seen, size), kind).reshape(entry["shape"])
+    if len(content) != (size := math.prod(entry["shape"]) * kind.itemsize):
+        told = f"{entry['file']} has {len(content):,} bytes instead of {size:,}"
+        raise BadInput(f"{seen}: {told}: {_form(entry)}")
+    return np.frombuffer(content, kind).reshape(entry["shape"])
 
 
-def _of_tensors(case: VectorCase, path: Path, wanted: _Files, seen: str, named: bool) -> Returned:
-    """Return the tensors of a .safetensors file, named like raw files without .bin. Raises: BadInput."""
-    seen = f"{seen}: {path.name}"
+def _tensors(path: Path, wanted: Collection[str], seen: str) -> tuple[dict[str, NDArray[Any]], str | None]:
+    """Return the tensors of a .safetensors file and the case that it names. Raises: BadInput."""
     if wrong := tensorfiles.wrong(path):
         raise BadInput(f"{seen}: {wrong}; write it again")
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    try:
+    def contents() -> tuple[dict[str, NDArray[Any]], str | None]:
         with safe_open(path, framework="numpy") as archive:
             digest = (archive.metadata() or {}).get("case")
-    except (SafetensorError, OSError) as error:
-        raise BadInput(f"{seen} is no readable .safetensors file: {error}") from None
-    if digest is not None:
-        _same(case, digest.strip(), seen)
-    tensors = tensorfiles.guarded(seen, path, lambda: tensorfiles.read(path, wanted))
-    lacking = sorted(wanted.keys() - tensors.keys())
-    more = sorted(tensors.keys() - wanted.keys())
-    for problem, names in (("lacks", lacking), ("holds, not asked for,", more)):
-        if names:
-            raise BadInput(f"{seen} {problem} {', '.join(names[:4])}; the case asks for {min(wanted)} ...")
-    for stem, (_, _, entry) in wanted.items():
-        tensor = tensors[stem]
-        if tensor.dtype != vector_case.stored(parse(entry["dtype"])) or list(tensor.shape) != entry["shape"]:
-            raise BadInput(f"{seen}: {stem} is {tensor.dtype} of shape {tensor.shape}; {_form(entry)}")
-    return Returned(_arrays(wanted, tensors), named or digest is not None)
+        return dict(tensorfiles.read(path, wanted)), digest
 
-
-def _arrays(wanted: _Files, tensors: Mapping[str, NDArray[Any]]) -> Arrays:
-    """Return what files hold by call and name, in the carrier."""
-    arrays: Arrays = {}
-    for stem, (key, name, entry) in wanted.items():
-        arrays.setdefault(key, {})[name] = vector_case.carried(tensors[stem], parse(entry["dtype"]))
-    return arrays
+    return tensorfiles.guarded(seen, path, contents)
 
 
 def findings(

@@ -21,12 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
-from ropeaudit.errors import BadInput, RopeAuditError, UsageError
+from ropeaudit.errors import BadInput, RopeAuditError, UsageError, one_line
 from ropeaudit.rope import scaling
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.tensor_files import tensors
 
 WANTS = ("rotated", "gradient")
 INTEGERS = ("int64", "int32")  # of positions
@@ -36,7 +35,6 @@ FORMAT = "ropeaudit-vectors"
 VERSION, SERVED_VERSION = 1, 2  # of cases whose calls have sizes of their own, a reader has to know more
 MANIFEST, FLAT = "manifest.json", "manifest.txt"
 TENSORS, RETURNED = "inputs.safetensors", "outputs.safetensors"
-_LARGEST = 2**24  # bytes of a manifest
 _REMEDY = "write the case anew with `ropeaudit vectors`"
 _SIZES = ("batch", "heads", "kv_heads", "seq_len")  # of a call, where they are not those of the case
 
@@ -75,16 +73,12 @@ class CaseSpec:
         sizes = BATCH, self.heads, self.kv_heads, self.seq_len
         return tuple(CaseCall(offset, *sizes, offset) for offset in self.offsets) + self.served_calls
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return name -> shape of the vectors that are given at all offsets."""
-        q = (BATCH, self.heads, self.seq_len, self.setting.head_dim)
-        k = (BATCH, self.kv_heads, self.seq_len, self.setting.head_dim)
-        given: dict[str, tuple[int, ...]] = {"q": q, "k": k}
-        return given | ({"grad_rotated_q": q, "grad_rotated_k": k} if self.want == "gradient" else {})
-
     def inputs(self) -> dict[str, Entry]:
-        """Return name -> file of what is given at all offsets."""
-        return {name: _entry(name, self.dtype.name, shape) for name, shape in self.shapes().items()}
+        """Return name -> file of the vectors that are given at all offsets."""
+        sides = ("q", "k", "grad_rotated_q", "grad_rotated_k")[: 4 if self.want == "gradient" else 2]
+        heads = {"q": self.heads, "k": self.kv_heads}
+        shapes = {name: (BATCH, heads[name[-1]], self.seq_len, self.setting.head_dim) for name in sides}
+        return {name: _entry(name, self.dtype.name, shape) for name, shape in shapes.items()}
 
     def call_inputs(self, call: CaseCall) -> dict[str, Entry]:
         """Return name -> file of what is given for a call alone."""
@@ -198,40 +192,28 @@ def spec_of(content: Mapping[str, Any]) -> CaseSpec:
     try:
         shape = dict(content["scaling"])
         scale = scaling.from_mapping(str(shape.pop("kind")), shape)
-        head_dim = _whole(content["head_dim"])
-        rotary_dim = _whole(content["rotary_dim"])
+        head_dim, rotary_dim, context = (int(content[key]) for key in ("head_dim", "rotary_dim", "context"))
+        heads, kv_heads, seq_len, seed = (
+            int(content[key]) for key in ("heads", "kv_heads", "seq_len", "seed")
+        )
         given = float(content["base"]), content["layout"], float(content["softmax_scale"])
-        context = _whole(content["context"])
         setting = RopeSetting.of(head_dim, rotary_dim, *given, scale, scale.length_for(context))
-        dtype = parse(str(content["dtype"]))
-        names = ("heads", "kv_heads", "seq_len", "seed")
-        heads, kv_heads, seq_len, seed = (_whole(content[name]) for name in names)
         spec = CaseSpec(
-            *(setting, dtype, heads, kv_heads, seq_len, seed),
-            offsets=tuple(map(_whole, content["offsets"])),
+            *(setting, parse(str(content["dtype"])), heads, kv_heads, seq_len, seed),
+            offsets=tuple(map(int, content["offsets"])),
             context=context,
             want=str(content["want"]),
             positions=str(content["positions_dtype"]),
             model=str(content["model"]),
             served=content.get("served") is True,
         )
-    except RopeAuditError as error:
-        raise BadInput(str(error)) from None
-    except KeyError as error:
-        raise BadInput(f"{error.args[0]} is missing") from None
-    except (TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise BadInput(f"a parameter is of a wrong type ({error})") from None
+    except (RopeAuditError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise BadInput(f"a parameter is missing or of a wrong type: {one_line(error)}") from None
     if spec.want not in WANTS or spec.positions not in INTEGERS or spec.offsets[:1] != (0,):
         raise BadInput("want, positions_dtype or offsets are not those of a case")
     if spec.served and spec.seq_len < SERVED_LEAST:
         raise BadInput("a case with these parameters has no served calls")
     return spec
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise ValueError(f"{value!r} is not a whole number")
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,14 +226,21 @@ class VectorCase:
 
     def vectors(self) -> dict[str, FloatArray]:
         """Return the numbers of the inputs that all offsets share, by name."""
-        return {
-            name: numbers((self.folder / f"{name}.bin").read_bytes(), self.spec.dtype, shape)
-            for name, shape in self.spec.shapes().items()
-        }
+        kind, vectors = stored(self.spec.dtype), dict[str, FloatArray]()
+        for name, entry in self.spec.inputs().items():
+            content = np.frombuffer((self.folder / entry["file"]).read_bytes(), kind)
+            vectors[name] = carried(content.reshape(entry["shape"]), self.spec.dtype)
+        return vectors
 
     def own_files(self) -> set[str]:
         """Return the names of its files."""
-        return {MANIFEST, FLAT, TENSORS, *_given(self.spec)}
+        return own_files(self.spec)
+
+
+def own_files(spec: CaseSpec) -> set[str]:
+    """Return the names of the files of a case."""
+    files = [spec.inputs(), *map(spec.call_inputs, spec.calls)]
+    return {MANIFEST, FLAT, TENSORS, *(entry["file"] for some in files for entry in some.values())}
 
 
 def read(folder: str | Path) -> VectorCase:
@@ -260,17 +249,14 @@ def read(folder: str | Path) -> VectorCase:
     path = path.parent if path.name == MANIFEST else path
     seen = f"case {str(path)!r}"
     content = read_manifest(path / MANIFEST)
-    spec = spec_of(content)
-    digests = {file["file"]: file["digest"] for file in _entries(content)}
-    digests[TENSORS] = str(content["safetensors"]["digest"])
-    if manifest(spec, digests) != content:
+    spec, digests = spec_of(content), _digests(content)
+    if digests.keys() != own_files(spec) - {MANIFEST, FLAT} or manifest(spec, digests) != content:
         raise BadInput(f"{seen}: its files are not those that its parameters make; {_REMEDY}")
     if content_of(path / FLAT, seen) != flat(content):
         raise BadInput(f"{seen}: {FLAT} does not say what {MANIFEST} says; {_REMEDY}")
-    for name, file in _given(spec).items():
-        kind = np.dtype(file["dtype"]) if file["dtype"] in INTEGERS else stored(parse(file["dtype"]))
-        _check(path / name, seen, digests[name], math.prod(file["shape"]) * kind.itemsize)
-    _check(path / TENSORS, seen, digests[TENSORS], None)
+    for name, digest in digests.items():
+        if sha256(content_of(path / name, seen)) != digest:
+            raise BadInput(f"{seen}: {name} is not the file that was written, its digest differs; {_REMEDY}")
     return VectorCase(path, spec, content["digest"])
 
 
@@ -283,13 +269,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     content = content_of(path, f"case {str(path.parent)!r}")
     try:
         parsed: dict[str, Any] = json.loads(content)
-        version = parsed["format"], parsed["version"]
-        digest, list_of_calls = parsed["digest"], parsed["calls"]
-        right = digest_of(parsed)
-        [parsed["inputs"], parsed["safetensors"]["digest"], *(call["inputs"] for call in list_of_calls)]
-        for file in _entries(parsed):
-            _ = file["file"], file["digest"]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        version, digest, right = (parsed["format"], parsed["version"]), parsed["digest"], digest_of(parsed)
+        _digests(parsed)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise BadInput(
             f"{seen} is no manifest of `ropeaudit vectors`; give the folder that it wrote"
         ) from None
@@ -306,50 +288,31 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def is_alone(folder: Path) -> bool:
     """Return whether a folder holds just an unchanged case."""
     try:
-        known = {str(file["file"]) for file in _entries(read_manifest(folder / MANIFEST))}
+        known = own_files(spec_of(read_manifest(folder / MANIFEST)))
     except BadInput:
         return False
-    return {path.name for path in folder.iterdir()} <= {*known, MANIFEST, FLAT, TENSORS}
+    return {path.name for path in folder.iterdir()} <= known
 
 
-def _entries(content: Mapping[str, Any]) -> list[Entry]:
-    calls = [file for call in content["calls"] for file in call["inputs"].values()]
-    return [*content["inputs"].values(), *calls]
+def _digests(content: Mapping[str, Any]) -> dict[str, str]:
+    """Return file name -> digest of all that a manifest says is given."""
+    files = [content["inputs"], *(call["inputs"] for call in content["calls"])]
+    digests = {str(file["file"]): str(file["digest"]) for some in files for file in some.values()}
+    return digests | {TENSORS: str(content["safetensors"]["digest"])}
 
 
-def _given(spec: CaseSpec) -> dict[str, Entry]:
-    """Return file name -> entry of all that a case gives."""
-    groups = [spec.inputs(), *map(spec.call_inputs, spec.calls)]
-    return {file["file"]: file for files in groups for file in files.values()}
-
-
-def _check(path: Path, seen: str, digest: str, size: int | None) -> None:
-    """Raise BadInput unless a file is there, of its size, and what was written."""
-    if size is not None:
-        tensors.check_room(path, size // 8)
-    content = content_of(path, seen)
-    if size is not None and len(content) != size:
-        raise BadInput(f"{seen}: {path.name} has {len(content):,} bytes instead of {size:,}; {_REMEDY}")
-    if sha256(content) != digest:
-        raise BadInput(f"{seen}: {path.name} is not the file that was written, its digest differs; {_REMEDY}")
-
-
-def content_of(path: Path, seen: str, most: int = -1) -> bytes:
-    """Return up to `most` bytes of a file, or all. seen: whose it is. Raises: BadInput."""
+def content_of(path: Path, seen: str) -> bytes:
+    """Return the bytes of a file. seen: whose it is. Raises: BadInput."""
     try:
-        size = path.stat().st_size
         if path.exists() and not path.is_file():
             raise OSError(0, "it is no file")
-        if size <= _LARGEST or path.name not in (MANIFEST, FLAT):
-            with path.open("rb") as stream:
-                return stream.read(most)
+        return path.read_bytes()
     except FileNotFoundError:
         hint = "give the folder that `ropeaudit vectors` wrote" if path.name == MANIFEST else _REMEDY
         raise BadInput(f"{seen}: there is no {path.name}; {hint}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadInput(f"{seen}: {path.name} cannot be read: {reason}") from None
-    raise BadInput(f"{seen}: {path.name} has {size:,} bytes, more than any manifest; {_REMEDY}")
 
 
 # formats that programs store in files; float32 holds what is computed in tf32
@@ -379,14 +342,6 @@ def array(x: FloatArray, dtype: Format) -> NDArray[Any]:
 def to_bytes(x: NDArray[Any]) -> bytes:
     """Return the bytes of an array, little-endian."""
     return np.ascontiguousarray(x, x.dtype.newbyteorder("<") if x.dtype.kind in "iuf" else None).tobytes()
-
-
-def numbers(content: bytes, dtype: Format, shape: tuple[int, ...]) -> FloatArray:
-    """Return the numbers in bytes, in their carrier. Raises: ValueError for a wrong size."""
-    kind = stored(dtype)
-    if len(content) != math.prod(shape) * kind.itemsize:
-        raise ValueError(f"{len(content)} bytes for the shape {shape}")
-    return carried(np.frombuffer(content, kind).reshape(shape), dtype)
 
 
 def carried(x: NDArray[Any], dtype: Format) -> FloatArray:

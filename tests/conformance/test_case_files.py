@@ -20,7 +20,8 @@ def test_raw_bytes_hold_every_number_of_a_format_as_programs_read_it() -> None:
         x = round_to(np.random.default_rng(0).standard_normal((3, 5)) * 10, fmt)
         content = vector_case.to_bytes(vector_case.array(x, fmt))
         assert len(content) * 8 == x.size * fmt.storage_bits
-        np.testing.assert_array_equal(vector_case.numbers(content, fmt, (3, 5)), x)
+        back = np.frombuffer(content, vector_case.stored(fmt)).reshape(3, 5)
+        np.testing.assert_array_equal(vector_case.carried(back, fmt), x)
     one = np.array([1.0, -2.0])
     assert vector_case.to_bytes(vector_case.array(one, parse("bf16"))) == b"\x80\x3f\x00\xc0"
     assert vector_case.to_bytes(np.array([258], dtype=">i8")) == b"\x02\x01" + bytes(6)
@@ -78,27 +79,21 @@ def forged(path: Path) -> None:
     path.write_bytes(vector_case.as_json(content | {"digest": vector_case.digest_of(content)}))
 
 
-def replaced_by_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
+def replaced_by(made):
+    def change(path: Path) -> None:
+        path.unlink()
+        made(path)
 
-
-def replaced_by_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
+    return change
 
 
 DAMAGES = {
-    "q.bin cannot be read: it is no file": ("q.bin", replaced_by_folder),
-    "k.bin cannot be read: it is no file": ("k.bin", replaced_by_pipe),
-    "manifest.json has 16,777,217 bytes": (
-        "manifest.json",
-        lambda path: path.write_bytes(b" " * (2**24 + 1)),
-    ),
+    "q.bin cannot be read: it is no file": ("q.bin", replaced_by(Path.mkdir)),
+    "k.bin cannot be read: it is no file": ("k.bin", replaced_by(os.mkfifo)),
     "q.bin: its digest differs": ("q.bin", flip),
     "positions.1000.bin: its digest differs": ("positions.1000.bin", flip),
     "inputs.safetensors: its digest differs": ("inputs.safetensors", flip),
-    "k.bin has 0 bytes instead of": ("k.bin", lambda path: path.write_bytes(b"")),
+    "k.bin: its digest differs": ("k.bin", lambda path: path.write_bytes(b"")),
     "there is no k.bin": ("k.bin", Path.unlink),
     "there is no manifest.json; give the folder": ("manifest.json", Path.unlink),
     "there is no manifest.txt": ("manifest.txt", Path.unlink),
@@ -111,16 +106,14 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("message", DAMAGES)
-def test_a_damaged_case_is_refused(message: str, tmp_path: Path) -> None:
-    read = case(tmp_path / "case")
-    name, damage = DAMAGES[message]
-    damage(read.folder / name)
-    with pytest.raises(BadInput) as refused:
-        vector_case.read(read.folder)
-    for part in message.split(": "):
-        assert part in str(refused.value)
-    assert "\n" not in str(refused.value)
+def test_a_damaged_case_is_refused(tmp_path: Path) -> None:
+    for number, (message, (name, damage)) in enumerate(DAMAGES.items()):
+        read = case(tmp_path / str(number))
+        damage(read.folder / name)
+        with pytest.raises(BadInput) as refused:
+            vector_case.read(read.folder)
+        assert all(part in str(refused.value) for part in message.split(": ")), refused.value
+        assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("change", [{"seq_len": 47}, {"served": 1}, {"version": 1}])

@@ -355,7 +355,7 @@ def refused(read: VectorCase, out: Path, *parts: str) -> None:
 
 
 def test_what_is_missing_or_of_another_size_is_refused(given: VectorCase, tmp_path: Path) -> None:
-    refused(given, tmp_path / "none", "no such folder")
+    refused(given, tmp_path / "none", "No such file or directory")
     out = written(given, tmp_path / "out", rotated(given))
     path = out / "k.1000.bin"
     content = path.read_bytes()
@@ -365,17 +365,17 @@ def test_what_is_missing_or_of_another_size_is_refused(given: VectorCase, tmp_pa
     refused(given, out, "6,145 bytes instead of 6,144")
     path.unlink()
     path.mkdir()
-    refused(given, out, "k.1000.bin is no file")
+    refused(given, out, "k.1000.bin cannot be read: it is no file")
     path.rmdir()
-    refused(given, out, "1 of 8 files are missing, the first k.1000.bin")
-    refused(given, given.folder / "q.bin", "is no folder")
+    refused(given, out, "1 of 8 arrays are missing, the first k.1000")
+    refused(given, given.folder / "q.bin", "Not a directory")
 
 
 @pytest.mark.slow  # a whole check
 def test_what_is_of_another_case_is_refused(given: VectorCase, tmp_path: Path) -> None:
     other = case(tmp_path / "other", seed=1)
     out = written(other, tmp_path / "out", rotated(other))
-    refused(given, out, "case.txt names another case, sha256:")
+    refused(given, out, "names another case, sha256:")
     (out / "case.txt").unlink()
     (out / "case.txt").mkdir()
     refused(given, out, "case.txt cannot be read: it is no file")
@@ -384,7 +384,7 @@ def test_what_is_of_another_case_is_refused(given: VectorCase, tmp_path: Path) -
     assert results["rotation"].diagnosis == Diagnosis("not-a-rotation")
     assert "it does not name its case" in results["written back"].detail
     (out / "q.2000.bin").write_bytes(b"")
-    refused(given, out, "does not ask for q.2000.bin; it asks for q.0.bin, k.0.bin")
+    refused(given, out, "holds q.2000.bin, which the case does not ask for; it asks for q.0.bin, k.0.bin")
 
 
 def as_tensors(read: VectorCase, arrays, dtype: str = "bf16") -> dict[str, np.ndarray]:
@@ -411,16 +411,22 @@ def test_safetensors_that_do_not_fit_are_refused(given: VectorCase, tmp_path: Pa
     path, arrays = out / "outputs.safetensors", as_tensors(given, rotated(given))
     q = arrays["q.0"]
     for wrong, *parts in (
-        (arrays | {"x": np.zeros(1)}, "holds, not asked for, x"),
-        ({name: x for name, x in arrays.items() if name != "q.0"}, "lacks q.0"),
+        (arrays | {"x": np.zeros(1)}, "holds x, which the case does not ask for"),
+        (
+            {name: x for name, x in arrays.items() if name != "q.0"},
+            "1 of 8 arrays are missing, the first q.0",
+        ),
         (arrays | {"q.0": q.astype("f4")}, "q.0 is float32 of shape (2, 2, 48, 32)", "bfloat16 of shape"),
         (arrays | {"q.0": q[:1]}, "q.0 is bfloat16 of shape (1, 2, 48, 32)"),
     ):
         save_file(wrong, path)
         refused(given, out, *parts)
     save_file(arrays, path, metadata={"case": "sha256:0123456789ab"})
-    refused(given, out, "outputs.safetensors names another case, sha256:0123456789ab")
-    for content, said in ((path.read_bytes()[:-9], "no readable .safetensors"), (b"", "the file is empty")):
+    refused(given, out, "names another case, sha256:0123456789ab")
+    for content, said in (
+        (path.read_bytes()[:-9], "not a readable .safetensors"),
+        (b"", "the file is empty"),
+    ):
         path.write_bytes(content)
         refused(given, out, said)
     written_too = written(given, tmp_path / "both", rotated(given))

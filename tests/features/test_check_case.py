@@ -28,7 +28,7 @@ def test_several_cases_are_judged_by_folders_of_their_names(tmp_path: Path, caps
     command = ["check", *cases, "--returned", tmp_path / "outs"]
     assert [line[:4] for line in ran(capsys, command).out.splitlines()] == ["PASS", "PASS"]
     (tmp_path / "outs" / "b").rename(tmp_path / "outs" / "c")
-    assert "outs/b': no such folder" in ran(capsys, command, 2).err
+    assert "outs/b': No such file or directory" in ran(capsys, command, 2).err
 
 
 REFUSED = {
@@ -36,7 +36,7 @@ REFUSED = {
     (
         "--returned",
         "none",
-    ): "error: --returned 'none': no such folder; give the folder that the kernel wrote into",
+    ): "error: --returned 'none': No such file or directory; give the folder that the kernel wrote into",
     ("--returned", "none", "--dtype", "fp32"): "says its dtype and positions; leave out --dtype and --up-to",
     ("--returned", "none", "--base", "500000"): "says its setting; leave out the options of a RoPE setting",
     ("--returned", "out.safetensors"): "out.safetensors: no such file",

@@ -206,8 +206,9 @@ def files(spec: CaseSpec) -> dict[str, bytes]:
     import safetensors.numpy as safetensors
 
     arrays: dict[str, NDArray[Any]] = {}
-    for number, (name, shape) in enumerate(spec.shapes().items()):
+    for number, (name, entry) in enumerate(spec.inputs().items()):
         # with all the bits of the dtype: a kernel that holds them in a narrower format then shows
+        shape = tuple(entry["shape"])
         drawn = round_to(np.random.default_rng([spec.seed, number]).standard_normal(shape), spec.dtype)
         arrays[name] = vector_case.array(drawn, spec.dtype)
     for call in spec.calls:
