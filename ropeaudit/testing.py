@@ -272,7 +272,7 @@ class _Test:
         self, cell: CellStatistics, offset: int, like: Callable[[MeasuredDrift], Diagnosis]
     ) -> None:
         """Raise NotShiftInvariant if scores drift further than allowed. like: says what explains them."""
-        seen = MeasuredDrift.of_cell(cell, "", offset, self.limit(self.resolved, offset))
+        seen = MeasuredDrift(cell, "", offset, self.limit(self.resolved, offset))
         place = "worst at head {}, query {}, key {}".format(*seen.place)
         if seen.over_bound:
             right = f"{seen.most:.3g} (a-priori bound)"

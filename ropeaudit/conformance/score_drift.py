@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -44,38 +44,41 @@ _WIDER = "compute positions, frequencies and angles in float64: in float32 drift
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDrift:
-    """What was measured at an offset with so many tokens, and what is allowed.
+    """What was measured of the scores of some tokens at an offset, and how far they may drift.
 
-    largest, rms: differences of scores, inf where one is not finite. place: head, query and key of the
-    largest. error: of the reference. tokens: how many, and of what where that is not all that was given.
+    tokens: how many, and of what where that is not all that was given. A score that is not finite drifts by
+    inf.
     """
 
+    cell: CellStatistics
     tokens: str
     offset: int
-    largest: float
-    rms: float
-    place: Place
-    reference_rms: float
-    error: float
     limit: Bound
 
-    @classmethod
-    def of_cell(cls, cell: CellStatistics, tokens: str, offset: int, limit: Bound) -> Self:
-        """Return what the engine measured."""
-        largest = size(cell.drift.max)
-        rms = size(cell.drift.rms)
-        place = cell.drift.place or (0, 0, 0)
-        return cls(tokens, offset, largest, rms, place, cell.reference.rms, cell.error, limit)
+    @property
+    def largest(self) -> float:
+        """The largest drift."""
+        return math.inf if math.isnan(self.cell.drift.max) else self.cell.drift.max
+
+    @property
+    def rms(self) -> float:
+        """The RMS drift."""
+        return math.inf if math.isnan(self.cell.drift.rms) else self.cell.drift.rms
+
+    @property
+    def place(self) -> Place:
+        """Head, query and key of the largest drift."""
+        return self.cell.drift.place or (0, 0, 0)
 
     @property
     def allowed(self) -> float:
         """The RMS drift that is allowed."""
-        return RMS_FACTOR * self.limit.rms + self.error
+        return RMS_FACTOR * self.limit.rms + self.cell.error
 
     @property
     def most(self) -> float:
         """The largest drift that is allowed."""
-        return self.limit.maximum + self.error
+        return self.limit.maximum + self.cell.error
 
     @property
     def over_bound(self) -> bool:
@@ -100,12 +103,7 @@ class MeasuredDrift:
     @property
     def relative(self) -> float:
         """The RMS drift over the RMS of the exact scores."""
-        return judging.ratio(self.rms, self.reference_rms)
-
-
-def size(value: float) -> float:
-    """Return a difference of scores; inf for nan."""
-    return math.inf if math.isnan(value) else value
+        return judging.ratio(self.rms, self.cell.reference.rms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,15 +204,17 @@ def growth(
         found |= {"measured": grown, "allowed": judging.GROWTH, "unit": "times that at offset 0"}
         return judged("growth", True, detail, **found)
     attained = careful(first)
-    excess = _excess(last.rms, attained)
-    allowed = max(judging.EXCESS, _excess(last.allowed, attained))
+    excess, by_prediction = (
+        one / attained if attained else math.inf if one else 0.0 for one in (last.rms, last.allowed)
+    )
+    allowed = max(judging.EXCESS, by_prediction)
     row = {
         "nonfinite": not math.isfinite(last.rms),
         "drift_max": last.largest,
         "drift_rms": last.rms,
         "floor_rms": first.rms,
-        "reference_rms": last.reference_rms,
-        "reference_error": last.error,
+        "reference_rms": last.cell.reference.rms,
+        "reference_error": last.cell.error,
         "excess": excess,
     }
     word = judging.judge(row, wrong_rotation=False)
@@ -226,10 +226,6 @@ def growth(
     return judged(
         "growth", passed, f"{detail}{times}{reason}", **found, diagnosis=None if passed else behaves
     )
-
-
-def _excess(rms: float, careful: float) -> float:
-    return 0.0 if rms == 0 else rms / careful if careful else math.inf
 
 
 def tolerance(
@@ -287,8 +283,10 @@ class ScoreRun:
             cells = Plan([self.called], [some], rows, setting, self.mask, positions=self.rows)
             results = measure.measure(cells, 1)
             limits = wanted.limits(setting, inputs, some, self.mask)
-            for offset, limit in zip(some, limits, strict=True):
-                seen.append(MeasuredDrift.of_cell(results[0, offset], self.tokens, offset, limit))
+            seen += [
+                MeasuredDrift(results[0, offset], self.tokens, offset, limit)
+                for offset, limit in zip(some, limits, strict=True)
+            ]
         return seen
 
     def careful(self, first: MeasuredDrift) -> float:
@@ -296,40 +294,40 @@ class ScoreRun:
         dtype = self.called.dtype
         subject = Emulated(attainable.careful(dtype), self.held_to(0))
         predicted = bounds.bound(subject, self.inputs, self.mask, 0).rms
-        return attainable.attainable_rms(predicted, dtype, first.reference_rms)
+        return attainable.attainable_rms(predicted, dtype, first.cell.reference.rms)
 
 
 def scores(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield the checks of drift: short and long runs, growth, tolerance."""
-    length, up_to = min(_SHORT, code.up_to), code.up_to
-    if HEADS * length**2 < judging.FEWEST:
+    up_to, sizes = code.up_to, {"drift": (HEADS, _SHORT), "long sequence": (1, _LONG)}
+    if HEADS * min(_SHORT, up_to) ** 2 < judging.FEWEST:
         why = f"{up_to} positions make fewer than {judging.FEWEST} scores"
         yield from (not_applicable(name, why) for name in CHECKS)
         return
-    run, last = _run(code, HEADS, length), up_to - length
-    resembled = None if code.seen.wrong_rotation else explaining_recipe(*_called(code, run, last))
-    wanted = yardstick(code.claimed, resembled, code.setting, code.dtype, up_to)
-    short = run.measured(wanted, sorted({0, min(_MIDDLE, last), last}))
-    cause, runs = _cause(code, run, short), [(run, short, wanted)]
-    yield drift("drift", short, wanted, cause)
-    if up_to > _SHORT:
-        run = _run(code, 1, min(_LONG, up_to))
+    every, cause, resembled = list[MeasuredDrift](), None, None
+    runs: list[tuple[ScoreRun, list[MeasuredDrift], Yardstick]] = []
+    for check, (heads, most) in sizes.items():
+        if every and up_to <= _SHORT:
+            yield not_applicable(check, f"there are no more than {up_to} positions")
+            continue
+        run = _run(code, heads, min(most, up_to))
         last = up_to - run.inputs.seq_len
-        if resembled and not explains(resembled, *_called(code, run, last)):
-            wanted = yardstick(code.claimed, None, code.setting, code.dtype, up_to)
-        long = run.measured(wanted, sorted({0, last}))
-        if not any(drift.fails for drift in short):
-            cause = _cause(code, run, long)
-        yield drift("long sequence", long, wanted, cause)
-        if last:
-            runs.insert(0, (run, long, wanted))
-    else:
-        long = short
-        yield not_applicable("long sequence", f"there are no more than {up_to} positions")
-    growing = [growth(drifts, limit, code.dtype, run.careful, cause) for run, drifts, limit in runs]
+        if not every and not code.seen.wrong_rotation:
+            resembled = explaining_recipe(*_called(code, run, last))
+        elif resembled and not explains(resembled, *_called(code, run, last)):
+            resembled = None
+        wanted = yardstick(code.claimed, resembled, code.setting, code.dtype, up_to)
+        drifts = run.measured(wanted, sorted({0, min(_MIDDLE, last) if heads > 1 else 0, last}))
+        if not any(drift.fails for drift in every):
+            cause = _cause(code, run, drifts)
+        yield drift(check, drifts, wanted, cause)
+        if last or not every:
+            runs.insert(0, (run, drifts, wanted))
+        every += drifts
+    growing = [growth(drifts, wanted, code.dtype, run.careful, cause) for run, drifts, wanted in runs]
     # a long one may be as wrong at offset 0
     yield next((finding for finding in growing if finding.failed), growing[0])
-    yield tolerance([*short, *long], code.claimed, code.setting, code.dtype, cause)
+    yield tolerance(every, code.claimed, code.setting, code.dtype, cause)
 
 
 def _run(code: CodeUnderTest, heads: int, length: int) -> ScoreRun:
