@@ -28,6 +28,7 @@ BY_HAND = (
 )
 IN_WHEEL = (
     "py.typed",
+    "data/checks.toml",
     "data/recipes.toml",
     "data/models.toml",
     *("data/class_defaults.toml", "data/model_types.toml", "data/scalings.toml", "data/verdicts.toml"),

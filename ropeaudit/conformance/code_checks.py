@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 from ropeaudit.conformance import (
     environments,
     every_position,
-    gradient,
     other_ways,
     score_drift,
     served,
-    state,
 )
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import ADAPTER, INTERRUPTED, Finding, faulty, not_applicable
@@ -52,16 +50,16 @@ CHECKS = {
     "strides": Check(other_ways.strided, own=True),
     "served calls": Check(served.served, lambda code: served.CHECKS, own=True),
     "head dims": Check(every_position.head_dims, one_axis=True),
-    "compiled": Check(other_ways.compiled, own=True),
-    "state": Check(state.state),
-    "results": Check(state.kept, own=True),
+    "compiled": Check(environments.compiled, own=True),
+    "state": Check(environments.state),
+    "results": Check(environments.kept, own=True),
     "inputs": Check(environments.inputs_unchanged, own=True),
     "dtype": Check(environments.output_dtype),
     "keys": Check(environments.keys),
-    "gradient": Check(gradient.gradient),
+    "gradient": Check(every_position.gradient),
     "drift": Check(score_drift.scores, lambda code: score_drift.CHECKS, one_axis=True),
     "under": Check(environments.under, environments.check_names),
-    "threads": Check(state.threads, own=True),
+    "threads": Check(environments.threads, own=True),
 }
 
 _NARROW = {"narrow-positions", "narrow-frequencies", "narrow-angles"}

@@ -1,34 +1,40 @@
-"""Whether each rotated pair stands where its position says: at every position, and in short calls.
+"""Whether each rotated pair, and its gradient, stands where its position says, in long and short calls.
 
 Each position up to the last must be taken at all, alone. Long calls see each position once, in blocks, with
 one head, and the first block with several; short calls see heads and batch elements at offsets that break
 positions, of an instance that was called before, and one call sees many of them. Code that is given k with q
 has fewer heads of k in two calls. Errors of rounding to nearest cancel out: a length, a phase or a delay that
-all pairs share hides below the allowance of each, and is looked for in their means.
+all pairs share hides below the allowance of each, and is looked for in their means. Rotating by a position is
+linear, and its transpose rotates back: a gradient of autograd is off by no more than a rotated vector may be.
 Letters: h heads, s positions, d head_dim, p pairs.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
+from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP64, FloatArray
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance.code_under_test import HEADS, Both, CodeUnderTest, runs_at
 from ropeaudit.conformance.finding import PAIR, Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, UsageError, did, one_line
-from ropeaudit.recognition import allowance, faults
+from ropeaudit.recognition import allowance, faults, verification
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import rms
 from ropeaudit.recognition.verification import BATCH_STEP, NOWHERE, Places
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling import signatures
-from ropeaudit.subjects.calling.code import CallOf
+from ropeaudit.subjects.calling.backward import NoGradient, SwitchedOff, mirrored
+from ropeaudit.subjects.calling.code import CallOf, Rotator
+from ropeaudit.subjects.calling.foreign import ForeignRotator
 
 BLOCK = 4096  # positions of a call
 _SHORT = 64  # positions of a short call
@@ -38,6 +44,10 @@ _OF_MEANS = 1024  # positions of the call whose means are looked at
 # Means over some 10^5 pairs, in u of the dtype: at most 0.03 of code that rounds cos and sin to it, few of
 # which stand still; 0.5 of vectors that are 0.2 % too long in bfloat16, 0.7 of numbers that are cut off.
 _UNITS = 0.25
+_MEANS = ("length", "phase", "late")
+_FEWEST_BITS = 16  # of a dtype that autograd computes with
+_DRAWN, _ROUNDED = 16, 0.01  # random vectors; the error, relative, that roundings to bfloat16 leave
+_REMEDY = "compute what is returned from what is given, in torch and with gradients on"
 
 
 def table_end(code: CodeUnderTest) -> Iterator[Finding]:
@@ -114,48 +124,40 @@ def biased(code: CodeUnderTest) -> Finding | None:
     q, k = (x.astype(code.dtype.carrier)[None] for x in code.vectors(HEADS, min(_OF_MEANS, code.up_to)))
     at = np.arange(q.shape[2], dtype=np.int64)
     rotated = code.rotator().rotate_both(q, k, at)
-    found = list[tuple[str, int, str, float, float]]()
-    for side, x, y in zip("qk", (q, k), rotated, strict=True):
-        for head, means in enumerate(_means(code, (x[0], y[0]), at)):
-            found += [(side, head, name, *mean) for name, mean in means.items()]
-    side, head, _, mean, limit = max(found, key=lambda one: abs(one[3]) / one[4])
-    if not abs(mean) > limit:  # nan is for others to find
+    both = (_means(code, x[0], y[0], at) for x, y in zip((q, k), rotated, strict=True))
+    means, most = (np.stack(some) for some in zip(*both, strict=True))  # (side, h, 3), (side, 1, 3)
+    over = np.nan_to_num(np.abs(means) / most, nan=0.0)  # nan is for others to find
+    if not over.max() > 1:
         return None
-    sides = tuple(dict.fromkeys(one[0] for one in found if abs(one[3]) > one[4]))
-    values = {name: float(f"{mean:.2g}") for *at_it, name, mean, _ in found if at_it == [side, head]}
-    where = Where(sides=() if len(sides) == 2 else sides)
-    text = f"every pair is within its allowance, and their mean error is no rounding: {side}"
-    sizes = {"measured": abs(mean), "allowed": limit, "unit": PAIR}
-    place = f"{side}, head {head}, the mean of all pairs at positions 0 to {at[-1]}"
-    told = Diagnosis("bias", values, where, certainty="measured")
-    return judged("rotation", False, text, where=place, diagnosis=told, **sizes)
+    side, head, which = (int(i) for i in np.unravel_index(int(over.argmax()), over.shape))
+    off = [name for name, some in zip("qk", over, strict=True) if some.max() > 1]
+    values = {name: float(f"{mean:.2g}") for name, mean in zip(_MEANS, means[side, head], strict=True)}
+    found = Diagnosis("bias", values, Where(sides=() if len(off) == 2 else tuple(off)), certainty="measured")
+    text = f"every pair is within its allowance, and their mean error is no rounding: {'qk'[side]}"
+    place = f"{'qk'[side]}, head {head}, the mean of all pairs at positions 0 to {at[-1]}"
+    measured, allowed = abs(float(means[side, head, which])), float(most[side, 0, which])
+    sizes = {"measured": measured, "allowed": allowed, "unit": PAIR}
+    return judged("rotation", False, text, where=place, diagnosis=found, **sizes)
 
 
-def _means(code: CodeUnderTest, given: Both, at: Positions) -> list[dict[str, tuple[float, float]]]:
-    """Return the mean errors of length, phase and position of each head, with the most that roundings leave.
+def _means(code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions) -> tuple[Array, Array]:
+    """Return the mean errors `_MEANS` of each head, and the most that roundings leave.
 
     The phase of a pair is fitted by a constant and a delay in tokens times its frequency. Frequencies and
-    angles in float32 leave a phase, which is allowed for each pair. Shapes: x and rotated y (h, s, d).
+    angles in float32 leave a phase, which is allowed for each pair. Shapes: x and rotated y (h, s, d) ->
+    (h, 3), (1, 3).
     """
     setting = code.setting_at(at)
     rounding = _UNITS * code.dtype.unit_roundoff
-    turns = exact_rotation.rotations(setting, at, code.dtype)
-    x, y = (exact_rotation.complex_pairs(one.astype(np.float64), setting) for one in given)
-    exact = x * turns
+    given, came = (exact_rotation.complex_pairs(one.astype(np.float64), setting) for one in (x, y))
+    exact = given * exact_rotation.rotations(setting, at, code.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
-        moments, sizes = (y * exact.conj()).sum(axis=1), (np.abs(exact) ** 2).sum(axis=1)  # (h, p)
+        moments, sizes = (came * exact.conj()).sum(axis=1), (np.abs(exact) ** 2).sum(axis=1)  # (h, p)
     fit = np.linalg.pinv(np.stack([np.ones(setting.pairs), allowance.frequencies(setting)], axis=1))  # (2, p)
-    phases = (moments.imag / sizes) @ fit.T  # (h, 2)
+    phase, turned = ((moments.imag / sizes) @ fit.T).T  # (h,) each
     most = rounding + np.abs(fit) @ allowance.phase(code.rule, setting, at).mean(axis=0)
     lengths = moments.real.sum(axis=1) / sizes.sum(axis=1) - 1
-    return [
-        {
-            "length": (float(length), rounding),
-            "phase": (float(phase), float(most[0])),
-            "late": (-float(turned), float(most[1])),
-        }
-        for length, (phase, turned) in zip(lengths, phases, strict=True)
-    ]
+    return np.stack([lengths, phase, -turned], axis=1), np.array([[rounding, *most]])
 
 
 def short_calls(code: CodeUnderTest) -> Iterator[Finding]:
@@ -336,3 +338,129 @@ def _misplaced(code: CodeUnderTest, block: CalledBlock, worst: Places, border: i
     if own.scaling.kind != "longrope" or not all((one <= 1).all() for one in over):
         return worst
     return replace(worst, diagnosis=replace(found, certainty="in this call"))
+
+
+def gradient(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether the gradient is rotated back, at offsets that break positions."""
+    if code.dtype.storage_bits < _FEWEST_BITS:
+        yield not_applicable("gradient", f"autograd does not compute in {code.dtype}")
+        return
+    if code.composed:
+        yield not_applicable("gradient", "it returns cos and sin, through which no gradient has to flow")
+        return
+    if (rotator := backward(code)) is None:
+        yield not_applicable("gradient", "it takes and returns no torch tensors")
+        return
+    length = min(_SHORT, code.up_to)
+    offsets = straddling(code.up_to, length)
+    calls = runs_at(code.batch(HEADS, length), offsets)
+    # what a vector is used for more than once is summed in its own dtype
+    rule = code.rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(code.dtype)
+
+    detail = f"{HEADS} heads, {length} tokens at {len(offsets)} offsets up to {offsets[-1]}, random upstream"
+
+    def afresh() -> Rotator:
+        return cast(Rotator, backward(code))
+
+    try:
+        worst, wrong = code.up_to_a_wrong_one(rotator, calls, afresh=afresh, rule=rule, searches=None)
+    except SwitchedOff as error:
+        yield not_applicable("gradient", str(error))
+    except NoGradient as error:
+        yield Finding("gradient", "fail", str(error), remedy=_REMEDY)
+    except ForeignError as error:
+        if "numpy() on Tensor that requires grad" in str(error):
+            yield not_applicable("gradient", "it goes through NumPy, which autograd does not see")
+        else:
+            yield Finding("gradient", "fail", f"at offset {code.seen.first} autograd {did(error)}")
+    else:
+        if rotator.rotator.in_place:
+            detail += "; it changes its input where it lies: it was given copies of the leaves"
+        cause = None
+        if wrong and worst.diagnosis:
+            cause = _cause(code, rotator, worst.diagnosis, calls[wrong[0] :])
+        yield of_worst_pair("gradient", detail, worst, diagnosis=cause)
+
+
+def backward(code: CodeUnderTest) -> GradientRotator | None:
+    """Return a new instance whose backward pass is called as if it rotated; None where it is not of torch."""
+    rotator, fit = cast(ForeignRotator, code.rotator()), code.tested.fit(code.setting)
+    torch = fit.convention.engine == "torch" if fit else code.tested.differentiable
+    return GradientRotator(rotator.backward(), bool(fit and fit.permuted)) if torch else None
+
+
+def _cause(
+    code: CodeUnderTest, rotator: Rotator, behaves: Diagnosis, calls: Sequence[CallOf]
+) -> Diagnosis | None:
+    """Return what explains a gradient that is wrong; calls: the first that is, and those after it."""
+    found, (q, k, at) = of_gradient(behaves), calls[0]
+    judge = code.judge(code.rotator(), calls)
+    try:
+        results = rotator.rotate_both(q, k, at)
+        forward = verification.with_other_side(judge(0, True), judge, range(1, len(calls)))
+    except ForeignError:  # it then explains nothing
+        return found
+    if zero := [name for name, x in zip("qk", results, strict=True) if not np.any(x)]:
+        return of_gradient(Diagnosis("gradient-zero", {"vectors": tuple(zero)}))
+    if forward.excess > 1:  # then no rounding of the backward pass is the reason
+        also = forward.diagnosis == behaves or _transposed(code, rotator, (q, k), at)
+        return forward.diagnosis if also else found
+    if found.explains:
+        return found
+    narrow = allowance.narrower_format(code.setting_at(at), code.dtype, (q, k), results, at)
+    return of_gradient(narrow) if narrow else found
+
+
+def _transposed(code: CodeUnderTest, rotator: Rotator, upstream: Both, at: Positions) -> bool:
+    """Return whether the gradient fits the wrong result: <A u, g> = <u, Aᵀ g>."""
+    forward = code.rotator()
+    random = np.random.default_rng([code.seed, 3])
+    off = list[float]()
+    left, right = (mirrored(g, code.setting) for g in upstream)
+    gradients = [mirrored(x, code.setting) for x in rotator.rotate_both(left, right, at)]
+    for _ in range(_DRAWN):
+        u, v = (
+            round_to(random.standard_normal(x.shape), code.dtype).astype(code.dtype.carrier) for x in upstream
+        )
+        results = forward.rotate_both(u, v, at)
+        off.append(_dot(results, upstream) - _dot((u, v), gradients))
+    return bool(np.sqrt(np.mean(np.square(off))) <= _ROUNDED * np.sqrt(_dot(upstream, upstream)))
+
+
+def _dot(left: Sequence[FloatArray], right: Sequence[FloatArray]) -> float:
+    """Return the sum of the products of all numbers, in float64."""
+    sides = zip(left, right, strict=True)
+    return sum(float(np.vdot(x.astype(np.float64), y.astype(np.float64))) for x, y in sides)
+
+
+def of_gradient(found: Diagnosis) -> Diagnosis:
+    """Return a diagnosis of the inverse rotation as that of a gradient."""
+    return replace(
+        found,
+        where=replace(found.where, gradient=True),
+        also=tuple(map(of_gradient, found.also)),
+        alternatives=tuple(map(of_gradient, found.alternatives)),
+    )
+
+
+@dataclass(slots=True)
+class GradientRotator(Rotator):
+    """Code whose backward pass is called as if it rotated.
+
+    It takes upstream gradients of q and k and returns gradients, the second member of each pair negated in
+    both: a gradient that is rotated back by its position then reads as a vector that is rotated by it.
+    rotator: calls the backward pass. permuted: whether it returns half-split pairs for interleaved ones.
+    """
+
+    rotator: ForeignRotator
+    permuted: bool = False
+
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
+        """Return the gradients for upstream ones. Shapes: as `Rotator` says."""
+        setting = self.rotator.setting
+        left, right = mirrored(q, setting), mirrored(k, setting)
+        if self.permuted:  # so come the upstream ones
+            order = exact_rotation.half_split(setting.rotary_dim, setting.head_dim)
+            left, right = left[..., order], right[..., order]
+        first, second = self.rotator.rotate_whole(left, right, at)
+        return mirrored(first, setting), mirrored(second, setting)

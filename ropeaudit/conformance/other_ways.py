@@ -35,7 +35,7 @@ from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import MisplacedSide
 from ropeaudit.recognition.verification import NOWHERE, Places
 from ropeaudit.subjects import Positions, exact_rotation
-from ropeaudit.subjects.calling import environments, shapes
+from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import Strides, WrongShape
 from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.foreign import ForeignRotator
@@ -51,7 +51,6 @@ _VIEWS: dict[Strides, tuple[str, str]] = {
     "sliced": ("s", "input sliced out of a wider array"),
     "expanded": ("b", "an expanded batch (stride 0)"),
 }
-_BACKENDS = ("inductor", "aot_eager", "eager")
 
 
 def plain_calls(rotator: Rotator, given: Both, offsets: Iterable[int]) -> Iterator[CalledBlock]:
@@ -61,17 +60,16 @@ def plain_calls(rotator: Rotator, given: Both, offsets: Iterable[int]) -> Iterat
 
 
 def excess(
-    code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions, lengths: Sequence[int] = ()
+    code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions, parts: Sequence[slice] = (np.s_[:],)
 ) -> Array:
-    """Return the error of each pair over what is allowed. lengths: of the calls that are held to their own.
+    """Return the error of each pair over what is allowed. parts: rows that are held to one length each.
 
     Shapes: (b, h, s, d) twice, (s,) or (b, s) -> (b, h, s, p).
     """
-    over = []
-    for rows in cut(lengths if code.each_call else (), x.shape[2]):
-        each = np.broadcast_to(at[..., rows], (len(x), rows.stop - rows.start))
+    over, every = [], np.broadcast_to(at, (len(x), x.shape[2]))
+    for rows in parts:
         setting = code.setting_at(at[..., rows])
-        over.append(allowance.excess(x[:, :, rows], y[:, :, rows], each, setting, code.rule))
+        over.append(allowance.excess(x[:, :, rows], y[:, :, rows], every[:, rows], setting, code.rule))
     return np.concatenate(over, axis=2)
 
 
@@ -87,8 +85,9 @@ def cut(lengths: Sequence[int], length: int) -> list[slice]:
 
 def _some(block: CalledBlock, rows: slice) -> CalledBlock:
     """Return some rows of a call. Shapes: (b, h, s, d) -> (b, h, n, d)."""
-    given, rotated = (tuple(x[:, :, rows] for x in pair) for pair in (block.given, block.rotated))
-    return CalledBlock(block.at[..., rows], (given[0], given[1]), (rotated[0], rotated[1]))
+    (q, k), (rotated_q, rotated_k) = block.given, block.rotated
+    given, rotated = (q[:, :, rows], k[:, :, rows]), (rotated_q[:, :, rows], rotated_k[:, :, rows])
+    return CalledBlock(block.at[..., rows], given, rotated)
 
 
 @dataclass(slots=True)
@@ -96,9 +95,8 @@ class Way:
     """One way to call code, and what it came to beside plain calls, up to the first that failed.
 
     words: which way it is. form: makes an instance be called so. lengths: of the calls that it makes of one,
-    again from the first where they end; none for one. anew: whether instances without a past are called so
-    too, where it fails. right_passes: whether a pair that is right passes where the plain call is not.
-    apart: the largest difference from a plain call.
+    again from the first where they end; none for one. right_passes: whether a pair that is right passes where
+    the plain call is not. apart: the largest difference from a plain call.
     """
 
     code: CodeUnderTest
@@ -106,7 +104,6 @@ class Way:
     instance: Rotator
     form: Callable[[Rotator], Rotator] = lambda instance: instance
     lengths: Sequence[int] = ()
-    anew: bool = True
     right_passes: bool = False
     places: Places = NOWHERE
     raised: str = ""
@@ -115,7 +112,6 @@ class Way:
     differing: int = 0
     elements: int = 0
     apart: float = 0.0
-    calls: int = 0
 
     @property
     def failed(self) -> bool:
@@ -126,21 +122,19 @@ class Way:
         """Make plain calls again in this way, up to the first that fails. Raises: RopeAuditError."""
         rotator = self.form(self.instance)
         for one in plain:
-            given, at = one.given, one.at
+            at = one.at
             try:
-                mine = CalledBlock(at, given, rotator.rotate_both(*given, at))
+                mine = replace(one, rotated=rotator.rotate_both(*one.given, at))
             except ForeignError as error:
                 self.raised = did(error)
                 self.raised_at = f"{self.words}, positions {at[0]} to {at[-1]}"
                 break
-            self.calls += 1
             over = [self._over(one, mine, side) for side in (0, 1)]
             side = int(over[1].max() > over[0].max())
             b, h, s, p = (int(i) for i in np.unravel_index(int(over[side].argmax()), over[side].shape))
             if (worst := float(over[side][b, h, s, p])) > self.places.excess:
                 part = next(part for part in self._parts(mine) if s < part.stop)
-                setting = self.code.setting_at(at[part])
-                position = int(at[s])
+                position, setting = int(at[s]), self.code.setting_at(at[part])
                 allowed = allowance.allowed_at(self.code.rule, setting, position, p)
                 self.places = Places(worst, "qk"[side], b, h, position, p, allowed=allowed)
             if worst > 1:
@@ -167,34 +161,31 @@ class Way:
         return cut(self.lengths if self.code.each_call else (), mine.length)
 
     def _over(self, plain: CalledBlock, mine: CalledBlock, side: int) -> Array:
-        """Return a side's error over its allowance; count bits. Shapes: -> (b, h, s, p)."""
-        x = mine.given[side]
-        expected = plain.rotated[side]
-        y = mine.rotated[side]
+        """Return a side's error over its allowance; count bits. Shapes: -> (b, h, s, p).
+
+        Where the plain call is wrong, that is half of what the two are apart.
+        """
+        x, expected, y = mine.given[side], plain.rotated[side], mine.rotated[side]
         if y.shape != expected.shape:
             raise WrongShape(f"{self.words}: the shape {y.shape} comes back for {expected.shape}")
-        different = bits_differ(y, expected)
+        different, parts = bits_differ(y, expected), self._parts(mine)
         self.differing += int(different.sum())
         self.elements += different.size
         with np.errstate(invalid="ignore", over="ignore"):  # nan and inf in both are no difference
             by = np.where(different, y.astype(np.float64) - expected.astype(np.float64), 0.0)
         self.apart = max(self.apart, float(np.where(np.isnan(by), np.inf, np.abs(by)).max(initial=0.0)))
-        over = excess(self.code, x, y, mine.at, self.lengths)
-        if len(self._parts(mine)) > 1:  # of other lengths, with other frequencies
+        over = excess(self.code, x, y, mine.at, parts)
+        if len(parts) > 1:  # of other lengths, with other frequencies
             return over
         wrong = ~((excess(self.code, x, expected, mine.at) if different.any() else over) <= 1)
         self.wrong_alike += int(wrong.sum())
-        if not wrong.any():
-            return over
-        if not different.any():  # it is wrong alike
-            return np.zeros_like(over)
+        if not wrong.any() or not different.any():  # it is right, or wrong alike
+            return np.where(wrong.any(), 0.0, over)
         exact = exact_rotation.rotated(x, mine.at, self.code.setting_at(mine.at))
-        apart, right = excess(self.code, x, exact + by / 2, mine.at), over <= 1  # over twice the allowance
-        # plain call:    right here           wrong here
-        #   right        the smaller of both  over
-        #   wrong        apart; the smaller where a correction passes
-        least = right & (~wrong | self.right_passes)
-        return np.where(least, np.minimum(apart, over), np.where(wrong, apart, over))
+        apart = excess(self.code, x, exact + by / 2, mine.at)  # over twice the allowance
+        if self.right_passes:
+            apart = np.where(over <= 1, np.minimum(apart, over), apart)
+        return np.where(wrong, apart, over)
 
     def _explained(
         self, plain: CalledBlock, mine: CalledBlock, over: list[Array], row: int
@@ -203,31 +194,31 @@ class Way:
 
         row: the one furthest off.
         """
-        code, probed = self.code, self.form(self.instance)
+        code, probed, own = self.code, self.form(self.instance), self._parts(mine)
         both = zip(mine.given, mine.rotated, strict=True)
-        if all((excess(code, x, y, mine.at, self.lengths) <= 1).all() for x, y in both):
+        if all((excess(code, x, y, mine.at, own) <= 1).all() for x, y in both):
             return self._state(code.rotator(), plain) or Diagnosis("right-so")
-        afresh = (lambda: self.form(code.rotator())) if self.anew else None
+
+        def afresh() -> Rotator:
+            return self.form(code.rotator())
+
         if found := verification.unstable(probed, mine, afresh, code.seen.searches):
             return found
         parts = cut(self.lengths, mine.length)  # each a call of an instance of its own
-        if afresh:
-            each = ((afresh() if len(parts) == 1 else code.rotator(), _some(mine, rows)) for rows in parts)
-            if all(found := self._state(rotator, block) for rotator, block in each):
-                return found
+        each = ((afresh() if len(parts) == 1 else code.rotator(), _some(mine, rows)) for rows in parts)
+        if all(found := self._state(rotator, block) for rotator, block in each):
+            return found
         if len(parts) > 1 and (code.seen.wrong_rotation or code.each_call):
             # a plain call is wrong too: the call that is wrong here shows whether it is so in the same way;
             # or each call is held to frequencies of its own
             rows = next(part for part in parts if row < part.stop)
-            mine, over = _some(mine, rows), [part[:, :, rows] for part in over]
-            probed = self.instance
+            mine, over, probed = _some(mine, rows), [part[:, :, rows] for part in over], self.instance
         sides = {}
         for name, x, y, part in zip("qk", mine.given, mine.rotated, over, strict=True):
             wrong = ~(excess(code, x, y, mine.at) <= 1)
             off = ~(part <= 1) & wrong  # a pair that only the plain call has out of place is right here
-            off = off if off.any() else wrong  # as wrong as a plain call: else the other were alone
-            if off.any():
-                sides[name] = MisplacedSide.of(off, mine)
+            if (off if off.any() else wrong).any():  # as wrong as a plain call: else the other were alone
+                sides[name] = MisplacedSide.of(off if off.any() else wrong, mine)
         asked = code.setting_at(mine.at), code.dtype, probed, code.seen.searches
         return rotation.joined(rotation.explained(sides, *asked, each_call=code.each_call))
 
@@ -286,24 +277,19 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     begin = [offset for offset in dict.fromkeys(begin) if offset >= prefill]
 
     words = "one token at a time"
-    fresh = _in_pieces(code, words, (1,), code.rotator())
+    ways = [_in_pieces(code, words, (1,), code.rotator())]
     calls_of_all = plain_calls(code.rotator(), code.given(whole), offsets)
-    fresh.take(_some(plain, slice(0, length)) for plain in calls_of_all)
-    calls = f"runs of {length} positions, each a call of its own"
-    if fresh.failed:
-        yield fresh.finding("decode", f"{calls}; wrong in run number {fresh.calls} of {len(offsets)}")
-        return
-    detail = f"{len(offsets)} {calls}, up to position {offsets[-1] + length - 1}{_BY_OWN * code.each_call}"
-    if not prefill or not begin:
-        yield fresh.finding("decode", detail)
-        return
-    chosen = sorted({prefill, *begin[:: max(1, len(begin) // later_runs)]})
-    rotator = code.rotator()
-    rotator.rotate_both(*code.given(prefill), np.arange(prefill, dtype=np.int64))
-    filled = _in_pieces(code, f"{words} after a prefill of {prefill}", (1,), rotator)
-    filled.take(plain_calls(code.rotator(), code.given(later), chosen))
-    detail += f"; {len(chosen)} runs of {later} after a prefill of {prefill}"
-    yield worst([fresh, filled]).finding("decode", detail)
+    ways[0].take(_some(plain, slice(0, length)) for plain in calls_of_all)
+    detail = f"{len(offsets)} runs of {length} positions, each a call of its own"
+    detail += f", up to position {offsets[-1] + length - 1}{_BY_OWN * code.each_call}"
+    if prefill and begin and not ways[0].failed:
+        chosen = sorted({prefill, *begin[:: max(1, len(begin) // later_runs)]})
+        rotator = code.rotator()
+        rotator.rotate_both(*code.given(prefill), np.arange(prefill, dtype=np.int64))
+        ways.append(_in_pieces(code, f"{words} after a prefill of {prefill}", (1,), rotator))
+        ways[1].take(plain_calls(code.rotator(), code.given(later), chosen))
+        detail += f"; {len(chosen)} runs of {later} after a prefill of {prefill}"
+    yield worst(ways).finding("decode", detail)
 
 
 def _newest(code: CodeUnderTest) -> Finding | None:
@@ -406,35 +392,3 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
         yield worst(done).finding("strides", "; ".join([detail, *raising]))
     else:
         yield not_applicable("strides", "; ".join(raising))
-
-
-def compiled(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether compiled code gives what eager code gives."""
-    engine = code.own_rotator().fit.convention.engine
-    if engine != "torch":
-        yield not_applicable("compiled", f"it takes {'jax' if engine == 'jax' else 'NumPy'} arrays")
-        return
-    if not code.thorough:
-        reason = "a compiler takes longer than all other checks together; --thorough makes it"
-        yield Finding("compiled", "left out", reason)
-        return
-    length, failures = min(_LENGTH, code.up_to), list[str]()
-    offsets = some_offsets(code, length, 5)
-    calls = list(plain_calls(code.rotator(), code.given(length), offsets))
-    for backend in backends():
-        rotator = code.own_rotator().compiled(backend)
-        way = Way(code, f"compiled with {backend}", rotator, anew=False, right_passes=True)
-        with environments.silent(errors=True):
-            way.take(calls)
-        if not way.raised:
-            detail = f"torch.compile with {backend}, at {len(offsets)} offsets up to {offsets[-1]}"
-            yield way.finding("compiled", "; ".join([detail, *failures]))
-            return
-        failures.append(f"with {backend} it {way.raised}")
-    yield not_applicable("compiled", f"torch.compile does not work: {failures[0]}")
-
-
-def backends() -> Iterator[str]:
-    """Yield the backends that may work; inductor needs a C++ compiler."""
-    has_compiler = environments.has_compiler()
-    yield from (name for name in _BACKENDS if has_compiler or name != "inductor")

@@ -21,8 +21,8 @@ from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FloatArray, parse
 from ropeaudit.conformance import score_drift, vector_case
 from ropeaudit.conformance.code_under_test import Both
+from ropeaudit.conformance.every_position import of_gradient
 from ropeaudit.conformance.finding import Finding, judged, of_worst_pair
-from ropeaudit.conformance.gradient import of_gradient
 from ropeaudit.conformance.score_drift import ScoreRun, yardstick
 from ropeaudit.conformance.vector_case import RETURNED, CaseCall, CaseSpec, Entry, Key, VectorCase
 from ropeaudit.errors import BadInput, ForeignError
@@ -43,7 +43,6 @@ from ropeaudit.subjects.calling.code import Rotator, Unavailable
 from ropeaudit.subjects.exact_rotation import complex_pairs
 from ropeaudit.tensor_files import tensors as tensorfiles
 
-_MOST_UNEXPLAINED = 3  # offsets that nothing known explains: more would take seconds each to no avail
 _SOURCES = {"grad_q": "grad_rotated_q", "grad_k": "grad_rotated_k"}  # what is rotated to give it
 _SERVED = {  # call -> what it is
     "ragged": "rows at positions of their own",
@@ -55,7 +54,7 @@ _SERVED = {  # call -> what it is
 # Of a length: rotations in bfloat16 change it by 3 % at most, float8_e4m3 by 13 %, and random pairs agree to
 # within this in about a sixth of all cases.
 _NEAR = 0.15
-_ROTATED, _ELSE = 0.9, 0.5  # shares of pairs whose lengths agree: those of a rotation, and of anything else
+_ROTATED = 0.9  # share of pairs whose lengths agree, of a rotation
 
 CASE = "case.txt"  # may stand beside what is written back: the digest of the case that it is of
 
@@ -106,7 +105,7 @@ def read_returned(case: VectorCase, output: str | Path) -> Returned:
         reason = getattr(error, "strerror", None) or error
         raise BadInput(f"{seen}: {reason}; give the folder that the kernel wrote into") from None
     if folder.resolve() == case.folder.resolve():
-        names -= case.own_files()
+        names -= vector_case.own_files(case.spec)
     digests = []
     if CASE in names:
         digests.append(vector_case.content_of(folder / CASE, seen).decode("utf-8", "replace").strip())
@@ -202,21 +201,18 @@ def findings(
         for call in spec.calls
     }
     recorded = Recorded(list(blocks.values()))
+    searches = Searches()  # what is looked for in vain at some calls is not at all of them
 
-    def places(key: Key, **held: Any) -> Places:
-        return verification.judged([blocks[key]], recorded, spec.setting, spec.dtype, rule=rule, **held)
+    def places(key: Key) -> Places:
+        at = verification.judged(
+            [blocks[key]], recorded, spec.setting, spec.dtype, rule=rule, searches=searches
+        )
+        if at.diagnosis is None or at.diagnosis.explains:
+            return at
+        return replace(at, diagnosis=misread(blocks[key], spec.setting) or at.diagnosis)
 
-    placed, unexplained = dict[int, Places](), 0
-    for offset in spec.offsets:
-        placed[offset] = places(offset, explain=unexplained < _MOST_UNEXPLAINED)
-        found = placed[offset].diagnosis
-        unexplained += found is not None and not found.explains
-    rotation = _rotation(case, returned, placed)
-    searches = Searches(in_vain=2 * unexplained)  # q and k at each of those offsets
-    served = [
-        _served(case, returned, call, places(call.key, searches=searches), rotation.diagnosis)
-        for call in spec.served_calls
-    ]
+    rotation = _rotation(spec, {offset: places(offset) for offset in spec.offsets})
+    served = [_served(spec, call, places(call.key), rotation.diagnosis) for call in spec.served_calls]
     return [complete, rotation, *_drifts(spec, recorded, blocks[spec.offsets[-1]], claimed), *served]
 
 
@@ -253,15 +249,11 @@ def _written_back(case: VectorCase, returned: Returned) -> Finding:
     return judged("written back", not problems, detail, unit=unit, **sizes)
 
 
-def _rotation(case: VectorCase, returned: Returned, placed: Mapping[int, Places]) -> Finding:
+def _rotation(spec: CaseSpec, placed: Mapping[int, Places]) -> Finding:
     """Return whether each pair of q and k is in its place at every offset."""
-    spec = case.spec
-    sizes = {offset: math.inf if math.isnan(at.excess) else at.excess for offset, at in placed.items()}
-    offset = max(sizes, key=lambda offset: sizes[offset])
-    off = [offset for offset, size in sizes.items() if size > 1]
+    offset = max(placed, key=lambda offset: placed[offset].excess)
+    off = [offset for offset, at in placed.items() if at.excess > 1]
     found = consistent_diagnosis(placed, spec)
-    if off and (found is None or not found.explains):
-        found = misread(case, returned, off[0]) or found
     count = f"q and k, {spec.heads} and {spec.kv_heads} heads, 2 batch elements, {spec.seq_len} tokens"
     offsets = ", ".join(map(str, off[:6])) + (", ..." if len(off) > 6 else "")
     wrong = f"; out of place at {len(off)} of them: {offsets}" if off else ""
@@ -282,16 +274,12 @@ def _of_pair(name: str, detail: str, worst: Places, place: str, spec: CaseSpec, 
     return of_worst_pair(name, detail, worst, **told)
 
 
-def _served(
-    case: VectorCase, returned: Returned, call: CaseCall, worst: Places, known: Diagnosis | None
-) -> Finding:
+def _served(spec: CaseSpec, call: CaseCall, worst: Places, known: Diagnosis | None) -> Finding:
     """Return whether each pair of a call as servers make it stands where its position says.
 
     known: what explains the calls at offsets.
     """
     found = worst.diagnosis
-    if found and not found.explains:
-        found = misread(case, returned, call.key) or found
     for one in (found, *found.alternatives) if found and known else ():
         if found and known and (one.code, one.values) == (known.code, known.values):
             found = replace(one, where=found.where, alternatives=())  # it explains this one as well
@@ -301,7 +289,7 @@ def _served(
     key, up_to = str(call.key), int(call.positions().max()) + 1
     detail = f"{_SERVED[key]}: {call.heads} and {call.kv_heads} heads, {rows}, {tokens}"
     worst = replace(worst, diagnosis=found)
-    return _of_pair(key.replace("-", " "), detail, worst, key, case.spec, up_to)
+    return _of_pair(key.replace("-", " "), detail, worst, key, spec, up_to)
 
 
 def _drifts(
@@ -380,19 +368,13 @@ def _fits(fault: Fault, spec: CaseSpec, off: list[int]) -> bool:
     return True
 
 
-def misread(case: VectorCase, returned: Returned, key: Key) -> Diagnosis | None:
-    """Return in which other order of axes q was written, or that it is no rotation.
+def misread(block: CalledBlock, setting: RopeSetting) -> Diagnosis | None:
+    """Return in which other order of axes q was written; None where most pairs are as long as they should be.
 
-    A rotation keeps the length of each pair, times the attention factor, whatever the position is. None where
-    most pairs are as long as they should be.
+    A rotation keeps the length of each pair, times the attention factor, whatever the position is.
     """
-    spec = case.spec
-    given, written = ("grad_rotated_q", "grad_q") if spec.want == "gradient" else ("q", "q")
-    call = next(call for call in spec.calls if call.key == key)
-    x = call.part(case.vectors()[given], key=False)
-    y = returned.arrays[key][written]
-    share = _agreeing(x, y, spec.setting)
-    if share >= _ROTATED:
+    x, y = block.given[0], block.rotated[0]
+    if _agreeing(x, y, setting) >= _ROTATED:
         return None
     b, h, s, d = y.shape
     for order, other in (
@@ -400,9 +382,9 @@ def misread(case: VectorCase, returned: Returned, key: Key) -> Diagnosis | None:
         (("seq", "batch", "heads", "head_dim"), y.reshape(s, b, h, d).transpose(1, 2, 0, 3)),
         (("heads", "batch", "seq", "head_dim"), y.reshape(h, b, s, d).transpose(1, 0, 2, 3)),
     ):
-        if _agreeing(x, other, spec.setting) >= _ROTATED:
+        if _agreeing(x, other, setting) >= _ROTATED:
             return Diagnosis("axes-order", {"order": order})
-    return Diagnosis("not-a-rotation") if share < _ELSE else None
+    return None
 
 
 def _agreeing(x: FloatArray, y: FloatArray, setting: RopeSetting) -> float:

@@ -11,17 +11,17 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ropeaudit import data
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.conformance.code_under_test import DEAR, CodeUnderTest, cost
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, did
-from ropeaudit.recognition import rotation, verification
-from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition import verification
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import NOWHERE, Places
 from ropeaudit.subjects import Positions
@@ -29,6 +29,9 @@ from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import IN_BUFFER, WroteAround
 from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.foreign import ForeignRotator
+
+if TYPE_CHECKING:
+    from ropeaudit.subjects.calling.conventions import Convention
 
 CHECKS = ("served calls", "memory")
 AXES: dict[str, tuple[Any, ...]] = {
@@ -64,35 +67,9 @@ _BESIDE: tuple[dict[str, Any], ...] = (
 _USUAL, _MOST, MOST_ALONE = 2**11, 2**13, 2**16
 _POOL = 2**18 + 41  # random numbers: where a call needs more, no two rows are alike all the same
 _CAUSES = 3  # ways to fail that are told
-_UNEXPLAINED = Diagnosis("unexplained")
-_SMALL, _ELSEWHERE = 3, 2  # tokens of a call that is explained at so many other places too
 _FEW = 24  # calls of code that is slow
 _BY_STRIDES = "read and write each vector by its own strides"
 _BESIDE_IT = "write where the strides of each vector say, and not past its end"
-_LEFT = {
-    "positions": "other positions than runs",
-    "rows": "rows at positions of their own",
-    "calls": f"more than {_FEW} of them",
-}
-_WORDS: dict[str, str] = {
-    "run": "a run of positions",
-    "run from 0": "positions from 0",
-    "rows": "each row at positions of its own",
-    "padded": "left-padded rows",
-    "packed": "packed sequences that restart",
-    "repeated": "repeated positions",
-    "gaps": "gaps between positions",
-    "descending": "descending positions",
-    "shuffled": "shuffled positions",
-    "far apart": "positions far apart",
-    "packed qkv": "q and k as views of one packed qkv",
-    "unlike": "q as a view of a packed qkv and k in one piece",
-    "guarded": "q and k at an offset in a larger buffer",
-    "transposed": "transposed input",
-    "stepped": "input that is not contiguous in its last axis",
-    "expanded": "an expanded batch (stride 0)",
-    "contiguous": "input in one piece",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +160,8 @@ def words(axis: str, value: Any) -> str:
         return f"a batch of {value}"
     if axis in SIZES:
         return f"{value:,} {axis if value > 1 else axis[:-1]}"
-    return _WORDS["packed qkv" if (axis, value) == ("strides", "packed") else value]
+    named = data.table("checks.toml")["served"]
+    return str(named["packed qkv" if (axis, value) == ("strides", "packed") else value])
 
 
 def calls_of(values: _Values, fits: Fits, together: int = 2) -> list[ServedCall]:
@@ -246,61 +224,59 @@ class _Came:
     takes: str = ""
 
 
+def _possible(code: CodeUnderTest, convention: Convention) -> tuple[dict[str, list[Any]], str]:
+    """Return the values of each axis that code can be called with, and why not with all positions."""
+    values = {axis: list(some) for axis, some in AXES.items()}
+    roles, order, left = set(convention.roles), convention.order, ""
+    if convention.unplaced:  # a token that stands elsewhere is one of a longer call
+        values["positions"], left = ["run from 0"], "it takes no positions: the first token is at 0"
+    elif "offset" in roles or convention.padded:
+        values["positions"] = ["run", "run from 0"] + ["packed"] * convention.padded
+        left = f"it is told {'where sequences begin' if convention.padded else 'a first position'} alone"
+    elif left := code.why_no_rows():
+        values["positions"] = [kind for kind in values["positions"] if kind not in BY_ROW]
+    lacks = {
+        "index": "positions" not in roles,
+        "batch": not shapes.has(order, "b"),
+        "heads": not shapes.has(order, "h"),
+        "groups": not convention.grouped or not shapes.has(order, "h"),
+        "strides": convention.engine == "jax",
+    }
+    values |= {axis: values[axis][:1] for axis, alone in lacks.items() if alone}
+    if "qkv" in roles and not lacks["strides"]:
+        values["strides"] = ["contiguous", "guarded", "stepped"]
+    elif "b" not in order and not lacks["strides"]:
+        values["strides"].remove("expanded")
+    values["tokens"] = [tokens for tokens in values["tokens"] if tokens <= code.up_to] or [1]
+    return values, left
+
+
 @dataclass(slots=True)
 class _Battery:
     """The calls that one instance is given; q and k are parts of the same random numbers.
 
-    values: of each axis, those that the code can be called with. left: axis -> why only a part of it is.
+    values: of each axis, those that the code can be called with.
     """
 
     code: CodeUnderTest
     rotator: ForeignRotator
-    left: dict[str, str] = field(default_factory=dict)
+    values: dict[str, list[Any]]
     pool: list[FloatArray] = field(default_factory=list)
-    values: dict[str, list[Any]] = field(init=False)
 
     def __post_init__(self) -> None:
-        code = self.code
         for side in (0, 1):
-            drawn = np.random.default_rng([code.seed, 5, side]).standard_normal(_POOL)
-            self.pool.append(round_to(drawn, code.dtype).astype(code.dtype.carrier))
-        convention = self.rotator.fit.convention
-        self.values = values = {axis: list(some) for axis, some in AXES.items()}
-        roles, order = set(convention.roles), convention.order
-        if convention.unplaced:  # a token that stands elsewhere is one of a longer call
-            values["positions"] = ["run from 0"]
-            self.left["positions"] = "it takes no positions: the first token is at 0"
-        elif "offset" in roles or convention.padded:
-            values["positions"] = ["run", "run from 0"] + ["packed"] * convention.padded
-            takes = "where sequences begin" if convention.padded else "a first position"
-            self.left["positions"] = f"it is told {takes} alone"
-        elif why := code.why_no_rows():
-            values["positions"] = [kind for kind in values["positions"] if kind not in BY_ROW]
-            self.left["rows"] = why
-        alone = {
-            "index": "positions" not in roles,
-            "batch": not shapes.has(order, "b"),
-            "heads": not shapes.has(order, "h"),
-            "groups": not convention.grouped or not shapes.has(order, "h"),
-            "strides": convention.engine == "jax",
-        }
-        values |= {axis: values[axis][:1] for axis, lacks in alone.items() if lacks}
-        if "qkv" in roles and not alone["strides"]:
-            values["strides"] = ["contiguous", "guarded", "stepped"]
-        elif "b" not in order and not alone["strides"]:
-            values["strides"].remove("expanded")
-        values["tokens"] = [tokens for tokens in values["tokens"] if tokens <= code.up_to] or [1]
+            drawn = np.random.default_rng([self.code.seed, 5, side]).standard_normal(_POOL)
+            self.pool.append(round_to(drawn, self.code.dtype).astype(self.code.dtype.carrier))
 
     def fits(self, call: ServedCall, most: int) -> bool:
         """Return whether a call's values go together and are small enough."""
         return call.goes and call.size <= most and call.tokens <= self.code.up_to
 
     def calls(self) -> list[ServedCall]:
-        """Return the calls, those that are large by one axis alone last."""
+        """Return the calls, those that are large by one axis alone last; a few where they are dear."""
         calls = calls_of(self.values, self.fits, 3 if self.code.thorough else 2)
         if cost(self.code) > DEAR:
             kept = np.unique(np.linspace(0, len(calls) - 1, _FEW).astype(int))
-            self.left["calls"] = f"a call of one token takes {1e3 * cost(self.code):.0f} ms"
             return [replace(calls[i], place=int(i)) for i in kept]
         small = replace(_least(self.values), positions="run")
         for chosen in _BESIDE:
@@ -316,18 +292,20 @@ class _Battery:
             shape = call.batch, heads, call.tokens, d
             x = np.resize(pool[: math.prod(shape)], shape)  # again from the first where it ends
             sides.append(np.repeat(x[:1], len(x), axis=0) if call.strides == "expanded" else x)
-        rows = call.at(self.code.up_to, self.code.seed)
-        lying = self.rotator.lying(call.strides, call.index)
-        return CalledBlock(rows, (sides[0], sides[1]), lying.rotate_both(sides[0], sides[1], rows))
+        q, k, at = *sides, call.at(self.code.up_to, self.code.seed)
+        return CalledBlock(at, (q, k), self.rotator.lying(call.strides, call.index).rotate_both(q, k, at))
 
-    def places(self, block: CalledBlock, call: ServedCall, explain: bool) -> Places:
-        """Return the worst rotated pair of a call. explain: look for what explains it."""
+    def places(self, call: ServedCall, explain: bool, block: CalledBlock | None = None) -> Places:
+        """Return the worst rotated pair of a call; explain: look for what explains it. block: as it was made.
 
-        def afresh() -> Rotator:
-            return self.code.own_rotator().lying(call.strides, call.index)
+        Raises: as `made`.
+        """
 
-        lying = self.rotator.lying(call.strides, call.index)
-        return self.code.judged(lying, [block], explain=explain, afresh=afresh)
+        def lying(rotator: ForeignRotator) -> Rotator:
+            return rotator.lying(call.strides, call.index)
+
+        held: dict[str, Any] = {"explain": explain, "afresh": lambda: lying(self.code.own_rotator())}
+        return self.code.judged(lying(self.rotator), [block or self.made(call)], **held)
 
     def came(self, call: ServedCall) -> _Came:
         """Return what a call comes to."""
@@ -337,29 +315,8 @@ class _Battery:
             return _Came(call, "around")
         except ForeignError as error:
             return _Came(call, "raises", raised=f"it {did(error)}")
-        places = self.places(block, call, explain=False)
+        places = self.places(call, False, block)
         return _Came(call, "right" if places.excess <= 1 else "wrong", block, places)
-
-    def explained(self, came: _Came, alike: Iterable[ServedCall]) -> Places:
-        """Return the worst rotated pair of a wrong call, with what explains it at other positions too.
-
-        At one position alone two things may explain it. alike: other calls that are wrong so.
-        """
-
-        def judge(call: ServedCall, explain: bool) -> Places:
-            return self.places(self.made(call), call, explain)
-
-        call = came.call
-        found = self.places(cast(CalledBlock, came.block), call, explain=True)
-        elsewhere = range(call.place + 1, call.place + 1 + _ELSEWHERE) if call.tokens <= _SMALL else ()
-        for there in (self.came(replace(call, place=place)) for place in elsewhere):
-            if there.kind == "wrong" and there.block is not None:
-                here = found.diagnosis
-                other = self.places(there.block, there.call, explain=True).diagnosis
-                if here is not None and other is not None:
-                    same = here if here.code == other.code else _UNEXPLAINED  # such as of another position
-                    found = replace(found, diagnosis=rotation.common(here, other) or same)
-        return verification.with_other_side(found, judge, alike)
 
     def least(self, came: _Came) -> _Came:
         """Return the plainest call that was seen to come to the same, and what it takes."""
@@ -398,31 +355,15 @@ class _Battery:
             takes.append(words(axis, getattr(came.call, axis)) + right)
         return replace(came, takes=", ".join(takes) or "a plain call")
 
-    def made_of(self, calls: Sequence[ServedCall]) -> str:
-        """Return in words how many calls there are, what they cross, and what is left out."""
-        values = self.values
-        parts = [f"{len(values['positions'])} kinds of positions"]
-        for axis, plural in SIZES.items():
-            parts += [f"{min(values[axis])} to {max(values[axis])} {plural}"] if len(values[axis]) > 1 else []
-        more = {
-            "groups": "1 to 16 query heads to a key head, one key head",
-            "strides": f"{len(values['strides'])} ways to lie in memory",
-            "index": "int32 and int64 positions",
-        }
-        parts += [text for axis, text in more.items() if len(values[axis]) > 1]
-        long = [f"{one:,}" for one in LONG if one in {call.tokens for call in calls}]
-        crossed = "some" if "calls" in self.left else "any three" if self.code.thorough else "any two"
-        told = [f"{len(calls)} calls: {crossed} of {', '.join(parts)}"]
-        told += [f"{', '.join(long)} tokens alone"] if long else []
-        return "; ".join([*told, *(f"not called: {_LEFT[what]}: {why}" for what, why in self.left.items())])
-
 
 def served(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether code is right in calls as servers make them, and leaves the memory around q and k alone.
 
     What it refuses by raising is noted: it passes no wrong numbers on.
     """
-    battery = _Battery(code, code.own_rotator())
+    rotator = code.own_rotator()
+    values, left = _possible(code, rotator.fit.convention)
+    battery = _Battery(code, rotator, values)
     calls, wrong, worst = battery.calls(), list[ServedCall](), NOWHERE
     ways: dict[str, list[_Came]] = {"wrong": [], "around": [], "raises": [], "right": []}
     for number, call in enumerate(calls):
@@ -433,20 +374,25 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
         known = ways[came.kind]
         if came.kind != "right" and len(known) < _CAUSES and not any(call.has(way.call) for way in known):
             known.append(battery.least(came))
-    detail = battery.made_of(calls)
-    shown: list[tuple[ServedCall, Places, list[str]]] = []  # with all ways in which a diagnosis shows
+    axes = [axis for axis, some in values.items() if len(some) > 1]
+    detail = f"{len(calls)} calls of {'three' if code.thorough else 'two'} of {', '.join(axes)} together"
+    detail += f"; not called with other positions: {left}" if left else ""
+    shown: list[tuple[_Came, list[str]]] = []  # with all ways in which a diagnosis shows
     for way in ways["wrong"]:
-        places = battery.explained(way, (call for call in wrong if call.has(way.call)))
-        takes = next((takes for _, one, takes in shown if one.diagnosis == places.diagnosis), None)
+        others = (call for call in wrong if call.has(way.call))
+        places = battery.places(way.call, True, way.block)
+        way = replace(way, places=verification.with_other_side(places, battery.places, others))
+        diagnosis = way.places.diagnosis
+        takes = next((takes for one, takes in shown if one.places.diagnosis == diagnosis), None)
         if takes is None:
-            shown.append((way.call, places, [way.takes]))
+            shown.append((way, [way.takes]))
         elif way.takes not in takes:
             takes.append(way.takes)
-    for call, places, takes in shown:
-        told = f"it takes {', or '.join(takes)}"
+    for way, takes in shown:
+        places, told = way.places, f"it takes {', or '.join(takes)}"
         where = f"with {takes[0]}: {places.words}"
         unexplained = places.diagnosis is not None and not places.diagnosis.explains
-        remedy = _BY_STRIDES if unexplained and call.strides != PLAIN.strides else ""
+        remedy = _BY_STRIDES if unexplained and way.call.strides != PLAIN.strides else ""
         yield of_worst_pair("served calls", f"{told}; {detail}", places, where=where, remedy=remedy)
     if not shown and worst is not NOWHERE:
         yield of_worst_pair("served calls", detail, worst)

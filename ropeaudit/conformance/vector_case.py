@@ -232,10 +232,6 @@ class VectorCase:
             vectors[name] = carried(content.reshape(entry["shape"]), self.spec.dtype)
         return vectors
 
-    def own_files(self) -> set[str]:
-        """Return the names of its files."""
-        return own_files(self.spec)
-
 
 def own_files(spec: CaseSpec) -> set[str]:
     """Return the names of the files of a case."""

@@ -18,7 +18,6 @@ from planted import under_test
 
 from ropeaudit import parse
 from ropeaudit.conformance import environments as checks
-from ropeaudit.conformance import state as state_checks
 from ropeaudit.errors import ForeignError, UnknownName
 from ropeaudit.features.check.checked import Checked
 from ropeaudit.recognition.diagnosis import codes
@@ -98,7 +97,7 @@ def test_a_table_of_the_first_call_is_made_in_the_environment(name, environment,
     [finding] = checks.under(code)
     assert finding.failed
     assert finding.detail.startswith(reason)
-    clean, _ = state_checks.state(code)
+    clean, _ = checks.state(code)
     assert clean.failed
     [size] = re.findall(
         rf"under {environment} \(another environment\): [\d,]+ of [\d,]+ numbers differ by up to ([\d.]+)",

@@ -9,7 +9,7 @@ import torch
 from planted import under_test
 
 from ropeaudit import RopeSetting
-from ropeaudit.conformance import gradient
+from ropeaudit.conformance import every_position
 from ropeaudit.recognition import allowance
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import parse as scaling
@@ -19,7 +19,7 @@ UP_TO = 131072
 
 
 def found(name, dtype="bf16"):
-    [finding] = gradient.gradient(under_test(f"{KERNELS}:{name}", dtype, UP_TO, 128))
+    [finding] = every_position.gradient(under_test(f"{KERNELS}:{name}", dtype, UP_TO, 128))
     return finding
 
 
@@ -47,7 +47,7 @@ def test_the_gradient_is_multiplied_by_the_attention_factor():
 
     for function, status in ((yarn, "pass"), (without, "fail")):
         tested = replace(under_test(function, "fp32", UP_TO), setting=setting)
-        assert [one.status for one in gradient.gradient(tested)] == [status]
+        assert [one.status for one in every_position.gradient(tested)] == [status]
 
 
 def test_code_that_overwrites_its_input_is_given_copies_which_is_said():
@@ -57,7 +57,7 @@ def test_code_that_overwrites_its_input_is_given_copies_which_is_said():
 
 def test_numpy_code_has_no_gradient():
     numpy = f"{KERNELS.with_name('faulty_calls.py')}:right_numpy"
-    [finding] = gradient.gradient(under_test(numpy, "fp32"))
+    [finding] = every_position.gradient(under_test(numpy, "fp32"))
     assert finding.status == "not applicable"
     assert "no torch tensors" in finding.detail
 
@@ -66,7 +66,7 @@ def test_an_implementation_of_torch_is_called_too():
     pytest.importorskip("rotary_embedding_torch")
     for dtype, status in (("fp32", "pass"), ("bf16", "fail")):
         code = under_test("rotary-embedding-torch", dtype, UP_TO, 128, "interleaved")
-        [finding] = gradient.gradient(code)
+        [finding] = every_position.gradient(code)
         assert finding.status == status, finding
 
 

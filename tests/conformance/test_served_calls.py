@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pytest
 import served_kernels
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from planted import under_test
@@ -52,37 +51,12 @@ def test_a_fault_is_told_with_what_it_takes(name: str) -> None:
     assert any(TAKES[name] in one.detail.partition(";")[0] for one in failed), [one.detail for one in failed]
 
 
-def one_token_at(seen):
-    """Code that takes a single token as if it stood elsewhere: at seen(position)."""
-    return lambda q, k, at: served_kernels.right(q, k, seen(at) if q.shape[2] == 1 else at)
+def test_a_fault_of_one_token_is_named() -> None:
+    def rotate(q, k, at):
+        return served_kernels.right(q, k, at.clamp(max=50000) if q.shape[2] == 1 else at)
 
-
-def far(seen):
-    """A fault of positions from 2^16 on, in code that takes no others."""
-
-    def at(positions):
-        if int(positions.min()) < 2**16:
-            raise ValueError("too near")
-        return seen(positions)
-
-    return at
-
-
-@pytest.mark.parametrize(
-    ("seen", "code", "values"),
-    [
-        (far(lambda at: at % 2**16), "wrap", {"size": 2**16}),  # at one place both explain it
-        (far(lambda at: at.to(torch.int16)), "integer-width", {"bits": 16}),
-        (lambda at: at + 1 if int(at[0]) % 2 else -at, "unexplained", {}),  # each explains one place
-        pytest.param(
-            *(lambda at: at.clamp(max=50000), "another-position", {"seen": 50000}), marks=pytest.mark.slow
-        ),
-    ],
-)
-def test_what_explains_one_place_is_asked_at_others(seen, code, values) -> None:
-    [one] = [one for one in found(one_token_at(seen)) if one.failed]
-    assert (one.diagnosis.code, one.diagnosis.alternatives) == (code, ())
-    assert values.items() <= one.diagnosis.values.items()
+    [one] = [one for one in found(rotate) if one.failed]
+    assert (one.diagnosis.code, one.diagnosis.values["seen"]) == ("another-position", 50000)
 
 
 def test_what_is_refused_is_noted_with_what_it_takes() -> None:

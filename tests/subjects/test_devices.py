@@ -18,7 +18,7 @@ from pretended_device import NAME, PLACE, alone, only_here
 from ropeaudit import RopeSetting, parse
 from ropeaudit.audits.records import case_of
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.state import state
+from ropeaudit.conformance.environments import state
 from ropeaudit.errors import UsageError
 from ropeaudit.features.check import config_target
 from ropeaudit.main import main

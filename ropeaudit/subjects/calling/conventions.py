@@ -504,7 +504,7 @@ class Convention:
         rows = np.broadcast_to(at, (batch, length))
         firsts, of_call = rows[:, 0], first if self.takes("offset") else 0
         if role in OF_ROWS and self.takes("positions"):
-            told = np.zeros((batch, 1) if role == "row_offset" else batch)
+            told: NDArray[Any] = np.zeros((batch, 1) if role == "row_offset" else batch)
         elif role == "offset":
             told = firsts if self.rank else np.asarray(first)
         elif role == "mask":

@@ -132,10 +132,6 @@ class ForeignCode(Code):
         """Return what calls a new instance, in a state of its own."""
         return ForeignRotator(self, setting, dtype, cast(Fit, self.fit(setting)), _Begun(dtype))
 
-    def backward(self, setting: RopeSetting, dtype: Format) -> ForeignRotator | None:
-        """Return calls of an adapter's backward pass; None where autograd does not run."""
-        return self.rotator(setting, dtype).backward(mirrors=True) if self.differentiable else None
-
     def logged(
         self,
         setting: RopeSetting,
@@ -411,10 +407,6 @@ class ForeignRotator(Rotator):
         """Return the same instance, given positions in one tensor that is refilled."""
         return self._further("refilling")
 
-    def backward(self, mirrors: bool = False) -> ForeignRotator:
-        """Return the same instance, whose backward pass is called. mirrors: as if it rotated."""
-        return self._further("backward", mirrors)
-
-    def compiled(self, backend: str) -> ForeignRotator:
-        """Return the same instance, compiled by torch."""
-        return self._further("compiled", backend)
+    def backward(self) -> ForeignRotator:
+        """Return the same instance, whose backward pass is called."""
+        return self._further("backward")

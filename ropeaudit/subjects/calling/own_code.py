@@ -355,16 +355,9 @@ class OwnRotator(Rotator):
         """Return the same instance, given positions in one tensor that is refilled."""
         return replace(self, instance=Refilling(self.instance))
 
-    def compiled(self, backend: str) -> OwnRotator:
-        """Return the same instance, compiled by torch."""
-        options = {"compile_threads": 1} if backend == "inductor" else None  # a pool would outlive the check
-        function = arrays.torch().compile(self.instance, backend=backend, options=options)
-        return replace(self, instance=environments.quieted(function))
-
-    def backward(self, mirrors: bool = False) -> OwnRotator:
-        """Return the same instance, whose backward pass is called. mirrors: as if it rotated."""
-        fit = replace(self.fit, backward=True) if mirrors else self.fit
-        return replace(self, fit=fit, instance=Backward(self.instance, self.fit.convention))
+    def backward(self) -> OwnRotator:
+        """Return the same instance, whose backward pass is called."""
+        return replace(self, instance=Backward(self.instance, self.fit.convention))
 
     def otherwise(
         self, dtype: Format, environment: Environment | None = None, narrow: bool = False
