@@ -372,7 +372,7 @@ def gradient(code: CodeUnderTest) -> Iterator[Finding]:
         if "numpy() on Tensor that requires grad" in str(error):
             yield not_applicable("gradient", "it goes through NumPy, which autograd does not see")
         else:
-            yield Finding("gradient", "fail", f"at offset {code.seen.first} autograd {did(error)}")
+            yield Finding("gradient", "fail", f"it {did(error)}", where=f"offset {code.seen.first}")
     else:
         if rotator.rotator.in_place:
             detail += "; it changes its input where it lies: it was given copies of the leaves"

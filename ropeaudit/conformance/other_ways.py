@@ -146,8 +146,8 @@ class Way:
         """Return the finding; where it fails, the words say by which way to call."""
         differing = self.differing / self.elements if self.elements else np.nan
         if self.raised:
-            detail = f"{self.raised_at}: it {self.raised}"
-            return Finding(check, "fail", detail, where=self.raised_at, differing=differing)
+            told = f"it {self.raised}"
+            return Finding(check, "fail", told, where=self.raised_at, differing=differing)
         where = self.places.words if self.places.excess else ""
         if self.failed:
             where = f"{self.words}: {where}"

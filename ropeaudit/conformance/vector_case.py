@@ -35,6 +35,7 @@ FORMAT = "ropeaudit-vectors"
 VERSION, SERVED_VERSION = 1, 2  # of cases whose calls have sizes of their own, a reader has to know more
 MANIFEST, FLAT = "manifest.json", "manifest.txt"
 TENSORS, RETURNED = "inputs.safetensors", "outputs.safetensors"
+_LONGEST = 2**20  # tokens of a call
 _REMEDY = "write the case anew with `ropeaudit vectors`"
 _SIZES = ("batch", "heads", "kv_heads", "seq_len")  # of a call, where they are not those of the case
 
@@ -209,6 +210,8 @@ def spec_of(content: Mapping[str, Any]) -> CaseSpec:
         )
     except (RopeAuditError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise BadInput(f"a parameter is missing or of a wrong type: {one_line(error)}") from None
+    if not 0 < spec.seq_len <= _LONGEST or not all(0 <= offset < 2**62 for offset in spec.offsets):
+        raise BadInput("seq_len or offsets are not those of a case")
     if spec.want not in WANTS or spec.positions not in INTEGERS or spec.offsets[:1] != (0,):
         raise BadInput("want, positions_dtype or offsets are not those of a case")
     if spec.served and spec.seq_len < SERVED_LEAST:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from kernels_environments import (
-    by_matmul,
     by_mm,
     elementwise,
     half_by_product,
@@ -130,16 +129,9 @@ def test_a_product_is_named_where_it_does_no_harm_yet() -> None:
 
 
 def test_code_of_numpy_is_in_no_environment_of_torch() -> None:
-    def rotate(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        angles = positions[:, None] * 10000.0 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])
-        a, b = np.split(x.astype(np.float64), 2, -1)
-        c, s = np.cos(angles), np.sin(angles)
-        return np.concatenate([a * c - b * s, b * c + a * s], -1).astype(x.dtype)
-
-    assert {one.status for one in findings(rotate)} == {"not applicable"}
-    assert (
-        findings(rotate)[2].detail == "tf32 is a matter of torch, and this runs in numpy; leave out --under"
-    )
+    some = findings(f"{KERNELS.with_name('faulty_calls.py')}:right_numpy")
+    assert {one.status for one in some} == {"not applicable"}
+    assert some[2].detail == "tf32 is a matter of torch, and this runs in numpy; leave out --under"
 
 
 def test_autocast_is_not_claimed_where_it_is_not_set() -> None:
@@ -171,11 +163,3 @@ def test_only_the_copy_of_a_module_is_moved() -> None:
         "to:bf16 moves a torch.nn.Module, and a function holds nothing to move; leave out --under",
     )
     assert not {"to:bf16", "to:fp16"} & {*checks.DEFAULT, *(one.name for one in environments.chosen(["all"]))}
-
-
-@pytest.mark.slow
-def test_compiled_code_is_called_as_it_is() -> None:
-    [right] = findings(elementwise, names=["compile"])
-    assert (right.check, right.status) == ("under compile", "pass")
-    [exposed] = findings(by_matmul, names=["compile"])
-    assert exposed.status == "pass"
