@@ -170,11 +170,7 @@ def _tensors(path: Path, wanted: Collection[str], seen: str) -> tuple[dict[str, 
     return tensorfiles.guarded(seen, path, contents)
 
 
-def findings(
-    case_folder: str | Path,
-    output_folder: str | Path,
-    recipe: str | None = None,
-) -> list[Finding]:
+def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | None = None) -> list[Finding]:
     """Return the checks of what was written back into `output_folder` for the case in `case_folder`.
 
     output_folder: or one .safetensors file. recipe: what the kernel claims to follow; without it what right
@@ -292,12 +288,7 @@ def _served(spec: CaseSpec, call: CaseCall, worst: Places, known: Diagnosis | No
     return _of_pair(key.replace("-", " "), detail, worst, key, spec, up_to)
 
 
-def _drifts(
-    spec: CaseSpec,
-    recorded: Recorded,
-    last: CalledBlock,
-    claimed: Resolved | None,
-) -> list[Finding]:
+def _drifts(spec: CaseSpec, recorded: Recorded, last: CalledBlock, claimed: Resolved | None) -> list[Finding]:
     """Return the drift checks of float64 scores of the first batch element. last: the call at the end."""
     setting, dtype = spec.setting, spec.dtype
     resembled = None if claimed else explaining_recipe(last, setting, dtype)
@@ -316,7 +307,7 @@ def _drifts(
     drifts = run.measured(wanted, spec.offsets)
     return [
         score_drift.drift("drift", drifts, wanted, None),
-        score_drift.growth(drifts, wanted, dtype, run.careful),
+        score_drift.growth(run, drifts, wanted),
         score_drift.tolerance(drifts, claimed, setting, dtype),
     ]
 

@@ -38,6 +38,10 @@ from ropeaudit.subjects.emulated import Emulated
 
 RMS_FACTOR = 1.5  # measured RMS drift is 0.8 to 1.3 times the predicted RMS: docs/method.md
 MASK: Mask = "full"
+CHECKS = ("drift", "long sequence", "growth", "tolerance")
+_SHORT, _LONG = 64, 4096  # positions of a sequence
+_MIDDLE = 1000  # an offset between the first and the last
+_ROWS = 256  # of a long sequence that are compared, each with each
 _UNIT = "RMS, in score units"
 _WIDER = "compute positions, frequencies and angles in float64: in float32 drift is predicted to be as large"
 
@@ -114,11 +118,7 @@ class Yardstick:
     text: str
 
     def limits(
-        self,
-        setting: RopeSetting,
-        inputs: Inputs,
-        offsets: Sequence[int],
-        mask: Mask = MASK,
+        self, setting: RopeSetting, inputs: Inputs, offsets: Sequence[int], mask: Mask = MASK
     ) -> list[Bound]:
         """Return bound and prediction by offset, for scores in float64."""
         subjects = [Emulated(recipe, setting) for recipe in self.recipes]
@@ -159,105 +159,6 @@ def yardstick(
     return Yardstick(tuple(filter(right, every)), f"the coarsest right recipe in {dtype}")
 
 
-def drift(
-    check: str,
-    seen: Sequence[MeasuredDrift],
-    wanted: Yardstick,
-    behaves: Diagnosis | None,
-) -> Finding:
-    """Return whether drift is within the yardstick's limits at all offsets."""
-    worst = max(seen, key=lambda one: (one.fails, judging.ratio(one.rms, one.allowed)))
-    detail = f"allowed: {RMS_FACTOR:g} times the predicted RMS of {wanted.text}, and its bound"
-    if len(seen) > 1:
-        detail = f"{worst.tokens} at offsets {', '.join(str(one.offset) for one in seen)}; {detail}"
-    found = {"where": worst.where, "diagnosis": behaves if worst.fails else None}
-    if worst.over_bound and not worst.over_prediction:
-        head, query, key = worst.place
-        found["where"] = f"{worst.where}, head {head}, rows {query} and {key}"
-        sizes = {"measured": worst.largest, "allowed": worst.most, "unit": "score units, the largest"}
-    else:
-        sizes = {"measured": worst.rms, "allowed": worst.allowed, "unit": _UNIT}
-    return judged(check, not worst.fails, detail, **sizes, **found)
-
-
-def growth(
-    seen: Sequence[MeasuredDrift],
-    wanted: Yardstick,
-    dtype: Format,
-    careful: Callable[[MeasuredDrift], float],
-    behaves: Diagnosis | None = None,
-) -> Finding:
-    """Return whether drift grows up to the end by more than positions and angles of the yardstick explain.
-
-    Drift that is at most twice that at offset 0 does not grow, however large it is: other checks say that.
-    The excess over careful code near offset 0 has no constant limit: the spacing of float32 angles grows with
-    the position, so that right code has an excess of 3 in float16 at 131,072, and in float32, where all else
-    is finer, of 47 over 4,096 tokens and of 2,600 over 64. What is allowed is therefore what the yardstick
-    is predicted to have at the same offset, and never less than what is called sound.
-    """
-    first, last = seen[0], seen[-1]
-    if not last.offset:
-        return not_applicable("growth", f"{last.tokens} were judged at no other offset than 0")
-    found: dict[str, Any] = {"where": last.where}
-    if (grown := judging.ratio(last.rms, first.rms)) <= judging.GROWTH:
-        detail = f"drift at offset {last.offset} against that at offset 0, {last.tokens} each"
-        found |= {"measured": grown, "allowed": judging.GROWTH, "unit": "times that at offset 0"}
-        return judged("growth", True, detail, **found)
-    attained = careful(first)
-    excess, by_prediction = (
-        one / attained if attained else math.inf if one else 0.0 for one in (last.rms, last.allowed)
-    )
-    allowed = max(judging.EXCESS, by_prediction)
-    row = {
-        "nonfinite": not math.isfinite(last.rms),
-        "drift_max": last.largest,
-        "drift_rms": last.rms,
-        "floor_rms": first.rms,
-        "reference_rms": last.cell.reference.rms,
-        "reference_error": last.cell.error,
-        "excess": excess,
-    }
-    word = judging.judge(row, wrong_rotation=False)
-    passed = excess <= allowed and word not in ("broken", "overflow")
-    times = f", {grown:.3g} times its drift at offset 0" if math.isfinite(grown) else ""
-    reason = f", as that of {wanted.text}" if passed and word in ("growing", "coarse") else ""
-    detail = f"against careful {dtype} code near offset 0; at offset {last.offset} drift is {word}"
-    found |= {"measured": excess, "allowed": allowed, "unit": "times that of careful code"}
-    return judged(
-        "growth", passed, f"{detail}{times}{reason}", **found, diagnosis=None if passed else behaves
-    )
-
-
-def tolerance(
-    seen: Sequence[MeasuredDrift],
-    claimed: Resolved | None,
-    setting: RopeSetting,
-    dtype: Format,
-    behaves: Diagnosis | None = None,
-) -> Finding:
-    """Return whether drift stays below 1 % of the scores' RMS everywhere."""
-    most = judging.TOLERANCE
-    if claimed is not None:
-        return not_applicable("tolerance", f"recipe {claimed.recipe.name} says what is allowed")
-    stored = attainable.storing(dtype, setting.rotary_dim / setting.head_dim)
-    if stored > most:
-        why = f"no code in {dtype} meets {most:.0%}: storing q, k and scores in it costs {stored:.2g}"
-        return not_applicable("tolerance", why)
-    worst = max(seen, key=lambda one: one.relative if math.isfinite(one.relative) else math.inf)
-    passed = worst.relative <= most
-    detail = f"drift against {most:.0%} of the RMS of the exact scores, at {len(seen)} lengths and offsets"
-    sizes: dict[str, Any] = {"measured": worst.relative, "allowed": most, "unit": "of the scores' RMS"}
-    remedy = "" if passed or behaves or worst.fails else _WIDER
-    cause = None if passed else behaves
-    return judged("tolerance", passed, detail, **sizes, where=worst.where, diagnosis=cause, remedy=remedy)
-
-
-CHECKS = ("drift", "long sequence", "growth", "tolerance")
-_SHORT, _LONG = 64, 4096  # positions of a sequence
-_MIDDLE = 1000  # an offset between the first and the last
-_ROWS = 256  # of a long sequence that are compared, each with each
-
-
 @dataclass(frozen=True, slots=True)
 class ScoreRun:
     """The q and k of a sequence, and one instance that is called with all of it, as a subject too.
@@ -289,12 +190,91 @@ class ScoreRun:
             ]
         return seen
 
-    def careful(self, first: MeasuredDrift) -> float:
-        """Return the RMS drift of careful code at offset 0, as `excess` counts it."""
-        dtype = self.called.dtype
-        subject = Emulated(attainable.careful(dtype), self.held_to(0))
-        predicted = bounds.bound(subject, self.inputs, self.mask, 0).rms
-        return attainable.attainable_rms(predicted, dtype, first.cell.reference.rms)
+
+def drift(check: str, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves: Diagnosis | None) -> Finding:
+    """Return whether drift is within the yardstick's limits at all offsets."""
+    worst = max(seen, key=lambda one: (one.fails, judging.ratio(one.rms, one.allowed)))
+    detail = f"allowed: {RMS_FACTOR:g} times the predicted RMS of {wanted.text}, and its bound"
+    if len(seen) > 1:
+        detail = f"{worst.tokens} at offsets {', '.join(str(one.offset) for one in seen)}; {detail}"
+    found = {"where": worst.where, "diagnosis": behaves if worst.fails else None}
+    if worst.over_bound and not worst.over_prediction:
+        head, query, key = worst.place
+        found["where"] = f"{worst.where}, head {head}, rows {query} and {key}"
+        sizes = {"measured": worst.largest, "allowed": worst.most, "unit": "score units, the largest"}
+    else:
+        sizes = {"measured": worst.rms, "allowed": worst.allowed, "unit": _UNIT}
+    return judged(check, not worst.fails, detail, **sizes, **found)
+
+
+def growth(
+    run: ScoreRun, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves: Diagnosis | None = None
+) -> Finding:
+    """Return whether drift grows up to the end by more than positions and angles of the yardstick explain.
+
+    Drift that is at most twice that at offset 0 does not grow, however large it is: other checks say that.
+    The excess over careful code near offset 0 has no constant limit: the spacing of float32 angles grows with
+    the position, so that right code has an excess of 3 in float16 at 131,072, and in float32, where all else
+    is finer, of 47 over 4,096 tokens and of 2,600 over 64. What is allowed is therefore what the yardstick
+    is predicted to have at the same offset, and never less than what is called sound.
+    """
+    first, last = seen[0], seen[-1]
+    if not last.offset:
+        return not_applicable("growth", f"{last.tokens} were judged at no other offset than 0")
+    found: dict[str, Any] = {"where": last.where}
+    if (grown := judging.ratio(last.rms, first.rms)) <= judging.GROWTH:
+        detail = f"drift at offset {last.offset} against that at offset 0, {last.tokens} each"
+        found |= {"measured": grown, "allowed": judging.GROWTH, "unit": "times that at offset 0"}
+        return judged("growth", True, detail, **found)
+    dtype = run.called.dtype
+    subject = Emulated(attainable.careful(dtype), run.held_to(0))
+    predicted = bounds.bound(subject, run.inputs, run.mask, 0).rms
+    attained = attainable.attainable_rms(predicted, dtype, first.cell.reference.rms)
+    excess, by_prediction = (
+        one / attained if attained else math.inf if one else 0.0 for one in (last.rms, last.allowed)
+    )
+    allowed = max(judging.EXCESS, by_prediction)
+    row = {
+        "nonfinite": not math.isfinite(last.rms),
+        "drift_max": last.largest,
+        "drift_rms": last.rms,
+        "floor_rms": first.rms,
+        "reference_rms": last.cell.reference.rms,
+        "reference_error": last.cell.error,
+        "excess": excess,
+    }
+    word = judging.judge(row, wrong_rotation=False)
+    passed = excess <= allowed and word not in ("broken", "overflow")
+    times = f", {grown:.3g} times its drift at offset 0" if math.isfinite(grown) else ""
+    reason = f", as that of {wanted.text}" if passed and word in ("growing", "coarse") else ""
+    detail = f"against careful {dtype} code near offset 0; at offset {last.offset} drift is {word}"
+    found |= {"measured": excess, "allowed": allowed, "unit": "times that of careful code"}
+    found["diagnosis"] = None if passed else behaves
+    return judged("growth", passed, f"{detail}{times}{reason}", **found)
+
+
+def tolerance(
+    seen: Sequence[MeasuredDrift],
+    claimed: Resolved | None,
+    setting: RopeSetting,
+    dtype: Format,
+    behaves: Diagnosis | None = None,
+) -> Finding:
+    """Return whether drift stays below 1 % of the scores' RMS everywhere."""
+    most = judging.TOLERANCE
+    if claimed is not None:
+        return not_applicable("tolerance", f"recipe {claimed.recipe.name} says what is allowed")
+    stored = attainable.storing(dtype, setting.rotary_dim / setting.head_dim)
+    if stored > most:
+        why = f"no code in {dtype} meets {most:.0%}: storing q, k and scores in it costs {stored:.2g}"
+        return not_applicable("tolerance", why)
+    worst = max(seen, key=lambda one: one.relative if math.isfinite(one.relative) else math.inf)
+    passed = worst.relative <= most
+    detail = f"drift against {most:.0%} of the RMS of the exact scores, at {len(seen)} lengths and offsets"
+    sizes: dict[str, Any] = {"measured": worst.relative, "allowed": most, "unit": "of the scores' RMS"}
+    remedy = "" if passed or behaves or worst.fails else _WIDER
+    cause = None if passed else behaves
+    return judged("tolerance", passed, detail, **sizes, where=worst.where, diagnosis=cause, remedy=remedy)
 
 
 def scores(code: CodeUnderTest) -> Iterator[Finding]:
@@ -324,7 +304,7 @@ def scores(code: CodeUnderTest) -> Iterator[Finding]:
         if last or not every:
             runs.insert(0, (run, drifts, wanted))
         every += drifts
-    growing = [growth(drifts, wanted, code.dtype, run.careful, cause) for run, drifts, wanted in runs]
+    growing = [growth(*run, cause) for run in runs]
     # a long one may be as wrong at offset 0
     yield next((finding for finding in growing if finding.failed), growing[0])
     yield tolerance(every, code.claimed, code.setting, code.dtype, cause)
