@@ -67,8 +67,8 @@ def _show(report: Report, screen: ScreenOptions, out: TextIO) -> None:
     if hasattr(functions, "to_screen") and (out.isatty() or coloured):
         functions.to_screen(report, out, coloured)
         return
-    if form.errors and isinstance(out, io.TextIOWrapper):
-        out.reconfigure(errors=form.errors)  # data may be ugly, but not lost
+    if form.reads and isinstance(out, io.TextIOWrapper):
+        out.reconfigure(errors="backslashreplace")  # data may be ugly, but not lost
     text = reports.render(screen.form, report)
     shown = printable_json if form.is_json else printable
     out.write("\n".join(map(shown, text.split("\n"))) if out.isatty() else text)

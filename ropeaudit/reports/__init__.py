@@ -30,7 +30,6 @@ class Form(NamedTuple):
     command: the one whose reports it holds; empty where it is for all.
     finding, notes: whether who reads it on a screen reads them, so that stderr does not repeat them.
     header: whether a line above the rows can be left out.
-    errors: what stdout does with characters that its encoding lacks; empty for what any text gets.
     package: what it needs, which the extra called like the form installs.
     is_json: whether its lines are JSON, where a terminal escapes names as JSON does.
     """
@@ -43,7 +42,6 @@ class Form(NamedTuple):
     finding: bool = False
     notes: bool = False
     header: bool = False
-    errors: str = ""
     package: str = ""
     is_json: bool = False
 
@@ -53,12 +51,12 @@ class Form(NamedTuple):
 # a terminal gets another text, to_screen(report, out, coloured).
 REGISTRY = {
     "table": Form((".txt",), finding=True, notes=True, header=True),
-    "csv": Form((".csv",), "beside", True, header=True, errors="backslashreplace"),
-    "json": Form((".json",), "within", True, notes=True, errors="backslashreplace", is_json=True),
-    "jsonl": Form((".jsonl", ".ndjson"), reads=True, errors="backslashreplace", is_json=True),
+    "csv": Form((".csv",), "beside", True, header=True),
+    "json": Form((".json",), "within", True, notes=True, is_json=True),
+    "jsonl": Form((".jsonl", ".ndjson"), reads=True, is_json=True),
     "parquet": Form((".parquet",), "within", True, binary=True, package="pyarrow"),
     "markdown": Form((".md", ".markdown"), "within", finding=True, notes=True),
-    "html": Form((".html", ".htm"), "within", errors="xmlcharrefreplace"),
+    "html": Form((".html", ".htm"), "within"),
     "sarif": Form((".sarif",), command="check", is_json=True),
 }
 FORMS = tuple(name for name, listed in REGISTRY.items() if not listed.binary)
@@ -76,7 +74,6 @@ class Report:
     legend: how to read it.
     further: tables of other rows by name; JSON holds them all, and people see those that have a headline.
     declared: what is known of the columns by name: how a screen shows them, which type an empty one has.
-    folded: the rows that people see, where these are others.
     faults: what fails, for code hosts; None where the command judges nothing.
     answers: what people read first, in place of the headline, which is their first line as a sentence.
     brief: whether people see the answers alone, unless it is verbose, which -v asks for.
@@ -94,7 +91,6 @@ class Report:
     header: bool = True
     further: Mapping[str, Report] = field(default_factory=dict)
     declared: Mapping[str, Column] = field(default_factory=dict)
-    folded: Sequence[Row] | None = None
     faults: Sequence[Fault] | None = None
     answers: Sequence[Answer] = ()
     brief: bool = False
@@ -111,11 +107,9 @@ class Report:
         """Return the report as tables show it: scalings in a few words."""
         from ropeaudit.rope.scaling_names import shortened
 
-        rows = self.rows if self.folded is None else self.folded
         screen = self.verbose_screen if self.verbose and self.verbose_screen else self.screen
-        if "scaling" in screen:
-            rows = shortened(rows)
-        return replace(self, rows=rows, screen=screen, verbose_screen=(), folded=None)
+        rows = shortened(self.rows) if "scaling" in screen else self.rows
+        return replace(self, rows=rows, screen=screen, verbose_screen=())
 
     @property
     def shows_rows(self) -> bool:

@@ -26,13 +26,12 @@ from numpy.typing import NDArray
 
 from ropeaudit import data
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.audits.comparison import value
-from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.errors import UsageError
 from ropeaudit.recipes import STAGES
 from ropeaudit.reports import Row, settings
 from ropeaudit.reports.numbers import part, printable, setting
-from ropeaudit.reports.verdicts import bad, badness
+from ropeaudit.reports.verdicts import bad, badness, stored
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -155,22 +154,15 @@ def _draw_inexact(axes: Axes, rows: Sequence[Row]) -> None:
     """
     left, right = axes.get_xlim()
     length = max((int(row.get("seq_len") or 1) for row in rows), default=1)
-    formats = {fmt for row in rows if (fmt := position_format(row)) is not None}
+    # of a row without stages positions have the dtype
+    stages = {f"position={row.get('dtype')} {row.get('stages') or ''}" for row in rows}
+    formats = {known["position"] for known in map(stored, stages) if "position" in known}
     reached = sorted((fmt.first_inexact_integer - length + 1, fmt.name) for fmt in formats)
     within = [(offset, name) for offset, name in reached if left <= offset <= right]
     for letter, (offset, name) in zip(string.ascii_lowercase, within, strict=False):
         words = f"offset {offset:,}; position {offset + length - 1:,} is inexact in {name}"
         axes.axvline(offset, label=f"{letter}: {words}", zorder=1, **_THIN)
         _above(axes, offset, letter)
-
-
-def position_format(row: Row) -> Format | None:
-    """Return the format of a row's positions: its stage's, or else the dtype."""
-    stages = dict(word.partition("=")[::2] for word in str(row.get("stages") or "").split())
-    try:
-        return parse(str(stages.get("position", row.get("dtype"))).rpartition("/")[2])
-    except UnknownName:
-        return None
 
 
 # --- explain: stages and frequencies
@@ -471,7 +463,7 @@ def _above(axes: Axes, x: float, text: str) -> None:
 
 
 def _edges(axes: Axes, lines: Iterable[Line], lost: str, nothing: str = "") -> None:
-    """Mark what cannot be drawn to scale: nan or infinite at the top, 0, if it has a name, at the bottom."""
+    """Mark what no scale has a place for: lost values at the top, zeros at the bottom."""
     for line in lines:
         look = {"color": line.look["color"], "markeredgecolor": "white", "zorder": 5}
         places = {lost: ~np.isfinite(line.ys), nothing: line.ys == 0}
@@ -491,8 +483,8 @@ def _fitting(name: str, number: int) -> str:
 def _left_out(count: int, most: int, noun: str) -> list[str]:
     """Return a note of what does not fit into a picture."""
     left = count - most
-    note = f"{left} of {count} {noun} are not drawn, for {most} fit: give a file with fewer of them"
-    return [note] if left > 0 else []
+    why = f"are not drawn, for {most} fit: give a file with fewer of them"
+    return [f"{left} of {count} {noun} {why}"] if left > 0 else []
 
 
 def _grouped(
@@ -502,13 +494,14 @@ def _grouped(
     noun: str,
     size: Callable[[list[Row]], float] = lambda group: 0.0,
 ) -> tuple[dict[str, list[Row]], list[str]]:
-    """Return the rows of each name, of those with the largest size, and a note of the others."""
+    """Return the rows of each name, the largest groups, and a note of the others."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(name(row), []).append(row)
     kept = set(sorted(groups, key=lambda one: size(groups[one]), reverse=True)[:most])
     shown = [one for one in groups if one in kept]
-    return {_fitting(one, i): groups[one] for i, one in enumerate(shown)}, _left_out(len(groups), most, noun)
+    fitting = {_fitting(one, number): groups[one] for number, one in enumerate(shown)}
+    return fitting, _left_out(len(groups), most, noun)
 
 
 def _cases(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[str]]:

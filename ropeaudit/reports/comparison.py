@@ -68,8 +68,8 @@ def report(
     compared = only(results)
     shown = [pair for pair in compared.pairs if unchanged or pair.status != "same"]
     rows = [row(pair) for pair in shown]
-    elsewhere = any(row.get("device") not in ("cpu", None) for row in rows)
-    first = ["implementation", "dtype", "offset", *(["device"] if elsewhere else [])]
+    elsewhere = ["device"] * records.COLUMNS["device"].shown(rows)
+    first = ["implementation", "dtype", "offset", *elsewhere]
     screen = settings.screen(rows, first, _SCREEN)
     # files have the columns of which the reports that are compared have something
     silent = set(records.COLUMNS) - set(reading.told([pair.row for pair in shown]))

@@ -12,13 +12,12 @@ from ropeaudit.audits.records import Record, moved_apart
 from ropeaudit.inputs import masks
 from ropeaudit.reports import Report, Row, settings, tabulated, verdicts
 from ropeaudit.reports.answers import Answer, Cause, Status
-from ropeaudit.reports.numbers import counted, percent, printable, setting, short
+from ropeaudit.reports.numbers import counted, percent, printable, setting, short, short_format
 from ropeaudit.rope.scaling_names import short_names
 from ropeaudit.runtime.columns import Columns, table
 
-_DECORRELATED, _NOTABLE = 0.5, 0.01  # shares of the RMS score, and of the norm of the keys
+_NOTABLE = 0.01  # share of the norm of the keys
 _VERBOSE = ("drift_max", "change_rms", "verdict")  # on the screen with -v alone
-_READERS = table("shift-readers")
 _SHOWN = table("shift", "shift-readers")
 # what must agree for two rows to be of the same case but for their subject
 _BESIDE = (
@@ -31,7 +30,6 @@ def report(
     results: Sequence[Record],
     columns: Sequence[str],
     metadata: Mapping[str, Any],
-    header: bool = True,
     extra_notes: Sequence[str] = (),
     needed: Sequence[str] = (),
 ) -> Report:
@@ -40,7 +38,7 @@ def report(
     extra_notes: notes on the subjects, which come first. needed: columns that are written too, with their
     groups.
     """
-    chosen, rows = columns, [record.as_dict() for record in results]
+    chosen, rows = columns, [record.as_dict() | _for_readers(record) for record in results]
     columns, named = records.written(results, columns, needed)
     wide = _screen(results, rows)
     seen = [name for name in wide if name not in _VERBOSE]
@@ -54,45 +52,31 @@ def report(
         notes += _temperature(worst_of(results))
     stored = records.beside(results, columns) if metadata else {}
     return tabulated(
-        *(_declared(results, named), records.SCHEMA, rows, seen, columns if chosen else ()),
+        *(_declared(results, chosen, named), records.SCHEMA, rows, seen, columns if chosen else ()),
         metadata={**stored, **metadata},
         answers=[answer(results)],
         dispensable=settings.dispensable(wide, _SHOWN.dispensable),
         written=columns,
         verbose_screen=() if chosen else wide,
-        folded=None if chosen else list(map(_for_readers, results)),
         notes=notes,
         legend=legend(results),
-        header=header,
     )
 
 
 def _screen(results: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     """Return the columns for -v; grid axes only where `offset` is not enough."""
     axes = () if any(map(moved_apart, results)) else ("offset_t", "offset_h", "offset_w")
-    subject, dtype, *others = (name for name in records.COLUMNS.screen(rows) if name not in axes)
-    others.insert(others.index("excess") + 1, "growth")
-    note = ["note"] if any(_note(one) for one in results) else []
-    names = settings.screen(rows, [subject, dtype], [*others, *note])
+    subject, dtype, *others = (name for name in _SHOWN.screen(rows) if name not in axes)
+    names = settings.screen(rows, [subject, dtype], others)
     alike = [name for name in (subject, dtype, "offset") if len({row[name] for row in rows}) == 1]
     return [name for name in names if "model" not in names or name not in alike]  # the answer says them
 
 
 def _for_readers(record: Record) -> dict[str, Any]:
-    """Return the columns of a row as people see them."""
+    """Return the columns of a row that people alone see."""
     growth = math.nan if record.verdict == "refused" else judging.ratio(record.drift_rms, record.floor_rms)
-    return record.as_dict() | {"growth": growth, "note": _note(record), "dtype": verdicts.dtype(record)}
-
-
-def _note(record: Record) -> str:
-    """Return what is wrong with a row in a few words; nothing where nothing is."""
-    if record.verdict == "refused":
-        return f"refused: {printable(record.why)}"
-    if judging.rotates_wrongly(record.rotation_excess):
-        return f"wrong rotation: {record.diagnosis or 'unexplained'}"
-    if record.nonfinite:
-        return f"{record.nonfinite:,} of {record.scores:,} scores nan or infinite"
-    return verdicts.collapse(record)
+    trouble = verdicts.trouble(record)
+    return {"growth": growth, "note": trouble.words if trouble else ""}
 
 
 def legend(results: Sequence[Record]) -> str:
@@ -107,16 +91,16 @@ def legend(results: Sequence[Record]) -> str:
     return f"drift = RMS(score - exact) / RMS(exact); {best}{drawn}\ncolumns: ropeaudit list columns"
 
 
-def _declared(results: Sequence[Record], named: Sequence[str]) -> Columns:
+def _declared(results: Sequence[Record], chosen: Sequence[str], named: Sequence[str]) -> Columns:
     """Return the columns; a sentence that was named is written to CSV too."""
-    wanted = {
-        name: replace(records.COLUMNS[name], sentence=False) for name in named if name in records.COLUMNS
-    }
+    wanted = {name: replace(_SHOWN[name], sentence=False) for name in named if name in _SHOWN}
+    if not chosen:
+        wanted["dtype"] = replace(records.COLUMNS["dtype"], style="format")
     tolerances = {record.tolerance for record in results}
     if len(tolerances) == 1 and not math.isnan(tolerance := tolerances.pop()):
         within = records.COLUMNS["within_tolerance"]
         wanted["within_tolerance"] = replace(within, title=f"within {percent(tolerance)}")
-    return Columns({**records.COLUMNS, **_READERS, **wanted}.values())
+    return Columns({**_SHOWN, **wanted}.values())
 
 
 def answer(results: Sequence[Record]) -> Answer:
@@ -146,7 +130,7 @@ def answer(results: Sequence[Record]) -> Answer:
 def _decides(results: Sequence[Record], worst: Record, quality: str) -> str:
     """Return what the answer rests on: the worst row, and what another subject does there."""
     named = [f"{name}={value}" for name, value in differing(results)(worst).items()]
-    where = " ".join(["in", verdicts.dtype(worst), *named, f"at offset {worst.offset:,}"])
+    where = " ".join(["in", short_format(worst.dtype), *named, f"at offset {worst.offset:,}"])
     limit = "" if math.isnan(worst.tolerance) else f" (limit {percent(worst.tolerance)})"
     if worst.verdict == "refused":
         return f"refused in {'all ' * (len(results) > 1)}{counted(len(results), 'row')}: {worst.why}"
@@ -306,31 +290,19 @@ def frozen_notes(results: Sequence[Record]) -> list[str]:
 
 
 def rerotation_notes(results: Sequence[Record]) -> list[str]:
-    """Return what rotating keys again costs at worst, and the remedy."""
+    """Return how rotating keys again changes their norms, and the remedy."""
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in results:
-        if record.rerotated is not None and record.verdict != "refused":
+        if record.rerotated is not None and abs(record.key_norm_growth or 0.0) >= _NOTABLE:
             groups.setdefault((record.model, record.implementation, record.dtype), []).append(record)
     named, notes = differing(results), []
     for some in groups.values():
         worst = max(some, key=lambda one: verdicts.severity(verdicts.columns(one)))
-        clauses = _remedies(worst)
-        if clauses:
-            notes.append(f"{verdicts.who(worst, named(worst))}: {'; '.join(clauses)}.")
-    return notes
-
-
-def _remedies(record: Record) -> list[str]:
-    """Return what scores that are lost, and norms that change, ask for."""
-    if record.nonfinite:
-        return ["scores are nan or infinite: rotate keys afresh from their unrotated values"]
-    clauses, growth = [], record.key_norm_growth
-    if record.drift_relative >= _DECORRELATED:
-        clauses.append(f"drift is {percent(record.drift_relative)} of the scores' RMS: rotate keys afresh")
-    if growth is not None and abs(growth) >= _NOTABLE:
-        share = f"{100 * growth:+.2g} %" if abs(growth) < 0.995 else f"{100 * growth:+.0f} %"
-        clauses.append(
-            f"key norms change by {share}: each turn multiplies a pair by sqrt(cos² + sin²) as stored and "
-            "rounds the products; take fewer, larger turns, or a wider table and rotation"
+        growth = 100 * (worst.key_norm_growth or 0.0)
+        share = f"{growth:+.2g} %" if abs(growth) < 99.5 else f"{growth:+.0f} %"
+        notes.append(
+            f"{verdicts.who(worst, named(worst))}: key norms change by {share}: each turn multiplies a pair "
+            "by sqrt(cos² + sin²) as stored and rounds the products; take fewer, larger turns, or a wider "
+            "table and rotation."
         )
-    return clauses
+    return notes

@@ -19,29 +19,21 @@ _CASE = tuple(name for name in IDENTITY if name not in ("environment", "case"))
 
 
 def environment_notes(audit: Audit, results: Sequence[Record]) -> list[str]:
-    """Return what environments change; code is called again to see why."""
+    """Return what environments make worse; code is called again to see why."""
     case = attrgetter(*_CASE)
     clean = {repr(case(record)): record for record in results if record.environment == "none"}
     groups: dict[tuple[str, str], list[tuple[Record, Record]]] = {}
     for record in results:
         beside = clean.get(repr(case(record)))
-        if verdicts.under(record.environment) and record.verdict != "refused" and beside is not None:
+        if beside is None or record.verdict == "refused" or not verdicts.under(record.environment):
+            continue
+        if _worse(record, beside):
             key = record.implementation, str(record.environment)
             groups.setdefault(key, []).append((record, beside))
-    messages, unchanged = [], dict[str, list[str]]()
-    for (subject, environment), pairs in groups.items():
-        worse = [pair for pair in pairs if _worse(*pair)]
-        if worse:
-            messages.append(f"{subject} under {environment}: {_change(audit, worse)}.")
-        else:
-            exposed = _cause(audit, pairs[0][0])
-            names = unchanged.setdefault(subject, [])
-            names.append(f"{environment} ({exposed})" if exposed else environment)
-    messages += [
-        f"{subject} under {', '.join(names)}: no row drifts by more than {_SAME:g} times the clean one."
-        for subject, names in unchanged.items()
+    return [
+        printable(f"{subject} under {environment}: {_change(audit, worse)}.")
+        for (subject, environment), worse in groups.items()
     ]
-    return [printable(text) for text in messages]
 
 
 def _worse(record: Record, clean: Record) -> bool:
@@ -56,7 +48,8 @@ def _change(audit: Audit, worse: Sequence[tuple[Record, Record]]) -> str:
     first = next((pair for pair in worse if verdicts.bad(verdicts.columns(pair[0]))), worse[0])
     sizes = [math.inf if math.isnan(one.drift_relative) else one.drift_relative for one, _ in worse]
     worst = worse[sizes.index(max(sizes))]
-    reason = _cause(audit, worst[0])
+    code, dtype = _called(audit, worst[0])
+    reason = exposure.cause(code, worst[0].setting, dtype)
     shown = [first, *([worst] if worst[0] is not first[0] else [])]
     return ": ".join(filter(None, [reason, "; ".join(_clause(audit, *pair) for pair in shown)]))
 
@@ -69,11 +62,6 @@ def _clause(audit: Audit, record: Record, clean: Record) -> str:
     drift = f"scores drift by {drifts[0]} (clean: {drifts[1]})"
     measured = exposure.consequence(code, record.setting, dtype, record.offset, record.seq_len)
     return f"in {record.dtype} {f'{measured}, ' if measured else f'at offset {record.offset} '}{drift}"
-
-
-def _cause(audit: Audit, record: Record) -> str:
-    code, dtype = _called(audit, record)
-    return exposure.cause(code, record.setting, dtype)
 
 
 def _called(audit: Audit, record: Record) -> tuple[Code, Format]:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ropeaudit.errors import UnknownName
+
 if TYPE_CHECKING:
     from ropeaudit.runtime.columns import Style
 
@@ -123,6 +125,20 @@ def part(share: float) -> str:
     return f"{value} %"
 
 
+def short_format(name: Any) -> str:
+    """Return the name of a number format as it is typed, any other as it is.
+
+    >>> short_format("bfloat16"), short_format("spam")
+    ('bf16', 'spam')
+    """
+    from ropeaudit.arithmetic.formats import parse  # in-function: --help loads no NumPy
+
+    try:
+        return parse(str(name)).short
+    except UnknownName:
+        return printable(str(name))
+
+
 _STYLES: dict[Style, Callable[[Any], str]] = {
     "short": lambda value: f"{value:,}" if type(value) is int else short(value),
     "times": lambda ratio: f"{ratio:.1f}x" if ratio < 9.95 else f"{times(ratio)}x",
@@ -131,6 +147,7 @@ _STYLES: dict[Style, Callable[[Any], str]] = {
     "part": part,
     "short or empty": short,
     "part or empty": part,
+    "format": short_format,
 }
 
 

@@ -25,17 +25,9 @@ from ropeaudit.runtime.columns import Column
 
 T = TypeVar("T")
 _SETTINGS = [name for name in records.IDENTITY if name not in records.CORE]
-_DAMAGED = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    OverflowError,
-    NotImplementedError,  # of pyarrow
-    csv.Error,
-)
+_DAMAGED: tuple[type[Exception], ...] = (OSError, ValueError, LookupError, TypeError)
+_DAMAGED += (AttributeError, ArithmeticError, csv.Error)
+_DAMAGED += (RuntimeError,)  # recursion, and what pyarrow has not implemented
 _LARGEST = 2**128  # whole number; beyond any that is written
 
 
@@ -100,7 +92,7 @@ def read(path: str) -> list[Row]:
 
 
 def _completed(row: Row) -> Row:
-    """Return a row with what the absence of its settings implies; unknown where its case says otherwise."""
+    """Return a row with the settings that their absence implies, if its case agrees."""
     columns = {name: records.COLUMNS[name] for name in _SETTINGS}
     missing = {
         name: records.implied(name, row)

@@ -105,19 +105,18 @@ def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def labels(cases: Sequence[Case]) -> list[str]:
     """Return a label for each case: its model, and in what settings of a model differ; or else the base."""
     every = [case.setting(case.maximum or 0) for case in cases]
-    models = [case.model_name for case in cases]
-    telling = []
-    for name in _NAMED:
-        values = {(model, str(getattr(own, name))) for model, own in zip(models, every, strict=True)}
-        if len(values) > len(set(models)):
-            telling.append(name)
     scalings, results = short_names(str(one.scaling) for one in every), []
-    for case, own in zip(cases, every, strict=True):
-        words = [] if case.model_name == "none" else [case.model_name]
+    rows = [
+        {name: getattr(own, name) for name in _NAMED}
+        | {"model": case.model_name, "scaling": scalings[str(own.scaling)]}
+        for case, own in zip(cases, every, strict=True)
+    ]
+    telling = independent(rows)
+    for one in rows:
+        words = [] if one["model"] == "none" else [one["model"]]
         for name in _NAMED:
             if name in telling or (not words and name == "base"):
-                value = getattr(own, name)
-                text = f"{value:g}" if isinstance(value, float) else str(value)
-                words.append(f"{name}={scalings.get(text, text)}")
+                text = f"{one[name]:g}" if name in ("base", "clip") else one[name]
+                words.append(f"{name}={text}")
         results.append(" ".join(words))
     return results

@@ -6,13 +6,13 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
 from ropeaudit.audits.comparison import value
 from ropeaudit.audits.records import COLUMNS, UNKNOWN, Record
 from ropeaudit.errors import UnknownName
-from ropeaudit.reports.numbers import percent, printable, times
+from ropeaudit.reports.numbers import percent, printable, short_format, times
 
 Row = Mapping[str, Any]
 
@@ -56,20 +56,6 @@ def who(record: Record, several: Mapping[str, str] | None = None) -> str:
 def model(record: Record) -> list[str]:
     """Return the words of a model; none without one."""
     return [] if record.model in ("none", UNKNOWN) else [record.model]
-
-
-def dtype(record: Record) -> str:
-    """Return the dtype as it is typed: bf16."""
-    with contextlib.suppress(UnknownName):
-        return parse(record.dtype).short
-    return record.dtype
-
-
-def collapse(record: Record) -> str:
-    """Return, in a few words, how many positions a format merges, if any."""
-    if not 0 < record.distinct_positions < record.seq_len or not record.rotary_dim:
-        return ""
-    return f"{dtype(record)} collapses {record.seq_len:,} positions to {record.distinct_positions:,}"
 
 
 def _anywhere(record: Record, several: Mapping[str, str] | None) -> str:
@@ -143,9 +129,9 @@ def notes(results: Iterable[Record], telling: Callable[[Record], Mapping[str, st
     """
     groups: dict[tuple[str, str], list[tuple[float, Record, str]]] = {}
     for record in results:
-        if trouble := _trouble(record):
-            kind, size, text = trouble
-            groups.setdefault((_anywhere(record, telling(record)), kind), []).append((size, record, text))
+        if found := trouble(record):
+            key = _anywhere(record, telling(record)), found.kind
+            groups.setdefault(key, []).append((found.size, record, found.clause))
     texts = []
     for some in groups.values():
         _, record, text = max(some, key=itemgetter(0))
@@ -156,34 +142,55 @@ def notes(results: Iterable[Record], telling: Callable[[Record], Mapping[str, st
     return texts
 
 
-def _trouble(record: Record) -> tuple[str, float, str] | None:
-    """Return what is wrong with a row: its kind, how bad it is, and words."""
+class Trouble(NamedTuple):
+    """What is wrong with a row: its kind, how bad it is, and in words."""
+
+    kind: str
+    size: float
+    words: str
+    clause: str
+
+
+def trouble(record: Record) -> Trouble | None:
+    """Return what is wrong with a row, if anything is."""
     if record.verdict == "refused":
-        return f"refused: {record.why}", 0.0, f": {printable(record.why)}"
-    excess = record.rotation_excess
+        why = printable(record.why)
+        return Trouble(f"refused: {record.why}", 0.0, f"refused: {why}", f": {why}")
+    excess, count, length = record.rotation_excess, record.distinct_positions, record.seq_len
+    lost = f"{record.nonfinite:,} of {record.scores:,} scores nan or infinite"
     if excess is not None and not excess <= 1:
-        size = math.inf if math.isnan(excess) else excess
-        return f"wrong: {record.diagnosis} {record.resembles}", size, f" {wrong_rotation(record)}"
-    collapsed = record.distinct_positions < record.seq_len and record.rotary_dim > 0
+        kind, size = f"wrong: {record.diagnosis} {record.resembles}", excess
+        words = f"wrong rotation: {record.diagnosis or 'unexplained'}"
+        if math.isnan(excess):
+            size, words = math.inf, lost
+        return Trouble(kind, size, words, f" {wrong_rotation(record)}")
+    collapsed = count < length and record.rotary_dim > 0
+    if not record.nonfinite and not (collapsed and count):
+        return None
+    remedy = _remedy(record, collapsed)
     if record.nonfinite:
         every = record.nonfinite == record.scores
         kind = "sampled score" if record.sample else "score"
         share = f"every {kind} is" if every else f"{record.nonfinite} of {record.scores} {kind}s are"
-        remedy = _remedy(record, collapsed)
-        return f"nonfinite{remedy}", record.nonfinite, f": {share} nan or infinite{remedy}"
-    if not collapsed:
-        return None
-    count, remedy = record.distinct_positions, _remedy(record, True)
-    return f"collapsed{remedy}", -count, f": {count} of {record.seq_len} positions stay distinct{remedy}"
+        return Trouble(f"nonfinite{remedy}", record.nonfinite, lost, f": {share} nan or infinite{remedy}")
+    words = f"{short_format(record.dtype)} collapses {length:,} positions to {count:,}"
+    clause = f": {count} of {length} positions stay distinct{remedy}"
+    return Trouble(f"collapsed{remedy}", -count, words, clause)
+
+
+def stored(stages: str) -> dict[str, Format]:
+    """Return the formats that stages are stored in, where they are known."""
+    formats = dict[str, Format]()
+    for word in stages.split():
+        stage, _, name = word.partition("=")
+        with contextlib.suppress(UnknownName):
+            formats[stage] = parse(name.rpartition("/")[2])
+    return formats
 
 
 def _remedy(record: Record, collapsed: bool) -> str:
     """Return which stages to keep wider, as far as the row tells its stages."""
-    formats = dict[str, Format]()  # that stages of a recipe are stored in
-    for word in record.stages.split():
-        stage, _, name = word.partition("=")
-        with contextlib.suppress(UnknownName):
-            formats[stage] = parse(name.rpartition("/")[2])
+    formats = stored(record.stages)
     nonfinite_at_zero = record.nonfinite and math.isnan(record.floor_rms)  # not for the position's size alone
     if collapsed and "position" in formats and not nonfinite_at_zero:
         wide = FP64 if abs(record.offset) + record.seq_len > FP32.first_inexact_integer else FP32

@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 # does not show in. attention, place: undefined unless those were measured.
 Role = Literal["case", "setting", "drift", "attention", "place", "measured"]
 # how a screen shows a value; see `reports.numbers`
-Style = Literal["short", "setting", "times", "percent", "part", "short or empty", "part or empty"]
+Style = Literal["short", "setting", "times", "percent", "part", "short or empty", "part or empty", "format"]
 _KINDS: dict[str, type[Any]] = {"text": str, "integer": int, "number": float, "boolean": bool}
 
 

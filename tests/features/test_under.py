@@ -33,7 +33,7 @@ def test_rows_come_clean_first_and_the_note_names_cause_and_consequence(capsys) 
     assert "at offset 0 all 64 positions stay distinct, cos is off by up to 0." in note
     assert "at offset 1000 12 of 64 positions stay distinct, cos is off by up to 2 (clean: " in note
     assert "(bmm), of factors rounded to 11 bits: in float32" in " ".join(notes)
-    assert "under default-dtype:bf16: no row drifts by more than 1.05 times the clean one." in " ".join(notes)
+    assert "under default-dtype:bf16" not in " ".join(notes)
 
 
 def test_the_screen_has_the_environment_and_a_run_without_one_does_not(capsys) -> None:

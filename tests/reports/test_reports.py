@@ -29,13 +29,6 @@ def test_short_is_short_and_within_half_a_percent(value: float) -> None:
         assert float(text) == pytest.approx(value, rel=5.001e-3)
 
 
-def test_a_number_is_never_cut_in_a_plain_table() -> None:
-    wide = {f"column_{i}": 123456.789 + i for i in range(40)}
-    text = reports.render("table", Report([wide], list(wide), list(wide)))
-    assert text.count("1.23e+05") == 40
-    assert "…" not in text
-
-
 def test_unknown_forms() -> None:
     with pytest.raises(UnknownName, match="yaml"):
         reports.render("yaml", Report([], [], []))
@@ -50,7 +43,7 @@ def test_the_plain_table_has_the_lines_of_the_coloured_one(header) -> None:
     names = ("日本語", "zero\u200bwidth", "é", "long" * 20)
     cells = shift((0, 1000), ("fp16", "bf16"), "uniform", heads=1, seq_len=16)
     named = [dataclasses.replace(row, implementation=name) for row, name in zip(cells, names, strict=True)]
-    report = drift.report(named, (), {}, header)
+    report = dataclasses.replace(drift.report(named, (), {}), header=header)
     text = io.StringIO()
     table.show(report, Console(file=text, width=table.WHOLE, color_system="standard", force_terminal=True))
     coloured = text.getvalue()

@@ -280,7 +280,7 @@ def _rows(exact: Scores, distances: Sequence[int], recipe: Resolved | None) -> l
 
 
 def _of_many(of_few: Callable[[Positions], Array], distances: Sequence[int]) -> Array:
-    """Return what a function gives of many distances, a block at a time. Shapes: (n, s)."""
+    """Return what a function gives of many distances. Shapes: (n, s)."""
     every = np.array(distances, np.int64)
     blocks = np.array_split(every, every.size // _BLOCK + 1)
     return np.concatenate([of_few(block) for block in blocks], axis=1)
@@ -323,7 +323,6 @@ def report(
     results: Sequence[DecayCurves],
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
-    header: bool = True,
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
     names = labels([one.case for one in results])
@@ -336,7 +335,7 @@ def report(
     shown = [name for name in COLUMNS.screen(rows) if name != "first_failing" or len(results) > 1]
     some = [answer(name, one) for name, one in zip(names, results, strict=True)]
     screen = [*varying, *shown]
-    return tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata, some, header=header)
+    return tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata, some)
 
 
 def answer(name: str, one: DecayCurves) -> Answer:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import click
 
 from ropeaudit.console import options, values
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import NAMES, Parsed, within
+from ropeaudit.console.parameters import NAMES, PATHS, Parsed, within
 from ropeaudit.errors import UsageError
 
 _PLAIN_RANGE = re.compile(r"(?P<first>[^-+*]+)-(?P<last>[^-+*]+)")
@@ -32,13 +33,6 @@ def _distances(text: str, flag: str) -> list[int]:
     return results
 
 
-def _sources(text: str, flag: str) -> list[str]:
-    """Read names of q and k; a file may have a comma in its name."""
-    from ropeaudit.inputs import qk  # in-function: --help loads no NumPy
-
-    return [text] if qk.is_file(text) else [part.strip() for part in text.split(",")]
-
-
 @command(
     epilog="Distances: 0-50000 picks a few round ones, 0-4096+64 and 1-64k*2 count. What the finding says is "
     "of every distance up to the largest. k = 1024, m = 1024²."
@@ -52,7 +46,7 @@ def _sources(text: str, flag: str) -> list[str]:
 @options.rope_options
 @options.axis(
     "--qk",
-    Parsed("sources", _sources),
+    PATHS,
     f"Kind of q and k, or a file with captured ones. {options.QK_KINDS}",
     "ones,gaussian",
     metavar="SOURCE",
@@ -112,7 +106,7 @@ def decay(
             cases=cases,
             on_progress=on_progress,
         ),
-        lambda results, metadata: report(results, columns, metadata, not no_header),
+        lambda results, metadata: replace(report(results, columns, metadata), header=not no_header),
         output,
         stages=stages(one for one in compared if one is not None),
         done=lambda results: counted(len(results), "case"),

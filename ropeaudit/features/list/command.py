@@ -45,7 +45,7 @@ def _print(kind: str, screen: ScreenOptions, rows: Iterable[Row] | None = None, 
 
     columns = table(f"list-{kind}")
     listed = list(LISTS[kind]() if rows is None else rows)
-    fields = {"screen": columns.screen(listed), "dispensable": columns.dispensable, **shown}
+    fields = shown or {"screen": columns.screen(listed), "dispensable": columns.dispensable}
     return output.print_report(Report(listed, list(columns), declared=columns, **fields), screen)
 
 
@@ -96,12 +96,14 @@ def diagnoses(code: str | None, screen: ScreenOptions) -> int:
     from ropeaudit.errors import UnknownName
     from ropeaudit.features.list.columns import diagnosis_row, explained_rows
     from ropeaudit.recognition.diagnosis import kinds
+    from ropeaudit.reports import REGISTRY
 
     if code not in kinds():
         raise UnknownName("diagnosis", code, kinds())
     kind = kinds()[code]
-    shown = {"screen": [code, kind.title], "dispensable": (), "folded": explained_rows(kind)}
-    return _print("diagnoses", screen, [diagnosis_row(kind)], **shown)
+    if REGISTRY[screen.form].reads:
+        return _print("diagnoses", screen, [diagnosis_row(kind)])
+    return _print("diagnoses", screen, explained_rows(kind), screen=[code, kind.title], dispensable=())
 
 
 @command()

@@ -68,10 +68,9 @@ def groups(rows: Sequence[Row], by: Sequence[str] = BY, column: str = COLUMN) ->
     """
     if column not in records.COLUMNS.numeric:
         raise UnknownName("numeric column", column, records.COLUMNS.numeric)
-    for name in by:
+    for name in (*by, column):
         if name not in records.COLUMNS:
             raise UnknownName("column", name, records.COLUMNS)
-    for name in (*by, column):
         if any(name not in row for row in rows):
             raise UsageError(f"some rows have no column {name}: write the reports without --columns")
     stored: dict[tuple[str, ...], list[Row]] = {}
@@ -215,13 +214,9 @@ def report(
     results: Sequence[Group],
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
-    names: Sequence[str] | None = None,
 ) -> Report:
-    """Return a line per group; `columns` chooses and orders what is shown and written.
-
-    names: what the rows are grouped by; None for those of the groups, of which there must then be one.
-    """
-    by = list(results[0].names if names is None else names)
+    """Return a line per group; `columns` chooses and orders what is shown and written."""
+    by = _names(results)
     rows = [{"schema": SCHEMA, **group.names, **row(group)} for group in results]
     return tabulated(
         *(SUMMARY, SCHEMA, rows, [*by, *OWN.screen(rows)], columns, {"by": by, **metadata}),
@@ -235,21 +230,25 @@ def worst(
     results: Sequence[Group],
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
-    names: Sequence[str],
 ) -> Report:
     """Return the worst row of each group, with all columns of the files; see `report`."""
+    by = _names(results)
     whole = [group.worst for group in results if group.worst]
     known = reading.told(whole)
     rows = [{name: one.get(name) for name in (*known, *(columns or ()))} for one in whole]
     column = [group.column for group in results[:1]]
-    first = list(dict.fromkeys([*names, "implementation", "dtype", "offset", *settings.independent(rows)]))
-    screen, about = [name for name in (*first, *column, "verdict") if name in known], {"by": list(names)}
+    first = list(dict.fromkeys([*by, "implementation", "dtype", "offset", *settings.independent(rows)]))
+    screen = [name for name in (*first, *column, "verdict") if name in known]
     return tabulated(
-        *(records.COLUMNS, records.SCHEMA, rows, screen, columns, {**about, **metadata}),
+        *(records.COLUMNS, records.SCHEMA, rows, screen, columns, {"by": by, **metadata}),
         answers=[answer(results)],
         dispensable=(),
         written=known,
     )
+
+
+def _names(results: Sequence[Group]) -> list[str]:
+    return list(results[0].names) if results else []
 
 
 def answer(results: Sequence[Group]) -> Answer:
@@ -310,11 +309,9 @@ def merged(
     more = [name for name in told if name not in described.columns]
     repeated = counts.total() - len(rows)
     notes = [f"{repeated} rows stand in these files more than once and count once."] if repeated else []
-    seen = described.folded or rows
     return replace(
         described,
-        rows=rows,
-        folded=[{**one, "file": row["file"]} for one, row in zip(seen, rows, strict=True)],
+        rows=[{**seen, **row} for seen, row in zip(described.rows, rows, strict=True)],
         columns=described.columns if columns else [*described.columns, *more],
         screen=[*(["file"] if len(paths) > 1 and not columns else []), *described.screen],
         notes=[*notes, *described.notes],

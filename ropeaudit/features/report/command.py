@@ -89,7 +89,7 @@ def report(
             columns = output.chosen_columns(records.COLUMNS if worst else ["schema", *by, *analysis.OWN])
             make = analysis.worst if worst else analysis.report
             results = analysis.summary(files, by, column or analysis.COLUMN)
-            made = make(results, columns, out.metadata(output), by)
+            made = make(results, columns, out.metadata(output))
         else:
             columns = output.chosen_columns(
                 ["file", *records.CHOICES], "(`ropeaudit list columns` explains them)"

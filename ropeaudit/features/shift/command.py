@@ -408,7 +408,8 @@ def _report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: 
 
         notes += environment_notes(audit, results)
     notes += model_notes(audit.cases, [one.offset for one in results])
-    return drift.report(results, asked.output.columns, about, not asked.no_header, notes, needed)
+    report = drift.report(results, asked.output.columns, about, notes, needed)
+    return replace(report, header=not asked.no_header)
 
 
 _PLAN = ("axis", "count", "values")

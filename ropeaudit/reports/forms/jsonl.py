@@ -13,14 +13,7 @@ _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode  # it tak
 
 def render(report: Report) -> str:
     """Return one line of strict JSON per row."""
-    lines = []
-    for row in report.rows:
-        try:
-            text = _encode({name: row[name] for name in report.columns})
-        except ValueError:  # something is undefined or infinite
-            text = _encode(plain_row(report, row))
-        lines.append(one_line(text) + "\n")
-    return "".join(lines)
+    return "".join(f"{one_line(_encode(plain_row(report, row)))}\n" for row in report.rows)
 
 
 def decode(content: bytes) -> Iterator[Row]:
