@@ -5,9 +5,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-import pytest
 from command_line import ran
 
 from ropeaudit import reports
@@ -18,30 +16,17 @@ from ropeaudit.reports.forms import csv
 SMALL = ["--heads", "1", "--seq-len", "4", "--head-dim", "8", "--dtype", "bf16", "--recipe", "hf", "-q"]
 
 
-def registered(monkeypatch: pytest.MonkeyPatch, form: Form, **functions: Any) -> None:
-    module = ModuleType("toy")
-    vars(module).update(functions)
-    monkeypatch.setitem(sys.modules, "ropeaudit.reports.forms.toy", module)
-    monkeypatch.setitem(REGISTRY, "toy", form)
-
-
 def test_a_binary_form_takes_a_file_and_a_line(monkeypatch, tmp_path: Path, capsys) -> None:
-    registered(
-        *(monkeypatch, Form((".toy",), reads=True, binary=True)),
-        render=lambda report: b"\xff\x00\x01\xfe" + csv.render(report).encode(),
-        decode=lambda content: csv.decode(content[4:]),
-    )
+    module = ModuleType("toy")
+    module.render = lambda report: b"\xff\x00\x01\xfe" + csv.render(report).encode()
+    module.decode = lambda content: csv.decode(content[4:])
+    monkeypatch.setitem(sys.modules, "ropeaudit.reports.forms.toy", module)
+    monkeypatch.setitem(REGISTRY, "toy", Form((".toy",), reads=True, binary=True))
     path = tmp_path / "x.toy"
     assert main(["shift", *SMALL, "-o", str(path)]) == 0
     assert path.read_bytes().startswith(b"\xff\x00\x01\xfeimplementation,")
     capsys.readouterr()
     assert "hf" in ran(capsys, ["report", str(path), "--by", "implementation", "-f", "csv"]).out
-
-
-def test_the_package_of_a_form_is_asked_for_before_the_work(monkeypatch, tmp_path: Path, capsys) -> None:
-    registered(monkeypatch, Form((".toy",), binary=True, package="no_such_package"))
-    assert main(["shift", *SMALL, "-o", str(tmp_path / "x.toy")]) == 2
-    assert "a .toy file needs no_such_package; type: pip install 'ropeaudit[toy]'" in capsys.readouterr().err
 
 
 def test_what_the_registry_says_of_a_form_is_so() -> None:
