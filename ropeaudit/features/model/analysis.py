@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -197,7 +197,7 @@ class ModelAudit(Result):
         elif verdict != "overflow" and (layer or decode):
             verdict = "wrong_rotation" if layer else "wrong_decode"
         elif fmt in (FP32, FP64) and not change["nonfinite"] and not _accurate(change, offset):
-            if all(a.heard.same_experts(b.heard) for a, b in zip(own, exact, strict=True)):
+            if all(a.same_experts(b) for a, b in zip(own, exact, strict=True)):
                 verdict = "inaccurate"
             else:
                 self.folder.note(f"{fmt.name} {REROUTED}")
@@ -234,7 +234,7 @@ class ModelAudit(Result):
         from ropeaudit.features.model import decode
         from ropeaudit.features.model.forward_pass import cause_of
 
-        if not base.heard.reads and any(self.offsets):
+        if not base.reads and any(self.offsets):
             raise NotShifted(
                 "the model does not read position_ids: its positions follow from the order of the tokens, or "
                 "it has none",
@@ -253,15 +253,16 @@ class ModelAudit(Result):
         else:
             self.decoded = found
         step()
-        passes, causes = {0: replace(base, layers={}, calls={})}, {}
+        passes, causes = {0: base}, dict[int, str]()
         for offset in self.offsets:
             shifted = runner.run(self.tokens.ids, offset)
             step()
-            passes[offset] = replace(shifted, layers={}, calls={})
-            causes[offset] = cause_of(base, shifted)
+            passes[offset], causes[offset] = shifted, cause_of(base, shifted)
             for n, vectors in shifted.layers.items() if offset else ():
                 if n not in base.calls and layers.stay(base.layers[n], vectors):
                     self.pairs[n] = layers.NO_PAIRS
+            shifted.forget()
+        base.forget()
         return passes, causes
 
 

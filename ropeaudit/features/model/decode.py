@@ -19,7 +19,7 @@ import torch
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, RopeAuditError, one_line
 from ropeaudit.features.model import load
-from ropeaudit.features.model.forward_pass import Capture, Pass, Runner
+from ropeaudit.features.model.forward_pass import Pass, Runner
 from ropeaudit.features.model.layers import NEAR, RotatedPairs, off
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
@@ -111,7 +111,7 @@ def compare(
     return max(found, key=lambda one: one.rank)
 
 
-def _generated(runner: Runner, rows: Sequence[list[int]]) -> tuple[Any, Capture]:
+def _generated(runner: Runner, rows: Sequence[list[int]]) -> tuple[Any, Pass]:
     """Return logits (steps, rows, v), and what was seen in attention. The last tokens are not read."""
     from transformers import GenerationConfig
 
@@ -130,8 +130,8 @@ def _generated(runner: Runner, rows: Sequence[list[int]]) -> tuple[Any, Capture]
         return_dict_in_generate=True,
         disable_compile=True,
     )
-    capture = Capture()
-    load.listen(capture)
+    seen = Pass(runner.model)
+    load.listen(seen)
     runner.reset()
     with (
         torch.no_grad(),
@@ -147,12 +147,12 @@ def _generated(runner: Runner, rows: Sequence[list[int]]) -> tuple[Any, Capture]
         )
     if len(result.logits) < _NEW:
         raise BadInput(f"`generate` stopped after {len(result.logits)} of {_NEW} tokens")
-    return torch.stack(result.logits).cpu().double(), capture
+    return torch.stack(result.logits).cpu().double(), seen
 
 
 def _compared(
     logits: Any,
-    seen: Capture,
+    seen: Pass,
     row: int,
     one: Pass,
     pairs: Mapping[int, RotatedPairs | None],

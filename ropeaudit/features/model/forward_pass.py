@@ -15,7 +15,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -33,20 +33,6 @@ from ropeaudit.subjects.calling.devices import CPU, Device
 
 _LOOKUPS = ("index_select", "__getitem__", "embedding")
 _ROWS = 256  # of logits, compared at once
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """What a forward pass returned: logits (s, v), frequencies after it, and what was seen in it.
-
-    layers: q and k by layer. calls: of the function that rotates them.
-    """
-
-    logits: Any
-    layers: dict[int, LayerVectors]
-    calls: dict[int, RotatingCall]
-    frequencies: dict[str, list[float]]
-    heard: Listener
 
 
 class Runner:
@@ -67,10 +53,10 @@ class Runner:
         """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput."""
         given = self.device.put(torch.tensor([ids]))
         positions = self.device.put(torch.arange(len(ids))[None] + offset)
-        capture, listener = Capture(), Listener(self.model, positions)
-        load.listen(capture)
+        seen = Pass(self.model, positions)
+        load.listen(seen)
         self.reset()
-        with torch.no_grad(), self.arithmetic(), capture.listening(self.model), listener:
+        with torch.no_grad(), self.arithmetic(), seen.listening(self.model), seen:
             try:
                 logits = self.model(given, use_cache=False, position_ids=positions).logits[0]
             except Exception as error:  # whatever a model's own code raises at positions that it has not
@@ -81,12 +67,13 @@ class Runner:
                 raise BadInput(
                     f"the model cannot be run at offset {offset}{past}: {one_line(error, 300)}"
                 ) from None
-        frequencies = {
+        seen.logits = logits.detach().cpu()
+        seen.frequencies = {
             f"{name}.{key}": values.tolist()
             for name, module in held.rotaries(self.model).items()
             for key, values in held.frequencies(module).items()
         }
-        return Pass(logits.detach().cpu(), capture.layers, capture.calls(), frequencies, listener)
+        return seen
 
     def reset(self) -> None:
         """Let the rotary modules be as they were loaded."""
@@ -112,22 +99,42 @@ class Runner:
                 setattr(*own)
 
 
-class Capture:
-    """An attention function for transformers that keeps q and k and calls the model's own.
+class Pass(TorchFunctionMode):
+    """What is seen in a forward pass: an attention function for transformers, which listens to torch's too.
 
-    last: q (b, h, d) and k (b, g, d) of the last token of each row, by layer, call by call. heard: what the
-    functions by which a library's models rotate q and k, "apply_rotary…" by name, were given and returned
-    since attention was last called. attended: whether it ever was.
+    logits: (s, v). frequencies: after it. layers: q and k by layer. calls: of the function that rotates them,
+    "apply_rotary…" by name. last: q (b, h, d) and k (b, g, d) of each row's last token, by layer, call by
+    call. reads: whether a function of torch got the positions. rows: of each table that is looked up, by its
+    name, whether it is a parameter, and which rows. experts: the indices of every choice of the k largest,
+    sorted: the experts that tokens go to. Two nearly alike flip by one rounding, and logits jump by as much
+    as experts differ.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: Any, positions: Any = None) -> None:
         """Begin with nothing."""
+        super().__init__()
+        self.logits: Any = None
+        self.reads = self._attended = False
+        self.frequencies: dict[str, list[float]] = {}
+        self.rows: dict[str, tuple[bool, list[Any]]] = {}
+        self.experts: list[Any] = []
+        self._positions = None if positions is None else positions.untyped_storage().data_ptr()
+        self._learned = {value.data_ptr(): name for name, value in model.named_parameters()}
+        self._stored = {value.data_ptr(): name for name, value in model.named_buffers()}
+        self.forget()
+
+    def forget(self) -> None:
+        """Let q, k and modules go: they take memory."""
+        self._numbers: dict[Any, int] = {}
         self.layers: dict[int, LayerVectors] = {}
         self.last: dict[int, list[tuple[Array, Array]]] = {}
-        self.heard: list[RotatingCall] = []
-        self.attended = False
+        self._heard: list[RotatingCall] = []  # since attention was last called
         self._calls: dict[int, RotatingCall] = {}
-        self._numbers: dict[Any, int] = {}
+
+    @property
+    def calls(self) -> dict[int, RotatingCall]:
+        """The calls that were heard, by layer; in their order where no attention was asked."""
+        return self._calls if self._attended else dict(enumerate(self._heard))
 
     def __call__(
         self,
@@ -146,7 +153,7 @@ class Capture:
         from transformers.models.llama import modeling_llama
 
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-        (heard, self.heard), self.attended = (self.heard, []), True
+        (heard, self._heard), self._attended = (self._heard, []), True
         if query.shape[-1] == key.shape[-1]:  # else keys have dims of their own
             number, size = self._number(module), query.shape[-2]
             self.last.setdefault(number, []).append((_array(query[:, :, -1]), _array(key[:, :, -1])))
@@ -161,10 +168,6 @@ class Capture:
         home = sys.modules[type(module).__module__]
         eager: Any = getattr(home, "eager_attention_forward", modeling_llama.eager_attention_forward)
         return eager(module, query, key, value, attention_mask, scaling=scale, **others)
-
-    def calls(self) -> dict[int, RotatingCall]:
-        """Return the calls that were heard, by layer; in their order where no attention was asked."""
-        return self._calls if self.attended else dict(enumerate(self.heard))
 
     def _number(self, module: Any) -> int:
         """Return the layer's own number, or the next free one if it has none or it is taken."""
@@ -198,10 +201,39 @@ class Capture:
                 alike = zip(given, result, strict=True)
                 if all(x.ndim == 4 and len(x) == 1 and x.shape == y.shape for x, y in alike):
                     before, after = ([_array(x[0]) for x in both] for both in (given, result))
-                    self.heard.append(RotatingCall((before[0], before[1]), (after[0], after[1])))
+                    self._heard.append(RotatingCall((before[0], before[1]), (after[0], after[1])))
             return result
 
         return call
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, tensors = getattr(func, "__name__", ""), _tensors((args, kwargs or {}))
+        if name != "__get__":
+            storages = [one.untyped_storage().data_ptr() for one in tensors]
+            self.reads = self.reads or self._positions in storages
+        if name in _LOOKUPS:
+            self._note(_tensors(args))
+        result = func(*args, **(kwargs or {}))
+        if name == "topk":
+            self.experts.append(result.indices.detach().cpu().sort(-1).values)
+        return result
+
+    def same_experts(self, other: Pass) -> bool:
+        """Return whether tokens go to the same experts in another pass; true without experts."""
+        both = zip(self.experts, other.experts, strict=False)
+        return all(a.shape != b.shape or torch.equal(a, b) for a, b in both)
+
+    def _note(self, tensors: list[Any]) -> None:
+        """Note the rows that an integer tensor looks up in a table of floats."""
+        table = next((one for one in tensors if one.is_floating_point() and one.ndim == 2), None)
+        indices = next((one for one in tensors if one.dtype in (torch.int64, torch.int32)), None)
+        if table is None or indices is None:
+            return
+        pointer, by_position = table.data_ptr(), indices.untyped_storage().data_ptr() == self._positions
+        if not (by_position or pointer in self._learned or pointer in self._stored):
+            return  # rows of an intermediate result, such as the tokens of an expert
+        name = self._learned.get(pointer) or self._stored.get(pointer, "")
+        self.rows[name] = pointer in self._learned, indices.cpu().tolist()
 
 
 def _start(whole: Any, part: Array) -> int | None:
@@ -230,53 +262,6 @@ def visible_scores(mask: Any, size: int, *, causal: bool = True) -> NDArray[np.b
     return np.array((plane if plane.dtype == torch.bool else plane > -1).cpu().numpy())
 
 
-class Listener(TorchFunctionMode):
-    """Listens to every torch function. reads: whether one got the positions.
-
-    rows: of each table that is looked up, by its name, whether it is a parameter, and which rows.
-    experts: the indices of every choice of the k largest, sorted: the experts that tokens go to. Two nearly
-    alike flip by one rounding, and logits jump by as much as experts differ.
-    """
-
-    def __init__(self, model: Any, positions: Any) -> None:
-        """Begin with nothing."""
-        super().__init__()
-        self.positions, self.reads = positions.untyped_storage().data_ptr(), False
-        self.rows: dict[str, tuple[bool, list[Any]]] = {}
-        self.experts: list[Any] = []
-        self.learned = {value.data_ptr(): name for name, value in model.named_parameters()}
-        self.stored = {value.data_ptr(): name for name, value in model.named_buffers()}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, tensors = getattr(func, "__name__", ""), _tensors((args, kwargs or {}))
-        if name != "__get__":
-            storages = [one.untyped_storage().data_ptr() for one in tensors]
-            self.reads = self.reads or self.positions in storages
-        if name in _LOOKUPS:
-            self._note(_tensors(args))
-        result = func(*args, **(kwargs or {}))
-        if name == "topk":
-            self.experts.append(result.indices.detach().cpu().sort(-1).values)
-        return result
-
-    def same_experts(self, other: Listener) -> bool:
-        """Return whether tokens go to the same experts in another pass; true without experts."""
-        both = zip(self.experts, other.experts, strict=False)
-        return all(a.shape != b.shape or torch.equal(a, b) for a, b in both)
-
-    def _note(self, tensors: list[Any]) -> None:
-        """Note the rows that an integer tensor looks up in a table of floats."""
-        table = next((one for one in tensors if one.is_floating_point() and one.ndim == 2), None)
-        indices = next((one for one in tensors if one.dtype in (torch.int64, torch.int32)), None)
-        if table is None or indices is None:
-            return
-        pointer, by_position = table.data_ptr(), indices.untyped_storage().data_ptr() == self.positions
-        if not (by_position or pointer in self.learned or pointer in self.stored):
-            return  # rows of an intermediate result, such as the tokens of an expert
-        name = self.learned.get(pointer) or self.stored.get(pointer, "")
-        self.rows[name] = pointer in self.learned, indices.cpu().tolist()
-
-
 def _tensors(value: Any) -> list[Any]:
     return [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
 
@@ -289,7 +274,7 @@ def cause_of(base: Pass, shifted: Pass) -> str:
         cause = "query scale"
     if not all(np.array_equal(a.visible, b.visible) for a, b in both):
         cause = "mask"
-    rows, others = base.heard.rows, shifted.heard.rows
+    rows, others = base.rows, shifted.rows
     moved = [one for name, one in rows.items() if name in others and one != others[name]]
     if moved:
         cause = "learned positions" if any(learned for learned, _ in moved) else "position table"

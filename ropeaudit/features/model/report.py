@@ -117,11 +117,8 @@ def _wrong(one: Shifted, row: Mapping[str, Any]) -> Cause:
     if one.diagnosis is None:
         fix = ["fix: give a wider --dtype"] if one.verdict == "overflow" else []
         return Cause(one.verdict, said, facts=fix)
-    fix = [
-        f"fix: {text}"
-        for text in [wording.remedy(one.diagnosis, FP32, row["offset"] + row["tokens"])]
-        if text
-    ]
+    remedy = wording.remedy(one.diagnosis, FP32, row["offset"] + row["tokens"])
+    fix = [f"fix: {remedy}"] if remedy else []
     return Cause(one.diagnosis.code, str(row["resembles"]), facts=[said, *fix])
 
 
