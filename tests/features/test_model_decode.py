@@ -308,23 +308,35 @@ def test_what_is_not_compared_is_said_with_its_reason(name, plant, tokens, reaso
 # --------------------------------------------------------------------------------- the same by `check`
 
 
-@pytest.mark.parametrize(("planted", "code"), [("positions", 1), ("values", 0)])
-def test_check_fails_other_positions_and_notes_the_rest(
-    planted, code, built, loads, monkeypatch, capsys
-) -> None:
-    if planted == "positions":
-        loads(given_positions(one_more))
-    else:
-        kept_values(1.5, "all")(monkeypatch)
-        loads(lambda model: None)
-    command = ["check", built("llama"), "--tokens", "24", "--dtype", "fp32", "--up-to", "64", "-f", "json"]
-    rows = {row["check"]: row for row in ran(capsys, command, code).json["records"]}
-    decode = rows["model decode"]
-    assert rows["model rotation"]["status"] == "pass"
+def other_base(model):
+    theta = model.model.rotary_emb.inv_freq
+    theta.copy_(theta ** (math.log(5e5) / math.log(1e4)))
+
+
+def checked(folder, capsys, code):
+    command = ["check", folder, "--tokens", "24", "--dtype", "fp32", "--up-to", "64", "-f", "json"]
+    rows = ran(capsys, command, code).json["records"]
+    return {row["check"]: row for row in rows if row["check"].startswith("model ")}
+
+
+@pytest.mark.parametrize(
+    ("plant", "check", "found"),
+    [
+        (other_base, "model rotation", ("wrong-base", "model.rotary_emb.inv_freq")),
+        (given_positions(one_more), "model decode", ("positions-off", "layer 0")),
+    ],
+)
+def test_check_fails_what_model_fails(plant, check, found, built, loads, capsys) -> None:
+    loads(plant)
+    rows = checked(built("llama"), capsys, 1)
+    assert [name for name, row in rows.items() if row["status"] == "fail"] == [check]
+    assert (rows[check]["diagnosis"], rows[check]["where"]) == found
+
+
+def test_check_notes_the_rest(built, in_process, monkeypatch, capsys) -> None:
+    assert {row["status"] for row in checked(built("llama"), capsys, 0).values()} == {"pass", "info"}
+    kept_values(1.5, "all")(monkeypatch)
+    decode = checked(built("llama"), capsys, 0)["model decode"]
+    assert decode["status"] == "info"
     assert decode["measured"] > decode["allowed"]
-    if code:
-        found = [decode[name] for name in ("status", "diagnosis", "where")]
-        assert found == ["fail", "positions-off", "layer 0"]
-    else:
-        assert decode["status"] == "info"
-        assert decode["detail"].startswith("decode of a row with a cache is not one pass over its ")
+    assert decode["detail"].startswith("decode of a row with a cache is not one pass over its ")

@@ -454,24 +454,6 @@ def test_a_layer_alone_is_named_in_rows_headline_and_csv(built, loads, capsys) -
     assert "ropeaudit: failed: wrong_rotation" in seen.err
 
 
-def test_check_fails_what_model_fails(built, loads, capsys) -> None:
-    def checked(code):
-        command = ["check", built("llama"), "--tokens", "24", "--dtype", "fp32", "--up-to", "64"]
-        rows = ran(capsys, [*command, "-f", "json"], code).json["records"]
-        return {row["check"]: row for row in rows if row["check"].startswith("model ")}
-
-    assert {row["status"] for row in checked(0).values()} == {"pass", "info"}
-    loads(BASE)
-    rows = checked(1)
-    assert rows["model decode"]["status"] == "pass"
-    rotation = rows["model rotation"]
-    assert (rotation["status"], rotation["diagnosis"], rotation["where"]) == (
-        "fail",
-        "wrong-base",
-        "model.rotary_emb.inv_freq",
-    )
-
-
 def test_a_type_that_the_library_does_not_know_is_not_compared_with_config_json(built, tmp_path) -> None:
     """Which dims its pairs have is in its code alone."""
     folder = own(built("llama"), tmp_path / "unknown", {})
