@@ -263,11 +263,7 @@ def opened(arguments: Mapping[str, Any]) -> tuple[Opened, Mapping[str, Any]]:
     """Import an entry's code, as a door's opener. Raises: MissingPackage, UsageError."""
     from ropeaudit.subjects.calling.inside import Opened, facts  # in-function: lists open nothing
 
-    one = Opened(_loaded(entry_of(arguments["name"]), arguments["device"]))
-    return one, facts(one)
-
-
-def _loaded(entry: Entry, device: str | None) -> Code:
+    entry = entry_of(arguments["name"])
     try:
         with warnings.catch_warnings(), required_packages(f"--impl {entry.name}"):
             warnings.simplefilter("ignore")  # of theirs: about CUDA, about what else might be installed
@@ -279,5 +275,5 @@ def _loaded(entry: Entry, device: str | None) -> Code:
         raise MissingPackage(f"--impl {entry.name} cannot be imported: {reason}; {entry.install}") from error
     if adapter.engine == "torch":
         check_usable("torch", f"--impl {entry.name}")
-    loaded: Code = adapter.on(device)
-    return loaded
+    one = Opened(adapter.on(arguments["device"]))
+    return one, facts(one)
