@@ -2,17 +2,13 @@
 
 import json
 
-import numpy as np
 import pytest
 from command_line import ran
 
 from ropeaudit import parity
 from ropeaudit.errors import UsageError
-from ropeaudit.features.parity import analysis
 from ropeaudit.features.parity.analysis import report as parity_report
 from ropeaudit.features.parity.analysis import row as parity_row
-from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.exact_rotation import rotated
 
 KERNELS = "paired_kernels.py"
 SMALL = {"heads": 2, "seq_len": 64, "head_dim": 32}
@@ -64,17 +60,6 @@ def test_k_is_rotated_as_k(spec) -> None:
     seen, _ = row(spec("half"), spec("other_k"))
     assert seen["b_drift_rms"] > 0.1 > 1e-6 > seen["a_drift_rms"]
     assert 0.3 < seen["bits_differing"] <= 0.5  # k alone, and not where it turns by nothing
-
-
-def test_dims_come_back_where_they_were() -> None:
-    x, at = np.random.default_rng(0).standard_normal((5, 16)), np.arange(5)
-    for mine, own in (("half", "interleaved"), ("interleaved", "half")):
-        setting = RopeSetting.of(16, 12, layout=mine)
-        into, back = analysis.orders(setting, own, halves=False)
-        assert into is not None
-        assert back is not None
-        there = rotated(x[:, into], at, RopeSetting.of(16, 12, layout=own))
-        assert np.array_equal(there[:, back], rotated(x, at, setting))
 
 
 def test_bits_are_counted_once_an_element_however_many_panels(monkeypatch, spec) -> None:

@@ -1,7 +1,6 @@
 """Parity: two subjects on the same q and k, such as what trains a model and what serves it.
 
-Parity is not accuracy: two that make the same error agree, and two that are equally accurate may differ by
-more than either drifts. So their distance and the drift of each are measured together.
+Parity is not accuracy, so their distance and the drift of each are measured together.
 """
 
 from __future__ import annotations
@@ -10,20 +9,18 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias, Unpack, cast
+from typing import Any, ClassVar, TypeAlias, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ropeaudit import recipes
-from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
+from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
 from ropeaudit.audits.case_run import setting_columns
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.audits.judging import TOLERANCE, ratio
 from ropeaudit.audits.results import Result
-from ropeaudit.engine import kernel
 from ropeaudit.engine.pair import PairStatistics, compare
 from ropeaudit.engine.plan import Plan
 from ropeaudit.errors import ForeignError, UnknownName, UsageError, one_line
@@ -44,7 +41,6 @@ from ropeaudit.subjects.exact_rotation import half_split
 from ropeaudit.subjects.factories import SubjectFactory
 
 Compared: TypeAlias = Recipe | Code
-Dims: TypeAlias = NDArray[np.int64]  # an order of dims
 OFFSETS = (0, 1000)
 
 
@@ -174,7 +170,7 @@ def run(
     made = [[factory(one, fmt) for _, one in pair] for fmt in dtypes]
     fits(max(case.check(offsets) for case in cases))
     work = steps(on_progress, len(cases) * len(made) * len(offsets))
-    laid_out = [next(arguments.by_layout(case, [one for one in made[0] if one.code]))[0] for case in cases]
+    laid_out = [next(arguments.by_layout(case, made[0]))[0] for case in cases]
 
     def compared() -> Iterator[Parity]:
         for requested, case in zip(cases, laid_out, strict=True):
@@ -209,11 +205,10 @@ def _parity(
 
     own: the setting that each rotates by.
     """
-    axes = case.position_axes(setting)
+    axes, statistics = case.position_axes(setting), PairStatistics()
     subjects = [one.make(at, axes) for one, at in zip(two, own, strict=True)]
     reasons = [one.refusal(inputs.seq_len, offset) for one in subjects]
-    said = [f"{name} refuses: {why}" for name, why in zip(names, reasons, strict=True) if why]
-    statistics, refused = PairStatistics(), "".join(said[:1])
+    refused = next((f"{name} refuses: {why}" for name, why in zip(names, reasons, strict=True) if why), "")
     placed = [_permuted(one, inputs, setting) for one in subjects]
     wide = max(one.narrowest for one in subjects) > FP32.precision
     how: Precision = "extended" if wide else "double"
@@ -243,43 +238,16 @@ def _permuted(subject: Subject, inputs: Inputs, setting: RopeSetting) -> Subject
     """Return a subject that takes q and k in the layout of a case, and gives them back in it."""
     if not isinstance(subject, Called):
         return scaled_keys.stored(subject, inputs)
-    fit = subject.code.fit(subject.setting)
-    into, back = orders(setting, subject.setting.layout, fit is not None and fit.permuted)
-    subject.together(inputs.q[..., into], inputs.k[..., into])
-    return cast(Subject, Permuted(subject, into, back))
-
-
-@dataclass(frozen=True)
-class Permuted:
-    """Code that is called with other orders of dims, else itself; implements `ropeaudit.subjects.Subject`.
-
-    into, back: the orders that bring q and k into its layout, and what it returns into that of the case.
-    """
-
-    code: Called
-    into: Dims
-    back: Dims
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.code, name)
-
-    def rotate_head(self, x: FloatArray, table: Any, key: bool, head: int | None) -> FloatArray:
-        """Return x of a head rotated, see `Called.rotate_head`. Shapes: (s, d) -> (s, d)."""
-        y = kernel.rotate(self.code, "k" if key else "q", x[:, self.into], table, head)
-        return np.ascontiguousarray(y[:, self.back])
-
-
-def orders(setting: RopeSetting, layout: Layout, halves: bool) -> tuple[Dims, Dims]:
-    """Return the orders of dims that take x (s, d) into a layout, and out of it.
-
-    setting: with the layout that x has and that is to come back. halves: it comes back half-split, though its
-    pairs are interleaved.
-    """
-    same, to_half = np.arange(setting.head_dim), half_split(setting.rotary_dim, setting.head_dim)
+    fit, own = subject.code.fit(subject.setting), subject.setting.layout
+    returned: Layout = "half" if fit is not None and fit.permuted else own  # of interleaved pairs too
+    to_half = half_split(setting.rotary_dim, setting.head_dim)
     order = {"half": to_half, "interleaved": np.argsort(to_half)}
-    returned = "half" if halves else layout
-    into = same if layout == setting.layout else order[layout]
-    return into, same if returned == setting.layout else order[setting.layout]
+    if own != setting.layout:
+        subject.into = order[own]
+    if returned != setting.layout:
+        subject.back = order[setting.layout]
+    subject.together(inputs.q, inputs.k)
+    return subject
 
 
 def differences(
@@ -378,7 +346,8 @@ def answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Answ
     facts.append(("percentages", "root mean squares over that of the exact scores"))
     rest = ", other calls, such as one token: ropeaudit check" if findings else ""
     facts.append(("not checked", f"other offsets, other q and k{rest}"))
-    facts.append(("next", "all columns: -v"))
+    lost = worst["a_nonfinite"] or worst["b_nonfinite"]
+    facts.append(("next", f"{'which stage overflows: ropeaudit explain;  ' if lost else ''}all columns: -v"))
     target = ", ".join(filter(None, [f"{worst['a']} and {worst['b']}", shared]))
     return Answer("OK" if _distance(worst) <= TOLERANCE else "WARN", target, decides, facts=facts)
 
@@ -428,15 +397,9 @@ def _bits(one: Mapping[str, Any]) -> str:
 
 
 def notes(results: Sequence[Parity]) -> list[str]:
-    """Return other notes: layouts, inputs and scores that differ, scores that are lost."""
+    """Return other notes: how code is called, layouts, inputs and scores that differ, what was refused."""
     texts: list[str] = []
     for one in results:
-        where = f"{one.dtype} at offset {one.offset}"
-        texts += [*one.findings, *([f"{where}: {one.refused}."] if one.refused else one.differences)]
-        texts += [
-            f"{name} {where}: {percent(drift.nonfinite / drift.count)} of the scores are nan or infinite; "
-            "`ropeaudit explain` names the stage that overflows."
-            for name, drift in zip(one.names, one.statistics.drifts, strict=True)
-            if drift.nonfinite and not one.refused
-        ]
+        refused = f"{one.dtype} at offset {one.offset}: {one.refused}."
+        texts += [*one.findings, *([refused] if one.refused else one.differences)]
     return list(dict.fromkeys(texts))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
@@ -60,6 +61,9 @@ class Called:
         self.dtype = self.input = self.output = dtype
         self.narrowest = dtype.precision
         self.ended = False  # whether the process that calls it ended in a call
+        # the orders of dims in which it is called, and what it returns is handed on: see `parity`
+        self.into: NDArray[np.int64] | slice = slice(None)
+        self.back: NDArray[np.int64] | slice = slice(None)
         self.given: tuple[FloatArray, FloatArray] | None = None
         self.wanted: Positions | None = None
 
@@ -154,8 +158,10 @@ class Called:
     ) -> tuple[FloatArray, FloatArray]:
         """Return all heads of q and k rotated. Shapes: (s,), (h, s, d), (g, s, d) -> like q and k."""
         with np.errstate(over="ignore"):  # a number that the dtype does not hold
-            first = round_to(q, self.dtype).astype(self.dtype.carrier)[None]
-            second = first if k is q else round_to(k, self.dtype).astype(self.dtype.carrier)[None]
+            first = round_to(q[..., self.into], self.dtype).astype(self.dtype.carrier)[None]
+            second = first
+            if k is not q:
+                second = round_to(k[..., self.into], self.dtype).astype(self.dtype.carrier)[None]
         try:
             results = table.rotator.rotate_whole(first, second, at)
         except (Ended, Late):
@@ -164,7 +170,7 @@ class Called:
         for x, rotated in zip((first, second), results, strict=True):
             if rotated.shape != x.shape:
                 raise WrongShape(f"returns the shape {rotated.shape[2:]} for {x.shape[2:]}")
-        return results[0][0], results[1][0]
+        return results[0][0][..., self.back], results[1][0][..., self.back]
 
     def distinct_positions(self, positions: Positions) -> int:
         """Return how many positions rotate ones to distinct finite vectors."""
