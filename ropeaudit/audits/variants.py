@@ -1,10 +1,7 @@
 """Many variants of one recipe on the same q and k, sharing whatever they have in common.
 
-Variants that agree up to the table stage share its cos and sin, and so do
-those whose tables happen to have the same bits, of which those that are the
-same below are one; those with the same rotation and output share the
-rotated q and k, and those with the same accumulator their sums. Letters: h
-heads, g key-value heads, n sampled positions, d head_dim.
+Variants share tables of the same bits, then the rotated q and k, then sums.
+Letters: h heads, g key-value heads, n sampled positions, d head_dim.
 """
 
 from __future__ import annotations
@@ -107,28 +104,22 @@ class Bench:
             self.exact = {head: self._exact(head) for head in sample.heads}
         self.known: dict[Resolved, Statistics] = {}
 
-    def _given(self, head: int) -> tuple[FloatArray, FloatArray]:
-        """Return q and k of a query head as they are given. Shapes: -> two of (n, d)."""
-        rows = self.sample.positions
-        return self.inputs.q[head][rows], self.inputs.k[head // self.inputs.group][rows]
-
-    def factors(self, head: int, scale: float | None = None) -> tuple[Factor, Factor]:
-        """Return the exactly rotated q (times `scale`) and k of a query head."""
+    def factors(self, q: FloatArray, k: FloatArray, scale: float | None = None) -> tuple[Factor, Factor]:
+        """Return q (times `scale`) and k rotated exactly. Shapes: two of (n, d)."""
         tables = self.distances, self.distances
-        return kernel.exact_factors(
-            self._given(head), self.input, tables, self.setting, self.precision, scale
-        )
+        return kernel.exact_factors((q, k), self.input, tables, self.setting, self.precision, scale)
 
     def _exact(self, head: int) -> ExactHead:
         """Compute the exact scores of a head and note their statistics."""
-        every = slice(0, self.sample.positions.size)
+        rows, every = self.sample.positions, slice(0, self.sample.positions.size)
         block = Block.tile(self.mask, head, every, every)
-        q, k = self.factors(head)
+        given = self.inputs.q[head][rows], self.inputs.k[head // self.inputs.group][rows]
+        x, y = (round_to(side, self.input) for side in given)
+        q, k = self.factors(x, y)
         with np.errstate(invalid="ignore", over="ignore"):
             exact = exact_scores.product(q, k)
             self.error = float(np.maximum(self.error, exact_scores.certificate(q, k)))
         kernel.gather_exact(self.reference, exact, block)
-        x, y = (round_to(side, self.input) for side in self._given(head))
         return ExactHead(x, y, block, exact)
 
     def drifts(
@@ -141,31 +132,23 @@ class Bench:
 
         progress gets the share that is done, from 0 to 1.
         """
-        requested = list(variants)
-        new = [
-            variant
-            for variant in dict.fromkeys(requested)
-            if (drift := self.known.get(variant)) is None or drift.moments < moments
-        ]
-        if new:
-            with mapping(1):  # a sample is short: see `threads.worth`
-                group = self.inputs.group
-                tables: dict[bytes, tuple[Table, list[Resolved]]] = {}  # those of the same bits are one
-                for alike in _grouped(new, TABLE):
-                    table = self.table(alike[0])
-                    bits = b"".join(np.ascontiguousarray(part, np.float64).tobytes() for part in table)
-                    tables.setdefault(bits, (table, []))[1].extend(alike)
-                together = [
-                    list(some) for _, some in itertools.groupby(self.sample.heads, lambda h: h // group)
-                ]
-                jobs = [(heads, *one, moments) for one in tables.values() for heads in together]
-                results = {variant: Statistics(moments) for variant in new}
-                for done, job in enumerate(jobs, 1):
-                    for variant, statistics in self._job(*job).items():
-                        results[variant].merge(statistics)
-                    progress(done / len(jobs))
-                self.known |= results
-        return [self.known[variant] for variant in requested]
+        requested, known, group = list(variants), self.known, self.inputs.group
+        new = [one for one in dict.fromkeys(requested) if one not in known or known[one].moments < moments]
+        results = {variant: Statistics(moments) for variant in new}
+        together = [list(some) for _, some in itertools.groupby(self.sample.heads, lambda h: h // group)]
+        with mapping(1):  # a sample is short: see `threads.worth`
+            tables: dict[bytes, tuple[Table, list[Resolved]]] = {}  # those of the same bits are one
+            for alike in _grouped(new, TABLE):
+                table = self.table(alike[0])
+                bits = b"".join(np.ascontiguousarray(part, np.float64).tobytes() for part in table)
+                tables.setdefault(bits, (table, []))[1].extend(alike)
+            jobs = [(heads, *one, moments) for one in tables.values() for heads in together]
+            for done, job in enumerate(jobs, 1):
+                for variant, statistics in self._job(*job).items():
+                    results[variant].merge(statistics)
+                progress(done / len(jobs))
+        known |= results
+        return [known[variant] for variant in requested]
 
     def table(self, variant: Resolved) -> Table:
         """Return cos and sin at the sampled positions. Shapes: -> two of (n, p)."""

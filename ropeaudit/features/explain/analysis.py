@@ -74,7 +74,7 @@ def gather(bench: Bench, recipe: Resolved, count: int) -> Parts:
             terms += float(np.vdot(absolute, absolute))
             drift = bench.drift(head, bench.formed(q, k, recipe))
             whole, rest = whole + float(np.vdot(drift, drift)), drift.copy()
-            exact_q, exact_k = bench.factors(head, 1.0)
+            exact_q, exact_k = bench.factors(exact.q, exact.k, 1.0)
             sides = _error(q, exact_q), q, exact_k.whole, _error(k, exact_k)
             factors = np.stack([np.stack(split_pairs(x, setting)) for x in sides]).reshape(2, 4, size, -1)
             for i, (left, right) in enumerate(np.moveaxis(factors, 3, 0)):  # of a pair: (4, n) each
