@@ -67,13 +67,8 @@ def test_a_row_says_its_grid_and_by_how_much_each_axis_moved() -> None:
     assert (still.offset_h, still.offset_w, still.change_rms) == (0.0, 0.0, 0.0)
     assert (moved.seq_len, moved.head_dim, moved.mask, moved.heads) == (24, 64, "full", 2)
     assert moved.change_rms > 0
-
-
-def test_heads_are_those_of_the_preset_and_a_sequence_has_no_grid() -> None:
     [row] = ropeaudit.shift(0, "fp32", "hf", axes="qwen2-vl", grid="2x2")
     assert (row.heads, row.kv_heads, row.grid) == (64, 8, "1x2x2")
-    [row] = ropeaudit.shift(0, "fp32", "hf", seq_len=8, heads=1)
-    assert (row.grid, row.offset_t, row.offset_h, row.offset_w) == (None, None, None, None)
 
 
 def test_a_shift_along_an_axis_of_one_token_changes_no_score() -> None:

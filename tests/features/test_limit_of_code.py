@@ -3,8 +3,7 @@
 import pytest
 
 from ropeaudit import limit, report
-from ropeaudit.features.limit import analysis
-from ropeaudit.features.limit import command as conditions
+from ropeaudit.features.limit import analysis, command
 
 KERNELS = "limited_kernels.py"
 SMALL = {"heads": 1, "seq_len": 16, "head_dim": 16}
@@ -84,23 +83,27 @@ def test_a_model_sets_how_far_code_is_looked_at(spec) -> None:
     assert result.proved_margin is None
 
 
-def test_conditions_where_nothing_fails() -> None:
-    results = list(limit("nonfinite=0", "fp32", "hf", up_to=30, **SMALL))
-    for condition in (
-        *("first_failure_seen<131072", "first_failure_seen<100", "failure_position>0"),
-        *("value_at_failure>0", "first_failure!=7", "measured_up_to<30"),
-    ):
-        assert conditions.broken(conditions.parse([condition], None), results) == [], condition
-    [line] = conditions.broken(conditions.parse(["measured_up_to<=30"], None), results)
-    assert "measured_up_to = 30 (measured_up_to<=30)" in line
+HELD = [
+    *("first_failure_seen<131072", "first_failure_seen<100", "failure_position>0", "value_at_failure>0"),
+    *("first_failure!=7", "measured_up_to<30"),
+]
 
 
-def test_conditions_where_something_fails() -> None:
-    results = list(limit("distinct_positions=16", "fp16", "uniform", **SMALL))
-    for condition, count in (
-        ("first_failure_seen<131072", 1),
-        ("first_failure_seen<2034", 0),
-        ("failure_position<2050", 1),
-        ("value_at_failure>=0", 1),
-    ):
-        assert len(conditions.broken(conditions.parse([condition], None), results)) == count, condition
+@pytest.mark.parametrize(
+    ("ask", "conditions", "broken"),
+    [
+        ("nonfinite=0", HELD, 0),
+        ("nonfinite=0", ["measured_up_to<=30"], 1),
+        ("distinct_positions=16", ["first_failure_seen<2034"], 0),
+        (
+            "distinct_positions=16",
+            ["first_failure_seen<131072", "failure_position<2050", "value_at_failure>=0"],
+            3,
+        ),
+    ],
+)
+def test_conditions_on_failures_hold_where_none_was_seen(ask, conditions, broken) -> None:
+    fails = ask.startswith("distinct")
+    given = ("fp16", "uniform") if fails else ("fp32", "hf")
+    results = list(limit(ask, *given, up_to=None if fails else 30, **SMALL))
+    assert len(command.broken(command.parse(conditions, None), results)) == broken
