@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from ropeaudit.arithmetic.formats import Format as Format
     from ropeaudit.arithmetic.formats import parse as parse
     from ropeaudit.arithmetic.rounding import round_to as round_to
-    from ropeaudit.audits.audit import Audit as Audit
     from ropeaudit.audits.cases import Case as Case
     from ropeaudit.audits.comparison import Difference as Difference
     from ropeaudit.audits.records import Record as Record
+    from ropeaudit.audits.sweep import Audit as Audit
     from ropeaudit.conformance.finding import Finding as Finding
     from ropeaudit.errors import BadInput as BadInput
     from ropeaudit.errors import BadOutput as BadOutput
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "arithmetic.formats": ("Format", "parse"),
     "arithmetic.rounding": ("round_to",),
-    "audits.audit": ("Audit",),
+    "audits.sweep": ("Audit",),
     "audits.cases": ("Case",),
     "audits.comparison": ("Difference",),
     "audits.records": ("Record",),

@@ -74,13 +74,13 @@ def test_no_file_imports_from_its_own_floor_or_above() -> None:
 
 
 def test_the_check_sees_an_upward_import(tmp_path: Path) -> None:
-    for name, other in (("rope/scaling", "audits.audit"), ("features/limit/words", "features.shift")):
+    for name, other in (("rope/scaling", "audits.sweep"), ("features/limit/words", "features.shift")):
         path = tmp_path / f"{name}.py"
         path.parent.mkdir(parents=True)
         path.write_text(f"from ropeaudit.{other} import command\n")
     assert upward(tmp_path) == [
         "features.limit.words (11) imports features.shift.command (11)",
-        "rope.scaling (4) imports audits.audit (8)",
+        "rope.scaling (4) imports audits.sweep (8)",
     ]
 
 

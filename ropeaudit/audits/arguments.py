@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import GeneratorType
-from typing import ParamSpec, TypeAlias, TypedDict, TypeVar, cast
+from typing import ParamSpec, TypedDict, TypeVar, cast
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import Format, parse
@@ -24,6 +24,7 @@ from ropeaudit.subjects.factories import SubjectFactory
 
 P = ParamSpec("P")
 T = TypeVar("T")
+DTYPES = ("float64", "float32", "float16", "bfloat16")
 Names = str | Iterable[str]
 OnProgress = Callable[[float], None]
 __tracebackhide__ = True  # pytest shows a refusal at the line of the test
@@ -108,10 +109,9 @@ def cases_of(
     """
     given = [cases] if isinstance(cases, Case) else cases
     results = [Case(**completed(fields))] if given is None else [replace(case, **fields) for case in given]
-    if not grids and any(case.grid is not None or case.axes is not None for case in results):
-        raise UsageError("--grid goes with `ropeaudit shift` alone; leave it out")
-    if not grids and any(case.rerotate is not None for case in results):
-        raise UsageError("--rerotate goes with `ropeaudit shift` alone; leave it out")
+    for name in () if grids else ("grid", "axes", "rerotate"):
+        if any(getattr(case, name) is not None for case in results):
+            raise UsageError(f"--{name} goes with `ropeaudit shift` alone; leave it out")
     return results
 
 
@@ -160,9 +160,6 @@ def resolved(
     return [recipe.resolve(fmt, stores_keys=stores_keys) for recipe in some for fmt in formats(dtypes)]
 
 
-Chosen: TypeAlias = Resolved | SubjectFactory  # a recipe, or code that is called
-
-
 def chosen(
     recipes: Names | None,
     implementations: Names,
@@ -174,20 +171,22 @@ def chosen(
     under: Names = (),
     naming: str = "add --impl",
     *,
+    backend: str = "numpy",
     stores_keys: bool = False,
-) -> list[Chosen]:
+) -> list[SubjectFactory]:
     """Return every recipe, then every implementation in every environment, in every dtype, each once.
 
     usual: recipes where none is given; beside implementations there are
-    none then. device: where code is called. order: of the axes of own code.
-    under: environments beside the clean one. naming: what to type where
-    nothing is called. Raises: UsageError, UnknownName, BadInput,
-    NotEmulated, MissingPackage.
+    none then. device: where code is called, and torch computes. order: of
+    the axes of own code. under: environments beside the clean one. naming:
+    what to type where nothing is called. backend: what executes recipes.
+    Raises: UsageError, UnknownName, BadInput, NotEmulated, MissingPackage.
     """
     names = listed(implementations)
-    formed = resolved(recipes or (() if names else usual), dtypes, changes, stores_keys)
+    emulated = resolved(recipes or (() if names else usual), dtypes, changes, stores_keys)
+    formed = [factories.of_recipe(one, backend, device) for one in emulated]
     for option, value in (("device", device), ("order", order), ("under", ",".join(listed(under)))):
-        if value and not names:
+        if value and not names and (option, backend) != ("device", "torch"):
             raise UsageError(f"--{option} {value} is for code that is called; {naming}")
     codes = factories.implementations(names, order, changes, not formed, device)
     placed = [one for code in codes for one in factories.in_environments(code, listed(under))]
@@ -195,14 +194,9 @@ def chosen(
     return [*formed, *called]
 
 
-def factory(one: Chosen, backend: str = "numpy", device: str | None = None) -> SubjectFactory:
-    """Return the factory of code, or of a recipe. backend, device: what executes a recipe, and where."""
-    return factories.of_recipe(one, backend, device) if isinstance(one, Resolved) else one
-
-
-def stages(some: Iterable[Chosen]) -> dict[str, dict[str, str]]:
+def stages(some: Iterable[SubjectFactory]) -> dict[str, dict[str, str]]:
     """Return "subject dtype" -> stage -> format, for the metadata."""
-    return {f"{one.name} {one.dtype}": dict(one.stages) for one in map(factory, some)}
+    return {f"{one.name} {one.dtype}": dict(one.stages) for one in some}
 
 
 def by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple[Case, list[int]]]:
@@ -220,15 +214,14 @@ def by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple
 
 
 def loaded(
-    cases: Iterable[Case], some: Sequence[Chosen], offsets: Sequence[int]
-) -> Iterator[tuple[Case, Inputs, RopeSetting, list[Chosen]]]:
+    cases: Iterable[Case], some: Sequence[SubjectFactory], offsets: Sequence[int]
+) -> Iterator[tuple[Case, Inputs, RopeSetting, list[SubjectFactory]]]:
     """Yield each case, in the layout that code has where none is requested, and what is looked at in it.
 
     Raises: BadShape where an offset leads too far; what detection of the
     layout of code raises.
     """
-    made = [factory(one) for one in some]
-    for laid_out, part in [part for case in cases for part in by_layout(case, made)]:
+    for laid_out, part in [part for case in cases for part in by_layout(case, some)]:
         inputs, setting = laid_out.load()
         positions_fit(offsets, inputs.seq_len)
         yield laid_out, inputs, setting, [some[index] for index in part]

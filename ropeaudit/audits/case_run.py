@@ -333,21 +333,15 @@ class CaseRun:
         if cell.attention:
             values |= cell.attention.columns()
         if places:
-            values |= _place_columns(places)
+            from ropeaudit.recognition import diagnosis, wording  # in-function: most rows are of no code
+
+            names = [name for name in records.COLUMNS.having("place") if name != "resembles"]
+            values |= {name: getattr(places, name.removeprefix("rotation_")) for name in names}
+            values["diagnosis"] = diagnosis.codes(places.diagnosis) or None
+            values["resembles"] = wording.sentence(places.diagnosis) or None
         values["within_tolerance"] = judging.within(values, places is not None and not places.excess <= 1)
         values["verdict"] = judging.judge(values, places is not None and places.wrong_rotation)
         return Record(**values)
-
-
-def _place_columns(places: Places) -> dict[str, Any]:
-    """Return the columns that say where a rotated pair is worst placed."""
-    from ropeaudit.recognition import wording  # in-function: most rows are of no code
-    from ropeaudit.recognition.diagnosis import codes
-
-    names = [name for name in records.COLUMNS.having("place") if name != "resembles"]
-    columns = {name: getattr(places, name.removeprefix("rotation_")) for name in names}
-    found = places.diagnosis
-    return columns | {"diagnosis": codes(found) or None, "resembles": wording.sentence(found) or None}
 
 
 def _distinct(cell: CellResult, seq_len: int) -> int:

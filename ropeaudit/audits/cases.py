@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -28,7 +27,6 @@ from ropeaudit.subjects import scaled_keys
 from ropeaudit.subjects.scaled_keys import Turns
 
 if TYPE_CHECKING:
-    from ropeaudit.rope.axial import AxialRope
     from ropeaudit.rope.grids import Grid
     from ropeaudit.rope.hf_config import ModelRope
 
@@ -58,7 +56,7 @@ class Outline:
     digest: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
     """A RoPE setting and its q and k; None means what the model says, else the usual default.
 
@@ -160,10 +158,10 @@ class Case:
                 f"{self.qk!r}: {loaded.k.shape[0]} heads of k do not divide {loaded.q.shape[0]} of q"
             )
         _, seq_len, head_dim = loaded.q.shape
-        own = self.setting(seq_len).head_dim if self.declared() or self._preset() else head_dim
+        on_grid = self._tokens()
+        own = self.setting(seq_len).head_dim if on_grid or self.declared() else head_dim
         if own != head_dim:
             raise BadShape(f"{self.qk!r} has head_dim {head_dim} and the model {own}; they must agree")
-        on_grid = self._tokens()
         if on_grid is not None and on_grid.count != seq_len:
             raise BadShape(f"{self.qk!r} has {seq_len} tokens and the grid {on_grid.count}; they must agree")
         setting = (self if on_grid else replace(self, head_dim=head_dim)).setting(seq_len)
@@ -295,15 +293,15 @@ class Case:
             raise UsageError("--clip goes with --axis all: exact scores of one shifted axis are not defined")
         return result
 
-    def _preset(self) -> AxialRope | None:
-        """Return the axes of a grid, None for a sequence. Raises: UsageError, UnknownName, BadInput."""
+    def _tokens(self) -> Grid | None:
+        """Return the grid of tokens, None for a sequence. Raises: UsageError, UnknownName, BadInput."""
         if self.grid is None and self.axes is None:
             if self.step is not None:
                 raise UsageError(
                     f"--step {self.step:g} is the unit of --offset on a grid; add --grid and --axes"
                 )
             return None
-        from ropeaudit.rope import axial  # in-function: most audits have none
+        from ropeaudit.rope import axial, grids  # in-function: most audits have none
 
         if self.axes is None:
             raise UsageError(
@@ -321,23 +319,14 @@ class Case:
                     f"{_flag(name)} is said by --axes {self.axes}; leave it out, or give a .toml file of "
                     "your own"
                 )
-        return found
-
-    def _tokens(self) -> Grid | None:
-        """Return the grid of tokens, None for a sequence. Raises: see `_preset`, and `grids.parse`."""
-        found = self._preset()
-        if found is None or self.grid is None:
-            return None
-        from ropeaudit.rope import grids
-
         return grids.parse(found, self.grid, self.axis, 1.0 if self.step is None else self.step)
 
     @property
     def model_name(self) -> str:
         """The model and its layer type as one word, on a grid the preset; "none" without either."""
-        model, on_grid = self.declared(), self._preset()
+        model, on_grid = self.declared(), self._tokens()
         if model is None:
-            return on_grid.name if on_grid else "none"
+            return on_grid.rope.name if on_grid else "none"
         return model.name if len(model.layers) == 1 else f"{model.name}/{self.layer_type}"
 
     @property
@@ -368,17 +357,26 @@ class Case:
 
     def declared(self) -> ModelRope | None:
         """Return its model as that declares itself, None without one. Raises: UsageError, BadInput."""
+        return self._declared
+
+    @functools.cached_property
+    def _declared(self) -> ModelRope | None:
         if self.model is not None and self.config is not None:
             raise UsageError("--model and --config both name a model; give one of them")
         if self.model is not None:
             from ropeaudit.rope import presets  # in-function: most audits need neither
 
             return presets.named(self.model)
-        return None if self.config is None else _config(self.config, self.base, _changed(self.config))
+        if self.config is None:
+            return None
+        from ropeaudit.rope import hf_config
+
+        return hf_config.read(self.config, base=self.base)
 
     def _synthetic(self) -> tuple[tuple[int, int, int], RopeSetting]:
         """Return heads, kv_heads and seq_len, all of them checked, and the RoPE setting."""
-        model, on_grid = self.declared() or self._preset(), self._tokens()
+        on_grid = self._tokens()
+        model = on_grid.rope if on_grid else self.declared()
         given = self.heads if self.heads is not None else model.heads if model else 8
         heads = _positive("heads", given)
         usual = model.kv_heads if model and self.heads is None else heads
@@ -410,22 +408,6 @@ def _first(given: T | None, default: T) -> T:
 _scaling = functools.lru_cache(maxsize=64)(scalings.parse)
 
 
-@functools.lru_cache(maxsize=64)
-def _config(path: str, base: float | None, changed: int) -> ModelRope:
-    """Read a config once, until it is changed."""
-    from ropeaudit.rope import hf_config
-
-    return hf_config.read(path, base=base)
-
-
-def _changed(path: str) -> int:
-    """Return when a file was last changed, in nanoseconds; 0 where that cannot be told."""
-    try:
-        return os.stat(os.path.join(path, "config.json") if os.path.isdir(path) else path).st_mtime_ns
-    except (OSError, ValueError):
-        return 0
-
-
 def _positive(name: str, value: int) -> int:
     if value < 1:
         raise BadShape(f"{_flag(name)} {value} is not a whole number from 1 up")
@@ -448,3 +430,17 @@ def fits(needed: int, jobs: int = 1) -> None:
             f"this needs about {needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB are free",
             f"give {remedy}",
         )
+
+
+def straddling(maximum: int, seq_len: int) -> list[int]:
+    """Return offsets for code: 0, and around what breaks, so that the positions of each straddle it.
+
+    Ends of int8 and of integers in bfloat16 and float16, of int16 and
+    uint16, the largest float16, powers of two up to the maximum, an odd
+    position between, and the last positions of all.
+    """
+    ends = [2**7, 2**8, 2**11, 2**12, 2**13, 2**14, 2**15, 65504, 2**16, 2**17]
+    half = seq_len // 2 + 1
+    last = max(0, maximum - seq_len)
+    results = [0, *(max(1, end - half) for end in ends if end < maximum), 1000, 40503, 98765, last]
+    return sorted({offset for offset in results if offset <= last})

@@ -1,8 +1,6 @@
 """Two reports of the same cases: which changed, which are new and which are gone.
 
-What two processors may differ by is no change. Their BLAS adds in another order; everything else
-of an emulated case is the same bits everywhere. By how much sums may move, and what was measured
-of it, stands in docs/method.md.
+What two processors may differ by is no change: the order of sums (docs/method.md).
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from ropeaudit.errors import BadInput, UsageError
 
 Row = Mapping[str, Any]
 
-RATIO = 1.05  # a column that is this many times what it was, or less than its inverse, has changed
+RATIO = 1.05  # times what it was, or the inverse: a column has changed
 # What is signed, or computed and not measured, is not compared.
 COMPARED = records.COLUMNS.compared
 _DECIDING = ("drift_rms", "floor_rms", "drift_max", "rotation_excess")  # what verdicts are read off
@@ -30,7 +28,7 @@ _DECIDING = ("drift_rms", "floor_rms", "drift_max", "rotation_excess")  # what v
 class Pair:
     """A case before and after; None where a report lacks it. changed: columns that are not what they were.
 
-    reordered: whether sums may have been added in another order, as on another processor.
+    reordered: whether sums may have another order.
     """
 
     before: Row | None
@@ -65,10 +63,7 @@ class Pair:
         return 0.0 if old == new else new - old
 
     def explained(self, column: str) -> bool:
-        """Return whether a column changed by no more than one may expect of unchanged code.
-
-        A drift by what the exact scores are certain to; on another processor, by what the order of sums does.
-        """
+        """Return whether a column changed by no more than one may expect of unchanged code."""
         if self.before is None or self.after is None:
             return False
         error = 0.0
@@ -120,8 +115,7 @@ def compare(
 
     Rows are joined by `case`: neither the version of what was measured nor the tolerance is part of it.
     ratio: at least 1. A drift that changed by less than `reference_error` has not. processors: what computed
-    each of them, empty where that is not known; None: one and the same. Unless they are known to be one, what
-    the order of sums explains is no change: see `allowance`.
+    each of them, empty where that is not known; None: one and the same.
     Raises: UsageError for a ratio, BadInput if rows cannot be told apart or none is in both.
     """
     if not 1 <= ratio < math.inf:
@@ -207,7 +201,7 @@ FLOAT64 = 1e-12  # relative: of sums in float64 alone, of up to 10^9 terms
 _PREDICTED = 1e-10  # relative: of differences of such sums, of which a hundredth is left
 _NEEDED = ("head_dim", "seq_len", "heads", "scores", "reference_rms")  # a report may lack columns
 _ROUNDING = 0.42  # RMS of a relative rounding error over the unit roundoff
-_DEVIATIONS = 4.0  # of a mean; scores of a row share its q, so that they are not quite independent
+_DEVIATIONS = 4.0  # of a mean; scores of a row share its q
 _RARE = 1e-6  # a stored score that differs so seldom is not expected in any comparison
 _INDEPENDENT = ("gaussian", "randn")  # q and k of which every score has an error of its own
 _ANYWHERE = ("worst_head", "worst_query", "worst_key", "top1_flips")
@@ -269,8 +263,7 @@ def order_of(row: Row) -> Order | None:
 def allowance(before: Row, after: Row, column: str) -> float:
     """Return by how much a column of a case may differ for the order of sums alone; 0 where nothing may.
 
-    before, after: rows of the same case, measured on two processors. Units: the column's.
-    `worst_*` and `top1_flips` say where or how often something stands that a last digit decides: inf.
+    before, after: rows of the same case. Units: the column's; inf where a last digit decides.
     """
     declared = records.COLUMNS[column]
     if column in _ANYWHERE:
@@ -291,16 +284,11 @@ def allowance(before: Row, after: Row, column: str) -> float:
         # attainable_rms, from excess where the report has no column of it
         drift, excess = float(after.get("drift_rms") or 0.0), float(after.get("excess") or 0.0)
         unit = float(after.get("attainable_rms") or 0.0) or (drift / excess if excess else 0.0)
-    return summed + (_of_drift(column, order, (old + new) * unit) / unit if unit else 0.0)
-
-
-def _of_drift(column: str, order: Order, both: float) -> float:
-    """Return it for a statistic of drift. both: the sum of its two values, in score units."""
-    against_itself = 2.0 if column.startswith("change_") else 1.0  # two errors instead of one
+    errors, both = 2.0 if column.startswith("change_") else 1.0, (old + new) * unit  # against itself: two
     if column in _MAXIMA:
-        return against_itself * order.single
-    own = 0.0 if column == "drift_bias" else (against_itself * order.sums) ** 2 / both if both else math.inf
-    return own + against_itself * order.mean
+        return summed + errors * order.single
+    own = 0.0 if column == "drift_bias" else (errors * order.sums) ** 2 / both if both else math.inf
+    return summed + ((own + errors * order.mean) / unit if unit else 0.0)
 
 
 def _of_attention(column: str, order: Order, row: Row, size: float) -> float:

@@ -1,4 +1,4 @@
-"""A sweep: the cells of an audit, those of them that are done, and where the rest are measured.
+"""What is asked, and its sweep: the cells, those that are done, where the rest are measured.
 
 A cell is known by what was requested (`Record.key`), not by its place. The
 bits of a row do not depend on what is measured with it: cells may be
@@ -13,24 +13,29 @@ import bisect
 import contextlib
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from math import prod
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from ropeaudit.arithmetic.formats import FP32, parse
-from ropeaudit.audits import arguments, records
+from ropeaudit.audits import arguments, judging, records
+from ropeaudit.audits.arguments import DTYPES
 from ropeaudit.audits.case_run import CaseRun, identity
-from ropeaudit.audits.cases import Case, Outline, positions_fit
+from ropeaudit.audits.cases import LIMIT, Case, Outline, fits, positions_fit
 from ropeaudit.audits.records import Record, case_of
-from ropeaudit.engine.plan import TILE_COLUMNS
+from ropeaudit.engine.plan import TILE_COLUMNS, AttentionOptions
 from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.inputs import masks
+from ropeaudit.recipes import DEFAULT
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import digests, doing, run_metadata
+from ropeaudit.subjects import factories, scaled_keys
+from ropeaudit.subjects.factories import SubjectFactory
 
 if TYPE_CHECKING:
-    from ropeaudit.audits.audit import Audit
     from ropeaudit.audits.workers import Crew
 
 _TASK_SECONDS, _TASK_CELLS = 0.25, 8  # a task holds no more than the larger of them: what a kill can lose
@@ -40,6 +45,107 @@ _DRAWING = 0.3  # about which share of the work on a sample drawing it is
 _ALWAYS = tuple(name for name in records.CORE if name in records.IDENTITY)  # every file says these
 
 Key: TypeAlias = tuple[str, str, float]  # of a row: its case, version and tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Cases x recipes x dtypes x offsets, checked and ready to run. offsets: each once.
+
+    recipes: the usual ones by default; beside code that is called, none.
+    """
+
+    cases: Sequence[Case] = (Case(),)
+    recipes: Sequence[str] | None = None
+    dtypes: Sequence[str] = DTYPES
+    offsets: Sequence[int] = (0, 1000)
+    changes: Mapping[str, str] = field(default_factory=dict)
+    attention: AttentionOptions | None = None
+    implementations: Sequence[str] = ()
+    backend: str = "numpy"
+    device: str | None = None
+    order: str | None = None
+    tolerance: float = judging.TOLERANCE
+    environments: Sequence[str] = ()
+    _factories: list[SubjectFactory] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for offset in self.offsets:
+            if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
+                raise UsageError(f"offset {offset!r} is not a whole number of tokens")
+            if abs(offset) >= LIMIT:
+                raise UsageError(f"offset {offset} is past 2^53 - 1 = {LIMIT - 1}, the largest allowed")
+        object.__setattr__(self, "offsets", tuple(dict.fromkeys(int(offset) for offset in self.offsets)))
+        if self.recipes is None:
+            object.__setattr__(self, "recipes", () if self.implementations else DEFAULT)
+        if not 0 <= self.tolerance < math.inf:
+            raise UsageError(
+                f"tolerance {self.tolerance!r} is not a share from 0 up; try {judging.TOLERANCE}"
+            )
+        for name in ("cases", "dtypes", "offsets"):
+            if not getattr(self, name):
+                raise UsageError(f"there are no {name} to audit")
+        if self.order is not None and not any(factories.is_own(name) for name in self.implementations):
+            raise UsageError(f"--order {self.order} says how your own code is called; give it with --impl")
+        if self.environments and not self.implementations:
+            raise UsageError("--under says what code is called under; add --impl, or leave it out")
+        if not (self.recipes or self.implementations):
+            raise UsageError("there are no recipes to audit")
+        if not self.recipes and self.backend != "numpy":
+            raise UsageError("--backend says what executes recipes; add --recipe, or leave it out")
+        if self.device is not None and not self.implementations and self.backend == "numpy":
+            raise UsageError(
+                f"--device {self.device} is where code is called or torch computes; add --impl or "
+                "--backend torch, or leave it out"
+            )
+        if "softmax" in self.changes and (self.attention is None or self.attention.softmax != "recipe"):
+            raise UsageError("a changed softmax stage is not used; add --attention --softmax recipe")
+        for name in ("grid", "rerotate"):
+            asked = any(getattr(case, name) is not None for case in self.cases)
+            if asked and self.implementations:
+                raise UsageError(f"--{name} is of recipes; leave out --impl {self.implementations[0]}")
+            if asked and self.backend != "numpy":
+                raise UsageError(f"--{name} is computed by NumPy; leave out --backend {self.backend}")
+        sampled = any(case.sample is not None for case in self.cases)
+        if self.attention and sampled:
+            raise UsageError("--attention looks at whole rows; leave out --sample")
+        for recipe in [one.recipe.recipe for one in self.factories() if one.recipe is not None]:
+            if sampled:
+                scaled_keys.check_sampled(recipe)
+            if recipe.keys and any(case.rerotate is not None for case in self.cases):
+                stage, how = recipe.keys
+                raise UsageError(
+                    f"{stage}={how} stores keys with scales; leave it out, or leave out --rerotate"
+                )
+
+    def factories(self) -> list[SubjectFactory]:
+        """Return every recipe, then every implementation, in every dtype, as the rows come; each once."""
+        if not self._factories:
+            some = arguments.chosen(
+                *(self.recipes, self.implementations, self.dtypes, self.changes, ()),
+                *(self.device, self.order, self.environments),
+                backend=self.backend,
+                stores_keys=True,
+            )
+            self._factories.extend(some)
+        return self._factories
+
+    def run(
+        self, threads: int | None = None, progress: Callable[[float], None] | None = None
+    ) -> Iterator[Record]:
+        """Plan, and yield the records: case by case, recipe by recipe, dtype by dtype, offset by offset.
+
+        progress gets the share that is done, from 0 to 1.
+        """
+        return Sweep(self).run(progress or (lambda share: None), threads=threads)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what was requested; factories are built anew."""
+        return Audit, tuple(getattr(self, one.name) for one in fields(self) if one.init)
+
+    @property
+    def anchors(self) -> list[int]:
+        """Offsets that are measured besides those requested."""
+        return [self.attention.anchor] if self.attention else []
 
 
 class Cell(NamedTuple):
@@ -59,7 +165,6 @@ class Cell(NamedTuple):
 
 
 Task: TypeAlias = dict[int, Cell]  # neighbouring cells of a case by their number
-Outdated: TypeAlias = tuple[Record, Cell]
 
 
 class Sweep:
@@ -69,7 +174,7 @@ class Sweep:
         """Plan; captured files are read, synthetic q and k are not made.
 
         shard: which of how many, from 1. jobs: how many cases are in memory
-        together. Raises: what `Audit.check` and `Case.outline` raise.
+        together. Raises: what `Case.check` and `Case.outline` raise.
         """
         number, count = shard
         if not 1 <= number <= count:
@@ -79,14 +184,15 @@ class Sweep:
             "implementations": len(audit.factories()),
             "offsets": len(audit.offsets),
         }
-        whole = prod(lists.values())
+        whole = math.prod(lists.values())
         if whole > _MOST_CELLS * count:
             sizes = " x ".join(f"{size:,} {name}" for name, size in lists.items())
             raise UsageError(
                 f"{sizes} are {whole:,} rows, and a run holds {_MOST_CELLS:,}; shorten a list, or share them "
                 f"out: --shard 1/{-(-whole // _MOST_CELLS)}"
             )
-        audit.check(jobs)
+        offsets = [*audit.offsets, *audit.anchors]
+        fits(max(case.check(offsets) for case in audit.cases), jobs)
         self.audit, self.shard, self.cells = audit, shard, list(cells_of(audit, shard))
         self.done: dict[int, Record] = {}
         self._told: dict[int, Sequence[Sequence[str]]] = {}  # first cell of a worker's task -> its findings
@@ -95,37 +201,38 @@ class Sweep:
         """Return the keys of the cells that other shards measure."""
         return {cell.key for cell in cells_of(self.audit)} - {cell.key for cell in self.cells}
 
-    def placed(self, rows: Iterable[Record]) -> tuple[dict[int, Record], list[Record], list[Outdated]]:
-        """Return cell -> row, the rows of no cell, and those of cells whose code has another digest now.
+    def take(self, path: str, rows: Iterable[Record]) -> str:
+        """Take the rows of an earlier run from a file; return what to say of changed code.
 
-        Equal cells take one row each; one too many is dropped.
+        Equal cells take one row each; one too many is dropped. Raises:
+        BadInput if there are rows that the sweep has no cells for.
         """
-        open_cells: dict[tuple[str, float], list[int]] = {}
-        for number in range(len(self.cells) - 1, -1, -1):
-            case, _, tolerance = self.cells[number].key
-            open_cells.setdefault((case, tolerance), []).append(number)
-        result, foreign, outdated = dict[int, Record](), list[Record](), list[Outdated]()
-        cells = {key: self.cells[places[0]] for key, places in open_cells.items()}
+        places: dict[tuple[str, float], list[int]] = {}
+        for number, cell in enumerate(self.cells):
+            places.setdefault((cell.key[0], cell.key[2]), []).append(number)
+        done, foreign, outdated = dict[int, Record](), list[Record](), list[tuple[Record, Cell]]()
         for row in rows:
-            key = row.case, row.tolerance
-            if (cell := cells.get(key)) is None:
+            numbers = places.get((row.case, row.tolerance))
+            if numbers is None:
                 foreign.append(row)
-            elif row.version != cell.key[1]:
+                continue
+            cell, free = self.cells[numbers[0]], [number for number in numbers if number not in done]
+            wanted = dict(zip(records.IDENTITY, cell.identity, strict=True))
+            if row.version != cell.key[1]:
                 if _of_files(row, cell):
                     outdated.append((row, cell))
                 else:
                     foreign.append(row)
-            elif places := open_cells[key]:
-                wanted = dict(zip(records.IDENTITY, self.cells[places[-1]].identity, strict=True))
-                if any(getattr(row, name) != wanted[name] for name in _ALWAYS):  # changed by hand
-                    foreign.append(row)
-                else:
-                    result[places.pop()] = replace(row, **wanted)  # a file may not say all settings
-        return result, foreign, outdated
-
-    def take(self, rows: Iterable[Record]) -> str:
-        """Take the rows of an earlier run; return what to say of changed code."""
-        self.done, _, outdated = self.placed(rows)
+            elif free and any(getattr(row, name) != wanted[name] for name in _ALWAYS):  # changed by hand
+                foreign.append(row)
+            elif free:
+                done[free[0]] = replace(row, **wanted)  # a file may not say all settings
+        if foreign:
+            raise BadInput(
+                f"{path!r} holds {len(foreign)} rows of another sweep, such as {records.shown(foreign[0])}; "
+                "ask for them too, or give another -o"
+            )
+        self.done = done
         left = {cell.key for cell in self.left()}
         again = [(row, cell) for row, cell in outdated if cell.key in left]
         if not again:

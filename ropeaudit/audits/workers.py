@@ -21,17 +21,14 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import connection, resource_tracker
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ropeaudit import __version__, errors
 from ropeaudit.audits import sweep
 from ropeaudit.audits.records import Record
-from ropeaudit.audits.sweep import Task
+from ropeaudit.audits.sweep import Audit, Task
 from ropeaudit.errors import MissingPackage, RopeAuditError, UsageError
 from ropeaudit.runtime import doing, run_metadata
-
-if TYPE_CHECKING:
-    from ropeaudit.audits.audit import Audit
 
 MOST_DEATHS = 3  # of a worker with the same task
 _ISOLATED = "PYTHONSAFEPATH"  # as `python -P`

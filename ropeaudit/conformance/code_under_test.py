@@ -15,7 +15,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.audits.straddling import straddling
+from ropeaudit.audits.cases import straddling
 from ropeaudit.conformance.finding import Finding, of_worst_pair
 from ropeaudit.errors import ForeignError
 from ropeaudit.recipes import Resolved

@@ -21,7 +21,7 @@ import numpy as np
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP64, FloatArray
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.audits.straddling import straddling
+from ropeaudit.audits.cases import straddling
 from ropeaudit.conformance.code_under_test import HEADS, Both, CodeUnderTest, runs_at
 from ropeaudit.conformance.finding import PAIR, Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, UsageError, did, one_line

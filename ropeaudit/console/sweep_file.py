@@ -64,7 +64,7 @@ class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
                     "go on with --resume, or remove it"
                 )
             there = finished(name, columns) if resume and not rows else []
-            self.note = taken(sweep, name if there else self.path, [*rows, *there])
+            self.note = sweep.take(name if there else self.path, [*rows, *there])
             if self.length < len(content):  # a torn line of ours
                 os.ftruncate(self.number, self.length)
             for row in there:
@@ -136,7 +136,7 @@ def peek(name: str, sweep: Sweep) -> None:
             rows = parsed(part, _content(number))[0]
         finally:
             os.close(number)
-    taken(sweep, part if rows else name, rows or finished(name))
+    sweep.take(part if rows else name, rows or finished(name))
 
 
 def _state(path: str) -> tuple[int, int] | None:
@@ -261,19 +261,6 @@ def _row(path: str, number: int, line: bytes) -> Record:
     if line_of(row) != line + b"\n":
         raise BadInput(f"{path!r} line {number} is not as ropeaudit wrote it; remove the line and --resume")
     return row
-
-
-def taken(sweep: Sweep, path: str, rows: Sequence[Record]) -> str:
-    """Let a sweep have the rows of a file; return what to say of changed code.
-
-    Raises: BadInput if there are rows that the sweep has no cells for.
-    """
-    if foreign := sweep.placed(rows)[1]:
-        raise BadInput(
-            f"{path!r} holds {len(foreign)} rows of another sweep, such as {shown(foreign[0])}; ask for them "
-            "too, or give another -o"
-        )
-    return sweep.take(rows)
 
 
 def refuse_another_shard(name: str, sweep: Sweep) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from ropeaudit.arithmetic.formats import Format
-from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.records import IDENTITY, Record
+from ropeaudit.audits.sweep import Audit
 from ropeaudit.reports import verdicts
 from ropeaudit.reports.numbers import percent, printable
 from ropeaudit.subjects.calling import exposure

@@ -27,6 +27,7 @@ class SubjectFactory:
 
     layout: the one in which its code is audited unless another is requested; None where it has no preference.
     findings: of its code, as they come. environment: in which its code is called; none for the clean one.
+    Either `code` is there, which is called, or `recipe`.
     """
 
     name: str
@@ -37,6 +38,7 @@ class SubjectFactory:
     findings: Sequence[str] = ()
     environment: str = "none"
     code: Code | None = None
+    recipe: Resolved | None = None
 
 
 def implementation(
@@ -171,4 +173,4 @@ def of_recipe(recipe: Resolved, backend: str = "numpy", device: str | None = Non
 
         place = torch_native.device("cpu" if device is None else str(device))
         make = functools.partial(TorchNative, recipe, device=place)
-    return SubjectFactory(recipe.recipe.name, recipe.dtype, make, recipe.stages())
+    return SubjectFactory(recipe.recipe.name, recipe.dtype, make, recipe.stages(), recipe=recipe)

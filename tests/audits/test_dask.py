@@ -15,9 +15,8 @@ import pytest
 from command_line import ran
 
 from ropeaudit.audits import workers
-from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
-from ropeaudit.audits.sweep import Sweep
+from ropeaudit.audits.sweep import Audit, Sweep
 from ropeaudit.errors import RopeAuditError, UsageError
 from ropeaudit.runtime import doing
 
@@ -141,21 +140,16 @@ def test_a_local_cluster_shares_the_threads_and_is_said_not_to_start(monkeypatch
 
 
 def test_where_no_scheduler_answers_is_said_in_a_sentence(monkeypatch) -> None:
-    waited: list[float] = []
+    reported: list[float] = []
 
     def absent(address: str, timeout: float) -> None:
-        waited.append(timeout)
         raise OSError("timed out")
 
-    reported: list[float] = []
-    absent_one = SimpleNamespace(Client=absent, KilledWorker=Exception)
-    monkeypatch.setitem(sys.modules, "distributed", absent_one)
+    monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(Client=absent, KilledWorker=Exception))
     no_answer = pytest.raises(UsageError, match="'tcp://x:1': no Dask scheduler answers there")
     with no_answer, doing.told(reported.append):
         workers.Dask("tcp://x:1", 1, print)
     assert len(reported) == 3  # a Ctrl-C is heard each time
-    assert waited == sorted(waited)
-    assert sum(waited) == pytest.approx(20)
 
 
 # ---------------------------------------------------------------------------- real ones

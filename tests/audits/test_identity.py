@@ -12,11 +12,10 @@ from command_line import ran
 
 from ropeaudit import shift
 from ropeaudit.audits import records
-from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.comparison import compare
 from ropeaudit.audits.records import case_of
-from ropeaudit.audits.sweep import Sweep
+from ropeaudit.audits.sweep import Audit, Sweep
 from ropeaudit.errors import BadInput
 from ropeaudit.main import main
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from ropeaudit.audits import workers
-from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
-from ropeaudit.audits.sweep import Sweep
+from ropeaudit.audits.sweep import Audit, Sweep
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError
 
 posix = pytest.mark.skipif(os.name != "posix", reason="spawned processes")

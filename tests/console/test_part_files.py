@@ -10,9 +10,8 @@ from dataclasses import replace
 import pytest
 from command_line import ran
 
-from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
-from ropeaudit.audits.sweep import Sweep
+from ropeaudit.audits.sweep import Audit, Sweep
 from ropeaudit.console import sweep_file
 from ropeaudit.console.sweep_file import SweepFile
 from ropeaudit.errors import BadOutput

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from vector_kernels import SMALL, rotated, written
 
 import ropeaudit
-from ropeaudit.audits.straddling import straddling
+from ropeaudit.audits.cases import straddling
 from ropeaudit.conformance import returned, vector_case
 from ropeaudit.errors import BadOutput, UsageError
 from ropeaudit.main import main

@@ -17,7 +17,7 @@ from faulty_kernels import inverse, right, rotate
 
 from ropeaudit import RopeSetting, parse, shift
 from ropeaudit.arithmetic.formats import FP32
-from ropeaudit.audits.straddling import straddling
+from ropeaudit.audits.cases import straddling
 from ropeaudit.conformance import every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.errors import UsageError

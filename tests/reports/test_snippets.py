@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
+from ropeaudit.audits.sweep import Audit
 from ropeaudit.reports import Report, tickets
 from ropeaudit.reports.tickets import NoSnippet, Reproduction, Ticket, reproduced
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
-from ropeaudit.audits.sweep import Sweep
+from ropeaudit.audits.sweep import Audit, Sweep
 from ropeaudit.console import output_files, sweep_file
 from ropeaudit.main import main
 from ropeaudit.runtime import atomic_files

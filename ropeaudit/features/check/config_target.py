@@ -19,7 +19,6 @@ from ropeaudit.features.check.checked import Checked, Progress, Target
 from ropeaudit.features.limit import analysis as limit_analysis
 from ropeaudit.features.limit.analysis import TOLERANCE, Limit, tolerance
 from ropeaudit.features.limit.report import told
-from ropeaudit.recipes import Resolved
 from ropeaudit.recognition.stored_values import NEAR, drifts
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent
@@ -32,6 +31,7 @@ from ropeaudit.rope.scaling_names import short_name
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.rope.unused_keys import idle_scalings, unused_keys
 from ropeaudit.runtime import digests
+from ropeaudit.subjects.factories import SubjectFactory, of_recipe
 from ropeaudit.tensor_files.rope_values import Dump
 
 Config: TypeAlias = Mapping[str, Any] | None
@@ -169,7 +169,9 @@ def _of_layer(target: Target, case: Case) -> Iterator[Checked]:
     if setting.scaling.depends_on_length:  # at every offset, those of its own length
         case = replace(case, length="shifted")
     dtypes, recipe = options.dtypes or tuple(map(parse, DTYPES)), recipes.load(options.recipe or RECIPE)
-    found = limits(case, [recipe.resolve(dtype) for dtype in dtypes], options.up_to, target.progress)
+    found = limits(
+        case, [of_recipe(recipe.resolve(dtype)) for dtype in dtypes], options.up_to, target.progress
+    )
     for dtype, finding in zip(dtypes, found, strict=True):
         yield target.checked(finding, dtype.name, case)
     for dtype in dtypes:
@@ -179,7 +181,7 @@ def _of_layer(target: Target, case: Case) -> Iterator[Checked]:
 
 
 def limits(
-    case: Case, recipes: Sequence[Resolved], up_to: int | None, progress: Progress
+    case: Case, subjects: Sequence[SubjectFactory], up_to: int | None, progress: Progress
 ) -> Iterator[Finding]:
     """Yield how far each recipe holds. up_to: number of positions, None for `limit`'s.
 
@@ -188,7 +190,7 @@ def limits(
     seq_len = case.outline()[0].seq_len
     largest = limit_analysis.UP_TO if up_to is None else max(0, up_to - seq_len)
     accepted = [tolerance(TOLERANCE)]
-    for limit in limit_analysis.run([case], recipes, accepted, largest, None, progress):
+    for limit in limit_analysis.run([case], subjects, accepted, largest, None, progress):
         measured = math.nan if limit.margin is None else limit.margin
         sizes = (measured, 1.0, MARGIN) if limit.within is not None else (measured, math.nan, "")
         where = f"{limit.at_zero.implementation}: {_where(limit)}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ropeaudit.audits.audit import Audit
 from ropeaudit.audits.cases import Case
+from ropeaudit.audits.sweep import Audit
 from ropeaudit.conformance import environments
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions
 from ropeaudit.features.check.report import SCORES, report, row

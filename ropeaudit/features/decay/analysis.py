@@ -22,8 +22,7 @@ from ropeaudit.arithmetic.doubledouble import Array, two_product
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
-from ropeaudit.audits.arguments import Names, OnProgress, RopeArguments, listed
-from ropeaudit.audits.audit import DTYPES
+from ropeaudit.audits.arguments import DTYPES, Names, OnProgress, RopeArguments, listed
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.results import Result
 from ropeaudit.engine import kernel

@@ -92,6 +92,7 @@ def decay(
     from ropeaudit.features.decay import analysis
     from ropeaudit.features.decay.analysis import COLUMNS, report
     from ropeaudit.reports.numbers import counted
+    from ropeaudit.subjects.factories import of_recipe
 
     columns = output.chosen_columns(COLUMNS)
     output.check_header(no_header)
@@ -108,6 +109,6 @@ def decay(
         ),
         lambda results, metadata: replace(report(results, columns, metadata), header=not no_header),
         output,
-        stages=stages(one for one in compared if one is not None),
+        stages=stages(of_recipe(one) for one in compared if one is not None),
         done=lambda results: counted(len(results), "case"),
     )

@@ -22,7 +22,7 @@ import numpy as np
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments, variants
-from ropeaudit.audits.arguments import CaseArguments, Chosen, Names, OnProgress, chosen, loaded, steps
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, chosen, loaded, steps
 from ropeaudit.audits.cases import LIMIT, Case, fits
 from ropeaudit.audits.results import Result
 from ropeaudit.audits.variants import Bench, Sample
@@ -197,7 +197,7 @@ def explain(
 
 def run(
     cases: Sequence[Case],
-    some: Sequence[Chosen],
+    some: Sequence[SubjectFactory],
     offsets: Sequence[int] | None = None,
     tolerance: DriftTolerance | None = None,
     on_progress: OnProgress = arguments.silent,
@@ -211,15 +211,15 @@ def run(
         if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)) or abs(offset) >= LIMIT:
             raise UsageError(f"offset {offset!r} is not a whole number of tokens below 2^53")
     fits(max(case.check(shifts) for case in cases))
-    jobs = sum(len(shifts) if isinstance(one, Resolved) else 1 for one in some)
+    jobs = sum(len(shifts) if one.recipe else 1 for one in some)
     work = steps(on_progress, len(cases) * jobs)
 
     def explained() -> Iterator[Explanation | CodeExplanation]:
         for case, inputs, setting, part in loaded(cases, some, shifts):
             vectors = case, inputs, setting
             for subject, shift in itertools.product(part, shifts):
-                if isinstance(subject, Resolved):
-                    yield _explanation(vectors, subject, int(shift), tolerance)
+                if subject.recipe is not None:
+                    yield _explanation(vectors, subject.recipe, int(shift), tolerance)
                 elif shift == shifts[0]:
                     compared = tracing.usual_offsets(case) if offsets is None else offsets
                     yield _of_code(vectors, subject, shifts, compared, tolerance)

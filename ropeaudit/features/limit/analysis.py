@@ -1,9 +1,8 @@
 """Up to which offset a subject meets a tolerance, and which is the first at which it does not.
 
-Drift does not grow steadily with the offset: a rounding may be exact at one offset and not at the next, and
-positions that collapse at one offset may differ again at another. So that no offset up to one fails is
-proved only where an a-priori bound covers it or every offset was measured. Where they are too many, some are
-searched (`boundary_search`), and no more is claimed than that.
+Drift does not grow steadily with the offset. So that no offset up to one fails is proved only where an
+a-priori bound covers it or every offset was measured. Where they are too many, some are searched
+(`boundary_search`), and no more is claimed than that.
 Letters: h heads, s positions, d head_dim. Offsets and positions in tokens.
 """
 
@@ -18,28 +17,18 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias, Unpack
 import numpy as np
 
 from ropeaudit.audits import arguments
-from ropeaudit.audits.arguments import (
-    CaseArguments,
-    Chosen,
-    Names,
-    OnProgress,
-    chosen,
-    factory,
-    loaded,
-    steps,
-)
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, chosen, loaded, steps
 from ropeaudit.audits.case_run import CaseRun
-from ropeaudit.audits.cases import Case, fits
+from ropeaudit.audits.cases import Case, fits, straddling
 from ropeaudit.audits.records import Record
 from ropeaudit.audits.results import Result
-from ropeaudit.audits.straddling import straddling
 from ropeaudit.bounds import bound_up_to
 from ropeaudit.bounds.terms import last_exact_offset
 from ropeaudit.console import values
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.limit.boundary_search import WITHIN, Boundary, OffsetSearch, boundary
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.recipes import DEFAULT, Resolved
+from ropeaudit.recipes import DEFAULT
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing, run_metadata
 from ropeaudit.runtime.threads import mapping
@@ -201,7 +190,7 @@ class Limit(Result):
 
 
 _SURE = 1 - 2.0**-30  # float64 roundings of a tolerance
-_REGIMES = 2  # longrope has two; of dynamic's, one for every offset past its maximum, no more are looked at
+_REGIMES = 2  # longrope has two; of dynamic's many no more are looked at
 
 
 class Regime(NamedTuple):
@@ -278,7 +267,7 @@ def limit(
 
 def run(
     cases: Sequence[Case],
-    some: Sequence[Chosen],
+    some: Sequence[SubjectFactory],
     tolerances: Sequence[Tolerance],
     up_to: int | None = None,
     budget: int | None = None,
@@ -306,18 +295,13 @@ def run(
     return limits()
 
 
-def usual_up_to(case: Case, subject: Chosen) -> int:
+def usual_up_to(case: Case, subject: SubjectFactory) -> int:
     """Return the default largest offset: for code the last within the maximum or 128k."""
-    if isinstance(subject, Resolved):
-        return UP_TO
-    return max(0, (case.maximum or CODE_UP_TO) - (case.seq_len or 256))
+    return max(0, (case.maximum or CODE_UP_TO) - (case.seq_len or 256)) if subject.code else UP_TO
 
 
 def most(case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False) -> int:
-    """Return how many offsets may be measured by default: fewer if each is more work.
-
-    code: each offset takes a number of calls, most of them to see where it puts the rotated pairs.
-    """
+    """Return how many offsets may be measured by default: fewer if each is more work, as of code."""
     if code:
         return CODE_MOST
     heads, seq_len, head_dim = inputs.q.shape
@@ -335,22 +319,22 @@ class CaseLimits:
         case: Case,
         inputs: Inputs,
         setting: RopeSetting,
-        subject: Chosen,
+        subject: SubjectFactory,
         up_to: int,
     ) -> None:
         self.case, self.inputs, self.subject, self.up_to = case, inputs, subject, up_to
-        self.seq_len, self.called = inputs.seq_len, isinstance(subject, SubjectFactory)
+        self.seq_len = inputs.seq_len
         self.ranges = regimes(case, setting, self.seq_len, up_to)
         self.frozen = self.ranges != regimes(replace(case, length="shifted"), setting, self.seq_len, up_to)
-        self.factory, threads = factory(subject), run_metadata.threads()
-        self.run = CaseRun(case, inputs, setting, threads=threads, bounded=False)
+        self.run = CaseRun(case, inputs, setting, threads=run_metadata.threads(), bounded=False)
+        self.bound = functools.cache(self._bound)
         self.records: dict[int, Record] = {}
-        self.bounds: dict[tuple[int, int], float] = {}
         self.total = 1
 
     def limits(self, tolerances: Sequence[Tolerance], budget: int | None) -> list[Limit]:
         """Return the limits: up to `budget` offsets each, judged by all measured ones."""
-        budget = budget or most(self.case, self.inputs, self.ranges[0].setting, self.called)
+        code = self.subject.code is not None
+        budget = budget or most(self.case, self.inputs, self.ranges[0].setting, code)
         for accepted in tolerances:
             if accepted.column in AT_LEAST and accepted.value > self.seq_len:
                 raise UsageError(f"--tolerance {accepted.column}={accepted.value:g}: {self.seq_len} are all")
@@ -363,6 +347,8 @@ class CaseLimits:
         self.at(0)
         proved = self.proved_up_to(accepted)
         within = -1 if self.frozen or not self.case.maximum else self.case.maximum - self.seq_len
+        # of code the offsets that break positions come before any other
+        breaking = straddling(self.up_to + self.seq_len, self.seq_len) if self.subject.code else ()
 
         def holds(offsets: Sequence[int]) -> list[bool]:
             self.measure(offsets)
@@ -376,8 +362,7 @@ class CaseLimits:
             most=most,
             landmarks=self.landmarks(),
             within=min(within, self.up_to),
-            # of code the offsets that break positions come before any other
-            required=straddling(self.up_to + self.seq_len, self.seq_len) if self.called else (),
+            required=breaking,
         ).run()
         return proved
 
@@ -386,10 +371,10 @@ class CaseLimits:
 
         The bound of a regime grows with the offset, so that bisection finds it.
         """
-        if not isinstance(self.subject, Resolved):
+        if self.subject.recipe is None:
             return None
         if accepted.column in AT_LEAST:
-            last = last_exact_offset(self.subject.position, self.seq_len)
+            last = last_exact_offset(self.subject.recipe.position, self.seq_len)
             return min(last, self.ranges[-1].last) if last >= 0 else None
         proved = -1
         for regime in self.ranges:
@@ -415,14 +400,13 @@ class CaseLimits:
             largest *= record.reference_rms
         return error <= largest * _SURE
 
-    def bound(self, regime: Regime, offset: int) -> float:
+    def _bound(self, regime: Regime, offset: int) -> float:
         """Return the drift bound for offsets up to this one, at a regime's frequencies."""
-        key = regime.first, offset
-        if key not in self.bounds and isinstance(self.subject, Resolved):
-            subject = Emulated(self.subject, regime.setting, self.case.position_axes(regime.setting))
-            with mapping(1):
-                self.bounds[key] = bound_up_to(subject, self.inputs, self.case.mask, offset)
-        return self.bounds[key]
+        recipe, axes = self.subject.recipe, self.case.position_axes(regime.setting)
+        if recipe is None:
+            return math.inf
+        with mapping(1):
+            return bound_up_to(Emulated(recipe, regime.setting, axes), self.inputs, self.case.mask, offset)
 
     def limit(self, accepted: Tolerance, bound: int | None) -> Limit:
         """Return what is known of a tolerance; every measured record counts."""
@@ -439,8 +423,8 @@ class CaseLimits:
             at_zero=self.records[0],
             at_measured=self.records.get(known.held_up_to),
             at_failure=None if known.failing is None else self.records[known.failing],
-            called=self.called,
-            findings=tuple(self.subject.findings) if isinstance(self.subject, SubjectFactory) else (),
+            called=self.subject.code is not None,
+            findings=tuple(self.subject.findings),
         )
 
     def at(self, offset: int) -> Record:
@@ -450,7 +434,7 @@ class CaseLimits:
 
     def measure(self, offsets: Sequence[int]) -> None:
         """Measure offsets as `ropeaudit shift` does, without its bound, and tell how many are done."""
-        wanted = [(self.factory, offset) for offset in offsets if offset not in self.records]
+        wanted = [(self.subject, offset) for offset in offsets if offset not in self.records]
         if wanted:
             with doing.unheard():
                 self.records |= {one.offset: one for one in self.run.records(wanted)}
@@ -463,8 +447,8 @@ class CaseLimits:
         frequencies; the first that the model is not made for.
         """
         positions = {regime.last + self.seq_len for regime in self.ranges[:-1]} | {self.case.maximum or 1}
-        one = self.subject
-        for fmt in (one.position, *one.angle) if isinstance(one, Resolved) else (one.dtype,):
+        recipe = self.subject.recipe
+        for fmt in (recipe.position, *recipe.angle) if recipe else (self.subject.dtype,):
             positions |= {fmt.first_inexact_integer}
             if fmt.largest < UP_TO**2:
                 positions |= {int(fmt.largest), int(fmt.largest * (1 + fmt.unit_roundoff / 2))}

@@ -1,11 +1,9 @@
 """Where a condition on offsets first fails, found with a limited number of tests.
 
-Nothing is assumed of the condition. If every offset that matters can be tested, the answer is exact.
-Otherwise a list of offsets is tested upwards to its first failure: powers of two, landmarks, spread ones. The
-gap before it is cut into sections until two neighbours remain, and offsets below are tested: beside it,
-beside the power of two below, all over its binade, and all over what is below; and so on until no lower
-failure shows up. What is left of many tests goes to the lowest offsets. Work is counted, never timed: one
-question has one answer.
+If every offset that matters can be tested, the answer is exact. Otherwise a list of offsets is tested
+upwards to its first failure: powers of two, landmarks, spread ones. The gap before it is cut into sections
+until two neighbours remain, and offsets below are tested, until no lower failure shows up.
+Work is counted, never timed: one question has one answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""How far positions may be shifted, for people: no more is said than was measured or proved.
-
-"Within tolerance" and "proven" are said of offsets that were measured or proved alone; of others it is said
-that no failure was seen, and in how many.
-"""
+"""How far positions may be shifted, for people: no more is said than was measured or proved."""
 
 from __future__ import annotations
 

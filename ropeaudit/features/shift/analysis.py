@@ -7,13 +7,11 @@ from dataclasses import replace
 from typing import Unpack
 
 from ropeaudit.audits import arguments, judging
-from ropeaudit.audits.arguments import GridArguments, Names, OnProgress
-from ropeaudit.audits.audit import DTYPES, Audit
-from ropeaudit.audits.cases import Case
+from ropeaudit.audits.arguments import DTYPES, GridArguments, Names, OnProgress
+from ropeaudit.audits.cases import Case, straddling
 from ropeaudit.audits.records import Record
-from ropeaudit.audits.straddling import straddling
+from ropeaudit.audits.sweep import Audit
 from ropeaudit.engine.plan import AttentionOptions
-from ropeaudit.recipes import DEFAULT
 
 OFFSETS = (0, 1000)
 
@@ -73,7 +71,7 @@ def shift(
         given = [replace(one, rerotate=count) for one in given for count in counts]
     return Audit(
         cases=given,
-        recipes=usual_recipes(called) if recipes is None else arguments.listed(recipes),
+        recipes=None if recipes is None else arguments.listed(recipes),
         dtypes=arguments.listed(dtypes),
         offsets=arguments.numbers(offsets),
         changes=changes or {},
@@ -85,11 +83,6 @@ def shift(
         tolerance=tolerance,
         environments=arguments.listed(under),
     ).run(threads, on_progress)
-
-
-def usual_recipes(called: Sequence[str]) -> Sequence[str]:
-    """Return the recipes where none is given: beside code that is called, none."""
-    return () if called else DEFAULT
 
 
 def usual_offsets(cases: Sequence[Case], called: bool) -> Sequence[int]:

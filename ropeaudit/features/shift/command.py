@@ -28,10 +28,9 @@ from ropeaudit.console.parameters import (
 from ropeaudit.errors import BadInput, UsageError
 
 if TYPE_CHECKING:
-    from ropeaudit.audits.audit import Audit
     from ropeaudit.audits.comparison import Difference
     from ropeaudit.audits.records import Record
-    from ropeaudit.audits.sweep import Sweep
+    from ropeaudit.audits.sweep import Audit, Sweep
     from ropeaudit.audits.workers import Crew
     from ropeaudit.console.delivery import Metadata, OnProgress
     from ropeaudit.console.gates import Gate
@@ -209,7 +208,7 @@ class ShiftOptions:
 
     def audit(self) -> Audit:
         """Return what is to be measured. Raises: UsageError, UnknownName, BadInput."""
-        from ropeaudit.audits.audit import Audit
+        from ropeaudit.audits.sweep import Audit
         from ropeaudit.console import settings
         from ropeaudit.engine.plan import AttentionOptions
         from ropeaudit.features.shift import analysis
@@ -218,7 +217,7 @@ class ShiftOptions:
         cases = settings.cases(self.rope, self.vectors, **more)
         return Audit(
             cases,
-            recipes=self.recipe or analysis.usual_recipes(self.impl),
+            recipes=self.recipe or None,
             dtypes=self.dtype,
             offsets=self.offset or analysis.usual_offsets(cases, bool(self.impl)),
             changes=self.changes,

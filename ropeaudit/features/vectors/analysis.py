@@ -21,9 +21,8 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
-from ropeaudit.audits.cases import Case, fits, positions_fit
+from ropeaudit.audits.cases import Case, fits, positions_fit, straddling
 from ropeaudit.audits.results import Result
-from ropeaudit.audits.straddling import straddling
 from ropeaudit.conformance import vector_case
 from ropeaudit.conformance.vector_case import (
     BATCH,
