@@ -108,13 +108,12 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
     if options.up_to is None and case.maximum and case.maximum > up_to:
         note([f"checked up to {up_to:,} of the {case.maximum:,} positions that it serves"])
     try:
-        fit = code.fit(_setting(case, up_to))
+        fit = code.fit(_on_axes(case, case.setting(up_to), up_to)[0])
         if options.up_to is None and fit and fit.convention.padded:
             up_to = min(up_to, _PADDED)
             why = "its sequences begin at 0, and are padded up to what is asked of it"
             note([f"checked up to {up_to:,}: {why}"])
-        setting = _setting(case, up_to)
-        up_to = up_to if setting.grid is None else setting.grid.count
+        setting, up_to = _on_axes(case, case.setting(up_to), up_to)
         if (case.layout, case.model, case.config, case.axes) == (None,) * 4:
             setting = replace(setting, layout=code.layout(setting))
         code.fit(setting)
@@ -209,12 +208,11 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
     target.note(told)
 
 
-def _setting(case: Case, up_to: int) -> RopeSetting:
-    """Return the setting, on a grid of so many positions if these have several axes."""
-    setting = case.setting(up_to)
-    if case.mrope is None or not (axes := case.position_axes(setting)):
-        return setting
-    return grids.of_sections(axes, setting, "x".join(map(str, _VIDEO)), max(0, up_to - max(_VIDEO)))
+def _on_axes(case: Case, setting: RopeSetting, up_to: int) -> tuple[RopeSetting, int]:
+    """Return the setting and how many positions: those of a grid, if positions have several axes."""
+    if case.mrope is not None and (axes := case.position_axes(setting)):
+        setting = grids.of_sections(axes, setting, "x".join(map(str, _VIDEO)), max(0, up_to - max(_VIDEO)))
+    return setting, up_to if setting.grid is None else setting.grid.count
 
 
 def _findings(asked: CodeUnderTest, recipe: str | None, progress: Progress) -> Iterator[Finding]:

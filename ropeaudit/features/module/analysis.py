@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names
+from ropeaudit.audits.cases import Case
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.module import built
@@ -18,7 +19,6 @@ from ropeaudit.features.module.source import Expected, Source
 from ropeaudit.features.module.source import opened as of_path
 from ropeaudit.recognition import conversions
 from ropeaudit.recognition.conversions import Lost
-from ropeaudit.rope import hf_config, presets
 from ropeaudit.rope import scaling as scalings
 
 _LOADED = ("bfloat16", "float16", "float32", "float64")
@@ -75,8 +75,7 @@ def module(
     base, scaling and dims; without any, of a config beside the source, and else a base is guessed.
     Raises: UsageError, UnknownName, BadShape, BadInput.
     """
-    if config is not None and model is not None:
-        raise UsageError("--model and --config both name a model; give one of them")
+    asked = Case(model=model, config=config, base=base, head_dim=head_dim, rotary_dim=rotary_dim)
     modes = None if loaded is None else arguments.listed(loaded)
     for name in modes or ():
         if name not in built.MODES:
@@ -85,11 +84,8 @@ def module(
     for fmt in formats:
         if fmt.name not in _LOADED:
             raise UnknownName("dtype of a module", fmt.name, _LOADED)
-    named = None if model is None else presets.named(model)
-    if config is not None:
-        named = hf_config.read(config, base)
     given = None if scaling is None else scalings.parse(scaling)
-    expected = Expected(named, base, given, head_dim, rotary_dim)
+    expected = Expected(asked.declared(), base, given, head_dim, rotary_dim)
     expected.plain(None, 10000.0 if base is None else base)  # what is no setting is refused before any work
     if built.is_code(source):
         opened = built.opened(source, expected, build or {}, modes, formats)
