@@ -69,15 +69,6 @@ class Checked(Result):
         return ", ".join(filter(None, [measured, self.finding.where] if measured else [self.finding.detail]))
 
     @property
-    def explanation(self) -> str:
-        """What it behaves like and what to change; empty where neither is known."""
-        found, behaves = self.finding.diagnosis, self.finding.resembles
-        if found is not None and found.explains:
-            near = "nothing that was tried explains it; the nearest"
-            behaves = f"{near if found.certainty == 'resembles' else 'behaves like'}: {behaves}"
-        return "; ".join(filter(None, (behaves, self.finding.advice)))
-
-    @property
     def judged(self) -> bool:
         """Whether it passed, failed or is waived; what says that there is no more of a target did not."""
         return self.finding.status in JUDGED and self.finding.check != INTERRUPTED

@@ -86,42 +86,36 @@ def _stored(audit: ModuleAudit) -> Iterator[Finding]:
         alike.setdefault((one.what, one.cast, one.how, one.agrees, one.finding), []).append(one)
     for group in alike.values():
         one = max(group, key=lambda one: one.error or 0.0)
-        cast = {"none": "", "stored": f"stored in {one.cast}; "}.get(
-            one.how, f"cast to {one.cast} and back; "
-        )
-        drift = "" if one.drift_near is None else f"; drift {percent(one.drift_near)} within {NEAR} tokens"
+        cast = f"stored in {one.cast}; " if one.how == "stored" else f"cast to {one.cast} and back; "
+        detail = f"{cast * (one.cast != 'none')}{(one.measured or one.finding).rstrip('.')}"
+        if one.drift_near is not None:
+            detail += f"; drift {percent(one.drift_near)} within {NEAR} tokens"
         far = FAR if expected.positions is None else expected.positions - 1
         if far >= NEAR and (distant := one.drift_at(far)) is not None:
-            drift += f", {percent(distant)} at a distance of {far:,}"
+            detail += f", {percent(distant)} at a distance of {far:,}"
         status: Status = "fail" if one.wrong else "info" if one.agrees is None else "pass"
-        yield Finding(
-            *(f"stored {one.what}", status),
-            f"{cast}{(one.measured or one.finding).rstrip('.')}{drift}",
-            measured=math.nan if one.error is None else one.error,
-            unit="relative" if one.what in FREQUENCIES else "radians",
-            where=one.stored.name + (f" and {len(group) - 1} more" if len(group) > 1 else ""),
-            diagnosis=one.diagnosis,
-            remedy=one.remedy(expected),
-        )
+        unit = "relative" if one.what in FREQUENCIES else "radians"
+        sizes = math.nan if one.error is None else one.error, math.nan, unit
+        where = one.stored.name + (f" and {len(group) - 1} more" if len(group) > 1 else "")
+        about = where, one.diagnosis
+        yield Finding(f"stored {one.what}", status, detail, *sizes, *about, remedy=one.remedy(expected))
 
 
 def _run(target: Target) -> Iterator[Checked]:
     """Yield how the whole model takes shifts: in float64, then in each dtype."""
-    names = [dtype.name for dtype in target.options.dtypes] or list(_MODEL_DTYPES)
-    asked: dict[str, Any] = {
-        one: getattr(target.options, one) for one in ("text", "tokens", "seed", "device")
-    }
+    options = target.options
+    names = [dtype.name for dtype in options.dtypes] or list(_MODEL_DTYPES)
+    asked: dict[str, Any] = {one: getattr(options, one) for one in ("text", "tokens", "seed", "device")}
     audit = model_analysis.model(target.name, dtypes=names, **asked)
     place, seen = audit.device.label, set[int]()
     try:
         for shifted in audit.run(target.progress):
-            if not seen:
-                yield target.checked(_decode(shifted), "float64", device=place)
-            if shifted.offset not in seen:
-                yield target.checked(_structure(shifted), "float64", device=place)
+            wide = [] if seen else [_decode(shifted)]
+            wide += [] if shifted.offset in seen else [_structure(shifted)]
             seen.add(shifted.offset)
-            for finding in (_rotation(shifted), _rounding(shifted)):
-                yield target.checked(finding, shifted.dtype.name, device=place)
+            yield from (target.checked(one, "float64", device=place) for one in wide)
+            own = (_rotation(shifted), _rounding(shifted))
+            yield from (target.checked(one, shifted.dtype.name, device=place) for one in own)
     except NotShifted as error:
         yield target.checked(not_applicable("model structure", error.fault))
     target.note(audit.folder.notes)

@@ -164,7 +164,7 @@ def check(
     def made() -> Ticket | None:
         from ropeaudit.features.check.ticket import check_ticket  # in-function: most checks write none
 
-        return check_ticket(checked, cases[0], asked)
+        return None if interrupted else check_ticket(checked, cases[0], asked)
 
     with (
         output_files.opened_for("--junit", junit, "junit") as file,
@@ -181,7 +181,7 @@ def check(
         for fault in tables.faults_of(checked) if github else ():
             click.echo(annotation(fault), err=True)
         interrupted = code == delivery.INTERRUPTED
-        written = tickets.write(ticket_file, (lambda: None) if interrupted else made)
+        written = tickets.write(ticket_file, made)
     if interrupted:
         return code
     warned = strict and any(map(tables.warns, checked))

@@ -67,10 +67,8 @@ def checks(target: Target) -> Iterator[Checked]:
         status: Status = "nothing to check" if isinstance(error, NotRotated) else "fail"
         yield target.checked(Finding("config", status, error.fault))
         return
-    if model is None:  # neither a model nor a config
-        return
-    layers = model.layers if case.layer == FULL else [case.layer]
-    cases = [replace(case, layer=layer) for layer in layers]
+    assert model is not None  # noqa: S101 of a model or a config
+    cases = [replace(case, layer=layer) for layer in (model.layers if case.layer == FULL else [case.layer])]
     yield from (target.checked(_read(config, model, one), case=one) for one in cases)
     yield target.checked(_keys(config, model, case))
     for one, progress in zip(cases, arguments.steps(target.progress, len(cases)), strict=True):
@@ -97,7 +95,7 @@ def _keys(config: Config, model: ModelRope, case: Case) -> Finding:
     if any(key.contradicts for key in unused):
         return judged("config keys", False, f"it contradicts itself: {listed}; keep one value")
     said = [f"not used, for it changes no frequency, scale or length: {listed}"] * bool(unused)
-    said += dict.fromkeys(filter(None, (_doubtful(one.scaling) for one in model.layers.values())))
+    said += dict.fromkeys(text for one in model.layers.values() for text in _doubtful(one.scaling))
     if idle := idle_scalings(config, case.base):
         several = len(model.layers) > 1
         names = [f"{short_name(str(one))}{f' of {layer}' * several}" for layer, one in idle.items()]
@@ -114,28 +112,27 @@ def _keys(config: Config, model: ModelRope, case: Case) -> Finding:
     return judged("config keys", True, "every key about RoPE is used")
 
 
-def _doubtful(scaling: Scaling) -> str:
-    """Return what transformers 5.23.0 only warns of in a scaling; empty for nothing."""
-    said, low, high = list[str](), scaling.low or 1.0, scaling.high or 1.0
+def _doubtful(scaling: Scaling) -> Iterator[str]:
+    """Yield what transformers 5.23.0 only warns of in a scaling."""
+    low, high = scaling.low or 1.0, scaling.high or 1.0
     fast, slow = scaling.beta_fast or 32, scaling.beta_slow or 1
     below = "give a low_freq_factor below high_freq_factor"
     if scaling.kind == "llama3" and low > high:
-        said.append(
+        yield (
             f"low_freq_factor = {low:g} is above high_freq_factor = {high:g}: llama3 divides frequencies of "
             f"fewer than low_freq_factor rotations by the factor, keeps the others and blends none; {below}"
         )
     if scaling.kind == "llama3" and low == high:
         both = f"low_freq_factor and high_freq_factor are both {high:g}"
-        said.append(f"{both}: llama3 blends frequencies between them, and none is; {below}")
+        yield f"{both}: llama3 blends frequencies between them, and none is; {below}"
     if scaling.kind == "yarn" and fast < slow:
-        said.append(
+        yield (
             f"beta_fast = {fast:g} is below beta_slow = {slow:g}: yarn keeps frequencies of more than "
             "beta_fast rotations and divides those of less than beta_slow, and between them both hold; swap "
             "the two"
         )
     if scaling.kind == "yarn" and scaling.factor is None:
-        said.append(f"factor is null, for which {DECLARED} / {_ORIGINAL} = {scaling.stretch:g} is taken")
-    return "; ".join(said)
+        yield f"factor is null, for which {DECLARED} / {_ORIGINAL} = {scaling.stretch:g} is taken"
 
 
 def _lengths(config: Config, model: ModelRope, case: Case) -> str:
@@ -202,11 +199,11 @@ def _where(limit: Limit) -> str:
     failing = limit.last_position(limit.first_failure_seen)
     if limit.standing == "fails" and failing is not None:
         return f"fails at position {failing:,}"
-    words, offset, ratio = "proved", limit.proved_up_to, limit.proved_margin
-    if limit.standing != "holds":
-        offset = max(limit.boundary.proved, limit.boundary.held_up_to)
-        words, ratio = "no failure seen", limit.margin
-    text = f"{words} to position {limit.last_position(offset):,}"
+    last = limit.last_position(max(limit.boundary.proved, limit.boundary.held_up_to))
+    text, ratio = f"no failure seen to position {last:,}", limit.margin
+    if limit.standing == "holds":
+        last, ratio = limit.last_position(limit.proved_up_to), limit.proved_margin
+        text = f"proved to position {last:,}"
     if ratio is None or limit.case.maximum is None:
         return text
     tenths = f"{math.floor(10 * ratio) / 10:.1f}" if ratio >= 1 else f"{ratio:.2g}"
@@ -228,12 +225,14 @@ def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> F
     effect = f"{percent(near or 0.0)} of the scores' RMS within {NEAR} tokens"
     if distant is not None and far >= NEAR:
         effect += f" and {percent(distant)} at a distance of {far:,}"
-    detail = (
+    return noted(
+        "cast module",
         f".to({dtype.name}) would round inv_freq too (hf-model-cast): expected drift {effect}, for "
-        "independent Gaussian q and k; load it in the dtype, or cast the weights alone"
+        "independent Gaussian q and k; load it in the dtype, or cast the weights alone",
+        measured=math.nan if distant is None else distant,
+        unit="of the scores' RMS",
+        where=f"distance {far:,}",
     )
-    measured, where = math.nan if distant is None else distant, f"distance {far:,}"
-    return noted("cast module", detail, measured=measured, unit="of the scores' RMS", where=where)
 
 
 def _switch_finding(setting: RopeSetting) -> Finding:

@@ -102,11 +102,16 @@ def faults_of(results: Sequence[Checked]) -> list[Fault]:
     """Return what fails and is not waived, in order, without faults of ours."""
     faults = []
     for one in results:
-        if one.finding.failed and not one.finding.fault:
-            found = one.finding.diagnosis  # its equals and what is there beside it are in the message
-            rule = found.code if found else one.finding.check.replace(" ", "-")
-            message = printable("; ".join(filter(None, (one.seen, one.explanation))))
-            faults.append(Fault(rule, message, printable(one.target), one.label, *place(one)))
+        finding, found = one.finding, one.finding.diagnosis
+        if not finding.failed or finding.fault:
+            continue
+        behaves = ""
+        if found is not None and found.explains:  # its equals and what is there beside it are said too
+            near = "nothing that was tried explains it; the nearest"
+            behaves = f"{near if found.certainty == 'resembles' else 'behaves like'}: {finding.resembles}"
+        message = printable("; ".join(filter(None, (one.seen, behaves or finding.resembles, finding.advice))))
+        rule = found.code if found else finding.check.replace(" ", "-")
+        faults.append(Fault(rule, message, printable(one.target), one.label, *place(one)))
     return faults
 
 

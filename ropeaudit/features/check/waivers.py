@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any
 from ropeaudit.arithmetic.formats import parse
 from ropeaudit.errors import BadInput, UnknownName, parser_reason
 from ropeaudit.features.check.checked import Checked
-from ropeaudit.recognition.diagnosis import kinds
+from ropeaudit.recognition.diagnosis import codes, kinds
 from ropeaudit.runtime import paths
 
 EXAMPLE = (
@@ -41,7 +42,8 @@ class Waiver:
         """Return whether it is about this failure."""
         if self.check != one.finding.check or self.dtype not in (None, one.dtype):
             return False
-        return self.diagnosis in (None, *_codes(one)) and _same(self.target, one)
+        found = re.split(r"[+|]", codes(one.finding.diagnosis))  # of faults together, and of equals
+        return self.diagnosis in (None, *found) and _same(self.target, one)
 
     def __str__(self) -> str:
         """Return what it is about."""
@@ -57,13 +59,6 @@ def _same(target: str, one: Checked) -> bool:
         return paths.same(target, one.target)
     (path, _, name), (other, _, own) = target.rpartition(":"), one.target.rpartition(":")
     return name == own and path.endswith(".py") and paths.same(path, other)
-
-
-def _codes(one: Checked) -> set[str]:
-    """Return every code of what explains a check: of faults together, and of equals."""
-    found = one.finding.diagnosis
-    equals = () if found is None else (found, *found.alternatives)
-    return {part.code for whole in equals for part in whole.parts()}
 
 
 def today() -> datetime.date:
@@ -111,28 +106,24 @@ def _waiver(entry: dict[str, Any]) -> Waiver:
     if diagnosis is not None and diagnosis not in kinds():
         raise UnknownName("diagnosis", diagnosis, list(kinds()))
     try:
-        is_date = isinstance(day, datetime.date) and not isinstance(day, datetime.datetime)
-        until = day if is_date else datetime.date.fromisoformat(day)
-    except (TypeError, ValueError):
+        until = datetime.date.fromisoformat(str(day))  # of a date of TOML too
+    except ValueError:
         raise BadInput(f'until = {day!r} is not a day; write until = "2027-01-31"') from None
     return Waiver(**entry | {"until": until, "dtype": parse(dtype).name if dtype else None})
 
 
-def applied(
-    results: Iterable[Checked],
-    waivers: Sequence[Waiver],
-    day: datetime.date,
-) -> Iterator[Checked]:
+def applied(results: Iterable[Checked], waivers: Sequence[Waiver], day: datetime.date) -> Iterator[Checked]:
     """Yield the checks; a failure waived on this day no longer counts, and says why."""
     for one in results:
         found = [waiver for waiver in waivers if waiver.covers(one)] if one.finding.failed else []
-        status, text = one.finding.status, ""
-        if valid := [waiver for waiver in found if day <= waiver.until]:
-            status, text = "waived", f"; waived until {valid[0].until}: {valid[0].reason}"
-        elif found:
+        if found:
             last = max(found, key=lambda waiver: waiver.until)
-            text = f"; its waiver ended on {last.until}: {last.reason}"
-        yield replace(one, finding=replace(one.finding, status=status, detail=one.finding.detail + text))
+            valid = day <= last.until
+            text = f"{'waived until' if valid else 'its waiver ended on'} {last.until}: {last.reason}"
+            detail = f"{one.finding.detail}; {text}"
+            waived = replace(one.finding, status="waived" if valid else "fail", detail=detail)
+            one = replace(one, finding=waived)
+        yield one
 
 
 def notes(results: Sequence[Checked], waivers: Sequence[Waiver]) -> list[str]:
