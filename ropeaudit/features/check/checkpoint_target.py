@@ -63,7 +63,11 @@ def of_gguf(target: Target) -> Iterator[Checked]:
     rope = audit.source.gguf
     assert rope is not None  # noqa: S101
     digest = digests.of_bytes(repr((rope.architecture, rope.model, rope.divisors)).encode())
-    about: dict[str, Any] = {"version": digest, "setting": rope.setting, "up_to": rope.model.maximum or 0}
+    about: dict[str, Any] = {
+        "version": digest,
+        "setting": rope.setting,
+        "up_to": rope.model.maximum or 0,
+    }
     yield from (target.checked(finding, **about) for finding in _of_conversion(audit, rope))
     target.note(audit.source.notes)
 

@@ -67,8 +67,9 @@ def checks(target: Target) -> Iterator[Checked]:
         status: Status = "nothing to check" if isinstance(error, NotRotated) else "fail"
         yield target.checked(Finding("config", status, error.fault))
         return
-    assert model is not None  # noqa: S101 of a model or a config
-    cases = [replace(case, layer=layer) for layer in (model.layers if case.layer == FULL else [case.layer])]
+    assert model is not None  # noqa: S101
+    layers = model.layers if case.layer == FULL else [case.layer]
+    cases = [replace(case, layer=layer) for layer in layers]
     yield from (target.checked(_read(config, model, one), case=one) for one in cases)
     yield target.checked(_keys(config, model, case))
     for one, progress in zip(cases, arguments.steps(target.progress, len(cases)), strict=True):

@@ -53,7 +53,8 @@ def row(one: Checked) -> dict[str, Any]:
     for part in (setting, finding, one):
         values |= {name: getattr(part, name) for name in COLUMNS if hasattr(part, name)}
     values |= {"schema": SCHEMA, "diagnosis": codes(finding.diagnosis), "remedy": finding.advice}
-    values |= {"layout": NONE, "scaling": NONE} if setting is None else {"scaling": str(setting.scaling)}
+    values["scaling"] = NONE if setting is None else str(setting.scaling)
+    values["layout"] = NONE if setting is None else setting.layout
     return values
 
 
@@ -107,9 +108,11 @@ def faults_of(results: Sequence[Checked]) -> list[Fault]:
             continue
         behaves = ""
         if found is not None and found.explains:  # its equals and what is there beside it are said too
-            near = "nothing that was tried explains it; the nearest"
-            behaves = f"{near if found.certainty == 'resembles' else 'behaves like'}: {finding.resembles}"
-        message = printable("; ".join(filter(None, (one.seen, behaves or finding.resembles, finding.advice))))
+            behaves = "behaves like: "
+            if found.certainty == "resembles":
+                behaves = "nothing that was tried explains it; the nearest: "
+        words = (one.seen, behaves + finding.resembles, finding.advice)
+        message = printable("; ".join(filter(None, words)))
         rule = found.code if found else finding.check.replace(" ", "-")
         faults.append(Fault(rule, message, printable(one.target), one.label, *place(one)))
     return faults
@@ -129,8 +132,12 @@ def junit(results: Sequence[Checked]) -> bytes:
     for (target, dtype), checks in suites.items():
         name = printable(target if dtype == NONE else f"{target} {dtype}")
         tags = [_OF_JUNIT.get(one.finding.status, "skipped") for one in checks]
-        counts = {"errors": 0, "failures": tags.count("failure"), "skipped": tags.count("skipped")}
-        counts["tests"] = len(checks)
+        counts = {
+            "errors": 0,
+            "failures": tags.count("failure"),
+            "skipped": tags.count("skipped"),
+            "tests": len(checks),
+        }
         shown = {"name": name, **{kind: str(number) for kind, number in counts.items()}}
         suite = ElementTree.SubElement(root, "testsuite", shown)
         for one, tag in zip(checks, tags, strict=True):
@@ -163,8 +170,14 @@ def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answe
     doubtful = _by_cause([one for one in own if warns(one)])
     causes = [_cause(code, some) for code, some in groups.items()]
     causes += [replace(_cause(code, some), warning=True) for code, some in doubtful.items()]
-    facts = [*_figures(own), *_limits(own), *_called(target, findings), *_assumed(own, case), *_noted(own)]
-    facts += _missing(own, case, findings)
+    facts = [
+        *_figures(own),
+        *_limits(own),
+        *_called(target, findings),
+        *_assumed(own, case),
+        *_noted(own),
+        *_missing(own, case, findings),
+    ]
     if len(causes) > 1:
         causes[0] = _shortened(causes[0], 2)
         causes[1:] = [replace(_shortened(one, 1), file="", source="") for one in causes[1:]]

@@ -112,7 +112,11 @@ def _waiver(entry: dict[str, Any]) -> Waiver:
     return Waiver(**entry | {"until": until, "dtype": parse(dtype).name if dtype else None})
 
 
-def applied(results: Iterable[Checked], waivers: Sequence[Waiver], day: datetime.date) -> Iterator[Checked]:
+def applied(
+    results: Iterable[Checked],
+    waivers: Sequence[Waiver],
+    day: datetime.date,
+) -> Iterator[Checked]:
     """Yield the checks; a failure waived on this day no longer counts, and says why."""
     for one in results:
         found = [waiver for waiver in waivers if waiver.covers(one)] if one.finding.failed else []

@@ -80,7 +80,8 @@ class Buffer(RopeBuffer):
             return False, Diagnosis("buffer-cast", {"format": narrow}), said
         if self.transposed:
             beside = None if table is None or self.spared else table.diagnosis_of(self.what)
-            found = Diagnosis("axes-order", {"order": _TURNED}, also=() if beside is None else (beside,))
+            also = () if beside is None else (beside,)
+            found = Diagnosis("axes-order", {"order": _TURNED}, also=also)
             said = f"{wording.sentence(found)}: it has columns where its positions should be rows."
             return False, found, said
         if table is None:  # what nothing is expected of is off where it is no longer what it is as built
@@ -95,8 +96,10 @@ class Buffer(RopeBuffer):
         if self.guessed and table.best and table.best.another_setting:
             return None, cast, f"{table.name} is that of {self.label}."
         own = table.diagnosis_of(self.what)
-        alone = own is not table.diagnosis  # the rest is in its partner
-        return False, own or cast, f"{wording.sentence(own)}." if alone else wording.of_table(table)
+        said = wording.of_table(table)
+        if own is not table.diagnosis:  # the rest is in its partner
+            said = f"{wording.sentence(own)}."
+        return False, own or cast, said
 
     @property
     def agrees(self) -> bool | None:
@@ -323,7 +326,9 @@ def _partner(cos: RopeBuffer, sines: Sequence[RopeBuffer]) -> RopeBuffer | None:
         beside, _, name = sine.stored.name.rpartition(".")
         if (sine.loaded, sine.stored.shape, beside) != (cos.loaded, cos.stored.shape, prefix):
             return 0.0
-        return 2.0 if name == last.replace("cos", "sin") else rope_values.partners(cos.values, sine.values)
+        if name == last.replace("cos", "sin"):
+            return 2.0
+        return rope_values.partners(cos.values, sine.values)
 
     best = max(sines, key=likeness, default=None)
     return best if best is not None and likeness(best) else None

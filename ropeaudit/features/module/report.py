@@ -160,7 +160,8 @@ def _wrong(audit: ModuleAudit) -> str:
         cast = sum(one.cast != "none" for one in own)
         counts = {"cast": cast, "off": sum(one.wrong for one in own) - cast}
         words = " and ".join(f"{count} {of} {word}" for word, count in counts.items() if count)
-        modes.setdefault(words, []).append(f" {built.in_words(mode)}" if several else _mode(own[0]))
+        told = f" {built.in_words(mode)}" if several else _mode(own[0])
+        modes.setdefault(words, []).append(told)
     return ", ".join(f"{words}{' and'.join(some)}" for words, some in modes.items())
 
 
@@ -173,7 +174,8 @@ def _causes(audit: ModuleAudit) -> list[Cause]:
     """Return a cause for each setting that was lost, or else for each code of buffers."""
     causes, groups = list[Cause](), dict[str, list[Buffer]]()
     for lost in audit.lost:
-        title = f"{lost.layer + ' layers: ' if lost.layer else ''}{wording.sentence(lost.diagnosis)}"
+        layer = f"{lost.layer} layers: " if lost.layer else ""
+        title = layer + wording.sentence(lost.diagnosis)
         effect = "" if causes or not audit.buffers else _effect(max(audit.buffers, key=_size))
         facts = [f"{lost.keys} is not what config.json says", *filter(None, [effect])]
         causes.append(Cause(lost.diagnosis.code, title, facts=facts))
@@ -267,7 +269,11 @@ def _unchecked(audit: ModuleAudit) -> list[str]:
     tried = {mode.partition(":")[0] for mode in source.modes}
     left = ", ".join(mode for mode in built.MODES if mode not in tried)
     others = [f"other loading modes: {left} (--loaded)"] if left else []
-    return [f"forward, which was not called: {_check(audit)} calls it", *dict.fromkeys(parts[:3]), *others]
+    return [
+        f"forward, which was not called: {_check(audit)} calls it",
+        *dict.fromkeys(parts[:3]),
+        *others,
+    ]
 
 
 def _next(audit: ModuleAudit) -> str:

@@ -187,7 +187,11 @@ def opened(spec: str, expected: Expected) -> Source:
                 "config.json names custom code (auto_map), which was not executed: tensors were read"
             )
         expected = replace(expected, model=of_config(data, name, str(beside), expected.base, notes))
-    kinds = {"gguf": gguf, "dump": checkpoints.is_dump(Path(spec)), "graph": checkpoints.is_graph(Path(spec))}
+    kinds = {
+        "gguf": gguf,
+        "dump": checkpoints.is_dump(Path(spec)),
+        "graph": checkpoints.is_graph(Path(spec)),
+    }
     kind = next((name for name, is_it in kinds.items() if is_it), "checkpoint")
     return Source(spec, kind, buffers, count, expected, notes, gguf=gguf)
 
