@@ -11,9 +11,9 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.machinery import FrozenImporter, ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import FrozenImporter, ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -24,7 +24,6 @@ from ropeaudit.runtime.paths import INSTALLED
 _SHARED = {"__main__", "ropeaudit", "numpy", "torch", "jax", "jaxlib", "ml_dtypes", "importlib", "encodings"}
 _SHARED |= set(sys.builtin_module_names)
 _LIBRARY = os.path.dirname(os.__file__)
-_MOST_FOLLOWED = 300  # files whose imports are read to find those that a later call makes
 
 
 @dataclass(slots=True)
@@ -49,15 +48,17 @@ class OwnFiles:
         sys.path.insert(0 if self.file else len(sys.path), self.folder)
         self._make_room()
         if not self.file:
-            return self._by_name()
+            root = self.name.partition(".")[0]
+            spec = PathFinder.find_spec(root, [self.folder])
+            if spec is not None and spec.loader is not None and root not in sys.modules:
+                _executed(spec)  # it comes first, before an installed one of its name
+            return importlib.import_module(self.name)
         with contextlib.suppress(OSError):  # else the import says it
             self.sources[self.file] = Path(self.file).read_bytes()
         if parent := self.name.rpartition(".")[0]:
             importlib.import_module(parent)
-        if not self.file.endswith(".py"):
-            raise ImportError("it is no Python file")
-        loader = SourceFileLoader(self.name, self.file)
-        spec = importlib.util.spec_from_file_location(self.name, self.file, loader=loader)
+        python = self.file.endswith(".py")
+        spec = importlib.util.spec_from_file_location(self.name, self.file) if python else None
         if spec is None:
             raise ImportError("it is no Python file")
         return _executed(spec)
@@ -70,63 +71,34 @@ class OwnFiles:
                 del sys.modules[name]
         return OwnFiles(self.folder, self.name, self.file, self.sources)
 
-    def _by_name(self) -> ModuleType:
-        root = self.name.partition(".")[0]
-        spec = PathFinder.find_spec(root, [self.folder])
-        if spec is not None and spec.loader is not None and root not in sys.modules:
-            _executed(spec)  # it comes first, before an installed one of its name
-        return importlib.import_module(self.name)
-
     def _make_room(self) -> None:
         """Unload modules whose names hide files of the folder in this process."""
         names = [self.name.partition(".")[0]] if not self.file else list(sys.modules)
         for name in names:
             if name in _SHARED or "." in name or name not in sys.modules or FrozenImporter.find_spec(name):
                 continue
-            found = _file(self.folder, name)
-            if found is not None and found[0] != getattr(sys.modules[name], "__file__", None):
+            place = Path(self.folder, name)
+            places = [one for one in (place / "__init__.py", place.with_suffix(".py")) if one.is_file()]
+            if places and str(places[0]) != getattr(sys.modules[name], "__file__", None):
                 for loaded in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
                     del sys.modules[loaded]
 
     @property
     def version(self) -> str:
-        """The digest of the files' bytes; of several, of their names in the folder too."""
+        """The digest of the files imported by now; of several, of their names in the folder too."""
         if len(self._seen) != len(sys.modules):
-            self._read([module for name, module in list(sys.modules.items()) if name not in self._seen])
+            for name in sys.modules.keys() - self._seen:
+                file = getattr(sys.modules.get(name), "__file__", None)
+                if isinstance(file, str) and file.endswith(".py") and self._owns(file):
+                    with contextlib.suppress(OSError):
+                        self.sources[file] = self.sources.get(file) or Path(file).read_bytes()
             self._seen = set(sys.modules)
             self._version = _digest(self.sources, self.folder)
         return self._version
 
-    def _read(self, modules: Iterable[ModuleType]) -> None:
-        """Read the files of imported modules, and those that they may import later."""
-        left: list[tuple[str, str]] = []  # each with its package
-        for module in modules:
-            file = getattr(module, "__file__", None)
-            if isinstance(file, str) and file.endswith(".py") and self._owns(file):
-                left.append((file, str(getattr(module, "__package__", None) or "")))
-        for file, package in left:
-            if file not in self.sources:
-                with contextlib.suppress(OSError):
-                    self.sources[file] = Path(file).read_bytes()
-            if len(left) > _MOST_FOLLOWED:
-                return
-            for name in _absolute(_imports(self.sources.get(file, b"")), package):
-                found = _file(self.folder, name)
-                known = found and (found[0] in self.sources or found in left)
-                if found and not known and self._offers(name):
-                    left.append(found)
-
     def _owns(self, file: str) -> bool:
         inside = os.path.abspath(file).startswith(os.path.join(self.folder, ""))
         return file == self.file or (inside and not INSTALLED & set(Path(file).parts))
-
-    def _offers(self, name: str) -> bool:
-        """Return whether a name is found first in the folder on sys.path."""
-        root = name.partition(".")[0]
-        if root in _SHARED or FrozenImporter.find_spec(root):
-            return False
-        spec = PathFinder.find_spec(root, sys.path)
-        return any(os.path.dirname(os.path.abspath(place)) == self.folder for place in _places(spec))
 
 
 def _executed(spec: ModuleSpec) -> ModuleType:
@@ -183,52 +155,20 @@ def _places(spec: ModuleSpec | None) -> list[str]:
     )
 
 
-def _file(folder: str, name: str) -> tuple[str, str] | None:
-    """Return the file and package of a dotted name in a folder; None if missing."""
-    place = Path(folder, *name.split("."))
-    if (init := place / "__init__.py").is_file():
-        return str(init), name
-    file = place.with_name(f"{place.name}.py")
-    return (str(file), name.rpartition(".")[0]) if file.is_file() else None
-
-
 def _depth(path: Path) -> int:
     """Return how many packages hold a file with relative imports; 0 for others."""
     if path.stem == "__init__":
         return 0
     try:
-        levels = [level for level, *_ in _imports(path.read_bytes())]
-    except OSError:
+        nodes = ast.walk(ast.parse(path.read_bytes()))
+        levels = [node.level for node in nodes if isinstance(node, ast.ImportFrom)]
+    except (OSError, SyntaxError, ValueError, RecursionError):
         return 0
     depth, most = max(levels, default=0), len(path.parents) - 1
     while 0 < depth < most and (path.parents[depth] / "__init__.py").is_file():
         depth += 1
     depth = min(depth, most)
     return depth if all(folder.name.isidentifier() for folder in path.parents[:depth]) else 0
-
-
-def _imports(source: bytes) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    """Yield what a file imports anywhere: level, module, names from it."""
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from ((0, one.name, ()) for one in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.level, node.module or "", tuple(one.name for one in node.names)
-
-
-def _absolute(imports: Iterable[tuple[int, str, tuple[str, ...]]], package: str) -> Iterator[str]:
-    """Yield the dotted names of modules that imports of a module in a package may load."""
-    for level, module, names in imports:
-        above = package.split(".")[: len(package.split(".")) - level + 1] if level and package else []
-        parts = [*above, *filter(None, module.split("."))]
-        if level and not above:
-            continue
-        yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-        yield from (".".join([*parts, name]) for name in names)
 
 
 def _digest(sources: Mapping[str, bytes], folder: str) -> str:
