@@ -146,7 +146,11 @@ class _Child:
                     imported(name)
                 self._say({"why_no_forks": why_no_forks()})
             elif "ended" in header:
-                self._say({"status": self._status(header["ended"])})
+                fork = header["ended"]  # its status stays None where nobody knows it
+                if self.forks.get(fork) is None:
+                    with contextlib.suppress(ChildProcessError):  # where code ignores SIGCHLD
+                        self.forks[fork] = _waitpid(fork, 0)[1]
+                self._say({"status": self.forks.get(fork)})
             elif "close" in header:
                 self.sessions.pop(header["close"], None)
             else:
@@ -201,13 +205,6 @@ class _Child:
         finally:
             save_coverage()
             _exit(code)
-
-    def _status(self, fork: int) -> int | None:
-        """Return the exit code of a fork; None while it runs, or where nobody knows it."""
-        if self.forks.get(fork) is None:
-            with contextlib.suppress(ChildProcessError):  # where code ignores SIGCHLD
-                self.forks[fork] = _waitpid(fork, 0)[1]
-        return self.forks.get(fork)
 
     def _began(self, what: str) -> None:
         self._say({"began": what})

@@ -17,7 +17,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from ropeaudit import errors
 from ropeaudit.door import IN_PROCESS, ROAD, TIMEOUT, child
@@ -36,18 +36,23 @@ Heard = Callable[[str], None]  # gets what a function of ours says in the child
 
 
 class Output:
-    """What a child printed: the first bytes of it, and how many there were."""
+    """What a child printed to its streams: the first bytes of it, and how many there were."""
 
-    def __init__(self) -> None:
-        self.kept, self.size = bytearray(), 0
+    def __init__(self, streams: Sequence[IO[bytes]]) -> None:
+        self.streams, self.kept, self.size = streams, bytearray(), 0
 
-    def feed(self, data: bytes) -> None:
-        """Take in what was printed."""
+    def read(self, stream: IO[bytes]) -> bool:
+        """Take in what can be read at once; return whether there may be more later."""
+        data = os.read(stream.fileno(), _PIECE)
         self.size += len(data)
         self.kept += data[: max(_KEPT - len(self.kept), 0)]
+        return bool(data)
 
     def lines(self) -> list[str]:
-        """Return the lines, each once with how often it came, and what was left out."""
+        """Return the lines so far, each once with how often it came, and what was left out."""
+        for stream in self.streams:
+            while not stream.closed and select.select([stream], [], [], 0)[0] and self.read(stream):
+                pass
         counts: dict[str, int] = {}
         for line in self.kept.decode(errors="backslashreplace").splitlines():
             counts[line] = counts.get(line, 0) + 1
@@ -57,15 +62,12 @@ class Output:
 
 
 _outputs: deque[Output] = deque(maxlen=100)  # of the last doors, oldest first
-_doors: weakref.WeakSet[Door] = weakref.WeakSet()
 waiting: set[int] = set()  # threads that wait for an answer, which a signal may end
 interrupted: Callable[[], None] = lambda: None  # noqa: E731  raises KeyboardInterrupt if one was held back
 
 
 def printed() -> list[str]:
     """Return what the children of all doors printed so far, and forget it."""
-    for one in list(_doors):
-        one.printed()
     lines = [line for output in _outputs for line in output.lines()]
     _outputs.clear()
     return lines
@@ -74,8 +76,8 @@ def printed() -> list[str]:
 class _Worker:
     """A process that answers one question at a time, started here or forked by another that was.
 
-    above: the one that forked it. own: that which was started. streams: its stdout and stderr, which forks
-    without such of their own share, as they share the lock.
+    above: the one that forked it. own: that which was started. streams: its stdout and stderr; forks without
+    such of their own share those of the one above, and its lock.
     """
 
     def __init__(
@@ -88,10 +90,11 @@ class _Worker:
         above: _Worker | None = None,
     ) -> None:
         self.socket, self.pid, self.limit, self.own, self.above = ends, pid, limit, own, above
-        self.streams, self.output = [stream for stream in streams if stream], Output()
-        self.owner, self.lock, self.shares = os.getpid(), threading.RLock(), False
-        if above is not None and not streams:
-            self.streams, self.output, self.lock, self.shares = above.streams, above.output, above.lock, True
+        self.owner, self.shares = os.getpid(), above is not None and not streams
+        self.output = Output([stream for stream in streams if stream])
+        self.lock = threading.RLock()
+        if above is not None and self.shares:
+            self.output, self.lock = above.output, above.lock
         self._reader, self._asked = Reader(), 0  # questions: an answer says to which it is
         self._what, self._late = "", ""  # what it does; why it was ended, if it was
 
@@ -141,14 +144,13 @@ class _Worker:
             stack.callback(waiting.discard, thread)
             interrupted()
             selector.register(self.socket, selectors.EVENT_READ)
-            for stream in self.streams:
+            for stream in self.output.streams:
                 if not stream.closed:
                     selector.register(stream, selectors.EVENT_READ)
             while (left := deadline - time.monotonic()) > 0:
                 for key, _ in selector.select(min(left, _LONGEST_WAIT)):
                     if key.fileobj is not self.socket:
-                        self.output.feed(data := os.read(key.fd, _PIECE))
-                        if not data:
+                        if not self.output.read(cast(IO[bytes], key.fileobj)):
                             selector.unregister(key.fileobj)
                         continue
                     if not (count := self.socket.recv_into(self._reader.room())):
@@ -203,64 +205,56 @@ class _Worker:
             _kill(self.pid)
         if self.own is not None:  # of a fork the other takes note
             self.own.wait()
-        for stream in () if self.shares else self.streams:
+        for stream in () if self.shares else self.output.streams:
             stream.close()
+
+    def leave(self, number: int) -> None:
+        """End a session: its part of the process, or the process if it is its own."""
+        if number:
+            with contextlib.suppress(OSError):
+                send(self.socket.fileno(), {"close": number})
+        elif self.shares:
+            self.end()
 
 
 class _Within:
     """This process in the place of a worker, for a debugger: functions are called here."""
 
     def __init__(self, opened: Any) -> None:
-        self._heard: Heard = lambda text: None
-        self._inside = child.Session(opened, lambda what: self._heard(what), shared=True)
+        self._opened, self._sessions = opened, dict[int, child.Session]()
 
     def ask(self, header: Mapping[str, Any], what: str, arrays: Arrays | None, heard: Heard) -> Message:
         """Return what a function of ours returns. Raises: RopeAuditError, ForeignError."""
-        self._heard = heard
+        new = child.Session(self._opened, heard, shared=True)
+        session = self._sessions.setdefault(header["session"], new)
+        session.say = heard
         with _told():
             run: child.Function = child.named(header["function"])
-            returned, results = run(self._inside, header["arguments"], arrays or {})
+            returned, results = run(session, header["arguments"], arrays or {})
         return Message({"returned": returned}, dict(results))
+
+    def leave(self, number: int) -> None:
+        """Forget a session."""
+        self._sessions.pop(number, None)
 
 
 class Door:
-    """A child process that opened something of others once, and the sessions in which it is called.
+    """Something of others that was opened once, most often in a child process, and sessions that call it.
 
     facts: what the opener said of it. why_no_forks: why sessions share the process; empty where each has its
     own. forks: how many there were.
     """
 
-    def __init__(
-        self,
-        opener: str,
-        arguments: Mapping[str, Any],
-        limit: float = LIMIT,
-        needed: Sequence[str] = (),
-        what: str = "its import",
-    ) -> None:
-        """Start the process. opener: a function of ours, `ropeaudit.module:name`, arguments -> opened, facts.
-
-        needed: modules that the child imports; those that nobody but us wrote are so once for all doors.
-        Raises: RopeAuditError of the opener; ForeignError.
-        """
+    def __init__(self, worker: _Worker | _Within, facts: Any, why_no_forks: str) -> None:
+        self._worker, self.facts, self.why_no_forks = worker, facts, why_no_forks
         self._numbers, self.forks = itertools.count(1), 0
-        self._worker = _started(needed, limit)
-        _outputs.append(self._worker.output)
-        _doors.add(self)
-        self.close = weakref.finalize(self, self._worker.end)
-        here = {"environment": dict(os.environ), "folder": _folder(), "path": sys.path}
-        asked = {"open": opener, "arguments": dict(arguments), "here": here, "needed": list(needed)}
-        try:
-            said = self._worker.ask(asked, what).header["returned"]
-        except BaseException:
-            self.close()
-            raise
-        self.facts: Any = said["facts"]
-        self.why_no_forks: str = said["why_no_forks"]
+        self.close: Callable[[], object] = lambda: None
+        if isinstance(worker, _Worker):
+            self.close = weakref.finalize(self, worker.end)
 
     def session(self) -> Session:
         """Return a new state that nothing has called yet. Raises: Ended."""
-        if self.why_no_forks:
+        if isinstance(self._worker, _Within) or self.why_no_forks:
             return Session(self, self._worker, next(self._numbers))
         self.forks += 1
         return Session(self, self._worker.fork(self._worker.limit))
@@ -271,36 +265,9 @@ class Door:
 
     def look_again(self) -> None:
         """Ask whether the child still forks. Raises: Ended."""
-        told = self._worker.ask({"needed": []}, "a look at its threads")
-        self.why_no_forks = told.header["why_no_forks"]
-
-    def printed(self) -> list[str]:
-        """Return what the child printed so far, as `Output.lines` does."""
-        for stream in self._worker.streams:
-            while not stream.closed and select.select([stream], [], [], 0)[0]:
-                if not (data := os.read(stream.fileno(), _PIECE)):
-                    break
-                self._worker.output.feed(data)
-        return self._worker.output.lines()
-
-
-class Here(Door):
-    """A door without a process: code is opened and called here."""
-
-    def __init__(self, opened: Any, facts: Any) -> None:
-        """Keep what was opened, and what is said of it."""
-        self.why_no_forks, self.forks, self.opened, self.facts = IN_PROCESS, 0, opened, facts
-
-    def session(self) -> Session:
-        """Return a new state of what was opened."""
-        return Session(self, _Within(self.opened))
-
-    def first_session(self) -> Session:
-        """Return the same: nothing is forked."""
-        return self.session()
-
-    def look_again(self) -> None:
-        """Do nothing: nothing is forked."""
+        if isinstance(self._worker, _Worker):
+            told = self._worker.ask({"needed": []}, "a look at its threads")
+            self.why_no_forks = told.header["why_no_forks"]
 
 
 class Session:
@@ -309,9 +276,7 @@ class Session:
     def __init__(self, door: Door, worker: _Worker | _Within, number: int = 0) -> None:
         """Keep where it is. number: among those that share the door's process."""
         self._door, self.worker, self._number = door, worker, number
-        self.close: Callable[[], object] = lambda: None
-        if isinstance(worker, _Worker) and (number or worker.shares):
-            self.close = weakref.finalize(self, _left, worker, number)
+        self.close = weakref.finalize(self, worker.leave, number)
 
     def ask(
         self,
@@ -330,15 +295,6 @@ class Session:
         header = {"session": self._number, "function": function, "arguments": dict(arguments or {})}
         reply = self.worker.ask(header, what, arrays, heard)
         return reply.header["returned"], reply.arrays
-
-
-def _left(worker: _Worker, number: int) -> None:
-    """End a session: its process, or its part of one."""
-    if not number:
-        worker.end()
-        return
-    with contextlib.suppress(OSError):
-        send(worker.socket.fileno(), {"close": number})
 
 
 _root: _Worker | None = None  # it has loaded torch and our modules, and forks the doors' children
@@ -391,14 +347,6 @@ def _sockets() -> tuple[socket.socket, socket.socket]:
     return pair
 
 
-def _folder() -> str:
-    """Return this folder; empty where it is gone."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
-
-
 def _kill(group: int) -> None:
     """End a process and all that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -438,22 +386,52 @@ def limit(otherwise: float = LIMIT) -> float:
     raise errors.UsageError(f"{TIMEOUT}={text} is no time to wait; give seconds, such as 120")
 
 
+def opened(
+    opener: str,
+    arguments: Mapping[str, Any],
+    needed: Sequence[str] = (),
+    limit: float = LIMIT,
+) -> Door:
+    """Return the door of a new process. opener: a function of ours, arguments -> what is opened, facts.
+
+    needed: modules that the child imports; those that nobody but us wrote are so once for all doors.
+    Raises: RopeAuditError of the opener; ForeignError.
+    """
+    worker = _started(needed, limit)
+    _outputs.append(worker.output)
+    here: dict[str, Any] = {"environment": dict(os.environ), "folder": "", "path": sys.path}
+    with contextlib.suppress(OSError):  # it is gone
+        here["folder"] = os.getcwd()
+    asked = {"open": opener, "arguments": dict(arguments), "here": here, "needed": list(needed)}
+    try:
+        said = worker.ask(asked, "its import").header["returned"]
+    except BaseException:
+        worker.end()
+        raise
+    return Door(worker, said["facts"], said["why_no_forks"])
+
+
 def door(opener: str, arguments: Mapping[str, Any], needed: Sequence[str] = ()) -> Door:
-    """Return the door of an opener, as `Door` takes it: a process, or this one if asked for.
+    """Return the door of an opener, as `opened` takes it: a process, or this one if asked for.
 
     Raises: RopeAuditError of the opener; ForeignError.
     """
-    if os.environ.get(ROAD) == IN_PROCESS:
-        for name in needed:  # how long the code itself takes to import is looked at
-            child.imported(name)
-        with _told():
-            return Here(*child.named(opener)(dict(arguments)))
-    return Door(opener, arguments, limit(), needed)
+    if os.environ.get(ROAD) != IN_PROCESS:
+        return opened(opener, arguments, needed, limit())
+    for name in needed:  # how long the code itself takes to import is looked at
+        child.imported(name)
+    with _told():
+        return within(*child.named(opener)(dict(arguments)))
+
+
+def within(opened: Any, facts: Any) -> Door:
+    """Return the door of what was opened in this process, and what is said of it."""
+    return Door(_Within(opened), facts, IN_PROCESS)
 
 
 def here() -> Session:
     """Return a session in this process."""
-    return Here(None, {}).session()
+    return within(None, {}).session()
 
 
 def alone(needed: Sequence[str] = ()) -> Session:
@@ -463,4 +441,4 @@ def alone(needed: Sequence[str] = ()) -> Session:
     """
     if os.environ.get(ROAD) == IN_PROCESS:
         return here()
-    return Door("ropeaudit.door.child:nothing", {}, limit(math.inf), needed).session()
+    return opened("ropeaudit.door.child:nothing", {}, needed, limit(math.inf)).session()

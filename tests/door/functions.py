@@ -17,8 +17,3 @@ def call(session, arguments, arrays):
     session.state["calls"] = session.state.get("calls", 0) + 1
     session.say("call of f")
     return {"calls": session.state["calls"], "pid": os.getpid()}, {"y": session.opened.f(arrays["x"])}
-
-
-def read(session, arguments, arrays):
-    """Return a name of the file that was opened."""
-    return getattr(session.opened, arguments["name"]), {}

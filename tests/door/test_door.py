@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ropeaudit.door import process
 from ropeaudit.door.process import Door, Ended, ForeignError, Late, Raised, Session
 from ropeaudit.errors import UsageError
 
@@ -77,7 +78,7 @@ def functions(monkeypatch) -> None:
 
 def opened(folder: Path, text: str, limit: float = 60.0) -> Door:
     (folder / "k.py").write_text(text)
-    return Door("door.functions:open_file", {"file": str(folder / "k.py")}, limit)
+    return process.opened("door.functions:open_file", {"file": str(folder / "k.py")}, limit=limit)
 
 
 def called(session: Session, x: np.ndarray = X) -> tuple[dict, np.ndarray]:
@@ -142,19 +143,16 @@ def test_two_sessions_are_open_at_once(road, tmp_path) -> None:
     assert called(first)[0]["calls"] == 3
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (
-            "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()",
-            "threads: 1",
-        ),
-        ("import sys, types\nsys.modules['jax'] = types.ModuleType('jax')", "jax is loaded"),
-    ],
-)
-def test_it_does_not_fork_where_that_is_not_safe(text, why, tmp_path) -> None:
+UNSAFE = {
+    "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()": "threads: 1",
+    "import sys, types\nsys.modules['jax'] = types.ModuleType('jax')": "jax is loaded",
+}
+
+
+@pytest.mark.parametrize("text", UNSAFE)
+def test_it_does_not_fork_where_that_is_not_safe(text, tmp_path) -> None:
     door = opened(tmp_path, text + F)
-    assert why in door.why_no_forks
+    assert UNSAFE[text] in door.why_no_forks
     assert np.array_equal(called(door.session())[1], X + 1)
 
 
@@ -202,13 +200,14 @@ def test_errors_of_ours_come_home_as_they_are(road, tmp_path) -> None:
 
 
 def test_what_is_printed_is_kept_once(road, tmp_path, capfd) -> None:
+    process.printed()  # of other tests
     door = opened(
         tmp_path, "print('at import', flush=True)\ndef f(x):\n    print('a call', flush=True)\n    return x\n"
     )
     session = door.session()
     for _ in range(3):
         called(session)
-    assert door.printed() == ["at import", "a call (3 times)"]
+    assert process.printed() == ["at import", "a call (3 times)"]
     assert capfd.readouterr() == ("", "")
 
 
@@ -272,8 +271,8 @@ def test_the_child_ends_with_its_parent(road, tmp_path) -> None:
     code = (
         "import sys, time\n"
         f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
-        "from ropeaudit.door.process import Door\n"
-        f"door = Door('door.functions:open_file', {{'file': {str(tmp_path / 'k.py')!r}}})\n"
+        "from ropeaudit.door.process import opened\n"
+        f"door = opened('door.functions:open_file', {{'file': {str(tmp_path / 'k.py')!r}}})\n"
         "session = door.session()\n"
         "print(door.facts['pid'], session.worker.pid, flush=True)\n"
         "time.sleep(99)\n"

@@ -10,8 +10,9 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
+from ropeaudit.door import process
 from ropeaudit.door.messages import Malformed
-from ropeaudit.door.process import Door, Here, Session
+from ropeaudit.door.process import Door, Session
 from ropeaudit.errors import Ended, ForeignError, Late, RopeAuditError, UsageError
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import chance
@@ -313,7 +314,7 @@ class ForeignOwn(ForeignCode):
 def in_process(own: OwnCode) -> ForeignOwn:
     """Return own code to be called in this process, as its callable lives here."""
     opened = Opened(own)
-    return ForeignOwn(Here(opened, facts(opened)))
+    return ForeignOwn(process.within(opened, facts(opened)))
 
 
 @dataclass(slots=True)
