@@ -26,7 +26,7 @@ from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import NOWHERE, Places
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import shapes
-from ropeaudit.subjects.calling.arrays import IN_BUFFER, WroteAround
+from ropeaudit.subjects.calling.arrays import WroteAround
 from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.foreign import ForeignRotator
 
@@ -401,7 +401,7 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
     for way in ways["around"]:
         told = f"it writes beside q and k, into the buffer that they are views of; it takes {way.takes}"
         yield judged("memory", False, told, where=f"with {way.takes}", remedy=_BESIDE_IT)
-    buffered = sum(call.strides in IN_BUFFER for call in calls)
+    buffered = sum(call.strides != "contiguous" for call in calls)
     if not buffered:
         yield not_applicable("memory", "its arrays cannot be given in a buffer")
     elif not ways["around"]:

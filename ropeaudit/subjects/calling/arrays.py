@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
@@ -30,9 +32,6 @@ Engine: TypeAlias = Literal["torch", "numpy", "jax"]
 Strides: TypeAlias = Literal[
     "contiguous", "transposed", "sliced", "expanded", "packed", "unlike", "guarded", "stepped"
 ]
-IN_BUFFER = ("packed", "unlike", "guarded", "stepped")  # those that `Buffer` makes
-
-
 _MARGIN = 256  # numbers before, between and after what lies in a buffer
 eager = False  # whether what code compiles by itself is called as Python: a session says it
 _LIMITS = ("recompile_limit", "accumulated_recompile_limit")
@@ -82,31 +81,11 @@ def stacked(parts: list[Any], axis: int) -> Any:
     return np.stack(parts, axis) if isinstance(parts[0], np.ndarray) else torch().stack(parts, axis)
 
 
-def strided(array: Any, strides: Strides, order: str) -> Any:
-    """Return the same numbers, otherwise in memory, as a view; order: of the axes, such as bhsd.
+class Given:
+    """Vectors as code is given them: arrays of their own, or views of one buffer that is nan elsewhere.
 
-    transposed: heads and positions change places; sliced: out of an array three times as wide, as q and k
-    are from a joint projection; expanded: the first batch element in place of all.
+    Stray access to the buffer is seen then.
     """
-    if strides == "transposed" and "h" in order:
-        axes = order.index("h"), order.index("s")
-        turned = array.swapaxes(*axes)
-        turned = turned.copy() if isinstance(array, np.ndarray) else turned.contiguous()
-        return turned.swapaxes(*axes)
-    if strides == "sliced":
-        width, plain = array.shape[-1], isinstance(array, np.ndarray)
-        beside = np.flip(array, -1) if plain else array.flip(-1)
-        joined = (np.concatenate if plain else torch().cat)([beside, array, beside], -1)
-        return joined[..., width : 2 * width]
-    if strides == "expanded" and "b" in order:
-        first = array[(slice(None),) * order.index("b") + (slice(0, 1),)]
-        broadcast = np.broadcast_to if isinstance(array, np.ndarray) else torch().broadcast_to
-        return broadcast(first, array.shape)
-    return array
-
-
-class Buffer:
-    """Views of one larger buffer that is nan elsewhere, so that stray access is seen."""
 
     def __init__(
         self,
@@ -117,24 +96,25 @@ class Buffer:
         order: str,
         device: Device = CPU,
     ) -> None:
-        """Make the buffer, and `views` by the names of the vectors; nothing is rounded.
+        """Make `views` by the names of the vectors; nothing is rounded. order: of their axes, such as bhsd.
 
-        strides: "guarded", one vector behind the other; "stepped", every second number of such; "packed",
-        the heads of q, of k and as many more beside each other at each position, as a joint projection
-        leaves them; "unlike", the first so by itself, the other in one piece. order: of the axes of the
-        vectors, such as bhsd.
+        strides: "guarded", one vector behind the other; "stepped", every second number of such; "sliced", the
+        middle of rows three times as wide; "transposed", heads and positions change places; "expanded", the
+        first batch element stands for all; "packed", the heads of q, of k and as many more beside each other
+        at each position, as a joint projection leaves them; "unlike", the first so by itself.
         """
-        self._shapes = shapes = {name: x.shape for name, x in vectors.items()}
-        together = {"packed": list(shapes), "unlike": list(shapes)[:1]}.get(strides, [])
-        self._lies, size = _packed({name: shapes[name] for name in together}, order)
-        behind = {name: shapes[name] for name in shapes if name not in together}
-        in_turn, size = _in_turn(behind, size, 2 if strides == "stepped" else 1)
-        self._lies |= in_turn
-        beyond = size  # code that mixes up strides reads nan there
-        self.buffer = new_array(np.full(size + beyond, np.nan, dtype.carrier), dtype, engine, device)
-        self.views = {name: _view(self.buffer, shapes[name], *lies) for name, lies in self._lies.items()}
-        for name, x in vectors.items():
-            self.views[name][...] = new_array(x, dtype, engine, device)
+        self.views = {name: new_array(x, dtype, engine, device) for name, x in vectors.items()}
+        self._in_buffer: list[Any] = []
+        if strides != "contiguous":
+            lies, end = _places({name: x.shape for name, x in vectors.items()}, strides, order)
+            nothing = np.full(2 * end, np.nan, dtype.carrier)  # code that mixes up strides reads nan beyond
+            self.buffer = new_array(nothing, dtype, engine, device)
+            for name, numbers in self.views.items():
+                view = _view(self.buffer, numbers.shape, *lies[name])
+                view[...] = numbers
+                self._in_buffer.append(view)
+                expanded = strides == "expanded" and "b" in order
+                self.views[name] = _expanded(view, order.index("b")) if expanded else view
         self._before = self._around()
 
     def check_around(self) -> None:
@@ -144,10 +124,15 @@ class Buffer:
 
     def _around(self) -> bytes:
         """Return all bits of the buffer but those of the vectors."""
-        copy = self.buffer.copy() if isinstance(self.buffer, np.ndarray) else self.buffer.clone()
-        for name, lies in self._lies.items():
-            _view(copy, self._shapes[name], *lies)[...] = 0
-        return content(copy)
+        if not self._in_buffer:
+            return b""
+        held = [copied(view) for view in self._in_buffer]
+        for view in self._in_buffer:
+            view[...] = 0
+        bits = content(self.buffer)
+        for view, numbers in zip(self._in_buffer, held, strict=True):
+            view[...] = numbers
+        return bits
 
 
 class Refilling:
@@ -178,13 +163,21 @@ class Refilling:
 _Lies: TypeAlias = dict[str, tuple[int, tuple[int, ...]]]  # name -> where it begins, and its strides
 
 
-def _in_turn(shapes: dict[str, tuple[int, ...]], begin: int, step: int) -> tuple[_Lies, int]:
-    """Return the place of vectors one after another, and the end. step: of the last axis."""
-    lies = _Lies()
-    for name, shape in shapes.items():
-        sizes = np.cumprod([step, *shape[:0:-1]])[::-1]
-        lies[name] = begin, tuple(int(size) for size in sizes)
-        begin += int(np.prod(shape)) * step + _MARGIN
+def _places(shapes: dict[str, tuple[int, ...]], strides: Strides, order: str) -> tuple[_Lies, int]:
+    """Return the place of each vector in a buffer, and the end."""
+    together = {"packed": list(shapes), "unlike": list(shapes)[:1]}.get(strides, [])
+    lies, begin = _packed({name: shapes[name] for name in together}, order)
+    swapped = strides == "transposed" and "h" in order
+    inside = order.translate(str.maketrans("hs", "sh")) if swapped else order  # from the outermost axis
+    for name in [name for name in shapes if name not in together]:
+        sizes = dict(zip(order, shapes[name], strict=True))
+        step, steps = 2 if strides == "stepped" else 1, {}
+        for axis in reversed(inside):
+            steps[axis] = step
+            step *= sizes[axis] * (3 if strides == "sliced" and axis == inside[-1] else 1)
+        first = begin + (sizes[inside[-1]] if strides == "sliced" else 0)
+        lies[name] = first, tuple(steps[axis] for axis in order)
+        begin += step + _MARGIN
     return lies, begin
 
 
@@ -208,9 +201,15 @@ def _packed(shapes: dict[str, tuple[int, ...]], order: str) -> tuple[_Lies, int]
 def _view(buffer: Any, shape: tuple[int, ...], begin: int, strides: tuple[int, ...]) -> Any:
     """Return a view of a flat buffer; strides in numbers."""
     if isinstance(buffer, np.ndarray):
-        wide = tuple(buffer.itemsize * stride for stride in strides)
-        return np.lib.stride_tricks.as_strided(buffer[begin:], shape, wide)
+        wide = tuple(buffer.itemsize * stride for stride in strides)  # its base is the buffer, as of slices
+        return np.ndarray(shape, buffer.dtype, buffer, buffer.itemsize * begin, wide)
     return buffer.as_strided(shape, strides, begin)
+
+
+def _expanded(array: Any, axis: int) -> Any:
+    """Return the first along an axis in place of all."""
+    first = array[(slice(None),) * axis + (slice(0, 1),)]
+    return (np if isinstance(array, np.ndarray) else torch()).broadcast_to(first, array.shape)
 
 
 def shared(returned: Any, given: Any) -> bool:
@@ -256,37 +255,32 @@ def known(returned: Any) -> Any:
     return np.asarray(returned) if foreign and not _is_tensor(returned) else returned
 
 
+# words in the names of fields -> which of q, k and v they are
+_FIELDS = {
+    "q": {"q", "query", "queries", "xq"},
+    "k": {"k", "key", "keys", "xk"},
+    "v": {"v", "value", "values", "xv"},
+}
+
+
 def listed(returned: Any) -> Any:
-    """Return a dict, a dataclass, a named tuple or another object with fields as a tuple: q, k, v first.
+    """Return a dict, a dataclass or a named tuple as a tuple: q, k, v first.
 
     Fields are told by their names, `query_rotated` or `k_embed`; where none says it, they keep their order.
     """
-    fields: Any = None
     if isinstance(returned, Mapping):
         fields = dict(returned)
     elif dataclasses.is_dataclass(returned) and not isinstance(returned, type):
         fields = {one.name: getattr(returned, one.name) for one in dataclasses.fields(returned)}
     elif isinstance(returned, tuple) and hasattr(returned, "_asdict"):
         fields = returned._asdict()
-    elif type(returned).__name__ == "SimpleNamespace":
-        fields = vars(returned)
-    if fields is None:
+    else:
         return returned
-    kinds = {kind: [name for name in fields if _kind(str(name)) == kind] for kind in "qkv"}
-    if kinds["q"]:
-        return tuple(fields[names[0]] for names in kinds.values() if names)
+    words = {name: set(re.split("[-_]", str(name).lower())) for name in fields}
+    found = {kind: [one for one in fields if words[one] & names] for kind, names in _FIELDS.items()}
+    if found["q"]:
+        return tuple(fields[names[0]] for names in found.values() if names)
     return tuple(fields.values())
-
-
-def _kind(name: str) -> str:
-    """Return which of q, k and v a field is named after; empty if none."""
-    words = name.lower().replace("-", "_").split("_")
-    kinds = {
-        "q": ("q", "query", "queries", "xq"),
-        "k": ("k", "key", "keys", "xk"),
-        "v": ("v", "value", "values", "xv"),
-    }
-    return next((kind for kind, names in kinds.items() if any(word in names for word in words)), "")
 
 
 def _is_tensor(value: Any) -> bool:
@@ -375,36 +369,36 @@ def given_table(table: Any, held: Format | None, engine: Engine, device: Device)
     return tensor(table, device) if engine == "torch" else table
 
 
-# the tables of all positions that were made last, each kept until code changes it
-_WHOLE: dict[tuple[WholeKey, int], tuple[Any, object]] = {}
-
-
 def whole_table(key: WholeKey, last: int) -> Any:
     """Return a table of all positions from 0 to at least `last`, one object for many calls.
 
     It is made anew where code has changed it.
     """
     rows = max(_FEWEST_ROWS, 1 << last.bit_length())
+    result, before = _whole_table(key, rows)
+    if fingerprint(result) != before:
+        _whole_table.cache_clear()
+        result, _ = _whole_table(key, rows)
+    return result
+
+
+@functools.lru_cache(maxsize=4)
+def _whole_table(key: WholeKey, rows: int) -> tuple[Any, object]:
+    """Return the table of so many rows, and its fingerprint."""
     role, width, narrow, engine, device, dtype, setting, changes = key
-    known = _WHOLE.get((key, rows))
-    if known is None or fingerprint(known[0]) != known[1]:
-        at = np.arange(rows, dtype=np.int64)
-        numbers, held = table(role, width, dtype, setting, dict(changes), at)
-        result = given_table(numbers, dtype if narrow else held, engine, device)
-        while len(_WHOLE) >= 4:
-            _WHOLE.pop(next(iter(_WHOLE)), None)
-        known = _WHOLE[key, rows] = result, fingerprint(result)
-    return known[0]
+    at = np.arange(rows, dtype=np.int64)
+    numbers, held = table(role, width, dtype, setting, dict(changes), at)
+    result = given_table(numbers, dtype if narrow else held, engine, device)
+    return result, fingerprint(result)
 
 
 def fingerprint(array: Any) -> object:
     """Return an array's bits; of a large tensor its version, of a large array some bits."""
     if isinstance(array, tuple):
         return tuple(map(fingerprint, array))
-    plain = isinstance(array, np.ndarray)
-    if (array.size if plain else array.numel()) < _LARGE:
+    if math.prod(array.shape) < _LARGE:
         return content(array)
-    return array.reshape(-1)[::_STEP].tobytes() if plain else array._version
+    return array.reshape(-1)[::_STEP].tobytes() if isinstance(array, np.ndarray) else array._version
 
 
 @functools.lru_cache(maxsize=4)

@@ -343,28 +343,17 @@ class Convention:
             role: self._vector(role, (x, k, v), letters) for role in self.roles if role in (*_ROTATED, "v")
         }
         shape, plain = next(iter(given.values()), x).shape, shapes.plain(self.order)
-        buffer = None
-        if self.strides in arrays.IN_BUFFER:
-            buffer = arrays.Buffer(given, call.dtype, self.engine, self.strides, plain, self.device)
-            views = buffer.views
-        else:
-            views = {
-                role: arrays.strided(
-                    arrays.new_array(x, call.dtype, self.engine, self.device), self.strides, plain
-                )
-                for role, x in given.items()
-            }
+        laid = arrays.Given(given, call.dtype, self.engine, self.strides, plain, self.device)
         numbers = sizes.get("h", 1), of_keys["h"]
         arguments = {
-            role: views[role] if role in views else self._argument(role, shape, part, call, numbers)
+            role: laid.views[role] if role in given else self._argument(role, shape, part, call, numbers)
             for role in self.roles
         }
         vectors = [arguments[role] for role in _ROTATED if role in arguments]
         before = [arrays.content(vector) for vector in vectors]
         beside = {role: arrays.fingerprint(arguments[role]) for role in _BESIDE if role in arguments}
         returned = self._returned(call, arguments)
-        if buffer:
-            buffer.check_around()
+        laid.check_around()
         changed = any(arrays.content(x) != old for x, old in zip(vectors, before, strict=True))
         changed_beside = tuple(r for r, old in beside.items() if arrays.fingerprint(arguments[r]) != old)
         if returned is None:  # it rotated in place; at position 0 nothing shows
