@@ -60,7 +60,7 @@ def _clause(audit: Audit, record: Record, clean: Record) -> str:
     sizes = (record.drift_relative, clean.drift_relative)
     drifts = [percent(size) if math.isfinite(size) else "nan or infinity" for size in sizes]
     drift = f"scores drift by {drifts[0]} (clean: {drifts[1]})"
-    measured = exposure.consequence(code, record.setting, dtype, record.offset, record.seq_len)
+    measured, _ = exposure.consequence(code, record.setting, dtype, record.offset, record.seq_len)
     return f"in {record.dtype} {f'{measured}, ' if measured else f'at offset {record.offset} '}{drift}"
 
 

@@ -7,7 +7,6 @@ Letters: s positions, d head_dim, p pairs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,35 +31,6 @@ _STAGES = {
     "output": "what comes back is",
 }
 TF32_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")  # those that cuBLAS computes in TF32 where it is allowed
-
-
-@dataclass(frozen=True, slots=True)
-class Consequence:
-    """What is left of a rotation at `count` positions from `offset` on, in the environment and clean.
-
-    distinct: how many positions rotate differently. cos_error: largest |cos - exact cos|, inf where one is
-    nan; it holds the rounding of what comes back.
-    """
-
-    offset: int
-    count: int
-    distinct: int
-    clean_distinct: int
-    cos_error: float
-    clean_cos_error: float
-
-    @property
-    def shows(self) -> bool:
-        """Whether it is worse than clean: in distinct positions or the error of cos."""
-        return self.distinct < self.clean_distinct or self.cos_error > 1.5 * self.clean_cos_error
-
-    def __str__(self) -> str:
-        """Return it as a clause."""
-        some = f"{self.distinct} of {self.count}" if self.distinct < self.count else f"all {self.count}"
-        distinct = f"{some} positions stay distinct"
-        clean = "" if self.clean_distinct == self.count else f" (clean: {self.clean_distinct})"
-        cos = f"cos is off by up to {self.cos_error:.2g} (clean: {self.clean_cos_error:.2g})"
-        return f"at offset {self.offset} {distinct}{clean}, {cos}"
 
 
 def narrowest(dtypes: Sequence[str]) -> str:
@@ -124,19 +94,25 @@ def _stages(code: Code, setting: RopeSetting, dtype: Format) -> Mapping[str, Sta
 
 def consequence(
     code: Code, setting: RopeSetting, dtype: Format, offset: int, length: int
-) -> Consequence | None:
-    """Measure what an environment leaves of a rotation at up to 4096 positions from an offset on.
+) -> tuple[str, bool]:
+    """Return what an environment leaves of a rotation at up to 4096 positions, and whether that is less.
 
-    None where the code raises there, or is in no environment.
+    It is where fewer positions are distinct, or cos is further off than clean, the rounding of what comes
+    back with it. Nothing where the code raises there, or is in no environment.
     """
     if code.clean is None:
-        return None
+        return "", False
     at = np.arange(min(length, _MOST), dtype=np.int64) + offset
     try:
         own, clean = (_measured(one, setting, dtype, at) for one in (code, code.clean))
     except ForeignError:
-        return None
-    return Consequence(offset, at.size, own[0], clean[0], own[1], clean[1])
+        return "", False
+    (distinct, error), (clean_distinct, clean_error) = own, clean
+    some = f"{distinct} of {at.size}" if distinct < at.size else f"all {at.size}"
+    before = "" if clean_distinct == at.size else f" (clean: {clean_distinct})"
+    cos = f"cos is off by up to {error:.2g} (clean: {clean_error:.2g})"
+    clause = f"at offset {offset} {some} positions stay distinct{before}, {cos}"
+    return clause, distinct < clean_distinct or error > 1.5 * clean_error
 
 
 def _measured(code: Code, setting: RopeSetting, dtype: Format, at: np.ndarray) -> tuple[int, float]:
