@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -374,7 +374,7 @@ def gradient(code: CodeUnderTest) -> Iterator[Finding]:
         else:
             yield Finding("gradient", "fail", f"it {did(error)}", where=f"offset {code.seen.first}")
     else:
-        if rotator.rotator.in_place:
+        if rotator.in_place:
             detail += "; it changes its input where it lies: it was given copies of the leaves"
         cause = None
         if wrong and worst.diagnosis:
@@ -382,11 +382,11 @@ def gradient(code: CodeUnderTest) -> Iterator[Finding]:
         yield of_worst_pair("gradient", detail, worst, diagnosis=cause)
 
 
-def backward(code: CodeUnderTest) -> GradientRotator | None:
+def backward(code: CodeUnderTest) -> ForeignRotator | None:
     """Return a new instance whose backward pass is called as if it rotated; None where it is not of torch."""
-    rotator, fit = cast(ForeignRotator, code.rotator()), code.tested.fit(code.setting)
+    fit = code.tested.fit(code.setting)
     torch = fit.convention.engine == "torch" if fit else code.tested.differentiable
-    return GradientRotator(rotator.backward(), bool(fit and fit.permuted)) if torch else None
+    return cast(ForeignRotator, code.rotator()).backward() if torch else None
 
 
 def _cause(
@@ -441,26 +441,3 @@ def of_gradient(found: Diagnosis) -> Diagnosis:
         also=tuple(map(of_gradient, found.also)),
         alternatives=tuple(map(of_gradient, found.alternatives)),
     )
-
-
-@dataclass(slots=True)
-class GradientRotator(Rotator):
-    """Code whose backward pass is called as if it rotated.
-
-    It takes upstream gradients of q and k and returns gradients, the second member of each pair negated in
-    both: a gradient that is rotated back by its position then reads as a vector that is rotated by it.
-    rotator: calls the backward pass. permuted: whether it returns half-split pairs for interleaved ones.
-    """
-
-    rotator: ForeignRotator
-    permuted: bool = False
-
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
-        """Return the gradients for upstream ones. Shapes: as `Rotator` says."""
-        setting = self.rotator.setting
-        left, right = mirrored(q, setting), mirrored(k, setting)
-        if self.permuted:  # so come the upstream ones
-            order = exact_rotation.half_split(setting.rotary_dim, setting.head_dim)
-            left, right = left[..., order], right[..., order]
-        first, second = self.rotator.rotate_whole(left, right, at)
-        return mirrored(first, setting), mirrored(second, setting)

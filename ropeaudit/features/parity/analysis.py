@@ -31,7 +31,7 @@ from ropeaudit.reports import Report, settings, tabulated
 from ropeaudit.reports.answers import Answer
 from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.reports.numbers import counted, percent
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing
 from ropeaudit.runtime.columns import table
 from ropeaudit.subjects import Subject, factories, scaled_keys, third_party
@@ -238,14 +238,10 @@ def _permuted(subject: Subject, inputs: Inputs, setting: RopeSetting) -> Subject
     """Return a subject that takes q and k in the layout of a case, and gives them back in it."""
     if not isinstance(subject, Called):
         return scaled_keys.stored(subject, inputs)
-    fit, own = subject.code.fit(subject.setting), subject.setting.layout
-    returned: Layout = "half" if fit is not None and fit.permuted else own  # of interleaved pairs too
-    to_half = half_split(setting.rotary_dim, setting.head_dim)
-    order = {"half": to_half, "interleaved": np.argsort(to_half)}
+    own, to_half = subject.setting.layout, half_split(setting.rotary_dim, setting.head_dim)
     if own != setting.layout:
-        subject.into = order[own]
-    if returned != setting.layout:
-        subject.back = order[setting.layout]
+        order = {"half": to_half, "interleaved": np.argsort(to_half)}
+        subject.into, subject.back = order[own], order[setting.layout]
     subject.together(inputs.q, inputs.k)
     return subject
 

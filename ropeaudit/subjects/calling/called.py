@@ -163,7 +163,7 @@ class Called:
             if k is not q:
                 second = round_to(k[..., self.into], self.dtype).astype(self.dtype.carrier)[None]
         try:
-            results = table.rotator.rotate_whole(first, second, at)
+            results = table.rotator.rotate_both(first, second, at)
         except (Ended, Late):
             self.ended = True
             raise

@@ -55,10 +55,6 @@ class Rotator(ABC):
         Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) -> two arrays like q and k.
         """
 
-    def rotate_whole(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
-        """Return the same with dims in the order in which the code returns them."""
-        return self.rotate_both(q, k, at)
-
     def rotate_parts(
         self, q: FloatArray, k: FloatArray, at: Positions, parts: Sequence[tuple[int, int]]
     ) -> tuple[FloatArray, FloatArray]:

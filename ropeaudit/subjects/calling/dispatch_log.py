@@ -185,7 +185,7 @@ def logged(
         with log:
             at = np.arange(length, dtype=np.int64)
             both = x[None]
-            code.rotator(setting, dtype).rotate_whole(both, both, at)
+            code.rotator(setting, dtype).rotate_both(both, both, at)
     finally:
         torch_arrays.listeners.remove(log.note_output)
     log.logs["input"].dtypes[1:] = []  # what it is cast to is the rotation's business

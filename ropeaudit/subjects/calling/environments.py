@@ -1,8 +1,8 @@
 """Environments in which code is called: what of torch is changed around each call, and put back behind it.
 
 A clean call begins in the state in which the code's module left its import. An environment changes that
-state for each call, `default-dtype` where instances are built too; `compile`, and `tf32` where the machine
-has no TF32, wrap what is called. `to` changes the instance alone: it is moved once it was built.
+state for each call, `default-dtype` where instances are built too; `compile` wraps what is called, and `to`
+moves the instance once it was built.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ropeaudit.arithmetic.formats import Format, parse
-from ropeaudit.errors import UnknownName
+from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.subjects.calling.building import is_module
 
 Kind = Literal["none", "autocast", "tf32", "default-dtype", "to", "compile"]
@@ -24,6 +24,10 @@ _COMPILERS = ("g++", "c++", "clang++", "cl")
 _AUTOCAST = ("cpu", "cuda")  # devices whose autocast is tried
 _TF32_SINCE = 8  # major compute capability of CUDA
 _RECOMPILED = 64  # times: past torch's own limit code runs uncompiled without a word
+
+
+class NothingToMove(UsageError):
+    """What was built is no module, which `to` would move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +68,19 @@ class Environment:
     @contextlib.contextmanager
     def entered(self, device: str = "cpu") -> Iterator[None]:
         """Call under this environment within the block; restore torch afterwards."""
-        if self.kind in ("none", "to", "compile") or self._emulated(device):
+        if self.kind in ("none", "to", "compile"):
             yield
             return
         import torch
 
         if self.kind == "autocast":
             with torch.autocast(device.partition(":")[0], dtype=_torch_dtype(self.dtype)):
+                yield
+            return
+        if self._emulated(device):
+            from ropeaudit.subjects.calling.dispatch_log import Tf32Products
+
+            with Tf32Products():  # type: ignore[no-untyped-call]
                 yield
             return
         narrow, precise = self.kind == "default-dtype", torch.backends.cudnn
@@ -93,45 +103,38 @@ class Environment:
         return self.entered() if self.kind == "default-dtype" else contextlib.nullcontext()
 
     def moved(self, thing: Any) -> Any:
-        """Return what was built: under `to` its module is moved to the dtype, in place as users do."""
-        if self.kind == "to" and (module := _module_of(thing)) is not None:
+        """Return what was built: under `to` its module is moved to the dtype, in place as users do.
+
+        Raises: NothingToMove.
+        """
+        if self.kind == "to":
+            owner = getattr(thing, "__self__", None)  # of a module's method
+            module = next((one for one in (thing, owner) if is_module(one)), None)
+            if module is None:
+                holds = f"a {type(thing).__name__} holds nothing to move; leave out --under"
+                raise NothingToMove(f"{self.name} moves a torch.nn.Module, and {holds}")
             module.to(_torch_dtype(self.dtype))
         return thing
 
-    def unmoved(self, thing: Any) -> str:
-        """Return why what was built is not moved; empty where it is, or need not be."""
-        if self.kind != "to" or _module_of(thing) is not None:
-            return ""
-        kind = type(thing).__name__
-        return f"{self.name} moves a torch.nn.Module, and a {kind} holds nothing to move; leave out --under"
-
-    def wrapped(self, function: Any, device: str = "cpu") -> Any:
-        """Return what calls a function or a module under it, within `entered`."""
-        if self.kind == "compile":
-            with silent():
-                import torch
-                import torch._dynamo
-
-                dynamo: Any = torch._dynamo.config
-                compile_: Any = torch.compile  # some versions of torch do not type it
-                compiled = compile_(function, options={"compile_threads": 1})
-            limits = dynamo.patch(recompile_limit=_RECOMPILED, fail_on_recompile_limit_hit=True)
-
-            def called(*plain: Any, **named: Any) -> Any:
-                with silent(), limits:
-                    return compiled(*plain, **named)
-
-            called.compiled_on_request = True  # type: ignore[attr-defined]
-            return called
-        if not self._emulated(device):
+    def wrapped(self, function: Any) -> Any:
+        """Return a function or a module, compiled where the environment says so."""
+        if self.kind != "compile":
             return function
-        from ropeaudit.subjects.calling.dispatch_log import Tf32Products
+        with silent():
+            import torch
+            import torch._dynamo
 
-        def emulated(*plain: Any, **named: Any) -> Any:
-            with Tf32Products():  # type: ignore[no-untyped-call]
-                return function(*plain, **named)
+            dynamo: Any = torch._dynamo.config
+            compile_: Any = torch.compile  # some versions of torch do not type it
+            compiled = compile_(function, options={"compile_threads": 1})
+        limits = dynamo.patch(recompile_limit=_RECOMPILED, fail_on_recompile_limit_hit=True)
 
-        return emulated
+        def called(*plain: Any, **named: Any) -> Any:
+            with silent(), limits:
+                return compiled(*plain, **named)
+
+        called.compiled_on_request = True  # type: ignore[attr-defined]
+        return called
 
     def _emulated(self, device: str) -> bool:
         if self.kind != "tf32":
@@ -141,12 +144,6 @@ class Environment:
         import torch
 
         return bool(torch.cuda.get_device_capability(device)[0] < _TF32_SINCE)
-
-
-def _module_of(thing: Any) -> Any:
-    """Return a module, or the one whose method this is; None without one."""
-    owner = getattr(thing, "__self__", None)
-    return next((one for one in (thing, owner) if is_module(one)), None)
 
 
 def _torch_dtype(fmt: Format | None) -> Any:

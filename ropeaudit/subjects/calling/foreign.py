@@ -365,10 +365,6 @@ class ForeignRotator(Rotator):
         """Return q and k rotated, in one call if possible, in their order of dims."""
         return cast(_Both, self._called("rotate_both", q, k, at))
 
-    def rotate_whole(self, q: FloatArray, k: FloatArray, at: Positions) -> _Both:
-        """Return the same with dims in the order in which the code returns them."""
-        return cast(_Both, self._called("rotate_whole", q, k, at))
-
     def rotate_parts(
         self, q: FloatArray, k: FloatArray, at: Positions, parts: Sequence[tuple[int, int]]
     ) -> _Both:

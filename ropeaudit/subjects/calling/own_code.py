@@ -106,11 +106,6 @@ class OwnCode(Local):
         return self.files.version if self.files is not None else self._loaded
 
     @property
-    def loaded_version(self) -> str:
-        """What `version` was before any call."""
-        return self._loaded
-
-    @property
     def compiles(self) -> bool:
         """Whether it compiles itself, as far as what it is and its source tell."""
         if type(self.thing).__module__.startswith("torch._dynamo"):
@@ -156,20 +151,21 @@ class OwnCode(Local):
         return answer
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return why jax does not take a dtype, or its environment cannot be had; the rest shows in calls.
+        """Return why jax does not take a dtype, or nothing can be built in its environment.
 
-        Or why nothing can be built in it, where something can be without.
+        The rest shows in calls, or is asked of the environment before.
         """
         if self.engine == "jax" and dtype is FP64 and not devices.jax_is_wide():
             return "jax makes float32 arrays of float64 ones; set JAX_ENABLE_X64=1"
         if self.clean is None:
             return ""
-        if lacking := self.environment.lacking(self.fit(setting).convention.engine, dtype, self.device.name):
-            return lacking
         try:
-            return self.environment.unmoved(self.instance(setting))
+            self.environment.moved(self.instance(setting))
+        except environments.NothingToMove as error:
+            return error.typed
         except _NotBuilt as error:
             return f"under {self.environment.label(self.device.name)} {error.typed}"
+        return ""
 
     def instance(self, setting: RopeSetting) -> Any:
         """Return a new instance, or the function itself, which has but one; modules in eval mode.
@@ -247,7 +243,7 @@ class OwnCode(Local):
         lies_there = is_module(self.thing) and (self._follows or self.device.holds(self.thing))
         instance = self.thing if lies_there and not self._copied else self.instance(setting)
         fit = replace(fit, convention=replace(fit.convention, narrow=self.narrow.get(dtype, False)))
-        return OwnRotator(self, fit, setting, dtype, self.environment.wrapped(instance, self.device.name))
+        return OwnRotator(self, fit, setting, dtype, self.environment.wrapped(instance))
 
     def build(self, setting: RopeSetting) -> None:
         """Build what instances are copied from; later calls show any exception."""
@@ -311,14 +307,6 @@ class OwnRotator(Rotator):
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
         """Return q and k rotated, in one call if possible, in their order of dims."""
-        first, second = self.rotate_whole(q, k, at)
-        if not self.fit.permuted:
-            return first, second
-        back = np.argsort(half_split(self.setting.rotary_dim, self.setting.head_dim))
-        return first[..., back], second[..., back]
-
-    def rotate_whole(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
-        """Return the same with dims in the order in which the code returns them."""
         if self.fit.convention.takes_keys:
             answer = self.answer(q, k, at)
             first, second = answer.values, answer.keys
@@ -327,7 +315,10 @@ class OwnRotator(Rotator):
         else:
             first = self.answer(q, None, at).values
             second = first if k is q else self.answer(k, None, at).values
-        return first, second
+        if not self.fit.permuted or isinstance(self.instance, Backward):
+            return first, second
+        back = np.argsort(half_split(self.setting.rotary_dim, self.setting.head_dim))
+        return first[..., back], second[..., back]
 
     def kept(self, q: FloatArray, k: FloatArray | None, at: Positions) -> list[FloatArray]:
         """Call, keep what is returned, and return its values."""
@@ -356,8 +347,13 @@ class OwnRotator(Rotator):
         return replace(self, instance=Refilling(self.instance))
 
     def backward(self) -> OwnRotator:
-        """Return the same instance, whose backward pass is called."""
-        return replace(self, instance=Backward(self.instance, self.fit.convention))
+        """Return the same instance, whose backward pass is called as if it rotated.
+
+        It is given the upstream gradients of q and k, and returns gradients, the second member of each pair
+        negated in both: a gradient that is rotated back then reads as a vector that is rotated.
+        """
+        fit = replace(self.fit, backward=not self.fit.backward)
+        return replace(self, fit=fit, instance=Backward(self.instance, self.fit.convention))
 
     def otherwise(
         self, dtype: Format, environment: Environment | None = None, narrow: bool = False
@@ -369,7 +365,7 @@ class OwnRotator(Rotator):
         fit = replace(self.fit, convention=replace(self.fit.convention, narrow=narrow))
         if environment is None:
             return replace(self, fit=fit, dtype=dtype)
-        wrapped = environment.wrapped(self.instance, self.own.device.name)
+        wrapped = environment.wrapped(self.instance)
         return replace(self, fit=fit, dtype=dtype, own=self.own.under(environment), instance=wrapped)
 
     def answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
@@ -382,6 +378,9 @@ class OwnRotator(Rotator):
             convention = convention.for_rows
         if self.fit.backward:  # around it a rotation by the negative angle is one by the angle
             q, k = mirrored(q, self.setting), None if k is None else mirrored(k, self.setting)
+        if self.fit.permuted and isinstance(self.instance, Backward):  # as what it returns is permuted
+            order = half_split(self.setting.rotary_dim, self.setting.head_dim)
+            q, k = q[..., order], None if k is None else k[..., order]
         with self.own.environment.entered(self.own.device.name):
             answer = convention(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)
         self.own.note_answer(answer, self.dtype)

@@ -79,7 +79,7 @@ class Adapter(Local):
     def rotator(self, setting: RopeSetting, dtype: Format) -> OwnRotator:
         """Return what calls a new instance, made for a dtype, which takes the others too."""
         with self.environment.built():
-            turn = self.environment.wrapped(self.instance(setting, dtype), self.device.name)
+            turn = self.environment.wrapped(self.instance(setting, dtype))
         convention = Convention(_ARGUMENTS, "hsd", self.takes, device=self.device)
         return OwnRotator(self, Fit(convention, setting.layout, False, 0.0, ()), setting, dtype, turn)
 
