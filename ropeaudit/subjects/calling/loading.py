@@ -127,14 +127,12 @@ def _builders(module: Any, beside: str) -> list[str]:
         methods = (name for name, one in vars(cls).items() if inspect.isfunction(one) and name[0] != "_")
         with contextlib.suppress(ValueError):  # of a class without a signature
             things |= {f"{cls.__name__}.{name}": _bound(cls, name) for name in methods}
-    makers = (name for name, one in things.items() if name != beside and _makes_tables(one))
-    return list(makers)
-
-
-def _makes_tables(thing: Any) -> bool:
-    with contextlib.suppress(Exception):  # of signatures that cannot be read
-        return signatures.makes_tables(thing)
-    return False
+    makers = []
+    for name, one in things.items():
+        with contextlib.suppress(Exception):  # of signatures that cannot be read
+            if name != beside and signatures.makes_tables(one):
+                makers.append(name)
+    return makers
 
 
 def _named(module: Any, where: str, name: str) -> Any:

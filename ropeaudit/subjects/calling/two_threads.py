@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
 from types import FrameType
@@ -25,29 +24,20 @@ def at_once(functions: Sequence[Callable[[], T]]) -> list[T]:
     on every machine alike.
     Raises: what the first of them raises.
     """
-    futures: list[Future[T]] = [Future() for _ in functions]
     start, turns = threading.Barrier(len(functions)), _Turns(len(functions))
 
-    def run(number: int, function: Callable[[], T], future: Future[T]) -> None:
+    def run(number: int, function: Callable[[], T]) -> T:
         start.wait()
         sys.settrace(turns.traced(number))
         try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
+            return function()
         finally:
             sys.settrace(None)
             turns.give(number, ended=True)
 
     sys.excepthook = getattr(sys, "excepthook", None) or sys.__excepthook__  # else no thread begins
-    threads = [
-        threading.Thread(target=copy_context().run, args=(run, *each), daemon=True)
-        for each in zip(itertools.count(), functions, futures)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(functions)) as pool:
+        futures = [pool.submit(copy_context().run, run, place, one) for place, one in enumerate(functions)]
     return [future.result() for future in futures]
 
 
