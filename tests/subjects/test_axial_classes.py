@@ -23,6 +23,7 @@ pytestmark = needs("diffusers", "transformers")
 
 SIZES = (2, 7, 10)  # positions of some presets are no binary fractions then
 HEADS = 2
+SHIFTED = ("flux", "pixtral", "qwen2-vl-vision", "qwen3-vl")  # presets whose positions are shifted
 
 
 def rms_of(
@@ -47,29 +48,19 @@ def rms_of(
     return float(np.sqrt(np.mean(np.square(drift)))) * setting.scale, record.drift_rms
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", AT_THE_ORIGIN)
-def test_a_class_drifts_as_its_preset_says(name: str, dtype: str) -> None:
-    measured, emulated = rms_of(name, AT_THE_ORIGIN[name], dtype, 0)
+BOTH = ("float32", "bfloat16")
+CASES = [
+    *((name, turn, dtype, 0, SIZES) for name, turn in AT_THE_ORIGIN.items() for dtype in BOTH),
+    *((name, AT_THE_ORIGIN[name], "float32", 1000, SIZES) for name in SHIFTED),
+    ("ideogram-4", ideogram_4, "float32", 0, SIZES),  # its class returns float32 for 16-bit q and k too
+    *(("dinov3", dinov3, dtype, 0, (14, 14)) for dtype in BOTH),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[2]}-{case[3]}")
+def test_a_class_drifts_as_its_preset_says(case: tuple[str, Turn, str, int, tuple[int, ...]]) -> None:
+    measured, emulated = rms_of(*case)
     assert emulated == pytest.approx(measured, rel=0.05)
-
-
-@pytest.mark.parametrize("name", ["flux", "pixtral", "qwen2-vl-vision", "qwen3-vl"])
-def test_a_class_drifts_as_its_preset_says_where_its_positions_are_shifted(name: str) -> None:
-    measured, emulated = rms_of(name, AT_THE_ORIGIN[name], "float32", 1000)
-    assert emulated == pytest.approx(measured, rel=0.05)
-
-
-def test_ideogram_rotates_in_float32_at_65536() -> None:
-    """Its class returns float32 for 16-bit q and k too, so that only float32 can be compared."""
-    measured, emulated = rms_of("ideogram-4", ideogram_4, "float32", 0)
-    assert emulated == pytest.approx(measured, rel=0.05)
-
-
-@pytest.mark.parametrize(("dtype", "side", "rel"), [("bfloat16", 14, 0.05), ("float32", 14, 0.05)])
-def test_dinov3_drifts_as_its_preset_says(dtype: str, side: int, rel: float) -> None:
-    measured, emulated = rms_of("dinov3", dinov3, dtype, 0, (side, side))
-    assert emulated == pytest.approx(measured, rel=rel)
 
 
 def test_dinov3_multiplies_positions_by_two_pi_where_we_multiply_frequencies() -> None:

@@ -90,16 +90,6 @@ def test_own_code_gets_nothing_of_another_device(capsys) -> None:
     assert seen == [(own(name), PLACE, "sound", "torch") for name in names for _ in range(2)]
 
 
-def test_numbers_are_those_of_the_cpu(capsys) -> None:
-    both = [
-        rows(capsys, "shift", "--impl", own("plain"), "--device", place, *SMALL, *TWO)
-        for place in (NAME, "cpu")
-    ]
-    assert both[0] != both[1]
-    here = [{**one, "device": "", "case": ""} for one in both[0]]
-    assert here == [{**one, "device": "", "case": ""} for one in both[1]]
-
-
 def test_what_comes_back_elsewhere_is_noted(capsys) -> None:
     assert main(["shift", "--impl", own("returns_elsewhere"), "--device", NAME, *SMALL, *TWO]) == 0
     seen = capsys.readouterr()
@@ -239,26 +229,21 @@ def test_check_runs_a_model_there(capsys, tmp_path, monkeypatch) -> None:
     assert set(places.values()) == {PLACE, "none"}
 
 
-_MOVED = [
-    "transformers-llama",
-    "transformers-llama4",
-    "x-transformers",
-    "diffusers-flux",
-    "mistral-inference",
-]
+_MOVED = ["transformers-llama", "transformers-llama4", "x-transformers", "diffusers-flux"]
+_MOVED += ["mistral-inference"]
 
 
 @pytest.mark.parametrize(
-    "names", [["rotary-embedding-torch"], pytest.param(_MOVED, marks=pytest.mark.slow)], ids=["one", "others"]
+    "names", [[own("plain"), "rotary-embedding-torch"], pytest.param(_MOVED, marks=pytest.mark.slow)]
 )
-def test_third_party_code_is_moved(capsys, names) -> None:
+def test_numbers_are_those_of_the_cpu(capsys, names) -> None:
     given = ["shift", "--impl", ",".join(names), *SMALL, *TWO]
-    both = [rows(capsys, *given, "--device", place) for place in (NAME, "cpu")]
+    there, here = (rows(capsys, *given, "--device", place) for place in (NAME, "cpu"))
     assert pretended_device.operations
-    assert {one["device"] for one in both[0]} == {PLACE}
-    assert "refused" not in {one["verdict"] for one in both[0]}
-    here = [{**one, "device": "", "case": ""} for one in both[0]]
-    assert here == [{**one, "device": "", "case": ""} for one in both[1]]
+    assert {one["device"] for one in there} == {PLACE}
+    assert "refused" not in {one["verdict"] for one in there}
+    plain = [[{**one, "device": "", "case": ""} for one in both] for both in (there, here)]
+    assert plain[0] == plain[1]
 
 
 # ---------------------------------------------------------------------------- the pytest helper
