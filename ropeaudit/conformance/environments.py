@@ -97,7 +97,12 @@ def under(code: CodeUnderTest) -> Iterator[Finding]:
             yield finding if requested or not finding.failed else replace(finding, status="info")
 
 
-def _under(code: CodeUnderTest, placed: CodeUnderTest, environment: Environment, name: str) -> Finding:
+def _under(
+    code: CodeUnderTest,
+    placed: CodeUnderTest,
+    environment: Environment,
+    name: str,
+) -> Finding:
     """Return whether a call in an environment is right, or what narrows it. placed: the code in it."""
     length = min(_UNDER, code.up_to)
     last = code.up_to - length

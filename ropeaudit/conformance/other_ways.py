@@ -86,7 +86,8 @@ def cut(lengths: Sequence[int], length: int) -> list[slice]:
 def _some(block: CalledBlock, rows: slice) -> CalledBlock:
     """Return some rows of a call. Shapes: (b, h, s, d) -> (b, h, n, d)."""
     (q, k), (rotated_q, rotated_k) = block.given, block.rotated
-    given, rotated = (q[:, :, rows], k[:, :, rows]), (rotated_q[:, :, rows], rotated_k[:, :, rows])
+    given = q[:, :, rows], k[:, :, rows]
+    rotated = rotated_q[:, :, rows], rotated_k[:, :, rows]
     return CalledBlock(block.at[..., rows], given, rotated)
 
 
@@ -212,7 +213,8 @@ class Way:
             # a plain call is wrong too: the call that is wrong here shows whether it is so in the same way;
             # or each call is held to frequencies of its own
             rows = next(part for part in parts if row < part.stop)
-            mine, over, probed = _some(mine, rows), [part[:, :, rows] for part in over], self.instance
+            mine, probed = _some(mine, rows), self.instance
+            over = [part[:, :, rows] for part in over]
         sides = {}
         for name, x, y, part in zip("qk", mine.given, mine.rotated, over, strict=True):
             wrong = ~(excess(code, x, y, mine.at) <= 1)

@@ -170,7 +170,11 @@ def _tensors(path: Path, wanted: Collection[str], seen: str) -> tuple[dict[str, 
     return tensorfiles.guarded(seen, path, contents)
 
 
-def findings(case_folder: str | Path, output_folder: str | Path, recipe: str | None = None) -> list[Finding]:
+def findings(
+    case_folder: str | Path,
+    output_folder: str | Path,
+    recipe: str | None = None,
+) -> list[Finding]:
     """Return the checks of what was written back into `output_folder` for the case in `case_folder`.
 
     output_folder: or one .safetensors file. recipe: what the kernel claims to follow; without it what right
@@ -288,7 +292,12 @@ def _served(spec: CaseSpec, call: CaseCall, worst: Places, known: Diagnosis | No
     return _of_pair(key.replace("-", " "), detail, worst, key, spec, up_to)
 
 
-def _drifts(spec: CaseSpec, recorded: Recorded, last: CalledBlock, claimed: Resolved | None) -> list[Finding]:
+def _drifts(
+    spec: CaseSpec,
+    recorded: Recorded,
+    last: CalledBlock,
+    claimed: Resolved | None,
+) -> list[Finding]:
     """Return the drift checks of float64 scores of the first batch element. last: the call at the end."""
     setting, dtype = spec.setting, spec.dtype
     resembled = None if claimed else explaining_recipe(last, setting, dtype)

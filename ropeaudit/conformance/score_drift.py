@@ -118,7 +118,11 @@ class Yardstick:
     text: str
 
     def limits(
-        self, setting: RopeSetting, inputs: Inputs, offsets: Sequence[int], mask: Mask = MASK
+        self,
+        setting: RopeSetting,
+        inputs: Inputs,
+        offsets: Sequence[int],
+        mask: Mask = MASK,
     ) -> list[Bound]:
         """Return bound and prediction by offset, for scores in float64."""
         subjects = [Emulated(recipe, setting) for recipe in self.recipes]
@@ -191,7 +195,12 @@ class ScoreRun:
         return seen
 
 
-def drift(check: str, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves: Diagnosis | None) -> Finding:
+def drift(
+    check: str,
+    seen: Sequence[MeasuredDrift],
+    wanted: Yardstick,
+    behaves: Diagnosis | None,
+) -> Finding:
     """Return whether drift is within the yardstick's limits at all offsets."""
     worst = max(seen, key=lambda one: (one.fails, judging.ratio(one.rms, one.allowed)))
     detail = f"allowed: {RMS_FACTOR:g} times the predicted RMS of {wanted.text}, and its bound"
@@ -208,7 +217,10 @@ def drift(check: str, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves:
 
 
 def growth(
-    run: ScoreRun, seen: Sequence[MeasuredDrift], wanted: Yardstick, behaves: Diagnosis | None = None
+    run: ScoreRun,
+    seen: Sequence[MeasuredDrift],
+    wanted: Yardstick,
+    behaves: Diagnosis | None = None,
 ) -> Finding:
     """Return whether drift grows up to the end by more than positions and angles of the yardstick explain.
 

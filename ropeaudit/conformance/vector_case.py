@@ -268,7 +268,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     content = content_of(path, f"case {str(path.parent)!r}")
     try:
         parsed: dict[str, Any] = json.loads(content)
-        version, digest, right = (parsed["format"], parsed["version"]), parsed["digest"], digest_of(parsed)
+        version = parsed["format"], parsed["version"]
+        digest, right = parsed["digest"], digest_of(parsed)
         _digests(parsed)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise BadInput(
