@@ -278,14 +278,14 @@ class CaseRun:
             return None
         from ropeaudit.recognition import allowance, verification  # in-function: most call no code
 
-        rule = allowance.careful(subject.narrowed)
-
-        def check(step: int) -> Places:
-            given = subject.rotator(), subject.setting, subject.dtype, self._vectors, offset
-            return verification.check(*given, afresh=subject.rotator, warm=True, rule=rule, batch_step=step)
-
         with _reported([subject]):
-            return verification.with_rows(check, subject.by_batch(), offset)
+            return verification.check(
+                *(subject.rotator(), subject.setting, subject.dtype, self._vectors, offset),
+                warm=True,
+                by_batch=subject.by_batch(),
+                afresh=subject.rotator,
+                rule=allowance.careful(subject.narrowed),
+            )
 
     def _record(self, cell: CellResult) -> Record:
         """Return the row of a subject and offset: measurements and verdicts."""

@@ -136,26 +136,39 @@ def check(
     offset: int,
     *,
     warm: bool = False,
-    batch_step: int = 0,
+    by_batch: bool = False,
+    afresh: Callable[[], Rotator] | None = None,
     **held: Any,
 ) -> Places:
     """Return where the worst rotated pair stands of code that is called at positions + offset.
 
     warm: the instance is called at the positions before the shift first, so that what it keeps of a call
-    shows. batch_step: added to the positions from one batch element to the next, where code takes a row for
-    each. held: as `judged` takes it.
+    shows. by_batch: code takes a row of positions for each batch element, and is called with such rows too.
+    A table may end between the last position that was asked for and that of the other batch element, which
+    then stands before it, where there is room. afresh, held: as `judged` takes them.
     """
 
-    def blocks() -> Iterator[CalledBlock]:
+    def blocks(called: Rotator, step: int) -> Iterator[CalledBlock]:
         for q, k, before in vectors.blocks(dtype):
             if warm and offset and before[0] == vectors.positions[0]:
                 with contextlib.suppress(ForeignError):  # of interest is what the code stores of the call
-                    rotator.rotate_both(q, k, before)
+                    called.rotate_both(q, k, before)
             at = before + offset
-            rows = at + batch_step * np.arange(len(q))[:, None] if batch_step else at
-            yield CalledBlock(rows, (q, k), rotator.rotate_both(q, k, rows))
+            rows = at + step * np.arange(len(q))[:, None] if step else at
+            yield CalledBlock(rows, (q, k), called.rotate_both(q, k, rows))
 
-    return judged(blocks(), rotator, setting, dtype, **held)
+    def judge(step: int) -> Places:
+        called = afresh() if step and afresh else rotator
+        return judged(blocks(called, step), called, setting, dtype, afresh=afresh, **held)
+
+    results = [judge(0)]
+    if by_batch:
+        try:
+            results.append(judge(BATCH_STEP))
+        except ForeignError:
+            if offset >= BATCH_STEP:
+                results.append(judge(-BATCH_STEP))
+    return _worst(results)
 
 
 def judged(
@@ -182,6 +195,35 @@ def judged(
     def held_to(block: CalledBlock) -> RopeSetting:
         return setting.for_positions(int(block.at.max()) + 1) if each_call else setting
 
+    worst, sides = _misplaced(blocks, held_to, rule)
+    largest = max(worst, key=lambda one: one.excess)
+    told = dict[str, Diagnosis]()
+    if sides and explain:  # by chance, by state, or else by a fault
+        block = sides[largest.side].block
+        own, rows = held_to(block), block.rows()
+        found = unstable(rotator, block, afresh, searches)
+        if found is None and afresh:
+            found = state(afresh(), block, lambda x, y: excess(x, y, rows, own, rule))
+        told = {} if found is None else {"": found}
+    for own in dict.fromkeys(held_to(side.block) for side in sides.values()) if explain and not told else ():
+        alike = {name: side for name, side in sides.items() if held_to(side.block) == own}
+        one = rotation.explained(alike, own, dtype, rotator, searches, each_call=each_call)
+        told |= dict.fromkeys(alike, one[""]) if "" in one and len(alike) < len(sides) else one
+    first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
+    return replace(
+        largest,
+        diagnosis=rotation.joined(told) if told else None,
+        told={} if "" in told else told,
+        first=first,
+        off=tuple(sides),
+        noun="position" if setting.grid is None else "token",
+    )
+
+
+def _misplaced(
+    blocks: Iterable[CalledBlock], held_to: Callable[[CalledBlock], RopeSetting], rule: Resolved
+) -> tuple[list[Places], dict[str, MisplacedSide]]:
+    """Return the worst pair of q and of k in some calls, and what of each is out of place."""
     sides, worst = dict[str, MisplacedSide](), {"q": NOWHERE, "k": NOWHERE}
     for block in blocks:
         over, own = None, held_to(block)
@@ -196,64 +238,7 @@ def judged(
             if size > 1:
                 before, side = sides.get(name), MisplacedSide.of(over > 1, block)
                 sides[name] = side.beside(before, block if new else before.block) if before else side
-    largest = max(worst.values(), key=lambda one: one.excess)
-    sides = {name: sides[name] for name in "qk" if name in sides}  # whichever was wrong first
-    told: dict[str, Diagnosis] = {}
-    if sides and explain:
-        told = _explained(sides, largest.side, rotator, held_to, dtype, rule, afresh, searches, each_call)
-    first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
-    return replace(
-        largest,
-        diagnosis=rotation.joined(told) if told else None,
-        told={} if "" in told else told,
-        first=first,
-        off=tuple(sides),
-        noun="position" if setting.grid is None else "token",
-    )
-
-
-def _explained(
-    sides: Mapping[str, MisplacedSide],
-    worst: str,
-    rotator: Rotator,
-    held_to: Callable[[CalledBlock], RopeSetting],
-    dtype: Format,
-    rule: Resolved,
-    afresh: Callable[[], Rotator] | None,
-    searches: Searches | None,
-    each_call: bool,
-) -> dict[str, Diagnosis]:
-    """Return what explains wrong sides, as `rotation.joined` takes it: chance, state, or else a fault."""
-    block = sides[worst].block
-    found, rows, own = unstable(rotator, block, afresh, searches), block.rows(), held_to(block)
-    if found is None and afresh:
-        found = state(afresh(), block, lambda x, y: excess(x, y, rows, own, rule))
-    if found is not None:
-        return {"": found}
-    alike: dict[RopeSetting, dict[str, MisplacedSide]] = {}  # held to the same frequencies
-    for name, side in sides.items():
-        alike.setdefault(held_to(side.block), {})[name] = side
-    told = dict[str, Diagnosis]()
-    for own, some in alike.items():
-        explained = rotation.explained(some, own, dtype, rotator, searches, each_call=each_call)
-        told |= dict.fromkeys(some, explained[""]) if "" in explained and len(alike) > 1 else explained
-    return told
-
-
-def with_rows(check_at: Callable[[int], Places], by_batch: bool, offset: int) -> Places:
-    """Return the worst of a call alike for both batch elements and, `by_batch`, one with a row for each.
-
-    check_at: `check` by its batch_step. A table may end between the last position that was asked for and that
-    of the other batch element, which then stands before it, where there is room.
-    """
-    results = [check_at(0)]
-    if by_batch:
-        try:
-            results.append(check_at(BATCH_STEP))
-        except ForeignError:
-            if offset >= BATCH_STEP:
-                results.append(check_at(-BATCH_STEP))
-    return worst(results)
+    return [*worst.values()], {name: sides[name] for name in "qk" if name in sides}  # whichever was first
 
 
 def with_other_side(
@@ -291,7 +276,7 @@ def beside(wrong: Places, others: Iterable[Places]) -> Places:
     return wrong
 
 
-def worst(results: Sequence[Places]) -> Places:
+def _worst(results: Sequence[Places]) -> Places:
     """Return the worst places: wrong ones with most faults, then by error."""
 
     def rank(one: Places) -> tuple[bool, int, float]:

@@ -20,7 +20,6 @@ from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.scaling import parse as scaling
 
-ROWS = verification.BATCH_STEP
 TABLE = Path(__file__).parent / "random_faults.json"  # seed -> the codes that are named today, and a part
 
 
@@ -62,17 +61,9 @@ def judged(make: Callable[[], Callable[..., Any]], rope: Rope, call: Call) -> Pl
     def afresh() -> Called:
         return Called(make(), call)
 
-    results = [
-        verification.check(
-            *(afresh(), setting, dtype, vectors, call.offset),
-            afresh=afresh,
-            warm=True,
-            rule=allowance.careful(dtype),
-            batch_step=step,
-        )
-        for step in (0, ROWS)[: 1 + call.rows]
-    ]
-    return verification.worst(results)
+    given = afresh(), setting, dtype, vectors, call.offset
+    rule = allowance.careful(dtype)
+    return verification.check(*given, warm=True, by_batch=call.rows, afresh=afresh, rule=rule)
 
 
 def said(places: Places) -> set[str] | None:

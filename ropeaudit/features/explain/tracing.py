@@ -27,7 +27,7 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import known_recipes, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, codes
 from ropeaudit.recognition.known_recipes import RecipeGroup
-from ropeaudit.recognition.verification import GivenVectors, Places
+from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects import Subject, exact_rotation
@@ -268,12 +268,8 @@ def _faults(
     vectors = GivenVectors(inputs.q, inputs.k, np.arange(COMPARED, dtype=np.int64), inputs.seed or 0)
     found = {}
     for offset in offsets:
-
-        def check(step: int, offset: int = offset) -> Places:
-            given = subject.rotator(), setting, subject.dtype, vectors, offset
-            return verification.check(*given, afresh=subject.rotator, batch_step=step)
-
-        seen = verification.with_rows(check, subject.by_batch(), offset)
+        given = subject.rotator(), setting, subject.dtype, vectors, offset
+        seen = verification.check(*given, afresh=subject.rotator, by_batch=subject.by_batch())
         if seen.diagnosis is not None:
             found[offset] = seen.diagnosis
     return found
