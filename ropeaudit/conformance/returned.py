@@ -1,8 +1,7 @@
 """Judge what a kernel wrote back for a case of vectors, as if its code had been called.
 
 Called code is asked for further positions until faults that look alike differ. Here the other offsets of the
-case decide: a fault is named only if it changes positions at the offsets that are wrong, and at none of those
-that are right.
+case decide: a fault is named only if it explains what came back at all of them, right ones too.
 Letters: b batch elements, h heads, s positions, d head_dim.
 """
 
@@ -30,7 +29,6 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.recognition.faults import Fault, faults
 from ropeaudit.recognition.known_recipes import CalledBlock, explaining_recipe
 from ropeaudit.recognition.rotation import Searches, common
 from ropeaudit.recognition.verification import Places
@@ -70,6 +68,11 @@ class Recorded(Rotator):
     """What was written back, as if its code were called."""
 
     calls: Sequence[CalledBlock]
+
+    @property
+    def starts(self) -> list[int]:
+        """The positions at which calls begin, by which faults that look alike are told apart."""
+        return [call.first for call in self.calls if call.at.ndim == 1]
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
         """Return what was written back for the first batch elements, or all. Raises: NotAsked."""
@@ -253,7 +256,7 @@ def _rotation(spec: CaseSpec, placed: Mapping[int, Places]) -> Finding:
     """Return whether each pair of q and k is in its place at every offset."""
     offset = max(placed, key=lambda offset: placed[offset].excess)
     off = [offset for offset, at in placed.items() if at.excess > 1]
-    found = consistent_diagnosis(placed, spec)
+    found = consistent_diagnosis(placed)
     count = f"q and k, {spec.heads} and {spec.kv_heads} heads, 2 batch elements, {spec.seq_len} tokens"
     offsets = ", ".join(map(str, off[:6])) + (", ..." if len(off) > 6 else "")
     wrong = f"; out of place at {len(off)} of them: {offsets}" if off else ""
@@ -321,51 +324,22 @@ def _drifts(
     ]
 
 
-def consistent_diagnosis(placed: Mapping[int, Places], spec: CaseSpec) -> Diagnosis | None:
+def consistent_diagnosis(placed: Mapping[int, Places]) -> Diagnosis | None:
     """Return what explains all wrong offsets, else what leaves fewest faults, and where."""
     off = [offset for offset, places in placed.items() if not places.excess <= 1]
     if not off:
         return None
-    found = {offset: _consistent(placed[offset].diagnosis, spec, off) for offset in off}
-    named = {offset: diagnosis for offset, diagnosis in found.items() if diagnosis and diagnosis.explains}
+    named = {offset: one for offset in off if (one := placed[offset].diagnosis) and one.explains}
     of_all, *others = named.values() or [None]
     for other in others:
         of_all = common(of_all, other) if of_all and other else None
     if of_all and len(named) == len(off):
         return of_all
     best = min(named, key=lambda offset: len(named[offset].alternatives), default=off[0])
-    told = replace(placed[best], diagnosis=found[best])
-    both = verification.beside(told, placed.values()).diagnosis
-    if not named or both is None or both != found[best]:
+    both = verification.beside(placed[best], placed.values()).diagnosis
+    if not named or both is None or both != placed[best].diagnosis:
         return both
     return replace(both, where=replace(both.where, offset=best))
-
-
-def _consistent(found: Diagnosis | None, spec: CaseSpec, off: list[int]) -> Diagnosis | None:
-    """Return the faults that fit all offsets; if none does, all of them."""
-    if found is None or found.also:
-        return found
-    by_diagnosis = {
-        (fault.diagnosis.code, *fault.diagnosis.values.items()): fault for fault in faults(spec.setting)
-    }
-    fitting = [
-        diagnosis
-        for diagnosis in (replace(found, alternatives=()), *found.alternatives)
-        if (fault := by_diagnosis.get((diagnosis.code, *diagnosis.values.items()))) is None
-        or _fits(fault, spec, off)
-    ]
-    return replace(fitting[0], where=found.where, alternatives=tuple(fitting[1:])) if fitting else found
-
-
-def _fits(fault: Fault, spec: CaseSpec, off: list[int]) -> bool:
-    """Return whether a fault changes just the offsets that are wrong."""
-    if fault.bends or fault.setting(spec.setting) != spec.setting:
-        return len(off) == len(spec.offsets)
-    for offset in spec.offsets:
-        at = np.arange(spec.seq_len, dtype=np.int64)[None] + offset
-        if np.array_equal(fault.positions(at), at) == (offset in off):
-            return False
-    return True
 
 
 def misread(block: CalledBlock, setting: RopeSetting) -> Diagnosis | None:

@@ -150,7 +150,7 @@ def together(*some: Diagnosis) -> Diagnosis:
     if len(rounded) > 1:
         values = {name: value for one in reversed(rounded) for name, value in one.values.items()}
         rounded = [narrow(values, values["form"])]
-    first, *rest = [part for part in parts if not part.arithmetic] + rounded or some
+    first, *rest = [part for part in parts if not part.arithmetic] + rounded or some[:1]
     return replace(first, also=tuple(rest))
 
 

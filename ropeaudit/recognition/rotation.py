@@ -20,9 +20,9 @@ from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import ForeignError, UsageError
 from ropeaudit.recognition import allowance, faults, known_recipes, solving
-from ropeaudit.recognition.diagnosis import Diagnosis, Where
+from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.recognition.faults import NARROW, OPERANDS, POSITIONS, RIGHT, ROUNDINGS, SETTING, Fault
-from ropeaudit.recognition.known_recipes import CalledBlock
+from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
@@ -97,13 +97,11 @@ def explained(
     block = next(iter(sides.values())).block
     if not any(np.isfinite(x).any() for x in block.rotated):
         x, at, dims = block.given[0][0, 0], block.rows()[0], setting.rotary_dim
-        return {
-            "": known_recipes.nonfinite_as(
-                dtype,
-                setting,
-                lambda group: not np.isfinite(known_recipes.rotated(group, x, at, setting)[:, :dims]).any(),
-            )
-        }
+
+        def alike(group: RecipeGroup) -> bool:
+            return not np.isfinite(known_recipes.rotated(group, x, at, setting)[:, :dims]).any()
+
+        return {"": known_recipes.nonfinite_as(dtype, setting, alike)}
     if group := known_recipes.explaining_recipe(block, setting, dtype):
         return {"": group.diagnosis()}
     if setting.grid is not None:
@@ -200,10 +198,11 @@ class _Side:
         """Return the first fault that holds here and elsewhere, with its equals."""
         here = [fault for fault in tried if self._holds(fault, self.block)]
         holding = here
-        for start in _probes(self.block.first) if here and not self.alone else ():
+        recorded = getattr(self.rotator, "starts", ())  # of calls that were made: right ones show no rounding
+        for start in (recorded or _probes(self.block.first)) if here and not self.alone else ():
             if probe := self._probed(start):
-                holding = [fault for fault in holding if self._holds(fault, probe)]
-        holding = self._nearest(holding)
+                holding = [fault for fault in holding if self._holds(fault, probe, shows=not recorded)]
+        holding = self._nearest(holding or (here if recorded else []))  # each may have a fault of its own
         self.fitted = [fault for fault in holding if fault.fitted][:1] or self.fitted
         usual = [fault for fault in holding if not fault.fitted]  # what is fitted comes near by its making
         told = [fault.diagnosis for fault in usual or holding[:1]]
@@ -217,19 +216,13 @@ class _Side:
         return replace(unique[0], alternatives=tuple(unique[1:])) if unique else None
 
     def _nearest(self, holding: list[Fault]) -> list[Fault]:
-        """Return faults with only the nearest of their recipes."""
-        sizes = {number: self._left(one) for number, one in enumerate(holding) if one.recipe}
-        least = min(sizes.values(), default=0.0)
-        codes = set[tuple[str, ...]]()
-        kept = []
-        for number, fault in enumerate(holding):
-            code = tuple(one.code for one in fault.diagnosis.parts())
-            if number not in sizes:
-                kept.append(fault)
-            elif sizes[number] <= least and code not in codes:
-                codes.add(code)
-                kept.append(fault)
-        return kept
+        """Return faults with only the nearest of their recipes, one of a code."""
+        left = {number: self._left(one) for number, one in enumerate(holding) if one.recipe}
+        least, kept = min(left.values(), default=0.0), dict[int | str, Fault]()
+        for number, one in enumerate(holding):
+            if left.get(number, 0.0) <= least:
+                kept.setdefault(codes(one.diagnosis) if one.recipe else number, one)
+        return list(kept.values())
 
     def _probed(self, start: int) -> CalledBlock | None:
         """Return the call made again from `start`; None where it raises."""
@@ -264,16 +257,12 @@ class _Side:
         shows: bool = True,
     ) -> bool:
         """Return whether a fault explains a vector at some places of a call."""
-        rule, other, (b, h) = (
-            allowance.careful(fault.coarse or self.dtype),
-            fault.setting(self.setting),
-            vector,
-        )
+        rule, other = allowance.careful(fault.coarse or self.dtype), fault.setting(self.setting)
+        (b, h), rows = vector, block.rows()
         w, z, expected = self._predicted(fault, block, vector, places)
         left = rms(w - expected)
         if not left <= _FAR * max(rms(z), rms(expected)):
             return False
-        rows = block.rows()
         at, taken = rows[b][places], fault.positions(rows, h)[b][places]
         phase = np.maximum(*(allowance.phase(rule, other, one) for one in (at, taken)))
         if fault.mixes:
@@ -381,10 +370,8 @@ class _Side:
         at = rows[:, few]
         turns = exact_rotation.rotations(self.setting, at.reshape(-1), self.dtype).reshape(*at.shape, -1)
         for b in np.flatnonzero(self.side.heads.any(axis=1)):
-            h = int(np.argmax(self.side.heads[b]))
-            z, w = (
-                exact_rotation.complex_pairs(x[b, h, few], self.setting) for x in (self.given, self.rotated)
-            )
+            some = (b, int(np.argmax(self.side.heads[b])), few)
+            z, w = (exact_rotation.complex_pairs(x[some], self.setting) for x in (self.given, self.rotated))
             taken[b] = np.argmin([rms(w - z * turn) for turn in turns])
         if (moved := np.flatnonzero(taken != np.arange(len(rows)))).size:
             told = {"row": int(moved[0]), "seen": int(taken[moved[0]])}
@@ -428,11 +415,9 @@ class _Side:
         given, rotated = ((q[begin], k[begin]) for q, k in (self.block.given, self.block.rotated))
         block = CalledBlock(self.block.at[..., self.first :], given, rotated)
         later = replace(self, side=replace(self.side, block=block), alone=True)
-        found = later._factor()
-        if not found:
-            found = later._equals(solving.base(*later.vectors, *asked))
-            if not found or not solving.moves(found, self.at[: self.first], *asked):
-                return found
+        found = later._factor() or later._equals(solving.base(*later.vectors, *asked))
+        if not found or any(self._holds(fault, self.block) for fault in later.fitted):
+            return found
         return replace(found, where=Where(until=int(self.at[0]), since=int(later.at[0])))
 
     def _factor(self) -> Diagnosis | None:
@@ -566,9 +551,8 @@ class _Side:
 
     def _unexplained(self) -> Diagnosis:
         """Return that nothing explains it, or that it changes the lengths."""
-        before, after = (
-            np.abs(exact_rotation.complex_pairs(x, self.setting)) for x in (self.given, self.rotated)
-        )
+        pairs = (exact_rotation.complex_pairs(x, self.setting) for x in (self.given, self.rotated))
+        before, after = map(np.abs, pairs)
         expected = before * attention_factor(self.setting.scaling)
         with np.errstate(invalid="ignore", over="ignore"):
             others = float(np.mean(np.abs(after - expected) > _LENGTH * expected))

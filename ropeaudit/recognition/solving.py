@@ -118,13 +118,6 @@ def base(
             yield replace(faults.of_base(setting, rounded), fitted=True)
 
 
-def moves(found: Diagnosis, at: Positions, setting: RopeSetting, dtype: Format) -> bool:
-    """Return whether another base moves pairs at positions by more than right code may."""
-    other = replace(setting, base=float(str(found.values["base"]))) if "base" in found.values else setting
-    first, second = (exact_rotation.rotations(one, at, dtype) for one in (setting, other))
-    return bool((np.abs(first - second) > 2 * allowance.allowed(allowance.careful(dtype), setting, at)).any())
-
-
 def factor(
     at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format
 ) -> Diagnosis | None:

@@ -70,11 +70,8 @@ def option(diagnosis: Diagnosis | None) -> str:
     """Return the option that makes the result right; empty if there is none."""
     if diagnosis is None or diagnosis.where.since is not None:
         return ""
-    texts = set[str]()
-    for one in (
-        diagnosis,
-        *diagnosis.alternatives,
-    ):  # each of which is to be all that is wrong, of all of q and k
+    texts = set[str]()  # of equals, each of which is to be all that is wrong, of all of q and k
+    for one in (diagnosis, *diagnosis.alternatives):
         whole = len(list(one.parts())) == 1 and one.where == Where(gradient=one.where.gradient)
         texts.add(kinds()[one.code].option.format_map(_named(one)) if whole else "")
     return texts.pop() if len(texts) == 1 else ""
