@@ -58,9 +58,8 @@ def values_of(found: Diagnosis | None) -> Mapping[str, float | str]:
 
 def test_every_way_to_compute_in_float32_agrees() -> None:
     forms = ("inverse_power", "power", "step_power", "exp", "exp2")
-    for form, setting in itertools.product(
-        forms, (PLAIN, RopeSetting.of(64), yarn(), yarn("false"), llama3())
-    ):
+    asked = (PLAIN, RopeSetting.of(64), yarn(), yarn("false"), llama3())
+    for form, setting in itertools.product(forms, asked):
         found = against(inv(setting, form=form), setting)
         assert (found.agrees, found.diagnosis) == (True, None), (form, setting)
 
@@ -291,9 +290,8 @@ def test_what_comes_near_is_named_with_what_it_leaves_and_what_does_not_is_not()
     noise = np.random.default_rng(0).uniform(0.5, 1.5, 64)
     found = against(inv(PLAIN) * noise, PLAIN)
     assert (found.diagnosis, len(found.off)) == (None, 64)
-    assert f"(pair {found.worst['pair']}); nothing that was tried explains it, nor comes near." in words(
-        found
-    )
+    told = f"(pair {found.worst['pair']}); nothing that was tried explains it, nor comes near."
+    assert told in words(found)
     found = against(BASE * (1 + 2e-4 * (noise - 1)), PLAIN)
     assert found.diagnosis is not None
     assert (codes(found.diagnosis), found.diagnosis.certainty) == ("wrong-base", "resembles")

@@ -60,13 +60,10 @@ def test_the_effect_of_frequencies_counts_every_distance_as_often_as_it_occurs()
 def test_any_base_is_guessed(base, pairs) -> None:
     """From frequencies in float32, in one digit or in seven; and from a table in bfloat16."""
     theta = (base ** (-np.arange(pairs) / pairs)).astype(np.float32).astype(np.float64)
-    result = guessed(
-        Dump("x", "inv_freq", frequencies=theta), lambda base: RopeSetting.of(2 * pairs, base=base)
-    )
-    assert result is not None
-    assert result[0].agrees
-    assert result[2].base == pytest.approx(base, rel=1e-5)
-    assert result[2].pairs == pairs
+    dump = Dump("x", "inv_freq", frequencies=theta)
+    found, _, setting = guessed(dump, lambda base: RopeSetting.of(2 * pairs, base=base))
+    assert (found.agrees, setting.pairs) == (True, pairs)
+    assert setting.base == pytest.approx(base, rel=1e-5)
 
 
 @given(
