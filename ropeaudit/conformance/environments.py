@@ -88,34 +88,42 @@ def under(code: CodeUnderTest) -> Iterator[Finding]:
     Those that nobody requested are noted where it does not: code that is right is not wrong for them.
     """
     requested = tuple(code.environments) != DEFAULT
+    plain: list[CalledBlock] = []
     for environment in environments.chosen(code.environments)[1:]:
         placed = inside(code, environment)
         if reason := placed.tested.refuses(code.setting, code.dtype):
             yield not_applicable(check_name(environment), reason)
         else:
-            finding = _under(code, placed, environment, check_name(environment))
+            plain = plain or _plain(code)
+            finding = _under(code, placed, plain, check_name(environment))
             yield finding if requested or not finding.failed else replace(finding, status="info")
+
+
+def _plain(code: CodeUnderTest) -> list[CalledBlock]:
+    """Return the calls that are made again in environments. Raises: whatever the code raises."""
+    length = min(_UNDER, code.up_to)
+    last = code.up_to - length
+    offsets = [0, last] if cost(code) > DEAR else [offset for offset in _AT if offset < last] + [last]
+    return list(plain_calls(code.rotator(), code.given(length), offsets))
 
 
 def _under(
     code: CodeUnderTest,
     placed: CodeUnderTest,
-    environment: Environment,
+    plain: Sequence[CalledBlock],
     name: str,
 ) -> Finding:
-    """Return whether a call in an environment is right, or what narrows it. placed: the code in it."""
-    length = min(_UNDER, code.up_to)
-    last = code.up_to - length
-    offsets = [0, last] if cost(code) > DEAR else [offset for offset in _AT if offset < last] + [last]
-    way = Way(placed, name, placed.rotator(), right_passes=True)
-    way.take(plain_calls(code.rotator(), code.given(length), offsets))
-    told = f"{environment.does}; {length} positions from {', '.join(map(str, offsets))} on"
-    finding = way.finding(name, told)
+    """Return whether calls are right in an environment, or what narrows them. placed: the code in it."""
+    environment = placed.tested.environment
+    way = Way(placed, name, placed.rotator(), right_passes=True).take(plain)
+    offsets = ", ".join(str(one.first) for one in plain)
+    finding = way.finding(name, f"{environment.does}; {plain[0].length} positions from {offsets} on")
     finding = replace(finding, where=finding.where.removeprefix(f"{name}: "))
     if way.raised:
         broken = f"torch.compile does not work: it {way.raised}"
         return not_applicable(name, broken) if name == "compiled" else finding
-    cause = exposure.cause(placed.tested, code.setting, code.dtype)
+    differs = finding.failed or way.differing  # else nothing is narrower that shows
+    cause = exposure.cause(placed.tested, code.setting, code.dtype) if differs else ""
     returned, by_right = _other_dtype(code, environment, way.instance)
     within = f"{cause}, within what is allowed here" if cause else ""
     if finding.failed:
@@ -140,7 +148,7 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
         reason = "a compiler takes longer than all other checks together; --thorough makes it"
         yield Finding("compiled", "left out", reason)
         return
-    yield _under(code, placed, placed.tested.environment, "compiled")
+    yield _under(code, placed, _plain(code), "compiled")
 
 
 def _remedy(environment: Environment) -> str:
@@ -292,10 +300,10 @@ class Call:
             if not alike and call.first + call.length <= code.up_to:
                 yield call
 
-    def made(self, code: CodeUnderTest, given: Both) -> Rotator | str:
-        """Return a new instance that it was made of, or why it cannot be made.
+    def made(self, code: CodeUnderTest, given: Both, instance: Rotator | None) -> Rotator | str:
+        """Return an instance that it was made of, or why it cannot be made.
 
-        given: q and k of the call that follows, (b, h, s, d).
+        given: q and k of the call that follows, (b, h, s, d). instance: a new one by default.
         """
         q, k = given
         if self.kind != SAME:  # the same random numbers in every dtype, rounded to it
@@ -305,7 +313,7 @@ class Call:
         placed = code.tested.under(self.environment) if self.environment else code.tested
         if reason := placed.refuses(code.setting, self.dtype):
             return reason
-        rotator = code.rotator()
+        rotator = instance or code.rotator()
         if self.kind == REFILLED and isinstance(rotator, ForeignRotator):
             rotator = rotator.refilling()
         at = np.arange(self.length, dtype=np.int64) + self.first
@@ -316,7 +324,7 @@ class Call:
         return rotator
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=16)
 def _drawn(seed: int, side: int, shape: tuple[int, ...]) -> FloatArray:
     """Return random numbers, which calls of the same sizes share."""
     return np.random.default_rng([seed, side]).standard_normal(shape)
@@ -338,6 +346,25 @@ def state(code: CodeUnderTest) -> Iterator[Finding]:
         yield not_applicable(name, reason) if reason else _after_others(placed, name, ())
 
 
+def _after(
+    code: CodeUnderTest,
+    before: Sequence[Call],
+    plain: Sequence[CalledBlock],
+    instance: Rotator | None,
+) -> tuple[dict[Call, Way], list[str]]:
+    """Return what calls after earlier ones come to, and those that were refused.
+
+    instance: the one that makes all of them; None for a new one each.
+    """
+    after, refused = dict[Call, Way](), list[str]()
+    for earlier in before:
+        if isinstance(used := earlier.made(code, plain[0].given, instance), str):
+            refused.append(f"{earlier} ({earlier.kind}): {used}")
+        else:
+            after[earlier] = Way(code, f"after {earlier}", used).take(plain)
+    return after, refused
+
+
 def _after_others(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> Finding:
     """Return the finding. others: environments in which the call is made before itself."""
     length = min(_LENGTH, code.up_to)
@@ -349,16 +376,18 @@ def _after_others(code: CodeUnderTest, name: str, others: Sequence[Environment])
     for first in firsts[:1] if cost(code) > DEAR else firsts:
         call = Call(code.dtype, first, length, *given[0].shape[:2])
         plain = list(plain_calls(code.rotator(), given, [first]))
-        for earlier in call.before(code, () if ways else others):
-            told = f"{earlier} ({earlier.kind})"
-            if isinstance(used := earlier.made(code, given), str):
-                refused.append(f"{told}: {used}")
-                continue
-            way = ways[call, earlier] = Way(code, f"after {earlier}", used).take(plain)
+        before = list(call.before(code, () if ways else others))
+        # at the second position one instance makes all of them, and where it leaks nothing, none does
+        after, left_out = _after(code, before, plain, code.rotator() if ways else None)
+        if ways and (left_out or any(way.differing or way.raised for way in after.values())):
+            after, left_out = _after(code, before, plain, None)
+        refused += left_out
+        for earlier, way in after.items():
+            ways[call, earlier] = way
             if way.differing or way.raised:
                 size = f"{way.differing:,} of {way.elements:,} numbers differ by up to {way.apart:.3g}"
                 came = f"it {way.raised}" if way.raised else size
-                changes.append(f"{call.positions()} after {told}: {came}")
+                changes.append(f"{call.positions()} after {earlier} ({earlier.kind}): {came}")
     if not ways:
         return not_applicable(name, f"no other call works: {refused[0]}" if refused else "no other call fits")
     new = code.tested.begins_anew  # else it is loaded once

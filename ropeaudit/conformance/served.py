@@ -46,6 +46,8 @@ AXES: dict[str, tuple[Any, ...]] = {
     "strides": ("contiguous", "packed", "unlike", "guarded", "transposed", "stepped", "expanded"),
     "index": ("int64", "int32"),
 }
+# sizes for jax, which compiles every operation anew for each shape
+_COMPILED: dict[str, list[Any]] = {"tokens": [1, 7, 64], "batch": [1, 5], "heads": [1, 8, 33]}
 SIZES = {"tokens": "tokens", "batch": "rows", "heads": "heads"}  # axes whose values have an order, in words
 BY_ROW = ("rows", "padded")  # kinds of positions that differ between rows
 # tokens of calls that are large by them alone: a token more than tiles of powers of two hold, and many more
@@ -227,6 +229,7 @@ class _Came:
 def _possible(code: CodeUnderTest, convention: Convention) -> tuple[dict[str, list[Any]], str]:
     """Return the values of each axis that code can be called with, and why not with all positions."""
     values = {axis: list(some) for axis, some in AXES.items()}
+    values |= _COMPILED if convention.engine == "jax" else {}
     roles, order, left = set(convention.roles), convention.order, ""
     if convention.unplaced:  # a token that stands elsewhere is one of a longer call
         values["positions"], left = ["run from 0"], "it takes no positions: the first token is at 0"

@@ -38,6 +38,7 @@ def has(order: str, letter: str) -> bool:
     return letter in order.replace("t", "bs").replace("H", "h")
 
 
+@functools.cache
 def _single(order: str) -> str:
     """Return all axes of an order, joined ones one by one."""
     return re.sub(r"[()]", "", order.replace("t", "s").replace("H", "h"))
