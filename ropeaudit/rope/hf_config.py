@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
-from ropeaudit.rope import hf_json, layers_of_models, scaling
+from ropeaudit.rope import hf_json, scaling
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.hf_json import Config, NotRotated, count, first, flag, needed, number, shown
 from ropeaudit.rope.scaled import mscale
@@ -35,8 +35,10 @@ class ModelRope:
 
     layers: layer type -> its setting; a model with one kind has only "full_attention".
     declared: its max_position_embeddings. axes: of M-RoPE. source: where this was read.
-    unrotated: which of its layers do not rotate, in words. defaults: what was taken from the class where a
-    key is missing, in words. unjudged: keys by which its code moves positions, not judged, and how.
+    unrotated: which of its layers do not rotate, in words; still: their numbers as far as they are known.
+    kinds: the type of each layer, empty where nothing says it; count: how many layers there are.
+    defaults: what was taken from the class where a key is missing, in words.
+    unjudged: keys by which its code moves positions, not judged, and how.
     """
 
     name: str
@@ -49,6 +51,9 @@ class ModelRope:
     unrotated: str = ""
     defaults: tuple[str, ...] = ()
     unjudged: Mapping[str, str] = field(default_factory=dict)
+    still: Sequence[int] = field(default=(), repr=False)
+    kinds: Sequence[str] = field(default=(), repr=False)
+    count: int | None = field(default=None, repr=False)
 
     @property
     def served(self) -> Served:
@@ -59,6 +64,17 @@ class ModelRope:
     def maximum(self) -> int | None:
         """The number of positions that it serves, None where nothing says it."""
         return self.served.positions
+
+    @property
+    def kinds_of_layers(self) -> dict[int, str]:
+        """The types of layers that have a setting, by number."""
+        return {n: kind for n, kind in enumerate(self.kinds) if kind in self.layers}
+
+    @property
+    def layer_words(self) -> str:
+        """What its config says of its layers: "5 full_attention, 25 sliding_attention layers"."""
+        listed = ", ".join(f"{n} {kind}" for kind, n in Counter(self.kinds).items()) or self.count
+        return "; ".join(filter(None, [f"{listed} layers" if listed else "", self.unrotated]))
 
     @property
     def notes(self) -> list[str]:
@@ -98,7 +114,8 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
         part, sizes = _with_sizes(part, model)
         ropes, of_bases = _ropes(part, model, base)
         layers = {layer: _setting(part, rope, layer, model) for layer, rope in ropes.items()}
-        axes = [_axes(rope, layers[layer], model) for layer, rope in ropes.items()]
+        axes = next(filter(None, (_axes(rope, layers[layer], model) for layer, rope in ropes.items())), None)
+        still, unrotated = hf_json.unrotated(part, model)
         heads = needed(part, _HEADS)
         kv_heads = count(part, _KV_HEADS) or heads
         if flag(part, "multi_query") and not flag(part, "new_decoder_architecture"):  # Falcon
@@ -118,10 +135,13 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
             kv_heads=kv_heads,
             declared=count(part, _POSITIONS, 2**53),
             layers=layers,
-            axes=next(filter(None, axes), None),
-            unrotated=layers_of_models.unrotated(part, model),
+            axes=axes,
+            unrotated=unrotated,
             defaults=tuple(dict.fromkeys([*of_bases, *sizes.values()])),
-            unjudged=_unjudged(config, part),
+            unjudged=(_BUILT if axes else {}) | dict(_found(config, _DEPTH)),
+            still=still,
+            kinds=hf_json.kinds_of_layers(part, model),
+            count=count(part, hf_json.LAYERS),
         )
     except NotRotated as error:
         raise NotRotated(error.typed, where=source) from None
@@ -132,16 +152,17 @@ def from_config(config: Config, name: str, source: str, base: float | None = Non
 def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
     """Return a config with its class's default sizes, and what was added."""
     default, taken, words = hf_json.class_default(model), dict(config), dict[str, str]()
-    latent = config.get("qk_nope_head_dim") is not None or "qk_nope_head_dim" in default.sizes
-    for name, size in default.sizes.items():
+    latent = config.get("qk_nope_head_dim") is not None or "qk_nope_head_dim" in default
+    for name, size in ((one, default[one]) for one in hf_json.SIZES if one in default):
         key, given = first(config, spellings := _SPELLINGS.get(name, (name,)))
         if given is not None or (latent and name == "head_dim"):  # which is not read there
             continue
         if (null := next((one for one in spellings if one in config), None)) is None:
             taken[key] = size
-            words[key] = f"{key} missing: {default.name}'s default {size}"
+            words[key] = f"{key} missing: {default['class']}'s default {size}"
         elif name != _KV_HEADS[0]:  # as many as heads
-            raise BadInput(f"{null} = null is not a number; without the key it is {default.name}'s {size}")
+            without = f"without the key it is {default['class']}'s {size}"
+            raise BadInput(f"{null} = null is not a number; {without}")
     return taken, words
 
 
@@ -149,11 +170,13 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
     """Return the RoPE parameters by layer type, and the defaults taken."""
     (key, theta), usual = first(config, hf_json.BASES), hf_json.class_default(model)
     given, defaults = hf_json.rope_dict(config), list[str]()
-    if usual.scaled and not given and config.get(hf_json.DICTS[1]) is None:  # a class's own has a scaling
-        defaults.append(f"{hf_json.DICTS[1]} missing: {usual.name}'s default {json.dumps(usual.scaled)}")
+    own_scaling = usual.get("scaled", {})
+    if own_scaling and not given and config.get(hf_json.DICTS[1]) is None:
+        words = f"{usual['class']}'s default {json.dumps(own_scaling)}"
+        defaults.append(f"{hf_json.DICTS[1]} missing: {words}")
         kept = base is None or "rope_theta" in config  # --base stands before a default
         # a base that is one of these is used whatever rope_theta says beside them
-        given = {name: value for name, value in usual.scaled.items() if kept or name != "rope_theta"}
+        given = {name: value for name, value in own_scaling.items() if kept or name != "rope_theta"}
     local = config.get(hf_json.LOCAL_BASE)
     _check_rotates(config, model, rotates=bool(given) or theta is not None)
     of_code: float | None = hf_json.of_type(model, "base")  # ChatGLM's times its rope_ratio
@@ -173,7 +196,7 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
         layers[_SLIDING] = {
             key: value for key, value in given.items() if key == "rope_theta" and not own_base
         }
-    layers = layers_of_models.rotating(config, model, layers)
+    layers = hf_json.rotating(config, model, layers)
     for layer, rope in layers.items():
         hf_json.check_inner(rope)
         wanted, outside = key, theta
@@ -187,13 +210,13 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
         choices += [("--base", base)] if wanted in (key, own_keys.get(_FULL)) else []
         theta_choice = next((choice for choice in choices if choice[1] is not None), None)
         if theta_choice is None:
-            if (default := usual.base(layer)) is None:
+            if (default := usual.get(layer, usual.get("rope_theta"))) is None:
                 raise BadInput(f"{wanted} {'is missing; give --base' if wanted == key else hf_json.MISSING}")
             if wanted in config:  # null, with which transformers computes none
                 raise BadInput(
-                    f"{wanted} = null is not a number; without the key it is {usual.name}'s {default:g}"
+                    f"{wanted} = null is not a number; without the key it is {usual['class']}'s {default:g}"
                 )
-            defaults.append(f"{wanted} missing: {usual.name}'s default {default:g}")
+            defaults.append(f"{wanted} missing: {usual['class']}'s default {default:g}")
             theta_choice = wanted, default
         layers[layer] = {**rope, "rope_theta": number(*theta_choice)}
         if layers[layer]["rope_theta"] <= 1 and theta_choice[0] != "--base":
@@ -225,7 +248,7 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
     key, share = first({**config, **{k: v for k, v in rope.items() if v is not None}}, hf_json.FRACTIONS)
     fraction = None if share is None else number(key, share)
     head_dim = _head_dim(config, layer, model)
-    if kind != "proportional" and not hf_json.class_default(model).takes_fraction:
+    if kind != "proportional" and not hf_json.takes_fraction(model):
         latent = config.get("qk_nope_head_dim") is not None
         taken = head_dim if fraction is None else int(head_dim * fraction)
         if kind != "default" and not latent and taken != head_dim:
@@ -257,7 +280,7 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
         return needed(config, ["global_head_dim"])
     if layer == _SLIDING and config.get("swa_head_dim") is not None:
         return needed(config, ["swa_head_dim"])
-    divided = hf_json.class_default(model).name or hf_json.is_one(model, "divided_head_dim")
+    divided = hf_json.class_default(model) or hf_json.is_one(model, "divided_head_dim")
     if config.get("head_dim") is not None or not (divided or not hf_json.is_one(model, "own_head_dim")):
         return needed(config, ["head_dim"])
     width, heads = needed(config, _HIDDEN, 2**24), needed(config, _HEADS)
@@ -275,7 +298,7 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
     if fraction is None and hf_json.is_one(model, "rotary_dim_unread"):
         if dims not in (None, head_dim):
             unless, remedy = "", "leave it out"
-            if hf_json.class_default(model).takes_fraction:
+            if hf_json.takes_fraction(model):
                 unless = " unless the RoPE parameters say partial_rotary_factor"
                 remedy = "add it there, or leave rotary_dim out"
             raise BadInput(
@@ -343,21 +366,13 @@ _MOVES = {
     "tokens_per_second": "positions of video follow its seconds",
     "position_id_per_seconds": "positions of sound and video follow their seconds",
 }
+_BUILT = {"mrope_section": "the model's code builds the positions of images and video"}
 _NAMED_SO = re.compile("position.*(shift|offset|delta)|(shift|offset|delta).*position")
 _DEPTH = 3  # objects within one another that are looked into
 
 
-def _unjudged(config: Config, part: Config) -> dict[str, str]:
-    """Return the keys not judged, and why. part: the text part. Raises: BadInput."""
-    rope = hf_json.rope_dict(part)
-    inner = (one for one in rope.values() if isinstance(one, Mapping))
-    axes = any(one.get("mrope_section") is not None for one in (rope, *inner))
-    why = {"mrope_section": "the model's code builds the positions of images and video"} if axes else {}
-    return why | dict(_found(config, _DEPTH))
-
-
 def _found(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
-    """Yield the keys that hold something, and why."""
+    """Yield the keys by which code moves positions, not judged, and why."""
     for key, value in config.items():
         if not isinstance(key, str) or not value:
             continue
@@ -365,28 +380,6 @@ def _found(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
             yield key, _MOVES.get(key, "by its name it moves positions")
         elif isinstance(value, Mapping) and depth:
             yield from _found(value, depth - 1)
-
-
-def layer_words(config: Mapping[str, Any], model: ModelRope) -> str:
-    """Return what a config says of its layers: "5 full_attention, 25 sliding_attention layers".
-
-    Empty where it says nothing. Raises: BadInput.
-    """
-    part = hf_json.text_part(config)
-    known = isinstance(part.get("layer_types"), list) or len(model.layers) > 1
-    kinds, layers = Counter(_kinds_of_layers(part) * known), count(part, layers_of_models.LAYERS)
-    listed = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or layers
-    return "; ".join(filter(None, [f"{listed} layers" if listed else "", model.unrotated]))
-
-
-def kinds_of_layers(config: Mapping[str, Any], model: ModelRope) -> dict[int, str]:
-    """Return the types of layers that have a setting, by number. Raises: BadInput."""
-    kinds = _kinds_of_layers(hf_json.text_part(config))
-    return {n: kind for n, kind in enumerate(kinds) if kind in model.layers}
-
-
-def _kinds_of_layers(part: Config) -> list[str]:
-    return layers_of_models.kinds_of_layers(part, hf_json.model_type(part))
 
 
 _KINDS = tuple(name for name, rules in KINDS.items() if rules.in_config)

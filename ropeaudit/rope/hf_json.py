@@ -1,4 +1,4 @@
-"""Read a config.json that may be damaged or hostile: its keys, and checked values out of it.
+"""Read a config.json that may be damaged or hostile: its keys, checked values, and which layers rotate.
 
 A message says on one line which key holds what, and what would be right. What model types do beside their
 config stands in data/model_types.toml and data/class_defaults.toml, by names without the ending "_text".
@@ -7,9 +7,9 @@ config stands in data/model_types.toml and data/class_defaults.toml, by names wi
 from __future__ import annotations
 
 import codecs
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ LOCAL_BASE, LAYER_BASES = "rope_local_base_freq", "layer_rope_theta"
 BASE_KEYS = ("global_rope_theta", "local_rope_theta")  # of full and of sliding layers
 LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "hybrid", "hybrid_sliding")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 MISSING = "is missing, and its default is not in the file; add it there"
 _PARTS = ("thinker_config", "text_config", "llm_config", "language_config")
 _TOP = {*DICTS, *BASES, *FRACTIONS, LOCAL_BASE, "rotary", "rotary_dim", "rope_interleave", "qk_rope_head_dim"}
@@ -35,6 +36,12 @@ _INNER = {*HF_NAMES, "rope_theta", "rope_type", "type", "mrope_section", "mrope_
 # whether weights were trained with the scaling; by how much queries grow with their position: no frequencies
 _INNER |= {"finetuned", "llama_4_scaling_beta"}
 _RULES = ("use_dynamic_ntk", "attention_head_dim")  # change frequencies or heads by rules not known here
+
+_FULL, _SLIDING = LAYER_TYPES[:2]
+_PATTERN, _INTERVAL = "sliding_window_pattern", "no_rope_layer_interval"
+_LISTED = 8  # numbers of layers that a sentence lists
+_USUAL_INTERVAL = 4  # every so many layers one does not rotate, by the code of some types
+_MOST = 10_000  # layers that are counted one by one
 
 _LARGEST_FILE = 2**24  # bytes; configs are kilobytes
 _LARGEST = 1e18  # of any number; keeps integers of a thousand digits from float() and str()
@@ -278,35 +285,143 @@ def of_type(model: str, fact: str, usual: Any = None) -> Any:
     return data.table("model_types.toml")[fact].get(model, usual)
 
 
-@dataclass(frozen=True, slots=True)
-class ClassDefault:
-    """The defaults of a configuration class. name: the class, "" for none that is known.
+def class_default(model: str) -> Mapping[str, Any]:
+    """Return the row of data/class_defaults.toml about a model type, empty where there is none.
 
-    bases: layer type -> base, radians per token of pair i being base^(-2i/d); "" for layers of any type.
-    sizes: those of `SIZES` that the class has a default for; others it computes, or has not.
-    scaled: its RoPE parameters, where they ask for a scaling. takes_fraction: False where its code, without a
-    scaling, rotates all dims whatever partial_rotary_factor says.
-    """
+    class: its configuration class. rope_theta, or layer types: its bases, radians per token of pair i being
+    base^(-2i/d). scaled: its RoPE parameters, where they ask for a scaling. Of `SIZES` those that it has a
+    default for. partial_rotary_factor: false where its code, without a scaling, rotates all dims whatever a
+    config says of that.
 
-    name: str
-    bases: Mapping[str, float]
-    sizes: Mapping[str, int]
-    scaled: Mapping[str, Any]
-    takes_fraction: bool
-
-    def base(self, layer: str) -> float | None:
-        """Return the base of a layer type; None where it is not known."""
-        return self.bases.get(layer, self.bases.get(""))
-
-
-def class_default(model: str) -> ClassDefault:
-    """Return the defaults of a model type.
-
-    >>> class_default("llama").name, class_default("gemma3").sizes["head_dim"]
+    >>> class_default("llama")["class"], class_default("gemma3")["head_dim"]
     ('LlamaConfig', 256)
     """
-    values = dict(data.table("class_defaults.toml").get(model, {}))
-    name, sizes = values.pop("class", ""), {key: values.pop(key) for key in SIZES if key in values}
-    scaled, takes_fraction = values.pop("scaled", {}), values.pop("partial_rotary_factor", True)
-    bases = {key.replace("rope_theta", ""): value for key, value in values.items()}
-    return ClassDefault(name, bases, sizes, scaled, takes_fraction)
+    row: Mapping[str, Any] = data.table("class_defaults.toml").get(model, {})
+    return row
+
+
+def takes_fraction(model: str) -> bool:
+    """Return whether the code of a model type reads partial_rotary_factor without a scaling."""
+    return class_default(model).get("partial_rotary_factor") is not False
+
+
+def rotating(config: Config, model: str, layers: dict[str, Config]) -> dict[str, Config]:
+    """Return the RoPE parameters of the types that rotate. Raises: BadInput."""
+    kinds = config.get("layer_types")
+    listed = set(map(str, kinds)) if isinstance(kinds, list) else set()
+    layers = _with_bases(config, kinds if isinstance(kinds, list) else [], layers)
+    if sliding_alone(config, model):
+        if listed and _SLIDING not in listed:
+            raise NotRotated.because(f"no layer is {_SLIDING}, and no other rotates in {model}")
+        return {_SLIDING: layers.get(_SLIDING, layers.get(_FULL, {}))}
+    if not listed or len(layers) < 2:
+        return layers
+    return {name: rope for name, rope in layers.items() if name in listed} or layers
+
+
+def sliding_alone(config: Config, model: str) -> bool:
+    """Return whether no layer rotates but the sliding ones."""
+    if not is_one(model, "sliding_alone") or config.get("force_rope"):
+        return False
+    return not is_one(model, "all_without_window") or config.get("sliding_window", 1) is not None
+
+
+def kinds_of_layers(config: Config, model: str) -> list[str]:
+    """Return the type of each layer, empty where the config does not say it. Raises: BadInput.
+
+    sliding_window_pattern is an interval, every so many layers being a full one, or letters: "LLLG", and the
+    last layer is a full one.
+    Source: transformers 5.23.0, models/cohere2 and models/exaone4 (read).
+    """
+    kinds, total = config.get("layer_types"), count(config, LAYERS)
+    if isinstance(kinds, list):
+        return [kind if isinstance(kind, str) else "" for kind in kinds]
+    pattern = config.get(_PATTERN, of_type(model, "sliding_pattern"))
+    if not pattern or not total or total > _MOST:
+        return []
+    if isinstance(pattern, str):
+        letters = itertools.islice(itertools.cycle(pattern), total - 1)
+        return [_SLIDING if letter == "L" else _FULL for letter in letters] + [_FULL]
+    every = needed({_PATTERN: pattern}, [_PATTERN])
+    return [_FULL if (n + 1) % every == 0 else _SLIDING for n in range(total)]
+
+
+def unrotated(config: Config, model: str) -> tuple[list[int], str]:
+    """Return the layers of a model that do not rotate, as far as they are known, and words on them.
+
+    Layers are counted from 0. Raises: BadInput, NotRotated where none rotates.
+    """
+    layers, total, why = _still(config, model)
+    if not layers:
+        return [], why if layers is None else ""
+    if len(layers) == total:
+        raise NotRotated(f"no layer of {total} rotates ({why}); there is no RoPE to audit")
+    named = ", ".join(map(str, layers[:_LISTED])) + (f", ... {layers[-1]}" if len(layers) > _LISTED else "")
+    verb = "does" if len(layers) == 1 else "do"
+    return layers, f"{len(layers)} of {total} layers {verb} not rotate: {named} ({why})"
+
+
+def _still(config: Config, model: str) -> tuple[list[int] | None, int, str]:
+    """Return the layers that do not rotate, counted from 0, of how many, and why.
+
+    None and a sentence where their numbers are not known. no_rope_layers has, in spite of its name, 1 for the
+    layers that rotate; what is past the last one is read by none. Raises: BadInput.
+    Source: transformers 5.23.0, models/smollm3 and models/llama4 (read).
+    """
+    marks, by_code = config.get("no_rope_layers"), is_one(model, "no_rope_layers")
+    if marks is not None and not isinstance(marks, list):
+        raise BadInput(f"no_rope_layers = {shown(marks)} is not a list of 0 and 1")
+    if marks:
+        total = count(config, LAYERS)
+        if odd := [mark for mark in marks if mark not in (0, 1)]:
+            seen = shown(odd[0])
+            raise BadInput(f"no_rope_layers holds {seen}; 1 is a layer that rotates, 0 another")
+        if total and len(marks) < total:
+            raise BadInput(
+                f"no_rope_layers has {len(marks)} values for {LAYERS[0]} = {total}; give one for each layer"
+            )
+        marks = marks[: total or None]
+        return [n for n, mark in enumerate(marks) if not mark], len(marks), "no_rope_layers"
+    if isinstance(bases := config.get(LAYER_BASES), list):
+        return [n for n, base in enumerate(bases) if not base], len(bases), LAYER_BASES
+    if by_code and marks is not None and not is_one(model, "no_rope_layers_empty"):
+        raise BadInput(
+            f"no_rope_layers is empty, and the code of {model} reads it for each layer; leave it out"
+        )
+    every, why = count(config, [_INTERVAL]), _INTERVAL
+    if every is None and by_code:
+        state, every = "missing" if marks is None else "empty", _USUAL_INTERVAL
+        why = f"no_rope_layers is {state}: each {every}th, by the code of {model}"
+    if every is not None:
+        total = count(config, LAYERS)
+        if not total or total > _MOST:
+            return None, 0, f"one layer in {every} does not rotate ({why})"
+        return [n for n in range(total) if (n + 1) % every == 0], total, why
+    given = rope_dict(config)
+    still = [key for key, value in given.items() if value is None and key in LAYER_TYPES]
+    if sliding_alone(config, model) and _FULL not in still:
+        still.append(_FULL)
+    kinds, why = kinds_of_layers(config, model) if still else [], " and ".join(still)
+    if still and not kinds:
+        return None, 0, f"{why} layers do not rotate"
+    return [n for n, kind in enumerate(kinds) if kind in still], len(kinds), why
+
+
+def _with_bases(config: Config, kinds: list[Any], layers: dict[str, Config]) -> dict[str, Config]:
+    """Return them with the bases of layer_rope_theta; 0 does not rotate."""
+    bases = config.get(LAYER_BASES)
+    if bases is None:
+        return layers
+    if not isinstance(bases, list) or not bases:
+        raise BadInput(f"{LAYER_BASES} = {shown(bases)} is not a list of numbers")
+    given = [number(f"{LAYER_BASES}[{n}]", base) for n, base in enumerate(bases)]
+    if not any(given):
+        raise BadInput(f"{LAYER_BASES} holds zeros alone; there is no RoPE to audit")
+    common: Mapping[str, Any] = next(iter(layers.values()), {})
+    if len(set(filter(None, given))) == 1:
+        return {_FULL: {**common, "rope_theta": max(given)}}
+    results: dict[str, Config] = {}
+    for kind, base in zip(kinds or [_FULL] * len(given), given, strict=False):
+        if base and results.setdefault(kind, {**common, "rope_theta": base})["rope_theta"] != base:
+            raise BadInput(f"{LAYER_BASES} gives several bases to {kind} layers, which is not supported")
+    return results

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -18,7 +18,7 @@ from ropeaudit.errors import RopeAuditError
 from ropeaudit.rope import hf_config, hf_json, scaled
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import ModelRope
-from ropeaudit.rope.scaling import HF_NAMES, Scaling
+from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import RopeSetting
 
 Path = tuple[str, ...]
@@ -32,7 +32,6 @@ _MISSPELT = 0.9  # of difflib's likeness: hed_dim is head_dim, v_head_dim (0.89)
 # which layers rotate: `rope.layer_kinds` reads these
 LAYERS = ("no_rope_layers", "no_rope_layer_interval", "layer_types", "sliding_window_pattern")
 _BASES = (*hf_json.BASES, hf_json.LOCAL_BASE)
-_OF_SCALING = {*HF_NAMES, "rope_type", "type"} - {*hf_json.FRACTIONS}
 _ROUNDING = 1e-12  # of float64, in which frequencies are compared
 _WHY = {
     "finetuned": "whether weights were trained with the scaling; that changes no number",
@@ -93,39 +92,23 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None) -> list[Un
     return keys
 
 
-def idle_scalings(config: Mapping[str, Any], base: float | None = None) -> dict[str, Scaling]:
+def idle_scalings(model: ModelRope) -> dict[str, Scaling]:
     """Return layer type -> its scaling, of those that change nothing up to what the model serves.
 
-    Their numbers and that length are those without a scaling, but for rounding. Raises: BadInput.
+    Their numbers and that length are those without a scaling, but for rounding.
     """
-    model = hf_config.from_config(config, "model", "config", base)
-    if all(one.scaling.kind == "default" for one in model.layers.values()):
-        return {}
-    part = hf_json.text_part(config)
-    plain = {key: _unscaled(value) if key in hf_json.DICTS else value for key, value in part.items()}
-    try:
-        bare = hf_config.from_config(plain, "model", "config", base)
-    except RopeAuditError:
-        return {}
-    served = model.maximum
-    lengths = [n for n in _lengths(model.layers.values()) if served is None or n <= served]
-    return {
-        name: one.scaling
-        for name, one in model.layers.items()
-        if one.scaling.kind != "default" and bare.maximum == served and name in bare.layers
-        if all(
-            np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=_ROUNDING, atol=0.0)
-            for a, b in zip(_numbers(one, lengths), _numbers(bare.layers[name], lengths), strict=True)
-        )
-    }
-
-
-def _unscaled(rope: Any) -> Any:
-    """Return RoPE parameters that ask for no scaling, and say the rest that they say."""
-    if not isinstance(rope, Mapping):
-        return rope
-    kept = {key: _unscaled(value) for key, value in rope.items() if key not in _OF_SCALING}
-    return {**kept, "rope_type": "default"}
+    idle: dict[str, Scaling] = {}
+    if model.maximum != model.declared:
+        return idle
+    lengths = [n for n in _lengths(model.layers.values()) if model.maximum is None or n <= model.maximum]
+    for name, one in model.layers.items():
+        own = one.scaling
+        if own.kind == "default" or scaled.mscale(own.stretch, own.mscale_all_dim or 0.0) != 1.0:
+            continue  # latent attention has that in its softmax scale
+        pairs = zip(_numbers(one, lengths), _numbers(replace(one, scaling=DEFAULT), lengths), strict=True)
+        if all(np.allclose(a, b, rtol=_ROUNDING, atol=0.0) for a, b in pairs):
+            idle[name] = own
+    return idle
 
 
 def _numbers(setting: RopeSetting, lengths: list[int]) -> list[Any]:
@@ -181,7 +164,7 @@ def _used(name: str, part: Mapping[str, Any], model: ModelRope) -> list[float]:
     if name in _BASES:
         return [setting.base for setting in settings]
     if name in hf_json.FRACTIONS:
-        taken = hf_json.class_default(hf_json.model_type(part)).takes_fraction
+        taken = hf_json.takes_fraction(hf_json.model_type(part))
         if not taken and "qk_nope_head_dim" not in part:
             return []  # nothing in the config says that all dims rotate
         latent = part.get("qk_nope_head_dim") is not None  # there it is a share of qk_rope_head_dim

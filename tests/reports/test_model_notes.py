@@ -1,14 +1,13 @@
 """What was read of a config is said by every command that measures with it, in the same words."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
 from ropeaudit.audits.cases import Case
 from ropeaudit.main import main
 from ropeaudit.reports.model_notes import model_notes
-from ropeaudit.rope.hf_config import kinds_of_layers as of_each
+from ropeaudit.rope.hf_config import from_config
 
 CONFIG = {
     "model_type": "llama",
@@ -70,5 +69,5 @@ def test_notes_on_a_config(tmp_path) -> None:
 
 
 def test_a_type_of_a_layer_that_is_no_text_is_that_of_no_layer() -> None:
-    values = {"layer_types": [SLIDING, [FULL], None, FULL]}
-    assert of_each(values, SimpleNamespace(layers={SLIDING: 1, FULL: 2})) == {0: SLIDING, 3: FULL}
+    values = {"layer_types": [SLIDING, [FULL], None, FULL], "rope_parameters": TWO_BASES}
+    assert from_config(BASIC | values, "m", "here").kinds_of_layers == {0: SLIDING, 3: FULL}

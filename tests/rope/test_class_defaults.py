@@ -171,7 +171,7 @@ def _other_sizes(model: str) -> list[str]:
     """Return which sizes are read of a config without any that are not those of its class."""
     known = importlib.import_module("transformers").CONFIG_MAPPING
     name = next(one for one in (f"{model}_text", model) if one in known)
-    heads = hf_json.class_default(model).sizes.get("num_attention_heads", 32)
+    heads = hf_json.class_default(model).get("num_attention_heads", 32)
     theirs = known[name](hidden_size=192 * heads)
     theirs.allow_global_per_layer_attribute_access = True
     rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
@@ -194,7 +194,7 @@ def _other_sizes(model: str) -> list[str]:
         ),
     }
     if not latent:
-        share = 0.5 if hf_json.class_default(model).takes_fraction else 1.0
+        share = 0.5 if hf_json.takes_fraction(model) else 1.0
         rotated = {one.rotary_dim for one in read.layers.values()}
         wanted["rotary_dim"] = (rotated, {int(head_dim * share)})
     return [f"{what}: {seen}, not {right}" for what, (seen, right) in wanted.items() if seen != right]

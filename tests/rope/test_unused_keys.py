@@ -5,7 +5,7 @@ from real_configs import config, said_of
 
 from ropeaudit.errors import BadInput, BadShape
 from ropeaudit.rope import hf_json
-from ropeaudit.rope.hf_config import from_config, layer_words
+from ropeaudit.rope.hf_config import from_config
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.rope.unused_keys import about_rope, idle_scalings, unused_keys
 
@@ -22,8 +22,12 @@ def test_a_scaling_within_the_softmax_scale_changes_it() -> None:
     """YaRN that extends from where even the slowest pair has turned often changes no frequency."""
     rope = {**config("deepseek-v3")["rope_scaling"], "mscale": 1.0, LENGTH: 10**9, "factor": 2.0}
     long = {**config("deepseek-v3"), "max_position_embeddings": 2 * 10**9}
-    assert not idle_scalings({**long, "rope_scaling": {**rope, "mscale_all_dim": 1.0}})
-    assert idle_scalings({**long, "rope_scaling": {**rope, "mscale_all_dim": 0.0, "attention_factor": 1.0}})
+    for more, idle in (
+        ({"mscale_all_dim": 1.0}, False),
+        ({"mscale_all_dim": 0.0, "attention_factor": 1.0}, True),
+    ):
+        model = from_config({**long, "rope_scaling": {**rope, **more}}, "long", "here")
+        assert bool(idle_scalings(model)) is idle
 
 
 def test_every_key_that_the_reader_knows_is_looked_at() -> None:
@@ -53,5 +57,4 @@ def test_an_odd_dim_is_answered_with_one_that_fits() -> None:
 
 def test_layers_with_and_without() -> None:
     for name, added, words in said_of("layers"):
-        values = {**config(name), **added}
-        assert layer_words(values, from_config(values, name, "here")) == words
+        assert from_config({**config(name), **added}, name, "here").layer_words == words

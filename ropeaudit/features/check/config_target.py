@@ -24,7 +24,7 @@ from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent
 from ropeaudit.rope import hf_json
 from ropeaudit.rope.frequencies import frequencies
-from ropeaudit.rope.hf_config import ModelRope, layer_words
+from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.hf_json import NotRotated
 from ropeaudit.rope.scaling import DECLARED, Scaling
 from ropeaudit.rope.scaling_names import short_name
@@ -82,8 +82,7 @@ def _read(config: Config, model: ModelRope, case: Case) -> Finding:
     if config is None:
         return judged("config", True, "; ".join([text, *model.notes, f"source: {model.source}"]))
     _, dtype = hf_json.first(hf_json.text_part(config), ("dtype", "torch_dtype"))
-    layers = layer_words(config, model)
-    said = [layers, f"the config's dtype is {dtype}" if isinstance(dtype, str) else ""]
+    said = [model.layer_words, f"the config's dtype is {dtype}" if isinstance(dtype, str) else ""]
     return judged("config", True, "; ".join(filter(None, [text, *said, *model.defaults])))
 
 
@@ -97,7 +96,7 @@ def _keys(config: Config, model: ModelRope, case: Case) -> Finding:
         return judged("config keys", False, f"it contradicts itself: {listed}; keep one value")
     said = [f"not used, for it changes no frequency, scale or length: {listed}"] * bool(unused)
     said += dict.fromkeys(text for one in model.layers.values() for text in _doubtful(one.scaling))
-    if idle := idle_scalings(config, case.base):
+    if idle := idle_scalings(model):
         several = len(model.layers) > 1
         names = [f"{short_name(str(one))}{f' of {layer}' * several}" for layer, one in idle.items()]
         by_length = any(one.depends_on_length for one in idle.values())

@@ -29,7 +29,6 @@ from ropeaudit.recognition import verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import Places
-from ropeaudit.rope import hf_config, hf_json, layers_of_models
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import atomic_files, paths
 from ropeaudit.subjects import Positions
@@ -263,10 +262,9 @@ def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting | 
     if len(rope.layers) == 1:
         results |= dict.fromkeys(layers, *rope.layers.values())
     else:
-        kinds = hf_config.kinds_of_layers(folder.config, rope)
+        kinds = rope.kinds_of_layers
         results |= {n: rope.layers[kinds[n]] for n in layers if n in kinds}
-    still = layers_of_models.unrotated_layers(folder.text, hf_json.model_type(folder.text))
-    return results | {n: None for n in still if n in layers}
+    return results | {n: None for n in rope.still if n in layers}
 
 
 def _judged(
@@ -328,7 +326,7 @@ def save_qk(
     import safetensors.numpy as safetensors
 
     rope, results, groups = folder.rope, [], dict[str, list[int]]()
-    kinds = hf_config.kinds_of_layers(folder.config, rope) if rope and len(rope.layers) > 1 else {}
+    kinds = rope.kinds_of_layers if rope and len(rope.layers) > 1 else {}
     for layer in sorted(set(layers) & set(calls)):
         groups.setdefault(kinds.get(layer, ""), []).append(layer)
     if not groups:
