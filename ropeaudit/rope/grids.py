@@ -74,7 +74,7 @@ class Grid:
 
     def of_pairs(self) -> NDArray[np.int64]:
         """Return the axis of every pair. Shapes: -> (p,)."""
-        return _of_pairs(self.rope)
+        return np.array([pair.axis for pair in self.rope.pairs()], dtype=np.int64)
 
     def per_pair(self, steps: NDArray[np.int64]) -> Floats:
         """Return positions on the axis of each pair. Shapes: steps (s,) -> (s, p)."""
@@ -138,22 +138,12 @@ def of_sections(axes: Axes, setting: RopeSetting, sizes: str, start: int) -> Rop
 
 
 @functools.lru_cache(maxsize=64)
-def _of_pairs(rope: AxialRope) -> NDArray[np.int64]:
-    axes = np.array([pair.axis for pair in rope.pairs()], dtype=np.int64)
-    axes.setflags(write=False)
-    return axes
-
-
-@functools.lru_cache(maxsize=64)
 def exact_positions(rope: AxialRope, sizes: tuple[int, ...]) -> tuple[Floats, ...]:
     """Return the nearest float64 positions along each axis. Shapes: -> (n,) each."""
     ends = _fitted(rope, sizes)
-    tables = [
+    return tuple(
         np.array([float(_position(rope, axis, n, i, ends)) for i in range(n)]) for axis, n in enumerate(sizes)
-    ]
-    for table in tables:
-        table.setflags(write=False)
-    return tuple(tables)
+    )
 
 
 def _position(rope: AxialRope, axis: int, n: int, i: int, ends: dict[int, Ends]) -> Fraction:
@@ -170,7 +160,6 @@ def _position(rope: AxialRope, axis: int, n: int, i: int, ends: dict[int, Ends])
     return rope.start[axis] + i
 
 
-@functools.lru_cache(maxsize=256)
 def computed_positions(rope: AxialRope, sizes: tuple[int, ...], fmt: Format) -> tuple[Floats, ...]:
     """Return the positions along each axis as the source's operations give them, each rounded to `fmt`.
 
@@ -197,7 +186,6 @@ def computed_positions(rope: AxialRope, sizes: tuple[int, ...], fmt: Format) -> 
             table = rounded(np.where(i < n // 2, first + step * i, last - step * (n - 1 - i)))
         else:
             table = rounded(exact[axis])
-        table.setflags(write=False)
         tables.append(table)
     return tuple(tables)
 

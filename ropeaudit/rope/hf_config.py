@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ropeaudit.errors import BadInput, BadShape, RopeAuditError, UsageError
+from ropeaudit.errors import BadInput, BadShape, RopeAuditError
 from ropeaudit.rope import hf_json, scaling
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.hf_json import Config, NotRotated, count, first, flag, needed, number, shown
@@ -259,7 +259,7 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
             )
         fraction = None
     rotary_dim = head_dim if kind == "proportional" else _rotary_dim(config, head_dim, fraction, model)
-    scale = _scaling(config, rope, kind, fraction, rotary_dim // 2)
+    scale = _scaling(config, rope, kind, fraction)
     declared = flag(config, "rope_interleave")
     interleaved = hf_json.is_one(model, "interleaved") if declared is None else declared
     softmax = _softmax_scale(config, model, scale)
@@ -404,10 +404,10 @@ def _kind(rope: Config) -> str:
     return str(kinds[0]) if kinds else "default"
 
 
-def _scaling(config: Config, rope: Config, kind: str, fraction: float | None, pairs: int) -> Scaling:
+def _scaling(config: Config, rope: Config, kind: str, fraction: float | None) -> Scaling:
     """Return the scaling that RoPE parameters say, some of it outside them. Raises: BadInput.
 
-    fraction: of the dims that are rotated, None where it is not given. pairs: of those.
+    fraction: of the dims that are rotated, None where it is not given.
     """
     rules, values = KINDS[kind], dict[str, Any]()
     for key, name in HF_NAMES.items():
@@ -417,7 +417,7 @@ def _scaling(config: Config, rope: Config, kind: str, fraction: float | None, pa
         values["truncate"] = bool(rope["truncate"])  # null is taken for false
     if kind == "proportional":
         values["fraction"] = 1.0 if fraction is None else fraction
-    outside, maximum = config.get(_KEYS["original"]), count(config, hf_json.POSITIONS, 2**53)
+    outside, maximum = config.get(_KEYS["original"]), count(config, _POSITIONS, 2**53)
     last = config if _KEYS["original"] in config else rope
     if rules.original_outside and last.get(_KEYS["original"], outside) is None and _KEYS["original"] in last:
         raise BadInput(f"{_KEYS['original']} = null is not a number; give the length before the extension")
@@ -427,49 +427,19 @@ def _scaling(config: Config, rope: Config, kind: str, fraction: float | None, pa
         values.setdefault("original", number(_KEYS["original"], outside))
     if kind == "yarn" and maximum is not None:
         values.setdefault("original", maximum)
-    if maximum is not None and (
-        "maximum" in rules.needs or ("maximum" in rules.takes and "factor" not in values)
-    ):
-        values["maximum"] = maximum
-    _check_names(config, rope, kind, values)
-    for name, value in values.items():  # for some the formulas mean nothing
-        try:
-            scaling.check_value(_KEYS[name], kind, name, value)
-        except UsageError as error:
-            raise BadInput(error.typed) from None
-        if name in ("short", "long") and len(value) != pairs:
-            raise BadInput(
-                f"{_KEYS[name]} has {len(value)} elements and there are {pairs} pairs; give one per pair"
-            )
-    return scaling.from_mapping(kind, values)
-
-
-def _check_names(config: Config, rope: Config, kind: str, values: Mapping[str, Any]) -> None:
-    """Raise BadInput for parameters that are foreign to the kind or missing."""
-    rules = KINDS[kind]
-    named = next((rope[key] for key in ("rope_type", "type") if rope.get(key) is not None), None)
+    if "maximum" in rules.needs:
+        values["maximum"] = needed(config, _POSITIONS, 2**53)
+    elif "maximum" in rules.takes and "factor" not in values and ("factor" in rope or kind != "yarn"):
+        values |= {} if maximum is None else {"maximum": maximum}  # yarn's factor of null is their ratio
     inside = next((key for key in hf_json.DICTS if config.get(key)), hf_json.DICTS[-1])
     foreign = [name for name in values if name not in (*rules.needs, *rules.takes)]
-    if foreign and named is None:
+    if foreign and rope.get("rope_type", rope.get("type")) is None:
         taking = [one for one in _KINDS if values.keys() <= {*KINDS[one].needs, *KINDS[one].takes}]
-        fitting = [f'"rope_type": "{one}"' for one in taking]
-        remedy = f"add {' or '.join(fitting)}, whichever is meant" if len(fitting) > 1 else ""
-        remedy = remedy or (f"add {fitting[0]}" if fitting else "no type takes all of them")
+        fitting = " or ".join(f'"rope_type": "{one}"' for one in taking)
         raise BadInput(
-            f"rope_type is missing, so {inside} is read as default, which takes no {_listed(foreign)}; "
-            f"{remedy}"
+            f"rope_type is missing, so {inside} is read as default, which takes no "
+            f"{', '.join(_KEYS[name] for name in foreign)}; "
+            + (f"add {fitting}" if fitting else "no type takes all of them")
         )
-    if foreign:
-        taken = _listed(name for name in (*rules.needs, *rules.takes) if name not in _OUTSIDE)
-        raise BadInput(f"rope_type {named} takes no {_listed(foreign)}; it takes {taken or 'nothing'}")
-    missing = [name for name in rules.needs if name not in values]
-    if kind == "yarn" and "factor" not in values and ("factor" not in rope or "maximum" not in values):
-        missing.append("factor")  # of null transformers makes the ratio of the lengths
-    if missing:
-        where = "the config" if set(missing) <= {"maximum"} else inside
-        it = "it" if len(missing) == 1 else "them"
-        raise BadInput(f"rope_type {named} needs {_listed(missing)}; add {it} to {where}")
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(_KEYS[name] for name in names)
+    scaling.check(kind, values, f"rope_type {kind}", _KEYS, f"add that to {inside}")
+    return Scaling(kind, **values)

@@ -64,31 +64,26 @@ def load(path: str) -> Any:
         if folder := file.is_dir():
             file /= "config.json"
         if not file.is_file():
-            hub = ", and nothing is downloaded" if path.count("/") == 1 and file.suffix != ".json" else ""
-            raise FileNotFoundError(0, "a folder without config.json" if folder else f"no such file{hub}")
+            told = "a folder without config.json" if folder else "no such file, and nothing is downloaded"
+            raise FileNotFoundError(0, told)
         with file.open("rb") as stream:
             content = stream.read(_LARGEST_FILE + 1)
-    except OSError as error:
-        raise BadInput(f"{path!r}: {error.strerror or error}; give a file that can be read") from None
-    except ValueError as error:  # of a path that no file can have
-        raise BadInput(f"{path!r}: {error}; give the path of a config.json") from None
-    if len(content) > _LARGEST_FILE:
-        raise BadInput(f"{path!r}: is larger than 16 MiB; give a config.json, which is a few kilobytes")
-    if content.startswith(codecs.BOM_UTF8):  # as json.loads does, with words for who calls it
-        raise BadInput(
-            f"{path!r}: begins with a byte-order mark, with which transformers does not load it; save it as "
-            "UTF-8 without one"
-        )
-    try:
-        return json.loads(
-            content.decode("utf-8"), object_pairs_hook=_unique, parse_int=lambda text: int(text[:_DIGITS])
-        )
+        if len(content) > _LARGEST_FILE:
+            raise BadInput("is larger than 16 MiB; give a config.json, which is a few kilobytes")
+        if content.startswith(codecs.BOM_UTF8):
+            fault = "begins with a byte-order mark, with which transformers does not load it"
+            raise BadInput(f"{fault}; save it as UTF-8 without one")
+        text = content.decode("utf-8")
+        return json.loads(text, object_pairs_hook=_unique, parse_int=lambda digits: int(digits[:_DIGITS]))
     except RecursionError:
-        raise BadInput(f"{path!r}: is nested too deeply; give the config.json of a model") from None
+        reason = "is nested too deeply; give the config.json of a model"
     except BadInput as error:
-        raise BadInput(f"{path!r}: {error}") from None
+        reason = str(error)
+    except OSError as error:
+        reason = f"{error.strerror or error}; give a file that can be read"
     except ValueError as error:
-        raise BadInput(f"{path!r}: is not JSON in UTF-8: {str(error)[:100]}; give a config.json") from None
+        reason = f"is not JSON in UTF-8: {str(error)[:100]}; give a config.json"
+    raise BadInput(f"{path!r}: {reason}")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -79,16 +79,7 @@ class Scaling:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise UnknownName("scaling", self.kind, KINDS)
-        rules, given = self.rules, self.parameters()
-        for name in rules.needs:
-            if name not in given:
-                raise UsageError(f"scaling {self.kind} needs {name}; try {rules.example}")
-        for name, value in given.items():
-            if name not in (*rules.needs, *rules.takes):
-                raise UsageError(f"scaling {self.kind} takes no {name}; it takes {_taken(self.kind)}")
-            check_value(f"scaling {self.kind}: {name}", self.kind, name, value)
-        if self.kind == "yarn" and self.factor is None and self.maximum is None:
-            raise UsageError(f"scaling yarn needs factor; try {rules.example}")
+        check(self.kind, self.parameters(), f"scaling {self.kind}", {}, f"try {self.rules.example}")
 
     @property
     def rules(self) -> Kind:
@@ -144,9 +135,6 @@ class Scaling:
         return f"{self.kind}({inner})" if inner else self.kind
 
 
-DEFAULT = Scaling()
-
-
 def parse(text: str) -> Scaling:
     """Read "kind", "kind:key=value,..." or "kind(key=value ...)", lists separated by semicolons.
 
@@ -182,11 +170,31 @@ def from_mapping(kind: str, values: Mapping[str, Any]) -> Scaling:
     return Scaling(kind, **parameters)
 
 
-def check_value(called: str, kind: str, name: str, value: Any) -> None:
-    """Raise UsageError for a value of a wrong type, or for which the formulas mean nothing.
+def check(kind: str, values: Mapping[str, Any], called: str, keys: Mapping[str, str], remedy: str) -> None:
+    """Raise UsageError for parameters that a kind lacks or does not take, and for values that mean nothing.
 
-    called: the parameter, as the message calls it.
+    called, keys: the scaling, and its parameters where they have other names, as messages call them. remedy:
+    what to do where one is missing.
     """
+
+    def listed(names: Iterable[str]) -> str:
+        return ", ".join(keys.get(name, name) for name in names)
+
+    rules = KINDS[kind]
+    missing = [name for name in rules.needs if name not in values]
+    if kind == "yarn" and "factor" not in values and "maximum" not in values:
+        missing.append("factor")
+    if foreign := [name for name in values if name not in (*rules.needs, *rules.takes)]:
+        taken = listed((*rules.needs, *rules.takes)) or "nothing"
+        raise UsageError(f"{called} takes no {listed(foreign)}; it takes {taken}")
+    if missing:
+        raise UsageError(f"{called} needs {listed(missing)}; {remedy}")
+    for name, value in values.items():
+        _check_value(f"{called}: {keys.get(name, name)}", kind, name, value)
+
+
+def _check_value(called: str, kind: str, name: str, value: Any) -> None:
+    """Raise UsageError for a value of a wrong type, or for which the formulas mean nothing."""
     where = f"{called} = {str(value)[:40]}"
     if name == "truncate":
         if not isinstance(value, bool):
@@ -223,6 +231,7 @@ def _text(value: Any) -> str:
     return repr(float(value)) if value != int(value) or abs(value) >= 1e15 else str(int(value))
 
 
+DEFAULT = Scaling()
 DECLARED = "max_position_embeddings"
 
 

@@ -85,9 +85,10 @@ class RopeSetting:
         for name in ("short", "long", "frequencies"):
             values = getattr(self.scaling, name)
             if values is not None and len(values) != self.pairs:
-                raise UsageError(
+                raise BadShape(
                     f"scaling {self.scaling.kind}: {name} has {len(values)} elements and there are "
-                    f"{self.pairs} pairs; give one per pair, or --rotary-dim {2 * len(values)}"
+                    f"{self.pairs} pairs",
+                    f"give one per pair, or --rotary-dim {2 * len(values)}",
                 )
         if self.scaling.kind == "dynamic" and self.rotary_dim == 2:
             raise UsageError("scaling dynamic is not defined for rotary_dim 2")
