@@ -177,7 +177,6 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
         kept = base is None or "rope_theta" in config  # --base stands before a default
         # a base that is one of these is used whatever rope_theta says beside them
         given = {name: value for name, value in own_scaling.items() if kept or name != "rope_theta"}
-    local = config.get(hf_json.LOCAL_BASE)
     _check_rotates(config, model, rotates=bool(given) or theta is not None)
     of_code: float | None = hf_json.of_type(model, "base")  # ChatGLM's times its rope_ratio
     if of_code is not None and hf_json.is_one(model, "base_times_ratio"):
@@ -185,28 +184,23 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
         of_code *= 1.0 if ratio is None else number("rope_ratio", ratio)
         if of_code <= 0:
             raise BadInput(f"rope_ratio = {shown(ratio)} is not above 0")
-    layers = hf_json.by_layer(config, given) or {_FULL: given}
-    two_bases = hf_json.is_one(model, "two_bases")
-    own_keys = dict(zip((_FULL, _SLIDING), hf_json.BASE_KEYS, strict=True)) if two_bases else {}
-    if two_bases and not any(isinstance(one, Mapping) for one in given.values()):
-        layers = dict.fromkeys(own_keys, given)
-    own_base = local is not None or hf_json.is_one(model, "local_base")
+    own_keys = hf_json.BASE_KEYS if hf_json.is_one(model, "two_bases") else {}
+    layers = hf_json.by_layer(config, given) or dict.fromkeys(own_keys or [_FULL], given)
+    own_base = config.get(hf_json.LOCAL_BASE) is not None or hf_json.is_one(model, "local_base")
     if _SLIDING not in layers and (own_base or (given and hf_json.is_one(model, "sliding_unscaled"))):
         # another base, or the same, and never scaled
-        layers[_SLIDING] = {
-            key: value for key, value in given.items() if key == "rope_theta" and not own_base
-        }
+        layers[_SLIDING] = {one: given[one] for one in given if one == "rope_theta" and not own_base}
     layers = hf_json.rotating(config, model, layers)
     for layer, rope in layers.items():
         hf_json.check_inner(rope)
-        wanted, outside = key, theta
         if "rope_theta" in rope and rope["rope_theta"] is None:
             raise BadInput("rope_theta = null in the RoPE parameters is not a number; leave it out there")
-        if layer in own_keys:
-            wanted, outside = own_keys[layer], config.get(own_keys[layer])
-        if layer == _SLIDING and own_base:
-            wanted, outside = hf_json.LOCAL_BASE, local
-        choices = [("rope_theta", rope.get("rope_theta")), (wanted, outside), ("rope_theta", of_code)]
+        wanted = hf_json.LOCAL_BASE if layer == _SLIDING and own_base else own_keys.get(layer, key)
+        choices = [
+            ("rope_theta", rope.get("rope_theta")),
+            (wanted, config.get(wanted)),
+            ("rope_theta", of_code),
+        ]
         choices += [("--base", base)] if wanted in (key, own_keys.get(_FULL)) else []
         theta_choice = next((choice for choice in choices if choice[1] is not None), None)
         if theta_choice is None:
@@ -276,17 +270,16 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
     own = hf_json.of_layers(config, layer, "head_dim")
     if own is not None:
         return own
-    if layer == _FULL and (model.startswith("gemma4") or config.get("global_head_dim") is not None):
-        return needed(config, ["global_head_dim"])
-    if layer == _SLIDING and config.get("swa_head_dim") is not None:
-        return needed(config, ["swa_head_dim"])
+    named = {_FULL: "global_head_dim", _SLIDING: "swa_head_dim"}.get(layer, "")
+    if config.get(named) is not None or (layer == _FULL and model.startswith("gemma4")):
+        return needed(config, [named])
     divided = hf_json.class_default(model) or hf_json.is_one(model, "divided_head_dim")
     if config.get("head_dim") is not None or not (divided or not hf_json.is_one(model, "own_head_dim")):
         return needed(config, ["head_dim"])
     width, heads = needed(config, _HIDDEN, 2**24), needed(config, _HEADS)
     if width % heads:
-        named = f"{first(config, _HIDDEN)[0]} = {width}", f"{first(config, _HEADS)[0]} = {heads}"
-        raise BadInput(f"{named[0]} is not a multiple of {named[1]}; give head_dim")
+        said = f"{first(config, _HIDDEN)[0]} = {width} is not a multiple of"
+        raise BadInput(f"{said} {first(config, _HEADS)[0]} = {heads}; give head_dim")
     return (2 * width if hf_json.is_one(model, "double_head_dim") else width) // heads
 
 

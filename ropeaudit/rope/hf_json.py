@@ -23,8 +23,8 @@ DICTS = ("rope_scaling", "rope_parameters")
 BASES = ("rope_theta", "rotary_emb_base")
 FRACTIONS = ("partial_rotary_factor", "rotary_pct", "rope_pct")
 LOCAL_BASE, LAYER_BASES = "rope_local_base_freq", "layer_rope_theta"
-BASE_KEYS = ("global_rope_theta", "local_rope_theta")  # of full and of sliding layers
-LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "hybrid", "hybrid_sliding")
+BASE_KEYS = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
+LAYER_TYPES = (*BASE_KEYS, "chunked_attention", "hybrid", "hybrid_sliding")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 MISSING = "is missing, and its default is not in the file; add it there"
@@ -172,29 +172,28 @@ def text_part(config: Any) -> Config:
 def check_keys(config: Config, model: str = "") -> None:
     """Raise BadInput for a key about RoPE, outside its dict, that is not understood."""
     known = _TOP | {"rope_ratio"} if is_one(model, "base_times_ratio") else _TOP
-    known = known | {*BASE_KEYS} if is_one(model, "two_bases") else known
+    known = known | {*BASE_KEYS.values()} if is_one(model, "two_bases") else known
     for key, value in config.items():
         if not isinstance(key, str):
             raise BadInput(f"the key {shown(key)} is not text")
         about = key in _RULES or key.startswith(("rope", "rotary")) or "rope_" in key
-        if about and key not in known and value is not None and value is not False:
-            raise BadInput(f"the key {shown(key)} is not understood; {_nearest(key, known)}")
+        if about and value is not None and value is not False:
+            _check_known("key", key, known)
 
 
 def check_inner(rope: Config) -> None:
     """Raise BadInput for a key of a dict of RoPE parameters that is not understood."""
     for key in rope:
-        if key not in _INNER:
-            raise BadInput(f"the RoPE parameter {shown(key)} is not understood; {_nearest(key, _INNER)}")
+        _check_known("RoPE parameter", key, _INNER)
 
 
-def _nearest(key: str, known: Iterable[str]) -> str:
-    """Return which key was meant, or all that are understood."""
-    from difflib import get_close_matches  # in-function: it is needed for errors alone
+def _check_known(called: str, key: str, known: Iterable[str]) -> None:
+    if key not in known:
+        from difflib import get_close_matches  # in-function: it is needed for errors alone
 
-    close = get_close_matches(key, known, n=2, cutoff=0.75)
-    names = ", ".join(sorted(known))
-    return f"did you mean {' or '.join(close)}?" if close else f"understood are {names}"
+        close = " or ".join(get_close_matches(key, known, n=2, cutoff=0.75))
+        meant = f"did you mean {close}?" if close else f"known: {', '.join(sorted(known))}"
+        raise BadInput(f"the {called} {shown(key)} is not understood; {meant}")
 
 
 def rope_dict(config: Config) -> Config:
@@ -232,10 +231,10 @@ def by_layer(config: Config, given: Config) -> dict[str, Config]:
     """
     layers = {key: value for key, value in given.items() if isinstance(value, Mapping)}
     listed = config.get("layer_types")
-    known = [*LAYER_TYPES, *(listed if isinstance(listed, list) else [])]
+    own = [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
+    known = {*LAYER_TYPES, *own}
     for name in layers:
-        if name not in known:
-            raise BadInput(f"the layer type {shown(name)} is not understood; known: {', '.join(LAYER_TYPES)}")
+        _check_known("layer type", name, known)
     # A layer type of null does not rotate.
     rest = {k: v for k, v in given.items() if k not in layers and not (v is None and k in known)}
     if not layers and len(rest) < len(given):

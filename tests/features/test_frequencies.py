@@ -9,13 +9,7 @@ from dumped_tables import BF16, FP16, FP32, PLAIN, cast, inv
 
 from ropeaudit import RopeSetting, parse, recipes
 from ropeaudit.arithmetic.formats import FORMATS, Format
-from ropeaudit.features.list.frequencies import (
-    COLUMNS,
-    first_shared_angle,
-    first_shared_position,
-    headline,
-    rows,
-)
+from ropeaudit.features.list.frequencies import COLUMNS, first_shared_angle, headline, rows
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope import scaling
 from ropeaudit.rope.frequencies import FORMS
@@ -67,7 +61,7 @@ def test_in_float32_the_neighbours_of_the_first_shared_angle_agree_with_numpy() 
 
 def test_positions_themselves() -> None:
     for fmt in FORMATS:
-        assert first_shared_position(fmt) == 2**fmt.precision
+        assert first_shared_angle(Decimal(1), fmt) == 2**fmt.precision
     assert first_shared_angle(Decimal(0), FP32) == 0
     assert first_shared_angle(Decimal("1e-9"), FP16) == 0  # underflow: every angle is 0
     assert first_shared_angle(Decimal(65520), FP16) == 1  # halfway to the next number, and beyond the largest

@@ -100,7 +100,7 @@ def rows(
     format of `formats` as the model's dtype, else one for each: hf, hf_bf16. Raises: NotEmulated.
     """
     stored = _recipe_numbers(setting, formats, recipes)
-    positions = {f"shared_position_{fmt.short}": first_shared_position(fmt) for fmt in formats}
+    positions = {f"shared_position_{fmt.short}": first_shared_angle(Decimal(1), fmt) for fmt in formats}
     results = []
     for pair, exact in enumerate(exact_frequencies.frequencies(setting)):
         with precise():
@@ -148,7 +148,7 @@ def report(
     hidden = {"maximum", *(name for name in known if name.startswith("shared_position_"))}
     if len(results) < 2:
         hidden.add("setting")
-    merged = ", ".join(f"{first_shared_position(fmt)} in {fmt.short}" for fmt in formats)
+    merged = ", ".join(f"{first_shared_angle(Decimal(1), fmt)} in {fmt.short}" for fmt in formats)
     return Report(
         rows,
         columns or known,
@@ -197,21 +197,16 @@ def _relative(value: Decimal, theta: Decimal) -> float:
         return float((value - theta) / theta)
 
 
-def first_shared_position(fmt: Format) -> int:
-    """Return the smallest P >= 0 with round(P) = round(P + 1) in a format: what the position stage merges.
-
-    Units: tokens. >>> from ropeaudit.arithmetic.formats import parse; first_shared_position(parse("bf16"))
-    256
-    """
-    return first_shared_angle(Decimal(1), fmt)
-
-
 def first_shared_angle(theta: Decimal, fmt: Format) -> int:
     """Return the smallest P >= 0 with round(P * theta) = round((P + 1) * theta) in a format.
 
     P, theta and the products are exact and rounded once, ties to even: it is what the format of the angle
     does, whatever that of position and frequency. Not every later position shares its angle. Products that
     both overflow share one too. theta 0: 0. Units: radians per token -> tokens.
+
+    Positions themselves, as theta 1 has them:
+    >>> from ropeaudit.arithmetic.formats import parse; first_shared_angle(Decimal(1), parse("bf16"))
+    256
 
     Numbers are 2^(e-p+1) apart from 2^e to 2^(e+1), e >= emin, and as far below 2^emin. Where they are less
     than theta apart nothing coincides; where they are 2 theta apart something must, so that few e are looked
