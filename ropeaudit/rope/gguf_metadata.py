@@ -45,11 +45,6 @@ class GgufRope:
         """The setting of its layers with full attention."""
         return self.model.layers[_FULL]
 
-    @property
-    def axes(self) -> Axes | None:
-        """The sections of M-RoPE; None without any."""
-        return self.model.axes
-
 
 def of_file(file: GgufFile, name: str, source: str) -> GgufRope:
     """Return the rotary embedding of a file. Raises: BadInput."""

@@ -192,7 +192,8 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
         layers[_SLIDING] = {one: given[one] for one in given if one == "rope_theta" and not own_base}
     layers = hf_json.rotating(config, model, layers)
     for layer, rope in layers.items():
-        hf_json.check_inner(rope)
+        for one in rope:
+            hf_json.check_known("RoPE parameter", one)
         if "rope_theta" in rope and rope["rope_theta"] is None:
             raise BadInput("rope_theta = null in the RoPE parameters is not a number; leave it out there")
         wanted = hf_json.LOCAL_BASE if layer == _SLIDING and own_base else own_keys.get(layer, key)

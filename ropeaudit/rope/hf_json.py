@@ -32,9 +32,9 @@ _PARTS = ("thinker_config", "text_config", "llm_config", "language_config")
 _TOP = {*DICTS, *BASES, *FRACTIONS, LOCAL_BASE, "rotary", "rotary_dim", "rope_interleave", "qk_rope_head_dim"}
 # which layers do not rotate; those that do are audited
 _TOP |= {"no_rope_layers", "no_rope_layer_interval", "use_mem_rope", LAYER_BASES}
-_INNER = {*HF_NAMES, "rope_theta", "rope_type", "type", "mrope_section", "mrope_interleaved"}
+INNER = {*HF_NAMES, "rope_theta", "rope_type", "type", "mrope_section", "mrope_interleaved"}
 # whether weights were trained with the scaling; by how much queries grow with their position: no frequencies
-_INNER |= {"finetuned", "llama_4_scaling_beta"}
+INNER |= {"finetuned", "llama_4_scaling_beta"}
 _RULES = ("use_dynamic_ntk", "attention_head_dim")  # change frequencies or heads by rules not known here
 
 _FULL, _SLIDING = LAYER_TYPES[:2]
@@ -178,16 +178,11 @@ def check_keys(config: Config, model: str = "") -> None:
             raise BadInput(f"the key {shown(key)} is not text")
         about = key in _RULES or key.startswith(("rope", "rotary")) or "rope_" in key
         if about and value is not None and value is not False:
-            _check_known("key", key, known)
+            check_known("key", key, known)
 
 
-def check_inner(rope: Config) -> None:
-    """Raise BadInput for a key of a dict of RoPE parameters that is not understood."""
-    for key in rope:
-        _check_known("RoPE parameter", key, _INNER)
-
-
-def _check_known(called: str, key: str, known: Iterable[str]) -> None:
+def check_known(called: str, key: str, known: Iterable[str] = INNER) -> None:
+    """Raise BadInput for a name that is not understood. called: what it names."""
     if key not in known:
         from difflib import get_close_matches  # in-function: it is needed for errors alone
 
@@ -234,7 +229,7 @@ def by_layer(config: Config, given: Config) -> dict[str, Config]:
     own = [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
     known = {*LAYER_TYPES, *own}
     for name in layers:
-        _check_known("layer type", name, known)
+        check_known("layer type", name, known)
     # A layer type of null does not rotate.
     rest = {k: v for k, v in given.items() if k not in layers and not (v is None and k in known)}
     if not layers and len(rest) < len(given):

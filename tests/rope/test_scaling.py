@@ -148,14 +148,6 @@ def test_published_attention_factors() -> None:
     assert scaled.mscale(40.0, 1.0) ** 2 == pytest.approx(1.8739, abs=5e-5)
 
 
-@pytest.mark.parametrize("form", ["power", "divide", "step_power", "exp", "exp2"])
-def test_every_form_carries_the_scaling(form: str) -> None:
-    setting = RopeSetting.of(64, scaling=scaling.parse("yarn:factor=4,original=4096"))
-    result = frequencies(setting, form, FP64)
-    plain = frequencies(setting, "inverse_power", FP64)
-    assert np.allclose(1 / result if form == "divide" else result, plain, rtol=1e-12)
-
-
 def test_text_reads_back_as_it_was_typed() -> None:
     for text in (
         "default",

@@ -188,5 +188,5 @@ def _of_conversion(audit: ModuleAudit, rope: GgufRope) -> Iterator[Finding]:
     elif not audit.lost and not wrong:
         declared = ", ".join(dict.fromkeys(one.label for one in audit.buffers))
         yield judged(check, True, f"the file says of RoPE what {declared} says")
-    words = setting_words(rope.setting, rope.axes, rope.model.served)
+    words = setting_words(rope.setting, rope.model.axes, rope.model.served)
     yield noted("metadata", f"architecture {rope.architecture}: {words}")

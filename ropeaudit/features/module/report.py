@@ -250,7 +250,7 @@ def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
         facts["assumed"] = f"{assumed}, from the values (--config, --model or --base says what is right)"
     if source.gguf is not None and not source.explicit:
         rope = source.gguf
-        facts["read"] = setting_words(rope.setting, rope.axes, rope.model.served)
+        facts["read"] = setting_words(rope.setting, rope.model.axes, rope.model.served)
     facts["not checked"] = "; ".join(_unchecked(audit))
     facts["next"] = _next(audit)
     return [fact for fact in facts.items() if fact[1]]
