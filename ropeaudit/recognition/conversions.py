@@ -49,9 +49,8 @@ def lost(file: GgufRope, declared: ModelRope) -> list[Lost]:
             found += [Lost(layer, *one) for one in _of_layer(file, seen, asked)]
     if len(found) and len(declared.layers) == 1:
         found = [Lost("", one.diagnosis, one.keys) for one in found]
-    here, there = (
-        "/".join(map(str, one.sections)) if one else "none" for one in (file.model.axes, declared.axes)
-    )
+    both = (file.model.axes, declared.axes)
+    here, there = ("/".join(map(str, one.sections)) if one else "none" for one in both)
     if declared.axes and here != there:  # M-RoPE's
         told = Diagnosis("other-sections", {"seen": here, "asked": there})
         found.append(Lost("", told, "rope.dimension_sections"))

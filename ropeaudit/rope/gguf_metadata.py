@@ -23,7 +23,6 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.tensor_files.gguf_files import GgufFile
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
-_BASE = 10000.0
 _TYPES = ("none", "linear", "yarn", "longrope")
 _FREQS, _SHORT, _LONG = "rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"
 
@@ -59,12 +58,10 @@ def of_file(file: GgufFile, name: str, source: str) -> GgufRope:
             missing["attention.key_length"] = f"embedding_length / head_count, {head_dim}"
         rotary_dim = _whole(file, "rope.dimension_count")
         if rotary_dim is None:
-            rotary_dim = head_dim
-            missing["rope.dimension_count"] = f"all {head_dim} dims"
+            rotary_dim, missing["rope.dimension_count"] = head_dim, f"all {head_dim} dims"
         base = file.number("rope.freq_base")
         if base is None:
-            base = _BASE
-            missing["rope.freq_base"] = f"{_BASE:g}"
+            base, missing["rope.freq_base"] = 10000.0, "10000"
         context = _whole(file, "context_length")
         scaling = _scaling(file, context, rotary_dim, base, missing)
         layout: Layout = "interleaved" if is_one(file.architecture, "gguf_neighbours") else "half"
