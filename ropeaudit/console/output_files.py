@@ -21,7 +21,7 @@ from ropeaudit.runtime import atomic_files, paths
 
 
 class OutputFile:
-    """A file to be: its bytes go beside it, and under its name only once they are all there.
+    """A file to be: claimed now, and written whole in one step once its bytes are there.
 
     What is no file but a stream (a pipe, /dev/stdout) is opened here and written into. written: whether it
     was. was_there: whether a report would be replaced.
@@ -33,27 +33,18 @@ class OutputFile:
         flag: the option that names it.
         """
         self.path, self.form, self.flag, self.written = path, form, flag, False
-        reports.check_installed(self.form)
-        self.files: list[IO[bytes]] = []
-        self.stream = paths.is_stream(path)
-        self.targets = [Path(path)]
-        if not self.stream:  # the file that the path leads to, and the metadata beside it, if any
+        reports.check_installed(form)
+        self.stream = _stream(path, flag) if paths.is_stream(path) else None
+        self.targets: list[Path] = []
+        if self.stream is None:  # the file that the path leads to, and the metadata beside it, if any
             named = [path, reports.beside(path)][: 1 + reports.has_file_beside(form)]
             self.targets = [Path(paths.behind(one)) for one in named]
-        try:
-            if self.stream:
-                self.files.append(_stream(path, flag))
-            else:
-                for number, target in enumerate(self.targets):
-                    about = form.upper() if number else ""
-                    self.files.append(_beside(target, about, flag))
-        except BaseException:
-            self.discard()
-            raise
+        for number, target in enumerate(self.targets):
+            _check_place(target, form.upper() if number else "", flag)
 
     def was_there(self) -> bool:
         """Return whether there is a report that this one would take the place of."""
-        return not self.stream and self.targets[0].exists()
+        return bool(self.targets) and self.targets[0].exists()
 
     def contents(self, report: Report) -> list[bytes]:
         """Return the bytes of a report, and of metadata that stand beside it."""
@@ -69,37 +60,30 @@ class OutputFile:
         return contents
 
     def fill(self, contents: Sequence[bytes]) -> None:
-        """Write the bytes of each target and put them under their names. Raises: BadOutput."""
+        """Write the bytes of each target. Raises: BadOutput."""
         try:
-            if self.stream:
-                with self.files[0] as file:
-                    file.write(contents[0])
+            if self.stream is not None:
+                with self.stream:
+                    self.stream.write(contents[0])
             else:
-                for target, staged, content in zip(self.targets, self.files, contents, strict=True):
-                    atomic_files.fill(staged, content, target)
-                for target, staged in zip(self.targets, self.files, strict=True):
-                    if left := atomic_files.put(staged, target):
-                        where = f"a copy of {str(target)!r} cannot be removed from its folder: {left!r}"
-                        output.say(f"warning: {where}")
+                for left in atomic_files.write(dict(zip(self.targets, contents, strict=True))):
+                    where = f"a copy of {self.path!r} cannot be removed from its folder: {left!r}"
+                    output.say(f"warning: {where}")
         except OSError as error:
             if isinstance(error, BrokenPipeError) and paths.descriptor(self.path) == 1:
                 return  # nobody reads on, as where a report is printed
-            remedy = "give another place"
-            if isinstance(error, atomic_files.Kept):
-                self.files, remedy = [], f"all of it is in {error.filename!r}"
+            kept = isinstance(error, atomic_files.Kept)
+            remedy = f"all of it is in {error.filename!r}" if kept else "give another place"
             raise BadOutput(
                 f"{self.flag} {self.path!r} cannot be written: {error.strerror}; {remedy}"
             ) from None
         self.written = True
 
-    def discard(self) -> None:
-        """Leave nothing behind of a file that was not written."""
-        for file in self.files:
+    def close(self) -> None:
+        """Close a stream, whether it was written into or not."""
+        if self.stream is not None:
             with contextlib.suppress(OSError):
-                file.close()
-            if not self.stream:
-                with contextlib.suppress(OSError):
-                    os.unlink(file.name)
+                self.stream.close()
 
 
 def part_of(path: str) -> str:
@@ -118,7 +102,7 @@ def opened(
     form_of: Callable[[str], str] = reports.form_of,
     flag: str = "-o",
 ) -> Iterator[list[OutputFile]]:
-    """Claim all output files; whatever is not written by the end is removed again.
+    """Claim all output files; their streams are closed at the end.
 
     form_of: from a path to its form. A stream whose name does not say it takes that of stdout.
     flag: the option that names them.
@@ -128,7 +112,7 @@ def opened(
         files = []
         for path, form in zip(outputs, forms, strict=True):
             files.append(OutputFile(path, form, flag))
-            stack.callback(files[-1].discard)
+            stack.callback(files[-1].close)
         yield files
 
 
@@ -159,11 +143,8 @@ def _form(path: str, form_of: Callable[[str], str]) -> str:
     return form
 
 
-def _beside(target: Path, about: str, flag: str) -> IO[bytes]:
-    """Open a file in the folder of `target`, which is to hold a report, or the metadata of a form `about`.
-
-    Raises: BadOutput, also if there is something at `target` that a report must not take the place of.
-    """
+def _check_place(target: Path, about: str, flag: str) -> None:
+    """Raise BadOutput unless a report, or the metadata of a form `about`, can take the place of `target`."""
     named = f"{flag} {str(target)!r}"
     try:
         if atomic_files.may_be_cleared(target.name):
@@ -181,7 +162,8 @@ def _beside(target: Path, about: str, flag: str) -> IO[bytes]:
                     f"{str(target)!r} is there and not from ropeaudit as the metadata of a {about}, which go "
                     "there; move it, or give another -o"
                 )
-        return atomic_files.opened(target)
+        with atomic_files.opened(target):  # its folder can be written into
+            pass
     except BadOutput:
         raise
     except (OSError, ValueError) as error:
@@ -219,13 +201,16 @@ _WRITTEN = {
     "ticket": "--ticket",
     "write_wrapper": "--write-wrapper",
 }
-_TENSORS = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".npy")  # beside them a config.json is read
-_OF_A_FOLDER = (  # what is read of a checkpoint's or a config's folder
+_OF_A_FOLDER = (  # what is read of a checkpoint's or a config's folder, and beside a file of tensors
     *("config.json", "*_config.json", "*.index.json", "tokenizer*", "special_tokens_map.json"),
     *("added_tokens.json", "vocab.*", "merges.txt", "chat_template*", "*.safetensors", "*.bin", "*.pt"),
     *("*.pth", "*.py", "*.model"),
     *("manifest.json", "manifest.txt", "case.txt"),  # of a case of vectors, and of what came back for it
 )
+_WITH_METADATA = tuple(
+    suffix for form in reports.REGISTRY.values() if form.metadata == "beside" for suffix in form.suffixes
+)
+_NOT_ALONE = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".npy", "manifest.json")
 
 
 class _Written(NamedTuple):
@@ -248,7 +233,8 @@ def refuse_clashes(options: Mapping[str, Any]) -> None:
     outputs = list(_written(options))
     if not outputs:
         return
-    read = [path for name, value in options.items() if name not in _WRITTEN for path in _files(value)]
+    asked = (word for name, value in options.items() if name not in _WRITTEN for word in _words(value))
+    read = [path for word in asked for path in _read(word)]
     for one in outputs:
         if (hit := next((path for path in read if paths.same(one.file, path)), None)) is not None:
             raise UsageError(f"{one} is one of the files to read ({hit!r}); give another name")
@@ -257,23 +243,13 @@ def refuse_clashes(options: Mapping[str, Any]) -> None:
                 f"{one.flag} {one.path!r} is a Python file beside {code!r}, which may import it; "
                 "give another name"
             )
+        for stream in ("stdout", "stderr"):
+            if paths.same(one.file, f"/dev/{stream}"):
+                raise UsageError(f"{one} is the file that {stream} goes to; give another name, or no `>`")
     for one, other in itertools.combinations(outputs, 2):
         if paths.same(one.file, other.file):
             names = f"{one.flag} {one.path!r} and {other.flag} {other.path!r}"
             raise UsageError(f"{names} both write {other.file!r}; give one of them another name")
-    for number, stream in ((1, "stdout"), (2, "stderr")):
-        for one in outputs:
-            if _goes_into(number, one.file):
-                raise UsageError(f"{one} is the file that {stream} goes to; give another name, or no `>`")
-
-
-def _goes_into(number: int, path: str) -> bool:
-    """Return whether descriptor 1 (stdout) or 2 (stderr) leads to a file."""
-    try:
-        goes = os.fstat(number)
-        return stat.S_ISREG(goes.st_mode) and os.path.samestat(goes, os.stat(path))
-    except (OSError, ValueError):
-        return False
 
 
 def _written(options: Mapping[str, Any]) -> Iterator[_Written]:
@@ -283,10 +259,8 @@ def _written(options: Mapping[str, Any]) -> Iterator[_Written]:
             if paths.is_stream(path):
                 continue
             yield _Written(flag, path, path)
-            if name == "outputs":
-                with contextlib.suppress(UnknownName):  # a picture
-                    if reports.has_file_beside(reports.form_of(path)):
-                        yield _Written(flag, path, reports.beside(path))
+            if name == "outputs" and path.lower().endswith(_WITH_METADATA):
+                yield _Written(flag, path, reports.beside(path))
             if name == "save_qk":  # a file a layer type, where a model has several
                 from ropeaudit.rope.hf_json import LAYER_TYPES  # in-function: most commands need none of it
 
@@ -305,17 +279,14 @@ def _may_import(code: str, path: str) -> bool:
     return both and written.startswith(os.path.join(folder, ""))
 
 
-def _files(value: Any) -> Iterator[str]:
-    """Yield the files that the words of an option may stand for, as far as they are there."""
-    for word in _words(value):
-        for path in dict.fromkeys(_paths(word)):
-            yield from filter(os.path.isfile, (path, reports.beside(path)))
-            if os.path.isdir(path):
-                yield from _known(path)
-            elif path.lower().endswith(_TENSORS):
-                yield os.path.join(os.path.dirname(path), "config.json")
-            elif os.path.basename(path) == "manifest.json":
-                yield from _known(os.path.dirname(path) or ".")
+def _read(word: str) -> Iterator[str]:
+    """Yield the files that a word of an option may stand for, as far as they are there."""
+    for path in dict.fromkeys(_paths(word)):
+        yield from filter(os.path.isfile, (path, reports.beside(path)))
+        folder = path if os.path.isdir(path) else os.path.dirname(path)
+        if folder == path or path.lower().endswith(_NOT_ALONE):
+            for pattern in _OF_A_FOLDER:
+                yield from glob.iglob(os.path.join(glob.escape(folder), pattern), include_hidden=True)
 
 
 def _paths(word: str) -> Iterator[str]:
@@ -325,12 +296,6 @@ def _paths(word: str) -> Iterator[str]:
         yield from (part, part.strip(), part.strip().partition("[")[0])
         if colon:
             yield from (place, place.replace(".", os.sep) + ".py")
-
-
-def _known(folder: str) -> Iterator[str]:
-    """Yield the files of a folder whose names a reader of it looks for."""
-    for pattern in _OF_A_FOLDER:
-        yield from glob.iglob(os.path.join(glob.escape(folder), pattern), include_hidden=True)
 
 
 def _words(value: Any) -> Iterator[str]:

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -34,18 +34,34 @@ def lock(number: int) -> bool | None:
     return True
 
 
-def opened(target: Path) -> IO[bytes]:
-    """Open a new file in the folder of `target`, and clear those that killed runs left. Raises: OSError."""
+@contextlib.contextmanager
+def opened(target: Path) -> Iterator[IO[bytes]]:
+    """Yield a new file in the folder of `target`, which goes away unless it is put elsewhere or is `Kept`.
+
+    Those that killed runs left are cleared. Raises: OSError.
+    """
     import tempfile  # in-function: it loads compressors, and most runs write no file
 
     prefix = _prefix(target.name)
     _clear(target.parent, prefix)
     while True:
         number, name = tempfile.mkstemp(_SUFFIX, prefix, target.parent)
-        file = open(name, "w+b", opener=lambda *_, number=number: number)  # noqa: SIM115 it is handed over
-        if lock(file.fileno()) is not False and os.path.exists(file.name):
-            return file
+        file = open(name, "w+b", opener=lambda *_, number=number: number)  # noqa: SIM115 closed below
+        if lock(file.fileno()) is not False and os.path.exists(name):
+            break
         file.close()  # another run took it for one that was left, in the moment before it was locked
+    stays = ""
+    try:
+        yield file
+    except Kept as error:
+        stays = error.filename
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            file.close()
+        if stays != name:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
 
 
 def may_be_cleared(name: str) -> bool:
@@ -66,50 +82,48 @@ class Kept(OSError):
 
 
 def put(file: IO[bytes], target: Path) -> str:
-    """Put a file of `opened` in the place of `target` and close it; return the name of a copy that stays.
+    """Put a file of `opened` in the place of `target`; return the name of a copy that stays.
 
     Where `target` cannot be replaced, as a bind mount or in a folder that only grows, it is written into; in
     the latter no copy can be removed. Raises: Kept.
     """
     if os.name == "nt":  # there open files are not moved, and none is locked
         file.close()
-    with file:
-        try:
-            os.replace(file.name, target)
-            return ""
-        except OSError:
-            copy = Path(file.name)
-            try:
-                with open(target, "r+b" if target.exists() else "xb") as there:
-                    there.write(copy.read_bytes())
-                    there.truncate()
-                    there.flush()
-                    os.fsync(there.fileno())
-            except OSError as error:
-                kept = target.with_name(f"{target.name}.new")
-                try:
-                    os.replace(copy, kept)
-                except OSError:
-                    kept = copy
-                raise Kept(error.errno, error.strerror, str(kept)) from None
-            try:
-                os.unlink(copy)
-            except OSError:
-                return str(copy)
-            return ""
-
-
-def write(target: Path, content: bytes) -> None:
-    """Write a file in full, or leave what was there. Raises: OSError."""
-    file = opened(target)
     try:
-        fill(file, content, target)
-        put(file, target)
-    except BaseException:
-        file.close()
-        with contextlib.suppress(OSError):
-            os.unlink(file.name)
-        raise
+        os.replace(file.name, target)
+        return ""
+    except OSError:
+        copy = Path(file.name)
+        try:
+            with open(target, "r+b" if target.exists() else "xb") as there:
+                there.write(copy.read_bytes())
+                there.truncate()
+                there.flush()
+                os.fsync(there.fileno())
+        except OSError as error:
+            kept = target.with_name(f"{target.name}.new")
+            try:
+                os.replace(copy, kept)
+            except OSError:
+                kept = copy
+            raise Kept(error.errno, error.strerror, str(kept)) from None
+        try:
+            os.unlink(copy)
+        except OSError:
+            return str(copy)
+        return ""
+
+
+def write(contents: Mapping[Path, bytes]) -> list[str]:
+    """Write files in full, or leave what was there; return the copies that cannot be removed again.
+
+    Raises: Kept, OSError.
+    """
+    with contextlib.ExitStack() as stack:
+        files = {target: stack.enter_context(opened(target)) for target in contents}
+        for target, file in files.items():
+            fill(file, contents[target], target)
+        return [copy for target, file in files.items() if (copy := put(file, target))]
 
 
 @contextlib.contextmanager

@@ -57,9 +57,9 @@ def is_stream(path: str) -> bool:
 
 
 def same(path: str, other: str) -> bool:
-    """Return whether two paths are one file: by name, links, hard links, or case where it does not count.
+    """Return whether two paths are one file: by name, links or hard links.
 
-    Of files that are not there yet the folder says whether two names are one.
+    Of files that are not there yet two names that differ in case are one, as they are for some folders.
     """
     try:
         one, two = os.path.realpath(path), os.path.realpath(other)
@@ -68,8 +68,7 @@ def same(path: str, other: str) -> bool:
         if os.path.lexists(one) or os.path.lexists(two):
             return os.path.samefile(one, two)
         (folder, name), (elsewhere, again) = os.path.split(one), os.path.split(two)
-        alike = name == again or (_folded(name) == _folded(again) and _folds(folder))
-        return alike and os.path.samefile(folder, elsewhere)
+        return _folded(name) == _folded(again) and os.path.samefile(folder, elsewhere)
     except (OSError, ValueError):
         return False
 
@@ -78,14 +77,6 @@ def _folded(name: str) -> str:
     import unicodedata  # in-function: two names are seldom alike
 
     return unicodedata.normalize("NFC", name.casefold())
-
-
-def _folds(folder: str) -> bool:
-    """Return whether a folder ignores the case of names. Raises: OSError."""
-    import tempfile  # in-function: it loads compressors
-
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".case.", suffix=".ropeaudit") as file:
-        return os.path.exists(os.path.join(folder, os.path.basename(file.name).upper()))
 
 
 def is_still_at(number: int, path: str) -> bool:

@@ -259,7 +259,7 @@ def _write_wrapper(path: str, target: str, needed: Mapping[str, str], why: str) 
         calls=f"{call('q')}, {call('k')}" if "x" in needed.values() else call("q"),
     )
     try:
-        atomic_files.write(Path(path), text.encode())
+        atomic_files.write({Path(path): text.encode()})
     except OSError as error:
         raise BadOutput(f"{_FLAG} {path!r} cannot be written: {error.strerror}; give another place") from None
     return f"{path} holds a wrapper to edit: finish its call, then type `ropeaudit check {path}:rotate`"

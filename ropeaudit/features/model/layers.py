@@ -341,7 +341,7 @@ def save_qk(
                 name: np.ascontiguousarray(np.stack(own)) for name, own in zip("qk", sides, strict=True)
             }
             content = safetensors.save(arrays, {"layers": ",".join(map(str, members))})
-            atomic_files.write(Path(paths.behind(str(file))), content)
+            atomic_files.write({Path(paths.behind(str(file))): content})
         except ValueError:
             raise BadInput(
                 f"--save-qk {path!r}: {listed(members)} differ in shape, and config.json does not tell them "
