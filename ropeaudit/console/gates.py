@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from ropeaudit.audits import judging
 from ropeaudit.audits.comparison import Pair, value
-from ropeaudit.audits.records import COLUMNS, GROUP_HINTS, Record
+from ropeaudit.audits.records import COLUMNS, GROUP_HINTS
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.reports.numbers import times
 from ropeaudit.reports.verdicts import case_name
@@ -111,11 +111,6 @@ def parse(
     return Gate(column, sign, bound, times, columns[column].meaning, f"{column}{sign}{number}")
 
 
-def broken(gates: Sequence[Gate], results: Iterable[Record]) -> list[str]:
-    """Return a line for each broken gate: its first record, and how many."""
-    return broken_since(gates, [Pair(None, record.as_dict()) for record in results] if gates else [])
-
-
 def broken_since(
     gates: Sequence[Gate],
     pairs: Sequence[Pair],
@@ -123,8 +118,12 @@ def broken_since(
 ) -> list[str]:
     """Return a line for every gate that some case breaks, compared with what it was.
 
-    exempt: rows that do not break a gate, whatever.
+    exempt: rows that do not break a gate, whatever. Raises: UsageError if a row lacks the column of a gate.
     """
+    for gate in gates:
+        sides = [row for pair in pairs for row in (pair.after, pair.before if gate.relative else None)]
+        if any(row is not None and gate.column not in row for row in sides):
+            raise UsageError(f"--fail-if '{gate}': the reports lack the column {gate.column}")
     lines, seen = [], [pair for pair in pairs if pair.after is not None]
     judged = [(gate, [pair for pair in seen if not exempt(gate, pair.row)]) for gate in gates]
     for gate, some in judged:
@@ -152,13 +151,6 @@ def _check_empty(gate: Gate, rows: Iterable[Row], count: int) -> None:
             f"--fail-if '{gate}': {gate.column} is empty in {len(empty)} of {count} rows, the first "
             f"{case_name(empty[0])}{why}; leave the condition out"
         )
-
-
-def check_columns(gates: Sequence[Gate], rows: Iterable[Row | None]) -> None:
-    """Raise UsageError if some row lacks the column of a gate."""
-    for gate in gates:
-        if any(row is not None and gate.column not in row for row in rows):
-            raise UsageError(f"--fail-if '{gate}': the reports lack the column {gate.column}")
 
 
 def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -54,7 +53,7 @@ class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
             refuse_another_shard(name, sweep)
         self.name, self.path, self.full, self.told = name, part_of(name), False, False
         self.sweep, self.before = sweep, _state(name)
-        self.number, self.synced = _open(self.path), time.monotonic()
+        self.number, self.synced = _locked(self.path), time.monotonic()
         try:
             content = _content(self.number)
             rows, self.length = parsed(self.path, content)
@@ -147,7 +146,7 @@ def _state(path: str) -> tuple[int, int] | None:
     return None
 
 
-def _open(path: str) -> int:
+def _locked(path: str) -> int:
     """Open a file to append to, for this process alone. Raises: BadOutput."""
     while True:
         number = _opened(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
@@ -163,17 +162,13 @@ def _opened(path: str, flags: int) -> int:
     """Open a file, nothing but a file and no link to one. Raises: BadOutput."""
     for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):  # a pipe would wait
         flags |= getattr(os, name, 0)
-    if os.path.islink(path):
-        raise BadOutput(f"{path!r} is a link, and rows go there until a run is over; {_REMEDY}")
+    if os.path.islink(path) or (os.path.exists(path) and not os.path.isfile(path)):
+        raise BadOutput(f"{path!r} is a link or no file, and rows go there until a run is over; {_REMEDY}")
     try:
-        number = os.open(path, flags, 0o666)
+        return os.open(path, flags, 0o666)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadOutput(f"{path!r} cannot be written: {reason}; give another place") from None
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
-        raise BadOutput(f"{path!r} is no file, and rows go there until a run is over; {_REMEDY}")
-    return number
 
 
 def _content(number: int) -> bytes:
@@ -219,22 +214,12 @@ def parsed(path: str, content: bytes) -> tuple[list[Record], int]:
     aside, or two rows of a cell differ.
     """
     length = content.rfind(b"\n") + 1
-    if not torn(content[length:], bool(length)):
+    tail = content[length:].rstrip(b"\0")  # of a row, or behind rows a few bytes of one, or zeros
+    if length < len(content) and not (tail.startswith(_FIRST) or (length and _FIRST.startswith(tail))):
         raise BadInput(f"{path!r} does not hold rows of this version of ropeaudit; {_REMEDY}")
-    lines = content[:length].split(b"\n")[:-1]
-    rows = [_row(path, number, line) for number, line in enumerate(lines, 1)]
+    rows = [_row(path, number, line) for number, line in enumerate(content[:length].split(b"\n")[:-1], 1)]
     refuse_contradictions(path, rows)
     return rows, length
-
-
-def torn(tail: bytes, behind_rows: bool = False) -> bool:
-    """Return whether the end of a file is the beginning of a row, as a dying machine leaves it.
-
-    behind_rows: rows stand before it, so that a few bytes of a row, or zero
-    bytes, are enough.
-    """
-    text = tail.rstrip(b"\0")
-    return not tail or text.startswith(_FIRST) or (behind_rows and _FIRST.startswith(text))
 
 
 def refuse_contradictions(path: str, rows: Iterable[Record]) -> None:

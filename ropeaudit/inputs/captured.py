@@ -50,7 +50,7 @@ def read(spec: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 def _tensors(paths: list[Path]) -> Tensors:
     if len(paths) == 2:
-        return {name: tensorfiles.read_npy(p) for name, p in zip("qk", paths, strict=True)}
+        return {name: next(tensorfiles.parts(p)).read(...) for name, p in zip("qk", paths, strict=True)}
     path, known = paths[0], (".safetensors", ".npz", ".pt", ".pth")
     if path.suffix.lower() not in known:
         seen = "one .npy file holds one tensor" if path.suffix == ".npy" else "unknown kind of file"

@@ -106,11 +106,6 @@ def read(path: Path, wanted: Container[str]) -> Tensors:
     return {one.name: one.read(...) if one.name in wanted else np.zeros(0) for one in parts(path, "q k")}
 
 
-def read_npy(path: Path) -> NDArray[Any]:
-    """Return the one array of a .npy file."""
-    return next(parts(path)).read(...)
-
-
 def real(seen: str, tensor: Any) -> NDArray[Any]:
     """Return a tensor of real numbers. Raises: BadInput that begins with `seen`.
 

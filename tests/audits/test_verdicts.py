@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ropeaudit import shift
 from ropeaudit.audits import judging
+from ropeaudit.audits.comparison import Pair
 from ropeaudit.audits.records import Record
 from ropeaudit.console import gates
 from ropeaudit.reports import drift, verdicts
@@ -171,9 +172,9 @@ def test_the_answer_names_the_largest_drift_of_the_worst_kind(rows: list[Record]
 def test_a_wrong_rotation_breaks_every_gate_on_drift() -> None:
     one = row(verdict="wrong_rotation", within_tolerance=False, drift_rms=1e-6, rotation_excess=55.0)
     for text in ("drift_rms>0.01", "drift_max>1", "floor_rms>1", "excess>1e9", "change_rms>1"):
-        (line,) = gates.broken([gates.parse(text)], [one])
+        (line,) = gates.broken_since([gates.parse(text)], [Pair(None, one.as_dict())])
         name = text.partition(">")[0]
         assert line.startswith(f"failed: wrong rotation (rotation error 55× allowed); {name} itself is ")
         assert ">" not in line  # an inequality that would be false
-    assert not gates.broken([gates.parse("nonfinite>0")], [one])
-    assert not gates.broken([gates.parse("drift_rms>0.01")], [row(drift_rms=1e-6)])
+    for text, other in (("nonfinite>0", one), ("drift_rms>0.01", row(drift_rms=1e-6))):
+        assert not gates.broken_since([gates.parse(text)], [Pair(None, other.as_dict())])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -14,7 +15,7 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.audits.sweep import Audit, Sweep
 from ropeaudit.console import sweep_file
 from ropeaudit.console.sweep_file import SweepFile
-from ropeaudit.errors import BadOutput
+from ropeaudit.errors import BadInput, BadOutput
 from ropeaudit.main import main
 from ropeaudit.runtime import atomic_files
 
@@ -86,9 +87,12 @@ def test_a_part_that_is_no_file_is_refused(kind, more, tmp_path, capsys) -> None
 def test_every_beginning_of_a_row_is_a_torn_row() -> None:
     first = len(sweep_file._FIRST)
     for length, zeros in itertools.product(range(len(LINES[0])), (b"", b"\0", b"\0" * 512)):
-        assert sweep_file.torn(LINES[0][:length] + zeros, True)
-        assert sweep_file.torn(LINES[0][:length] + zeros) == (length >= first or not (length or zeros))
-        assert not sweep_file.torn(b"x" + LINES[0][:length], True)
+        torn = LINES[0][:length] + zeros
+        contents = {LINES[1] + torn: True, LINES[1] + b"x" + torn: False, b"x" + torn: False}
+        contents[torn] = length >= first or not torn
+        for content, known in contents.items():
+            with contextlib.nullcontext() if known else pytest.raises(BadInput, match="does not hold rows"):
+                assert sweep_file.parsed("x", content)[1] == (len(LINES[1]) if LINES[1] in content else 0)
 
 
 def test_rows_are_checked_before_they_are_believed(tmp_path, capsys) -> None:

@@ -321,8 +321,6 @@ class Baseline:
 
         if isinstance(self.found, BadInput):
             raise self.found
-        relative = [gate for gate in conditions if gate.relative]
-        gates.check_columns(relative, [pair.before for pair in self.found.pairs])
         return gates.broken_since(conditions, self.found.pairs)
 
 
@@ -334,6 +332,7 @@ def _measured(
 ) -> int:
     """Measure and deliver the report, rows stored on the way; return the exit code."""
     from ropeaudit.audits import records
+    from ropeaudit.audits.comparison import Pair
     from ropeaudit.console import delivery, gates, output
     from ropeaudit.reports.numbers import counted
 
@@ -365,7 +364,10 @@ def _measured(
         return earlier.beside(made) if earlier else made
 
     def broken(_: object) -> list[str]:
-        return earlier.broken(conditions) if earlier else gates.broken(conditions, sweep.results())
+        if earlier:
+            return earlier.broken(conditions)
+        rows = [one.as_dict() for one in sweep.results()] if conditions else []
+        return gates.broken_since(conditions, [Pair(None, row) for row in rows])
 
     with contextlib.ExitStack() as stack:
         code = delivery.delivered(
