@@ -79,12 +79,6 @@ class OutputFile:
             ) from None
         self.written = True
 
-    def close(self) -> None:
-        """Close a stream, whether it was written into or not."""
-        if self.stream is not None:
-            with contextlib.suppress(OSError):
-                self.stream.close()
-
 
 def part_of(path: str) -> str:
     """Return the file that holds the rows of a report while a sweep lasts."""
@@ -112,7 +106,7 @@ def opened(
         files = []
         for path, form in zip(outputs, forms, strict=True):
             files.append(OutputFile(path, form, flag))
-            stack.callback(files[-1].close)
+            stack.enter_context(files[-1].stream or contextlib.nullcontext())
         yield files
 
 

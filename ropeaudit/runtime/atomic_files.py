@@ -9,7 +9,6 @@ import contextlib
 import os
 import re
 import stat
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
@@ -179,10 +178,8 @@ def _mode(target: Path) -> int:
 
 
 def _prefix(name: str) -> str:
-    """Return how the files of a name begin; no two names share it."""
-    if len(name) <= _LONGEST:
-        return f".{name}."
-    return f".{name[:_LONGEST]}.{zlib.crc32(os.fsencode(name)):08x}."
+    """Return how the files of a name begin; long names may share it."""
+    return f".{name[:_LONGEST]}."
 
 
 def _clear(folder: Path, prefix: str) -> None:
