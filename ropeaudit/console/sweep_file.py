@@ -13,7 +13,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ropeaudit import reports
@@ -63,7 +63,7 @@ class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
                     "go on with --resume, or remove it"
                 )
             there = finished(name, columns) if resume and not rows else []
-            self.note = sweep.take(name if there else self.path, [*rows, *there])
+            self.note = _taken(sweep, name if there else self.path, [*rows, *there])
             if self.length < len(content):  # a torn line of ours
                 os.ftruncate(self.number, self.length)
             for row in there:
@@ -135,7 +135,7 @@ def peek(name: str, sweep: Sweep) -> None:
             rows = parsed(part, _content(number))[0]
         finally:
             os.close(number)
-    sweep.take(part if rows else name, rows or finished(name))
+    _taken(sweep, part if rows else name, rows or finished(name))
 
 
 def _state(path: str) -> tuple[int, int] | None:
@@ -197,7 +197,6 @@ def finished(name: str, columns: Columns = lambda rows: ()) -> list[Record]:
             raise BadInput(
                 f"{name!r} has no column {column}, which is asked for now; leave it out, or give another -o"
             )
-    refuse_contradictions(name, rows)
     return rows
 
 
@@ -210,20 +209,18 @@ def line_of(row: Record) -> bytes:
 def parsed(path: str, content: bytes) -> tuple[list[Record], int]:
     """Return the rows of the whole lines of a file and the bytes of these lines; what is behind is torn.
 
-    Raises: BadInput if anything but rows stands there, a torn last one
-    aside, or two rows of a cell differ.
+    Raises: BadInput if anything but rows stands there, a torn last one aside.
     """
     length = content.rfind(b"\n") + 1
     tail = content[length:].rstrip(b"\0")  # of a row, or behind rows a few bytes of one, or zeros
     if length < len(content) and not (tail.startswith(_FIRST) or (length and _FIRST.startswith(tail))):
         raise BadInput(f"{path!r} does not hold rows of this version of ropeaudit; {_REMEDY}")
-    rows = [_row(path, number, line) for number, line in enumerate(content[:length].split(b"\n")[:-1], 1)]
-    refuse_contradictions(path, rows)
-    return rows, length
+    lines = content[:length].split(b"\n")[:-1]
+    return [_row(path, number, line) for number, line in enumerate(lines, 1)], length
 
 
-def refuse_contradictions(path: str, rows: Iterable[Record]) -> None:
-    """Raise BadInput if two rows of one cell differ."""
+def _taken(sweep: Sweep, path: str, rows: Sequence[Record]) -> str:
+    """Let a sweep take rows and return what to say of them. Raises: BadInput, also if two rows differ."""
     seen: dict[object, Record] = {}
     for row in rows:
         before = seen.setdefault(row.key(), row)
@@ -232,6 +229,7 @@ def refuse_contradictions(path: str, rows: Iterable[Record]) -> None:
                 f"{path!r} holds two different rows of {shown(row)}; remove them both, and give the same "
                 "command with --resume"
             )
+    return sweep.take(path, rows)
 
 
 def _row(path: str, number: int, line: bytes) -> Record:

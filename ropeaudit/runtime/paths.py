@@ -68,15 +68,9 @@ def same(path: str, other: str) -> bool:
         if os.path.lexists(one) or os.path.lexists(two):
             return os.path.samefile(one, two)
         (folder, name), (elsewhere, again) = os.path.split(one), os.path.split(two)
-        return _folded(name) == _folded(again) and os.path.samefile(folder, elsewhere)
+        return name.casefold() == again.casefold() and os.path.samefile(folder, elsewhere)
     except (OSError, ValueError):
         return False
-
-
-def _folded(name: str) -> str:
-    import unicodedata  # in-function: two names are seldom alike
-
-    return unicodedata.normalize("NFC", name.casefold())
 
 
 def is_still_at(number: int, path: str) -> bool:
