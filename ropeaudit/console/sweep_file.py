@@ -76,13 +76,11 @@ class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
         """Write a row. Once one does not fit, say so and write no more."""
         if self.full:
             return
-        line = line_of(row)
+        line = rest = line_of(row)
         try:
-            written = os.write(self.number, line)
-            if written < len(line):  # the disk is full: the next byte would say so
-                os.write(self.number, line[written:])
-                written = os.lseek(self.number, 0, os.SEEK_END) - self.length
-            self.length += written
+            while rest:  # a disk that is full takes a part, and says so of the next byte
+                rest = rest[os.write(self.number, rest) :]
+            self.length += len(line)
             if time.monotonic() - self.synced > _SYNC_SECONDS:
                 os.fsync(self.number)
                 self.synced = time.monotonic()

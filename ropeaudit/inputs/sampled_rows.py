@@ -73,7 +73,6 @@ class SampledInputs:
 
 def by_norms(inputs: Inputs, mask: Mask, count: int, seed: int) -> Pairs:
     """Choose `count` scores of q and k that are in memory. Raises: BadShape."""
-    check_sample(mask, inputs.heads, inputs.seq_len, count)
     q, k = (np.stack([_squares(head) for head in x]) for x in (inputs.q, inputs.k))
     return by_size(mask, q, k, count, seed)
 
@@ -91,7 +90,6 @@ def of(inputs: Inputs, chosen: Pairs, seed: int) -> SampledInputs:
 def choose(kind: str, sizes: tuple[int, int, int], d: int, mask: Mask, count: int, seed: int) -> Pairs:
     """Choose `count` scores of synthetic q and k. sizes: h, g, s. Raises: BadShape."""
     heads, kv_heads, seq_len = sizes
-    check_sample(mask, heads, seq_len, count)
     if kind != "gaussian" or (heads + kv_heads) * seq_len * d > WEIGHED:
         return evenly(mask, heads, seq_len, count, seed)
     generator, norms = np.random.default_rng(seed), []
