@@ -46,22 +46,12 @@ from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.factories import SubjectFactory
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts of the pairs in a drift, then that of no pair; nan wherever a score is not finite.
+def gather(bench: Bench, recipe: Resolved, count: int) -> tuple[dict[str, Array], float]:
+    """Return the pairs' parts in a recipe's drift, by column, and the RMS of the sums of |terms| of a score.
 
-    rms, share: of each part (p + 1,). norms: mean norms of each pair of q and of k (2, p + 1).
-    terms: RMS of the sums of |terms| of a score.
+    count: scores of the sampled heads. Columns are (p + 1,): the last is what is of no pair. nan wherever a
+    score is not finite.
     """
-
-    rms: Array
-    share: Array
-    norms: Array
-    terms: float
-
-
-def gather(bench: Bench, recipe: Resolved, count: int) -> Parts:
-    """Return the parts of a recipe's drift over the sampled heads, of `count` scores."""
     setting, table, size = bench.setting, bench.table(recipe), bench.sample.positions.size
     (squares, products), norms = np.zeros((2, setting.pairs + 1)), np.full((2, setting.pairs + 1), np.nan)
     norms[:, :-1] = whole = terms = 0.0
@@ -84,8 +74,12 @@ def gather(bench: Bench, recipe: Resolved, count: int) -> Parts:
                 products[i] += np.vdot(part, drift)
             squares[-1] += np.vdot(rest, rest)
             products[-1] += np.vdot(rest, drift)
+    with np.errstate(divide="ignore"):  # inf where a pair is not rotated
+        wavelength = np.append(1.0 / exact_scores.rotations_per_token(setting)[0], math.nan)
     share = products / (whole if whole and math.isfinite(whole) else math.nan)
-    return Parts(np.sqrt(squares / count), share, norms / (len(bench.exact) * size), math.sqrt(terms / count))
+    q_norm, k_norm = norms / (len(bench.exact) * size)
+    part = {"wavelength": wavelength, "part_rms": np.sqrt(squares / count), "share": share}
+    return part | {"q_norm": q_norm, "k_norm": k_norm}, math.sqrt(terms / count)
 
 
 def _error(x: Array, exact: Factor) -> Array:
@@ -106,7 +100,7 @@ _Vectors: TypeAlias = tuple[Case, Inputs, RopeSetting]  # q and k of a case, and
 class Explanation(Result):
     """Why one recipe drifts at one offset.
 
-    blames: every stage, the worst first. wavelengths: tokens, one a pair. cancelling: RMS of the summed
+    blames: every stage, the worst first. pairs: columns of `--by pair`. cancelling: RMS of the summed
     |terms| of a score over the RMS score. code: what was called, where the recipe is what it resembles.
     """
 
@@ -124,8 +118,7 @@ class Explanation(Result):
     nonfinite: NonfiniteScores | None
     tolerance: DriftTolerance
     remedies: tuple[Remedy, ...]
-    parts: Parts
-    wavelengths: Array
+    pairs: Mapping[str, Array]
     cancelling: float
     code: str = ""
 
@@ -308,11 +301,9 @@ def _explanation(
     positions = inputs.seq_len + max(0, offset)
     design = Design(recipe, bench, dict(zip(rounded, drifts, strict=True)), accepted, positions)
     remedies, reference = design.remedies(), bench.reference
-    parts = gather(bench, recipe, max(drift.count, 1))
+    pairs, terms = gather(bench, recipe, max(drift.count, 1))
     doing.step(1.0)
-    with np.errstate(divide="ignore"):  # inf where a pair is not rotated
-        wavelengths = np.asarray(1.0 / exact_scores.rotations_per_token(setting)[0])
-    cancelling = parts.terms / reference.rms if reference.rms else math.inf
+    cancelling = terms / reference.rms if reference.rms else math.inf
     return Explanation(
         case=case,
         setting=setting,
@@ -327,7 +318,6 @@ def _explanation(
         nonfinite=design.nonfinite(),
         tolerance=accepted,
         remedies=tuple(remedies),
-        parts=parts,
-        wavelengths=wavelengths,
+        pairs=pairs,
         cancelling=cancelling,
     )

@@ -31,7 +31,6 @@ from ropeaudit.runtime.columns import Columns, table
 Row = dict[str, Any]
 SCHEMA = 1
 REST = "accumulation and output rounding"  # what is of no pair
-_NOTHING = Stage("none", ("none",), ())
 _RECIPES = 4  # listed, beside those that are as near as the nearest
 
 
@@ -55,36 +54,27 @@ def _common(one: Explanation) -> Row:
 
 
 def _stage_rows(one: Explanation) -> list[Row]:
+    names = table("explain-stage")
     return [
-        {
-            "stage": blame.stage,
-            "format": blame.format,
-            "share": blame.share,
-            "alone_rms": blame.alone,
-            "without_rms": blame.without,
-            "removed": blame.removed,
-            "cause": blame.cause,
-        }
+        _common(one) | {name: getattr(blame, name.removesuffix("_rms")) for name in names}
         for blame in one.blames
     ]
 
 
 def _pair_rows(one: Explanation) -> list[Row]:
     """Return a row a frequency pair; the last is what is of none."""
-    parts, pairs = one.parts, len(one.wavelengths)
-    numbers = zip(
-        [*range(pairs), REST],
-        [*one.wavelengths.tolist(), math.nan],
-        *(each.tolist() for each in (parts.rms, parts.share, *parts.norms)),
-        strict=True,
-    )
-    names = "pair", "wavelength", "part_rms", "share", "q_norm", "k_norm"
-    return [dict(zip(names, row, strict=True)) for row in numbers]
+    columns = {name: values.tolist() for name, values in one.pairs.items()}
+    pairs = [*range(one.setting.pairs), REST]
+    return [
+        _common(one) | {"pair": pair, **dict(zip(columns, row, strict=True))}
+        for pair, *row in zip(pairs, *columns.values(), strict=True)
+    ]
 
 
 def _remedy_rows(one: Explanation) -> list[Row]:
     return [
-        {
+        _common(one)
+        | {
             "size": len(remedy.widths),
             "set": changes(one, remedy),
             "left_rms": remedy.drift.rms,
@@ -113,26 +103,27 @@ def dtypes_rows(one: Trace) -> list[Row]:
     """Return a row a stage of code that was seen, beside the nearest recipe."""
     best = one.nearest()[0] if one.likely else None
     formats = expected(best.group.resolved) if best else {}
+    setting = {name: getattr(one.setting, name) for name in ("layout", "head_dim", "rotary_dim", "base")}
+    about = _called(one) | setting | _near(best)
+    about |= {
+        "schema": SCHEMA,
+        "device": one.device,
+        "nearest": " ".join(one.recipes()) or "none",
+        "behaviour": _arithmetic(best.group, ()) if best else one.told() or "none",
+        "diagnosis": one.diagnosis(),
+        "refused": one.refused or "none",
+    }
     results = []
-    for stage in one.stages or (_NOTHING,):
+    for stage in one.stages or (Stage("none", ("none",), ()),):
         there = formats.get(stage.name)
         row = {
-            "schema": SCHEMA,
-            **_called(one),
-            "device": one.device,
-            **{name: getattr(one.setting, name) for name in ("layout", "head_dim", "rotary_dim", "base")},
             "stage": stage.name,
             "seen": " -> ".join(stage.dtypes),
             "operations": " ".join(stage.operations) or "none",
             "recipe_format": there or "none",
             "agrees": None if there is None else "yes" if stage.narrowest == there else "no",
-            "nearest": " ".join(one.recipes()) or "none",
-            "behaviour": _arithmetic(best.group, ()) if best else one.told() or "none",
-            "diagnosis": one.diagnosis(),
-            **_near(best),
-            "refused": one.refused or "none",
         }
-        results.append(row)
+        results.append(about | row)
     return results
 
 
@@ -149,16 +140,15 @@ def _profile_rows(one: Trace) -> list[Row]:
 
 def _recipe_rows(one: Trace) -> list[Row]:
     """Return a row a recipe that code may be like, the nearest first."""
-    return [
-        _called(one)
-        | {
+    results = []
+    for like in one.likely[: max(_RECIPES, len(one.nearest()))]:
+        row = {
             "behaviour": _arithmetic(like.group, ()),
             "recipes": " ".join(like.group.names) or "none",
-            **_near(like),
             "stages_differing": " ".join(like.differing) or "none",
         }
-        for like in one.likely[: max(_RECIPES, len(one.nearest()))]
-    ]
+        results.append(_called(one) | _near(like) | row)
+    return results
 
 
 class Kind(NamedTuple):
@@ -174,7 +164,6 @@ class Kind(NamedTuple):
 _SHARE = "share: of the mean square drift (Shapley value); scores are scaled, before softmax."
 _DRIFTS = "Drift of scores formed in float64, by offset:"
 _SETS = "Smallest sets of stages to compute in higher precision:"
-_COMMON = table("explain")  # columns of each row of an Explanation
 TABLES = {  # by their names in JSON
     "dtypes": Kind(dtypes_rows, table("explain-dtypes"), "Stages of the code:", of_code=True),
     "profiles": Kind(_profile_rows, table("explain-profiles"), _DRIFTS, of_code=True),
@@ -211,9 +200,12 @@ def report(
     ]
     kind = by or ("dtypes" if codes else "stage")
     check_kind(kind, bool(codes))
-    tables = _tables([one.trace for one in codes], explained)
+    traces, tables = [one.trace for one in codes], dict[str, Report]()
+    for name, of in TABLES.items():
+        if name == KINDS[kind] or (traces if of.of_code else explained):
+            tables[name] = _table(of, traces) if of.of_code else _table(of, explained, len(explained) > 1)
     main, told = tables.pop(KINDS[kind]), [answer(results)] if results else []
-    findings = list(dict.fromkeys(text for one in codes for text in one.findings))
+    findings = dict.fromkeys(text for one in codes for text in one.findings)
     beside = [text for one in codes for text in _left_out(one)]
     of_models = model_notes([one.case for one in explained], [one.offset for one in explained])
     return replace(
@@ -223,34 +215,27 @@ def report(
         dispensable=() if columns else main.dispensable,
         headline=answers.headline(told) or "No case was explained.",
         notes=[*findings, *beside, *of_models],
-        metadata={"schema": SCHEMA, "by": kind, **metadata, **({"findings": findings} if findings else {})},
-        further={name: one for name, one in tables.items() if (codes if TABLES[name].of_code else explained)},
+        metadata={"schema": SCHEMA, "by": kind, **metadata},
+        further=tables,
         answers=told,
         brief=not columns and by is None,  # who asks for rows of a kind sees them
     )
 
 
-def _tables(traces: Sequence[Trace], explained: Sequence[Explanation]) -> dict[str, Report]:
-    """Return the table of each kind of rows."""
-    common, tables = [_common(one) for one in explained], {}
-    cells = ["implementation", "dtype", "offset"] if len(common) > 1 else []
-    first = settings.screen(common, cells, [])
-    for name, kind in TABLES.items():
-        found = [row for one in traces if kind.of_code for row in kind.rows(one)]
-        if not kind.of_code:
-            found = [one | row for one, of in zip(common, explained, strict=True) for row in kind.rows(of)]
-        lead = [] if kind.of_code else first
-        shown = [name for name in kind.columns.screen(found) if kind.of_code or name not in _COMMON]
-        tables[name] = Report(
-            found,
-            list(kind.columns),
-            [*lead, *shown],
-            settings.dispensable(lead, [name for name in kind.columns.dispensable if name in shown]),
-            headline=kind.title if found else "",
-            legend=kind.legend,
-            declared=kind.columns,
-        )
-    return tables
+def _table(kind: Kind, subjects: Sequence[Any], several: bool = False) -> Report:
+    """Return the table of a kind of rows. several: whether columns tell explanations apart."""
+    rows = [row for one in subjects for row in kind.rows(one)]
+    cells = ["implementation", "dtype", "offset"] if several else []
+    lead = [] if kind.of_code else settings.screen(rows, cells, [])
+    return Report(
+        rows,
+        list(kind.columns),
+        [*lead, *kind.columns.screen(rows)],
+        settings.dispensable(lead, kind.columns.dispensable),
+        headline=kind.title if rows else "",
+        legend=kind.legend,
+        declared=kind.columns,
+    )
 
 
 def _left_out(one: CodeExplanation) -> list[str]:
