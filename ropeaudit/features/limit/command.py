@@ -93,17 +93,15 @@ def limit(
     Reported are the offset up to which it is proved that none fails, the one up to which no failure was seen,
     and the smallest that was seen to fail. Models are judged by the positions that they are made for.
     """
-    from ropeaudit.audits.arguments import chosen as requested
-    from ropeaudit.audits.arguments import stages
+    from ropeaudit.audits import arguments
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.limit import analysis
     from ropeaudit.features.limit.report import COLUMNS, report
     from ropeaudit.recipes import DEFAULT
-    from ropeaudit.reports.model_notes import model_notes
 
     columns = output.chosen_columns(COLUMNS)
     cases = settings.cases(rope, vectors, length=length)
-    chosen = requested(recipe, impl, dtype, changes, DEFAULT, device)
+    chosen = arguments.chosen(recipe, impl, dtype, changes, DEFAULT, device)
     largest = [analysis.usual_up_to(case, one) for case in cases for one in chosen]
     conditions = parse(gates, min(largest) if up_to is None else up_to)
     accepted = [analysis.tolerance(text) for text in tolerance]
@@ -120,9 +118,9 @@ def limit(
 
     return delivery.delivered(
         limits,
-        lambda results, metadata: report(results, columns, metadata, model_notes(cases)),
+        lambda results, metadata: report(results, columns, metadata),
         output,
-        stages=stages(chosen),
+        stages=arguments.stages(chosen),
         broken=lambda results: broken(conditions, results),
     )
 

@@ -10,13 +10,13 @@ from typing import Any
 from ropeaudit.features.limit.analysis import CODE_UP_TO, RELATIVE, Limit
 from ropeaudit.recognition.diagnosis import NO_CAUSE
 from ropeaudit.reports import Report, drift, settings, tabulated, verdicts
-from ropeaudit.reports.answers import Answer, Cause, Status
+from ropeaudit.reports.answers import STATUSES, Answer, Cause, Status
+from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.reports.numbers import counted, printable
 from ropeaudit.runtime.columns import table
 
 SCHEMA = 2
 COLUMNS = table("limit")
-_WORST_FIRST: tuple[Status, ...] = ("FAIL", "WARN", "OK")
 
 
 def row(one: Limit) -> dict[str, Any]:
@@ -45,17 +45,19 @@ def report(
     results: Sequence[Limit],
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
-    extra_notes: Sequence[str] = (),
 ) -> Report:
-    """Return the report; `columns` are those to show. extra_notes: the first ones."""
+    """Return the report; `columns` are those to show."""
     rows = [row(result) for result in results]
     subject, dtype, *others = COLUMNS.screen(rows)
     screen = settings.screen(rows, [subject, dtype], others)
     some = [answer(results, rows)] if results else []
+    failing = [one.at_failure for one in results if one.at_failure is not None]
+    findings = dict.fromkeys(text for one in results for text in one.findings)
+    notes = [*model_notes([one.case for one in results]), *findings]
     return tabulated(
         *(COLUMNS, SCHEMA, rows, screen, columns, metadata, some),
         dispensable=settings.dispensable(screen, COLUMNS.dispensable),
-        notes=[*extra_notes, *notes(results)],
+        notes=[*notes, *verdicts.notes(failing, lambda record: {})],
         brief=not columns,
     )
 
@@ -98,7 +100,7 @@ def _badness(one: Limit) -> tuple[int, float]:
     """Return what sorts limits, the worst first: by status, then by the first failure."""
     failing = one.last_position(one.first_failure_seen)
     last = math.inf if failing is None else failing / (one.case.maximum or 1)
-    return _WORST_FIRST.index(status(one)), last
+    return list(STATUSES).index(status(one)), last
 
 
 def known(one: Limit) -> str:
@@ -218,10 +220,3 @@ def _around(
         command = f"explain --recipe {recipe} --offset {one.first_failure_seen} (same options)"
     cause = f"ropeaudit {command};  " if status(one) == "FAIL" else ""
     return [*facts, ("not checked", "; ".join(gaps)), ("next", f"{cause}all columns: -v")]
-
-
-def notes(limits: Sequence[Limit]) -> list[str]:
-    """Return other notes: how code was called, remedies, changing frequencies."""
-    failing = [limit.at_failure for limit in limits if limit.at_failure is not None]
-    texts = [text for limit in limits for text in limit.findings]
-    return list(dict.fromkeys([*texts, *verdicts.notes(failing, lambda record: {})]))

@@ -24,16 +24,7 @@ from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.cases import Case, fits, positions_fit, straddling
 from ropeaudit.audits.results import Result
 from ropeaudit.conformance import vector_case
-from ropeaudit.conformance.vector_case import (
-    BATCH,
-    FLAT,
-    INTEGERS,
-    MANIFEST,
-    SERVED_LEAST,
-    TENSORS,
-    WANTS,
-    CaseSpec,
-)
+from ropeaudit.conformance.vector_case import BATCH, FLAT, INTEGERS, MANIFEST, TENSORS, WANTS, CaseSpec
 from ropeaudit.errors import BadOutput, UnknownName, UsageError
 from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.answers import Answer
@@ -48,18 +39,13 @@ MAXIMUM = 131072  # positions, where no model says how many
 
 @dataclass(frozen=True, slots=True)
 class WrittenCase(Result):
-    """A case that was written. added: offsets that were not asked for. size: bytes of all files.
-
-    maximum: positions that its model serves. notes: what a reader must know of it.
-    """
+    """A case that was written. size: bytes of all files. notes: what a reader must know of it."""
 
     report_module: ClassVar[str] = __name__
     folder: str
     spec: CaseSpec
     digest: str
     size: int
-    added: tuple[int, ...] = ()
-    maximum: int | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -97,11 +83,11 @@ def vectors(
     chosen = [(one, dtype) for one in arguments.cases_of(cases, case) for dtype in arguments.formats(dtypes)]
     place, results, progress = str(folder), list[WrittenCase](), on_progress or arguments.silent
     specs = [_specified(one, dtype, asked, want, positions, context, served) for one, dtype in chosen]
-    names = _folder_names([spec for spec, _ in specs])
+    names = _folder_names(specs)
     check_free(place)
     try:
         with atomic_files.folder(Path(paths.behind(place))) as beside:
-            for number, ((spec, added), name, (one, _)) in enumerate(zip(specs, names, chosen, strict=True)):
+            for number, (spec, name, (one, _)) in enumerate(zip(specs, names, chosen, strict=True)):
                 progress(number / len(specs))
                 inside = name if len(specs) > 1 else ""
                 (beside / inside).mkdir(exist_ok=True)
@@ -109,9 +95,8 @@ def vectors(
                 for file, content in contents.items():
                     (beside / inside / file).write_bytes(content)
                 digest = vector_case.read_manifest(beside / inside / MANIFEST)["digest"]
-                size, notes = sum(map(len, contents.values())), _notes(one, spec, added)
-                written = str(Path(place, inside))
-                results.append(WrittenCase(written, spec, digest, size, added, one.maximum, notes))
+                size, written = sum(map(len, contents.values())), str(Path(place, inside))
+                results.append(WrittenCase(written, spec, digest, size, _notes(one, spec, asked)))
     except OSError as error:
         raise BadOutput(f"-o {place!r} cannot be written: {error.strerror or error}") from None
     yield from results
@@ -125,8 +110,8 @@ def _specified(
     positions: str,
     context: int | None,
     served: bool,
-) -> tuple[CaseSpec, tuple[int, ...]]:
-    """Return a case's parameters, and which offsets were added. Raises: see `vectors`."""
+) -> CaseSpec:
+    """Return a case's parameters. Raises: see `vectors`."""
     for name, allowed in (("qk", "gaussian"), ("mask", "causal"), ("sample", None), ("mrope", None)):
         if getattr(case, name) != allowed:
             raise UsageError(f"vectors take no {name}; leave it out")
@@ -136,8 +121,8 @@ def _specified(
     seq_len = SEQ_LEN if case.seq_len is None else case.seq_len
     if not 2 <= seq_len <= LONGEST:
         raise UsageError(f"--seq-len {seq_len} is not from 2 to {LONGEST}; try --seq-len {SEQ_LEN}")
-    if served and seq_len < SERVED_LEAST:
-        raise UsageError(f"--served takes --seq-len {SERVED_LEAST} or more, not {seq_len}")
+    if served and seq_len < vector_case.SERVED_LEAST:
+        raise UsageError(f"--served takes --seq-len {vector_case.SERVED_LEAST} or more, not {seq_len}")
     sized = replace(case, heads=heads, kv_heads=kv_heads, seq_len=seq_len)
     requested = asked or straddling(case.maximum or MAXIMUM, seq_len)
     powers = [offset for offset in requested if offset >= seq_len and not offset & (offset - 1)]
@@ -156,7 +141,7 @@ def _specified(
             f"positions up to {offsets[-1] + seq_len - 1} are past int32; give --positions int64"
         )
     fits(4 * 8 * BATCH * (heads + kv_heads) * seq_len * setting.head_dim)
-    spec = CaseSpec(
+    return CaseSpec(
         setting=setting,
         dtype=dtype,
         heads=heads,
@@ -170,7 +155,6 @@ def _specified(
         model=case.model_name,
         served=served,
     )
-    return spec, tuple(offset for offset in offsets if asked and offset not in asked)
 
 
 def check_free(folder: str) -> None:
@@ -226,12 +210,11 @@ SCHEMA = 1
 def row(one: WrittenCase) -> dict[str, Any]:
     """Return the row of a case that was written."""
     spec = one.spec
-    like = {name: getattr(spec.setting, name) for name in ("head_dim", "rotary_dim", "base", "layout")}
-    like |= {name: getattr(spec, name) for name in ("model", "want", "heads", "kv_heads", "seq_len", "seed")}
-    values = {
-        **like,
+    values: dict[str, Any] = {
+        name: getattr(of, name) for name in COLUMNS for of in (one, spec, spec.setting) if hasattr(of, name)
+    }
+    values |= {
         "schema": SCHEMA,
-        "folder": one.folder,
         "dtype": spec.dtype.name,
         "offsets": " ".join(map(str, spec.offsets)),
         "calls": len(spec.calls),
@@ -239,8 +222,6 @@ def row(one: WrittenCase) -> dict[str, Any]:
         "last_position": spec.offsets[-1] + spec.seq_len - 1,
         "batch": BATCH,
         "scaling": spec.setting.scaling.kind,
-        "size": one.size,
-        "digest": one.digest,
     }
     return {name: values[name] for name in COLUMNS}
 
@@ -272,10 +253,11 @@ def report(
     return tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata, some, notes=texts)
 
 
-def _notes(case: Case, spec: CaseSpec, added: Sequence[int]) -> tuple[str, ...]:
+def _notes(case: Case, spec: CaseSpec, asked: Sequence[int]) -> tuple[str, ...]:
     """Return notes: added offsets, positions past the maximum, the frequencies used."""
     texts, maximum, scaling = list(notes_beside(case)), case.maximum, spec.setting.scaling
-    if twins := ", ".join(str(offset) for offset in added if offset):
+    twins = ", ".join(str(offset) for offset in spec.offsets if offset and offset not in asked)
+    if asked and twins:
         texts.append(f"offset {twins} is added: its positions are on both sides of a power of two")
     if past := [offset for offset in spec.offsets if maximum and offset + spec.seq_len > maximum]:
         texts.append(

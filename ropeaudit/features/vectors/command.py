@@ -7,15 +7,8 @@ from typing import Any
 
 import click
 
+from ropeaudit.console import options
 from ropeaudit.console.help import command
-from ropeaudit.console.options import (
-    RopeOptions,
-    ScreenOptions,
-    axis,
-    dtype_option,
-    rope_options,
-    screen_options,
-)
 from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL
 
 
@@ -31,14 +24,14 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL
     metavar="FOLDER",
     help="A folder: of the case, or of cases. It is written whole, in place of cases that are there.",
 )
-@axis(
+@options.axis(
     "--offset",
     INTEGERS,
     "First positions of the calls. 0 is always one, and beside a power of two stands an offset whose "
     "positions are on both sides of it.",
     shown="where positions break; up to the model's maximum",
 )
-@dtype_option
+@options.dtype_option
 @click.option(
     "--want",
     default="rotated",
@@ -74,8 +67,8 @@ from ropeaudit.console.parameters import INTEGER, INTEGERS, NATURAL
     help="Positions that frequencies are computed for. It counts where they depend on it (dynamic, "
     "longrope).  [default: up to the last one of the case]",
 )
-@rope_options
-@screen_options
+@options.rope_options
+@options.screen_options
 def vectors(
     folder: str,
     offset: tuple[int, ...],
@@ -84,8 +77,8 @@ def vectors(
     kv_heads: int | None,
     seq_len: int | None,
     seed: int,
-    rope: RopeOptions,
-    screen: ScreenOptions,
+    rope: options.RopeOptions,
+    screen: options.ScreenOptions,
     **asked: Any,
 ) -> int:
     """Write q, k and positions for a kernel that Python cannot call.
