@@ -16,17 +16,18 @@ from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.explain import blames
 from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
-from ropeaudit.features.explain.blames import DriftTolerance, Remedy
-from ropeaudit.features.explain.tracing import COMPARED, Likeness, Stage, Trace, expected
+from ropeaudit.features.explain.blames import DriftTolerance, NonfiniteScores, Remedy
+from ropeaudit.features.explain.tracing import COMPARED, Likeness, Trace, expected
 from ropeaudit.recipes import STAGES
 from ropeaudit.recognition import wording
-from ropeaudit.recognition.known_recipes import RecipeGroup
+from ropeaudit.recognition.known_recipes import NARROW, RecipeGroup
 from ropeaudit.reports import Report, answers, settings
 from ropeaudit.reports.answers import STATUSES, Answer, Cause, Status
 from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.reports.verdicts import under
 from ropeaudit.runtime.columns import Columns, table
+from ropeaudit.subjects.calling.code import StageLog
 
 Row = dict[str, Any]
 SCHEMA = 1
@@ -114,14 +115,14 @@ def dtypes_rows(one: Trace) -> list[Row]:
         "refused": one.refused or "none",
     }
     results = []
-    for stage in one.stages or (Stage("none", ("none",), ()),):
-        there = formats.get(stage.name)
+    for stage, log in (one.stages or {"none": StageLog(["none"])}).items():
+        there = formats.get(stage)
         row = {
-            "stage": stage.name,
-            "seen": " -> ".join(stage.dtypes),
-            "operations": " ".join(stage.operations) or "none",
+            "stage": stage,
+            "seen": " -> ".join(log.dtypes),
+            "operations": " ".join(log.operations) or "none",
             "recipe_format": there or "none",
-            "agrees": None if there is None else "yes" if stage.narrowest == there else "no",
+            "agrees": None if there is None else "yes" if one.narrowest()[stage] == there else "no",
         }
         results.append(about | row)
     return results
@@ -244,15 +245,14 @@ def _left_out(one: CodeExplanation) -> list[str]:
     who = " ".join([trace.name, *under(trace.environment), str(trace.dtype)])
     texts = [f"{who}: offset {offset} was left out: {reason}" for offset, reason in trace.dropped.items()]
     if not trace.refused and not trace.stages:
-        texts.append(f"{who}: it does not run in torch; its numbers alone were compared.")
+        texts.append(f"{who}: no operation of torch was seen; its numbers alone were compared.")
     return [*texts, *(f"{reason}; its stages get no shares" for reason in one.unexplained.values())]
 
 
 _NOTABLE = 0.005  # of the mean square drift: stages below it are not named
 _STAGES, _OTHERS, _NAMED = 4, 5, 3  # stages and recipes that are named, other cases that get a line
-_NARROW = ("positions", "frequencies", "angles", "table", "table", "rotation", "output", "accumulator")
-_OF = ("position", "frequency", "angle", "trig", "table", "rotation", "output", "accumulate")
-_CODES = {stage: f"narrow-{name}" for stage, name in zip(_OF, _NARROW, strict=True)}  # of `list diagnoses`
+_OTHERS_NARROW = {"trig": "narrow-table", "output": "narrow-output", "accumulate": "narrow-accumulator"}
+_CODES = NARROW | _OTHERS_NARROW  # stage -> code of `list diagnoses`
 
 
 def answer(results: Sequence[Explanation | CodeExplanation]) -> Answer:
@@ -262,8 +262,7 @@ def answer(results: Sequence[Explanation | CodeExplanation]) -> Answer:
         ranked += _told_of_code(one) if isinstance(one, CodeExplanation) else [_of_case(one)]
     ranked.sort(key=lambda pair: (-list(STATUSES).index(pair[1].status), pair[0]), reverse=True)
     worst, *others = (told for _, told in ranked)
-    lines = list[tuple[str, str]]()
-    lines += [(other.status, f"{other.target}   {other.decides}") for other in others[:_OTHERS]]
+    lines = [(str(one.status), f"{one.target}   {one.decides}") for one in others[:_OTHERS]]
     lines += [("", f"and {len(others) - _OTHERS} more: -v")] if len(others) > _OTHERS else []
     *facts, following = worst.facts
     return replace(worst, facts=[*facts, *lines, following])
@@ -277,9 +276,7 @@ def _of_case(one: Explanation, called: Sequence[tuple[str, str]] = ()) -> tuple[
     decides = f"{one.recipe.dtype.short}, offset {one.offset:,}: scores {amount}"
     decides += f" (as {one.recipe.recipe.name})" if one.code else ""
     decides += "" if one.nonfinite else f"; limit {limit}" + (": nothing to change" if good else "")
-    facts, why = [], ""
-    if not one.nonfinite:
-        facts += _stages(one, good)
+    facts, why = [] if one.nonfinite else _stages(one, good), ""
     if not (good or one.nonfinite):
         facts.append(("fix", _fix(one, accepted)))
         code = _CODES.get(one.blames[0].stage)
@@ -287,22 +284,20 @@ def _of_case(one: Explanation, called: Sequence[tuple[str, str]] = ()) -> tuple[
     facts += [*called, *_around(one), ("next", f"{why}all rows: -v    by pair: --by pair")]
     model = "" if one.case.model_name == "none" else f"{one.case.model_name}, "
     target = f"{model}{one.code or one.implementation}"
-    causes = [_overflow(one, accepted)] if one.nonfinite else []
+    causes = [_overflow(one, one.nonfinite, accepted)] if one.nonfinite else []
     worse = math.inf if one.nonfinite else accepted.value(one.drift, one.reference)
     return worse, Answer("OK" if good else "FAIL", target, decides, causes, facts)
 
 
-def _overflow(one: Explanation, accepted: DriftTolerance) -> Cause:
+def _overflow(one: Explanation, nonfinite: NonfiniteScores, accepted: DriftTolerance) -> Cause:
     """Return which stage makes scores that are not finite, and what repairs them."""
-    first = next(blame for blame in one.blames if one.nonfinite and blame.stage == one.nonfinite.first)
-    repairs = " or ".join(one.nonfinite.repaired_by) if one.nonfinite else ""
+    first, repairs = one.blames[0], " or ".join(nonfinite.repaired_by)
     where = "q and k are stored" if first.stage == "input" else f"the stage {first.stage} is"
     alone = f"{repairs} alone repairs" if repairs else "no stage alone repairs"
-    facts = [f"{alone} all of them; shares are not defined while scores are not finite"]
+    why = f"{alone} all of them; shares are not defined while scores are not finite"
     fix = "--set input=fp32" if first.stage == "input" else _fix(one, accepted)
-    return Cause(
-        "nonfinite", f"overflow, first where {where} in {first.format}", facts=[*facts, f"fix: {fix}"]
-    )
+    title = f"overflow, first where {where} in {first.format}"
+    return Cause("nonfinite", title, facts=[why, f"fix: {fix}"])
 
 
 def _amount(one: Explanation, drift: Statistics, accepted: DriftTolerance) -> str:
@@ -403,7 +398,7 @@ def _likeness(trace: Trace) -> str:
     """Return the recipes that code is like, and how far that goes."""
     best, *others = trace.nearest()
     if best.differing:
-        seen, right = {one.name: one.narrowest for one in trace.stages}, expected(best.group.resolved)
+        seen, right = trace.narrowest(), expected(best.group.resolved)
         parts = [f"{name} was seen in {seen[name]} (there {right[name]})" for name in best.differing]
         who = ", ".join(_shortened(best.group.names)) or _arithmetic(best.group)
         return f"no known recipe: nearest is {who}, yet {', '.join(parts)}"
@@ -425,11 +420,7 @@ def _shortened(names: Sequence[str]) -> Sequence[str]:
 
 def _unlike(trace: Trace) -> Cause:
     """Return why code is like no recipe, at the largest offset that is wrong."""
-    drifts = ", ".join(f"{short(drift)} at {offset:,}" for offset, drift in trace.drifts.items())
-    facts = [f"RMS drift by offset: {drifts}"]
-    if trace.faults and (
-        text := wording.remedy(trace.faults[max(trace.faults)], trace.dtype, max(trace.faults))
-    ):
-        facts.append(f"fix: {text}")
+    last = max(trace.faults, default=0)
+    fix = wording.remedy(trace.faults.get(last), trace.dtype, last)
     code, title = trace.diagnosis() or "unexplained", trace.told() or "no known implementation matches"
-    return Cause(code, title, facts=facts, warning=not trace.faults)
+    return Cause(code, title, facts=[f"fix: {fix}"] if fix else [], warning=not trace.faults)

@@ -20,7 +20,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
 from ropeaudit.engine import measure
 from ropeaudit.engine.plan import Plan
-from ropeaudit.errors import ForeignError, one_line
+from ropeaudit.features.explain import blames
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
@@ -33,7 +33,7 @@ from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects import Subject, exact_rotation
 from ropeaudit.subjects.calling import exposure
 from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.calling.code import Code
+from ropeaudit.subjects.calling.code import Code, StageLog
 from ropeaudit.subjects.emulated import Emulated
 
 VectorsAt: TypeAlias = Mapping[int, FloatArray]  # by offset
@@ -47,20 +47,6 @@ _TIE = 0.02  # share by which two distances must differ for one recipe to be nea
 _FINEST = 2.0**-50  # float64 angles are not compared more finely than this, per token
 _LISTED = 0.9  # recipes further away explain nothing, and are not listed beside a nearer one
 _DEFAULT = Case()
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """What was seen of one stage: dtypes in order, the operations."""
-
-    name: str
-    dtypes: tuple[str, ...]
-    operations: tuple[str, ...]
-
-    @property
-    def narrowest(self) -> str:
-        """The narrowest dtype that its numbers took: what they are rounded to."""
-        return exposure.narrowest(self.dtypes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +68,17 @@ class Likeness:
 class Trace:
     """What is known of one implementation in a dtype, on a setting.
 
-    stages: empty where nothing of torch was seen. drifts, predicted: offset -> RMS drift, measured, and
-    predicted for the nearest recipe. likely: recipes that it is like, nearest first. faults: offset ->
-    what explains what it does there, where it is like none. dropped: offset -> why it was refused there.
-    refused: why nothing is known. device: where it was called. environment: in which; none for the clean one.
+    stages: what torch did in each, empty where nothing was seen. drifts, predicted: offset -> RMS drift,
+    measured, and predicted for the nearest recipe. likely: recipes that it is like, nearest first. faults:
+    offset -> what explains what it does there, where it is like none. dropped: offset -> why it was refused
+    there. refused: why nothing is known. device: where it was called. environment: in which; none for the
+    clean one.
     """
 
     name: str
     dtype: Format
     setting: RopeSetting
-    stages: tuple[Stage, ...] = ()
+    stages: Mapping[str, StageLog] = field(default_factory=dict)
     drifts: DriftsAt = field(default_factory=dict)
     predicted: DriftsAt = field(default_factory=dict)
     likely: tuple[Likeness, ...] = ()
@@ -100,6 +87,10 @@ class Trace:
     refused: str = ""
     device: str = "cpu"
     environment: str = "none"
+
+    def narrowest(self) -> dict[str, str]:
+        """Return stage -> the narrowest dtype that its numbers took: what they are rounded to."""
+        return {name: exposure.narrowest(log.dtypes) for name, log in self.stages.items()}
 
     def told(self) -> str:
         """Return what explains code that is like no recipe at the largest wrong offset; "" for nothing."""
@@ -128,16 +119,9 @@ class Trace:
 
 def expected(resolved: Resolved) -> dict[str, str]:
     """Return stage -> dtype that a recipe rounds to there."""
-    table = min(resolved.trig, resolved.table or resolved.trig, key=lambda fmt: fmt.precision)
-    formats = {
-        "position": resolved.position,
-        "frequency": resolved.frequency[1],
-        "angle": resolved.angle[1],
-        "trig": resolved.trig,
-        "table": table,
-        "rotation": resolved.rotation,
-        "output": resolved.output,
-    }
+    seen = ("position", "frequency", "angle", "trig", "rotation", "output")
+    formats = {stage: blames.formats(resolved, stage)[-1] for stage in seen}
+    formats["table"] = min(resolved.trig, resolved.table or resolved.trig, key=lambda fmt: fmt.precision)
     return {stage: fmt.name for stage, fmt in formats.items()}
 
 
@@ -181,7 +165,7 @@ def trace(
             [subject.rotate(round_to(head, subject.input), table) for head in inputs.q]
         )
     (drifts,) = rms_drifts([subject], inputs, setting, usable)
-    result = replace(result, stages=_stages(implementation, dtype, setting, inputs), drifts=drifts)
+    result = replace(result, stages=exposure.stages(implementation, setting, dtype), drifts=drifts)
     ranked = [likeness(result, vectors, exact, one) for one in known]
     ranked.sort(key=lambda like: (like.distance, like.profile))
     faults = _faults(subject, inputs, setting, usable)
@@ -246,7 +230,7 @@ def likeness(seen: Trace, own: VectorsAt, exact: VectorsAt, known: Known) -> Lik
         distance = max(distance, difference if np.array_equal(*finite) else math.inf)
         equal.append(float(np.mean((mine == other) | (np.isnan(mine) & np.isnan(other)))))
         profile = max(profile, _factor(seen.drifts[offset], drifts[offset]))
-    right, narrow = expected(group.resolved), {stage.name: stage.narrowest for stage in seen.stages}
+    right, narrow = expected(group.resolved), seen.narrowest()
     if "table" in narrow:
         narrow.pop("trig", None)  # it is compared as the table
     differing = tuple(name for name, fmt in narrow.items() if fmt != right.get(name, fmt))
@@ -273,15 +257,3 @@ def _faults(
         if seen.diagnosis is not None:
             found[offset] = seen.diagnosis
     return found
-
-
-def _stages(implementation: Code, dtype: Format, setting: RopeSetting, inputs: Inputs) -> tuple[Stage, ...]:
-    """Return the stages that torch shows in one run; none for other engines."""
-    if implementation.engine != "torch":
-        return ()
-    x = np.ascontiguousarray(round_to(inputs.q[:1], dtype), dtype=dtype.carrier)
-    try:
-        stages = implementation.logged(setting, dtype, x, COMPARED)
-    except ForeignError as error:  # a log that cannot be had is no reason to stop
-        return (Stage("input", (f"not traced: {one_line(error)}",), ()),)
-    return tuple(Stage(name, tuple(stage.dtypes), tuple(stage.operations)) for name, stage in stages.items())

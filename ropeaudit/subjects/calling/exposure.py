@@ -53,12 +53,12 @@ def cause(code: Code, setting: RopeSetting, dtype: Format) -> str:
     """Return the stage that an environment narrows and the operation, or nothing."""
     if code.clean is None or code.environment.kind == "compile":
         return ""
-    clean = _stages(code.clean, setting, dtype)
+    clean = stages(code.clean, setting, dtype)
     if code.environment.kind == "tf32":
         product, dtype_of_it = angle_product(clean)
         exposed = product in TF32_PRODUCTS and dtype_of_it == "float32"
         return f"the angle is a matrix product ({product}), of factors rounded to 11 bits" if exposed else ""
-    own = _stages(code, setting, dtype)
+    own = stages(code, setting, dtype)
     product, here = angle_product(own)
     there = angle_product(clean)[1]
     if product and there and _width(here) < _width(there):
@@ -80,7 +80,7 @@ def angle_product(stages: Mapping[str, StageLog]) -> tuple[str, str]:
     return next(iter(products.items()), ("", ""))
 
 
-def _stages(code: Code, setting: RopeSetting, dtype: Format) -> Mapping[str, StageLog]:
+def stages(code: Code, setting: RopeSetting, dtype: Format) -> Mapping[str, StageLog]:
     """Return what torch does in each stage of a call; empty if that fails."""
     if code.engine != "torch":
         return {}
