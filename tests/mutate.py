@@ -169,7 +169,11 @@ def diff(mutant: Mutant) -> str:
     return "\n".join(f"    {line}" for line in lines)
 
 
-def report(picked: list[Mutant], results: Mapping[tuple[str, str, int], dict[str, Any]], least: float) -> int:
+def report(
+    picked: list[Mutant],
+    results: Mapping[tuple[str, str, int], dict[str, Any]],
+    least: float,
+) -> int:
     """Print what became of the mutants; return the exit code."""
     known, counts, left = equivalents(), Counter[str](), []
     for mutant in picked:

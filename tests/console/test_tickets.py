@@ -162,7 +162,13 @@ def test_what_cannot_be_is_refused_before_the_work(options, message, here, belie
         (["--qk", "randn"], "its q and k are randn, which a few lines do not make; try --qk gaussian"),
     ],
 )
-def test_what_a_snippet_cannot_show_is_said_and_the_ticket_written(more, why, here, believed, capsys) -> None:
+def test_what_a_snippet_cannot_show_is_said_and_the_ticket_written(
+    more,
+    why,
+    here,
+    believed,
+    capsys,
+) -> None:
     assert f"it has no snippet: {why}" in ran(capsys, [*SHIFT, "--ticket", "t.md", *more]).err
     text = Path("t.md").read_text(encoding="utf-8")
     assert f"There is no short snippet of it: {why}" in text

@@ -27,7 +27,12 @@ CONFIG = {
 UNUSED = CONFIG | {"rope_thetta": 5}  # a key that nothing reads fails
 
 
-def run(folder: Path, targets: str, options: str = "", dtype: str = "") -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path,
+    targets: str,
+    options: str = "",
+    dtype: str = "",
+) -> subprocess.CompletedProcess[str]:
     """Run the step of the action that checks, with inputs as the runner would give them."""
     inputs = {"targets": targets, "options": options, "dtype": dtype}
     given = {name: inputs[value.split(".")[1].rstrip(" }")] for name, value in CHECK["env"].items()}

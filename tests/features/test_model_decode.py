@@ -205,7 +205,13 @@ GENERATES = {
 
 
 @pytest.mark.parametrize(("name", "fault"), [(name, n % 2) for n, name in enumerate(GENERATES)])
-def test_what_a_checkpoint_asks_of_generate_is_not_in_the_way(name, fault, built, tmp_path, rotates) -> None:
+def test_what_a_checkpoint_asks_of_generate_is_not_in_the_way(
+    name,
+    fault,
+    built,
+    tmp_path,
+    rotates,
+) -> None:
     """Beams were taken for rows; an end token, a time and two calls a step let nothing be compared."""
     folder = shutil.copytree(built("llama"), tmp_path / "copied")
     (folder / "generation_config.json").write_text(json.dumps(GENERATES[name]))

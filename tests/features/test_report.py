@@ -71,7 +71,13 @@ def test_a_page_shows_two_rows_of_a_case_and_data_refuses_them(capsys) -> None:
     ("length", "offsets", "said"),
     [("unshifted", "0,64", True), ("shifted", "0,64", False), ("shifted", "4", False)],
 )
-def test_frequencies_are_called_kept_where_the_rows_say_so(length, offsets, said, tmp_path, capsys) -> None:
+def test_frequencies_are_called_kept_where_the_rows_say_so(
+    length,
+    offsets,
+    said,
+    tmp_path,
+    capsys,
+) -> None:
     path = str(tmp_path / "dynamic.jsonl")
     scaled = ["--scaling", "dynamic:factor=4,maximum=16", "--dtype", "fp32", "--offset", offsets]
     ran(capsys, [*SHIFT, *scaled, "--length", length, "-o", path])

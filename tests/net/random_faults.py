@@ -550,7 +550,12 @@ def draw_where(draw: Draw, call: Call, faults: tuple[Fault, ...]) -> str:
     return chosen(draw, *choices) if draw.random() < 0.35 else "everywhere"
 
 
-def kernel(rotation: Rotation, call: Call, faults: tuple[Fault, ...], where: str) -> Callable[[], Instance]:
+def kernel(
+    rotation: Rotation,
+    call: Call,
+    faults: tuple[Fault, ...],
+    where: str,
+) -> Callable[[], Instance]:
     """Return what makes an instance of a kernel with some faults."""
     wrong = {"q": rotation, "k": rotation}
     for index, fault in enumerate(faults):
@@ -676,7 +681,13 @@ def exactly(call: Call, rope: Rope) -> list[np.ndarray]:
     return results
 
 
-def distance(first: list[np.ndarray], second: list[np.ndarray], call: Call, rope: Rope, sides: str) -> float:
+def distance(
+    first: list[np.ndarray],
+    second: list[np.ndarray],
+    call: Call,
+    rope: Rope,
+    sides: str,
+) -> float:
     """Return the largest distance of two pairs over what careful code may be off by; inf for nan.
 
     Careful code has a few roundings of the dtype, and float32 frequencies and angles.

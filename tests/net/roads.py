@@ -125,7 +125,12 @@ def records(folder: Path, arguments: list[str]) -> dict[str, Any]:
     return result
 
 
-def told(folder: Path, name: str, arguments: list[str], failed: Callable[[dict[str, Any]], bool]) -> Command:
+def told(
+    folder: Path,
+    name: str,
+    arguments: list[str],
+    failed: Callable[[dict[str, Any]], bool],
+) -> Command:
     """Return a command that is read row by row."""
 
     def run() -> list[Answer]:
