@@ -176,7 +176,7 @@ class Blocks:
 
 
 def _strips(seen: NDArray[np.bool_]) -> Iterator[tuple[slice, slice, NDArray[np.bool_]]]:
-    """Yield rows, the columns that any of them sees, and where none is seen. Shapes: seen (b, b)."""
+    """Yield rows, the columns they see and unseen places. Shapes: seen (b, b)."""
     for start in range(0, len(seen), _ROWS):
         rows = slice(start, min(start + _ROWS, len(seen)))
         columns = np.flatnonzero(seen[rows].any(axis=0))
@@ -186,7 +186,7 @@ def _strips(seen: NDArray[np.bool_]) -> Iterator[tuple[slice, slice, NDArray[np.
 
 
 def reduce_blocks(values: Array, size: int, operation: np.ufunc, axis: int) -> Array:
-    """Reduce every `size` neighbours along an axis to one; the last block may be shorter."""
+    """Reduce each `size` neighbours of an axis to one; the last may be fewer."""
     if size == 1:
         return values
     if values.shape[axis] % size:
@@ -249,7 +249,7 @@ class PhaseWeights:
             self.means = join_panels(sums, coarse, np.add, 1) / blocks.sizes[:, None]
 
     def _panel(self, start: int, stop: int, fine: int, coarse: int) -> tuple[Array, Array]:
-        """Return the largest phase errors by block, and sums of the weights. Shapes: -> (b, p), (5, b, p)."""
+        """Return largest phase errors by block, sums of weights: (b, p), (5, b, p)."""
         steps = np.arange(start, stop, dtype=np.int64)
         errors = self._phase(steps)
         bounded = errors.known - steps[:, None] * self._rate - self._centre

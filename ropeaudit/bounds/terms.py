@@ -133,7 +133,7 @@ def phase(subject: Emulated, steps: Positions, offset: int) -> Phase:
 
 
 def _moved_by_rounding(subject: Emulated, grid: Grid, steps: Positions, offset: int) -> Array:
-    """Return by how much the position stage moves tokens of a grid. Shapes: (s,) -> (s, a)."""
+    """Return how far the position stage moves tokens. Shapes: (s,) -> (s, a)."""
     high, low = dd.two_sum(grid.positions(steps), grid.shift(offset))
     return np.asarray((subject.on_grid(steps, offset) - high) - low)
 
@@ -192,7 +192,7 @@ def _roundings(subject: Emulated, position: Array) -> tuple[Array, Array]:
 
 
 def _recurrence(position: Array, step: Array, fmt: Format) -> tuple[Array, Array, Array]:
-    """Return a recurrence's angles, largest errors and variances. Shapes: (s,), (p,) -> three of (s, p)."""
+    """Return angles, largest errors, variances. Shapes: (s,), (p,) -> three of (s, p)."""
     angles, worst, variance = np.empty((3, position.size, step.size))
     raw, before, noise = position, np.zeros(position.size), np.zeros(position.size)
     for i in range(step.size):

@@ -120,7 +120,7 @@ def findings(
 
 
 def _with_line(finding: Finding, code: CodeUnderTest) -> Finding:
-    """Return a finding of narrow numbers with the operation that gave the first of them in one call."""
+    """Return a finding of narrow numbers with the first operation that gave them."""
     parts = finding.diagnosis.parts() if finding.failed and finding.diagnosis else ()
     if finding.check.startswith("under ") or not _NARROW & {part.code for part in parts}:
         return finding

@@ -116,7 +116,7 @@ class CodeUnderTest:
         return self.convention is not None and self.convention.takes_keys
 
     def why_no_rows(self) -> str:
-        """Return why it is given no row of positions for each batch element; empty where it is."""
+        """Return why batch elements get no positions of their own; empty if they do."""
         fit = self.tested.fit(self.setting)
         if fit is not None and fit.rows:
             return ""
@@ -146,7 +146,7 @@ class CodeUnderTest:
         return _vectors(self.seed, self.dtype, (heads, length, self.setting.head_dim))
 
     def batch(self, heads: int, length: int, kv_heads: int | None = None, rows: int = BATCH) -> Both:
-        """Return random q (b, h, s, d) and k (b, g, s, d), each batch element with its own numbers."""
+        """Return random q (b, h, s, d) and k (b, g, s, d); batch elements differ."""
         q, k = self.vectors(heads, length)
         given = GivenVectors(q, k[:kv_heads], np.arange(length, dtype=np.int64), self.seed, rows)
         first, second, _ = next(given.blocks(self.dtype))
@@ -170,7 +170,7 @@ class CodeUnderTest:
         return verification.judged(blocks, rotator, self.setting, self.dtype, **held)
 
     def placed(self, check: str, worst: Places, detail: str) -> Finding:
-        """Return the finding of plain calls; that a pair is out of place is kept for other checks."""
+        """Return the finding of plain calls, and keep that a pair is misplaced."""
         self.seen.wrong_rotation |= not worst.excess <= 1
         return of_worst_pair(check, detail, worst)
 
@@ -191,7 +191,7 @@ class CodeUnderTest:
         return worst, []
 
     def judge(self, rotator: Rotator, calls: Sequence[CallOf], **other: Any) -> Callable[[int, bool], Places]:
-        """Return what makes a call by its number and judges it; explained where that is asked for."""
+        """Return what makes a call by number and judges it, explained on request."""
 
         def judge(number: int, explain: bool) -> Places:
             self.on_share(number / len(calls))
@@ -204,7 +204,7 @@ class CodeUnderTest:
 
 
 def runs_at(given: Both, offsets: Sequence[int], step: int = 0) -> list[CallOf]:
-    """Return calls of the same q and k from each offset on; step: from one batch element to the next."""
+    """Return calls of q and k from each offset; step: between batch elements."""
     q, k = given
     run = np.arange(q.shape[2], dtype=np.int64) + (step * np.arange(len(q))[:, None] if step else 0)
     return [(q, k, run + offset) for offset in offsets]

@@ -74,7 +74,7 @@ def of_check(name: str) -> list[str]:
 
 
 def inside(code: CodeUnderTest, environment: Environment) -> CodeUnderTest:
-    """Return code as called in an environment, held to a narrower dtype where that is natural there."""
+    """Return code in an environment, held to a narrower dtype where natural."""
     dtype = environment.narrowed(code.dtype)
     rule = code.claimed.recipe.resolve(dtype) if code.claimed else allowance.careful(dtype)
     placed = replace(code, tested=code.tested.under(environment), claimed=rule)
@@ -100,7 +100,7 @@ def under(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _plain(code: CodeUnderTest) -> list[CalledBlock]:
-    """Return the calls that are made again in environments. Raises: whatever the code raises."""
+    """Return the calls to repeat in environments. Raises: what code raises."""
     length = min(_UNDER, code.up_to)
     last = code.up_to - length
     offsets = [0, last] if cost(code) > DEAR else [offset for offset in _AT if offset < last] + [last]
@@ -113,7 +113,7 @@ def _under(
     plain: Sequence[CalledBlock],
     name: str,
 ) -> Finding:
-    """Return whether calls are right in an environment, or what narrows them. placed: the code in it."""
+    """Judge calls in an environment, or tell what narrows them. placed: code in it."""
     environment = placed.tested.environment
     way = Way(placed, name, placed.rotator(), right_passes=True).take(plain)
     offsets = ", ".join(str(one.first) for one in plain)
@@ -272,7 +272,7 @@ class Call:
         return f"{words} under {self.environment.label()}" if self.environment else words
 
     def before(self, code: CodeUnderTest, others: Sequence[Environment]) -> Iterator[Call]:
-        """Yield calls to make before it. others: environments in which it is made before itself."""
+        """Yield calls to make before it. others: environments to make it in first."""
         last = max(0, code.up_to - self.length)
         further = self.first + _FURTHER
         elsewhere = further if further <= last else 0 if self.first else last

@@ -333,7 +333,7 @@ def switch(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _misplaced(code: CodeUnderTest, block: CalledBlock, worst: Places, border: int) -> Places:
-    """Return the places of a wrong call; with its diagnosis where it has the border's other divisors."""
+    """Return wrong places, diagnosed where they have the border's other divisors."""
     own = code.setting_at(block.at)
     both = (code.setting.for_positions(length) for length in (border, border + 1))
     other = next(one for one in both if one.length != own.length)
@@ -388,7 +388,7 @@ def gradient(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def backward(code: CodeUnderTest) -> ForeignRotator | None:
-    """Return a new instance whose backward pass is called as if it rotated; None where it is not of torch."""
+    """Return a new instance that rotates by its backward pass; None if not of torch."""
     fit = code.tested.fit(code.setting)
     torch = fit.convention.engine == "torch" if fit else code.tested.differentiable
     return cast(ForeignRotator, code.rotator()).backward() if torch else None
@@ -397,7 +397,7 @@ def backward(code: CodeUnderTest) -> ForeignRotator | None:
 def _cause(
     code: CodeUnderTest, rotator: Rotator, behaves: Diagnosis, calls: Sequence[CallOf]
 ) -> Diagnosis | None:
-    """Return what explains a gradient that is wrong; calls: the first that is, and those after it."""
+    """Return what explains a wrong gradient; calls: from the first wrong one on."""
     found, (q, k, at) = of_gradient(behaves), calls[0]
     judge = code.judge(code.rotator(), calls)
     try:

@@ -74,14 +74,14 @@ def judged(check: str, passed: bool, detail: str, **rest: Any) -> Finding:
 
 
 def of_worst_pair(check: str, detail: str, worst: Places, **rest: Any) -> Finding:
-    """Return whether the worst rotated pair is within what it may be off by, relative to its length."""
+    """Judge the worst rotated pair by its allowance, relative to its length."""
     found = {"where": worst.words, "diagnosis": worst.diagnosis} | rest
     sizes = {"measured": worst.excess * worst.allowed, "allowed": worst.allowed, "unit": PAIR}
     return judged(check, worst.excess <= 1, detail, **sizes, **found)
 
 
 def faulty(check: str, error: Exception) -> Finding:
-    """Return a finding of a check that is at fault itself: nobody knows what it would have said."""
+    """Return a finding of a check at fault itself: its answer is unknown."""
     text = f"a fault of ropeaudit, not of what is checked: {one_line(error)}"
     return Finding(check, "fail", text, fault="".join(traceback.format_exception(error)))
 

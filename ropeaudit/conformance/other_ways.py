@@ -55,7 +55,7 @@ _VIEWS: dict[Strides, tuple[str, str]] = {
 
 
 def plain_calls(rotator: Rotator, given: Both, offsets: Iterable[int]) -> Iterator[CalledBlock]:
-    """Make calls with all positions at once, from each offset on. Raises: whatever the code raises."""
+    """Call with all positions at once from each offset. Raises: what code raises."""
     for q, k, at in runs_at(given, list(offsets)):
         yield CalledBlock(at, given, rotator.rotate_both(q, k, at))
 
@@ -75,7 +75,7 @@ def excess(
 
 
 def cut(lengths: Sequence[int], length: int) -> list[slice]:
-    """Return parts of these lengths, again from the first where they end; one part without any."""
+    """Return parts of these lengths, repeated in turn; one part without any."""
     ends = [0]
     for size in itertools.cycle(lengths or [length]):
         ends.append(min(ends[-1] + size, length))
@@ -121,7 +121,7 @@ class Way:
         return bool(self.raised) or self.places.excess > 1
 
     def take(self, plain: Iterable[CalledBlock]) -> Way:
-        """Make plain calls again in this way, up to the first that fails. Raises: RopeAuditError."""
+        """Repeat plain calls this way until one fails. Raises: RopeAuditError."""
         rotator = self.form(self.instance)
         for one in plain:
             at = one.at
@@ -226,7 +226,7 @@ class Way:
         return rotation.joined(rotation.explained(sides, *asked, each_call=code.each_call))
 
     def _state(self, rotator: Rotator, block: CalledBlock) -> Diagnosis | None:
-        """Return that it is state, where an instance without a past that is called alike is right."""
+        """Return that it is state, where a new instance called alike is right."""
         return verification.state(rotator, block, lambda x, y: excess(self.code, x, y, block.at))
 
 
@@ -263,7 +263,7 @@ def _in_reverse(instance: Rotator, q: FloatArray, k: FloatArray, at: Positions) 
 
 
 def decode(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether single tokens, also after a prefill, and the newest of all are rotated as all at once."""
+    """Yield whether single tokens, prefilled or not, and the newest rotate as in one call."""
     if newest := _newest(code):
         yield newest
         return

@@ -71,7 +71,7 @@ class Recorded(Rotator):
 
     @property
     def starts(self) -> list[int]:
-        """The positions at which calls begin, by which faults that look alike are told apart."""
+        """The positions where calls begin: they tell like faults apart."""
         return [call.first for call in self.calls if call.at.ndim == 1]
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
@@ -150,7 +150,7 @@ def _form(entry: Entry) -> str:
 
 
 def _raw(folder: Path, entry: Entry, seen: str) -> NDArray[Any]:
-    """Return the array of a raw file. Raises: BadInput where it is none, or of another size."""
+    """Return a raw file's array. Raises: BadInput for none or another size."""
     content = vector_case.content_of(folder / entry["file"], seen)
     kind = vector_case.stored(parse(entry["dtype"]))
     if len(content) != (size := math.prod(entry["shape"]) * kind.itemsize):
@@ -160,7 +160,7 @@ def _raw(folder: Path, entry: Entry, seen: str) -> NDArray[Any]:
 
 
 def _tensors(path: Path, wanted: Collection[str], seen: str) -> tuple[dict[str, NDArray[Any]], str | None]:
-    """Return the tensors of a .safetensors file and the case that it names. Raises: BadInput."""
+    """Return a .safetensors file's tensors and its case. Raises: BadInput."""
     if wrong := tensorfiles.wrong(path):
         raise BadInput(f"{seen}: {wrong}; write it again")
     from safetensors import safe_open
@@ -301,7 +301,7 @@ def _drifts(
     last: CalledBlock,
     claimed: Resolved | None,
 ) -> list[Finding]:
-    """Return the drift checks of float64 scores of the first batch element. last: the call at the end."""
+    """Return float64 drift checks of the first batch element. last: the final call."""
     setting, dtype = spec.setting, spec.dtype
     resembled = None if claimed else explaining_recipe(last, setting, dtype)
     wanted = yardstick(claimed, resembled, setting, dtype, last.first + spec.seq_len)

@@ -323,7 +323,7 @@ def scores(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _run(code: CodeUnderTest, heads: int, length: int) -> ScoreRun:
-    """Return a sequence and a new instance; of a long one some rows are compared, each with each."""
+    """Return a sequence and a new instance; long ones compare pairs of some rows."""
     q, k = (x.astype(np.float64) for x in code.vectors(heads, length))
     rows: Positions = np.arange(length, dtype=np.int64)
     if length > _ROWS:

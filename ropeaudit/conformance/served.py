@@ -227,7 +227,7 @@ class _Came:
 
 
 def _possible(code: CodeUnderTest, convention: Convention) -> tuple[dict[str, list[Any]], str]:
-    """Return the values of each axis that code can be called with, and why not with all positions."""
+    """Return values of each axis that code can take, and why not all positions."""
     values = {axis: list(some) for axis, some in AXES.items()}
     values |= _COMPILED if convention.engine == "jax" else {}
     roles, order, left = set(convention.roles), convention.order, ""
@@ -276,7 +276,7 @@ class _Battery:
         return call.goes and call.size <= most and call.tokens <= self.code.up_to
 
     def calls(self) -> list[ServedCall]:
-        """Return the calls, those that are large by one axis alone last; a few where they are dear."""
+        """Return the calls, those large by one axis alone last; few where dear."""
         calls = calls_of(self.values, self.fits, 3 if self.code.thorough else 2)
         if cost(self.code) > DEAR:
             kept = np.unique(np.linspace(0, len(calls) - 1, _FEW).astype(int))

@@ -178,7 +178,7 @@ def _strip(
     share = 1.0 / masks.counts(cases.mask, everyone, (keys, keys + 1))  # of a query of a key
 
     def formed(cell: CellIndex) -> Array:
-        """Return the subject's own scores of the strip in float64, hidden ones -inf. -> (r, c)."""
+        """Return the subject's float64 scores, hidden ones -inf. -> (r, c)."""
         sides = q.subjects[cell][rows], k.subjects[cell][:, cols]
         own = kernel.formed(*sides, cases.subjects[cell[0]], cases.setting.scale)
         return masks.hide(own, hidden, -np.inf)
@@ -246,7 +246,7 @@ def softmax(scores: Array, rounding: Rounding | None = None) -> tuple[Array, Arr
 
 
 def entropies(weights: Array, logs: Array) -> Array:
-    """Return -Σ p log(p) of every row, with 0 log 0 = 0. Shapes: two of (r, c) -> (r,). Units: nats."""
+    """Return -Σ p log(p) by row in nats, 0 log 0 = 0. Shapes: two (r, c) -> (r,)."""
     result: Array = -np.einsum("rc,rc->r", weights, np.maximum(logs, -1e300))  # 0 * -inf is nan
     return result
 

@@ -189,7 +189,7 @@ def tile_format(subject: Subject) -> Format:
 
 
 def formed(q: FloatArray, k: FloatArray, subject: Subject, scale: float) -> Values:
-    """Return the subject's scores of a tile in float64. Shapes: q (r, d), k (d, c) -> (r, c)."""
+    """Return a tile's float64 scores. Shapes: q (r, d), k (d, c) -> (r, c)."""
     out = np.empty((q.shape[0], k.shape[1]), tile_format(subject).carrier)
     form(q, k, subject, scale, out)
     return out.astype(np.float64, copy=False)
@@ -237,7 +237,7 @@ def form_pairs(q: FloatArray, k: FloatArray, subject: Subject, scale: float, out
 
 
 def accumulate(q: FloatArray, k: FloatArray, subject: Subject, out: Values) -> None:
-    """Write q·k, before the scale, into `out`. Shapes: q (..., r, d), k (..., d, c) -> out (..., r, c)."""
+    """Write unscaled q·k. Shapes: q (..., r, d), k (..., d, c) -> out (..., r, c)."""
     if not native(q, subject):
         out[...] = _sequential(q[..., None], k[..., None, :, :], subject.accumulate)
     elif q.dtype == out.dtype:

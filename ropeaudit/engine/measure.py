@@ -111,7 +111,7 @@ class Rotation:
         return dict(zip(cells, self.map(table, cells), strict=True))
 
     def rotated(self, side: Side, head: int, panel: slice) -> Rotated:
-        """Return a head of q or k over a panel, rotated by every cell and by the reference."""
+        """Return a panel of a head rotated by each cell and the reference."""
         inputs, setting, tables = self.plan.inputs, self.plan.setting, self.tables[panel.start]
         x = (inputs.q if side == "q" else inputs.k)[head][panel]
         rounded: dict[Format | np.dtype[Any], FloatArray] = {}
@@ -140,7 +140,7 @@ class Rotation:
 
 
 class Tile(NamedTuple):
-    """A tile of a head: q and k of its panels, which rows and columns of these, and the block of scores."""
+    """A tile of a head: q and k of its panels, its rows and columns, its scores."""
 
     q: Rotated
     k: Rotated
@@ -158,7 +158,7 @@ class Tile(NamedTuple):
 
 
 class Tiles(Rotation, Generic[T]):
-    """One pass over all heads, panels and tiles of a plan. What is gathered of a strip of rows is a T."""
+    """A pass over heads, panels and tiles of a plan; each strip of rows gathers a T."""
 
     def empty(self) -> T:
         """Return what a strip's tiles are gathered in."""

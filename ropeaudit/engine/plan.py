@@ -149,5 +149,5 @@ def bytes_needed(setting: RopeSetting, heads: int, kv_heads: int, seq_len: int) 
 
 
 def cell_bytes(setting: RopeSetting, seq_len: int) -> int:
-    """Return the bytes of one cell: rotated q and k of a head, and their tables, in float64."""
+    """Return a cell's bytes: a head's rotated q, k and tables, in float64."""
     return 2 * min(seq_len, PANEL) * (setting.head_dim + 2 * setting.pairs) * 8

@@ -70,7 +70,7 @@ def seen(mask: Mask, seq_len: int, numbers: Ints) -> tuple[Ints, Ints]:
 
 
 def seen_keys(mask: Mask, queries: Ints, seq_len: int) -> tuple[Ints, Ints]:
-    """Return the first and the last key that each query sees. Shapes: (n,) -> two of (n,)."""
+    """Return each query's first and last key. Shapes: (n,) -> two of (n,)."""
     last = np.full_like(queries, seq_len - 1) if mask == "full" else queries
     return np.maximum(queries - _width(mask) + 1, 0), last
 

@@ -81,7 +81,7 @@ class Inputs:
         return self._unchanged[fmt]
 
     def distinct(self, formats: Iterable[Format]) -> dict[Format, Format]:
-        """Return each format, or float64 in the place of one that leaves q and k as they are."""
+        """Return each format, or float64 where q and k stay as they are."""
         return {fmt: FP64 if self.unchanged_by(fmt) else fmt for fmt in formats}
 
     @property
@@ -149,7 +149,7 @@ def check_kind(kind: str, known: Sequence[str] = SYNTHETIC) -> None:
 
 
 def _randn(seed: int, shapes: Iterable[tuple[int, ...]]) -> list[Array]:
-    """Return torch.randn of each shape after torch.manual_seed(seed), on the 16-bit grid."""
+    """Return seeded torch.randn of each shape, on the 16-bit grid."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -158,7 +158,7 @@ def _randn(seed: int, shapes: Iterable[tuple[int, ...]]) -> list[Array]:
 
 
 def _gaussian(seed: int, shapes: Iterable[tuple[int, ...]]) -> list[Array]:
-    """Draw normal numbers on the 16-bit grid, a head at a time, while it is still in the cache."""
+    """Draw normal numbers on the 16-bit grid, a head at a time, in the cache."""
     generator, arrays = np.random.default_rng(seed), [np.empty(shape) for shape in shapes]
     for head in (head for array in arrays for head in array):
         generator.standard_normal(out=head)

@@ -35,7 +35,7 @@ _BLOCK = 4096  # rows at once
 
 @dataclass(frozen=True, slots=True)
 class SideRows:
-    """One side of the pairs: `store` (r, d) holds rows, `index` (n,) is the row of each pair."""
+    """One side of pairs: `store` (r, d), rows; `index` (n,), each pair's row."""
 
     store: NDArray[Any]
     index: Ints
@@ -159,7 +159,7 @@ def _places(chosen: Pairs, group: int, seq_len: int) -> tuple[Ints, Ints]:
 
 
 def _streamed(generator: np.random.Generator, places: Ints, rows: int, d: int) -> NDArray[np.float16]:
-    """Draw `rows` rows in a stream and return those at `places`. Shapes: places (n,) -> (n, d)."""
+    """Stream `rows` rows; return those at `places`. Shapes: (n,) -> (n, d)."""
     vectors = np.empty((places.size, d), np.float16)  # exact: on the grid of `on_16_bit_grid`
     order = np.argsort(places, kind="stable")
     step = max(1, _CHUNK // d)
@@ -263,7 +263,7 @@ def by_size(mask: Mask, q: Array, k: Array, count: int, seed: int) -> Pairs:
 
 
 def _numbered(mask: Mask, heads: int, seq_len: int, number: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the head, the query and the key of numbered scores. Shapes: (n,) -> three of (n,)."""
+    """Return head, query, key of numbered scores. Shapes: (n,) -> three of (n,)."""
     head, rest = np.divmod(number, masks.count(mask, seq_len))
     return head, *masks.seen(mask, seq_len, rest)
 
@@ -301,5 +301,5 @@ class _SizeSums:
 
 
 def _within(sums: Array, numbers: Array, first: Ints | int, last: Ints | int) -> Ints:
-    """Return between which neighbours of the running sums each number lies. Shapes: (n,) -> (n,)."""
+    """Return which running sums each number lies between. Shapes: (n,) -> (n,)."""
     return np.asarray(np.clip(np.searchsorted(sums, numbers, side="right") - 1, first, last))

@@ -72,7 +72,7 @@ def phase(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
 
 
 def places(setting: RopeSetting, at: Array | Positions) -> Array:
-    """Return positions as pairs see them, on a grid those on its axis. Shapes: (s,) -> (s, 1) or (s, p)."""
+    """Return positions by pair, on a grid by axis. Shapes: (s,) -> (s, 1) or (s, p)."""
     if setting.grid is None:
         return at.astype(np.float64)[:, None]
     return setting.grid.per_pair(at.astype(np.int64))
@@ -193,7 +193,7 @@ def _excess(
 
 @functools.lru_cache(maxsize=16)
 def _held_to(rule: Resolved, setting: RopeSetting, at: bytes) -> tuple[Any, Array]:
-    """Return what pairs are multiplied by, and their allowance: q and k share both. Shapes: (s, p) twice."""
+    """Return multipliers of pairs of q and k, and allowances. Shapes: (s, p) twice."""
     positions = np.frombuffer(at, np.int64)
     return exact_rotation.rotations(setting, positions, rule.dtype), allowed(rule, setting, positions)
 

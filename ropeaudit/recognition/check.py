@@ -260,7 +260,7 @@ class FrequencyList:
         yield from (hypothesis(self, fault, at) for fault in faults.of_computed("frequency"))
 
     def predicted(self, fault: Fault, at: Positions) -> tuple[Array, Array, Array]:
-        """Return the frequencies of a fault, the error that they may have, and the size of errors."""
+        """Return a fault's frequencies, allowed errors and the size of errors."""
         theta = fault.frequencies(self.setting)
         right, own = self.measured(theta), allowance.frequency_error(fault.setting(self.setting), theta=theta)
         slack = np.where(theta == 0, 0.0, np.maximum(self.tolerance, own))
@@ -353,7 +353,7 @@ class CosSinTable:
                 yield hypothesis(self, longer.beside(fault).beside(stored), at)
 
     def predicted(self, fault: Fault, at: Positions) -> tuple[Array, Array, Array]:
-        """Return cos and sin that a fault makes of positions, and the error that they may have."""
+        """Return cos and sin by a fault at positions, and allowed errors."""
         stages, seen, other = fault.stages, fault.positions(at[None])[0], fault.setting(self.setting)
         theta = fault.frequencies(self.setting)
         places = cast(seen, stages.get("position"))[:, None]
@@ -394,7 +394,7 @@ class CosSinTable:
                 yield Hypothesis(found, True, 0.0, 0.0, cost=0.5 + stored.cost)
 
     def _factors(self, at: Positions) -> list[tuple[float, Diagnosis, float]]:
-        """Return the expected attention factor and those that the points show, as diagnoses with costs."""
+        """Return the expected and the shown attention factors as costed diagnoses."""
         found = [(self.factor, RIGHT.diagnosis, 0.0)]
         seen = self.factor if self.side else float(np.median(np.abs(self.values[at])))
         if abs(seen / self.factor - 1) > _FACTOR:

@@ -144,7 +144,7 @@ RIGHT = Fault(Diagnosis("unexplained"), cost=0.0)  # what changes nothing
 
 
 def together(*some: Diagnosis) -> Diagnosis:
-    """Return several faults as one diagnosis: roundings last, and as one; without what explains nothing."""
+    """Join faults in one diagnosis, roundings last as one; drop what explains nothing."""
     parts = [replace(part, also=()) for one in some for part in one.parts() if part.explains]
     rounded = [part for part in parts if part.arithmetic]
     if len(rounded) > 1:
@@ -210,7 +210,7 @@ def of_settings(asked: RopeSetting, shown: Array | None = None) -> Iterator[Faul
 
 
 def lists(asked: RopeSetting, shown: Array) -> Iterator[Fault]:
-    """Yield settings with other frequencies of as many pairs, each once. Shapes: shown (p,)."""
+    """Yield other settings of as many pairs, each once. Shapes: shown (p,)."""
     seen = {(theta(asked).astype(np.float32).tobytes(), code) for code in kinds()}
     for fault in of_settings(asked, shown):
         if not fault.change or fault.bends or fault.setting(asked).pairs != asked.pairs:
@@ -228,7 +228,7 @@ def _changed(told: Diagnosis, cost: float = 1.0, **values: Any) -> Fault:
 
 
 def _other(asked: RopeSetting, other: RopeSetting, cost: float = 1.0) -> Fault:
-    """Return the frequencies of another setting, to be named only where numbers show them."""
+    """Return another setting's frequencies, named if numbers show them."""
     return Fault(other_scaling(asked, other), functools.partial(instead, other), fitted=True, cost=cost)
 
 
@@ -328,7 +328,7 @@ def solved_base(theta: Array, exponents: Array, uncertain: Array) -> tuple[float
 
 
 def _other_dims(asked: RopeSetting) -> Iterator[Fault]:
-    """Yield other numbers of rotated dims, and p-RoPE with its pairs in the first ones, at either scale."""
+    """Yield other counts of rotated dims; p-RoPE in the first ones, at either scale."""
     d, scaling, pairs = asked.head_dim, asked.scaling, rotator_pairs(asked)
     for dims in dict.fromkeys((d, d // 2, d // 4, 3 * d // 4)) if scaling.kind not in BY_PAIR else ():
         if dims % 2 == 0 and dims > 2 * (scaling.kind == "dynamic") and dims != asked.rotary_dim:
@@ -432,7 +432,7 @@ def instead(other: RopeSetting, one: RopeSetting) -> RopeSetting:
 
 
 def other_scaling(asked: RopeSetting, other: RopeSetting) -> Diagnosis:
-    """Return that the scaling is another one, or missing, or of another length in the same one."""
+    """Return that the scaling is another, missing or of another length."""
     values: dict[str, Value] = {"asked": called(asked.scaling)}
     if other.scaling == DEFAULT:
         return Diagnosis("missing-scaling", values)
@@ -526,7 +526,7 @@ def of_roundings(dtype: Format) -> Iterator[Fault]:
 
 
 def of_stages(fmt: Format, *, integers: bool) -> Iterator[Fault]:
-    """Yield tables of which one or more stages are rounded. integers: whether it holds their positions."""
+    """Yield tables with rounded stages. integers: whether it holds their positions."""
     for steps in itertools.chain(*(itertools.combinations(STEPS, count) for count in (1, 2, 3))):
         if integers and "position" in steps:  # which its rounding leaves as they are
             continue
@@ -536,7 +536,7 @@ def of_stages(fmt: Format, *, integers: bool) -> Iterator[Fault]:
 
 
 def of_computed(*steps: str) -> Iterator[Fault]:
-    """Yield frequencies that are computed in a narrow format, with steps that are rounded to it."""
+    """Yield frequencies computed in a narrow format, steps rounded to it."""
     for fmt, (number, form) in itertools.product(CASTS[:2], enumerate(_FORMS)):
         stages = dict.fromkeys((*steps, "computed"), fmt)
         yield Fault(narrow(stages, form), stages=stages, form=form, cost=1.5 + 0.01 * number)

@@ -158,7 +158,7 @@ def arithmetic(recipe: Resolved) -> tuple[object, ...]:
 
 
 def possible(tried: Sequence[RecipeGroup], setting: RopeSetting) -> list[RecipeGroup]:
-    """Return those that a setting can have: on a grid no frequency follows from that of the pair before."""
+    """Return those a setting can have: on a grid, no frequency follows from the one before."""
     one = setting.grid is None
     return [group for group in tried if one or group.resolved.recipe.frequency_form not in allowance.STEPPED]
 
@@ -193,7 +193,7 @@ def explaining_recipe(
     setting: RopeSetting,
     dtype: Format,
 ) -> RecipeGroup | None:
-    """Return the recipe that gives what was returned for all of q and k; None where none does."""
+    """Return the recipe that gives q and k as returned; None if none does."""
     whole = [(x[-1, 0], y[-1, 0]) for x, y in zip(block.given, block.rotated, strict=True)]
     window = np.s_[-_NEAREST_POSITIONS:]  # the last ones, where errors are largest
     nearest, at = [(x[window], y[window]) for x, y in whole], block.rows()[-1][window]
@@ -213,7 +213,7 @@ def explaining_recipe(
 
 
 def explains(group: RecipeGroup, block: CalledBlock, setting: RopeSetting, dtype: Format) -> bool:
-    """Return whether a recipe gives what was returned: to within a rounding or two of its own, everywhere."""
+    """Return whether a recipe gives all that came back, to a rounding or two of its own."""
     recipe, tiny = group.resolved, 4 * dtype.smallest_subnormal
     rounding, rest = allowance.rounding_error(recipe, setting), np.s_[..., setting.rotary_dim :]
     for x, y in zip(block.given, block.rotated, strict=True):

@@ -167,7 +167,7 @@ class _Side:
     # ------------------------------------------------------------------------ in which order
 
     def diagnosis(self) -> Diagnosis:
-        """Return what explains the side, and where that is: the first of ever more far-fetched faults."""
+        """Return what explains the side, and where: the least far-fetched fault."""
         where = self._where()
         single = where.position is not None or where.pair is not None or where.unrotated
         if where.heads or where.batch:  # noise may decide which of them are beyond what is allowed
@@ -300,7 +300,7 @@ class _Side:
         vector: tuple[int, int],
         places: NDArray[np.int64],
     ) -> tuple[faults.Complex, faults.Complex, faults.Complex]:
-        """Return the pairs of a vector as they came back, as given, and as a fault makes them."""
+        """Return a vector's pairs as returned, as given and by a fault."""
         (b, h), other = vector, fault.setting(self.setting)
         given = block.given[1 - self.index if fault.crossed else self.index][b, h][places]
         seen, inner = fault.positions(block.rows(), h)[b][places], given
@@ -348,7 +348,7 @@ class _Side:
         return (fault for fault in known if not fault.crossed or self._changes(fault))
 
     def _known(self) -> Iterator[Fault]:
-        """Yield the known faults that make a difference here, and rows found by the other side's heads."""
+        """Yield known faults that matter here, and rows found by the other's heads."""
         alone = self.side.heads.shape[1] == 1  # one head does not tell whether each gets its own
         own, other = (self.block.given[index].shape[1] for index in (self.index, 1 - self.index))
 
@@ -385,7 +385,7 @@ class _Side:
             yield Fault(told, turn=lambda z, turns: np.where(off, z, z * turns))
 
     def _rules(self, beside: Fault | None = None) -> Iterator[Fault]:
-        """Yield rules for the positions that the wrong vectors are rotated as, with a fault beside them."""
+        """Yield rules of the positions of wrong vectors, with a fault beside them."""
         one, (at, given, rotated) = beside or RIGHT, self.vectors
         given = given if one.rounded is None else round_to(given, one.rounded)
         asked, wrong = one.setting(self.setting), np.isin(at, self.side.positions)
@@ -403,7 +403,7 @@ class _Side:
                 yield beside.beside(rule) if beside.change else rule.beside(beside)
 
     def _solved(self) -> Diagnosis | None:
-        """Return a factor, setting or base that is fitted to the wrong vectors; from some position on."""
+        """Return a factor, setting or base fitted to wrong vectors, from a position on."""
         asked = self.setting, self.dtype
         if factor := self._factor():
             return factor  # of all: noise decides where it is beyond what is allowed first

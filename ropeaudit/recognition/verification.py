@@ -223,7 +223,7 @@ def judged(
 def _misplaced(
     blocks: Iterable[CalledBlock], held_to: Callable[[CalledBlock], RopeSetting], rule: Resolved
 ) -> tuple[list[Places], dict[str, MisplacedSide]]:
-    """Return the worst pair of q and of k in some calls, and what of each is out of place."""
+    """Return the worst pairs of q and k in calls, and what is misplaced."""
     sides, worst = dict[str, MisplacedSide](), {"q": NOWHERE, "k": NOWHERE}
     for block in blocks:
         over, own = None, held_to(block)
@@ -262,7 +262,7 @@ def with_other_side(
 
 
 def beside(wrong: Places, others: Iterable[Places]) -> Places:
-    """Return places with the fault of the other side added from other calls, if they tell of one alone."""
+    """Add the other side's fault to places, if other calls tell of one alone."""
     found = wrong.diagnosis
     if found is None or len(wrong.off) != 1 or found.where.sides != wrong.off:
         return wrong

@@ -104,7 +104,7 @@ def files(path: Path) -> list[Path]:
 
 
 def read(paths: list[Path], is_requested: IsRequested) -> tuple[list[StoredTensor], int]:
-    """Return the tensors that are requested, and how many there are in all. Raises: BadInput."""
+    """Return the requested tensors and the number of all. Raises: BadInput."""
     tensors, count = list[StoredTensor](), 0
     for path in paths:
         parts = onnx_graphs.parts if is_graph(path) else tensorfiles.parts
@@ -118,7 +118,7 @@ def read(paths: list[Path], is_requested: IsRequested) -> tuple[list[StoredTenso
 def chosen(
     parts: Iterable[Part], is_requested: IsRequested, place: str = ""
 ) -> tuple[list[StoredTensor], int]:
-    """Return the tensors that are requested, and how many there are in all. place: begins an error."""
+    """Return the requested tensors and the number of all. place: begins an error."""
     tensors, names = list[StoredTensor](), Counter[str]()
     for part in parts:
         names[part.name] += 1  # bodies of loops and functions have names of their own
@@ -134,7 +134,7 @@ def chosen(
 
 
 def stored(part: Part, index: Any = ..., place: str = "") -> StoredTensor:
-    """Return a tensor, or what an index picks of it; no value is rounded. Raises: BadInput."""
+    """Return a tensor, or what an index picks, unrounded. Raises: BadInput."""
     array = part.read(index)
     if getattr(array, "dtype", np.dtype("O")).kind != "c":
         array = tensorfiles.real(f"{place}{part.name[:40]}", array)
@@ -147,7 +147,7 @@ def stored(part: Part, index: Any = ..., place: str = "") -> StoredTensor:
 
 
 def first_rows(shape: tuple[int, ...]) -> tuple[slice, ...]:
-    """Return what picks the first rows of a table: of the first axis that is longer than 1."""
+    """Return what picks the first rows: of the first axis longer than 1."""
     axis = next((number for number, size in enumerate(shape) if size != 1), None)
     long = axis is not None and sum(size != 1 for size in shape) > 1
     return tuple(slice(0, ROWS) if long and number == axis else slice(None) for number in range(len(shape)))

@@ -63,7 +63,7 @@ def _read(path: Path) -> GgufFile:
     from gguf import GGUFReader
 
     class Within(GGUFReader):
-        """Reads nothing behind the end of the file, where the package finds empty arrays without end."""
+        """Reads nothing past the end, where the package finds endless empty arrays."""
 
         def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
             if offset + int(count) * np.dtype(dtype).itemsize > len(self.data):

@@ -58,7 +58,7 @@ class Use:
 
     @property
     def words(self) -> str:
-        """Return the first node, how many more there are, and what it is converted to before."""
+        """Return the first node, how many more, and its earlier conversion."""
         if not self.nodes:
             return "no node"
         more = f" and {len(self.nodes) - 1} more" if len(self.nodes) > 1 else ""
@@ -71,7 +71,7 @@ _Scope: TypeAlias = tuple[list[tuple[str, Any]], defaultdict[str, list[tuple[Any
 
 
 def parts(path: Path) -> Iterator[Part]:
-    """Yield the constants of an .onnx file. Raises: BadInput, MissingPackage, whatever a parser raises."""
+    """Yield .onnx constants. Raises: BadInput, MissingPackage, what parsers raise."""
     if find_spec("onnx") is None:
         raise MissingPackage(f"{str(path)!r} needs onnx to be read; pip install 'ropeaudit[onnx]'")
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)

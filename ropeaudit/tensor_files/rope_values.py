@@ -26,7 +26,7 @@ _TINY = 2.0**-12  # below, float16 has few digits
 
 
 def may_hold(shape: tuple[int, ...]) -> bool:
-    """Return whether a tensor of this shape may be one: (c,), (n, c), (n, p, 2), (n, p, 2, 2)."""
+    """Return whether the shape fits: (c,), (n, c), (n, p, 2), (n, p, 2, 2)."""
     sizes = [size for size in shape if size != 1]
     if len(sizes) == 1:
         return _FEWEST <= sizes[0] <= _WIDEST
@@ -93,7 +93,7 @@ def folded(row: Array) -> Array:
 
 
 def halves(values: Array) -> list[tuple[Array, Array]]:
-    """Return what may be cos and sin in a table of both, by its shape: the usual order first."""
+    """Return a table's possible cos and sin by shape, the usual order first."""
     if np.iscomplexobj(values):
         return [(values.real, values.imag)]
     if values.ndim == 4 and values.shape[2:] == (2, 2):  # rotation matrices, sin in either corner
@@ -140,7 +140,7 @@ def _geometric(theta: Array) -> bool:
 
 
 def _is_cos(rows: Array) -> bool:
-    """cos 2x = 2 cos² x - 1 and cos 3x = 4 cos³ x - 3 cos x, times a factor that the first row holds."""
+    """cos 2x = 2 cos² x - 1, cos 3x = 4 cos³ x - 3 cos x, times the first row."""
     factor = rows[0].flat[0]
     if not factor > 0 or np.any(np.abs(rows[0] - factor) > _NEAR * factor):
         return False
@@ -152,7 +152,7 @@ def _is_cos(rows: Array) -> bool:
 
 
 def _is_sin(rows: Array) -> bool:
-    """sin x sin 3x = sin² 2x - sin² x, whatever they are multiplied by; some differ from pair to pair."""
+    """sin x sin 3x = sin² 2x - sin² x, by any factor; some differ between pairs."""
     if np.any(rows[0]) or not np.any(rows[1]):
         return False
     x, double, triple = rows[1:HEAD]

@@ -67,7 +67,7 @@ def wrong(path: Path) -> str:
 
 
 def guarded(seen: str, path: Path, read: Callable[[], T]) -> T:
-    """Return what `read` gives; whatever it raises becomes a BadInput that begins with `seen`."""
+    """Return what `read` gives; errors become BadInput beginning with `seen`."""
     try:
         with warnings.catch_warnings(), required_packages(seen):
             # what a parser thinks of a file is in its error
@@ -89,7 +89,7 @@ def guarded(seen: str, path: Path, read: Callable[[], T]) -> T:
 
 
 def parts(path: Path, pair: str = "cos sin") -> Iterator[Part]:
-    """Yield the tensors of a file. pair: the names of two without. Raises: whatever a parser raises."""
+    """Yield a file's tensors. pair: names of two without. Raises: parser errors."""
     check_declared(path)
     suffix = path.suffix.lower()
     if suffix in (".npy", ".npz"):
@@ -181,7 +181,7 @@ def _torch(path: Path, pair: str) -> Iterator[Part]:
 
 
 def of_torch(name: str, tensor: Any, path: Path | None = None) -> Part:
-    """Return a tensor of torch. path: its file, which may declare more than there is room for."""
+    """Return a torch tensor. path: its file, which may declare more than fits."""
 
     def numbers(index: Any) -> NDArray[Any]:
         import torch

@@ -175,7 +175,7 @@ class ModelAudit(Result):
         held: tuple[Held, ...],
         structure: str,
     ) -> Shifted:
-        """Return what two passes in a dtype come to. exact: those in float64. structure: its cause there."""
+        """Return what two passes come to. exact: in float64. structure: its cause there."""
         from ropeaudit.features.model.forward_pass import compare
         from ropeaudit.features.model.held import together
 
@@ -230,7 +230,7 @@ class ModelAudit(Result):
     def _reference(
         self, runner: Runner, base: Pass, step: Callable[[], None]
     ) -> tuple[dict[int, Pass], dict[int, str]]:
-        """Return the float64 passes without q and k, and what a shift changes, by offset."""
+        """Return float64 passes without q and k, and what shifts change, by offset."""
         from ropeaudit.features.model import decode
         from ropeaudit.features.model.forward_pass import cause_of
 
@@ -300,7 +300,7 @@ def model(
 
 
 def verdict_of(change: Mapping[str, Any], offset: int) -> str:
-    """Return the verdict on what a shift changes: none, precision, structure or overflow."""
+    """Judge a shift's change: none, precision, structure or overflow."""
     if change["nonfinite"]:
         return "overflow"
     if change["structural_max"] > structure_allowed(change, offset):
@@ -314,7 +314,7 @@ def structure_allowed(change: Mapping[str, Any], offset: int) -> float:
 
 
 def _accurate(change: Mapping[str, Any], offset: int) -> bool:
-    """Return whether float32 is off from the float64 run by no more than its roundings explain."""
+    """Return whether roundings explain how far float32 is off float64."""
     allowed = ACCURATE * change["logits_rms"]
     far = allowed * max(1.0, (offset + change["tokens"]) / _NEAR_POSITIONS)
     return not (change["base_error_rms"] > allowed or change["error_rms"] > far)

@@ -60,7 +60,7 @@ class Decoded:
 
     @property
     def rank(self) -> tuple[bool, bool, bool, float]:
-        """How bad it is: a wrong cause, other logits, a moved row; by size where nothing is wrong."""
+        """How bad it is: wrong cause, other logits, moved row; else by size."""
         return self.wrong is not None, self.differs, bool(self.way), 0.0 if self.way else self.change
 
     @property
@@ -112,7 +112,7 @@ def compare(
 
 
 def _generated(runner: Runner, rows: Sequence[list[int]]) -> tuple[Any, Pass]:
-    """Return logits (steps, rows, v), and what was seen in attention. The last tokens are not read."""
+    """Return logits (steps, rows, v) and what attention saw; last tokens are unread."""
     from transformers import GenerationConfig
 
     width = len(rows[0])

@@ -42,7 +42,7 @@ class Runner:
     """
 
     def __init__(self, model: Any, wide: bool, maximum: int | None = None, device: Device = CPU) -> None:
-        """Keep the model, on a device; `wide` runs it in float64 throughout, see `held.wide`."""
+        """Keep the model on a device; `wide`: float64 throughout, see `held.wide`."""
         self.maximum, self.device = maximum, device
         self.narrow: set[str] = set(held.widen(model)) if wide else set()
         self.arithmetic = functools.partial(held.wide, self.narrow) if wide else contextlib.nullcontext
@@ -133,7 +133,7 @@ class Pass(TorchFunctionMode):
 
     @property
     def calls(self) -> dict[int, RotatingCall]:
-        """The calls that were heard, by layer; in their order where no attention was asked."""
+        """The calls heard, by layer; in order where no attention was asked."""
         return self._calls if self._attended else dict(enumerate(self._heard))
 
     def __call__(
@@ -170,7 +170,7 @@ class Pass(TorchFunctionMode):
         return eager(module, query, key, value, attention_mask, scaling=scale, **others)
 
     def _number(self, module: Any) -> int:
-        """Return the layer's own number, or the next free one if it has none or it is taken."""
+        """Return the layer's number, or the next free one if none or taken."""
         own = getattr(module, "layer_idx", None)
         own = -1 if own is None else int(own)  # less than 0 where layers share their attention
         if own < 0 or module not in self._numbers:
@@ -219,7 +219,7 @@ class Pass(TorchFunctionMode):
         return result
 
     def same_experts(self, other: Pass) -> bool:
-        """Return whether tokens go to the same experts in another pass; true without experts."""
+        """Return whether another pass picks the same experts; true without any."""
         both = zip(self.experts, other.experts, strict=False)
         return all(a.shape != b.shape or torch.equal(a, b) for a, b in both)
 

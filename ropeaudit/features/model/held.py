@@ -34,14 +34,14 @@ _NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A buffer or a factor that is not what the module's class builds. name: as the model calls it."""
+    """A buffer or factor unlike what its class builds. name: the model's for it."""
 
     name: str
     diagnosis: Diagnosis
 
     @property
     def layer(self) -> int | None:
-        """The number of the layer that the module belongs to, None where layers share it."""
+        """The number of the module's layer, None where layers share it."""
         return next((int(part) for part in self.name.split(".") if part.isdecimal()), None)
 
 
@@ -142,7 +142,7 @@ def _near(values: Array, built: Array) -> bool:
 
 
 def _wild(values: Array) -> Diagnosis | None:
-    """Return that numbers fit no model, with the wildest; None where they may. Shapes: (n,)."""
+    """Return the fault of numbers that fit no model, or None. Shapes: (n,)."""
     sizes = np.abs(values)
     if not np.isfinite(values).all():
         return Diagnosis("nonfinite")
@@ -249,7 +249,7 @@ def tabled(model: Any) -> dict[str, Any]:
 
 
 def computed_tables(module: Any) -> dict[str, Any]:
-    """Return the tables of such a module, by the names of their buffers; none without a module."""
+    """Return such a module's tables, by buffer name; none without a module."""
     own = [] if module is None else module._non_persistent_buffers_set
     tables = {key: module._buffers[key] for key in own if module._buffers.get(key) is not None}
     return {key: table for key, table in tables.items() if table.is_floating_point() and table.ndim > 1}

@@ -49,7 +49,7 @@ UNHEARD = (
 
 @dataclass(frozen=True, slots=True)
 class LayerVectors:
-    """q (h, s, d) and k (g, s, d) as attention gets them, in float64, exact; visible (s, s) scores."""
+    """q (h, s, d), k (g, s, d) in attention, exact float64; visible scores (s, s)."""
 
     q: Array
     k: Array
