@@ -1,4 +1,4 @@
-"""Arguments of the public functions, as users give them: names, one or several; cases by their fields."""
+"""Arguments of public functions, as users give them: names, and cases by fields."""
 
 from __future__ import annotations
 

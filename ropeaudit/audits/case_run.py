@@ -110,7 +110,7 @@ class CaseRun:
             yield from map(self._record, cells)
 
     def _cells(self, wanted: Iterable[tuple[SubjectFactory, int]]) -> list[CellResult]:
-        """Return the cells, nothing measured yet. Those of a factory at a setting share the subject."""
+        """Return unmeasured cells. Subjects are shared by factory and setting."""
         subjects, cells = dict[tuple[int, RopeSetting, int], Subject](), []
         for factory, offset in wanted:
             at = self.case.setting_at(self.setting, self.loaded.seq_len, offset)
@@ -130,7 +130,7 @@ class CaseRun:
         return scaled_keys.stored(subject, self.loaded)
 
     def _batches(self, cells: Sequence[CellResult]) -> Iterator[Sequence[CellResult]]:
-        """Cut cells of a setting into what is measured together; a sample is rotated block by block."""
+        """Cut a setting's cells into batches; a sample rotates block by block."""
         room = len(cells)
         if isinstance(self.loaded, Inputs):
             called = [one.subject.bytes_together for one in cells if isinstance(one.subject, Called)]

@@ -1,4 +1,4 @@
-"""A case without its subject and offset: which model or setting, which q and k, which mask."""
+"""A case without subject and offset: model or setting, q and k, mask."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Pair:
         return "changed" if self.changed else "same"
 
     def ratio(self, column: str) -> float:
-        """Return after / before of a column: 1 for 0 and 0, inf from 0 to more, nan where undefined."""
+        """Return after / before: 1 for 0 and 0, inf from 0 up, nan if undefined."""
         old, new = value(self.before, column), value(self.after, column)
         if math.isnan(old) or math.isnan(new):
             return math.nan
@@ -63,7 +63,7 @@ class Pair:
         return 0.0 if old == new else new - old
 
     def explained(self, column: str) -> bool:
-        """Return whether a column changed by no more than one may expect of unchanged code."""
+        """Return whether a change is one that unchanged code may make."""
         if self.before is None or self.after is None:
             return False
         error = 0.0

@@ -55,7 +55,7 @@ def within(row: Mapping[str, Any], wrong_rotation: bool) -> bool | None:
 
 
 def rotates_wrongly(excess: float | None) -> bool:
-    """Return whether a rotated pair is further off than its dtype explains, whatever recipe rounds so.
+    """Return whether a rotated pair is further off than any recipe of its dtype.
 
     excess: the largest rotation error / allowed of code; None of a recipe.
     """

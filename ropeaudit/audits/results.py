@@ -1,4 +1,4 @@
-"""What the public functions return: results, each of which has a report that notebooks show."""
+"""Results of the public functions, with reports that notebooks show."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ Task: TypeAlias = dict[int, Cell]  # neighbouring cells of a case by their numbe
 
 
 class Sweep:
-    """The cells of an audit, or of one shard of it, in the order of the rows. done: cell -> row."""
+    """The cells of an audit or its shard, in row order. done: cell -> row."""
 
     def __init__(self, audit: Audit, shard: tuple[int, int] = (1, 1), jobs: int = 1) -> None:
         """Plan; captured files are read, synthetic q and k are not made.
@@ -324,7 +324,7 @@ class Sweep:
         return [self.done[number] for number in sorted(self.done)]
 
     def findings(self) -> list[str]:
-        """Return what was found out about called code, each once: by factory, then in the order of cells."""
+        """Return each finding about called code once, by factory, then by cell."""
         here = [factory.findings for factory in self.audit.factories()]
         told = zip(here, *(self._told[number] for number in sorted(self._told)), strict=True)
         return list(dict.fromkeys(text for of_factory in told for texts in of_factory for text in texts))
@@ -444,7 +444,7 @@ def cell_seconds(
 
 
 def _formed(mask: masks.Mask, seq_len: int) -> int:
-    """Return about how many scores of a head the tiles hold that a mask does not hide whole."""
+    """Return about how many scores a head has in tiles not masked whole."""
     if mask == "full":
         return seq_len**2
     half = seq_len * min(seq_len, TILE_COLUMNS) // 2  # what the tiles at one edge hide

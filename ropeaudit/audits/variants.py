@@ -128,7 +128,7 @@ class Bench:
         progress: Callable[[float], None] = lambda share: None,
         moments: Moments = Moments.LARGEST,
     ) -> list[Statistics]:
-        """Return the drift of each variant, at least these moments; what was measured before is remembered.
+        """Return each variant's drift, at least these moments, and remember it.
 
         progress gets the share that is done, from 0 to 1.
         """

@@ -1,4 +1,4 @@
-"""The one road of a report: claim its files, analyse with progress, print it, write each file, judge.
+"""The road of a report: claim files, analyse with progress, print, write, judge.
 
 A file that cannot be written does not stop the others; a closed pipe silences stdout alone.
 """
@@ -153,7 +153,7 @@ def fill(files: Filled) -> list[BadOutput]:
 
 
 def incomplete(report: Report, done: str) -> Report:
-    """Return a report that says that it is a part of what was asked for, to people and to programs.
+    """Return a report that tells people and programs that it is partial.
 
     done: how many things it has, as `say_interrupted` takes it.
     """

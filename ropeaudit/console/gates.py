@@ -55,9 +55,9 @@ class Gate:
         return self.column in COLUMNS and COLUMNS[self.column].role == "drift"
 
     def broken_since(self, pair: Pair) -> bool:
-        """Return whether a case makes the run fail, compared with what it was where the gate is relative.
+        """Return whether a case fails the run, against its earlier row if relative.
 
-        One that is nan as it was has not changed, nor has one that changed by what unchanged code may.
+        Unchanged is what stays nan, or changes no more than unchanged code may.
         """
         if pair.after is None:
             return False
@@ -138,7 +138,7 @@ def broken_since(
 
 
 def _check_empty(gate: Gate, rows: Iterable[Row], count: int) -> None:
-    """Raise UsageError if the column of a gate is empty in some row: a condition is neither true nor false.
+    """Raise UsageError if a gate's column is empty in some row, neither true nor false.
 
     What was refused has no values, and breaks the gate.
     """

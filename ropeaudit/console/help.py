@@ -1,4 +1,4 @@
-"""Commands: how their functions get what was typed, what `--help` says, and what is said of unknown names."""
+"""Commands: how functions get what was typed; `--help`; messages on unknown names."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def unknown_option(error: click.NoSuchOption) -> UsageError:
 
 
 def _guessed(name: str) -> str:
-    """Return what an option or a command that people guess is called here; nothing for another one."""
+    """Return the name here of a guessed option or command; nothing for others."""
     meant: str = data.table("help.toml")["guessed"].get(name, "")
     return meant
 
@@ -67,7 +67,7 @@ def commands(
     ctx: click.Context,
     before: str = "",
 ) -> Iterator[tuple[str, click.Command]]:
-    """Yield what one types for each command of a group and of those in it, and the command."""
+    """Yield what one types for each command, nested ones too, and it."""
     for name in group.list_commands(ctx):
         if member := group.get_command(ctx, name):
             yield f"{before}{name}", member

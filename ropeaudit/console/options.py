@@ -1,4 +1,4 @@
-"""Options that several commands share: each group is declared once, and a command gets it as one object.
+"""Options of several commands: each group is declared once and passed as an object.
 
 A field of a group is an option: its name is that of the flag, its type that of the parsed value; or a group.
 """
@@ -180,7 +180,7 @@ class ReportOptions(ScreenOptions):
 
 @dataclass(frozen=True, slots=True)
 class QKOptions:
-    """Which q and k, and which of their scores are seen; empty or None where nothing is said."""
+    """Which q and k, which scores are seen; empty or None if not given."""
 
     seq_len: tuple[int, ...] = listed("--seq-len", INTEGERS, "Positions.", shown="256")
     heads: int | None = option("--heads", type=INTEGER, metavar="N", help="Query heads.  [default: 8]")

@@ -1,4 +1,4 @@
-"""What goes to stdout, the report alone, and to stderr: notes, errors, what was interrupted."""
+"""Stdout holds the report alone, stderr notes, errors and interruptions."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def say_error(error: RopeAuditError) -> None:
 
 
 def _coloured(color: bool | None, out: TextIO) -> bool:
-    """Return whether to write colours, bold and dim: by --color, NO_COLOR, FORCE_COLOR, else on a terminal.
+    """Return whether to style: by --color, NO_COLOR, FORCE_COLOR, else on a terminal.
 
     Sources: no-color.org, force-color.org: set and not empty counts, whatever the value.
     """

@@ -1,4 +1,4 @@
-"""Files that reports go into: claimed before the work, replaced whole, streams written into."""
+"""Files of reports: claimed before the work, replaced whole or streamed."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _form(path: str, form_of: Callable[[str], str]) -> str:
 
 
 def _check_place(target: Path, about: str, flag: str) -> None:
-    """Raise BadOutput unless a report, or the metadata of a form `about`, can take the place of `target`."""
+    """Raise BadOutput unless a report or its metadata (`about`) can replace `target`."""
     named = f"{flag} {str(target)!r}"
     try:
         if atomic_files.may_be_cleared(target.name):
@@ -166,7 +166,7 @@ def _check_place(target: Path, about: str, flag: str) -> None:
 
 
 def _ours(path: Path, form: str) -> bool:
-    """Return whether a file holds metadata that ropeaudit wrote of a report: they have its digest."""
+    """Return whether a file holds metadata of ropeaudit: they have a digest."""
     import json
 
     try:
@@ -247,7 +247,7 @@ def refuse_clashes(options: Mapping[str, Any]) -> None:
 
 
 def _written(options: Mapping[str, Any]) -> Iterator[_Written]:
-    """Yield the files that the options write, and those that get their names and more: no streams."""
+    """Yield files that options write, also those named after them: no streams."""
     for name, flag in _WRITTEN.items():
         for path in _words(options.get(name)):
             if paths.is_stream(path):

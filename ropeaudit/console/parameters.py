@@ -53,7 +53,7 @@ def flag(param: click.Parameter | None) -> str:
 
 
 def joined(context: click.Context, param: click.Parameter, items: Iterable[Iterable[T]]) -> tuple[T, ...]:
-    """Return each value of a repeatable option once; `all` is every name, `usual` some models that differ."""
+    """Return each value of an option once; `all` is every name, `usual` some models."""
     values: list[Any] = [value for item in items for value in item]
     for word, names in (("all", ALL), ("usual", _USUAL)):
         if word in values and flag(param) in names:

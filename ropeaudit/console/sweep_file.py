@@ -33,7 +33,7 @@ _SYNC_SECONDS = 5.0  # what a power failure can lose; a killed run loses no line
 
 
 class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
-    """NAME.part, locked by this run. full: no more fits. note: what to say of the rows that were there."""
+    """NAME.part, locked by this run. full: no more fits. note: on rows found there."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
         return f"{rows} are in {self.path!r}; the same command with --resume goes on"
 
     def __exit__(self, *_: object) -> None:
-        """Close it; it goes away once NAME is written with all rows, else it is said where they are."""
+        """Close it; remove it once NAME has all rows, else say where they are."""
         if not self.sweep.left() and _state(self.name) != self.before:
             self.remove()
         self.close()
@@ -125,7 +125,7 @@ class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
 
 
 def peek(name: str, sweep: Sweep) -> None:
-    """Let a sweep have the rows that a run with --resume would begin with. Raises: BadInput, BadOutput."""
+    """Give a sweep the rows that --resume begins with. Raises: BadInput, BadOutput."""
     part, rows = part_of(name), list[Record]()
     if os.path.lexists(part):
         number = _opened(part, os.O_RDONLY)
@@ -205,7 +205,7 @@ def line_of(row: Record) -> bytes:
 
 
 def parsed(path: str, content: bytes) -> tuple[list[Record], int]:
-    """Return the rows of the whole lines of a file and the bytes of these lines; what is behind is torn.
+    """Return the rows of a file's whole lines and their bytes; the rest is torn.
 
     Raises: BadInput if anything but rows stands there, a torn last one aside.
     """
@@ -218,7 +218,7 @@ def parsed(path: str, content: bytes) -> tuple[list[Record], int]:
 
 
 def _taken(sweep: Sweep, path: str, rows: Sequence[Record]) -> str:
-    """Let a sweep take rows and return what to say of them. Raises: BadInput, also if two rows differ."""
+    """Give a sweep rows; return a note. Raises: BadInput, also if two rows differ."""
     seen: dict[object, Record] = {}
     for row in rows:
         before = seen.setdefault(row.key(), row)

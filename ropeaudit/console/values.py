@@ -1,4 +1,4 @@
-"""Values of options: lists, ranges, sizes with a suffix. No number format or array is known here."""
+"""Values of options: lists, ranges, sizes with suffix; no formats or arrays."""
 
 from __future__ import annotations
 

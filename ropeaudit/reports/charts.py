@@ -63,7 +63,7 @@ class Picture:
 
 
 class Line(NamedTuple):
-    """A line: rows in the order of their ascending xs, ys that are nan where missing, and how it looks."""
+    """A line: rows by ascending xs, ys that are nan where missing, and its look."""
 
     rows: Sequence[Row]
     xs: Array
@@ -340,7 +340,7 @@ def scores(drifts: Array, hidden: NDArray[np.bool_], title: str, over: str) -> P
 
 @contextlib.contextmanager
 def sized(size: tuple[float, float] | None) -> Iterator[None]:
-    """Give figures that are drawn and written within it a size in inches, texts and lines that fit it."""
+    """Give figures within it a size in inches, with texts and lines that fit it."""
     import matplotlib
 
     width, height = size or SIZE

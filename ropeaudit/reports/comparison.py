@@ -1,4 +1,4 @@
-"""Two reports against each other for people: how many cases changed, the worst of them, the rows."""
+"""Two reports compared for people: how many cases changed, the worst, rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of an audit's records: the answer, the rows that people see, how to read them, the notes."""
+"""The report of an audit's records: answer, visible rows, their legend, notes."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def _causes(worst: Record) -> list[Cause]:
 
 
 def worst_of(results: Sequence[Record]) -> Record:
-    """Return the row that the answer is about: of those of the worst quality the one that drifts most.
+    """Return the answer's row: of the worst quality the one that drifts most.
 
     Code that rotates wrongly comes before recipes that drift.
     """
@@ -275,7 +275,7 @@ def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
 
 
 def frozen_notes(results: Sequence[Record]) -> list[str]:
-    """Return that frequencies that depend on the length were kept, where rows at several offsets show it."""
+    """Return a note that length-dependent frequencies were kept, if offsets show it."""
     shifted = [record for record in results if record.length is not None and record.offset]
     lengths: dict[tuple[str, int], set[int | None]] = {}
     for record in results:

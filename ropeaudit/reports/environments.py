@@ -1,4 +1,4 @@
-"""What environments change of code that is called: why, where it begins, and where it is worst."""
+"""What environments change of code: why, from where, and where it is worst."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A RoPE setting in words; what was read of the models of an audit, and what of them was not looked at."""
+"""A RoPE setting in words; what was read of an audit's models, and what was not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def model_notes(cases: Sequence[Case], offsets: Sequence[int] = ()) -> list[str]
 
 
 def notes_beside(case: Case) -> list[str]:
-    """Return what a reader must know of a case's model beside its setting, and up to where it serves.
+    """Return notes on a case's model beside its setting, and how far it serves.
 
     For commands that do not say what was read. Raises: UsageError, UnknownName, BadInput.
     """

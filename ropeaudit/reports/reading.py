@@ -128,7 +128,7 @@ def told(rows: Sequence[Row]) -> list[str]:
 
 
 def about(path: str) -> dict[str, Any]:
-    """Return the metadata that a report carries, in it or beside it; nothing where there are none to read."""
+    """Return the metadata in a report or beside it; nothing where there are none."""
     form = form_of(path)
     try:
         if reports.REGISTRY[form].metadata == "within":

@@ -103,7 +103,7 @@ def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def labels(cases: Sequence[Case]) -> list[str]:
-    """Return a label for each case: its model, and in what settings of a model differ; or else the base."""
+    """Return a label per case: its model and differing settings, or else the base."""
     every = [case.setting(case.maximum or 0) for case in cases]
     scalings, results = short_names(str(one.scaling) for one in every), []
     rows = [

@@ -1,4 +1,4 @@
-"""What is said of one row: how bad it is, whether it is good enough, the result in a sentence."""
+"""Verdicts on a row: how bad, whether good enough, the result in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are written beside their place and then put into it, by several runs at once if need be.
+"""Files written beside their place and then put into it, even by several runs.
 
 It is locked while it is open; what nobody has locked was left by a killed run.
 """
@@ -35,7 +35,7 @@ def lock(number: int) -> bool | None:
 
 @contextlib.contextmanager
 def opened(target: Path) -> Iterator[IO[bytes]]:
-    """Yield a new file in the folder of `target`, which goes away unless it is put elsewhere or is `Kept`.
+    """Yield a new file beside `target`, removed unless put elsewhere or `Kept`.
 
     Those that killed runs left are cleared. Raises: OSError.
     """

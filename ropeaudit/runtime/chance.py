@@ -1,4 +1,4 @@
-"""Random numbers of others' code: each call begins with the same ones, so that a repeated row is the same."""
+"""Random numbers of others' code: each call begins with the same, so rows repeat."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def begin(seed: int) -> None:
 
 @contextlib.contextmanager
 def put_back() -> Iterator[None]:
-    """Put back behind the block what calls in this process change: random numbers, gradients, the dtype.
+    """Put back after the block what calls change: random numbers, gradients, dtype.
 
-    Of Python, NumPy and torch, as far as they are loaded; anything else that code changes stays changed.
+    Of Python, NumPy and torch, as far as loaded; other changes of code stay.
     """
     torch: Any = sys.modules.get("torch")
     before = random.getstate(), np.random.get_state()  # noqa: NPY002

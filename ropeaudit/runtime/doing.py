@@ -29,7 +29,7 @@ def now() -> str:
 
 
 def step(share: float) -> None:
-    """Say which share of the work is done, from 0 to 1: of the part in whose block this is called."""
+    """Say the share done, 0 to 1, of the part in whose block this is called."""
     _listener.get()(share)
 
 
@@ -50,7 +50,7 @@ def unheard() -> contextlib.AbstractContextManager[None]:
 
 
 def within(begin: float, end: float) -> contextlib.AbstractContextManager[None]:
-    """Count the steps within the block as those of a part, which is from `begin` to `end` of the whole.
+    """Count steps in the block as of a part, from `begin` to `end` of the whole.
 
     >>> with told(print), within(0.5, 1.0):
     ...     step(0.5)
@@ -60,7 +60,7 @@ def within(begin: float, end: float) -> contextlib.AbstractContextManager[None]:
 
 
 def each(results: Iterable[T], block: Callable[[], contextlib.AbstractContextManager[None]]) -> Iterator[T]:
-    """Yield results, each computed within a block of its own, which does not hold where they are used.
+    """Yield results, each computed in its own block, which ends before it is used.
 
     >>> def work():
     ...     step(0.5)

@@ -1,4 +1,4 @@
-"""What a path stands for: the file behind a link, or a stream that is written into and never replaced."""
+"""What a path stands for: the file behind a link, or a stream, never replaced."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def is_stream(path: str) -> bool:
 def same(path: str, other: str) -> bool:
     """Return whether two paths are one file: by name, links or hard links.
 
-    Of files that are not there yet two names that differ in case are one, as they are for some folders.
+    Of missing files, names that differ in case alone are one, as in some folders.
     """
     try:
         one, two = os.path.realpath(path), os.path.realpath(other)

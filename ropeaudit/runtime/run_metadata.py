@@ -58,9 +58,9 @@ def environment() -> dict[str, Any]:
 
 
 def kernels() -> dict[str, str]:
-    """Return NumPy's BLAS with the kernel that it chose for this processor, and NumPy's SIMD level.
+    """Return NumPy's SIMD level, its BLAS and the kernel for this processor.
 
-    They decide in which order float32 and float64 sums are added. Nothing where NumPy is not loaded.
+    They decide the order of float32 and float64 sums. Nothing without NumPy.
     """
     numpy = sys.modules.get("numpy")
     if numpy is None:

@@ -1,4 +1,4 @@
-"""Stdout and stderr: what an encoding cannot hold, a reader that is gone, libraries that talk."""
+"""Stdout and stderr: unencodable text, lost readers, talking libraries."""
 
 from __future__ import annotations
 

@@ -24,14 +24,14 @@ _KEPT, _LARGE = 2**26, 2**22  # bytes: arrays of a tile are kept, those of a pan
 def worth(threads: int, seq_len: int, short: int = SHORT) -> int:
     """Return how many of some threads a sequence is worth: up to `short` positions one.
 
-    There two are no faster than one, and take a third more CPU time: Python between operations takes as long.
+    There two are no faster and take a third more CPU time: Python takes as long between.
     """
     return 1 if seq_len <= short else threads
 
 
 @contextlib.contextmanager
 def mapping(threads: int) -> Iterator[Map]:
-    """Yield a `map` that works on so many threads; on one it is Python's own, which hands nothing over.
+    """Yield a `map` on so many threads; on one it is Python's own, unthreaded.
 
     BLAS has one thread meanwhile. What has not begun when an error comes is dropped.
     """

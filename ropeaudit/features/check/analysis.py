@@ -1,4 +1,4 @@
-"""One question, one answer: is this right, up to which position, and what is wrong with it?"""
+"""Is this right, up to which position, and what is wrong with it?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is requested of every target, and one check of a target, with the place that code hosts show it at."""
+"""What is requested of every target, and one check, with its place in a file."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Target:
         case: Case | None = None,
         **more: Any,
     ) -> Checked:
-        """Return a finding as a check of it. case: of a layer type; without one of none in particular."""
+        """Return a finding as a check. case: of a layer type; None without one."""
         if case is not None:
             maximum = case.maximum or 0
             more = {"setting": case.setting(maximum or 1), "up_to": maximum, "layer": case.layer, **more}
@@ -148,7 +148,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def place(one: Checked) -> tuple[str, int]:
-    """Return the file and line of what was checked, the definition of code; "" and 0 where unknown."""
+    """Return the file and line of what was checked; "" and 0 where unknown."""
     if one.finding.line:
         return shown_path(Path(one.finding.file)), one.finding.line
     path = Path(one.target.rpartition(":")[0] if one.kind == "code" else one.target)

@@ -1,4 +1,4 @@
-"""The checks of code, dtype by dtype, and a wrapper to edit where it is not understood how code is called."""
+"""The checks of code by dtype, and a wrapper to edit where its call is not understood."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_options(options: CheckOptions) -> None:
 def checks(target: Target) -> Iterator[Checked]:
     """Yield the checks of code. Raises: see `analysis.check`.
 
-    Where it is not understood how it is called, a wrapper to edit is written, if one is requested.
+    Where its call is not understood, a requested wrapper to edit is written.
     """
     try:
         code = _loaded(target)
@@ -165,7 +165,7 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
 
 
 def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
-    """Yield the checks of code that makes the tables that a target takes, and whether they fit it.
+    """Yield checks of the code that makes a target's tables, and of their fit.
 
     What cannot be called is a note, unless it was named.
     """
@@ -209,7 +209,7 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
 
 
 def _on_axes(case: Case, setting: RopeSetting, up_to: int) -> tuple[RopeSetting, int]:
-    """Return the setting and how many positions: those of a grid, if positions have several axes."""
+    """Return the setting and number of positions, a grid's on several axes."""
     if case.mrope is not None and (axes := case.position_axes(setting)):
         setting = grids.of_sections(axes, setting, "x".join(map(str, _VIDEO)), max(0, up_to - max(_VIDEO)))
     return setting, up_to if setting.grid is None else setting.grid.count
@@ -236,7 +236,7 @@ def _findings(asked: CodeUnderTest, recipe: str | None, progress: Progress) -> I
 
 
 def _write_wrapper(path: str, target: str, needed: Mapping[str, str], why: str) -> str:
-    """Write a wrapper of a target that keeps what is known of its arguments, and return how to use it.
+    """Write a wrapper with the known arguments of a target; return how to use it.
 
     needed: its arguments and what they are, empty where that is not known. Raises: BadOutput where the file
     cannot be written.

@@ -1,4 +1,4 @@
-"""The checks of a named model or a config.json: what it says, and how far code of the usual kind holds."""
+"""Checks of a named model or a config.json: what it says, how far usual code holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ticket of a target that fails, with a snippet of the drift that goes with it; or of a pass of all."""
+"""The ticket of a failing target, with a snippet of its drift; or of a pass of all."""
 
 from __future__ import annotations
 

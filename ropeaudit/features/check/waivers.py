@@ -1,4 +1,4 @@
-"""Failures that the user accepts for a while: a TOML file that says which, why, and until when."""
+"""Failures accepted for a while: a TOML file of which, why, and until when."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def players(recipe: Resolved, positions: Positions) -> list[str]:
 
 
 def subsets(recipe: Resolved, names: Sequence[str]) -> dict[Coalition, Resolved]:
-    """Return the recipe in which each subset of the stages rounds, by growing size; others are float64."""
+    """Return a recipe per subset of stages that round, by size; others are float64."""
     every = (frozenset(some) for size in range(len(names) + 1) for some in combinations(names, size))
     return {some: widened(recipe, dict.fromkeys(set(names) - some, FP64)) for some in every}
 
@@ -256,7 +256,7 @@ class Design:
     def blames(self, cancelling: float) -> tuple[Blame, ...]:
         """Return every stage and its part in the drift, the worst first. cancelling: as in `cause`.
 
-        A stage that overflows comes first, then they come by share; equals keep the order of stages.
+        Stages that overflow come first, then by share; equals keep their order.
         """
         own, rms, nonfinite = self.recipe.stages(), self.without().rms, self.nonfinite()
         defined, shares = bool(rms) and not nonfinite, dict.fromkeys(SHARED, math.nan)

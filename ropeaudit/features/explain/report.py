@@ -153,7 +153,7 @@ def _recipe_rows(one: Trace) -> list[Row]:
 
 
 class Kind(NamedTuple):
-    """Rows of a kind: what makes them, of a Trace or an Explanation; what heads them, how they are read."""
+    """Rows of a kind: their maker, of a Trace or an Explanation, heading and legend."""
 
     rows: Any
     columns: Columns
@@ -240,7 +240,7 @@ def _table(kind: Kind, subjects: Sequence[Any], several: bool = False) -> Report
 
 
 def _left_out(one: CodeExplanation) -> list[str]:
-    """Return which offsets of code were refused or get no shares, and whether its operations were seen."""
+    """Return notes: offsets of code refused or without shares; unseen operations."""
     trace = one.trace
     who = " ".join([trace.name, *under(trace.environment), str(trace.dtype)])
     texts = [f"{who}: offset {offset} was left out: {reason}" for offset, reason in trace.dropped.items()]

@@ -89,11 +89,11 @@ class Trace:
     environment: str = "none"
 
     def narrowest(self) -> dict[str, str]:
-        """Return stage -> the narrowest dtype that its numbers took: what they are rounded to."""
+        """Return stage -> the narrowest dtype its numbers are rounded to."""
         return {name: exposure.narrowest(log.dtypes) for name, log in self.stages.items()}
 
     def told(self) -> str:
-        """Return what explains code that is like no recipe at the largest wrong offset; "" for nothing."""
+        """Return what explains code at its largest wrong offset; "" for nothing."""
         if not self.faults:
             return ""
         last, everywhere = max(self.faults), len(self.faults) >= len(self.drifts) - 1  # at 0 most are right
@@ -107,7 +107,7 @@ class Trace:
         return codes(self.faults[max(self.faults)]) if self.faults else ""
 
     def nearest(self) -> list[Likeness]:
-        """Return the recipes that none is nearer than; of ties those whose dtypes differ least."""
+        """Return the nearest recipes, of ties those of most similar dtypes."""
         near = [like for like in self.likely if like.distance <= self.likely[0].distance * (1 + _TIE) + 1e-12]
         fewest = min((len(like.differing) for like in near), default=0)
         return [like for like in near if len(like.differing) == fewest]
@@ -139,7 +139,7 @@ def trace(
     case: Case = _DEFAULT,
     offsets: Sequence[int] = OFFSETS,
 ) -> Trace:
-    """Return dtypes by stage and the closest known recipes of an implementation, in its layout unless given.
+    """Return dtypes by stage and closest recipes of code, in its layout unless given.
 
     offsets: at which they are compared, beside 0. case: of q and k its seed alone is looked at.
     Raises: UsageError, BadShape, BadInput.
@@ -184,7 +184,7 @@ def trace(
 def compared(
     dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int, ...]
 ) -> tuple[Inputs, VectorsAt, list[Known]]:
-    """Return what implementations are given, the exact vectors, and what recipes do, computed once."""
+    """Return q and k, exact vectors, and what known recipes do, computed once."""
     inputs = qk.make("gaussian", _HEADS, _HEADS, COMPARED, setting, seed)
     places = {offset: np.arange(COMPARED, dtype=np.int64) + offset for offset in offsets}
     groups, q = known_recipes.variants(dtype), inputs.q

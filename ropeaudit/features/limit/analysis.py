@@ -55,7 +55,7 @@ class Tolerance:
     def holds(self, record: Record) -> bool:
         """Return whether a record meets it; nan does not, and drift_bias counts without its sign.
 
-        A row with a wrongly rotated pair meets none: drift does not see what is wrong for q and k alike.
+        A row with a wrong rotation meets none: drift misses errors alike in q and k.
         """
         if record.verdict == "wrong_rotation":
             return False
@@ -202,7 +202,7 @@ class Regime(NamedTuple):
 
 
 def last_that(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the last number that holds, where none after it does; `low` holds without a question."""
+    """Return the last number that holds, where none after does; `low` holds."""
     while low < high:
         middle = low + (high - low + 1) // 2
         low, high = (middle, high) if holds(middle) else (low, middle - 1)
@@ -301,7 +301,7 @@ def usual_up_to(case: Case, subject: SubjectFactory) -> int:
 
 
 def most(case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False) -> int:
-    """Return how many offsets may be measured by default: fewer if each is more work, as of code."""
+    """Return how many offsets may be measured: fewer if each is more work."""
     if code:
         return CODE_MOST
     heads, seq_len, head_dim = inputs.q.shape
@@ -433,7 +433,7 @@ class CaseLimits:
         return self.records[offset]
 
     def measure(self, offsets: Sequence[int]) -> None:
-        """Measure offsets as `ropeaudit shift` does, without its bound, and tell how many are done."""
+        """Measure offsets like `shift` without its bound; tell how many so far."""
         wanted = [(self.subject, offset) for offset in offsets if offset not in self.records]
         if wanted:
             with doing.unheard():

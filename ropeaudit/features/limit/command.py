@@ -146,7 +146,7 @@ def parse(texts: Iterable[str], up_to: int | None) -> list[Gate]:
 
 
 def broken(conditions: Sequence[Gate], limits: Iterable[Limit]) -> list[str]:
-    """Return a line for every condition that some limit fulfils; none is on a failure that was not seen."""
+    """Return a line per condition that some limit fulfils; none for unseen failures."""
     from ropeaudit.audits.comparison import Pair
     from ropeaudit.console import gates
     from ropeaudit.features.limit.report import row

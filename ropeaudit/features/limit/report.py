@@ -1,4 +1,4 @@
-"""How far positions may be shifted, for people: no more is said than was measured or proved."""
+"""How far positions may be shifted, for people, as measured or proved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each list of `ropeaudit list` holds, a row each; its columns are those of `data/columns.toml`."""
+"""The rows of each list of `ropeaudit list`; `data/columns.toml` has the columns."""
 
 from __future__ import annotations
 

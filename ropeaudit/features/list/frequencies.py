@@ -1,4 +1,4 @@
-"""The frequencies of a setting, pair by pair: how fast, how far, and from where formats cannot follow.
+"""The frequencies of a setting by pair: how fast, how far, and where formats fail.
 
 Exact values are the reference's 60-digit decimals; what a recipe stores is computed as its code does.
 Letters: p pairs, i a pair, P a position in tokens; theta in radians per token, angles in radians.

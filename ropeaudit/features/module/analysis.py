@@ -1,4 +1,4 @@
-"""Was something that RoPE stores cast, and is it what it should be: of files, and of modules as loaded."""
+"""Whether RoPE buffers were cast, and are right: of files and loaded modules."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def is_code(spec: str) -> bool:
 
 
 def in_words(mode: str) -> str:
-    """Return how a module was loaded, to follow what is said of it: after .to(torch.bfloat16)."""
+    """Return how a module was loaded, as in: after .to(torch.bfloat16)."""
     name, _, short = mode.partition(":")
     return MODES[name].format(parse(short).name if short else "")
 
@@ -106,7 +106,7 @@ def _tensors(module: Any) -> dict[str, Any]:
 def _loaded(
     builder: Builder, mode: str, buffers: Sequence[RopeBuffer], notes: list[str]
 ) -> Iterator[RopeBuffer]:
-    """Yield the same buffers of a module that is loaded in a mode; note where there are none."""
+    """Yield the same buffers of a loaded module; note if there are none."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_IMAGINARY)  # the values show it
@@ -197,7 +197,7 @@ def _of_diffusers(builder: Builder) -> Any:
 
 
 def _of_transformers(builder: Builder) -> Any:
-    """Return a model to hold the module, which knows how to make buffers anew. Raises: BadInput."""
+    """Return a holder of the module that remakes buffers. Raises: BadInput."""
     from transformers import PreTrainedModel
 
     place = builder.cls.__module__ if builder.cls else ""

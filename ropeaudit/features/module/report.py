@@ -166,7 +166,7 @@ def _wrong(audit: ModuleAudit) -> str:
 
 
 def _mode(one: Buffer) -> str:
-    """Return how its module was loaded, to follow what is said of a buffer; empty as built and of a file."""
+    """Return how its module was loaded, as a suffix; empty as built and of a file."""
     return "" if one.as_built is None else f" {built.in_words(one.loaded)}"
 
 

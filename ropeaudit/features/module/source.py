@@ -1,4 +1,4 @@
-"""Where RoPE buffers are stored: in a checkpoint, a dumped table, a graph or a GGUF file (modules: `built`).
+"""Stored RoPE buffers: of a checkpoint, dump, graph or GGUF file (modules: `built`).
 
 They are known by their values, whatever they are called; and by usual names where the values tell nothing.
 Of a dump the names tell first, for its values are what is in question; a tensor that is alone needs no name.
@@ -277,7 +277,7 @@ def recognised(
 
 
 def kind_by_name(name: str, shape: tuple[int, ...]) -> str:
-    """Return what a name says: (p,) frequencies, (n, p) tables, "" for other names and shapes."""
+    """Return what a name says: (p,) frequencies, (n, p) tables, else ""."""
     last = name.rpartition(".")[2].lower()
     kind = "inv_freq" if last.endswith("inv_freq") else _KINDS.get(last, "")
     return kind if sum(size != 1 for size in shape) in _AXES.get(kind, (2,)) else ""

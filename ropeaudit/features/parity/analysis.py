@@ -162,7 +162,7 @@ def run(
     offsets: Sequence[int],
     on_progress: OnProgress = arguments.silent,
 ) -> Iterator[Parity]:
-    """Check the arguments, and yield what was measured, case by case, dtype by dtype, offset by offset.
+    """Check the arguments, and yield measurements by case, dtype and offset.
 
     pair: as `named` returns it. offsets: tokens, added to every position.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated.
@@ -184,7 +184,7 @@ def run(
 
 
 def _in_its_layout(one: Compared, setting: RopeSetting) -> RopeSetting:
-    """Return the setting in the layout that a subject rotates q and k in: code has its own."""
+    """Return the setting in a subject's layout: code has its own."""
     if isinstance(one, Recipe):
         return setting
     if one.fit(setting) is None and setting.layout in one.layouts:  # an adapter of both
@@ -235,7 +235,7 @@ def _parity(
 
 
 def _permuted(subject: Subject, inputs: Inputs, setting: RopeSetting) -> Subject:
-    """Return a subject that takes q and k in the layout of a case, and gives them back in it."""
+    """Return a subject that takes and gives q and k in a case's layout."""
     if not isinstance(subject, Called):
         return scaled_keys.stored(subject, inputs)
     own, to_half = subject.setting.layout, half_split(setting.rotary_dim, setting.head_dim)
@@ -393,7 +393,7 @@ def _bits(one: Mapping[str, Any]) -> str:
 
 
 def notes(results: Sequence[Parity]) -> list[str]:
-    """Return other notes: how code is called, layouts, inputs and scores that differ, what was refused."""
+    """Return other notes: calls, differing layouts, inputs and scores, refusals."""
     texts: list[str] = []
     for one in results:
         refused = f"{one.dtype} at offset {one.offset}: {one.refused}."

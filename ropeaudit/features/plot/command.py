@@ -129,7 +129,7 @@ def plot(
 
 
 def _check(kind: str, file: str | None, outputs: tuple[str, ...]) -> None:
-    """Raise UsageError if a picture of a report is given a case, or one of a case a report."""
+    """Raise UsageError for a case in a report's picture, or vice versa."""
     given = click.get_current_context().params
     names = [name for name in given if name not in _OWN and given[name]]
     if not outputs:

@@ -1,4 +1,4 @@
-"""The pictures of `ropeaudit plot`: of results, of reports read back, of a case that is measured."""
+"""The pictures of `ropeaudit plot`: of results, reports, a measured case."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _check(path: str, kind: str, rows: Sequence[Row], columns: str) -> None:
 
 
 def heatmap(case: Case, recipe: Resolved, offset: int, progress: Callable[[float], None]) -> Picture:
-    """Measure the drift of every visible score of a case and draw it by query and key. offset: tokens.
+    """Measure and draw drift of visible scores by query and key. offset: tokens.
 
     It is the root mean square over heads; hidden scores are white, those that are not finite in some head
     red. Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated.

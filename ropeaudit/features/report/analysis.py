@@ -1,4 +1,4 @@
-"""Reports read back: the rows of several files as those of one, in groups, or against an earlier report."""
+"""Reports read back: rows of files as one, in groups, or against an earlier report."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def merged(
     metadata: Mapping[str, Any],
     data: bool = False,
 ) -> Report:
-    """Return the report of all rows of these files, in their order; those that say all the same count once.
+    """Return the report of all rows of these files, in order; equal ones count once.
 
     Its metadata are those of merging, and under "sources" those that each file carries. data: whether a
     program reads what is written, where nothing says which file a row is from: rows of several files must

@@ -1,4 +1,4 @@
-"""ropeaudit report: reports read back, merged, summarised or compared, and written in any form."""
+"""ropeaudit report: merge, summarise or compare reports, in any form."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ _OF_CASES = ("length", "sample", "rerotate", "turn", "mrope", "axis", "axes", "g
 
 @dataclass(frozen=True, slots=True)
 class ShiftOptions:
-    """The options of `shift`, in the order of its help; those of other commands too come in their groups."""
+    """The options of `shift`, in the order of its help; shared ones come in groups."""
 
     offset: tuple[int, ...] = listed(
         "--offset",
@@ -385,7 +385,7 @@ def _measured(
 
 
 def _crew(sweeping: SweepOptions, note: Callable[[str], None]) -> Callable[[int], Crew] | None:
-    """Return what starts the workers for so many tasks, None where this process measures itself."""
+    """Return what starts workers for tasks, None if this process measures."""
     if sweeping.scheduler is None and sweeping.jobs == 1:
         return None
     from ropeaudit.audits import workers

@@ -1,4 +1,4 @@
-"""Markdown: the command, the finding, the table, the notes, the legend, the columns and the environment."""
+"""Markdown: command, finding, table, notes, legend, columns and environment."""
 
 from __future__ import annotations
 

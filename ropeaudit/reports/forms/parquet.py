@@ -1,4 +1,4 @@
-"""Parquet: typed columns for data frames; the metadata stand in the metadata of the schema."""
+"""Parquet: typed columns for data frames; metadata are in the schema's."""
 
 from __future__ import annotations
 

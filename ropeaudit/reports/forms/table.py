@@ -1,4 +1,4 @@
-"""The answer and the rows for people: plain and whole through a pipe, coloured and fitted on a terminal."""
+"""The answer and rows for people: whole in a pipe, styled and fitted on a terminal."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def show(report: Report, console: Console) -> None:
 
 
 def fitted(report: Report, rows: Sequence[Row], console: Console) -> tuple[Table, list[str]]:
-    """Return the table that a console has room for, and the columns that were left out for it."""
+    """Return the table that fits a console, and the columns left out."""
     names, hidden = list(report.screen), list[str]()
     options = console.options.update(max_width=WHOLE)
     for name in report.dispensable:
