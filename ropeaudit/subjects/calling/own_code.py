@@ -1,5 +1,8 @@
 """The user's own function, class or module under audit.
 
+T = TypeVar("T")
+_PATIENCE = 5e-3  # seconds that a thread waits for its turn
+_NOT_TRACED = str(Path(__file__).parents[2])  # our own files
 Letters: h heads, s positions, d head_dim.
 """
 
@@ -7,11 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import re
-from collections.abc import Sequence
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Self, cast
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, Self, TypeVar, cast
 
 import numpy as np
 
@@ -27,7 +37,6 @@ from ropeaudit.subjects.calling import (
     devices,
     environments,
     signatures,
-    two_threads,
 )
 from ropeaudit.subjects.calling.arrays import Refilling, Strides
 from ropeaudit.subjects.calling.backward import Backward, mirrored
@@ -39,6 +48,9 @@ from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.own_files import OwnFiles
 from ropeaudit.subjects.exact_rotation import half_split
 
+T = TypeVar("T")
+_PATIENCE = 5e-3  # seconds that a thread waits for its turn
+_NOT_TRACED = str(Path(__file__).parents[2])  # our own files
 NOT_CHECKED = "not checked: "  # how a note of what an answer lists so begins
 OWN_TABLES = f"{NOT_CHECKED}how your code makes its tables: ropeaudit gave tables of its own"
 
@@ -335,7 +347,7 @@ class OwnRotator(Rotator):
         def run(calls: Sequence[CallOf]) -> list[tuple[FloatArray, FloatArray]]:
             return [self.rotate_both(*call) for call in calls]
 
-        return two_threads.at_once([partial(run, calls) for calls in threads])
+        return _at_once([partial(run, calls) for calls in threads])
 
     def lying(self, strides: Strides, index: Literal["int64", "int32"] = "int64") -> OwnRotator:
         """Return the same instance, given vectors of other strides and other integers."""
@@ -393,3 +405,56 @@ class OwnRotator(Rotator):
 def fit_key(setting: RopeSetting, flag: str | None) -> RopeSetting:
     """Return the setting that identifies a fit: layout counts only with a flag."""
     return replace(setting, layout=setting.layout if flag else "half", scale=1.0)
+
+
+def _at_once(functions: Sequence[Callable[[], T]]) -> list[T]:
+    """Return what functions return that run at the same time, a thread each.
+
+    Behind each line of code that is neither ours nor torch's the other threads get a turn, so that they meet
+    on every machine alike.
+    Raises: what the first of them raises.
+    """
+    start, turns = threading.Barrier(len(functions)), _Turns(len(functions))
+
+    def run(number: int, function: Callable[[], T]) -> T:
+        start.wait()
+        sys.settrace(turns.traced(number))
+        try:
+            return function()
+        finally:
+            sys.settrace(None)
+            turns.give(number, ended=True)
+
+    sys.excepthook = getattr(sys, "excepthook", None) or sys.__excepthook__  # else no thread begins
+    with ThreadPoolExecutor(len(functions)) as pool:
+        futures = [pool.submit(copy_context().run, run, place, one) for place, one in enumerate(functions)]
+    return [future.result() for future in futures]
+
+
+class _Turns:
+    """Threads that run a line each in turn; one that waits for a lock is passed over."""
+
+    def __init__(self, count: int) -> None:
+        self.changed, self.turn, self.running = threading.Condition(), 0, set(range(count))
+
+    def traced(self, number: int) -> Callable[[FrameType, str, Any], Any]:
+        """Return the trace function of a thread."""
+
+        def trace(frame: FrameType, event: str, argument: Any) -> Any:
+            if event == "call":
+                path = frame.f_code.co_filename
+                return None if path.startswith(_NOT_TRACED) or f"{os.sep}torch{os.sep}" in path else trace
+            self.give(number)
+            with self.changed:
+                self.changed.wait_for(lambda: self.turn == number or self.running == {number}, _PATIENCE)
+            return trace
+
+        return trace
+
+    def give(self, number: int, ended: bool = False) -> None:
+        """Let the next thread have a turn."""
+        with self.changed:
+            self.running -= {number} if ended else set()
+            later = sorted(self.running, key=lambda other: (other <= number, other))
+            self.turn = later[0] if later else number
+            self.changed.notify_all()
