@@ -40,7 +40,7 @@ def precise() -> Any:
 
 
 def words(value: Decimal) -> tuple[float, float, float]:
-    """Split a decimal number into three float64 words whose sum equals it to 2^-159 relative."""
+    """Split a decimal into three float64 words, equal to 2^-159 relative."""
     with precise():
         high = float(value)
         middle = float(value - Decimal(high))
@@ -89,9 +89,9 @@ def multiply(a: Pair, b: Any) -> Pair:
 
 
 def to_odd(pair: Pair) -> Array:
-    """Return high + low rounded to odd: rounding it once more, to less than 52 bits, is then correct.
+    """Return high + low rounded to odd, so that rounding to under 52 bits is correct.
 
-    An inexact value gets an odd last bit, on its own side of `high`, so that no later tie is a false one.
+    An inexact value gets an odd last bit, on its side of `high`, so no later tie is false.
     Where the sum is not finite `high` is returned. Source: Boldo, Melquiond, IEEE Trans. Comp. 57 (2008).
     """
     high, low = pair
@@ -123,7 +123,7 @@ def unit_circle(x: Array, w: Words) -> tuple[Pair, Pair]:
 
 
 def _reduce(x: Array, w: Words) -> tuple[NDArray[np.int64], Pair]:
-    """Split x*w, less whole turns, into the nearest step/_STEPS and a rest of at most half a step."""
+    """Split x*w, less whole turns, into the nearest step/_STEPS and a rest <= half a step."""
     p, p_error = two_product(x, w[0])
     m, m_error = two_product(x, w[1])
     fraction = p - np.rint(p)
@@ -137,7 +137,7 @@ def _reduce(x: Array, w: Words) -> tuple[NDArray[np.int64], Pair]:
 
 
 def _small_sin_cos(y: Pair) -> tuple[Pair, Pair]:
-    """Return the Taylor series of sin and cos for |y| <= pi/_STEPS; terms past the second in float64."""
+    """Return sin and cos by Taylor, |y| <= pi/_STEPS; terms past the second in float64."""
     square = multiply(y, y)
     cube = multiply(square, y)
     z = square[0]
@@ -162,7 +162,7 @@ def _constants() -> tuple[Pair, Pair]:
 
 @functools.cache
 def _circle_table() -> Array:
-    """Return cos and sin of the _STEPS points of the circle, as rows (cos, cos low, sin, sin low)."""
+    """Return the _STEPS points of the circle, rows (cos, cos low, sin, sin low)."""
     table = np.empty((4, _STEPS))
     with precise():
         cos, sin = _decimal_cos_sin(2 * PI / _STEPS)

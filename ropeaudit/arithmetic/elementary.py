@@ -18,7 +18,7 @@ from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_own
 
-_ULPS = 8  # twice what the loosest vector libraries state for cos and sin in float64; the C library: below 1
+_ULPS = 8  # twice the loosest vector library's for cos and sin in float64; C library: below 1
 _TINY = 2.0**-26  # sin x is x - x³/6 to a relative 2^-110 below it
 _BLOCK = 8192  # values looked at together: they stay in a core's first cache
 
@@ -37,7 +37,7 @@ def log_to_base(value: float, base: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def power(base: float, exponent: float) -> float:
-    """Return base^exponent, correctly rounded to float64; of a base of 0 or less 0, or 1 for exponent 0."""
+    """Return base^exponent, correctly rounded to float64; for base <= 0: 0, or 1 for exponent 0."""
     if base <= 0.0:  # a step that underflowed
         return 1.0 if exponent == 0 else 0.0
     with _precise():
@@ -75,7 +75,7 @@ def cos_sin(angles: FloatArray, fmt: Format) -> tuple[FloatArray, FloatArray]:
 
 
 def _near_midpoint(values: NDArray[np.float64], fmt: Format) -> NDArray[np.intp]:
-    """Return where a value lies within `_ULPS` of a number midway between two neighbours of `fmt`.
+    """Return where a value lies within `_ULPS` of a midpoint of `fmt`.
 
     Shapes: values (n,), at most 1 in size -> (m,), indices.
     """
@@ -97,7 +97,7 @@ def _near_midpoint(values: NDArray[np.float64], fmt: Format) -> NDArray[np.intp]
 
 
 def _to_odd(angles: NDArray[np.float64], which: int) -> NDArray[np.float64]:
-    """Return the cosine (which = 0) or the sine (1) of angles, rounded to odd. Shapes: (n,) -> (n,)."""
+    """Return cos (which = 0) or sin (1) of angles, rounded to odd. Shapes: (n,) -> (n,)."""
     high, low = (part[:, 0] for part in dd.unit_circle(angles[:, None], _rotations_per_radian())[which])
     if which == 1:
         tiny = np.abs(angles) < _TINY

@@ -34,7 +34,7 @@ def round_to(values: FloatArray, fmt: Format) -> FloatArray:
 
 
 def round_own(values: FloatArray, fmt: Format) -> FloatArray:
-    """Round as `round_to` does an array that nobody else holds: it may be overwritten and returned."""
+    """Round as `round_to` does; the array may be overwritten and returned."""
     if fmt.precision >= FP32.precision:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # signalling nans
             return values.astype(fmt.carrier, copy=False)  # one IEEE conversion
@@ -45,9 +45,9 @@ def round_own(values: FloatArray, fmt: Format) -> FloatArray:
 def round_nearest(
     values: FloatArray, exactly: Callable[[NDArray[np.intp]], FloatArray], fmt: Format
 ) -> FloatArray:
-    """Round exact numbers once to `fmt`, given the float64 numbers nearest to them, which are overwritten.
+    """Round exact numbers once to `fmt`, given the nearest float64 ones, overwritten.
 
-    Both lie on the same side of every midpoint of two numbers of `fmt`, unless the nearest one is a midpoint.
+    Both lie on one side of every midpoint of `fmt`, unless the nearest is a midpoint.
     exactly: given flat indices of such places, returns the exact numbers there, rounded to odd.
     """
     flat = values.reshape(-1)
@@ -108,7 +108,7 @@ def _round_block(x: FloatArray, fmt: Format, bitwise: _Bitwise, spare: FloatArra
 
 
 class _Bitwise(NamedTuple):
-    """What rounding on the bits of a dtype to a format needs; integers as arrays, which is fastest.
+    """What rounding on a dtype's bits needs; integers as arrays, which is fastest.
 
     narrow: whether its exponents are not the dtype's. left: how far the last kept bit is from the sign's.
     odd, even: what is subtracted where it is 1 or 0. kept: the bits that are.
@@ -145,7 +145,7 @@ def _bitwise(dtype: np.dtype[Any], fmt: Format) -> _Bitwise:
 
 
 def bits_differ(y: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return where two arrays of NumPy hold other bits; every nan is like every other nan. Shapes: alike."""
+    """Return where two NumPy arrays differ in bits; all nans are alike. Shapes: alike."""
     alike = ((y == other) & (np.signbit(y) == np.signbit(other))) | (np.isnan(y) & np.isnan(other))
     differ: NDArray[np.bool_] = ~alike
     return differ

@@ -41,7 +41,7 @@ class ScaledFormat:
         return f"{self.codes.name if self.codes else _INT8}:{self.group}"
 
     def stored(self, x: FloatArray, largest: FloatArray) -> FloatArray:
-        """Return x as it is read again. largest: the largest absolute value of each group; broadcast to x.
+        """Return x as read again. largest: absolute value of each group; broadcast to x.
 
         A group of zeros stays zero (int8 has no -0). Where a group is not finite, nothing of it is.
 

@@ -66,7 +66,7 @@ class Session:
 
 
 Header = Mapping[str, Any]
-# a function of ours that a session runs: its arguments and arrays -> what it returns, and arrays
+# our function that a session runs: arguments and arrays -> result and arrays
 Function = Callable[[Session, Header, Arrays], tuple[Header, Arrays]]
 Reply = Callable[[bytes], None]
 
@@ -123,7 +123,7 @@ def described(error: BaseException) -> dict[str, Any]:
 
 
 class _Child:
-    """What the process does with messages of the control socket. ours: nothing of others' has run here."""
+    """What is done with messages of the control socket. ours: no others' code ran here."""
 
     def __init__(self, control: socket.socket, opened: Any, shares: bool, ours: bool) -> None:
         self.control, self.opened, self.shares, self.ours = control, opened, shares, ours
@@ -269,7 +269,7 @@ def _moved_high(descriptor: int) -> int:
 
 
 def process_control(option: int, value: int) -> None:
-    """Tell Linux to end this process with the thread that started it, or to adopt what descendants leave."""
+    """Tell Linux to end this process with its starting thread, or to adopt its orphans."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
@@ -299,7 +299,7 @@ def limit_memory() -> None:
 
 
 def keep_memory() -> None:
-    """Let glibc keep the memory of a call for the next: new pages cost more than what is computed."""
+    """Let glibc keep a call's memory: new pages cost more than the computing."""
     with contextlib.suppress(OSError, AttributeError, TypeError):
         for threshold, size in ((_MMAP, 2**25), (_TRIM, 2**27)):
             ctypes.CDLL(None).mallopt(threshold, size)

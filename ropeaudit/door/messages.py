@@ -1,4 +1,4 @@
-"""What a door and its child say to each other: a JSON header and the bytes of arrays, never a pickle.
+"""What a door and its child exchange: JSON and the bytes of arrays, never a pickle.
 
 The child runs code that is not ours, which may write what it likes where it finds a descriptor: what does not
 follow the form is `Malformed`, and nothing of it is believed.
@@ -46,7 +46,7 @@ class Malformed(ForeignError):
 
 
 def again(name: str, text: str) -> Exception:
-    """Return an exception of `HOME` as it was raised on the other side; text: the whole of what it says.
+    """Return an exception of `HOME` as raised on the other side; text: its whole message.
 
     Raises: Malformed for another name.
     """
@@ -96,7 +96,7 @@ def write(descriptor: int, data: bytes | memoryview) -> None:
 
 
 class Reader:
-    """Messages out of a stream: the next bytes go to `room`, and `took` is told how many came."""
+    """Messages of a stream: bytes go to `room`, and `took` is told how many."""
 
     def __init__(self) -> None:
         self._ahead, self._scratch = bytearray(), memoryview(bytearray(_SCRATCH))

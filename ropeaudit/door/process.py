@@ -26,7 +26,7 @@ from ropeaudit.door.messages import HOME, Arrays, Malformed, Message, Reader, ag
 from ropeaudit.errors import Ended, ForeignError, Late, Raised
 
 LIMIT = 120.0  # seconds without a call that ends
-_KNOWN = {"returned", "raised", "ours", "pid", "status", "why_no_forks"}  # one of them is in an answer
+_KNOWN = {"returned", "raised", "ours", "pid", "status", "why_no_forks"}  # an answer has one
 _LONGEST_WAIT = 3600.0  # seconds, after which it is waited again
 _PIECE = 2**20  # bytes that are read at once
 _KEPT = 2**16  # bytes of prints that are kept
@@ -49,7 +49,7 @@ class Output:
         return bool(data)
 
     def lines(self) -> list[str]:
-        """Return the lines so far, each once with how often it came, and what was left out."""
+        """Return the lines so far, each once with its count, and what was left out."""
         for stream in self.streams:
             while not stream.closed and select.select([stream], [], [], 0)[0] and self.read(stream):
                 pass
@@ -74,7 +74,7 @@ def printed() -> list[str]:
 
 
 class _Worker:
-    """A process that answers one question at a time, started here or forked by another that was.
+    """A process that answers questions one by one, started here or forked.
 
     above: the one that forked it. own: that which was started. streams: its stdout and stderr; forks without
     such of their own share those of the one above, and its lock.
@@ -167,7 +167,7 @@ class _Worker:
         raise Late(self._late)
 
     def fork(self, limit: float, *, prints: bool = False) -> _Worker:
-        """Let it fork, and return the new process. prints: to pipes of its own. Raises: ForeignError."""
+        """Let it fork, and return that process. prints: to own pipes. Raises: ForeignError."""
         ours, theirs = _sockets()
         pipes = [os.pipe() for _ in range(2 if prints else 0)]
         passed = [theirs.fileno(), *(end for _, end in pipes)]
@@ -239,7 +239,7 @@ class _Within:
 
 
 class Door:
-    """Something of others that was opened once, most often in a child process, and sessions that call it.
+    """Something of others, opened once, mostly in a child, and sessions that call it.
 
     facts: what the opener said of it. why_no_forks: why sessions share the process; empty where each has its
     own. forks: how many there were.
@@ -286,7 +286,7 @@ class Session:
         what: str = "a call",
         heard: Heard = lambda text: None,
     ) -> tuple[Any, Arrays]:
-        """Return what a function of ours returned in the child: values of JSON, and arrays by name.
+        """Return what our function returned in the child: JSON, and arrays by name.
 
         function: `ropeaudit.module:name`, called with the session, the arguments and the arrays. what: its
         words in an error. heard: gets what the function says meanwhile.
@@ -340,7 +340,7 @@ def _spawned(limit: float) -> _Worker:
 
 
 def _sockets() -> tuple[socket.socket, socket.socket]:
-    """Return two ends of a channel, which holds a call's arrays at once where the system lets it."""
+    """Return two ends of a channel that holds a call's arrays at once, if possible."""
     pair = socket.socketpair()
     for one in pair:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _PIECE)
@@ -392,7 +392,7 @@ def opened(
     needed: Sequence[str] = (),
     limit: float = LIMIT,
 ) -> Door:
-    """Return the door of a new process. opener: a function of ours, arguments -> what is opened, facts.
+    """Return a new process's door. opener: our function, arguments -> what is opened, facts.
 
     needed: modules that the child imports; those that nobody but us wrote are so once for all doors.
     Raises: RopeAuditError of the opener; ForeignError.

@@ -1,4 +1,4 @@
-"""Values of ours as JSON and arrays, and back: what goes through a door is data, and none of it is executed.
+"""Values of ours as JSON and arrays, and back: only data goes through a door, no code.
 
 A number, text, True, False and None stand as they are, and a list as a list; anything else is an object that
 says what it is. Of a dataclass its fields are sent, and it is made by its own constructor on the other side.
@@ -27,7 +27,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 class Values:
-    """What two sides of a door both know: the dataclasses that are sent, and objects that are sent by name.
+    """What both sides of a door know: dataclasses that are sent, objects sent by name.
 
     constants: objects of which there is one in a process, such as the formats: they arrive as themselves.
     """

@@ -77,7 +77,7 @@ def _stretch(scaling: Scaling) -> Decimal:
 
 
 def _log_base(setting: RopeSetting) -> Decimal:
-    """Return ln base; dynamic scaling multiplies the base by a power of the stretched length."""
+    """Return ln base; dynamic scaling multiplies the base by a power of the length."""
     scaling, log = setting.scaling, Decimal(setting.base).ln()
     if scaling.kind != "dynamic":
         return log
@@ -113,7 +113,7 @@ def _yarn(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
 
 
 def _yarn_ramp(pair: int, setting: RopeSetting) -> Decimal:
-    """Return 0 where a pair rotates often enough to be unchanged, 1 where it is interpolated."""
+    """Return 0 for pairs that rotate often enough to stay, 1 for interpolated ones."""
     scaling, d = setting.scaling, setting.rotary_dim
     two_log_base = 2 * Decimal(setting.base).ln()
 
@@ -143,7 +143,7 @@ def _llama3(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
     return (1 - smooth) * theta / factor + smooth * theta
 
 
-# kind -> frequency of a pair before scaling, radians per token, to that after; explicit ones are given
+# kind -> scaling of a pair's frequency, radians per token; explicit ones are given
 FORMULAS: dict[str, Callable[[Decimal, int, RopeSetting], Decimal]] = {
     "default": _unchanged,
     "linear": _linear,

@@ -1,4 +1,4 @@
-"""The reference: exact scores from q, k and distances alone, with a certificate of their error.
+"""The reference: exact scores from q, k and distances, with a certificate of error.
 
     s(m, n) = scale * sum_i Re(q_i conj(k_i) e^{j (m-n) theta_i}) + scale * (dims without position)
 
@@ -31,7 +31,7 @@ from ropeaudit.rope.setting import RopeSetting
 Precision: TypeAlias = Literal["double", "extended"]
 
 _U = 2.0**-53
-_ROWS = 512  # rows rotated at once in double-double: fewer hand-overs between threads, still in cache
+_ROWS = 512  # rows rotated at once: few hand-overs between threads, still in cache
 
 
 @functools.lru_cache(maxsize=64)
@@ -174,7 +174,7 @@ def product(
 
 
 def paired(q: Factor, k: Factor) -> tuple[Array, Array | None]:
-    """Return the products of rows of q with the same rows of k, as `product` does. Shapes: -> two of (n,)."""
+    """Return products of equal rows of q and k, as `product` does. Shapes: -> two of (n,)."""
     if q.head is None or k.head is None or q.rest is None or k.rest is None:
         return _rowwise(q.whole, k.whole), None
     return _rowwise(q.head, k.head), _rowwise(q.head, k.rest) + _rowwise(q.rest, k.whole)
@@ -185,7 +185,7 @@ def _rowwise(a: Array, b: Array) -> Array:
 
 
 def joined(high: Array, low: Array | None, out: Array | None = None) -> Array:
-    """Return the two arrays of `product` or `paired` as one of float64; the first itself if it is alone."""
+    """Return the arrays of `product` or `paired` as one of float64; one alone as it is."""
     return high if low is None else np.add(high, low, out=out)
 
 

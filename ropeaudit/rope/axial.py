@@ -25,8 +25,8 @@ from ropeaudit.runtime import digests
 # what multiplies every frequency: pi as a symbol, and the Python float of real code
 FACTORS = {"1": 1.0, "2pi": 2 * math.pi, "pi/2": math.pi / 2}
 POSITIONS = ("index", "halves", "centres", "normalised", "fitted")
-# own: each axis has own frequencies. split, interleaved: axes share those of one, as in M-RoPE. alternating:
-# they take turns in those, the pairs of an axis together. linspace: base^0 to base^1, evenly in the exponent
+# own: frequencies of each axis. split, interleaved: axes share one's (M-RoPE). alternating:
+# they take turns, an axis's pairs together. linspace: base^0 to base^1, evenly in the exponent
 # over all heads; axes take turns, what is left stands still.
 ARRANGEMENTS = ("own", "split", "interleaved", "alternating", "linspace")
 
@@ -135,7 +135,7 @@ _HINT = "give one table with axes, dims, base and head_dim, such as those of `ro
 
 
 def named(name: str) -> AxialRope:
-    """Return the preset called `name`, or the only table of a .toml file. Raises: UnknownName, BadInput.
+    """Return preset `name`, or a .toml file's only table. Raises: UnknownName, BadInput.
 
     >>> named("flux").dims
     (16, 56, 56)
@@ -178,7 +178,7 @@ def _exact(value: Any) -> Fraction:
     return Fraction(value)
 
 
-# what each axis has, or all have alike: its type, and what it is where a table does not say it
+# what axes have, each or all alike: its type, and its default in a table
 _OF_AXES: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
     "dims": (int, 0),
     "base": (float, 10000),

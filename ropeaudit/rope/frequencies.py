@@ -1,4 +1,4 @@
-"""Frequencies as code computes them: the same number written in seven ways, rounded as it goes.
+"""Frequencies as code computes them: in seven ways, rounded as it goes.
 
 Mathematically all forms give base^(-2i/d) radians per token; in finite precision they do not.
 Where positions have several axes, those of each axis are.
@@ -43,7 +43,7 @@ def check_form(name: str) -> None:
 def frequencies(setting: RopeSetting, form: FrequencyForm, fmt: Format) -> FloatArray:
     """Return the numbers that `form` keeps for a setting, every operation rounded once to `fmt`.
 
-    A scaling is applied to inverse frequencies as `rope.scaled` says. The forms that store something else are
+    Inverse frequencies are scaled as `rope.scaled` says. Forms that store something else are
     multiplied by its effect, scaled / unscaled, rounded to `fmt`.
     Shapes: -> (p,), see `unscaled`; for "recurrence" the starting ratio of the angles is in `effect`.
     """
@@ -109,7 +109,7 @@ def _rounded(values: list[float], fmt: Format) -> FloatArray:
 def _of_axes(rope: AxialRope, form: FrequencyForm, fmt: Format) -> FloatArray:
     """Return the numbers that `form` keeps of every pair, every operation rounded once to `fmt`.
 
-    Where a preset says base^0 to base^1 its own formula holds, whatever the form. A pair that stands still
+    For base^0 to base^1 the preset's own formula holds in any form. A pair that stands still
     keeps 0. Shapes: -> (p,). Raises: UsageError for a form that goes from pair to pair.
     """
     if form == "recurrence" or (form == "step_power" and rope.arrangement == "linspace"):

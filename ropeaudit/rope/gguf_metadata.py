@@ -1,4 +1,4 @@
-"""The rotary embedding that llama.cpp makes of a GGUF file's metadata, and of its tensors of divisors.
+"""The rotary embedding that llama.cpp makes of a GGUF file's metadata and divisors.
 
 Source: llama.cpp, src/llama-model.cpp (what keys default to, which architectures rotate which pairs),
 src/llama-context.cpp (YaRN's attention factor) and ggml's rope operator (frequencies are divided), read 2026.
@@ -29,7 +29,7 @@ _FREQS, _SHORT, _LONG = "rope_freqs.weight", "rope_factors_short.weight", "rope_
 
 @dataclass(frozen=True, slots=True)
 class GgufRope:
-    """The rotary embedding of a file. missing: what it leaves to llama.cpp, key by key, in words.
+    """The rotary embedding of a file. missing: keys left to llama.cpp, in words.
 
     divisors: the names of its tensors that divide frequencies.
     """

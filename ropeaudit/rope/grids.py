@@ -1,4 +1,4 @@
-"""Grids of tokens: an image, or a video, whose tokens have a position on each of several axes.
+"""Grids of tokens, an image or video, with a position on each of several axes.
 
 A position is an exact float64 number, rounded once; code computes it in a number format. A token is known by
 its step, its place in the order of the rows: the last axis changes first.
@@ -23,7 +23,7 @@ from ropeaudit.rope.axes import AXES, Axes
 from ropeaudit.rope.axial import AxialRope
 from ropeaudit.rope.setting import RopeSetting
 
-_LARGEST_ANGLE = 2.0**52  # radians: farther away not even float64 tells where on a turn a token is
+_LARGEST_ANGLE = 2.0**52  # radians: beyond, not even float64 tells a place on a turn
 _SIZES = re.compile(r"[1-9][0-9]{0,4}(x[1-9][0-9]{0,4})*")
 Floats = NDArray[np.float64]
 Ends = tuple[Fraction, Fraction]  # first and last position of an axis that a grid is fitted to
@@ -122,7 +122,7 @@ def parse(rope: AxialRope, grid: str, shifted: str = "all", step: float = 1.0) -
 
 
 def of_sections(axes: Axes, setting: RopeSetting, sizes: str, start: int) -> RopeSetting:
-    """Return a setting whose tokens are those of a video under M-RoPE, each axis counted from `start`.
+    """Return a setting of a video's tokens under M-RoPE, each axis counted from `start`.
 
     Raises: UsageError.
     """
@@ -160,7 +160,7 @@ def _position(rope: AxialRope, axis: int, n: int, i: int, ends: dict[int, Ends])
 
 
 def computed_positions(rope: AxialRope, sizes: tuple[int, ...], fmt: Format) -> tuple[Floats, ...]:
-    """Return the positions along each axis as the source's operations give them, each rounded to `fmt`.
+    """Return positions along each axis by the source's operations, rounded to `fmt`.
 
     Sources: "centres": transformers 5.23.0, dinov3_vit, get_patches_center_coordinates; "normalised":
     diffusers 0.42.1, LTXVideoRotaryPosEmbed; "fitted": get_3d_rotary_pos_embed, torch's linspace with a

@@ -72,7 +72,7 @@ class ModelRope:
 
     @property
     def layer_words(self) -> str:
-        """What its config says of its layers: "5 full_attention, 25 sliding_attention layers"."""
+        """Its layers by its config: "5 full_attention, 25 sliding_attention layers"."""
         listed = ", ".join(f"{n} {kind}" for kind, n in Counter(self.kinds).items()) or self.count
         return "; ".join(filter(None, [f"{listed} layers" if listed else "", self.unrotated]))
 

@@ -1,4 +1,4 @@
-"""Read a config.json that may be damaged or hostile: its keys, checked values, and which layers rotate.
+"""Read a config.json, damaged or hostile too: keys, checked values, rotating layers.
 
 A message says on one line which key holds what, and what would be right. What model types do beside their
 config stands in data/model_types.toml and data/class_defaults.toml, by names without the ending "_text".
@@ -33,9 +33,9 @@ _TOP = {*DICTS, *BASES, *FRACTIONS, LOCAL_BASE, "rotary", "rotary_dim", "rope_in
 # which layers do not rotate; those that do are audited
 _TOP |= {"no_rope_layers", "no_rope_layer_interval", "use_mem_rope", LAYER_BASES}
 INNER = {*HF_NAMES, "rope_theta", "rope_type", "type", "mrope_section", "mrope_interleaved"}
-# whether weights were trained with the scaling; by how much queries grow with their position: no frequencies
+# no frequencies: whether weights were trained with it; how queries grow with position
 INNER |= {"finetuned", "llama_4_scaling_beta"}
-_RULES = ("use_dynamic_ntk", "attention_head_dim")  # change frequencies or heads by rules not known here
+_RULES = ("use_dynamic_ntk", "attention_head_dim")  # change frequencies or heads by unknown rules
 
 _FULL, _SLIDING = LAYER_TYPES[:2]
 _PATTERN, _INTERVAL = "sliding_window_pattern", "no_rope_layer_interval"
@@ -45,7 +45,7 @@ _MOST = 10_000  # layers that are counted one by one
 
 _LARGEST_FILE = 2**24  # bytes; configs are kilobytes
 _LARGEST = 1e18  # of any number; keeps integers of a thousand digits from float() and str()
-_DIGITS = 40  # of an integer that are read: one with more is too large for all that is asked for
+_DIGITS = 40  # of an integer that are read: one with more is too large to use
 
 
 class NotRotated(BadInput):
@@ -238,7 +238,7 @@ def by_layer(config: Config, given: Config) -> dict[str, Config]:
 
 
 def of_layers(config: Config, layer: str, key: str) -> int | None:
-    """Return what per_layer_config gives to the layers of a type; None where it gives them nothing.
+    """Return what per_layer_config gives to layers of a type; None if nothing.
 
     Raises: BadInput where it gives them different values.
     """
@@ -290,7 +290,7 @@ def class_default(model: str) -> Mapping[str, Any]:
 
 
 def takes_fraction(model: str) -> bool:
-    """Return whether the code of a model type reads partial_rotary_factor without a scaling."""
+    """Return whether a model type reads partial_rotary_factor without a scaling."""
     return class_default(model).get("partial_rotary_factor") is not False
 
 
@@ -336,7 +336,7 @@ def kinds_of_layers(config: Config, model: str) -> list[str]:
 
 
 def unrotated(config: Config, model: str) -> tuple[list[int], str]:
-    """Return the layers of a model that do not rotate, as far as they are known, and words on them.
+    """Return the known layers that do not rotate, and words on them.
 
     Layers are counted from 0. Raises: BadInput, NotRotated where none rotates.
     """
@@ -353,8 +353,8 @@ def unrotated(config: Config, model: str) -> tuple[list[int], str]:
 def _still(config: Config, model: str) -> tuple[list[int] | None, int, str]:
     """Return the layers that do not rotate, counted from 0, of how many, and why.
 
-    None and a sentence where their numbers are not known. no_rope_layers has, in spite of its name, 1 for the
-    layers that rotate; what is past the last one is read by none. Raises: BadInput.
+    None and a sentence where they are not known. no_rope_layers has, despite its name, 1 for
+    layers that rotate; what is past the last is unread. Raises: BadInput.
     Source: transformers 5.23.0, models/smollm3 and models/llama4 (read).
     """
     marks, by_code = config.get("no_rope_layers"), is_one(model, "no_rope_layers")

@@ -10,7 +10,7 @@ from ropeaudit.rope import scaling
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.setting import RopeSetting
 
-# settings that differ, of models that are used much: bases, scalings, head sizes, partial, interleaved
+# settings of much-used models: bases, scalings, head sizes, partial, interleaved
 USUAL = (
     *("llama-2-7b", "llama-3.1-8b", "llama-3.2-1b", "qwen3-8b", "gemma-2-9b", "gemma-3-4b"),
     *("phi-3.5-mini", "gpt-oss-20b", "deepseek-v3", "gpt-neox-20b"),

@@ -14,7 +14,7 @@ from ropeaudit.rope.setting import RopeSetting
 if TYPE_CHECKING:
     import torch
 
-Sliced = TypeVar("Sliced", NDArray[Any], "torch.Tensor")  # of which a slice is a view of the same kind
+Sliced = TypeVar("Sliced", NDArray[Any], "torch.Tensor")  # a slice is a view of its kind
 
 
 def split_pairs(x: Sliced, setting: RopeSetting) -> tuple[Sliced, Sliced]:

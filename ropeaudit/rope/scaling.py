@@ -113,7 +113,7 @@ class Scaling:
         return None if before is None else min(round(self.stretch * before), 2**53)
 
     def length_for(self, positions: int) -> int:
-        """Return the length that stands for `positions`: equal lengths mean equal frequencies.
+        """Return the length for `positions`: equal lengths mean equal frequencies.
 
         0 where frequencies do not depend on it; for longrope one length for either list of divisors.
         """
@@ -171,7 +171,7 @@ def from_mapping(kind: str, values: Mapping[str, Any]) -> Scaling:
 
 
 def check(kind: str, values: Mapping[str, Any], called: str, keys: Mapping[str, str], remedy: str) -> None:
-    """Raise UsageError for parameters that a kind lacks or does not take, and for values that mean nothing.
+    """Raise UsageError for parameters that are missing or not taken, and senseless values.
 
     called, keys: the scaling, and its parameters where they have other names, as messages call them. remedy:
     what to do where one is missing.
@@ -194,7 +194,7 @@ def check(kind: str, values: Mapping[str, Any], called: str, keys: Mapping[str, 
 
 
 def _check_value(called: str, kind: str, name: str, value: Any) -> None:
-    """Raise UsageError for a value of a wrong type, or for which the formulas mean nothing."""
+    """Raise UsageError for a value of a wrong type or without meaning in formulas."""
     where = f"{called} = {str(value)[:40]}"
     if name == "truncate":
         if not isinstance(value, bool):
@@ -257,7 +257,7 @@ class Served:
     def positions(self) -> int | None:
         """The number of positions; None where nothing says it.
 
-        The larger of the declared length and factor x original. llama3's declared length counts alone where
+        The larger of declared length and factor x original. llama3's declared one counts alone if
         it is the stretched one: above the original length. Its factor divides frequencies, and is 32 in
         Llama 3.2, which serves 16 times its original length.
         """

@@ -9,7 +9,7 @@ _LONGEST = 24  # characters of a value that a name may hold
 
 
 def parts_of(text: str) -> tuple[str, list[str]]:
-    """Return the kind of a scaling and its "key=value" items, as a command line or a report spells it.
+    """Return a scaling's kind and "key=value" items, as commands or reports spell it.
 
     >>> parts_of("yarn:factor=4,original=32768"), parts_of("yarn(factor=4 original=32768)")
     (('yarn', ['factor=4', 'original=32768']), ('yarn', ['factor=4', 'original=32768']))
@@ -23,7 +23,7 @@ def parts_of(text: str) -> tuple[str, list[str]]:
 
 
 def short_name(text: str) -> str:
-    """Return the kind of a scaling and how far it stretches, from the text that `scaling.parse` reads.
+    """Return a scaling's kind and stretch, from the text that `scaling.parse` reads.
 
     >>> short_name("yarn(factor=4 original=32768)"), short_name("longrope(original=4096 maximum=8192)")
     ('yarn ×4', 'longrope ×2')
@@ -37,7 +37,7 @@ def short_name(text: str) -> str:
 
 
 def short_names(texts: Iterable[str]) -> dict[str, str]:
-    """Return text -> a short name, a different one for each: what differs is added, or a number.
+    """Return text -> a short name of its own: with what differs, or a number.
 
     >>> list(short_names(["yarn(factor=4 fast=32)", "yarn(factor=4 fast=64)"]).values())
     ['yarn ×4 fast=32', 'yarn ×4 fast=64']

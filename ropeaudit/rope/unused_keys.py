@@ -93,7 +93,7 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None) -> list[Un
 
 
 def idle_scalings(model: ModelRope) -> dict[str, Scaling]:
-    """Return layer type -> its scaling, of those that change nothing up to what the model serves.
+    """Return layer type -> scaling that changes nothing up to the length served.
 
     Their numbers and that length are those without a scaling, but for rounding.
     """

@@ -70,7 +70,7 @@ class Subject(Protocol):
 
 @runtime_checkable
 class RotatesHeads(Protocol):
-    """A subject that rotates all heads at once, and gives back one: code, which may tell them apart.
+    """A subject that rotates all heads and gives back one: code may tell them apart.
 
     It may rotate k otherwise than q, too.
     """

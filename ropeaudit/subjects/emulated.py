@@ -97,7 +97,7 @@ class Emulated(OfRecipe):
     def on_grid(self, steps: Positions, offset: int) -> FloatArray:
         """Return the positions of tokens of a grid, shifted, as the position stage holds them.
 
-        A position is computed as the preset's source does, an exact shift added and the sum rounded once.
+        Computed as the preset's source does, shifted exactly, the sum rounded once.
         Shapes: steps (s,) -> (s, a).
         """
         grid, fmt = self.setting.grid, self.recipe.position

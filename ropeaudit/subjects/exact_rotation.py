@@ -41,7 +41,7 @@ def half_split(rotary_dim: int, head_dim: int) -> NDArray[np.int64]:
 
 
 def rotations(setting: RopeSetting, positions: Positions, dtype: Format) -> NDArray[np.complex128]:
-    """Return what pairs are multiplied by, the attention factor included, far more precisely than a dtype.
+    """Return the factors of pairs, the attention factor included, far finer than a dtype.
 
     Shapes: (s,) -> (s, p).
     """

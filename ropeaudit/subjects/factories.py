@@ -49,7 +49,7 @@ def implementation(
     device: str | None = None,
     arguments: Mapping[str, object] | None = None,
 ) -> Code:
-    """Return what is called: the user's own code (module:name), or an entry of `list implementations`.
+    """Return the user's own code (module:name), or an entry of `list implementations`.
 
     order: of the axes of own code, detected where it is None. changes: of stages, which reach tables that
     own code is given. alone: whether there is no recipe for them to change. device: where it is called.
@@ -79,9 +79,9 @@ def implementations(
     alone: bool = False,
     device: str | None = None,
 ) -> list[Code]:
-    """Return what is called under several names, each once: "all" and patterns such as transformers:* too.
+    """Return what several names stand for, each once; also "all", transformers:*.
 
-    What such a pattern stands for is refused, with the reason, where it cannot be loaded; so is own code
+    What cannot be loaded of a pattern is refused, with the reason; so is own code
     beside other code. Raises: see `implementation`.
     """
     requested = dict.fromkeys(names, True)
@@ -132,7 +132,7 @@ def in_environments(code: Code, names: Iterable[str]) -> list[Code]:
 
 
 def called(code: Code, dtype: Format, alone: bool = True) -> SubjectFactory:
-    """Return the factory of an implementation that is called. alone: whether it is the only one."""
+    """Return the factory of called code. alone: whether it is the only one."""
     from ropeaudit.subjects.calling.called import Called
     from ropeaudit.subjects.calling.code import Unavailable
     from ropeaudit.subjects.calling.signatures import NotUnderstood

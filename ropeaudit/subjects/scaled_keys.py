@@ -1,4 +1,4 @@
-"""Recipes whose keys are stored with scales, before the rotation or after it, as caches of 8 bits hold them.
+"""Recipes whose keys are stored with scales, before or after rotation, as in 8-bit caches.
 
 The reference sees k as it was before: what storing does to it counts as drift. q is not stored so.
 

@@ -14,7 +14,7 @@ from ropeaudit.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-# called with tensors that are read out; what is done to them here is then hidden from dispatch modes
+# called with tensors that are read out, to hide that from dispatch modes
 listeners: list[Callable[[torch.Tensor], None]] = []
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3", "float8_e5m2")
 
@@ -35,7 +35,7 @@ def dtype(fmt: Format) -> torch.dtype:
 
 
 def of_numpy(fmt: Format) -> Any:
-    """Return the dtype of a format in NumPy and jax: where NumPy has none, that of ml_dtypes."""
+    """Return a format's dtype in NumPy and jax; of ml_dtypes if NumPy has none."""
     import ml_dtypes
 
     return np.dtype(getattr(ml_dtypes, spelled(fmt), None) or fmt.name)

@@ -1,4 +1,4 @@
-"""A recipe executed stage by stage in torch's own arithmetic, on a device: what its kernels really do.
+"""A recipe executed stage by stage by torch's own kernels on a device.
 
 Each stage is torch's operation in the stage's own dtype; where its operands are wider it is done in the wider
 dtype, as torch promotes, and cast. What differs from `subjects.emulated` is torch's: pow, cos and sin may be
@@ -177,7 +177,7 @@ def plain(base: float, rotary_dim: int, form: FrequencyForm, fmt: Format, on: Nu
 
 
 def device(name: str) -> torch.device:
-    """Return the device called `name`: cpu, cuda, cuda:N or mps. Raises: UsageError where there is none.
+    """Return the device `name`: cpu, cuda, cuda:N or mps. Raises: UsageError without one.
 
     >>> device("cpu").type
     'cpu'

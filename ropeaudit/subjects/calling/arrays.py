@@ -1,4 +1,4 @@
-"""Arrays given to and taken from code under audit: torch tensors or NumPy arrays of a dtype, exactly.
+"""Arrays of code under audit, exactly: torch tensors or NumPy arrays of a dtype.
 
 Among them tables that code is given, and those that it returns instead of rotated vectors.
 Letters: b batch, s positions, d head_dim, r rotated dims, p pairs.
@@ -82,7 +82,7 @@ def stacked(parts: list[Any], axis: int) -> Any:
 
 
 class Given:
-    """Vectors as code is given them: arrays of their own, or views of one buffer that is nan elsewhere.
+    """Vectors as code is given them: apart, or views of one buffer, nan elsewhere.
 
     Stray access to the buffer is seen then.
     """
@@ -96,7 +96,7 @@ class Given:
         order: str,
         device: Device = CPU,
     ) -> None:
-        """Make `views` by the names of the vectors; nothing is rounded. order: of their axes, such as bhsd.
+        """Make `views` by names, without rounding. order: of their axes, such as bhsd.
 
         strides: "guarded", one vector behind the other; "stepped", every second number of such; "sliced", the
         middle of rows three times as wide; "transposed", heads and positions change places; "expanded", the
@@ -266,7 +266,7 @@ _FIELDS = {
 def listed(returned: Any) -> Any:
     """Return a dict, a dataclass or a named tuple as a tuple: q, k, v first.
 
-    Fields are told by their names, `query_rotated` or `k_embed`; where none says it, they keep their order.
+    Fields are told by names, `query_rotated` or `k_embed`, else kept in order.
     """
     if isinstance(returned, Mapping):
         fields = dict(returned)
@@ -301,7 +301,7 @@ def parts(returned: Any, both: bool) -> tuple[Any, Any, Any]:
 
 
 def quietly(function: Any, positional: list[Any], named: dict[str, Any], device: Device = CPU) -> Any:
-    """Call without gradients, with the device as the current one; overflows and nans are no warnings.
+    """Call without gradients, on the device; do not warn of overflows and nans.
 
     What torch compiled is compiled for every shape and dtype it is called with: past a limit, of 8, torch
     runs the Python function instead, and what was audited would not be compiled. Nothing is where `eager`.
@@ -332,7 +332,7 @@ def table(
     changes: Changes,
     at: Positions,
 ) -> tuple[Any, Format | None]:
-    """Return cos, sin, both, cos + i sin or the angle, of float64, rounded once to float32, and its dtype.
+    """Return cos, sin, both, cos + i sin or the angle, rounded once to float32; its dtype.
 
     Not at all for float64. Where stages are changed they are those; a table that is requested in a dtype has
     it, None where none is. width: p pairs, or each twice, in halves or interleaved; both are one after the
@@ -419,7 +419,7 @@ def applied(
     dtype: Format,
     width: str,
 ) -> FloatArray:
-    """Return x rotated by the tables that a function returned: in float64, rounded once to the dtype.
+    """Return x rotated by returned tables: in float64, rounded once to the dtype.
 
     width: what their columns are, of p pairs or of r dims. Shapes: x has the axes `letters`.
     Raises: WrongShape.

@@ -20,7 +20,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling import signatures
 
-HEAD_DIM, BASE, MODULE_LENGTH = 64, 10000.0, 4096  # of a class that wants to know and has no default
+HEAD_DIM, BASE, MODULE_LENGTH = 64, 10000.0, 4096  # for a class without a default
 _AXES = (16, 24, 24)  # dims of time, height and width
 AXIS_NAMES = ("axes_dim", "axes_dims", "rope_axes_dim", "rope_dim")
 
@@ -31,7 +31,7 @@ _ARGUMENTS = "give --build NAME=VALUE, or a function that builds it and takes no
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """How a module is built, each time anew. cls: the class, if it is one. arguments: what that is given."""
+    """How a module is built anew. cls: its class, if any. arguments: what that is given."""
 
     spec: str
     target: Callable[..., Any]
@@ -65,7 +65,7 @@ class Builder:
 
 
 def builder(spec: str, target: Callable[..., Any], given: Mapping[str, Any]) -> Builder:
-    """Return how a function or a class builds a module: a class with the first arguments that do.
+    """Return how a function or class builds a module, with the first arguments that do.
 
     Raises: BadInput.
     """
@@ -181,7 +181,7 @@ def _beside(target: type[Any]) -> list[type[Any]]:
 
 
 class _Config(dict[str, Any]):
-    """A config that is an object and a dict: its values are attributes, and items too, by other names too."""
+    """A config as object and dict: values are attributes and items, also by other names."""
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
@@ -208,7 +208,7 @@ def building_argument(
     served: int | None = None,
     layers: Mapping[str, RopeSetting] = MappingProxyType({}),
 ) -> Any:
-    """Return what a module, a factory or a call is given that is no array. target: what is built.
+    """Return non-array arguments of a module, factory or call. target: what is built.
 
     engine: whose dtypes it takes: torch's, or NumPy's and jax's.
     declared: the largest position + 1 that a config declares; served: up to where the setting serves; a large
@@ -314,7 +314,7 @@ def can_be_copied(thing: Any) -> bool:
 
 
 def copied(thing: Any) -> Any:
-    """Return a deep copy, torch's tensors by copy on write: of 262,144 rows every copy took 0.1 s.
+    """Return a deep copy, tensors by copy on write: 262,144 rows took 0.1 s a copy.
 
     Raises: whatever its parts raise that cannot be copied.
     """

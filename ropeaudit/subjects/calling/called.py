@@ -22,13 +22,13 @@ from ropeaudit.subjects.calling.arrays import WrongShape
 from ropeaudit.subjects.calling.code import Code, Rotator
 from ropeaudit.subjects.calling.devices import advice
 
-_LARGEST = 2**24  # numbers of q and k together that are rotated by one call: of float32 64 MiB
+_LARGEST = 2**24  # numbers of q and k that one call rotates: 64 MiB of float32
 _OF_NUMPY = ("float16", "float32", "float64")
 
 
 @dataclass(slots=True)
 class _Instance:
-    """One instance at some positions. Instances may keep state: one thread at a time calls them.
+    """One instance at some positions; it may keep state: one thread at a time calls it.
 
     heads: what one call gave for all heads of q and of k, at the positions that are wanted.
     """
@@ -61,7 +61,7 @@ class Called:
         self.dtype = self.input = self.output = dtype
         self.narrowest = dtype.precision
         self.ended = False  # whether the process that calls it ended in a call
-        # the orders of dims in which it is called, and what it returns is handed on: see `parity`
+        # the orders of dims in calls, and of what is handed on: see `parity`
         self.into: NDArray[np.int64] | slice = slice(None)
         self.back: NDArray[np.int64] | slice = slice(None)
         self.given: tuple[FloatArray, FloatArray] | None = None
@@ -137,7 +137,7 @@ class Called:
         return self.rotate_head(x, table, False, None)
 
     def rotate_head(self, x: FloatArray, table: _Instance, key: bool, head: int | None) -> FloatArray:
-        """Return x, a head of q or of k, as a call with all heads rotates it; head None: as one alone does.
+        """Return x, a head of q or k, as a call with all heads rotates it; head None: alone.
 
         Shapes: (s, d) -> (s, d).
         """

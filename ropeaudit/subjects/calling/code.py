@@ -33,7 +33,7 @@ CallOf: TypeAlias = "tuple[FloatArray, FloatArray, Positions]"  # q, k and posit
 
 @dataclass(slots=True)
 class StageLog:
-    """What torch did in one stage: dtypes in the order in which numbers took them, and the operations.
+    """What torch did in one stage: dtypes in order, and the operations.
 
     products: those that are matrix products, with the dtype of their factors. narrow: the number, file and
     line of the first operation of others' code whose result has fewer bits than float32.
@@ -50,7 +50,7 @@ class Rotator(ABC):
 
     @abstractmethod
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
-        """Return q and k as one call rotates them, where it takes both; dims in the order they were given.
+        """Return q and k as one call, if it takes both, rotates them; dims in given order.
 
         Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) -> two arrays like q and k.
         """
@@ -73,7 +73,7 @@ class Rotator(ABC):
         return min(taken)
 
     def otherwise(self, dtype: Format, environment: Environment | None = None) -> Rotator:
-        """Return the same instance, called in another dtype, and in an environment where one is given.
+        """Return the instance, called in another dtype and, if given, environment.
 
         Raises: NotImplementedError where nothing is called, or in one way alone.
         """
@@ -81,7 +81,7 @@ class Rotator(ABC):
 
 
 class Code(ABC):
-    """Code that rotates, loaded from a spec: the user's own, an entry of a list, files of a kernel.
+    """Code that rotates, from a spec: own code, an entry of a list, files of a kernel.
 
     engine: what computes, such as torch. layouts: those that can be requested. environment: in which it is
     called; clean: the same without it, None for itself. order: of axes that was requested. changes: of the
@@ -201,7 +201,7 @@ class Unavailable(Code):
 def runs(positions: Positions) -> Iterator[tuple[slice, int]]:
     """Yield the runs of consecutive positions, each as a slice and its first position.
 
-    For code that takes a first position alone. What rounds positions after it has counted them from 0 may
+    For code that takes a first position alone. Code that rounds positions counted from 0 may
     round those of a shorter run differently.
     """
     starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), positions.size]

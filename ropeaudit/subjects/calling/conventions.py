@@ -33,11 +33,11 @@ TUPLES = {f"tuple {width}": width for width in ("half", "interleaved", "pairs")}
 OF_ROWS = {"row_offset", "padding", "lengths", "totals"}  # what is told of each row: see `_told`
 _BESIDE = ("v", "positions", "cu_seqlens", *signatures.TABLES, "sin")
 _PADDED = 2**20  # tokens of a call whose sequences have to begin at position 0
-# (b, s): numbers of tokens, counted over all rows; of those that are padding, and not kept, ~number
+# (b, s): numbers of tokens, counted over all rows; ~number for padding, not kept
 _Tokens: TypeAlias = NDArray[np.int64]
 
 
-# who is told of each call as it begins: a process waits for a call so long, and for many of them longer
+# who is told of each call as it begins: a process waits a limited time for each
 begins: Callable[[str], None] = lambda what: None  # noqa: E731
 
 
@@ -85,7 +85,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call returned: values (b, h, s, d), those of k where both are rotated. changed: q, k or x.
+    """What a call returned: values (b, h, s, d), of k if both rotate. changed: q, k or x.
 
     keys_dtype: of k, that of the values where k is not returned. in_place: it returned nothing, or its input.
     changed_beside: the roles of other arrays that it changed: positions, cos, sin, freqs.
@@ -106,7 +106,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """How to call a function: its arguments, the order of axes, NumPy, torch or jax, and on which device.
+    """How to call a function: arguments, axes, device, and NumPy, torch or jax.
 
     arguments: the role of each, with its keyword where it is passed by one.
     order: see `shapes`. rank: axes of positions or tables; 4 are those of sbhd, for tokens in a row; of an
@@ -183,7 +183,7 @@ class Convention:
 
     @property
     def of_rows(self) -> bool:
-        """Whether it is told where each row begins, or how many tokens it has, beside what all rows share."""
+        """Whether it is told of each row where it begins, or its number of tokens."""
         return self.takes(*OF_ROWS) and not self.takes("positions")
 
     @property
@@ -229,7 +229,7 @@ class Convention:
         k: FloatArray | None = None,
         changes: Changes = NO_CHANGES,
     ) -> Answer:
-        """Return x rotated by the function, called as often as its axes need; k is x where it is None.
+        """Return x rotated, by as many calls as its axes need; k None stands for x.
 
         changes: of the stages of tables that are made for it.
         Shapes: x (b, h, s, d), k (b, g, s, d), positions (s,), or (b, s) where it takes them.
@@ -260,7 +260,7 @@ class Convention:
     def _parts(self, at: Positions, x: FloatArray, k: FloatArray) -> Iterator[_Part]:
         """Yield what each call is given.
 
-        Code that is told a first position alone is called for each run of consecutive ones, and a function
+        Code that is told a first position alone is called for each consecutive run, and a function
         without an axis of the batch, or of heads, for each row, or head.
         """
         missing = 4 - len(shapes.letters(self.order))
@@ -288,9 +288,9 @@ class Convention:
         yield from (replace(one, heads=both) for one in parts for both in heads)
 
     def _padded(self, q: _Tokens, k: _Tokens, at: Positions) -> _Part:
-        """Return the part with as many more tokens in front as stand before the last row, which are dropped.
+        """Return the part with tokens in front, to be dropped, as many as precede the last row.
 
-        Rows that begin earlier are padded on the left: there positions are below 0, which a mask tells. Where
+        Earlier rows are padded on the left: positions below 0, which a mask tells. Where
         the code is told how many tokens each row has, those that end earlier are padded on the right.
         """
         if self.takes("lengths") and q.shape == k.shape and at.ndim == 2:
@@ -304,9 +304,9 @@ class Convention:
         return _Part((first, second), np.arange(before + k.shape[1]) + at[..., :1] - before)
 
     def _packed(self, at: Positions, tokens: _Tokens) -> Iterator[_Part]:
-        """Yield parts with all batch elements in one row: each run of consecutive positions is a sequence.
+        """Yield parts with the batch in one row: each consecutive run is a sequence.
 
-        Where no positions are given, sequences begin at the first row of the tables or at the offset, and
+        Without positions, sequences begin at the first row of tables or the offset, and
         those that begin alike share a call; where there is neither, at position 0: others are padded.
         """
         rows = np.broadcast_to(at, tokens.shape)
@@ -335,7 +335,7 @@ class Convention:
             yield _Part((every, every), where, tuple(size - behind for size in room), room)
 
     def _once(self, call: _Call, part: _Part, x: FloatArray, k: FloatArray, letters: str) -> Answer:
-        """Call with all axes of the function, once. Shapes: x and k have the axes `letters`."""
+        """Call once, with all axes. Shapes: x and k have the axes `letters`."""
         sizes = dict(zip(letters, x.shape, strict=True))
         of_keys = {"h": 1, **dict(zip(letters, k.shape, strict=True))}
         v = np.ascontiguousarray(k[..., ::-1]) if self.takes("v", "qkv") else k
@@ -402,7 +402,7 @@ class Convention:
         return shapes.laid(three[{"k": 1, "v": 2}.get(role, 0)], order, letters)
 
     def _returned(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
-        """Return what the function returns, as far as it is an array, given q and k with the axes it has."""
+        """Return the arrays that the function returns, given q and k with its axes."""
         given, axis = dict(arguments), shapes.axis(self.order, "h")
         if self.heads:
             q, k = arguments["q"], arguments["k"]
@@ -446,7 +446,7 @@ class Convention:
     def _argument(
         self, role: str, shape: tuple[int, ...], part: _Part, call: _Call, heads: tuple[int, int]
     ) -> Any:
-        """Return what a role is filled with that is no vector. shape: of a vector. heads: of q and of k."""
+        """Return what fills a role that is no vector. shape: of a vector. heads: of q and k."""
         batch = shape[shapes.axis(self.order, "b")] if "b" in self.order else 1
         if role in (*signatures.TABLES, "sin"):
             return self._table(role, part, call)
@@ -471,7 +471,7 @@ class Convention:
         return building_argument(role, call.setting, dtype=call.dtype, engine=self.engine)
 
     def _told(self, role: str, part: _Part, batch: int) -> int | NDArray[Any] | None:
-        """Return what says where tokens stand: of the call, of each token, row or sequence; None for others.
+        """Return where tokens stand, by call, token, row or sequence; None for other roles.
 
         Of rows (b,), or (b, 1) of rank 2 but for offset. Beside positions, which say it all, nothing is
         added: zeros, (b, 1) where they would be added.
@@ -509,7 +509,7 @@ class Convention:
         return np.ascontiguousarray(told, dtype=self.index)
 
     def _places(self, grid: Grid, at: Positions, batch: int) -> NDArray[Any]:
-        """Return the positions of tokens of a grid on each axis that rotates a pair, in the order of `axes`.
+        """Return a grid's positions on each axis that rotates a pair, in the order of `axes`.
 
         Integers where all of them are. Shapes: at (s,) or (b, s).
         """
@@ -522,7 +522,7 @@ class Convention:
         return ordered.astype(self.index if (ordered % 1 == 0).all() else np.float32)
 
     def _table(self, role: str, part: _Part, call: _Call) -> Any:
-        """Return a table at the positions, or at all from 0 where others say which: see `arrays`.
+        """Return a table at the positions, or at all from 0 if others say which: see `arrays`.
 
         A tuple of cos and sin where the width says so.
 

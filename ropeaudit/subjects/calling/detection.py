@@ -1,7 +1,7 @@
-"""Finding out how code rotates: its signature, the order of its axes, its layout, torch or NumPy.
+"""Find out how code rotates: signature, order of axes, layout, torch or NumPy.
 
-It is called with a batch, heads and positions of different sizes in every way that its arguments allow,
-and what it returns is compared with the exact rotation at small positions; the nearest way is returned.
+It is called with batch, heads and positions of different sizes, in every possible way,
+its results compared to exact rotation at small positions; the nearest way is returned.
 Letters: b batch, h heads, s positions, d head_dim, p pairs.
 """
 
@@ -48,7 +48,7 @@ class NoFit(NotUnderstood):
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How code is called and what it does. permuted: it takes interleaved pairs and returns them half-split.
+    """How code is called. permuted: it takes interleaved pairs and returns them half-split.
 
     error: relative RMS distance of the best (batch, head) from the exact rotation: wrong code may do right by
     one of them. odd: those that it rotates otherwise.
@@ -84,9 +84,9 @@ class Fit:
 
     @property
     def rank(self) -> tuple[bool, bool, bool, bool, bool, float]:
-        """The order of fits, best first: what does not fit at all comes last, then by doubt and error.
+        """The order of fits, best first: by whether they fit, doubt and error.
 
-        Of code that is wrong however it is called, tables in the layout of its pairs come first, for with
+        Of code that is always wrong, tables in the layout of its pairs come first, for with
         others the error says little, and heads that are an axis of their own, unless positions come first, as
         vLLM has them; and of what does not fit at all, all are alike.
         """
@@ -219,7 +219,7 @@ def _try(form: Convention, trial: Trial, best: Fit | None = None) -> Fit | Excep
 
 
 def _uncallable(trial: Trial, failed: Sequence[tuple[Convention, Exception]]) -> Exception:
-    """Return that nothing that was tried worked: of the device in every dtype, else in this one.
+    """Return that no call worked: of the device in every dtype, else in this one.
 
     Where it ends its process, that is what it does, however it is called.
     """
@@ -251,7 +251,7 @@ def _place(error: Any) -> str:
 
 
 def _refined(best: Fit, trial: Trial) -> Fit:
-    """Return a fit with what code takes beside what it was given: rows of positions, other heads.
+    """Return a fit with what else code takes: rows of positions, other heads.
 
     Raises: NotUnderstood for positions of several axes.
     """
@@ -267,7 +267,7 @@ def _refined(best: Fit, trial: Trial) -> Fit:
 
 
 def _with_start(best: Fit, trial: Trial) -> Fit:
-    """Return the fit that gives what a function takes beside tables, be it wrong then; else the best."""
+    """Return the fit that gives what is taken beside tables, even if wrong; else the best."""
     known, orders = best.convention, (best.convention.order,) if trial.order else None
     for form in (one for one in trial.likely if one.whole):
         of_engine = replace(form, engine=known.engine, device=known.device)
@@ -279,7 +279,7 @@ def _with_start(best: Fit, trial: Trial) -> Fit:
 
 
 def _axes(best: Fit, trial: Trial) -> int:
-    """Return how many axes positions have: code takes so many rows of them, alike, and not one."""
+    """Return how many axes positions have: code takes so many equal rows, not one."""
     form = replace(best.convention, rank=2)
     if not form.takes("positions") or form.axes or not form.by_batch:
         return 0
@@ -293,7 +293,7 @@ def _axes(best: Fit, trial: Trial) -> int:
 
 
 def _other_heads(best: Fit, trial: Trial) -> Fit | None:
-    """Return the fit that gives k without heads, if rows fit then, or q in groups, if k does; else None."""
+    """Return the fit for k without heads, if rows fit, or q in groups, if k does; or None."""
     form = best.convention
     if not {"q", "k"} <= set(form.roles):
         return None
@@ -311,7 +311,7 @@ def _other_heads(best: Fit, trial: Trial) -> Fit | None:
 def _by_row(best: Fit, trial: Trial) -> bool:
     """Return whether code may be given a row of positions for each batch element.
 
-    Code that takes positions (s,) may take (b, s) too, and a table (1, s, d) one of (b, s, d): it does where
+    Code may take positions (b, s) for (s,), and tables (b, s, d) for (1, s, d): it does where
     equal rows give what those give.
     """
     form = best.convention
@@ -326,7 +326,7 @@ def _by_row(best: Fit, trial: Trial) -> bool:
 def _nearest_layout(convention: Convention, trial: Trial, rows: int = 0) -> Fit:
     """Call once, compare with both layouts, and return the nearest fit.
 
-    Frequencies that depend on the length may be those of the setting, or those of this short call.
+    Frequencies may depend on the setting's length, or on that of this call.
     rows: in how many rows positions are given, all alike; 0 for one that batch elements share.
     """
     setting, dtype, shape = trial.setting, trial.dtype, (_BATCH, _HEADS, _LENGTH, trial.setting.head_dim)
@@ -389,12 +389,12 @@ def misfit(
     *,
     placed: bool = True,
 ) -> str:
-    """Return why what a call returned cannot be that of code that rotates, however wrong; empty if it can.
+    """Return why code that returned this cannot rotate, however wrongly; empty if it can.
 
-    Wrong code rotates by a wrong angle, base, direction or position, by none, other dims, forgets a sign or a
-    pair: still each pair of dims goes into itself alone, by a matrix that is the same for all heads, and each
-    row of it is a sinusoid of the position, for angles grow evenly. What was given arguments that it does not
-    expect does otherwise. A head or a batch element may be left out of the comparison.
+    Wrong code has a wrong angle, base, direction or position, or none, other dims, a lost sign or
+    pair: still each pair goes into itself alone, by one matrix for all heads, and each
+    row of it is a sinusoid of the position, as angles grow evenly. Code given what it does not
+    expect does otherwise. A head or a batch element may be left out.
     placed: whether something says where tokens stand; else what turns nothing was not called as it wants.
     Shapes: x, values (b, h, s, d).
     """
@@ -431,9 +431,9 @@ def _pairs(x: FloatArray, setting: RopeSetting) -> Any:
 
 
 def _heads_differ(z: Any, w: Any) -> bool:
-    """Return whether each head has angles of its own, which grow with the position. Shapes: (b, h, s, p).
+    """Return whether each head has angles that grow with the position. Shapes: (b, h, s, p).
 
-    Where axes are mixed up they do not: then a head counts as a position, and its angles stand still.
+    Where axes are mixed up a head counts as a position: its angles stand still.
     """
     if max(_sinusoid_residual(z[:, head], w[:, head]) for head in range(z.shape[1])) > _STRAY:
         return False
@@ -448,7 +448,7 @@ def _turns(z: Any, w: Any) -> bool:
 
 
 def _matrices(z: Any, w: Any) -> tuple[Any, Any]:
-    """Return a and b (s, p, 2) of w = a z + b conj(z) by least squares; the relative RMS left."""
+    """Fit w = a z + b conj(z) by least squares; return a, b (s, p, 2), relative RMS left."""
     z, w = (one.reshape(-1, *one.shape[-2:]) for one in (z, w))
     size = np.sqrt(np.mean(np.abs(w) ** 2)) + 1e-30
     basis = np.stack([z, z.conj()])
@@ -459,7 +459,7 @@ def _matrices(z: Any, w: Any) -> tuple[Any, Any]:
 
 
 def _sinusoid_residual(z: Any, w: Any) -> float:
-    """Return what a matrix on each pair that is a sinusoid of the position leaves of w: a relative RMS.
+    """Return the relative RMS of w that a sinusoidal matrix on each pair leaves.
 
     w = a z + b conj(z); a and b by least squares over the vectors. Its rows are a + conj(b), for the real
     part, and a - conj(b); then row(m+1) + row(m-1) = 2 cos(t) row(m) for each row of each pair.

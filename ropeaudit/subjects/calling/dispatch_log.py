@@ -1,4 +1,4 @@
-"""What torch does inside a rotation: the dtype of every operation, and the stage that it belongs to.
+"""What torch does inside a rotation: the dtype and stage of every operation.
 
 Stages are distinguished by where numbers come from: positions times frequencies are angles, their cos and sin
 the table, x times the table the rotation. Letters: h heads, s positions, d head_dim, p pairs.
@@ -49,7 +49,7 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class Tf32Products(_Mode):  # type: ignore[no-untyped-call]
     """While it is entered, rounds what float32 matrix products are formed of to 11 bits.
 
-    TF32 where no hardware has it: products and sums are float32, as on tensor cores; operands are rounded to
+    TF32 in software: float32 products and sums, as on tensor cores; operands are rounded to
     nearest, ties to even, as in the recipe `hf-tf32-matmul`.
     """
 
@@ -174,7 +174,7 @@ def _where() -> tuple[str, int]:
 def logged(
     code: Code, setting: RopeSetting, dtype: Format, x: FloatArray, length: int
 ) -> dict[str, StageLog]:
-    """Return what torch does in one call of a new instance at positions from 0: every stage seen, in order.
+    """Return what torch does in one call of a new instance from 0: all stages, in order.
 
     x: what is rotated, numbers of the dtype. Shapes: x (h, length, d).
     Raises: whatever the code raises.

@@ -30,7 +30,7 @@ _STAGES = {
     "rotation": "the rotation is",
     "output": "what comes back is",
 }
-TF32_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")  # those that cuBLAS computes in TF32 where it is allowed
+TF32_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")  # by cuBLAS in TF32 where allowed
 
 
 def narrowest(dtypes: Sequence[str]) -> str:
@@ -72,7 +72,7 @@ def cause(code: Code, setting: RopeSetting, dtype: Format) -> str:
 
 
 def angle_product(stages: Mapping[str, StageLog]) -> tuple[str, str]:
-    """Return the operation that multiplies positions by frequencies as matrices, and in which dtype.
+    """Return the matrix product of positions and frequencies, and its dtype.
 
     Both are empty where none does.
     """
@@ -95,9 +95,9 @@ def stages(code: Code, setting: RopeSetting, dtype: Format) -> Mapping[str, Stag
 def consequence(
     code: Code, setting: RopeSetting, dtype: Format, offset: int, length: int
 ) -> tuple[str, bool]:
-    """Return what an environment leaves of a rotation at up to 4096 positions, and whether that is less.
+    """Return what an environment leaves of a rotation at up to 4096 positions; whether less.
 
-    It is where fewer positions are distinct, or cos is further off than clean, the rounding of what comes
+    It is less if fewer positions are distinct or cos is further off, the rounding of what comes
     back with it. Nothing where the code raises there, or is in no environment.
     """
     if code.clean is None:

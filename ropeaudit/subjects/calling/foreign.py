@@ -33,9 +33,9 @@ _Both = tuple[FloatArray, FloatArray]
 
 
 class ForeignCode(Code):
-    """Code in a child that has imported it and called nothing, as an entry of a list says it is called.
+    """Code that a child has imported and not called; an entry of a list says how to.
 
-    Each session is a state of its own; finding out how own code is called is one, each new instance another.
+    Each session has its own state: one for detection of own code, one per new instance.
     """
 
     findings: list[str]
@@ -170,7 +170,7 @@ class ForeignOwn(ForeignCode):
         self.layered, self.told_dims = str(told["layered"]), bool(told["told_dims"])
         self.builders: Sequence[str] = told["builders"]
         file, line = told["place"]
-        self.place: tuple[str, int] = file, line  # where it is defined; "" and 0 where that is not known
+        self.place: tuple[str, int] = file, line  # where it is defined; "" and 0: unknown
 
     def fit(self, setting: RopeSetting) -> Fit:
         """Return how it is called, found once. Raises: UsageError, ForeignError."""
@@ -215,7 +215,7 @@ class ForeignOwn(ForeignCode):
         return fit
 
     def _note_fit(self, fit: Fit, placing: Sequence[str]) -> None:
-        """Note how it is called, and what is left out. placing: arguments that say where tokens stand.
+        """Note how it is called, and what is left out. placing: arguments for positions.
 
         Raises: UsageError where stages are to be changed that it does not get.
         """
@@ -262,14 +262,14 @@ class ForeignOwn(ForeignCode):
             self.findings.append(text)
 
     def layout(self, setting: RopeSetting) -> Layout:
-        """Return the layout that is audited by default; any where no call fits, which calls will show."""
+        """Return the layout audited by default; any where no call fits, as calls show."""
         try:
             return super().layout(setting if self.flag is None else replace(setting, layout=self.flag))
         except (ForeignError, UsageError):
             return self.layouts[0]
 
     def narrow_tables(self, setting: RopeSetting, dtype: Format) -> bool:
-        """Return whether cos and sin are given in the dtype, as float32 ones make the result float32."""
+        """Return whether cos and sin are in the dtype, as float32 widens results."""
         if dtype in self.narrow:
             return self.narrow[dtype]
         form = self.fit(setting).convention

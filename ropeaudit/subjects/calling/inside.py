@@ -97,7 +97,7 @@ def facts(one: Opened) -> Header:
 
 
 def begin(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-    """Begin a session: what is known of how the code is called, and in which environment it is.
+    """Begin a session: how the code is called, as known, and its environment.
 
     Returns: whether nothing has called the code since it was imported.
     """
@@ -146,7 +146,7 @@ def _called(
     number: int,
     *given: Any,
 ) -> Any:
-    """Return what a method of a rotator returns: of the one instance of this session, called in some way.
+    """Return what a method of the session's one rotator, called in some way, returns.
 
     number: the seed with which calls begin.
     """
@@ -166,7 +166,7 @@ def _called(
 
 
 def _forms(state: _State, setting: RopeSetting) -> Any:
-    """Return what own code may take, its likely engine, and its arguments that say where tokens stand."""
+    """Return what own code may take, its likely engine, its arguments for positions."""
     function = cast(OwnCode, state.code).instance(setting)
     placing = [name for name, role in Parameters.of(function).roles.items() if role in PLACING]
     return proposals.of_arguments(function, state.code.name), signatures.engine(function), placing

@@ -82,7 +82,7 @@ def here(
     device: str | None = None,
     arguments: Mapping[str, object] | None = None,
 ) -> tuple[OwnCode, Callable[[], OwnCode | None] | None]:
-    """Return the same, imported into this process, and what imports it once more; None where that is dear.
+    """Return the same, imported here, and what imports it once more; None where that is dear.
 
     That returns None where it can be executed but once. Raises: UsageError, BadInput.
     """
@@ -136,7 +136,7 @@ def _builders(module: Any, beside: str) -> list[str]:
 
 
 def _named(module: Any, where: str, name: str) -> Any:
-    """Return what a dotted name is in a module. Raises: UsageError if nothing callable is there."""
+    """Return a module's object by dotted name. Raises: UsageError if not callable."""
     thing = holder = module
     for part in name.split("."):
         if not hasattr(thing, part):
@@ -221,7 +221,7 @@ def _import(where: str) -> tuple[Any, OwnFiles | None]:
 
 
 def imported(where: str) -> tuple[Any, OwnFiles | None]:
-    """Return what is imported by its name, from this folder too, or by its path, and its files.
+    """Import by name, from this folder too, or by path; return it and its files.
 
     Raises: MissingPackage (of torch or pandas), and whatever importing it raises.
     """

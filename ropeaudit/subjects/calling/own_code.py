@@ -180,9 +180,9 @@ class OwnCode(Local):
         return ""
 
     def instance(self, setting: RopeSetting) -> Any:
-        """Return a new instance, or the function itself, which has but one; modules in eval mode.
+        """Return a new instance, or the function; modules in eval mode.
 
-        Objects are built once a setting and copied, for tables take long to build. Raises: UsageError.
+        Objects are built once a setting, which takes long, and copied. Raises: UsageError.
         """
         thing = self.thing
         if setting in self.built_for:
@@ -361,7 +361,7 @@ class OwnRotator(Rotator):
     def backward(self) -> OwnRotator:
         """Return the same instance, whose backward pass is called as if it rotated.
 
-        It is given the upstream gradients of q and k, and returns gradients, the second member of each pair
+        It takes upstream gradients of q and k and returns gradients, the second of each pair
         negated in both: a gradient that is rotated back then reads as a vector that is rotated.
         """
         fit = replace(self.fit, backward=not self.fit.backward)

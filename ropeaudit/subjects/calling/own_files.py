@@ -1,4 +1,4 @@
-"""The files of own code: imported as `python FILE` or `python -m NAME` finds them, and their digest.
+"""The files of own code and their digest, found as `python FILE` or `-m NAME` does.
 
 Importing changes this process: what is on sys.path and in sys.modules stays so.
 """
@@ -20,7 +20,7 @@ from types import ModuleType
 from ropeaudit.runtime import digests
 from ropeaudit.runtime.paths import INSTALLED
 
-# what an audit itself computes with, or any Python has loaded before it executes a file: never an own file
+# what audits compute with, or Python loads before it executes a file: never an own file
 _SHARED = {"__main__", "ropeaudit", "numpy", "torch", "jax", "jaxlib", "ml_dtypes", "importlib", "encodings"}
 _SHARED |= set(sys.builtin_module_names)
 _LIBRARY = os.path.dirname(os.__file__)
@@ -85,7 +85,7 @@ class OwnFiles:
 
     @property
     def version(self) -> str:
-        """The digest of the files imported by now; of several, of their names in the folder too."""
+        """The digest of files imported by now; of several, with their names in the folder."""
         if len(self._seen) != len(sys.modules):
             for name in sys.modules.keys() - self._seen:
                 file = getattr(sys.modules.get(name), "__file__", None)

@@ -1,4 +1,4 @@
-"""Ways in which a function may be called, likeliest first: its arguments, axes, and what comes back.
+"""Ways to call a function, likeliest first: arguments, axes, what comes back.
 
 Letters: b batch, h heads, s positions, d head_dim, p pairs.
 """
@@ -81,8 +81,8 @@ def of_arguments(function: Any, name: str) -> list[Convention]:
 def _by_number(taken: Parameters) -> Iterator[Convention]:
     """Yield what as many arguments as these may be, unless a name denies it.
 
-    Right code takes what it says, and wrong code must not be given what it takes instead: no table where a
-    name says positions, no positions where it says lengths, no other table where it says sines first. Vectors
+    Code is given what it says, though wrong code may take other things: no table where a
+    name says positions, no positions for lengths, no other table where sines are first. Vectors
     come last alone where the name of no argument is known.
     """
     needed = [one for one in taken.fixed if one.name in taken.needed]
@@ -103,9 +103,9 @@ def _by_number(taken: Parameters) -> Iterator[Convention]:
 
 
 def _by_name(taken: Parameters) -> Iterator[Convention]:
-    """Yield what the names of the arguments suggest, likeliest first; nothing if a needed one is not known.
+    """Yield what argument names suggest, likeliest first; nothing if a needed one is unknown.
 
-    What is needed says where tokens stand; else one that may be given does, so that none shifts twice. Then
+    What is needed says where tokens stand, else one optional argument: none shifts twice. Then
     with positions or lengths of sequences that may be given too.
     """
     present, wanted = set(taken.roles.values()), {taken.roles[name] for name in taken.needed}
@@ -139,7 +139,7 @@ def _by_name(taken: Parameters) -> Iterator[Convention]:
 
 
 def _of_roles(taken: Parameters, placing: set[Any], wanted: set[Any]) -> Convention:
-    """Return the call that says where tokens stand by some roles. wanted: those without a default."""
+    """Return the call that places tokens by some roles. wanted: those without a default."""
     roles = {*VECTORS, *_EXTRA, *placing, *wanted} | ({"sin"} if "cos" in placing else set())
     roles -= set() if "cu_seqlens" in placing else {"max_seqlen", "cu_padded"} - wanted
     roles -= {"row_offset", "padding"} - wanted if {"positions", *TABLES} & placing else set()
@@ -152,7 +152,7 @@ def _of_roles(taken: Parameters, placing: set[Any], wanted: set[Any]) -> Convent
 
 
 def in_order(likely: Sequence[Convention], order: str | None, axes: bool) -> Iterator[Convention]:
-    """Yield each of these with the orders of axes, ranks and widths that it leaves open; then what is rarer.
+    """Yield each with the orders of axes, ranks and widths it leaves open; then rarer ones.
 
     That returns cos and sin, takes q with two axes of heads, or k with none. order: the one that was asked
     for. axes: whether positions have several, in each order of theirs.
@@ -183,7 +183,7 @@ def _composed(form: Convention, orders: tuple[str, ...] | None) -> Iterator[Conv
 
 
 def of_form(form: Convention, orders: Iterable[str] | None) -> Iterator[Convention]:
-    """Yield a call with the orders of axes, ranks of positions and tables, and widths of these."""
+    """Yield a call with orders of axes, ranks of positions and tables, widths."""
     packed, tokens = form.takes("qkv"), form.takes("cu_seqlens")
     tables = form.tables and not form.whole
     if orders is None and packed:

@@ -1,4 +1,4 @@
-"""How q and k lie in what code is given: the order of axes, axes that are joined, one array of q, k and v.
+"""How q and k lie in code's arguments: order of axes, joined axes, one array of q, k, v.
 
 An order names axes by letters: b batch, h heads, s positions, d head_dim; t is the tokens of all batch
 elements in one row, as of packed sequences. In brackets stand axes that are one: t(hd) joins heads and dims.

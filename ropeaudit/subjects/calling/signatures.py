@@ -20,7 +20,7 @@ class NotUnderstood(UsageError):
 
     @classmethod
     def told(cls, seen: str, *lines: str) -> Self:
-        """Return what was seen, with a line each for what is known, what was tried and what to type."""
+        """Return what was seen, with a line each for what is known, tried and to type."""
         return cls("\n   = ".join((seen, *lines, WRAP)))
 
 
@@ -29,11 +29,11 @@ _NAMES = tomllib.loads(data.text("arguments.toml"))
 LENGTHS = tuple(_NAMES["lengths"])
 # what an argument is -> names by which it is recognised
 ROLES: dict[str, tuple[str, ...]] = {role: tuple(names) for role, names in _NAMES["roles"].items()}
-FORWARD: dict[str, list[str]] = _NAMES["forward"]  # the same of a module's forward, beside some of these
+FORWARD: dict[str, list[str]] = _NAMES["forward"]  # of a module's forward, beside some of these
 _ROLE = {name: role for role, names in ROLES.items() for name in names}
 # another name of a value of a config -> the name that it has here
 CONFIG = {name: own for own, names in _NAMES["config"].items() for name in names}
-BUILDING = (  # what an instance is built from; the first line wherever it is taken, the others where needed
+BUILDING = (  # what an instance is built from; the first line always, the others if needed
     *("base", "dim", "head_size", "fraction", "half_flag", "interleaved_flag"),
     *("length", "scaling", "rope_parameters", "config", "dtype", "device"),
 )
@@ -102,7 +102,7 @@ def _role(name: str) -> str | None:
 
 
 def needed(function: Any) -> dict[str, str]:
-    """Return the arguments without a default, and the role of each; empty where it is not known."""
+    """Return the arguments without a default, with roles; empty if not known."""
     if function is None:
         return {}
     taken = Parameters.of(function)
@@ -110,19 +110,19 @@ def needed(function: Any) -> dict[str, str]:
 
 
 def layered(function: Any) -> str:
-    """Return the argument that is the type of a layer, by which frequencies differ; empty without one."""
+    """Return the argument that is the layer type of frequencies; empty without one."""
     method = called_of(function) if inspect.isclass(function) else None
     roles = [Parameters.of(one).roles for one in (function, method) if one]
     return next((name for each in roles for name, role in each.items() if role == "layer_type"), "")
 
 
 def called_of(cls: type[Any]) -> Any:
-    """Return the method of a class that is called of its instances; None where there is none."""
+    """Return the method called of a class's instances; None if there is none."""
     return getattr(cls, "forward", None) or vars(cls).get("__call__")
 
 
 def building(function: Any, scaled: bool = False) -> dict[str, str] | None:
-    """Return keyword -> role for a class or a factory that can be called by what is known; None otherwise.
+    """Return keyword -> role for a class or factory whose needs are known; else None.
 
     scaled: whether the setting has a scaling, which is given wherever it is taken.
     """
@@ -157,7 +157,7 @@ def flag(function: Any) -> str | None:
 
 
 def makes_tables(thing: Any) -> bool:
-    """Return whether a function, or a class, returns tables of positions, as its arguments have it."""
+    """Return whether a function or class returns tables of positions, by its arguments."""
     of_class = inspect.isclass(thing)
     method = vars(thing).get("__wrapped__") if of_class else None
     called = method or getattr(thing, "forward", None) if of_class else thing
@@ -182,7 +182,7 @@ def is_factory(function: Any) -> bool:
 
 
 def place(thing: Any) -> tuple[str, int]:
-    """Return the file and line where code, or the class of an instance, is defined; "", 0 if not known."""
+    """Return file and line of code, or of an instance's class; "", 0 if not known."""
     try:
         found = inspect.unwrap(thing)
         found = found if isinstance(found, type) or inspect.isroutine(found) else type(found)
@@ -194,7 +194,7 @@ def place(thing: Any) -> tuple[str, int]:
 
 
 def engine(function: Any) -> Literal["torch", "numpy", "jax"]:
-    """Return what makes the arrays that a function takes, by annotations or imports of its module."""
+    """Return what makes a function's arrays, by its annotations or imports."""
     called = getattr(function, "forward", function)
     annotations = " ".join(str(note) for note in getattr(called, "__annotations__", {}).values())
     names = getattr(inspect.unwrap(called), "__globals__", {})

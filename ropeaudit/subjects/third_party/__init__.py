@@ -1,4 +1,4 @@
-"""Other people's implementations, each a table of `data/adapters.toml`; none is imported until it is audited.
+"""Other people's implementations, tables of `data/adapters.toml`, imported when audited.
 
 Most are called by the code of their table, see `adapter.py`; others by a file of this folder that the table
 names, whose `adapter` is constructed with its entry.
@@ -113,7 +113,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Classes of a package, each an implementation: NAME of a file, NAME.CLASS where a file has several.
+    """Classes of a package as implementations: NAME of a file, NAME.CLASS of several.
 
     A table NAME:* of `data/adapters.toml`. folder: of the package, as a module. files: a pattern of those
     that are searched. named: one of a file's place, whose group is its name. classes: one of class names.
@@ -217,7 +217,7 @@ def entry_of(name: str) -> Entry:
 
 
 def expanded(names: Iterable[str]) -> list[tuple[str, bool]]:
-    """Return names, each once, and whether each was requested by itself rather than as one of many.
+    """Return names, each once, and whether each was requested by itself.
 
     "all" stands for what is installed, transformers:* for the members of a family, and so do other patterns.
     Raises: UnknownName for a pattern that nothing fits.

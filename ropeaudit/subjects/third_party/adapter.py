@@ -1,4 +1,4 @@
-"""Third-party code as adapters: what they take, and the form in which they are called, which is known.
+"""Third-party code as adapters: what they take, and the known form of calls.
 
 Most are the code of a table of `data/adapters.toml`, which says what it is given.
 Letters: h heads, s positions, d head_dim.
@@ -89,7 +89,7 @@ class Adapter(Local):
 
 
 def table_end(largest: int, smallest: int) -> int:
-    """Return how long a table from position 0 is made: whole steps, as a few serve many calls.
+    """Return the length of a table from 0: whole steps, so a few serve many calls.
 
     Raises: ValueError if it cannot be made.
     """
@@ -116,7 +116,7 @@ class Row(Adapter):
             self.engine = str(sys.modules["keras"].backend.backend())
 
     def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
-        """Return the function of a new instance, which may be called for each run of positions."""
+        """Return a new instance's function, which may be called for each run."""
         turn, tensors = self.turn(setting, dtype), self.takes == "torch"
 
         def rotate(x: Any, at: Any) -> Any:
@@ -157,7 +157,7 @@ class Row(Adapter):
         return rotate
 
     def moved(self, value: Any) -> Any:
-        """Return a module or a tensor that the code made on the device; anything else as it is."""
+        """Move a module or tensor of the code to the device; leave other things."""
         if self.takes != "torch":
             return value
         import torch

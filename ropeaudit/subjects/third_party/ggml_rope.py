@@ -1,4 +1,4 @@
-"""ggml: ggml_rope_ext on the CPU, called through ctypes in the library that pywhispercpp's wheel carries.
+"""ggml: ggml_rope_ext on the CPU, called by ctypes in the library of pywhispercpp's wheel.
 
 It is no row of `data/adapters.toml`, as the library's functions have to be declared one by one.
 """

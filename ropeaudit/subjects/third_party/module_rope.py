@@ -1,4 +1,4 @@
-"""Any RoPE class of a package and the function of its file that rotates, as one f(x, positions).
+"""A package's RoPE class and its file's rotating function, as f(x, positions).
 
 Names of arguments say how it is built, called and applied. Of the ways that they leave open the
 first is taken that rotates as requested.
@@ -40,7 +40,7 @@ _SECTIONS = 3  # axes of time, height and width
 
 
 def variants(cls: Any, dims: int, axes: int, base: float) -> Iterator[dict[str, Any]]:
-    """Yield what a class may be built with for heads of `dims` dims, of several configs with each.
+    """Yield what may build a class for heads of `dims` dims, of several configs each.
 
     axes: over which dims are shared out.
     """
@@ -182,7 +182,7 @@ _POSITIONS: tuple[tuple[str, _Place], ...] = (
     (_ALIKE, lambda at: at[None, :, None].expand(1, -1, 2)),
 )
 _VIDEO = "frames of a video, the first of 3 axes, the others at 0"
-# vectors whose values do not matter, -1 standing for n: of tokens; of frames, channels and patches
+# vectors of any values, -1 standing for n: tokens; frames, channels, patches
 _SHAPES = (("", (1, -1, 64)), (_VIDEO, (1, 16, -1, 2, 2)))
 _ROWS = 67  # of the shortest table from position 0: a prime, which no other size is
 _ORDERS = ("bhsd", "bshd", "shd")  # of the axes of what is rotated
@@ -194,7 +194,7 @@ class NoRotation(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A class and a function as one rotation of heads of `size` dims, and which of these rotate as requested.
+    """A class and a function that rotate heads of `size` dims, and which dims were requested.
 
     cls, given: what is built, and with what. roles: argument of its forward -> what it is. axes: what a
     reader must know of the positions. free: whether any may be given; else only how many. layer: its type.
@@ -295,7 +295,7 @@ def _rows(returned: Any, at: torch.Tensor, end: int) -> Any:
 
 
 def ways(module: Any, given: Mapping[str, Any], size: int, applying: Sequence[Any]) -> Iterator[Way]:
-    """Yield how a module, built with what is given, and functions may be called, likeliest first.
+    """Yield how a built module and functions may be called, likeliest first.
 
     None if its forward needs an unknown argument.
     """
@@ -320,7 +320,7 @@ def ways(module: Any, given: Mapping[str, Any], size: int, applying: Sequence[An
 
 
 PROBE: Positions = np.array([0, 1, 2, 3, 5, 7, 11])
-_NEAR = 0.02  # relative error of frequencies and of a trial: rounding passes, another base does not
+_NEAR = 0.02  # relative error of frequencies and a trial: passes rounding, no other base
 _BELOW = 1e-6  # radians by which small frequencies may be off, whatever their size
 _TRIED = 3  # heads of the trial
 _AXES = (1, 2, 3)  # tried sizes of heads, in rotary dims: other axes take the rest

@@ -32,10 +32,10 @@ def module(package: str, place: str) -> Any:
 
 
 def definitions(package: str, place: str, names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return definitions of a file by their names, executed with what is given instead of its imports.
+    """Return definitions of a file by name, executed with values for its imports.
 
     Of a class only what is defined in its body is left; its bases and decorators are dropped.
-    Raises: FileNotFoundError; LookupError where a name is not there; whatever the definitions raise.
+    Raises: FileNotFoundError; LookupError without a name; what definitions raise.
     """
     where = path(package, place)
     body: list[ast.stmt] = []
