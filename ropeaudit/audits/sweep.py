@@ -380,13 +380,7 @@ def cells_of(audit: Audit, shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:
         before += seconds * len(offsets)
 
 
-def _of_shard(
-    cells: int,
-    before: float,
-    seconds: float,
-    whole: float,
-    shard: tuple[int, int],
-) -> slice:
+def _of_shard(cells: int, before: float, seconds: float, whole: float, shard: tuple[int, int]) -> slice:
     """Return which of some equal cells a shard measures. before, whole: seconds of all cells."""
     number, count = shard
 

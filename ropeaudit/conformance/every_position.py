@@ -140,12 +140,7 @@ def biased(code: CodeUnderTest) -> Finding | None:
     return judged("rotation", False, text, where=place, diagnosis=found, **sizes)
 
 
-def _means(
-    code: CodeUnderTest,
-    x: FloatArray,
-    y: FloatArray,
-    at: Positions,
-) -> tuple[Array, Array]:
+def _means(code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions) -> tuple[Array, Array]:
     """Return the mean errors `_MEANS` of each head, and the most that roundings leave.
 
     The phase of a pair is fitted by a constant and a delay in tokens times its frequency. Frequencies and

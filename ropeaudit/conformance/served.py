@@ -298,12 +298,7 @@ class _Battery:
         q, k, at = *sides, call.at(self.code.up_to, self.code.seed)
         return CalledBlock(at, (q, k), self.rotator.lying(call.strides, call.index).rotate_both(q, k, at))
 
-    def places(
-        self,
-        call: ServedCall,
-        explain: bool,
-        block: CalledBlock | None = None,
-    ) -> Places:
+    def places(self, call: ServedCall, explain: bool, block: CalledBlock | None = None) -> Places:
         """Return the worst rotated pair of a call; explain: look for what explains it. block: as it was made.
 
         Raises: as `made`.

@@ -123,13 +123,7 @@ def seeded(kind: str) -> bool:
     return kind in ("gaussian", RANDN) or kind in BEHIND
 
 
-def constant(
-    kind: str,
-    kv_heads: int,
-    seq_len: int,
-    setting: RopeSetting,
-    seed: int,
-) -> tuple[Array, Array]:
+def constant(kind: str, kv_heads: int, seq_len: int, setting: RopeSetting, seed: int) -> tuple[Array, Array]:
     """Return q and k of any token of each key-value head, for the kinds of `make` whose tokens are alike.
 
     Shapes: -> two of (g, d). Raises: UsageError.

@@ -148,13 +148,7 @@ def frequencies(setting: RopeSetting) -> Array:
 _IN_CACHE = 2**15  # pairs that are compared at once
 
 
-def excess(
-    x: FloatArray,
-    y: FloatArray,
-    at: Positions,
-    setting: RopeSetting,
-    rule: Resolved,
-) -> Array:
+def excess(x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting, rule: Resolved) -> Array:
     """Return the error of each pair over what is allowed to a recipe.
 
     The r last "pairs" are the dims that are not rotated, two by two. What may overflow counts as 0.
@@ -169,13 +163,7 @@ def excess(
     return over
 
 
-def _excess(
-    x: FloatArray,
-    y: FloatArray,
-    at: Positions,
-    setting: RopeSetting,
-    rule: Resolved,
-) -> Array:
+def _excess(x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting, rule: Resolved) -> Array:
     """Return `excess` of a batch element. Shapes: x and y (h, s, d), at (s,)."""
     dtype = rule.dtype
     size_of = np.hypot if dtype is FP64 else _length  # squares of smaller formats neither over- nor underflow
@@ -247,13 +235,7 @@ def narrower_format(
     return None
 
 
-def _explains(
-    fmt: Format,
-    x: FloatArray,
-    y: FloatArray,
-    at: Positions,
-    setting: RopeSetting,
-) -> bool:
+def _explains(fmt: Format, x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting) -> bool:
     """Return whether right code in a format may be as far off, in all directions as roundings are.
 
     The mean error, in directions of the exact vectors, is compared with that of as many independent errors as

@@ -232,12 +232,7 @@ def _other(asked: RopeSetting, other: RopeSetting, cost: float = 1.0) -> Fault:
     return Fault(other_scaling(asked, other), functools.partial(instead, other), fitted=True, cost=cost)
 
 
-def _explicit(
-    asked: RopeSetting,
-    listed: Array,
-    told: Diagnosis,
-    cost: float = 1.0,
-) -> Iterator[Fault]:
+def _explicit(asked: RopeSetting, listed: Array, told: Diagnosis, cost: float = 1.0) -> Iterator[Fault]:
     """Yield frequencies that no parameters of a setting give, unless no setting has them."""
     with contextlib.suppress(UsageError):  # numbers that no model has
         change = functools.partial(instead, of_frequencies(asked, listed))

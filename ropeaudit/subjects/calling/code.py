@@ -155,13 +155,7 @@ class Code(ABC):
     def rotator(self, setting: RopeSetting, dtype: Format) -> Rotator:
         """Return a new instance, which has seen no other dtype and no other positions."""
 
-    def logged(
-        self,
-        setting: RopeSetting,
-        dtype: Format,
-        x: FloatArray,
-        length: int,
-    ) -> dict[str, StageLog]:
+    def logged(self, setting: RopeSetting, dtype: Format, x: FloatArray, length: int) -> dict[str, StageLog]:
         """Return what torch does in one call: see `dispatch_log.logged`."""
         from ropeaudit.subjects.calling import dispatch_log  # in-function: it imports torch
 
