@@ -21,7 +21,8 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.conformance.code_under_test import DEAR, CodeUnderTest, cost
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, did
-from ropeaudit.recognition import verification
+from ropeaudit.recognition import rotation, verification
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import NOWHERE, Places
 from ropeaudit.subjects import Positions
@@ -70,6 +71,8 @@ _USUAL, _MOST, MOST_ALONE = 2**11, 2**13, 2**16
 _POOL = 2**18 + 41  # random numbers: where a call needs more, no two rows are alike all the same
 _CAUSES = 3  # ways to fail that are told
 _FEW = 24  # calls of code that is slow
+_UNEXPLAINED = Diagnosis("unexplained")
+_SMALL, _ELSEWHERE = 3, 2  # tokens of a call that is explained at so many other places too
 _BY_STRIDES = "read and write each vector by its own strides"
 _BESIDE_IT = "write where the strides of each vector say, and not past its end"
 
@@ -321,6 +324,22 @@ class _Battery:
         places = self.places(call, False, block)
         return _Came(call, "right" if places.excess <= 1 else "wrong", block, places)
 
+    def explained(self, came: _Came, alike: Iterable[ServedCall]) -> Places:
+        """Return the worst rotated pair of a wrong call, with what explains it at other positions too.
+
+        At one position alone two things may explain it. alike: other calls that are wrong so.
+        """
+        call, found = came.call, self.places(came.call, True, came.block)
+        for place in range(call.place + 1, call.place + 1 + _ELSEWHERE) if call.tokens <= _SMALL else ():
+            there = self.came(replace(call, place=place))
+            if there.kind != "wrong":
+                continue
+            here, other = found.diagnosis, self.places(there.call, True, there.block).diagnosis
+            if here is not None and other is not None:
+                same = here if here.code == other.code else _UNEXPLAINED  # such as of another position
+                found = replace(found, diagnosis=rotation.common(here, other) or same)
+        return verification.with_other_side(found, self.places, alike)
+
     def least(self, came: _Came) -> _Came:
         """Return the plainest call that was seen to come to the same, and what it takes."""
         kinds: dict[ServedCall, str] = {}
@@ -383,8 +402,7 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
     shown: list[tuple[_Came, list[str]]] = []  # with all ways in which a diagnosis shows
     for way in ways["wrong"]:
         others = (call for call in wrong if call.has(way.call))
-        places = battery.places(way.call, True, way.block)
-        way = replace(way, places=verification.with_other_side(places, battery.places, others))
+        way = replace(way, places=battery.explained(way, others))
         diagnosis = way.places.diagnosis
         takes = next((takes for one, takes in shown if one.places.diagnosis == diagnosis), None)
         if takes is None:

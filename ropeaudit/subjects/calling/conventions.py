@@ -189,7 +189,8 @@ class Convention:
     @property
     def for_rows(self) -> Convention:
         """The same that is given a row of positions for each batch element."""
-        return self if self.of_rows else replace(self, rank=max(2, self.rank))
+        as_it_is = self.of_rows or (self.by_batch and self.takes("positions"))
+        return self if as_it_is else replace(self, rank=max(2, self.rank))
 
     @property
     def padded(self) -> bool:
