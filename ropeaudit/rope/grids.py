@@ -54,8 +54,9 @@ class Grid:
         """s: the number of tokens."""
         return math.prod(self.sizes)
 
-    def positions(self, steps: NDArray[np.int64]) -> Floats:
-        """Return exact positions of `steps`. Shapes: steps (s,) -> (s, a)."""
+    def positions(self, steps: NDArray[np.int64] | None = None) -> Floats:
+        """Return exact positions of `steps`, or of all. Shapes: steps (s,) -> (s, a)."""
+        steps = np.arange(self.count, dtype=np.int64) if steps is None else steps
         return self._per_token(exact_positions(self.rope, self.sizes), steps)
 
     def computed(self, steps: NDArray[np.int64], fmt: Format) -> Floats:
