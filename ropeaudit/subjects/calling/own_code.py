@@ -1,8 +1,5 @@
 """The user's own function, class or module under audit.
 
-T = TypeVar("T")
-_PATIENCE = 5e-3  # seconds that a thread waits for its turn
-_NOT_TRACED = str(Path(__file__).parents[2])  # our own files
 Letters: h heads, s positions, d head_dim.
 """
 
