@@ -29,6 +29,7 @@ from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import Places
+from ropeaudit.runtime import chance
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling import environments, exposure
 from ropeaudit.subjects.calling.code import CallOf, Rotator
@@ -357,10 +358,11 @@ def _after(
     instance: the one that makes all of them; None for a new one each.
     """
     after, refused = dict[Call, Way](), list[str]()
-    for earlier in before:
+    for number, earlier in enumerate(before, 1):
         if isinstance(used := earlier.made(code, plain[0].given, instance), str):
             refused.append(f"{earlier} ({earlier.kind}): {used}")
-        else:
+            continue
+        with chance.other(number):  # so that code that draws random numbers differs
             after[earlier] = Way(code, f"after {earlier}", used).take(plain)
     return after, refused
 
@@ -400,6 +402,8 @@ def _after_others(code: CodeUnderTest, name: str, others: Sequence[Environment])
     finding = named.finding(name, detail := "; ".join(parts))
     if named.raised:
         finding = replace(finding, detail=f"{finding.detail}; {detail}")
+    if finding.failed and finding.diagnosis and finding.diagnosis.code == "random":
+        return finding
     if finding.failed:
         failing = {earlier.kind for (_, earlier), way in ways.items() if way.failed}
         known = [told for kind, told in data.table("checks.toml")["state"].items() if kind in failing]

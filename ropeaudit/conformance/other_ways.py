@@ -27,7 +27,7 @@ from ropeaudit.conformance.code_under_test import (
     runs_at,
     some_offsets,
 )
-from ropeaudit.conformance.finding import Finding, not_applicable, of_worst_pair
+from ropeaudit.conformance.finding import Finding, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, did
 from ropeaudit.recognition import allowance, rotation, verification
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
@@ -197,15 +197,15 @@ class Way:
         row: the one furthest off.
         """
         code, probed, own = self.code, self.form(self.instance), self._parts(mine)
-        both = zip(mine.given, mine.rotated, strict=True)
-        if all((excess(code, x, y, mine.at, own) <= 1).all() for x, y in both):
-            return self._state(code.rotator(), plain) or Diagnosis("right-so")
 
         def afresh() -> Rotator:
             return self.form(code.rotator())
 
         if found := verification.unstable(probed, mine, afresh, code.seen.searches):
             return found
+        both = zip(mine.given, mine.rotated, strict=True)
+        if all((excess(code, x, y, mine.at, own) <= 1).all() for x, y in both):
+            return self._state(code.rotator(), plain) or Diagnosis("right-so")
         parts = cut(self.lengths, mine.length)  # each a call of an instance of its own
         each = ((afresh() if len(parts) == 1 else code.rotator(), _some(mine, rows)) for rows in parts)
         if all(found := self._state(rotator, block) for rotator, block in each):
@@ -266,7 +266,8 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether single tokens, prefilled or not, and the newest rotate as in one call."""
     if newest := _newest(code):
         yield newest
-        return
+        if newest.failed:
+            return
     seconds = cost(code)
     count, longest, later_runs, later = next(sizes for limit, *sizes in _RUNS if seconds < limit)
     length, later = min(longest, code.up_to), min(later, code.up_to)
@@ -296,12 +297,13 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _newest(code: CodeUnderTest) -> Finding | None:
-    """Return what fails where fewer queries than keys are the newest tokens; None where nothing does.
+    """Return what fails, or is worth a note, where fewer queries than keys are the newest tokens.
 
-    Code that is told no positions is asked, if it puts a single query at the end of its keys.
+    Code that is told no positions, or given cos and sin of all keys, is asked, if it puts a single query at
+    the end of its keys.
     """
     length, called_so = min(_LENGTH, code.up_to), code.convention
-    if called_so is None or not (called_so.takes_keys and called_so.unplaced):
+    if called_so is None or not (called_so.takes_keys and (called_so.unplaced or called_so.tables)):
         return None
     q, k = (x[None].astype(code.dtype.carrier) for x in code.vectors(HEADS, length))
     rotator = code.rotator()
@@ -319,6 +321,8 @@ def _newest(code: CodeUnderTest) -> Finding | None:
         )
         if at_end.excess <= 1:
             continue
+        if count == 1 and from_0.excess <= 1 and called_so.tables:
+            return noted("decode", "fewer queries than keys stand at the first positions, not at the last")
         if count == 1:
             return None
         found = "positions-from-0" if from_0.excess <= 1 else "unexplained"

@@ -29,6 +29,7 @@ from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import WroteAround
 from ropeaudit.subjects.calling.code import Rotator
+from ropeaudit.subjects.calling.environments import INFERENCE
 from ropeaudit.subjects.calling.foreign import ForeignRotator
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ AXES: dict[str, tuple[Any, ...]] = {
     "groups": (1, 0, 2, 4, 7, 8, 16),
     "strides": ("contiguous", "packed", "unlike", "guarded", "transposed", "stepped", "expanded"),
     "index": ("int64", "int32"),
+    "times": (1,),
 }
+_LARGE = 64  # times: outliers of q and k, which clamps and squares do not stand
 # sizes for jax, which compiles every operation anew for each shape
 _COMPILED: dict[str, list[Any]] = {"tokens": [1, 7, 64], "batch": [1, 5], "heads": [1, 8, 33]}
 SIZES = {"tokens": "tokens", "batch": "rows", "heads": "heads"}  # axes whose values have an order, in words
@@ -56,15 +59,17 @@ LONG = (1311, 4097, 4223, 16385)
 _SERVER: dict[str, Any] = {"heads": 8, "groups": 4}
 # Beside what crosses the axes: what servers call most, of which any two values may be called without the
 # third (decode of a large batch, with q and k as they come out of a joint projection, a few tokens ahead of
-# each row, a piece of one prompt), and calls that are large by one axis alone.
+# each row, with one key head, a piece of one prompt), and calls that are large by one axis alone.
 _BESIDE: tuple[dict[str, Any], ...] = (
     _SERVER | {"positions": "rows", "tokens": 1, "batch": 33},
     _SERVER | {"positions": "rows", "tokens": 1, "batch": 33, "strides": "packed", "index": "int32"},
     _SERVER | {"positions": "rows", "tokens": 3, "batch": 5, "strides": "packed"},
+    {"positions": "rows", "tokens": 1, "batch": 5, "heads": 8, "groups": 0},
     _SERVER | {"tokens": 64, "strides": "packed"},
     {"batch": 33, "heads": 8},
     *({"tokens": tokens} for tokens in LONG),
     {"tokens": 4097, "heads": 2},
+    {"times": _LARGE, "tokens": 17, "heads": 3},
 )
 # vectors of q in a call: usually, where two sizes make it larger, and where one alone does
 _USUAL, _MOST, MOST_ALONE = 2**11, 2**13, 2**16
@@ -81,8 +86,8 @@ _BESIDE_IT = "write where the strides of each vector say, and not past its end"
 class ServedCall:
     """One call: the kind of its positions, its sizes, how vectors lie, and the integers of positions.
 
-    groups: query heads to a key head; 0 for one key head. place: which positions of that kind; calls that
-    differ in sizes alone have the same as far as they go.
+    groups: query heads to a key head; 0 for one key head. times: what q and k are multiplied by. place: which
+    positions of that kind; calls that differ in sizes alone have the same as far as they go.
     """
 
     positions: str = "run"
@@ -92,6 +97,7 @@ class ServedCall:
     groups: int = 1
     strides: Any = "contiguous"
     index: Any = "int64"
+    times: int = 1
     place: int = 0
 
     @property
@@ -163,6 +169,8 @@ def words(axis: str, value: Any) -> str:
         return f"{value} positions"
     if axis == "batch":
         return f"a batch of {value}"
+    if axis == "times":
+        return f"q and k {value} times as large"
     if axis in SIZES:
         return f"{value:,} {axis if value > 1 else axis[:-1]}"
     named = data.table("checks.toml")["served"]
@@ -265,14 +273,21 @@ class _Battery:
     """
 
     code: CodeUnderTest
-    rotator: ForeignRotator
     values: dict[str, list[Any]]
     pool: list[FloatArray] = field(default_factory=list)
+    instance: ForeignRotator = field(init=False)
 
     def __post_init__(self) -> None:
+        self.instance = self.rotator()
         for side in (0, 1):
             drawn = np.random.default_rng([self.code.seed, 5, side]).standard_normal(_POOL)
             self.pool.append(round_to(drawn, self.code.dtype).astype(self.code.dtype.carrier))
+
+    def rotator(self) -> ForeignRotator:
+        """Return a new instance, called as servers do: torch in inference mode."""
+        rotator = self.code.own_rotator()
+        torch = rotator.fit.convention.engine == "torch"
+        return rotator.otherwise(self.code.dtype, INFERENCE) if torch else rotator
 
     def fits(self, call: ServedCall, most: int) -> bool:
         """Return whether a call's values go together and are small enough."""
@@ -281,15 +296,19 @@ class _Battery:
     def calls(self) -> list[ServedCall]:
         """Return the calls, those large by one axis alone last; few where dear."""
         calls = calls_of(self.values, self.fits, 3 if self.code.thorough else 2)
+        beside = _BESIDE
         if cost(self.code) > DEAR:
-            kept = np.unique(np.linspace(0, len(calls) - 1, _FEW).astype(int))
-            return [replace(calls[i], place=int(i)) for i in kept]
+            kept, beside = np.unique(np.linspace(0, len(calls) - 1, _FEW).astype(int)), _BESIDE[-1:]
+            calls = [replace(calls[i], place=int(i)) for i in kept]
+        else:
+            calls = [replace(call, place=place) for place, call in enumerate(calls)]
         small = replace(_least(self.values), positions="run")
-        for chosen in _BESIDE:
-            taken = {axis: one for axis, one in chosen.items() if one in (*self.values[axis], *LONG)}
-            call = replace(small, **taken)
-            calls += [call] if call not in calls and self.fits(call, MOST_ALONE) else []
-        return [replace(call, place=place) for place, call in enumerate(calls)]
+        for chosen in beside:
+            taken = {axis: one for axis, one in chosen.items() if one in (*self.values[axis], *LONG, _LARGE)}
+            call = replace(small, **taken, place=len(calls))
+            alike = any(replace(one, place=call.place) == call for one in calls)
+            calls += [call] if not alike and self.fits(call, MOST_ALONE) else []
+        return calls
 
     def made(self, call: ServedCall) -> CalledBlock:
         """Make a call. Raises: whatever the code raises, WroteAround."""
@@ -298,8 +317,8 @@ class _Battery:
             shape = call.batch, heads, call.tokens, d
             x = np.resize(pool[: math.prod(shape)], shape)  # again from the first where it ends
             sides.append(np.repeat(x[:1], len(x), axis=0) if call.strides == "expanded" else x)
-        q, k, at = *sides, call.at(self.code.up_to, self.code.seed)
-        return CalledBlock(at, (q, k), self.rotator.lying(call.strides, call.index).rotate_both(q, k, at))
+        (q, k), at = (x * x.dtype.type(call.times) for x in sides), call.at(self.code.up_to, self.code.seed)
+        return CalledBlock(at, (q, k), self.instance.lying(call.strides, call.index).rotate_both(q, k, at))
 
     def places(self, call: ServedCall, explain: bool, block: CalledBlock | None = None) -> Places:
         """Return the worst rotated pair of a call; explain: look for what explains it. block: as it was made.
@@ -310,8 +329,8 @@ class _Battery:
         def lying(rotator: ForeignRotator) -> Rotator:
             return rotator.lying(call.strides, call.index)
 
-        held: dict[str, Any] = {"explain": explain, "afresh": lambda: lying(self.code.own_rotator())}
-        return self.code.judged(lying(self.rotator), [block or self.made(call)], **held)
+        held: dict[str, Any] = {"explain": explain, "afresh": lambda: lying(self.rotator())}
+        return self.code.judged(lying(self.instance), [block or self.made(call)], **held)
 
     def came(self, call: ServedCall) -> _Came:
         """Return what a call comes to."""
@@ -375,7 +394,8 @@ class _Battery:
                 sizes = [getattr(call, axis) for call in tried if kinds.get(call) == "right"]
                 right = f" (right with {sizes[-1]:,})" if sizes else ""
             takes.append(words(axis, getattr(came.call, axis)) + right)
-        return replace(came, takes=", ".join(takes) or "a plain call")
+        in_mode = " in torch.inference_mode" * (self.instance.fit.convention.engine == "torch")
+        return replace(came, takes=", ".join(takes) or f"a plain call{in_mode}")
 
 
 def served(code: CodeUnderTest) -> Iterator[Finding]:
@@ -383,9 +403,9 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
 
     What it refuses by raising is noted: it passes no wrong numbers on.
     """
-    rotator = code.own_rotator()
-    values, left = _possible(code, rotator.fit.convention)
-    battery = _Battery(code, rotator, values)
+    convention = code.own_rotator().fit.convention
+    values, left = _possible(code, convention)
+    battery = _Battery(code, values)
     calls, wrong, worst = battery.calls(), list[ServedCall](), NOWHERE
     ways: dict[str, list[_Came]] = {"wrong": [], "around": [], "raises": [], "right": []}
     for number, call in enumerate(calls):
@@ -398,6 +418,7 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
             known.append(battery.least(came))
     axes = [axis for axis, some in values.items() if len(some) > 1]
     detail = f"{len(calls)} calls of {'three' if code.thorough else 'two'} of {', '.join(axes)} together"
+    detail += ", under torch.inference_mode" * (convention.engine == "torch")
     detail += f"; not called with other positions: {left}" if left else ""
     shown: list[tuple[_Came, list[str]]] = []  # with all ways in which a diagnosis shows
     for way in ways["wrong"]:

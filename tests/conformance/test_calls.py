@@ -218,7 +218,7 @@ def test_modules_are_called_in_eval_mode_and_that_is_said() -> None:
         code = code_of(name)
         [one] = code_checks.made("short calls", code)
         assert one.status == "pass"
-        assert any("called in eval mode; training mode is not" in text for text in code.own.findings)
+        assert any("training mode: a module is called in eval mode" in text for text in code.own.findings)
 
 
 def test_an_error_of_the_audit_itself_is_no_answer_of_the_code(monkeypatch) -> None:

@@ -86,7 +86,7 @@ def test_stdout_is_the_report(how, tmp_path) -> None:
 def test_code_that_leaves_at_an_offset_gives_a_refused_row(tmp_path) -> None:
     seen = shifted(tmp_path, "", "sys.exit(3) if positions.max() > 50 else 0")
     assert (seen.returncode, seen.stdout) == (0, "implementation,verdict\nk.py:f,refused\n")
-    assert "it calls sys.exit(3)" in seen.stderr
+    assert "SystemExit: 3" in seen.stderr
 
 
 def test_a_stream_that_knows_ascii_alone_gets_ascii_and_no_question_marks(tmp_path) -> None:

@@ -147,7 +147,7 @@ def _answered(target: Target, left: str, *, alone: bool) -> Iterator[Checked]:
         raise
     except RopeAuditError as error:
         if reasons or not alone:
-            yield target.checked(replace(why, detail=f"no pass: {error.typed}"))
+            yield target.checked(replace(why, detail=f"no pass: {error.in_line}"))
         raise
     except Exception as error:
         theirs = isinstance(error, ForeignError)

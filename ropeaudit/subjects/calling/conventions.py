@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
-from ropeaudit.errors import UnknownName
+from ropeaudit.errors import Raised, UnknownName
 from ropeaudit.rope.grids import Grid
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import chance
@@ -43,19 +43,18 @@ begins: Callable[[str], None] = lambda what: None  # noqa: E731
 
 @contextlib.contextmanager
 def contained() -> Iterator[None]:
-    """Turn sys.exit and the like into an exception whose text can be read."""
+    """Turn what ends a process, such as SystemExit, and what has no text into an error that can be told."""
     try:
         yield
-    except (Exception, KeyboardInterrupt) as error:
+    except BaseException as error:
+        name = type(error).__name__
         try:
-            str(error)
+            text = str(error)
         except BaseException:
-            raise RuntimeError(f"it raises {type(error).__name__}, whose text cannot be read") from None
-        raise
-    except SystemExit as stop:
-        raise RuntimeError(f"it calls sys.exit({'' if stop.code is None else stop.code})") from None
-    except BaseException as stop:
-        raise RuntimeError(f"it raises {type(stop).__name__}") from None
+            raise Raised(name, f"{name}, whose text cannot be read") from None
+        if isinstance(error, (Exception, KeyboardInterrupt)):
+            raise
+        raise Raised(name, f"{name}: {text}" if text else name).with_traceback(error.__traceback__) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,14 +312,15 @@ def _by_row(best: Fit, trial: Trial) -> bool:
     """Return whether code may be given a row of positions for each batch element.
 
     Code may take positions (b, s) for (s,), and tables (b, s, d) for (1, s, d): it does where
-    equal rows give what those give.
+    equal rows give what those give. Positions that it takes and rotates otherwise by are for checks to see.
     """
     form = best.convention
     if form.by_batch and form.takes("positions"):
         return True
     if best.sure and form.for_rows.by_batch:
         with contextlib.suppress(ForeignError):  # it takes no such positions
-            return _nearest_layout(form.for_rows, trial, _BATCH).error <= 2 * best.error + _SURE
+            error = _nearest_layout(form.for_rows, trial, _BATCH).error
+            return form.takes("positions") or error <= 2 * best.error + _SURE
     return False
 
 

@@ -17,7 +17,7 @@ from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.subjects.calling.building import is_module
 
-Kind = Literal["none", "autocast", "tf32", "default-dtype", "to", "compile"]
+Kind = Literal["none", "autocast", "tf32", "default-dtype", "to", "compile", "inference"]
 NONE = "none"  # the clean one
 ALL = "all"
 _COMPILERS = ("g++", "c++", "clang++", "cl")
@@ -73,6 +73,10 @@ class Environment:
             return
         import torch
 
+        if self.kind == "inference":
+            with torch.inference_mode():
+                yield
+            return
         if self.kind == "autocast":
             with torch.autocast(device.partition(":")[0], dtype=_torch_dtype(self.dtype)):
                 yield
@@ -166,6 +170,7 @@ _ALL = (
 )
 ENVIRONMENTS = {one.name: one for one in _ALL}
 CLEAN = ENVIRONMENTS[NONE]
+INFERENCE = Environment("inference_mode", "inference", "torch.inference_mode, in which servers call")
 NAMES = tuple(name for name in ENVIRONMENTS if name != NONE)
 _OF_ANY_CODE = [name for name in NAMES if ENVIRONMENTS[name].kind != "to"]  # a function has nothing to move
 

@@ -200,6 +200,8 @@ def _import(where: str) -> tuple[Any, OwnFiles | None]:
     by_path = _by_path(where)
     if by_path and not Path(where).is_file():
         raise BadInput(f"{where}: there is no such file; {_EXAMPLE}")
+    if Path(where).is_dir() and not Path(where, "__init__.py").is_file():
+        raise BadInput(f"{where} is a folder; name a file in it, such as {where}/FILE.py:NAME")
     try:
         return imported(where)
     except RopeAuditError:

@@ -239,7 +239,7 @@ class OwnCode(Local):
                 raise UsageError(f"--device {self.device.name}: {why}") from None
         if thing.training:
             thing.eval()
-            self._note("a module is called in eval mode; training mode is not")
+            self._note(f"{NOT_CHECKED}training mode: a module is called in eval mode")
         return thing
 
     def rotator(self, setting: RopeSetting, dtype: Format) -> OwnRotator:
@@ -292,7 +292,8 @@ class OwnCode(Local):
             self._note(f"a call returned {answer.dtype} for {expected}")
 
     def _note(self, text: str) -> None:
-        where = f" under {self.environment.label(self.device.name)}" if self.clean else ""
+        usual = self.environment.kind in ("none", "inference")
+        where = "" if usual else f" under {self.environment.label(self.device.name)}"
         text = f"{self.name}{where}: {text}."
         if text not in self.findings:
             self.findings.append(text)
