@@ -224,9 +224,9 @@ class _Side:
                 kept.setdefault(codes(one.diagnosis) if one.recipe else number, one)
         return list(kept.values())
 
-    def _probed(self, start: int) -> CalledBlock | None:
-        """Return the call made again from `start`; None where it raises."""
-        moved = replace(self.block, at=self.block.at - self.block.first + start)
+    def _probed(self, start: int, rows: slice = np.s_[:]) -> CalledBlock | None:
+        """Return the call made again from `start`, by the positions of `rows`; None where it raises."""
+        moved = replace(self.block, at=self.block.at[rows] - self.block.first + start)
         if self.each_call and self.setting.for_positions(int(moved.at.max()) + 1) != self.setting:
             return None
         try:
@@ -375,7 +375,14 @@ class _Side:
             taken[b] = np.argmin([rms(w - z * turn) for turn in turns])
         if (moved := np.flatnonzero(taken != np.arange(len(rows)))).size:
             told = {"row": int(moved[0]), "seen": int(taken[moved[0]])}
-            yield Fault(Diagnosis("rows-mixed-up", told), seen=lambda rows, head: rows[taken])
+            fault = Fault(Diagnosis("rows-mixed-up", told), seen=lambda rows, head: rows[taken])
+            fit = getattr(self.rotator, "fit", None)
+            if fit and fit.convention.takes("mask", "padding"):
+                there = self._probed(self.block.first, np.s_[::-1])  # the longest row is another one
+                code = Diagnosis("padding-counted")
+                padded = Fault(code, seen=lambda at, head: at - at[:, :1] + at[:, 0].max())
+                fault = padded if there and self._holds(padded, there) else fault
+            yield fault
 
     def _pairs_left(self) -> Iterator[Fault]:
         """Yield that the wrong pairs are not rotated."""

@@ -55,6 +55,16 @@ def mask_right(q, k, attention_mask):
     return turn(q, angles(p, q.shape[-1])), turn(k, angles(p, k.shape[-1]))
 
 
+def mask_of_the_last(q, k, attention_mask):
+    p = (attention_mask.cumsum(-1) - 1).clamp(min=0)[-1:]
+    return turn(q, angles(p, q.shape[-1])), turn(k, angles(p, k.shape[-1]))
+
+
+def mask_left_by_k(q, k, attention_mask):
+    p = (attention_mask.cumsum(-1) - 1).clamp(min=0)
+    return turn(q, angles(p, q.shape[-1])), turn(k, angles(torch.arange(k.shape[-2]), k.shape[-1]))
+
+
 def kw_pos(q, k, **kwargs):
     p = kwargs.get("position_ids", torch.arange(q.shape[-2]))
     return turn(q, angles(p, q.shape[-1])), turn(k, angles(p, k.shape[-1]))
