@@ -439,7 +439,7 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
     if not shown and worst is not NOWHERE:
         yield of_worst_pair("served calls", detail, worst)
     elif not shown:
-        yield not_applicable("served calls", "it raises in every call")
+        yield not_applicable("served calls", "it raises, or writes beside q and k, in every call")
     for way in ways["around"]:
         told = f"it writes beside q and k, into the buffer that they are views of; it takes {way.takes}"
         yield judged("memory", False, told, where=f"with {way.takes}", remedy=_BESIDE_IT)

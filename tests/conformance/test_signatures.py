@@ -3,9 +3,11 @@
 import pytest
 import torch
 from command_line import ran
+from net.kernel_rows import KERNELS
 
 from ropeaudit import RopeSetting, UsageError
 from ropeaudit.main import main
+from ropeaudit.subjects.calling import loading
 from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 
@@ -78,3 +80,11 @@ def test_code_without_positions_that_may_be_meant_otherwise_is_refused(code, rea
     with pytest.raises(UsageError, match="could not be called in any way that is known") as refused:
         in_process(OwnCode("own", code)).fit(RopeSetting.of(16))
     assert reason in str(refused.value)
+
+
+def test_it_is_said_how_many_calls_raised_at_which_line() -> None:
+    path = KERNELS / "cases" / "always_raises.py"
+    for name, how, line in ("shape_called", "every call", 21), ("wrong_axis", r"\d+ of \d+ calls", 26):
+        with pytest.raises(UsageError, match=rf"{how} of .* raised \w+Error \({path.name}:{line}\)") as told:
+            loading.load(f"{path}:{name}").fit(RopeSetting.of(16))
+        assert told.value.place == (str(path), line)

@@ -314,7 +314,7 @@ def test_a_table_that_ends_with_the_positions_of_the_request_is_no_fault_of_ours
 
 def test_sizes_that_pass_for_parts_are_no_way_to_call() -> None:
     """Three heads are unpacked as q, k and v; with four there is nothing to unpack."""
-    with pytest.raises(UsageError, match=r"(?s)could not be called.*too many values"):
+    with pytest.raises(UsageError, match=r"(?s)nothing was checked.*too many values"):
         loading.load(f"{PATH}:fused", "bshd").fit(SETTING)
 
 

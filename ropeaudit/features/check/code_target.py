@@ -39,6 +39,7 @@ _PADDED = 1024  # positions of code that is told where sequences begin, and no p
 _MOST = 2**21  # positions: of a table that is built from 0, see `third_party.adapter.LONGEST_TABLE`
 _FLAG = "--write-wrapper"
 _VIDEO = (48, 20, 32)  # tokens on the axes of M-RoPE, the last ones up to --up-to
+_LIBRARIES = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
 _LARGEST = 2**24  # positions that are checked without --up-to, whatever a setting serves
 
 
@@ -120,10 +121,10 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
     except NotUnderstood as error:
         seen, *known = error.lines
         if isinstance(code, ForeignOwn) and code.place[1]:
-            file, line = code.place
-            known.insert(
-                0, f"  --> {shown_path(Path(file))}:{line}   {linecache.getline(file, line).strip()}"
-            )
+            told = error.place[1] and not error.place[0].startswith(_LIBRARIES)
+            file, line = error.place if told else code.place
+            source = linecache.getline(file, line).strip()
+            known.insert(0, f"  --> {shown_path(Path(file))}:{line}   {source}")
         if options.write_wrapper is not None:
             needed = code.needed if isinstance(code, ForeignOwn) else {}
             written = _write_wrapper(options.write_wrapper, target.name, needed, seen)
@@ -149,7 +150,7 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
     about: dict[str, Any] = {"version": code.version, "device": code.device.label}
     about |= {"setting": setting, "up_to": up_to}
     file, line = code.place if isinstance(code, ForeignOwn) else ("", 0)
-    if file.startswith((sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))):
+    if file.startswith(_LIBRARIES):
         file, line = "", 0  # a library's is in no repository of who reads it
     for dtype, progress in zip(dtypes, arguments.steps(target.progress, len(dtypes)), strict=True):
         asked = replace(tested, dtype=dtype, each_call=each_call)

@@ -28,6 +28,7 @@ from ropeaudit.subjects.calling.shapes import ORDERS
 
 TABLES = ("position", "frequency", "angle", "trig", "table")  # stages of tables that code may be given
 _ROTATED = ("q", "x", "k", "qkv")  # roles of arrays that are rotated; of others that are not
+ARRAYS = {"numpy": "NumPy arrays", "jax": "jax arrays", "torch": "torch tensors"}
 # widths of what is a tuple of cos and sin -> of each
 TUPLES = {f"tuple {width}": width for width in ("half", "interleaved", "pairs")}
 OF_ROWS = {"row_offset", "padding", "lengths", "totals"}  # what is told of each row: see `_told`
@@ -213,10 +214,9 @@ class Convention:
         return f"f({', '.join(name or role for name, role in self.arguments)})"
 
     def __str__(self) -> str:
-        kind = {"numpy": "NumPy arrays", "jax": "jax arrays", "torch": "torch tensors"}[self.engine]
         order = f"{self.order} ({self.heads})" if self.heads else self.order
         axes = f", positions ({', '.join(self.axes)}) of a axes" if self.axes else ""
-        called = f"{self.called} with {kind} {order}{axes}{self.device.words}"
+        called = f"{self.called} with {ARRAYS[self.engine]} {order}{axes}{self.device.words}"
         return f"{called}, whose cos and sin are applied here" if self.composed else called
 
     def __call__(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays, proposals, shapes
 from ropeaudit.subjects.calling.arrays import Engine
-from ropeaudit.subjects.calling.conventions import TUPLES, Answer, Convention
+from ropeaudit.subjects.calling.conventions import ARRAYS, TUPLES, Answer, Convention
 from ropeaudit.subjects.calling.devices import Device, advice
 from ropeaudit.subjects.calling.shapes import ORDERS
 from ropeaudit.subjects.calling.signatures import FACTORY, NotUnderstood
@@ -232,17 +233,23 @@ def _uncallable(trial: Trial, failed: Sequence[tuple[Convention, Exception]]) ->
     reasons: dict[str, list[str]] = {}
     for called, reason in first.items():
         reasons.setdefault(reason, []).append(called)
-    tried = [(f"tried {', '.join(alike[:4])}", reason) for reason, alike in list(reasons.items())[:3]]
-    attempts = [f"{attempt}: {reason}" for attempt, reason in tried]
+    attempts = [f"tried {', '.join(alike[:4])}: {reason}" for reason, alike in list(reasons.items())[:3]]
     name, device = trial.name, trial.device
     unknown = f"nothing was checked: {name} could not be called in any way that is known{device.words}"
-    every = {one_line(error) + _place(error) for _, error in failed}
-    if all(_place(error) for _, error in failed) and len(every) == 1:
-        unknown = f"nothing was checked: every call of {name}{device.words} raised {every.pop()}"
-        attempts = [attempt for attempt, _ in tried]
+    likely = [error for form, error in failed if form.engine == trial.engines[0]]
+    came: list[Any] = [error for error in likely if getattr(error, "line", 1)]  # others: of no call
+    place, raised = NoFit.place, Counter((one.file, one.line, one.type) for one in came if _place(one))
+    for (file, line, kind), count in raised.most_common(1):
+        if 2 * count > len(came):
+            how = "every call" if count == len(came) else f"{count} of {len(came)} calls"
+            called = f"{name}{device.words} with {ARRAYS[trial.engines[0]]}"
+            unknown = f"nothing was checked: {how} of {called} raised {kind} ({Path(file).name}:{line})"
+            place = file, line
     if places := next(filter(None, (advice(one_line(error), device) for _, error in failed)), ""):
         return UsageError("\n   = ".join((unknown, *attempts, places)))
-    return NoFit.told(unknown, *attempts)
+    refused = NoFit.told(unknown, *attempts)
+    refused.place = place
+    return refused
 
 
 def _place(error: Any) -> str:
