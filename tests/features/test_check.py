@@ -195,6 +195,12 @@ def parsed(path: str) -> ElementTree.Element:
     return ElementTree.parse(path).getroot()  # noqa: S314 pytest and ropeaudit wrote it
 
 
+def test_code_of_one_axis_is_right_for_the_text_of_a_config_of_mrope_alone(capsys) -> None:
+    code = KERNELS / "called" / "kernels_on_axes.py"
+    asked = ["--config", code.with_name("mrope.json"), "--up-to", "64", "--under", "none", "--dtype", "bf16"]
+    assert "not judged: mrope_section" in ran(capsys, ["check", f"{code}:one_axis", *asked]).out
+
+
 def test_junit_has_what_pytest_writes(folder: Path) -> None:
     command = ["check", "rope.py:wrong", "--dtype", "fp32,fp64", "--junit", "ours.xml", *SMALL]
     assert main(command) == 1

@@ -57,11 +57,11 @@ class Row:
         return f"{self.table}:{self.kernel}"
 
     def words(self, dtype: str) -> list[str]:
-        """Return the command line; a config's path is that of the file's folder."""
+        """Return the command line; a path of a config or of axes is that of the file's folder."""
         kernel, *own = shlex.split(self.kernel)
         path = KERNELS / self.file
         options = [
-            str(path.parent / word) if word.endswith(".json") else word
+            str(path.parent / word) if word.endswith((".json", ".toml")) else word
             for word in (*others(shlex.split(self.options), own), *own)
         ]
         return [self.command, f"{path}:{kernel}", *renamed("options", options), "--dtype", dtype, "-q"]

@@ -75,3 +75,7 @@ def another_base(x: np.ndarray, offset: int = 0) -> np.ndarray:
     first, second = x[..., :half].astype(np.float64), x[..., half:].astype(np.float64)
     cos, sin = np.cos(angles), np.sin(angles)
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def numpy_narrow(q, k, positions):
+    return tuple(numpy_half(x, positions).astype(np.float16) for x in (q, k))
