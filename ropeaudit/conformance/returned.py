@@ -30,15 +30,13 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock, explaining_recipe
-from ropeaudit.recognition.rotation import Searches, common
+from ropeaudit.recognition.rotation import Searches, common, kept_lengths
 from ropeaudit.recognition.verification import Places
-from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.backward import mirrored
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Rotator, Unavailable
-from ropeaudit.subjects.exact_rotation import complex_pairs
 from ropeaudit.tensor_files import tensors as tensorfiles
 
 _SOURCES = {"grad_q": "grad_rotated_q", "grad_k": "grad_rotated_k"}  # what is rotated to give it
@@ -49,9 +47,6 @@ _SERVED = {  # call -> what it is
     "groups": "groups of query heads to a key head",
     "one-key-head": "all query heads to one key head",
 }
-# Of a length: rotations in bfloat16 change it by 3 % at most, float8_e4m3 by 13 %, and random pairs agree to
-# within this in about a sixth of all cases.
-_NEAR = 0.15
 _ROTATED = 0.9  # share of pairs whose lengths agree, of a rotation
 
 CASE = "case.txt"  # may stand beside what is written back: the digest of the case that it is of
@@ -348,7 +343,7 @@ def misread(block: CalledBlock, setting: RopeSetting) -> Diagnosis | None:
     A rotation keeps the length of each pair, times the attention factor, whatever the position is.
     """
     x, y = block.given[0], block.rotated[0]
-    if _agreeing(x, y, setting) >= _ROTATED:
+    if kept_lengths(x, y, setting) >= _ROTATED:
         return None
     b, h, s, d = y.shape
     for order, other in (
@@ -356,14 +351,6 @@ def misread(block: CalledBlock, setting: RopeSetting) -> Diagnosis | None:
         (("seq", "batch", "heads", "head_dim"), y.reshape(s, b, h, d).transpose(1, 2, 0, 3)),
         (("heads", "batch", "seq", "head_dim"), y.reshape(h, b, s, d).transpose(1, 0, 2, 3)),
     ):
-        if _agreeing(x, other, setting) >= _ROTATED:
+        if kept_lengths(x, other, setting) >= _ROTATED:
             return Diagnosis("axes-order", {"order": order})
     return None
-
-
-def _agreeing(x: FloatArray, y: FloatArray, setting: RopeSetting) -> float:
-    """Return the share of pairs that are as long as they should be."""
-    before, after = (np.abs(complex_pairs(vectors, setting)) for vectors in (x, y))
-    expected = before * attention_factor(setting.scaling)
-    with np.errstate(invalid="ignore", over="ignore"):
-        return float(np.mean(np.abs(after - expected) <= _NEAR * expected))

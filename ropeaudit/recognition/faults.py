@@ -7,20 +7,19 @@ Letters: b batch elements, h heads, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ropeaudit import data
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
-from ropeaudit.errors import UsageError
+from ropeaudit.arithmetic.formats import FP64, Format, parse
 from ropeaudit.recognition import known_recipes
 from ropeaudit.recognition.diagnosis import Diagnosis, Value, kinds
 from ropeaudit.recognition.known_recipes import RecipeGroup
@@ -28,6 +27,7 @@ from ropeaudit.rope import scaled
 from ropeaudit.rope.frequencies import FrequencyForm, frequencies
 from ropeaudit.rope.scaled import attention_factor, effective_base, rotator_pairs
 from ropeaudit.rope.scaling import DEFAULT, Scaling
+from ropeaudit.rope.scaling import parse as parse_scaling
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 
@@ -35,22 +35,14 @@ Complex: TypeAlias = NDArray[np.complex128]
 Seen: TypeAlias = Callable[[Positions, int], Positions]  # positions (b, s), head -> those that it takes
 Turn: TypeAlias = Callable[[Complex, Complex], Complex]  # pairs (s, p), their rotations (s, p) -> what comes
 
+ROWS = data.table("candidates.toml")
+_SETTINGS, _FORMATS, _POSITIONS = (ROWS[name] for name in ("settings", "formats", "positions"))
+BASES: Sequence[float] = _SETTINGS["bases"]
+NARROW, CASTS = (tuple(map(parse, _FORMATS[name])) for name in ("vectors", "stored"))
+_PUBLISHED = tuple(map(parse_scaling, _SETTINGS["published"]))
 BY_PAIR = ("longrope", "explicit", "proportional")  # scalings with a number for each pair
-NARROW = (FP32, parse("tf32"), parse("fp16"), parse("bf16"))  # formats that vectors are rounded to
-# Bases of published models (rope theta), the usual first.
-BASES = (1e4, 5e5, 1e6, 1e5, 1.5e5, 1.6e5, 5e6, 8e6, 1e7, 1e8)
-_DIMS = (128, 64, 96, 256)  # that code has in the place of the number of rotated dims
-_FACTORS = (2.0, 4.0, 8.0, 16.0, 32.0, 40.0, 64.0)
-_LENGTHS = tuple(2048.0 * 2**power for power in range(8))
-_PUBLISHED = (  # scalings that code has where none is asked for
-    *(Scaling("linear", factor=factor) for factor in (2.0, 4.0, 8.0)),
-    *(Scaling("llama3", factor=factor, low=1.0, high=4.0, original=8192.0) for factor in (8.0, 32.0)),
-    Scaling("yarn", factor=4.0, original=32768.0),
-)
 _OTHER_LAYOUT = {"half": "interleaved", "interleaved": "half"}
 _SAME = 1e-5  # bases nearer than this cannot be distinguished by float32 frequencies
-CASTS = tuple(parse(name) for name in ("fp16", "bf16", "tf32", "e4m3", "e5m2"))  # of what is stored
-_FORMS: tuple[FrequencyForm, ...] = ("inverse_power", "power", "step_power", "exp", "exp2")
 STEPS = ("position", "frequency", "angle")
 SETTING, POSITIONS, OPERANDS, ROUNDINGS = "setting", "positions", "operands", "roundings"
 
@@ -105,9 +97,7 @@ class Fault:
     def frequencies(self, asked: RopeSetting) -> Array:
         """Return the frequencies of that setting, as they are computed. Shapes: -> (p,)."""
         other = self.setting(asked)
-        if self.form is None:
-            return theta(other)
-        return _computed(other, self.form, self.stages["computed"])
+        return _computed(other, self.form, self.stages["computed"]) if self.form else theta(other)
 
     def positions(self, rows: Positions, head: int = 0) -> Positions:
         """Return the positions that it takes for those given. Shapes: (b, s) -> (b, s)."""
@@ -126,8 +116,7 @@ class Fault:
         def seen(rows: Positions, head: int) -> Positions:
             return other.positions(self.positions(rows, head), head)
 
-        names = ("turn", "recipe", "crossed", "rounded", "coarse", "fitted", "mixes", "form", "stored")
-        either: dict[str, Any] = {name: getattr(self, name) or getattr(other, name) for name in names}
+        either: dict[str, Any] = {name: getattr(self, name) or getattr(other, name) for name in _OF_EITHER}
         return Fault(
             together(self.diagnosis, other.diagnosis),
             change=change if self.change or other.change else None,
@@ -140,6 +129,7 @@ class Fault:
         )
 
 
+_OF_EITHER = ("turn", "recipe", "crossed", "rounded", "coarse", "fitted", "mixes", "form", "stored")
 RIGHT = Fault(Diagnosis("unexplained"), cost=0.0)  # what changes nothing
 
 
@@ -192,7 +182,8 @@ def of_settings(asked: RopeSetting, shown: Array | None = None) -> Iterator[Faul
     yield from _ramps(asked)
     if asked.scaling.kind == "longrope":
         for length in (0, int(asked.scaling.original or 0) + 1):
-            yield _other(asked, replace(asked, length=length), cost=0.94)
+            other = replace(asked, length=length)
+            yield _frequencies_of(other, other_scaling(asked, other), 0.94)
     usual = dict.fromkeys(_other_scalings(asked.scaling))
     fitted = dict.fromkeys(_shown_scalings(asked, shown) if shown is not None else ())
     for number, scaling in enumerate(usual | fitted):
@@ -202,7 +193,8 @@ def of_settings(asked: RopeSetting, shown: Array | None = None) -> Iterator[Faul
     with np.errstate(divide="ignore"):
         otherwise = {"inverse-frequencies": 1 / right, "turns-per-token": right / (2 * math.pi)}
     for code, listed in (otherwise | {"pair-order": right[::-1]}).items():
-        yield from _explicit(asked, listed, Diagnosis(code))
+        if listed.max() <= 1e18:  # numbers that a model may have
+            yield _frequencies_of(of_frequencies(asked, listed), Diagnosis(code))
     factor = attention_factor(asked.scaling)
     for seen in other_factors(asked.scaling):
         told = Diagnosis("attention-factor", {"seen": seen, "asked": factor})
@@ -227,16 +219,9 @@ def _changed(told: Diagnosis, cost: float = 1.0, **values: Any) -> Fault:
     return Fault(told, functools.partial(replace, **values), cost=cost)
 
 
-def _other(asked: RopeSetting, other: RopeSetting, cost: float = 1.0) -> Fault:
+def _frequencies_of(other: RopeSetting, told: Diagnosis, cost: float = 1.0) -> Fault:
     """Return another setting's frequencies, named if numbers show them."""
-    return Fault(other_scaling(asked, other), functools.partial(instead, other), fitted=True, cost=cost)
-
-
-def _explicit(asked: RopeSetting, listed: Array, told: Diagnosis, cost: float = 1.0) -> Iterator[Fault]:
-    """Yield frequencies that no parameters of a setting give, unless no setting has them."""
-    with contextlib.suppress(UsageError):  # numbers that no model has
-        change = functools.partial(instead, of_frequencies(asked, listed))
-        yield Fault(told, change, fitted=True, cost=cost)
+    return Fault(told, functools.partial(instead, other), fitted=True, cost=cost)
 
 
 def _of_scaling(
@@ -253,13 +238,13 @@ def _of_scaling(
 
 def _exponents(asked: RopeSetting) -> Iterator[Fault]:
     """Yield exponents 2i/n over another number of dims than are rotated."""
-    for dims in dict.fromkeys((asked.head_dim, asked.rotary_dim - 2, *_DIMS)):
+    for dims in dict.fromkeys((asked.head_dim, asked.rotary_dim - 2, *_SETTINGS["dims"])):
         if dims not in (asked.rotary_dim, 0):
             told = Diagnosis("exponent-denominator", {"dims": dims, "asked": asked.rotary_dim})
             yield Fault(told, functools.partial(_over, dims), cost=0.98)
             if asked.scaling.kind == "yarn":  # whose ramp may be that of the dims that are asked for
                 kept = of_frequencies(asked, _plain(asked, dims) * (theta(asked) / _plain(asked)))
-                yield Fault(told, functools.partial(instead, kept), cost=0.98)
+                yield replace(_frequencies_of(kept, told, 0.98), fitted=False)
 
 
 def _over(dims: int, one: RopeSetting) -> RopeSetting:
@@ -325,7 +310,8 @@ def solved_base(theta: Array, exponents: Array, uncertain: Array) -> tuple[float
 def _other_dims(asked: RopeSetting) -> Iterator[Fault]:
     """Yield other counts of rotated dims; p-RoPE in the first ones, at either scale."""
     d, scaling, pairs = asked.head_dim, asked.scaling, rotator_pairs(asked)
-    for dims in dict.fromkeys((d, d // 2, d // 4, 3 * d // 4)) if scaling.kind not in BY_PAIR else ():
+    parts = () if scaling.kind in BY_PAIR else _SETTINGS["parts"]
+    for dims in dict.fromkeys(int(d * part) for part in parts):
         if dims % 2 == 0 and dims > 2 * (scaling.kind == "dynamic") and dims != asked.rotary_dim:
             values = {"seen": dims, "asked": asked.rotary_dim, "head_dim": d}
             yield _changed(Diagnosis("partial-rotation", values), rotary_dim=dims)
@@ -344,10 +330,10 @@ def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
     if asked == DEFAULT:
         yield from _PUBLISHED
     if asked.factor is not None and asked.kind in ("linear", "llama3", "yarn"):
-        yield from (replace(asked, factor=factor) for factor in _FACTORS)
+        yield from (replace(asked, factor=factor) for factor in _SETTINGS["factors"])
     if asked.original is not None and asked.kind in ("llama3", "yarn"):
-        lengths = [asked.maximum, *_LENGTHS, *(asked.original * 2.0**power for power in range(-4, 4))]
-        lengths.append(asked.original * asked.stretch)
+        times = (*(2.0**power for power in range(-4, 4)), asked.stretch)
+        lengths = (asked.maximum, *_SETTINGS["lengths"], *(asked.original * one for one in times))
         yield from (replace(asked, original=length) for length in lengths if length and length >= 2)
     if asked.kind == "yarn":
         yield replace(asked, truncate=asked.truncate is False)
@@ -359,7 +345,7 @@ def _shown_scalings(asked: RopeSetting, shown: Array) -> Iterator[Scaling]:
     with np.errstate(all="ignore"):
         ratios = [float(np.median(plain / shown)), float(plain[-1] / shown[-1])]
     factors = [scaling.stretch, *(float(f"{r:.{k}g}") for r in ratios for k in (1, 2, 3, 4))]
-    known = [scaling.original, scaling.maximum, *_LENGTHS[:-1]]
+    known = [scaling.original, scaling.maximum, *_SETTINGS["lengths"][:-1]]
     if 0 < (part := int(np.count_nonzero(shown)) / asked.pairs) < 1:
         yield Scaling("proportional", fraction=part)
     for factor in dict.fromkeys(factor for factor in factors if 1 < factor < 1e6):
@@ -389,12 +375,13 @@ def _ramps(asked: RopeSetting) -> Iterator[Fault]:
         for name, listed in ramps.items():
             values = {"seen": str(other.scaling), "asked": called(scaling), "seen_ramp": name}
             told = Diagnosis("other-scaling", values)
-            yield from _explicit(asked, listed, told, cost=1.0 if truncate is right else 1.5)
+            cost = 1.0 if truncate is right else 1.5
+            yield _frequencies_of(of_frequencies(asked, listed), told, cost)
     fast, slow = scaling.beta_fast or 32.0, scaling.beta_slow or 1.0
     for beta_fast, beta_slow in ((32.0, 1.0), (slow, fast)):
         other = replace(asked, scaling=replace(scaling, beta_fast=beta_fast, beta_slow=beta_slow))
         if other != asked:
-            yield _other(asked, other)
+            yield _frequencies_of(other, other_scaling(asked, other))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -457,31 +444,29 @@ def other_factors(asked: Scaling) -> tuple[float, ...]:
 
 # ---------------------------------------------------------------------------- other positions
 
-_MAPS: Mapping[str, Callable[[Positions], Positions]] = {  # code -> what it makes of positions (b, s)
-    "wrong-direction": lambda at: -at,
-    "rotated-twice": lambda at: 2 * at,
-    "positions-reversed": lambda at: at[..., ::-1],
-    "positions-from-0": lambda at: at - at[..., :1],
-    "first-position-only": lambda at: np.broadcast_to(at[..., :1], at.shape),
-    "positions-counted": lambda at: at[..., :1] + np.arange(at.shape[-1]),
-}
-_MAPS_BY: Mapping[str, tuple[str, Callable[[Positions, int], Positions]]] = {  # ... and what of a number
-    "positions-off": ("by", np.add),
-    "positions-of-another-row": ("row", lambda at, row: np.broadcast_to(at[row], at.shape)),
-    "integer-width": ("bits", lambda at, bits: (at + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)),
-    "wrap": ("size", np.mod),
-    "table-ends": ("last", np.minimum),
-    "restart": ("size", lambda at, size: at[..., :1] + (at - at[..., :1]) % size),
-    "positions-stop": ("count", lambda at, count: np.minimum(at, at[..., :1] + count - 1)),
+MAPS: Mapping[str, Callable[[Positions, int, int], Positions]] = {  # of positions (b, s), a number, the head
+    "plus": lambda at, by, head: at + by,
+    "times": lambda at, by, head: at * by,
+    "modulo": lambda at, size, head: at % size,
+    "at most": lambda at, last, head: np.minimum(at, last),
+    "signed": lambda at, bits, head: (at + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1),
+    "reversed": lambda at, _, head: at[..., ::-1],
+    "the first": lambda at, _, head: np.broadcast_to(at[..., :1], at.shape),
+    "from the first": lambda at, _, head: at - at[..., :1],
+    "counted": lambda at, _, head: at[..., :1] + np.arange(at.shape[-1]),
+    "restart": lambda at, size, head: at[..., :1] + (at - at[..., :1]) % size,
+    "stop": lambda at, count, head: np.minimum(at, at[..., :1] + count - 1),
+    "row": lambda at, row, head: np.broadcast_to(at[row], at.shape),
+    "head": lambda at, _, head: np.full_like(at, head),
 }
 
 
 def moved(code: str, number: int | None = None) -> Fault:
-    """Return other positions: those that a row of a table above makes of the given ones."""
-    if number is None:
-        return Fault(Diagnosis(code), seen=lambda rows, head: _MAPS[code](rows))
-    name, seen = _MAPS_BY[code]
-    return Fault(Diagnosis(code, {name: number}), seen=lambda rows, head: np.asarray(seen(rows, number)))
+    """Return other positions: those that a row of the file makes of the given ones."""
+    row = _POSITIONS[code]
+    by = row.get("number", 0) if number is None else number
+    told = Diagnosis(code, {row["value"]: by} if "value" in row else {})
+    return Fault(told, seen=lambda rows, head: MAPS[row["map"]](rows, by, head))
 
 
 def of_positions(
@@ -490,15 +475,12 @@ def of_positions(
     """Yield other positions. first, position: as in `faults`. factor: on cos and sin."""
     told = Diagnosis("no-rotation")  # without the attention factor too
     yield Fault(told, seen=lambda rows, head: np.zeros_like(rows), turn=lambda z, turns: z)
-    yield from (moved("positions-off", by) for by in (1, -1))
-    for code in _MAPS:
-        yield moved(code)
+    for code, row in _POSITIONS.items():
+        for number in row.get("tried", [] if "value" in row else [None]):
+            yield moved(code, number)
         if code == "rotated-twice" and factor != 1:
             yield replace(moved(code), longer=factor)
-    yield moved("positions-of-another-row", 0)
-    yield Fault(Diagnosis("rotated-by-head"), seen=lambda rows, head: np.full_like(rows, head))
-    yield from (moved("integer-width", bits) for bits in (8, 16))
-    for size in (2**power for power in range(4, 21)):
+    for size in _SETTINGS["sizes"]:
         yield from (moved("wrap", size), moved("table-ends", size - 1), moved("restart", size))
     if position is not None and position > 1:
         yield moved("table-ends", position - 1)
@@ -532,7 +514,8 @@ def of_stages(fmt: Format, *, integers: bool) -> Iterator[Fault]:
 
 def of_computed(*steps: str) -> Iterator[Fault]:
     """Yield frequencies computed in a narrow format, steps rounded to it."""
-    for fmt, (number, form) in itertools.product(CASTS[:2], enumerate(_FORMS)):
+    formats, forms = map(parse, _FORMATS["computed"]), enumerate(_FORMATS["forms"])
+    for fmt, (number, form) in itertools.product(formats, forms):
         stages = dict.fromkeys((*steps, "computed"), fmt)
         yield Fault(narrow(stages, form), stages=stages, form=form, cost=1.5 + 0.01 * number)
 

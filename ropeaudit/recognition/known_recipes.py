@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -175,17 +175,6 @@ def rms_difference(y: FloatArray, other: FloatArray) -> float:
     with np.errstate(invalid="ignore", over="ignore"):
         value = float(np.sqrt(np.mean((y.astype(np.float64) - other) ** 2)))
     return value if np.isfinite(value) else float("inf")
-
-
-def nonfinite_as(
-    dtype: Format,
-    setting: RopeSetting,
-    alike: Callable[[RecipeGroup], bool],
-) -> Diagnosis:
-    """Return the diagnosis of nonfinite numbers, with the recipes alike."""
-    tried = possible(groups(dtype), setting)
-    recipes = tuple(name for group in tried if alike(group) for name in group.names)
-    return Diagnosis("nonfinite", {"recipes": recipes} if recipes else {})
 
 
 def explaining_recipe(

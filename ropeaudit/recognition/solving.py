@@ -112,55 +112,36 @@ def base(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtyp
             yield replace(faults.of_base(setting, rounded), fitted=True)
 
 
-def factor(
-    at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format
-) -> Diagnosis | None:
-    """Return by what all rotated vectors are multiplied; None where no number explains them.
+def sized(
+    x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format, *, clear: bool = False
+) -> Iterator[Fault]:
+    """Yield by what vectors are longer than they should be, whatever they are rotated by.
 
-    The factor of each run of them must be that of all, to a tenth of what it differs from 1: otherwise some
-    are right. Shapes: at (n, s), x and rotated y (n, s, d).
+    The factor of each must be that of all, to a tenth of what it differs from 1: otherwise some are right.
+    clear: whether only a factor that no rounding makes counts. Shapes: x and rotated y (n, s, d).
     """
-    z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
-    exact = z * np.stack([exact_rotation.rotations(setting, row, dtype) for row in at])
-    sizes = (np.abs(exact) ** 2).sum(axis=(1, 2))
-    if not np.isfinite(w).all() or not sizes.all():
-        return None
-    each = (np.conj(exact) * w).real.sum(axis=(1, 2)) / sizes
-    if np.ptp(each) > _SPREAD * np.abs(each - 1).min():
-        return None
-    times = float(each @ sizes / sizes.sum())
-    rule, tiny = allowance.careful(dtype), 4 * dtype.smallest_subnormal
-    limits = np.stack([allowance.allowed(rule, setting, row) for row in at]) * np.abs(z) + tiny
-    if times <= _FAINT or (np.abs(w - times * exact) > max(1.0, times) * limits).any():
-        return None
-    if not (np.abs(w - exact) > limits).any():  # these are as long as they should be
-        return None
-    asked, near = attention_factor(setting.scaling), 4 * allowance.rounding_error(rule, setting)
-    for seen in other_factors(setting.scaling):
-        if abs(times * asked - seen) <= near * seen:
-            return Diagnosis("attention-factor", {"seen": seen, "asked": asked})
-    rounded = [float(f"{times:.{digits}g}") for digits in (4, 6, 9)]
-    return Diagnosis("scaled-vectors", {"times": next((one for one in rounded if one != 1), rounded[-1])})
-
-
-def amplitude(x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> Iterator[Fault]:
-    """Yield the factor by which vectors are longer than they should be, whatever they are rotated by.
-
-    Shapes: x and rotated y (s, d).
-    """
-    pairs: list[Any] = [exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y)]
+    asked = attention_factor(setting.scaling)
     near = 4 * allowance.rounding_error(allowance.careful(dtype), setting)
-    for given, rotated, part in ((*pairs, attention_factor(setting.scaling)), (x, y, 1.0)):
+    pairs: list[Any] = [exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y)]
+    for given, rotated, part in ((*pairs, asked), (x, y, 1.0)):
         with np.errstate(over="ignore"):
-            before, after = ((np.abs(one) ** 2).sum(axis=1) for one in (given, rotated))
+            before, after = (
+                (np.abs(one) ** 2.0).sum(axis=(1, 2), dtype=np.float64) for one in (given, rotated)
+            )
         if not np.isfinite(after).all() or not before.all():
             continue
-        times = np.sqrt(after / before) / part
-        factor = float(np.median(times))
-        if factor > _FAINT and abs(factor - 1) > near and np.ptp(times) <= near * factor:
-            for seen in (float(f"{factor:.{digits}g}") for digits in (3, 4, 6, 9)):
-                told = Diagnosis("scaled-vectors", {"times": seen})
-                yield Fault(told, longer=seen, times=seen, fitted=True)
+        each = np.sqrt(after / before) / part
+        times = float(np.sqrt(after.sum() / before.sum())) / part
+        if np.ptp(each) > _SPREAD * np.abs(each - 1).min() or times <= _FAINT:
+            continue
+        if clear and abs(times - 1) <= near:
+            continue
+        rounded = [float(f"{times:.{digits}g}") for digits in (4, 6, 9)]
+        told = Diagnosis("scaled-vectors", {"times": next((one for one in rounded if one != 1), rounded[-1])})
+        for seen in other_factors(setting.scaling):
+            if abs(times * asked - seen) <= near * seen:
+                told = Diagnosis("attention-factor", {"seen": seen, "asked": asked})
+        yield Fault(told, longer=times, times=times, fitted=True)
 
 
 def positions(
