@@ -183,7 +183,7 @@ def of_settings(asked: RopeSetting, shown: Array | None = None) -> Iterator[Faul
     if asked.scaling.kind == "longrope":
         for length in (0, int(asked.scaling.original or 0) + 1):
             other = replace(asked, length=length)
-            yield _frequencies_of(other, other_scaling(asked, other), 0.94)
+            yield frequencies_of(other, other_scaling(asked, other), 0.94)
     usual = dict.fromkeys(_other_scalings(asked.scaling))
     fitted = dict.fromkeys(_shown_scalings(asked, shown) if shown is not None else ())
     for number, scaling in enumerate(usual | fitted):
@@ -194,11 +194,13 @@ def of_settings(asked: RopeSetting, shown: Array | None = None) -> Iterator[Faul
         otherwise = {"inverse-frequencies": 1 / right, "turns-per-token": right / (2 * math.pi)}
     for code, listed in (otherwise | {"pair-order": right[::-1]}).items():
         if listed.max() <= 1e18:  # numbers that a model may have
-            yield _frequencies_of(of_frequencies(asked, listed), Diagnosis(code))
+            yield frequencies_of(of_frequencies(asked, listed), Diagnosis(code))
     factor = attention_factor(asked.scaling)
     for seen in other_factors(asked.scaling):
         told = Diagnosis("attention-factor", {"seen": seen, "asked": factor})
         yield Fault(told, longer=seen / factor)
+    if shown is not None:
+        yield from _faster(asked, shown)
 
 
 def lists(asked: RopeSetting, shown: Array) -> Iterator[Fault]:
@@ -219,7 +221,7 @@ def _changed(told: Diagnosis, cost: float = 1.0, **values: Any) -> Fault:
     return Fault(told, functools.partial(replace, **values), cost=cost)
 
 
-def _frequencies_of(other: RopeSetting, told: Diagnosis, cost: float = 1.0) -> Fault:
+def frequencies_of(other: RopeSetting, told: Diagnosis, cost: float = 1.0) -> Fault:
     """Return another setting's frequencies, named if numbers show them."""
     return Fault(told, functools.partial(instead, other), fitted=True, cost=cost)
 
@@ -244,7 +246,7 @@ def _exponents(asked: RopeSetting) -> Iterator[Fault]:
             yield Fault(told, functools.partial(_over, dims), cost=0.98)
             if asked.scaling.kind == "yarn":  # whose ramp may be that of the dims that are asked for
                 kept = of_frequencies(asked, _plain(asked, dims) * (theta(asked) / _plain(asked)))
-                yield replace(_frequencies_of(kept, told, 0.98), fitted=False)
+                yield replace(frequencies_of(kept, told, 0.98), fitted=False)
 
 
 def _over(dims: int, one: RopeSetting) -> RopeSetting:
@@ -359,6 +361,17 @@ def _shown_scalings(asked: RopeSetting, shown: Array) -> Iterator[Scaling]:
     yield from (Scaling("linear", factor=float(f"{ratio:.6g}")) for ratio in ratios if 1 < ratio < 1e6)
 
 
+def _faster(asked: RopeSetting, shown: Array) -> Iterator[Fault]:
+    """Yield positions times a factor above 1; times a smaller one they are a linear scaling."""
+    right = theta(asked)
+    with np.errstate(all="ignore"):
+        times = float(np.median((shown / right)[right > 0]))
+    for factor in dict.fromkeys(float(f"{times:.{digits}g}") for digits in (2, 3, 4, 6)):
+        if 1 < factor < 1e6:
+            told = Diagnosis("positions-scaled", {"factor": factor})
+            yield frequencies_of(of_frequencies(asked, factor * right), told, 1.2)
+
+
 def _ramps(asked: RopeSetting) -> Iterator[Fault]:
     """Yield YaRN's ramps inverted, ended at the last pair, or with other ends."""
     scaling = asked.scaling
@@ -376,12 +389,12 @@ def _ramps(asked: RopeSetting) -> Iterator[Fault]:
             values = {"seen": str(other.scaling), "asked": called(scaling), "seen_ramp": name}
             told = Diagnosis("other-scaling", values)
             cost = 1.0 if truncate is right else 1.5
-            yield _frequencies_of(of_frequencies(asked, listed), told, cost)
+            yield frequencies_of(of_frequencies(asked, listed), told, cost)
     fast, slow = scaling.beta_fast or 32.0, scaling.beta_slow or 1.0
     for beta_fast, beta_slow in ((32.0, 1.0), (slow, fast)):
         other = replace(asked, scaling=replace(scaling, beta_fast=beta_fast, beta_slow=beta_slow))
         if other != asked:
-            yield _frequencies_of(other, other_scaling(asked, other))
+            yield frequencies_of(other, other_scaling(asked, other))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -180,7 +180,7 @@ class _Side:
         usual = self._known(), self._mixed_rows(), faults.of_roundings(self.dtype)
         found = self._first(*usual, *(() if single else self._solved()), self._pairs_left(), self._rules())
         if not (found or single):
-            found = self._later() or self._two()
+            found = self._later() or self._two() or self._equals(solving.each(*self.vectors, self.setting))
         chance = found and (found.code == "narrow-positions" or found.certainty == "in this call")
         if where.position is not None and chance:
             # narrow formats leave so little of a position that another fits by chance

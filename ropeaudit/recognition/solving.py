@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.recognition import allowance, faults
-from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition.diagnosis import Diagnosis, Value
 from ropeaudit.recognition.faults import Fault, moved, other_factors, solved_base
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import LARGEST_BASE, RopeSetting
@@ -24,7 +24,7 @@ from ropeaudit.subjects import Positions, exact_rotation
 
 _COARSE = 0.15  # error of a step from position to position: 16-bit formats stay well below it
 _STILL = 0.005  # the same of the mean of many steps, beside the roundings behind the angle
-_CLOSEST = 1e-9  # relative: how closely steps show a frequency at most
+_CLOSEST = 1e-9  # how closely steps show a frequency at most
 _FAINT = 2.0**-10  # of a factor: what is as good as 0 is none
 _SPREAD = 0.1  # of the factors of vectors that all have one, over what it differs from 1
 _LONGEST = 128  # positions of a step
@@ -47,12 +47,40 @@ def settings(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting) 
         return
     theta, uncertain = measured
     shown = np.where(theta > 0, theta, faults.theta(setting))
+    close = uncertain + _CLOSEST + 1e-6 * np.abs(theta)
     fitting = [
         replace(fault, fitted=True)
         for fault in faults.lists(setting, shown)
-        if (np.abs(fault.frequencies(setting) - theta) <= uncertain + 1e-6 * theta).all()
+        if (np.abs(_modulo(fault.frequencies(setting) - theta)) <= close).all()
     ]
     yield from sorted(fitting, key=lambda fault: fault.cost)[:_FITTED]
+
+
+def each(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting) -> Iterator[Fault]:
+    """Yield the frequencies by which pairs turn, whatever their formula; nothing where they turn otherwise.
+
+    Those of steps from position to position are refined by all of a run, then by the way from position 0.
+    Shapes: at (s,), x and rotated y (h, s, d).
+    """
+    measured = _frequencies(at, x, y, setting)
+    if measured is None:
+        return
+    z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
+    theta = np.where(measured[0] < -_STILL, measured[0] + 2 * math.pi, measured[0])
+    for centre in (at.mean(), 0.0):
+        lever = at - centre
+        rest = np.angle((w * np.conj(z) * np.exp(-1j * at[:, None] * theta)).sum(axis=0))
+        theta = np.maximum(0.0, theta + lever @ rest / (lever @ lever))
+    right, places = faults.theta(setting), {"first": 0, "middle": setting.pairs // 2, "last": -1}
+    told = np.where(theta > measured[1] + _CLOSEST, theta, 0.0)
+    values: dict[str, Value] = {name: float(f"{told[i]:.2g}") for name, i in places.items()}
+    values |= {f"asked_{name}": float(right[i]) for name, i in places.items()}
+    yield faults.frequencies_of(faults.of_frequencies(setting, theta), Diagnosis("other-frequencies", values))
+
+
+def _modulo(angles: Array) -> Array:
+    """Return angles without whole turns, from -π to π."""
+    return np.asarray(angles - 2 * math.pi * np.round(angles / (2 * math.pi)))
 
 
 def _frequencies(
@@ -238,7 +266,6 @@ def _refined(choices: Array) -> Array:
     theta, at, last = choices[0, 1].copy(), 1, choices.shape[1] - 1
     while at < last:
         at = min(2 * at, last)
-        rest = choices[:, at] - theta * at
-        rest -= 2 * math.pi * np.round(rest / (2 * math.pi))
+        rest = _modulo(choices[:, at] - theta * at)
         theta += np.take_along_axis(rest, np.abs(rest).argmin(axis=0)[None], axis=0)[0] / at
     return np.asarray(theta)
