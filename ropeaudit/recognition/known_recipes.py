@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ropeaudit import recipes
+from ropeaudit import data, recipes
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Recipe, Resolved
@@ -33,7 +33,7 @@ NARROW = {  # stage, in the order in which they are computed -> what its roundin
     "table": "narrow-table",
     "rotation": "narrow-rotation",
 }
-_STARTS = ("meta", "hf", "fp64-angles")
+_ROUNDINGS = data.table("candidates.toml")["roundings"]
 _WIDE_ROTATION = dict.fromkeys(("rotation", "output"), "fp64")
 
 
@@ -126,20 +126,12 @@ def groups(dtype: Format) -> tuple[RecipeGroup, ...]:
 
 @functools.lru_cache(maxsize=16)
 def variants(dtype: Format) -> tuple[RecipeGroup, ...]:
-    """Return `groups`, then what has no name: float32 but for one stage, in the dtype or in a 16-bit one.
-
-    Frequencies are computed in that or rounded to it once. The rest is as in `meta`, in `hf`, or with angles
-    in float64.
-    """
+    """Return `groups`, then what has no name: float32 but for one stage, as candidates.toml has them."""
     found = list(groups(dtype))
     known = {arithmetic(group.resolved) for group in found}
-    stages = (  # and in what they are computed before they are stored, where that is not the format itself
-        *(("position", ""), ("frequency", "fp32/"), ("angle", "fp32/")),
-        *(("table", ""), ("rotation", ""), ("frequency", "")),
-    )
     if dtype is FP64:  # angles of float64 too, and float32 tables: what flux does, called with wide vectors
         found.append(RecipeGroup((), recipes.named("diffusers-flux").changed(_WIDE_ROTATION).resolve(dtype)))
-    for start, (stage, computed), narrow in itertools.product(_STARTS, stages, ("model", "bf16", "fp16")):
+    for start, (stage, computed), narrow in itertools.product(*_ROUNDINGS.values()):
         one = _with_exact_scores(recipes.named(start))
         resolved = one.changed({stage: computed + narrow}).resolve(dtype)
         if arithmetic(resolved) not in known:
