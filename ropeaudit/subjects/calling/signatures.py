@@ -33,6 +33,7 @@ LENGTHS = tuple(_NAMES["lengths"])
 ROLES: dict[str, tuple[str, ...]] = {role: tuple(names) for role, names in _NAMES["roles"].items()}
 FORWARD: dict[str, list[str]] = _NAMES["forward"]  # of a module's forward, beside some of these
 _ROLE = {name: role for role, names in ROLES.items() for name in names}
+APPLIED: dict[str, list[str]] = _NAMES["applied"]  # of a function that rotates by what a module returned
 # another name of a value of a config -> the name that it has here
 CONFIG = {name: own for own, names in _NAMES["config"].items() for name in names}
 BUILDING = (  # what an instance is built from; the first line always, the others if needed

@@ -1,7 +1,6 @@
 """Other people's implementations, tables of `data/adapters.toml`, imported when audited.
 
-Most are called by the code of their table, see `adapter.py`; others by a file of this folder that the table
-names, whose `adapter` is constructed with its entry.
+Most are called by the code of their table, see `adapter.py`; others by a file here that the table names.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ if TYPE_CHECKING:
     from ropeaudit.subjects.calling.inside import Opened
 
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
-LAYOUTS: tuple[Layout, ...] = ("half", "interleaved")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An implementation that can be requested by name: a table of `data/adapters.toml`.
 
-    file: the one here that calls it, whose `adapter` is constructed with this entry.
-    needs: the modules that it imports. package: whose version is recorded. extra: what installs it.
-    layouts, dtypes: those that can be requested, the default layout first. calls: what is called.
-    code: lines that call it, empty where its file does. engine: what computes. partial: whether it rotates a
-    part of the head. scalings: those that can be requested. movable: whether it can be called elsewhere than
-    on the CPU. table: whether it has one from position 0. runs: whether it takes consecutive positions alone.
+    A table PACKAGE:* is a family, classes of a package: PACKAGE:NAME, with .CLASS where a file has several.
+    file: the one here that calls it, whose `adapter` is constructed with this entry. needs: modules.
+    package: whose version is recorded. extra: what installs it. calls: what is called. code: lines that do.
+    layouts, dtypes, scalings: those that can be requested, the default first. engine: what computes.
+    partial: whether it rotates a part of the head. movable: whether it can be called elsewhere than on the
+    CPU. table: whether it has one from position 0. runs: whether it takes consecutive positions alone.
     int32: whether its positions are. whole_base: whether its base is a whole number.
-    target: of a member of a family, its class as package.module:CLASS. classes: how many it stands for.
+    target: a family's class, package.module:CLASS. classes: how many. folder: a family's, as a module.
+    files, found: patterns of files there, and of class names. named: of places, whose group is the name.
     """
 
     name: str
@@ -72,11 +71,15 @@ class Entry:
     whole_base: bool = False
     target: str = ""
     classes: int = 1
+    folder: str = ""
+    files: str = ""
+    named: str = ""
+    found: str = ""
 
     @classmethod
     def of(cls, name: str, table: Mapping[str, Any]) -> Entry:
         """Return the entry of a table, with what it leaves out."""
-        package = table.get("package", name)
+        package = table.get("package", name.removesuffix(":*"))
         usual = {
             "file": "adapter",
             "needs": (package.replace("-", "_"),),
@@ -110,50 +113,18 @@ class Entry:
         """What to type to install it."""
         return f"pip install 'ropeaudit[{self.extra}]'"
 
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Classes of a package as implementations: NAME of a file, NAME.CLASS of several.
-
-    A table NAME:* of `data/adapters.toml`. folder: of the package, as a module. files: a pattern of those
-    that are searched. named: one of a file's place, whose group is its name. classes: one of class names.
-    """
-
-    name: str
-    folder: str
-    files: str
-    named: str
-    classes: str
-    calls: str
-    extra: str
-
-    @classmethod
-    def of(cls, name: str, table: Mapping[str, str]) -> Family:
-        """Return the family of a table."""
-        return cls(name, **{"extra": name, **table})
-
-    @property
-    def installed(self) -> bool:
-        """Whether its classes can be called."""
-        return util.find_spec(self.name) is not None
-
     def members(self) -> Mapping[str, Entry]:
-        """Return its implementations by name, without executing the package."""
+        """Return a family's implementations by name, without executing the package."""
         return _members(self)
 
     @property
     def summary(self) -> Entry:
-        """Return a row for all of them."""
-        return replace(self.entry("*"), classes=len(self.members()))
-
-    def entry(self, name: str) -> Entry:
-        """Return the entry of a class, but for what it is."""
-        place = f"{self.name}:{name}", "module_rope", (self.name,), self.name, self.extra
-        return Entry(*place, LAYOUTS, _DTYPES, self.calls, partial=True, movable=False)
+        """Return a row for a whole family."""
+        return replace(self, classes=len(self.members()))
 
 
 @functools.cache
-def _members(family: Family) -> Mapping[str, Entry]:
+def _members(family: Entry) -> Mapping[str, Entry]:
     if not family.installed:
         return {}
     package, _, rest = family.folder.partition(".")
@@ -165,25 +136,21 @@ def _members(family: Family) -> Mapping[str, Entry]:
         if match := re.fullmatch(family.named, where.as_posix()):
             classes = re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
             module = ".".join((family.folder, *where.parts))
-            found += [(match[1], name, module) for name in classes if re.search(family.classes, name)]
+            found += [(match[1], name, module) for name in classes if re.search(family.found, name)]
     several, members = Counter(name for name, _, _ in found), dict[str, Entry]()
     for name, cls, module in found:
-        one = family.entry(name if several[name] == 1 else f"{name}.{cls}")
-        members[one.name] = replace(one, calls=f"{cls}, {family.calls}", target=f"{module}:{cls}")
+        called = f"{family.package}:{name}" if several[name] == 1 else f"{family.package}:{name}.{cls}"
+        calls, target = f"{cls}, {family.calls}", f"{module}:{cls}"
+        members[called] = replace(family, name=called, calls=calls, target=target)
     return members
 
 
 _INSIDE = "ropeaudit.subjects.calling.inside"
 _SHARED = ("torch", "transformers")  # what many entries import, and one process does for all
 ALL = "all"  # that is installed
-_TABLES = tomllib.loads(data.text("adapters.toml"))
-ENTRIES = {name: Entry.of(name, table) for name, table in _TABLES.items() if ":" not in name}
-FAMILIES = {
-    family: Family.of(family, table)
-    for name, table in _TABLES.items()
-    for family, colon, _ in (name.partition(":"),)
-    if colon
-}
+_TABLES = {name: Entry.of(name, table) for name, table in tomllib.loads(data.text("adapters.toml")).items()}
+ENTRIES = {name: entry for name, entry in _TABLES.items() if ":" not in name}
+FAMILIES = {entry.package: entry for name, entry in _TABLES.items() if name not in ENTRIES}
 
 
 def listed(pattern: str | None = None) -> list[Entry]:
@@ -207,11 +174,11 @@ def entry_of(name: str) -> Entry:
     if family is None:
         raise UnknownName("implementation", name, ENTRIES, "(`ropeaudit list implementations` shows them)")
     if not family.installed:
-        raise MissingPackage(f"--impl {name} needs {family.name}; {family.summary.install}")
+        raise MissingPackage(f"--impl {name} needs {family.package}; {family.install}")
     members = family.members()
     if name not in members:
         several = [one for one in members if one.startswith(f"{name}.")]
-        hint = f"(`ropeaudit list implementations --match '{family.name}:*'` shows them)"
+        hint = f"(`ropeaudit list implementations --match '{family.name}'` shows them)"
         raise UnknownName("implementation", name, several or members, hint)
     return members[name]
 

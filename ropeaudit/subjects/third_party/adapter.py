@@ -42,7 +42,7 @@ class Adapter(Local):
 
     def __init__(self, entry: Entry) -> None:
         self.entry, self.name, self.engine = entry, entry.name, entry.engine
-        self.layouts, self._version = entry.layouts, entry.version
+        self.layouts = entry.layouts
         # what makes its arrays, whatever computes
         self.takes: Engine = "torch" if entry.engine == "torch" else "numpy"
         self.differentiable = self.takes == "torch"
@@ -58,7 +58,7 @@ class Adapter(Local):
     @property
     def version(self) -> str:
         """That of its package."""
-        return self._version
+        return self.entry.version
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Return why a setting, dtype or environment is refused; empty if none is."""
@@ -136,15 +136,21 @@ class Row(Adapter):
         return rotate
 
     def turn(self, setting: RopeSetting, dtype: Format) -> Turn:
-        """Return rotate(x, at) of code executed anew, once for each length of its table."""
-        named = values(self.entry, setting, dtype)
-        made: dict[int, Turn] = {}
+        """Return rotate(x, at) of code executed anew, once for each length of its table.
+
+        Its modules and tensors are moved to the device.
+        """
+        named, made = values(self.entry, setting, dtype), dict[int, Turn]()
+        torch: Any = sys.modules["torch"] if self.takes == "torch" else None
 
         def new(end: int) -> Turn:
             space = {"__name__": f"adapters.{self.name}", **named, "end": end}
             exec(self._code, space)  # noqa: S102  # ours
-            for name, value in space.items():
-                space[name] = self.moved(value)
+            for name, value in space.items() if torch else ():
+                if isinstance(value, torch.nn.Module):
+                    space[name] = self.device.moved(value)
+                elif isinstance(value, torch.Tensor):
+                    space[name] = self.device.put(value)
             made[end] = space["rotate"]
             return made[end]
 
@@ -155,16 +161,6 @@ class Row(Adapter):
         if not self.entry.table:
             new(0)  # in the environment in which instances are built
         return rotate
-
-    def moved(self, value: Any) -> Any:
-        """Move a module or tensor of the code to the device; leave other things."""
-        if self.takes != "torch":
-            return value
-        import torch
-
-        if isinstance(value, torch.nn.Module):
-            return self.device.moved(value)
-        return self.device.put(value) if isinstance(value, torch.Tensor) else value
 
 
 adapter = Row

@@ -35,8 +35,6 @@ _ROLES = signatures.ROLES
 _LENGTH = 2**12  # positions of a class that wants to know how many
 _HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads", "encoder_num_attention_heads")
 _PATCHES = {"patch_size": 2, "patch_size_t": 1}  # one in a frame of 2x2
-_KEPT_TYPES = ("axial", "axial_2d")  # what a scaling is not
-_SECTIONS = 3  # axes of time, height and width
 
 
 def variants(cls: Any, dims: int, axes: int, base: float) -> Iterator[dict[str, Any]]:
@@ -78,19 +76,22 @@ def _configured(config: Any, dims: int, base: float, sections: bool) -> Any:
 
 def _unscaled(given: Mapping[str, Any], dims: int, base: float, sections: bool) -> dict[str, Any]:
     """Return rope_parameters unscaled, of the whole head, also of layer types."""
-    if any(isinstance(value, Mapping) for value in given.values()):
-        return {
-            key: _unscaled(value, dims, base, sections) if isinstance(value, Mapping) else value
-            for key, value in given.items()
-        }
+    parts = {
+        key: _unscaled(value, dims, base, sections)
+        for key, value in given.items()
+        if isinstance(value, Mapping)
+    }
+    if parts:
+        return {**given, **parts}
     kind = given.get("rope_type", "default")
-    results = {**given, "rope_type": kind if kind in _KEPT_TYPES else "default", "rope_theta": base}
+    kept = kind if kind in ("axial", "axial_2d") else "default"  # which are no scalings
+    results = {**given, "rope_type": kept, "rope_theta": base}
     if "partial_rotary_factor" in results:
         results["partial_rotary_factor"] = 1.0
     if sections or "mrope_section" in results:
-        count = len(results.get("mrope_section") or range(_SECTIONS))
-        each = dims // 2 // count
-        results["mrope_section"] = [dims // 2 - each * (count - 1), *[each] * (count - 1)]
+        rest = len(results.get("mrope_section") or "thw") - 1
+        each = dims // 2 // (rest + 1)
+        results["mrope_section"] = [dims // 2 - each * rest, *[each] * rest]
     return results
 
 
@@ -134,12 +135,8 @@ def _inner(node: ast.FunctionDef, module: Any) -> Any:
     return space[node.name]
 
 
-_VECTORS = (*_ROLES["q"], *_ROLES["k"], *_ROLES["x"], "v", "value", "xq_", "xk_")
-_COS, _SIN = _ROLES["cos"], _ROLES["sin"]
-_TABLES = (
-    *(*_ROLES["freqs"], "freqs_ci", "freqs", "rope", "rotary_emb", "image_rotary_emb", "pos_emb", "pos"),
-    *("position_embeddings", "rotary_freqs", "rotary_pos_emb", "rope_freqs", "cos_sin", "rope_emb"),
-)
+_APPLIED = {name: role for role in ("q", "k", "x", "cos", "sin") for name in _ROLES[role]}
+_APPLIED = {name: role for role, names in signatures.APPLIED.items() for name in names} | _APPLIED
 
 
 def arguments(function: Any, x: torch.Tensor, tables: Any, order: str) -> dict[str, Any]:
@@ -149,28 +146,26 @@ def arguments(function: Any, x: torch.Tensor, tables: Any, order: str) -> dict[s
     """
     results: dict[str, Any] = {}
     for one in inspect.signature(function).parameters.values():
-        name, needed = one.name.lower(), one.default is one.empty
-        if name in _VECTORS:
+        role, needed = _APPLIED.get(one.name.lower(), ""), one.default is one.empty
+        if role in ("q", "k", "x"):
             results[one.name] = x
-        elif name in (*_COS, *_SIN):
+        elif role in ("cos", "sin"):
             cos, sin = tables
-            results[one.name] = cos if name in _COS else sin
-        elif name in _TABLES and (needed or one.default is None):
+            results[one.name] = cos if role == "cos" else sin
+        elif role == "tables" and (needed or one.default is None):
             results[one.name] = tables
-        elif name in ("unsqueeze_dim", "sequence_dim"):
-            results[one.name] = order.index("h" if name == "unsqueeze_dim" else "s")
-        elif needed and name in ("position_ids", "positions"):
+        elif role in ("h", "s"):
+            results[one.name] = order.index(role)
+        elif needed and role == "positions":
             results[one.name] = None
         elif needed and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
             raise TypeError(f"its argument {one.name} is not known")
     return results
 
 
-_LIKE = {role: _ROLES[role] for role in ("positions", "offset", "x")}
-_LIKE["x"] += _ROLES["q"] + _ROLES["k"]
-_OF_FORWARD = {
-    name: role for part in (_LIKE, signatures.FORWARD) for role, names in part.items() for name in names
-}
+_OF_FORWARD = {name: role for role in ("positions", "offset", "x") for name in _ROLES[role]}
+_OF_FORWARD |= dict.fromkeys((*_ROLES["q"], *_ROLES["k"]), "x")
+_OF_FORWARD |= {name: role for role, names in signatures.FORWARD.items() for name in names}
 _Place: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 _ALIKE = "2 axes at the same position"
 # positions (n,) as they are given, and what a reader must know of it
@@ -196,8 +191,8 @@ class NoRotation(ValueError):
 class Way:
     """A class and a function that rotate heads of `size` dims, and which dims were requested.
 
-    cls, given: what is built, and with what. roles: argument of its forward -> what it is. axes: what a
-    reader must know of the positions. free: whether any may be given; else only how many. layer: its type.
+    cls, given: what is built, and with what. roles: argument of its forward -> what it is. layer: its type.
+    place, shape: positions and vectors as they are given. axes: what a reader must know of these.
     function: what applies what that returns to vectors. order: of their axes.
     layout: whether the dims of a pair stand beside each other. places: the requested dims, in that layout.
     returned: where these come back.
@@ -207,20 +202,20 @@ class Way:
     given: Mapping[str, Any]
     size: int
     roles: Mapping[str, str]
+    layer: str
     axes: str
-    free: bool
     place: _Place
     shape: tuple[int, ...]
-    layer: str
     function: Callable[..., Any]
     order: str
     layout: Layout = "half"
     places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     returned: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
-    def built(self) -> Any:
-        """Return a new module."""
-        return self.cls(**self.given).eval()
+    @property
+    def free(self) -> bool:
+        """Whether any positions may be given; else only how many."""
+        return "positions" in self.roles.values()
 
     @property
     def plain(self) -> bool:
@@ -253,26 +248,22 @@ class Way:
 
         Raises: ValueError for too long a table, whatever the module raises.
         """
+        asked, largest = at, int(at.max())
         if not self.free:
-            largest = int(at.max())
             table_end(largest, int(at.min()))  # whether there is one
-            end = max(largest + 1, _ROWS) | 1  # odd and at least a prime, unlike any other
-            return _rows(self._returned(module, torch.arange(end), dtype), at, end)
-        return self._returned(module, at, dtype)
-
-    def _returned(self, module: Any, at: torch.Tensor, dtype: torch.dtype) -> Any:
-        sizes = [len(at) if size == -1 else size for size in self.shape]
+            asked = torch.arange(max(largest + 1, _ROWS) | 1)  # odd, unlike any other
         values = {
-            "positions": self.place(at),
-            "x": torch.zeros(sizes, dtype=dtype, device=at.device),
-            "length": len(at),
-            "device": at.device,
+            "positions": self.place(asked),
+            "x": torch.zeros([len(asked) if size == -1 else size for size in self.shape], dtype=dtype),
+            "length": len(asked),
+            "device": asked.device,
             "dtype": dtype,
             "offset": 0,
             "layer": self.layer,
         }
         with torch.no_grad():
-            return module(**{name: values[role] for name, role in self.roles.items()})
+            returned = module(**{name: values[role] for name, role in self.roles.items()})
+        return returned if self.free else _rows(returned, at, len(asked))
 
     def note(self, name: str) -> str:
         """Return what is unusual in how a class is called; empty if nothing is."""
@@ -299,24 +290,24 @@ def ways(module: Any, given: Mapping[str, Any], size: int, applying: Sequence[An
 
     None if its forward needs an unknown argument.
     """
-    roles: dict[str, str] = {}
-    for one in inspect.signature(module.forward).parameters.values():
-        role, needed = _OF_FORWARD.get(one.name.lower(), ""), one.default is one.empty
-        if role and (needed or role != "offset"):
-            roles[one.name] = role
-        elif needed and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
-            return
-    layer = next((name for name, role in roles.items() if role == "layer"), None)
+    taken = signatures.Parameters.of(module)
+    roles = {one.name: _OF_FORWARD.get(one.name.lower(), "") for one in taken.fixed}
+    if not all(roles[name] for name in taken.needed):
+        return
+    roles = {
+        name: role for name, role in roles.items() if role and (role != "offset" or name in taken.needed)
+    }
     ends = [name.removesuffix("_inv_freq") for name, _ in module.named_buffers(recurse=False)]
-    types = [end for end in ends if not end.endswith(("inv_freq", "original"))] if layer else []
-    if layer and not types:
-        del roles[layer]
-    free = "positions" in roles.values()
+    types = [end for end in ends if not end.endswith(("inv_freq", "original"))]
+    if not types:
+        roles = {name: role for name, role in roles.items() if role != "layer"}
+    layers = types if "layer" in roles.values() else [""]
+    free, vectors = "positions" in roles.values(), "x" in roles.values()
     places = _POSITIONS if free else _POSITIONS[:1]
-    shapes = _SHAPES if not free and "x" in roles.values() else _SHAPES[:1]
-    forwards = itertools.product(places, shapes, types or [""]) if roles else []
-    for ((alike, place), (video, shape), kind), *apply in itertools.product(forwards, applying, _ORDERS):
-        yield Way(type(module), given, size, roles, alike or video, free, place, shape, kind, *apply)
+    shapes = _SHAPES if vectors and not free else _SHAPES[:1]
+    forwards = itertools.product(places, shapes, layers if roles else ())
+    for ((alike, place), (video, shape), layer), *apply in itertools.product(forwards, applying, _ORDERS):
+        yield Way(type(module), given, size, roles, layer, alike or video, place, shape, *apply)
 
 
 PROBE: Positions = np.array([0, 1, 2, 3, 5, 7, 11])
@@ -411,7 +402,7 @@ class ModuleRope(Adapter):
         if isinstance(way, str):
             raise MissingPackage(way)
         with silent():  # about default configs
-            module = way.built()
+            module = way.cls(**way.given).eval()
 
         def rotate(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
             turned = way.rotated(module, x[None, ..., :dims], at)[0]
