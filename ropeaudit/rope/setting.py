@@ -98,6 +98,11 @@ class RopeSetting:
         length = self.scaling.length_for(count)
         return self if length == self.length else replace(self, length=length)
 
+    def short_and_long(self) -> list[RopeSetting]:
+        """Return it, and with longrope also for sequences that take the long divisors."""
+        before = int(self.scaling.original or 0)
+        return [self, *([replace(self, length=before + 1)] if self.scaling.kind == "longrope" else [])]
+
     @property
     def pairs(self) -> int:
         """p: how many pairs of dimensions are rotated."""

@@ -1,7 +1,7 @@
-"""A whole language model, the same tokens at other positions: what changes, and whose fault it is.
+"""A language model, the same tokens at other positions: what changes, and why.
 
-Precision is what shrinks with the number format and is absent in float64; structure is what float64 shows
-too: frequencies that the length switches, learned positions, a mask that knows positions.
+Precision is absent in float64; structure is what float64 shows too: frequencies that the length switches,
+learned positions, a mask.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 OFFSETS = (1000, 32768)
-STRUCTURE = 1e-8  # a larger change of float64 logits, relative to the largest one, is no rounding ...
+STRUCTURE = 1e-8  # relative: a larger change of float64 logits is no rounding ...
 _REACH = 2**20  # ... up to this offset; rounding of angles grows with it
 LARGEST_OFFSET = 2**40
 ACCURATE = 1e-3  # of the RMS logit: float32 may be off by that up to ...
@@ -45,13 +45,12 @@ UNSEEN = (
     "call transformers' attention interface"
 )
 UNCOMPARED = "decode with a cache was not compared: "
-_UNKNOWN = ("uninitialised", "nonfinite", "unexplained")  # no frequencies to compare q and k with
+_UNKNOWN = ("uninitialised", "nonfinite", "unexplained")  # there are no frequencies
 REROUTED = "sends tokens to other experts than float64 does: whether its logits are accurate is not judged"
 WRONG: dict[str, str] = {  # verdicts by which a model itself fails
-    "wrong_frequencies": "the model holds frequencies, tables or factors that its config does not build: see "
-    "diagnosis",
-    "wrong_rotation": "a layer rotates q and k otherwise than its config says: see diagnosis",
-    "wrong_decode": "decode with a cache rotates by other positions than one pass: see diagnosis",
+    "wrong_frequencies": "the model holds frequencies, tables or factors that its config does not build",
+    "wrong_rotation": "a layer rotates q and k otherwise than its config says",
+    "wrong_decode": "decode with a cache rotates by other positions than one pass",
     "inaccurate": "float32 logits are not those of the float64 run, by more than float32 explains",
 }
 
@@ -64,11 +63,10 @@ class NotShifted(BadInput):
 class Shifted:
     """A model in a dtype at an offset. verdict: one word of `WRONG`, or of `verdict_of`.
 
-    change: columns of logits by name, and how many of those are nonfinite. heads: score drift after RoPE of
-    every layer and head. cause: of a structural change (frequencies, learned positions, position table, mask,
-    query scale, other), else rounding or none. held: what the loaded model holds that its config does not
-    build. places: of each layer whose q and k are seen before and after rotation, where its worst pair
-    stands. diagnosis: what is wrong with what the model holds, else with the first layer, else with decode.
+    change: columns of logits by name, and how many of those are nonfinite. heads: score drift of each.
+    cause: of a structural change (frequencies, learned positions, position table, mask, query scale, other),
+    else rounding or none. held: what its config does not build. places: layer -> its worst rotated pair.
+    diagnosis: of held, else of the first wrong layer, else of decode.
     """
 
     dtype: Format
@@ -93,8 +91,7 @@ class ModelAudit(Result):
     """What is audited.
 
     Filled while it runs: narrow, what the float64 run could not widen; pairs, how layers rotate, None where
-    that is not seen; saved, what to say of the files of q and k; decoded, how decode with a cache differs
-    from one pass, None where it was not run. device: where it runs.
+    that is not seen; saved, what to say of the files of q and k; decoded, decode beside one pass.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.model.report"
@@ -141,7 +138,7 @@ class ModelAudit(Result):
         return self.run()
 
     def run(self, progress: Callable[[float], None] = lambda share: None) -> Iterator[Shifted]:
-        """Yield dtype by dtype, offset by offset; the float64 run comes first. Raises: RopeAuditError."""
+        """Yield dtype by dtype, offset by offset; float64 runs first. Raises: RopeAuditError."""
         self.check()
         done, total = itertools.count(1), (1 + len(self.dtypes)) * (1 + len(self.offsets))
 
@@ -197,7 +194,8 @@ class ModelAudit(Result):
         elif verdict != "overflow" and (layer or decode):
             verdict = "wrong_rotation" if layer else "wrong_decode"
         elif fmt in (FP32, FP64) and not change["nonfinite"] and not _accurate(change, offset):
-            if all(a.same_experts(b) for a, b in zip(own, exact, strict=True)):
+            mine, its = ([picked for one in both for picked in one.experts] for both in (own, exact))
+            if all(a.shape != b.shape or a.equal(b) for a, b in zip(mine, its, strict=False)):
                 verdict = "inaccurate"
             else:
                 self.folder.note(f"{fmt.name} {REROUTED}")
@@ -207,10 +205,10 @@ class ModelAudit(Result):
     def _loaded(
         self, fmt: Format, judge_holds: tuple[Held, ...] | None
     ) -> tuple[Runner, tuple[Held, ...], Pass]:
-        """Return what runs the model in a dtype, what it wrongly holds, and its pass from position 0.
+        """Return what runs the model, what it wrongly holds, and its pass from position 0.
 
-        judge_holds: what the float64 run did, for memory that was never written differs from one loading to
-        the next; None for that run. Raises: BadInput, with what the model wrongly holds.
+        judge_holds: what the float64 run held; unwritten memory differs by loading.
+        Raises: BadInput, with what the model wrongly holds.
         """
         from ropeaudit.features.model import held
         from ropeaudit.features.model.forward_pass import Runner
@@ -259,7 +257,9 @@ class ModelAudit(Result):
             step()
             passes[offset], causes[offset] = shifted, cause_of(base, shifted)
             for n, vectors in shifted.layers.items() if offset else ():
-                if n not in base.calls and layers.stay(base.layers[n], vectors):
+                own = base.layers[n]
+                moved = max(layers.off(own.q, vectors.q), layers.off(own.k, vectors.k))
+                if n not in base.calls and moved <= layers.NEAR:
                     self.pairs[n] = layers.NO_PAIRS
             shifted.forget()
         base.forget()
@@ -281,11 +281,10 @@ def model(
 ) -> ModelAudit:
     """Return the audit of a causal language model at shifted positions; iterate over it, and it runs.
 
-    Yields one Shifted per dtype and offset, in that order, after a float64 run that they are compared with.
+    Yields one Shifted per dtype and offset, in that order, each compared with a float64 run.
     folder: a local checkpoint: config.json, *.safetensors, a tokenizer if there is one. text: a file to read
-    through the tokenizer. tokens: how many random ones, "128", or their ids, "5,17,3". seed: of random ones.
-    save_qk: a .safetensors file that q and k before RoPE go to.
-    trust_remote_code: execute the Python code that the folder brings. device: where the model runs, "cuda:0".
+    through that. tokens: how many random ones, "128", or their ids, "5,17,3". save_qk: a .safetensors file
+    for q and k before RoPE. trust_remote_code: execute Python code of the folder. device: such as "cuda:0".
     Raises: UsageError, BadInput, MissingPackage.
     """
     place = devices.of_torch(device)

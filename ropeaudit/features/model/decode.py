@@ -1,9 +1,8 @@
-"""Decode with a cache beside one pass over the same tokens, in float64: where the two differ, and why.
+"""Decode with a cache beside one pass, in float64: where the two differ, and why.
 
-`generate` of transformers reads a batch of two rows, one of them padded on the left, and is made to choose
-tokens that are known, so that a plain pass over each row has the numbers that it should have.
-Letters: h heads, g key-value heads, d head_dim, v vocabulary. Positions in tokens from the first of a row
-that is no padding.
+`generate` of transformers reads two rows, one padded on the left, and is made to choose known tokens, so that
+a plain pass over each row has the numbers that it should have.
+Letters: h heads, g key-value heads, d head_dim, v vocabulary. Positions from the first that is no padding.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.reports.numbers import short
 from ropeaudit.runtime.streams import quiet_transformers
 
-_By: TypeAlias = int | None  # tokens that a side is rotated further: 0 where it is right, None by none
+_By: TypeAlias = int | None  # tokens that a side is rotated further; None by none
 _Steps: TypeAlias = list[tuple[_By, _By]]  # of q and of k, token by token
 _REACH = 4096  # tokens by which q and k are looked for
 _NEW, _PADDED = 4, 5  # tokens that are generated; padding of the second row
@@ -37,11 +36,9 @@ _FEWEST = _NEW + _PADDED + 3  # tokens of a text for which it is done
 class Decoded:
     """How decode differs from one pass. change, size: largest difference of a logit, largest logit.
 
-    allowed: how large a difference may be. way: what the wrong row was: "with a cache" alone, or "padded on
-    the left"; empty where nothing differs. position: the first that is
-    off. layer: the first in which q or k is off there; None where that is not seen. diagnosis: positions by
-    which they are rotated instead, if by any. differs: whether logits do; those of a row that is moved as a
-    whole stay.
+    allowed: how large that may be. differs: whether logits do; those of a row moved as a whole stay. way: of
+    the wrong row, or empty. position: the first that is off. layer: the first that is seen off there.
+    diagnosis: how that is rotated instead.
     """
 
     change: float
@@ -92,8 +89,7 @@ def compare(
 ) -> Decoded | str:
     """Return how decode differs from one float64 pass; a reason where it is not compared.
 
-    base: the pass over the tokens from position 0. pairs: how its layers rotate. allowed: how far a logit may
-    be off, over the largest.
+    base: the pass over the tokens. pairs: how its layers rotate. allowed: of logits, over the largest.
     """
     if len(ids) < _FEWEST:
         return f"it takes {_FEWEST} tokens; give --tokens {_FEWEST} or more"
@@ -160,8 +156,7 @@ def _compared(
 ) -> Decoded:
     """Return where a row, as it was generated, is not that of one pass over it.
 
-    A layer whose q and k are moved alike at every step, from the prompt on, keeps its distances: it explains
-    nothing where logits differ.
+    A layer whose q and k are moved alike at every step explains no other logits.
     """
     first = len(one.logits) - _NEW - 1  # the last token of the prompt
     size = float(one.logits.abs().nan_to_num(0.0, 0.0).max())
@@ -209,24 +204,20 @@ def _moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> _By:
 
 def _diagnosis(steps: _Steps, position: int, layer: int) -> Diagnosis:
     """Return what moves a layer's q and k, or one of them, from a position on."""
-    sides = {
-        side: replace(_of_side(moves, position), where=Where(sides=(side,), layers=(layer,)))
-        for side, moves in zip("qk", zip(*steps, strict=True), strict=True)
-        if moves[0] != 0
-    }
-    first, *also = sorted(sides.values(), key=lambda one: one.code == "unexplained")
+    sides = list[Diagnosis]()
+    for side, moves in zip("qk", zip(*steps, strict=True), strict=True):
+        if moves[0] == 0:
+            continue
+        found, by = Diagnosis("unexplained"), moves[0] or 0
+        if moves[0] is not None:
+            found = Diagnosis("another-position", {"position": position, "seen": position + by})
+        for code, times in (("no-rotation", -1), ("rotated-twice", 1), ("wrong-direction", -2)):
+            if list(moves) == [times * at for at in range(position, position + len(moves))]:
+                found = Diagnosis(code)
+        if by and len(set(moves)) == 1:
+            found = Diagnosis("positions-off", {"by": by})
+        sides.append(replace(found, where=Where(sides=(side,), layers=(layer,))))
+    first, *also = sorted(sides, key=lambda one: one.code == "unexplained")
     if also and (first.code, first.values) == (also[0].code, also[0].values):
         return replace(first, where=Where(layers=(layer,)))
     return replace(first, also=tuple(also))
-
-
-def _of_side(moves: Sequence[_By], position: int) -> Diagnosis:
-    """Return why a side is moved by so many tokens, from a position on."""
-    if moves[0] is None:
-        return Diagnosis("unexplained")
-    if len(set(moves)) == 1:
-        return Diagnosis("positions-off", {"by": moves[0]})
-    for code, times in (("no-rotation", -1), ("rotated-twice", 1), ("wrong-direction", -2)):
-        if list(moves) == [times * at for at in range(position, position + len(moves))]:
-            return Diagnosis(code)
-    return Diagnosis("another-position", {"position": position, "seen": position + moves[0]})

@@ -1,7 +1,5 @@
-"""One forward pass of a model at shifted positions, from a fresh state; what is seen in it; two compared.
+"""One forward pass of a model at shifted positions; what is seen in it; two compared.
 
-Seen are logits, frequencies, rows of tables that are looked up by position, q and k of each layer as
-transformers' attention interface gets them, and calls of the function that rotates them.
 Letters: h heads, g key-value heads, s positions, d head_dim, r dims given to be rotated, v vocabulary.
 Positions in tokens. Scores are scaled, before softmax. Losses and divergences in nats.
 """
@@ -21,18 +19,18 @@ from unittest import mock
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, one_line
 from ropeaudit.features.model import held, load
-from ropeaudit.features.model.layers import LayerVectors, RotatingCall, longer_queries
+from ropeaudit.features.model.layers import LayerVectors, RotatingCall, off
 from ropeaudit.subjects.calling.devices import CPU, Device
 
 _LOOKUPS = ("index_select", "__getitem__", "embedding")
 _ROWS = 256  # of logits, compared at once
+_ROUNDING = 1e-9  # relative: far above that of float64
 
 
 class Runner:
@@ -59,7 +57,7 @@ class Runner:
         with torch.no_grad(), self.arithmetic(), seen.listening(self.model), seen:
             try:
                 logits = self.model(given, use_cache=False, position_ids=positions).logits[0]
-            except Exception as error:  # whatever a model's own code raises at positions that it has not
+            except Exception as error:  # whatever a model's own code raises there
                 past, most = "", (self.maximum or math.inf) - len(ids)
                 if offset > most:
                     past = f", past the {self.maximum:,} positions that it declares: for {len(ids)} tokens "
@@ -81,7 +79,7 @@ class Runner:
             self.model.set_submodule(name, copy.deepcopy(module))
 
     def depends_on(self, names: Sequence[str], ids: list[int]) -> bool:
-        """Return whether logits depend on buffers and factors of modules: nan in their place spreads.
+        """Return whether logits depend on buffers and factors: nan in their place spreads.
 
         Code may hold what it does not read.
         """
@@ -100,14 +98,12 @@ class Runner:
 
 
 class Pass(TorchFunctionMode):
-    """What is seen in a forward pass: an attention function for transformers, which listens to torch's too.
+    """What is seen in a forward pass: an attention function, which listens to torch's too.
 
-    logits: (s, v). frequencies: after it. layers: q and k by layer. calls: of the function that rotates them,
-    "apply_rotary…" by name. last: q (b, h, d) and k (b, g, d) of each row's last token, by layer, call by
-    call. reads: whether a function of torch got the positions. rows: of each table that is looked up, by its
-    name, whether it is a parameter, and which rows. experts: the indices of every choice of the k largest,
-    sorted: the experts that tokens go to. Two nearly alike flip by one rounding, and logits jump by as much
-    as experts differ.
+    logits: (s, v). frequencies: after it. layers: q and k by layer. calls: of functions "apply_rotary…".
+    last: q (b, h, d) and k (b, g, d) of each row's last token, by layer, call by call. reads: whether a
+    function of torch got the positions. rows: of each table that is looked up, by its name, whether it is a
+    parameter, and which rows. experts: the sorted indices of every choice of the k largest.
     """
 
     def __init__(self, model: Any, positions: Any = None) -> None:
@@ -146,7 +142,7 @@ class Pass(TorchFunctionMode):
         scaling: float | None = None,
         **others: Any,
     ) -> Any:
-        """Keep q and k of a layer and the call that rotated them, and attend as the model's own function.
+        """Keep q and k of a layer and the call that rotated them, and attend.
 
         Shapes: query (b, h, s, d), key (b, g, t, d).
         """
@@ -158,8 +154,11 @@ class Pass(TorchFunctionMode):
             number, size = self._number(module), query.shape[-2]
             self.last.setdefault(number, []).append((_array(query[:, :, -1]), _array(key[:, :, -1])))
             if size == key.shape[-2]:  # else keys are joined, or those of a cache
-                causal = getattr(module, "is_causal", True) is not False
-                visible = visible_scores(attention_mask, size, causal=causal)
+                past = 0 if getattr(module, "is_causal", True) is not False else size
+                visible = np.tri(size, size, past, np.bool_)
+                if attention_mask is not None:  # added, or true where scores are visible
+                    plane = attention_mask[0, 0, :, :size]
+                    visible = np.array((plane if plane.dtype == torch.bool else plane > -1).cpu().numpy())
                 self.layers[number] = LayerVectors(_array(query[0]), _array(key[0]), scale, visible)
                 for call in heard:  # the last is the one whose q and k these are
                     starts = [_start(*both) for both in zip((query[0], key[0]), call.after, strict=True)]
@@ -218,11 +217,6 @@ class Pass(TorchFunctionMode):
             self.experts.append(result.indices.detach().cpu().sort(-1).values)
         return result
 
-    def same_experts(self, other: Pass) -> bool:
-        """Return whether another pass picks the same experts; true without any."""
-        both = zip(self.experts, other.experts, strict=False)
-        return all(a.shape != b.shape or torch.equal(a, b) for a, b in both)
-
     def _note(self, tensors: list[Any]) -> None:
         """Note the rows that an integer tensor looks up in a table of floats."""
         table = next((one for one in tensors if one.is_floating_point() and one.ndim == 2), None)
@@ -237,7 +231,7 @@ class Pass(TorchFunctionMode):
 
 
 def _start(whole: Any, part: Array) -> int | None:
-    """Return from which dim on those of each head are a part's, or of its only head; None if none are.
+    """Return from which dim on those of each head are a part's; None if none are.
 
     Shapes: (h, s, d), (h or 1, s, r).
     """
@@ -254,24 +248,19 @@ def _array(x: Any) -> Array:
     return np.array(x.detach().cpu().double().numpy())
 
 
-def visible_scores(mask: Any, size: int, *, causal: bool = True) -> NDArray[np.bool_]:
-    """Return the visible scores. mask: added, or true where visible; None: by `causal`."""
-    if mask is None:
-        return np.tri(size, size, 0 if causal else size, np.bool_)
-    plane = mask[0, 0, :, :size]
-    return np.array((plane if plane.dtype == torch.bool else plane > -1).cpu().numpy())
-
-
 def _tensors(value: Any) -> list[Any]:
     return [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
 
 
 def cause_of(base: Pass, shifted: Pass) -> str:
     """Return what of a model a shift changes: the last of these that is seen."""
-    cause = "other"
-    both = [(base.layers[n], layer) for n, layer in shifted.layers.items()]
-    if longer_queries(both):
-        cause = "query scale"
+    cause, both = "other", [(base.layers[n], layer) for n, layer in shifted.layers.items()]
+    for a, b in both:  # RoPE leaves lengths; a temperature that grows with the position does not
+        sides = ((a.q, b.q), (a.k, b.k))
+        longer = [off(np.linalg.norm(y, axis=-1), np.linalg.norm(x, axis=-1)) > _ROUNDING for x, y in sides]
+        if any(longer):  # of the first layer that changes
+            cause = "query scale" if longer == [True, False] else cause
+            break
     if not all(np.array_equal(a.visible, b.visible) for a, b in both):
         cause = "mask"
     rows, others = base.rows, shifted.rows
@@ -284,10 +273,9 @@ def cause_of(base: Pass, shifted: Pass) -> str:
 
 
 def compare(own: tuple[Pass, Pass], exact: tuple[Pass, Pass], ids: list[int]) -> dict[str, Any]:
-    """Compare logits at two places with each other and with float64's; return columns of the summary by name.
+    """Return columns of the summary: logits at two places beside each other and float64's.
 
-    Beside them: nonfinite, how many logits are nan or infinite, and logits_max, the largest one of float64.
-    Where some logit is not finite, numbers that need all of them are nan.
+    Beside them: nonfinite, how many are nan or infinite, and logits_max. Numbers that need all are nan then.
     """
     sums, largest, targets = defaultdict[str, float](float), defaultdict[str, float](float), torch.tensor(ids)
     nonfinite = flips = 0

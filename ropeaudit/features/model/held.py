@@ -1,7 +1,6 @@
-"""What the rotary modules of a loaded model hold, beside what their own class builds from the config.
+"""What the rotary modules of a loaded model hold, beside what their class builds.
 
-Loading may leave other numbers than the class would build: a buffer that is in no file and was never written,
-one that a later step sets again, a cast. A shift of the positions sees none of them.
+Loading may leave others, which no shift sees: buffers that were never written, a cast.
 Letters: p pairs. Frequencies in radians per token.
 """
 
@@ -27,7 +26,7 @@ from ropeaudit.recognition.faults import of_frequencies
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.rope_values import Dump
 
-_NEAR = 2.0**-14  # relative: float32 by any formula stays below, a cast to float16 reaches 2^-12
+_NEAR = 2.0**-14  # relative: float32 stays below, a cast to float16 reaches 2^-12
 _LEAST, _MOST = 1e-25, 1e4  # radians per token: no model has slower or faster pairs
 _NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -48,14 +47,11 @@ class Held:
 def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
     """Return what a freshly loaded model holds that is not of its config.
 
-    Where a module's class cannot be called with a config alone, what config.json says stands for what it
-    would build.
+    Where a class cannot be called with a config alone, what config.json says stands for what it would build.
     """
-    read = list(folder.rope.layers.values()) if folder.rope else []
-    settings = [one for one in read if one.pairs]  # of each kind of layer, for short and long texts
-    long = [one for one in read if one.scaling.kind == "longrope"]
-    settings += [replace(one, length=int(one.scaling.original or 0) + 1) for one in long]
-    found: dict[str, Diagnosis | None] = {}
+    rope, found = folder.rope, dict[str, Diagnosis | None]()
+    read = [one for one in rope.layers.values() if one.pairs] if rope else []
+    settings = [some for one in read for some in one.short_and_long()]
     for name, module in rotaries(model).items():
         built = rebuilt(module, model.config)
         expected = {} if built is None else frequencies(built)
@@ -66,9 +62,9 @@ def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
                 place = f"{name}.{key}".replace("inv_freq", "attention_scaling")
                 found[place] = Diagnosis("attention-factor", {"seen": seen, "asked": asked})
     for name, module in tabled(model).items():
-        expected = computed_tables(rebuilt(module, model.config))
+        tables = computed_tables(rebuilt(module, model.config))
         for key, table in computed_tables(module).items():
-            found[f"{name}.{key}"] = _of_table(table, expected.get(key))
+            found[f"{name}.{key}"] = _of_table(table, tables.get(key))
     return tuple(Held(name.lstrip("."), one) for name, one in found.items() if one is not None)
 
 
@@ -201,13 +197,12 @@ def wide(narrow: set[str]) -> Iterator[None]:
 def widen(model: Any) -> list[str]:
     """Convert a model to float64 with its rotary modules; return the names of narrow tables.
 
-    Frequencies and factors keep the numbers that were loaded: whether those are the config's says `compare`.
-    A table of cosines and sines is made anew where it agrees with the one that its class computes: each
-    number of it was rounded, which a shift would show. One that disagrees, or cannot be made, stays as it is.
+    Frequencies and factors keep the numbers that were loaded. A table, whose roundings a shift would show, is
+    made anew where it agrees with the one that its class computes.
     """
     model.double()
     for module in rotaries(model).values():
-        for name, value in vars(module).items():  # such as frequencies of short texts, which are put back
+        for name, value in vars(module).items():  # such as frequencies of short texts
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 vars(module)[name] = value.double()
     narrow = []

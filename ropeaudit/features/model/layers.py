@@ -1,12 +1,8 @@
-"""q and k of every layer: which dims it rotates, if as its config says, and how far a shift moves its scores.
+"""q and k of every layer: what it rotates, if as its config says, and how a shift moves its scores.
 
-What a layer does is seen in the call of the function that rotates its q and k: the arrangement of pairs, and
-their frequencies, are those that lead from what it was given to what it returned. What a shift cannot see is
-seen there too: what it returned, beside the exact rotation of what it was given, at the positions that the
-model was given.
-
-Letters: h heads, g key-value heads, s positions, d head_dim, r dims that are given to be rotated, p pairs.
-Scores are scaled, before softmax.
+What a layer does is seen in the call of the function that rotates its q and k: pairs and frequencies lead
+from what it was given to what it returned, which is held to the exact rotation.
+Letters: h heads, g key-value heads, s positions, d head_dim, r dims given to be rotated, p pairs.
 """
 
 from __future__ import annotations
@@ -22,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
-from ropeaudit.errors import BadInput, ForeignError
+from ropeaudit.arithmetic.formats import FP32, FP64, Format
+from ropeaudit.conformance.returned import Recorded
+from ropeaudit.errors import BadInput
 from ropeaudit.features.model.load import Folder, known_type
 from ropeaudit.recognition import verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis
@@ -31,19 +28,16 @@ from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import atomic_files, paths
-from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling.code import Rotator
 
 if TYPE_CHECKING:
     from ropeaudit.features.model.forward_pass import Pass
 
-NEAR = 1e-6  # of the largest element: a wrong arrangement is off by 1e-5 and more, float64 by 1e-12
+NEAR = 1e-6  # relative: a wrong arrangement is off by 1e-5 and more, float64 by 1e-12
 # the layout of pairs that a function is given, and the one that it returns
 _ARRANGEMENTS = (("half", "half"), ("interleaved", "interleaved"), ("interleaved", "half"))
 UNHEARD = (
-    "no q and k of this model are seen before and after rotation, so that no layer is compared with "
-    "config.json: seen are those that a function `apply_rotary...` of its code is given, both at once, and "
-    "that attention gets as it returns them"
+    "no q and k of this model are seen before and after rotation, and no layer is compared with config.json: "
+    "seen are those that one function `apply_rotary...` is given, and attention gets as it returns them"
 )
 
 
@@ -59,7 +53,7 @@ class LayerVectors:
 
 @dataclass(frozen=True, slots=True)
 class RotatingCall:
-    """What a function that rotates was given and returned: q (h, s, r), k (g, s, r), in float64.
+    """What a function that rotates was given and returned: q (h, s, r), k (g, s, r).
 
     start: the first of these dims in those of a head.
     """
@@ -71,7 +65,7 @@ class RotatingCall:
 
 @dataclass(frozen=True, slots=True)
 class RotatedPairs:
-    """Where a layer's pairs of dims stand in q and k, and their frequencies (p,), radians per token.
+    """Where a layer's pairs stand in q and k, and their frequencies (p,), radians per token.
 
     given: their layout before rotation. Negative frequencies turn the second dim of a pair to the first.
     """
@@ -114,8 +108,7 @@ def off(x: Array, expected: Array) -> float:
 def rotated_pairs(call: RotatingCall) -> RotatedPairs | None:
     """Return the pairs that a call of a float64 run rotates, each by an angle that grows evenly.
 
-    None where none of the arrangements that are tried does that. A function may leave the last dims as they
-    are.
+    None where none of the known arrangements does that. A function may leave the last dims.
     """
     wholes = [np.concatenate(both) for both in (call.before, call.after)]
     moved = np.flatnonzero((wholes[0] != wholes[1]).any((0, 1)))
@@ -133,25 +126,6 @@ def rotated_pairs(call: RotatingCall) -> RotatedPairs | None:
         if off(before * (factor * first * even), after) <= NEAR:
             return RotatedPairs(call.start, returned, frequencies, given)
     return None
-
-
-def stay(base: LayerVectors, shifted: LayerVectors) -> bool:
-    """Return whether q and k of a layer are the same at other positions."""
-    return max(off(base.q, shifted.q), off(base.k, shifted.k)) <= NEAR
-
-
-def longer_queries(both: Iterable[tuple[LayerVectors, LayerVectors]]) -> bool:
-    """Return whether a shift multiplies queries but not keys, in the first layer that changes.
-
-    RoPE leaves lengths; a temperature that grows with the position does not. 1e-9: far above rounding of
-    float64.
-    """
-    for base, shifted in both:
-        sides = ((base.q, shifted.q), (base.k, shifted.k))
-        far = [off(np.linalg.norm(y, axis=-1), np.linalg.norm(x, axis=-1)) > 1e-9 for x, y in sides]
-        if any(far):
-            return far == [True, False]
-    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,14 +179,6 @@ _MOST_UNEXPLAINED = 2  # layers of which it is looked for what explains them: th
 _LEAST = 3  # positions: two tell no frequency from another
 
 
-class _CalledOnce(Rotator):
-    """A layer in a pass: nothing calls it with other vectors or at other positions."""
-
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
-        """Raise ForeignError."""
-        raise ForeignError("a layer of a model is not called alone")
-
-
 def check_layers(
     folder: Folder,
     seen: Pass,
@@ -221,30 +187,29 @@ def check_layers(
     offset: int,
     known: Diagnosis | None,
 ) -> dict[int, Places]:
-    """Return layer -> its worst rotated pair, for layers whose q and k are seen before and after rotation.
+    """Return layer -> its worst rotated pair, where q and k are seen before and after.
 
-    pairs: how layers rotate in float64. Seen too are those of a layer that does not rotate where the config
-    says that it does. What explains a later layer as it does the first wrong one is said so. known: what
-    explains each wrong layer, if that is known.
+    pairs: how layers rotate in float64; also of those that do not where the config says that they do.
+    known: what explains each wrong layer, if that is known.
     """
-    still = [n for n, own in pairs.items() if own is NO_PAIRS and seen.calls]  # else none is known to rotate
+    still = [n for n, own in pairs.items() if own is NO_PAIRS and seen.calls]  # else none is known to
     rule = FP32 if dtype is FP64 else dtype  # transformers' float64 keeps float32 tables
     results, first, in_vain = dict[int, Places](), None, 0
     for layer, setting in sorted(_settings(folder, {*seen.calls, *still}).items()):
-        call = seen.calls.get(layer)
-        if setting is not None:
-            own, both = pairs.get(layer), seen.layers.get(layer)
-            if call is None and both is not None:
-                call = RotatingCall((both.q, both.k), (both.q, both.k))
-            joined = own is not None and own.given != own.layout
-            found = _judged(call, setting, joined, offset, rule, explain=known is None) if call else None
-            if found and known and found.wrong_rotation:
-                found = replace(found, diagnosis=known)
-        else:
-            found = _unasked(call, rule, offset) if call else None
+        call, own, both = seen.calls.get(layer), pairs.get(layer), seen.layers.get(layer)
+        if call is None and both is not None and setting is not None:
+            call = RotatingCall((both.q, both.k), (both.q, both.k))
+        if call is None:
+            continue
+        joined = own is not None and own.given != own.layout
+        found = _judged(call, setting, joined, offset, rule, explain=known is None)
         if found is None:
             continue
-        if found.diagnosis and first and _same(first, found.diagnosis):
+        if known and setting and found.wrong_rotation:
+            found = replace(found, diagnosis=known)
+        why = found.diagnosis
+        equals = [one.code for one in (why, *why.alternatives)] if why else []
+        if why and first and first.code in equals and first.where == why.where:
             found = replace(found, diagnosis=first)
         results[layer], first = found, first or found.diagnosis
         in_vain += found.diagnosis is not None and not found.diagnosis.explains
@@ -258,23 +223,28 @@ def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting | 
     rope = folder.rope if known_type(folder.config) else None
     if rope is None:
         return {}
-    results = dict[int, RopeSetting | None]()
-    if len(rope.layers) == 1:
-        results |= dict.fromkeys(layers, *rope.layers.values())
-    else:
-        kinds = rope.kinds_of_layers
-        results |= {n: rope.layers[kinds[n]] for n in layers if n in kinds}
-    return results | {n: None for n in rope.still if n in layers}
+    alone, kinds = next(iter(rope.layers)) if len(rope.layers) == 1 else "", rope.kinds_of_layers
+    kind = {n: alone or kinds[n] for n in layers if alone or n in kinds}
+    return {n: None if n in rope.still else rope.layers[kind[n]] for n in layers if n in {*kind, *rope.still}}
 
 
 def _judged(
-    call: RotatingCall, setting: RopeSetting, joined: bool, offset: int, rule: Format, *, explain: bool
+    call: RotatingCall, setting: RopeSetting | None, joined: bool, offset: int, rule: Format, *, explain: bool
 ) -> Places | None:
     """Return where the worst pair of a call stands; None where it cannot be judged.
 
-    joined: whether pairs that lie side by side come back in halves; then they are given so too.
+    setting: None of a layer that must not rotate. joined: whether pairs that lie side by side come back in
+    halves; then they are given so too.
     """
     given, size = call.before, call.before[0].shape[-2]
+    if setting is None:  # how far it changes q and k, relative to one rounding
+        excess = 0.0
+        for x, y in zip(given, call.after, strict=True):
+            with np.errstate(invalid="ignore"):
+                sizes = np.abs(y - x) / (2 * rule.unit_roundoff * np.abs(x) + rule.smallest_subnormal)
+            excess = max(excess, float(sizes.max(initial=0.0)))
+        unasked = Diagnosis("rotation-unasked") if excess > 1 else None
+        return Places(excess, "q", 0, 0, offset, 0, unasked, offset if unasked else -1)
     setting = setting.for_positions(offset + size)
     if given[0].shape[-1] == setting.rotary_dim:
         setting = replace(setting, head_dim=setting.rotary_dim)
@@ -287,24 +257,7 @@ def _judged(
         return None
     at = np.arange(size, dtype=np.int64) + offset
     block = CalledBlock(at, (given[0][None], given[1][None]), (call.after[0][None], call.after[1][None]))
-    return verification.judged([block], _CalledOnce(), setting, rule, explain=explain)
-
-
-def _unasked(call: RotatingCall, rule: Format, offset: int) -> Places:
-    """Return how far an unrotated layer changes q and k, relative to one rounding."""
-    excess = 0.0
-    for x, y in zip(call.before, call.after, strict=True):
-        with np.errstate(invalid="ignore"):
-            sizes = np.abs(y - x) / (2 * rule.unit_roundoff * np.abs(x) + rule.smallest_subnormal)
-        excess = max(excess, float(sizes.max(initial=0.0)))
-    found = Diagnosis("rotation-unasked") if excess > 1 else None
-    return Places(excess, "q", 0, 0, offset, 0, found, offset if found else -1)
-
-
-def _same(first: Diagnosis, other: Diagnosis) -> bool:
-    """Return whether a diagnosis or an equal one is the first layer's."""
-    equals = [other, *other.alternatives]
-    return any((one.code, other.where) == (first.code, first.where) for one in equals)
+    return verification.judged([block], Recorded(()), setting, rule, explain=explain)
 
 
 def listed(numbers: Sequence[int]) -> str:
@@ -320,8 +273,7 @@ def save_qk(
 ) -> list[str]:
     """Write q (layers, h, s, d) and k (layers, g, s, d) before RoPE, a file a layer type.
 
-    They are the float64 run's; the dims that the rotating function was given stand first, as they were given.
-    What is returned says so, a sentence a file. Raises: BadInput.
+    They are the float64 run's, rotated dims first. Return a sentence a file. Raises: BadInput.
     """
     import safetensors.numpy as safetensors
 

@@ -23,7 +23,7 @@ LEFT = (
     "uninitialised, for loading left it on `meta`, without memory; the model's code has to compute it in "
     "`_init_weights`, as a buffer, or at the first call"
 )
-ATTENTION = "ropeaudit"  # the name under which transformers finds the function that keeps q and k
+ATTENTION = "ropeaudit"  # the name under which transformers finds what keeps q and k
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
         from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as OF_TEXT
 
-        listen(_unset)  # it has to be known by name before a model can be set to use it
+        listen(None)  # it has to be known by name before a model can be set to use it
         # of text, or of images too where those have axes of positions
         of_text = folder.config.get("model_type") in OF_TEXT or folder.config.get("auto_map")
         axes = not of_text and hf_json.rope_dict(folder.text).get("mrope_section") is not None
@@ -128,7 +128,7 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
             "ignore_mismatched_sizes": True,  # they are named, and refused, below
         }
         if dtype == FP64 and hasattr(PreTrainedModel, "get_correct_experts_implementation"):
-            given["experts_implementation"] = "eager"  # one after another: grouped products have no float64
+            given["experts_implementation"] = "eager"  # grouped products have no float64
         try:
             try:
                 model, info = make(str(folder.path), attn_implementation=ATTENTION, **given)
@@ -173,10 +173,6 @@ def listen(attention: Any) -> None:
 
     AttentionInterface.register(ATTENTION, attention)
     AttentionMaskInterface.register(ATTENTION, eager_mask)  # without it the future is seen
-
-
-def _unset(*_: Any, **__: Any) -> Any:
-    raise RuntimeError("nobody listens")
 
 
 _USUAL, _MOST = 128, 2048  # random tokens; tokens of a text unless more are requested

@@ -1,4 +1,4 @@
-"""A model at shifted positions, as an answer: whether the model, precision or structure is to blame."""
+"""A model at shifted positions, as an answer: what is to blame."""
 
 from __future__ import annotations
 
@@ -150,15 +150,7 @@ def _facts(
     random = f"{count} at random, seed {seed} (--text FILE gives the model a text)"
     given = count if audit.tokens.source == "ids" else f"{count} of {audit.tokens.source}"
     facts.append(("assumed", random) if audit.tokens.source == "random" else ("read", given))
-    facts.append(("not checked", "; ".join(_unchecked(audit, results))))
-    facts.append(("next", "by layer: --by layer    all rows: -v"))
-    return [fact for fact in facts if fact[1]]
-
-
-def _unchecked(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
-    """Return what was not looked at, in words."""
-    said = audit.folder.notes
-    compared = {layer for one in results for layer in one.places}
+    said, compared = audit.folder.notes, {layer for one in results for layer in one.places}
     parts = ["scores and q and k by layer, which are not seen"] if UNSEEN in said else []
     if UNHEARD in said:
         parts.append("how layers rotate (no q and k are seen before and after it)")
@@ -167,7 +159,10 @@ def _unchecked(audit: ModelAudit, results: Sequence[Shifted]) -> list[str]:
             f"{listed(left)} beside config.json (a shift sees no fault that is alike at all positions)"
         )
     reasons = [note.removeprefix(UNCOMPARED) for note in said if note.startswith(UNCOMPARED)]
-    return [*parts, *(f"decode with a cache ({reason})" for reason in reasons)]
+    parts += [f"decode with a cache ({reason})" for reason in reasons]
+    facts.append(("not checked", "; ".join(parts)))
+    facts.append(("next", "by layer: --by layer    all rows: -v"))
+    return [fact for fact in facts if fact[1]]
 
 
 def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
