@@ -1,8 +1,6 @@
 """The tensors of a checkpoint or a dump, or the constants of a graph.
 
-A checkpoint is a folder with its shards, or one .safetensors, .pt, .pth or .bin file; a graph an .onnx file;
-a dump an .npz or .npy file.
-Nothing in it is ever executed: no pickles, no graph, and no code that a config.json names.
+Nothing in them is ever executed: no pickles, no graph, and no code that a config.json names.
 """
 
 from __future__ import annotations
@@ -40,9 +38,9 @@ IsRequested: TypeAlias = Callable[[str, tuple[int, ...], Callable[[], NDArray[An
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor as it is stored: its dtype's name, its shape, and its values in float64 (complex128).
+    """A tensor as it is stored: its dtype's name, its shape, its values in float64 (complex128).
 
-    use: what a graph does with it, where it is a constant of one; then values are those that its nodes get.
+    use: what a graph does with its constant; then values are those that its nodes get.
     """
 
     name: str
@@ -125,7 +123,11 @@ def chosen(
         name = part.name if names[part.name] == 1 else f"{part.name} ({names[part.name]})"
 
         def head(part: Part = part) -> NDArray[Any]:
-            return stored(part, first_rows(part.sizes), place).values
+            """Return its first rows: of the first axis that is longer than 1."""
+            long = [n for n, size in enumerate(part.sizes) if size != 1]
+            first = long[0] if len(long) > 1 else None
+            rows = (slice(0, ROWS) if n == first else slice(None) for n in range(len(part.sizes)))
+            return stored(part, tuple(rows), place).values
 
         called = (part.use and part.use.operand) or name  # an operator's word for it
         if part.floats and is_requested(called, part.sizes, head):
@@ -144,10 +146,3 @@ def stored(part: Part, index: Any = ..., place: str = "") -> StoredTensor:
         values = part.use.rounded(values)
     dtype = part.dtype or ("float64" if array.dtype.kind in "iub" else array.dtype.name)
     return StoredTensor(part.name, dtype, array.shape, values, part.use)
-
-
-def first_rows(shape: tuple[int, ...]) -> tuple[slice, ...]:
-    """Return what picks the first rows: of the first axis longer than 1."""
-    axis = next((number for number, size in enumerate(shape) if size != 1), None)
-    long = axis is not None and sum(size != 1 for size in shape) > 1
-    return tuple(slice(0, ROWS) if long and number == axis else slice(None) for number in range(len(shape)))

@@ -1,4 +1,4 @@
-"""What a GGUF file says of RoPE: its metadata, and the tensors that divide frequencies. No weight is read.
+"""What a GGUF file says of RoPE: its metadata, and tensors that divide frequencies.
 
 Source: github.com/ggml-org/ggml, docs/gguf.md; the names of keys are those of the package gguf.
 """

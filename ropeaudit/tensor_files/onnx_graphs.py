@@ -1,7 +1,6 @@
 """Constants of an ONNX model, and the nodes that use them. No graph is executed.
 
-They are initializers and Constant nodes, also those whose data lies in other files: the values as they are
-stored, and what the graph does with them before anything is computed.
+They are initializers and Constant nodes, as stored, and what the graph does with them before it computes.
 Source: github.com/onnx/onnx, onnx/onnx.proto (TensorProto, AttributeProto).
 """
 
@@ -36,9 +35,9 @@ _STEPS = 256  # nodes that are followed from a constant
 class Use:
     """What a graph does with a constant.
 
-    nodes: those that compute with it, in words; none where no node does. through: dtypes that it is
-    converted to before, in this order; none where nodes differ in that, which `mixed` says. operand: cos or
-    sin, where they name what they take so. transposed: whether a node may transpose it.
+    nodes: those that compute with it, in words. through: dtypes that it is converted to before, in this
+    order; none where nodes differ in that: `mixed`. operand: cos or sin, where nodes name what they take so.
+    transposed: whether a node may transpose it.
     """
 
     nodes: tuple[str, ...] = ()
@@ -65,8 +64,7 @@ class Use:
         return f"{self.nodes[0]}{more}{f', as {self.through[-1]}' if self.through else ''}"
 
 
-# Of a graph with those inside its nodes, or of a function: the constants, each a tensor by a name,
-# and by the name of a value the nodes that take it, each with what it calls it: cos, sin, or nothing.
+# constants by name; by the name of a value the nodes that take it, with what they call it
 _Scope: TypeAlias = tuple[list[tuple[str, Any]], defaultdict[str, list[tuple[Any, str]]]]
 
 

@@ -1,8 +1,7 @@
-"""What a tensor holds of a rotary embedding, recognised by its values: frequencies, angles, cos and sin.
+"""What a tensor holds of RoPE, known by its values: frequencies, angles, cos and sin.
 
-Frequencies are base^(-2i/d) or close to that for most i (yarn and llama3 bend them, linear divides them);
-angles grow by the same amount from row to row, and cos and sin follow the addition theorem. Casts to
-bfloat16 and float16 leave all of this to a few percent. Rows are the positions 0, 1, 2, ...
+Frequencies are base^(-2i/d) or close to that for most i; angles grow by the same amount from row to row, and
+cos and sin follow the addition theorem. Casts leave all of this to a few percent. Rows are positions 0, 1 ...
 Letters: n positions, p pairs, c columns.
 """
 
@@ -171,8 +170,7 @@ _FEWEST_ROWS = 8  # rows or columns of which one may be damaged
 class Dump:
     """What a file holds, in float64, exactly as stored: frequencies (c,), or cos and sin (n, c).
 
-    inverse: the frequencies are stored as their inverses, whose values a cast has rounded. angles: angles are
-    stored, of which cos and sin were taken.
+    inverse: the inverses of the frequencies are stored. angles: angles are, of which cos and sin were taken.
     """
 
     spec: str
@@ -182,6 +180,12 @@ class Dump:
     sin: Floats | None = None
     inverse: bool = False
     angles: bool = False
+
+    @property
+    def arrays(self) -> dict[str, Floats]:
+        """What it holds by name."""
+        held = {"frequencies": self.frequencies, "cos": self.cos, "sin": self.sin}
+        return {name: values for name, values in held.items() if values is not None}
 
     def folded(self, pairs: int) -> Dump:
         """Return the dump with one column a pair, where each stands twice: in halves or side by side.
@@ -201,7 +205,7 @@ class Dump:
     @property
     def pairs(self) -> int:
         """How many pairs it has: half its columns where each stands twice."""
-        columns = int((self.frequencies if self.frequencies is not None else self.cos[0]).shape[-1])  # type: ignore[index]
+        columns = int(next(iter(self.arrays.values())).shape[-1])
         half = columns // 2
         return half if columns == 2 * half and half and self.fits(half) else columns
 
@@ -212,15 +216,9 @@ class Dump:
 
         Raises: BadInput if the columns are not those of `pairs` pairs.
         """
-        parts = [
-            (None, None) if part is None else self._halves(part, pairs)
-            for part in (self.frequencies, self.cos, self.sin)
-        ]
-        first, second = (
-            replace(self, frequencies=frequencies, cos=cos, sin=sin)
-            for frequencies, cos, sin in zip(*parts, strict=True)
-        )
-        return first, second
+        both = [(name, self._halves(values, pairs)) for name, values in self.arrays.items()]
+        firsts, seconds = (dict[str, Any]((name, some[n]) for name, some in both) for n in (0, 1))
+        return replace(self, **firsts), replace(self, **seconds)
 
     def _halves(self, part: Floats, pairs: int) -> tuple[Floats, Floats]:
         columns = part.shape[-1]

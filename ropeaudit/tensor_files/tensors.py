@@ -31,9 +31,8 @@ T = TypeVar("T")
 class Part:
     """A tensor of a file that is read when it is asked for.
 
-    read: its values, or those of an index of it; no value is rounded. shape: None where only its values tell
-    it. floats: whether it may hold real or complex numbers. dtype: its name, where that of the values is
-    another one. use: what a graph does with it.
+    read: its values, or those of an index of it, unrounded. shape: None where only its values tell it.
+    floats: whether it may hold numbers. dtype: where it is not that of the values. use: a graph's.
     """
 
     name: str

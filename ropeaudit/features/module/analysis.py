@@ -26,7 +26,7 @@ _LOADED = ("bfloat16", "float16", "float32", "float64")
 
 @dataclass(frozen=True, slots=True)
 class ModuleAudit(Result):
-    """Where RoPE buffers are from, what was found of each, and what a conversion to GGUF lost of a config."""
+    """Where RoPE buffers are from, what was found, and what a conversion to GGUF lost."""
 
     report_module: ClassVar[str] = "ropeaudit.features.module.report"
     source: Source
@@ -40,7 +40,7 @@ class ModuleAudit(Result):
 
     @property
     def judged(self) -> bool:
-        """Whether there was anything to judge, and all of it was: what shows nothing is no pass."""
+        """Whether there was anything to judge, and all of it was."""
         if self.wrong:
             return True
         if self.source.kind == "gguf" and not self.source.explicit:
@@ -65,12 +65,10 @@ def module(
     """Find RoPE buffers that were cast, be it to bfloat16 and back, or that are not what they should be.
 
     source: a checkpoint (a folder, a .safetensors or .pt file), an .onnx graph or a .gguf file, of
-    which nothing is executed; a dumped table (an .npz or .npy file, or
-    "cos.npy,sin.npy"), whose every row and pair is compared; or a function that returns a module,
-    "file.py:function" or "package.module:function", which is called, or the class of one, which is built
+    which nothing is executed; a dumped table (.npz, .npy or "cos.npy,sin.npy"), whose every pair is compared;
+    or "file.py:name" or "package.module:name", a function that returns a module, or a class, which is built
     from its default config or usual sizes, with the arguments in `build`. Its forward is never called.
-    loaded: the modes of loading (`built.MODES`) in which a module's buffers are looked at, in each of
-    `dtypes`; without any, of a class all that it has and else as built.
+    loaded: the modes of loading (`built.MODES`), in each of `dtypes`; by default of a class all that it has.
     What the frequencies should be: those of a config.json or its folder, of a named model, or with this
     base, scaling and dims; without any, of a config beside the source, and else a base is guessed.
     Raises: UsageError, UnknownName, BadShape, BadInput.
@@ -105,7 +103,6 @@ def _lost(opened: Source) -> Sequence[Lost]:
         return ()
     changed = [setting for _, setting in expected.settings(None) if setting.length == 0]
     rotated = [layer for layer, setting in expected.model.layers.items() if setting.pairs]
-    layers = dict(zip(rotated, changed, strict=True))
-    declared = replace(expected.model, layers=layers)
+    declared = replace(expected.model, layers=dict(zip(rotated, changed, strict=True)))
     opened.notes.extend(conversions.unseen(opened.gguf, declared))
     return conversions.lost(opened.gguf, declared)

@@ -1,4 +1,4 @@
-"""A module that a function or a class builds, and the RoPE buffers that it holds in each loading mode.
+"""A module that code builds, and the RoPE buffers that it holds in each loading mode.
 
 A class is built anew for each mode, from its default config or usual sizes. `forward` is never called.
 """
@@ -18,8 +18,9 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.errors import BadInput, RopeAuditError, one_line
-from ropeaudit.features.module import source
-from ropeaudit.features.module.source import Expected, RopeBuffer, Source
+from ropeaudit.features.module import buffers, source
+from ropeaudit.features.module.buffers import Buffer
+from ropeaudit.features.module.source import Expected, Source
 from ropeaudit.runtime.streams import quiet_transformers
 from ropeaudit.subjects.calling import building, loading
 from ropeaudit.subjects.calling.building import Builder
@@ -57,9 +58,9 @@ def opened(
     modes: Sequence[str] | None,
     dtypes: Sequence[Format],
 ) -> Source:
-    """Return the buffers of a module as built, and in each mode of each dtype. Raises: BadInput, UsageError.
+    """Return the buffers of a module as built, and in each mode. Raises: BadInput, UsageError.
 
-    arguments: of the function or the class. modes: None for all that a class has, and as built of a function.
+    arguments: of the code. modes: None for all that a class has, and as built of a function.
     """
     target = loading.here(spec)[0].thing
     with warnings.catch_warnings(record=True) as caught:
@@ -75,18 +76,18 @@ def opened(
         expected = replace(expected, model=model)
     tensors = _tensors(module)
     unreal = [name for name, one in tensors.items() if one.is_meta]
-    if named := [name for name in unreal if source.kind_by_name(name, tuple(tensors[name].shape))]:
+    if named := [name for name in unreal if buffers.kind_by_name(name, tuple(tensors[name].shape))]:
         notes.append(f"{named[0]} is on the meta device and holds no values; load the weights first")
     real = [of_torch(name, one) for name, one in tensors.items() if name not in unreal]
-    stored, _ = checkpoints.chosen(real, source.may_be_buffer)
-    buffers = [replace(one, loaded=BUILT) for one in source.recognised(stored)]
+    stored, _ = checkpoints.chosen(real, buffers.may_be_buffer)
+    found = buffers.recognised(stored, loaded=BUILT)
     if modes is None:
         modes = [BUILT] if builder.cls is None else list(MODES)[: 4 if _library(builder.cls) else 3]
     wanted = dict.fromkeys(BUILT if one == BUILT else f"{one}:{x.short}" for one in modes for x in dtypes)
-    loaded = list(buffers)
+    loaded = list(found)
     for mode in wanted:
-        if buffers and mode != BUILT:
-            loaded += _loaded(builder, mode, buffers, notes)
+        if found and mode != BUILT:
+            loaded += _loaded(builder, mode, found, notes)
     notes = list(dict.fromkeys(notes))
     return Source(spec, "module", loaded, len(tensors), expected, notes, module, list(wanted), own)
 
@@ -96,25 +97,36 @@ def _tensors(module: Any) -> dict[str, Any]:
     import torch
 
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    for prefix, part in module.named_modules():  # plain attributes are not moved or cast with the module
+    for prefix, part in module.named_modules():  # plain attributes are not moved
         for name, value in vars(part).items():
             if isinstance(value, torch.Tensor):
                 tensors.setdefault(f"{prefix}.{name}".lstrip("."), value)
     return tensors
 
 
-def _loaded(
-    builder: Builder, mode: str, buffers: Sequence[RopeBuffer], notes: list[str]
-) -> Iterator[RopeBuffer]:
-    """Yield the same buffers of a loaded module; note if there are none."""
+def _loaded(builder: Builder, mode: str, found: Sequence[Buffer], notes: list[str]) -> Iterator[Buffer]:
+    """Yield the same buffers of a new module that is loaded in a mode; note if there are none."""
+    name, _, short = mode.partition(":")
+    kind: Any = "none" if name == "from-pretrained" else name
+    environment, said = Environment(mode, kind, "", parse(short)), ""
     try:
+        with environment.built():
+            module = builder.build()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_IMAGINARY)  # the values show it
-            tensors = _tensors(_in_mode(builder, mode, notes))
+            if kind == "none":
+                module = _from_pretrained(builder, module, parse(short), notes)
+            tensors = _tensors(environment.moved(module))
     except BadInput as error:
-        notes.append(f"{mode} was not tried: {error.typed}")
+        said = error.typed
+    except RopeAuditError:
+        raise
+    except Exception as error:  # whatever other people's code raises
+        said = f"raised {one_line(error)}"
+    if said:
+        notes.append(f"{mode} was not tried: {said}")
         return
-    for one in buffers:
+    for one in found:
         was, tensor = one.stored, tensors.get(one.stored.name)
         if tensor is None or tensor.is_meta:
             notes.append(f"{was.name} holds no values {in_words(mode)}")
@@ -123,23 +135,6 @@ def _loaded(
         if now.dtype == was.dtype and np.array_equal(now.values, was.values, equal_nan=True):
             now = was  # shared: tables may be large
         yield replace(one, stored=now, loaded=mode, as_built=was)
-
-
-def _in_mode(builder: Builder, mode: str, notes: list[str]) -> Any:
-    """Return a new module in eval mode, loaded in a mode. Raises: BadInput."""
-    name, _, short = mode.partition(":")
-    kind: Any = "none" if name == "from-pretrained" else name
-    environment = Environment(mode, kind, "", parse(short))
-    with environment.built():
-        module = builder.build()
-    try:
-        if name == "from-pretrained":
-            return _from_pretrained(builder, module, parse(short), notes)
-        return environment.moved(module)
-    except RopeAuditError:
-        raise
-    except Exception as error:  # whatever other people's code raises
-        raise BadInput(f"raised {one_line(error)}") from None
 
 
 def _from_pretrained(builder: Builder, module: Any, dtype: Format, notes: list[str]) -> Any:
@@ -153,7 +148,7 @@ def _from_pretrained(builder: Builder, module: Any, dtype: Format, notes: list[s
     if not library:
         raise BadInput("neither transformers nor diffusers loads it")
     if not hasattr(module, "save_pretrained"):
-        model = (_of_diffusers if library == "diffusers" else _of_transformers)(builder)
+        model = _holder(builder, library)
         notes.append(
             f"from_pretrained loaded a model of one parameter that holds the {type(module).__name__}"
         )
@@ -173,47 +168,31 @@ def _library(cls: type[Any]) -> str:
     return next((name for name in names if name in ("transformers", "diffusers")), "")
 
 
-def _hold(model: Any, builder: Builder) -> None:
-    """Fill a model of one parameter with a module."""
+def _holder(builder: Builder, library: str) -> Any:
+    """Return a model of one parameter that holds a module and remakes its buffers. Raises: BadInput."""
     import torch
 
-    model.held = builder.build()
-    model.weight = torch.nn.Parameter(torch.zeros(1))
-
-
-def _of_diffusers(builder: Builder) -> Any:
-    from diffusers import ConfigMixin, ModelMixin
-    from diffusers.configuration_utils import register_to_config
-
-    class Holder(ModelMixin, ConfigMixin):  # type: ignore[misc,unused-ignore]
-        config_name = "config.json"
-
-        @register_to_config  # type: ignore[untyped-decorator,unused-ignore]
-        def __init__(self) -> None:
-            super().__init__()
-            _hold(self, builder)
-
-    return Holder()
-
-
-def _of_transformers(builder: Builder) -> Any:
-    """Return a holder of the module that remakes buffers. Raises: BadInput."""
-    from transformers import PreTrainedModel
-
-    place = builder.cls.__module__ if builder.cls else ""
-    beside = [one for one in vars(sys.modules.get(place)).values() if isinstance(one, type)] if place else []
-    kinds = [one for one in beside if one.__module__ == place and one.__name__.endswith("PreTrainedModel")]
     config = next((value for value in builder.arguments.values() if hasattr(value, "to_dict")), None)
-    if not kinds or config is None:
-        raise BadInput("it is no PreTrainedModel, nor is there one of its kind to hold it")
-    base: Any = kinds[0]
+    if library == "diffusers":
+        from diffusers import ConfigMixin, ModelMixin
 
-    class Holder(base):  # type: ignore[misc,unused-ignore]
-        config_class = type(config)
+        bases: Any = (ModelMixin, ConfigMixin)
+    else:
+        place = builder.cls.__module__ if builder.cls else ""
+        beside = vars(sys.modules.get(place, sys)).items()
+        kinds = [one for name, one in beside if name.endswith("PreTrainedModel")]
+        bases = tuple(one for one in kinds if one.__module__ == place)[:1]
+        if not bases or config is None:
+            raise BadInput("it is no PreTrainedModel, nor is there one of its kind to hold it")
 
-        def __init__(self, config: Any) -> None:
-            PreTrainedModel.__init__(self, config)
-            _hold(self, builder)
-            self.post_init()
+    class Holder(*bases):  # type: ignore[misc,unused-ignore]
+        config_name, config_class = "config.json", type(config)
 
-    return Holder(config)
+        def __init__(self, *configs: Any) -> None:
+            super().__init__(*configs)
+            self.held = builder.build()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+            finish = self.post_init if configs else self.register_to_config
+            finish()
+
+    return Holder() if library == "diffusers" else Holder(config)

@@ -1,7 +1,4 @@
-"""The report of RoPE buffers: the answer, the rows and the ticket.
-
-A module that is code is built in a process of its own, from which the report comes back.
-"""
+"""The report of RoPE buffers: the answer, the rows and the ticket; of code, from a process of its own."""
 
 from __future__ import annotations
 
@@ -49,9 +46,8 @@ _TO_GIVE = {  # kind of a source that stores nothing -> what to give instead
     "such as FILE.py:load",
 }
 _EXPECTED = (
-    "The values should be those of {}, up to the rounding of float32: keep what positions are multiplied by "
-    "out of casts, for no cast back restores what was rounded away. The exact values follow from the base "
-    "and the dims alone."
+    "The values should be those of {}, up to the rounding of float32; no cast back restores what was "
+    "rounded away."
 )
 
 
@@ -174,8 +170,7 @@ def _causes(audit: ModuleAudit) -> list[Cause]:
     """Return a cause for each setting that was lost, or else for each code of buffers."""
     causes, groups = list[Cause](), dict[str, list[Buffer]]()
     for lost in audit.lost:
-        layer = f"{lost.layer} layers: " if lost.layer else ""
-        title = layer + wording.sentence(lost.diagnosis)
+        title = (f"{lost.layer} layers: " if lost.layer else "") + wording.sentence(lost.diagnosis)
         effect = "" if causes or not audit.buffers else _effect(max(audit.buffers, key=_size))
         facts = [f"{lost.keys} is not what config.json says", *filter(None, [effect])]
         causes.append(Cause(lost.diagnosis.code, title, facts=facts))
@@ -252,7 +247,13 @@ def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
         rope = source.gguf
         facts["read"] = setting_words(rope.setting, rope.model.axes, rope.model.served)
     facts["not checked"] = "; ".join(_unchecked(audit))
-    facts["next"] = _next(audit)
+    if source.kind == "gguf" and not source.explicit and not audit.wrong:
+        facts["next"] = "put its config.json beside it, or give --config"
+    elif not buffers:
+        facts["next"] = _TO_GIVE.get(source.kind, "")
+    else:
+        rows = f"{'pair by pair' if source.kind == 'dump' else 'all rows'}: -v"
+        facts["next"] = f"{rows}    bug report: --ticket FILE" if audit.wrong else rows
     return [fact for fact in facts.items() if fact[1]]
 
 
@@ -269,22 +270,8 @@ def _unchecked(audit: ModuleAudit) -> list[str]:
     tried = {mode.partition(":")[0] for mode in source.modes}
     left = ", ".join(mode for mode in built.MODES if mode not in tried)
     others = [f"other loading modes: {left} (--loaded)"] if left else []
-    return [
-        f"forward, which was not called: {_check(audit)} calls it",
-        *dict.fromkeys(parts[:3]),
-        *others,
-    ]
-
-
-def _next(audit: ModuleAudit) -> str:
-    """Return what to type for details or, without a judgement, to get one."""
-    source = audit.source
-    if source.kind == "gguf" and not source.explicit and not audit.wrong:
-        return "put its config.json beside it, or give --config"
-    if not audit.buffers:
-        return _TO_GIVE.get(source.kind, "")
-    rows = f"{'pair by pair' if source.kind == 'dump' else 'all rows'}: -v"
-    return f"{rows}    bug report: --ticket FILE" if audit.wrong else rows
+    called = f"forward, which was not called: {_check(audit)} calls it"
+    return [called, *dict.fromkeys(parts[:3]), *others]
 
 
 def _ticket(audit: ModuleAudit, said: Report) -> Ticket:
