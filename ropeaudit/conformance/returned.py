@@ -1,7 +1,6 @@
 """Judge what a kernel wrote back for a case of vectors, as if its code had been called.
 
-Called code is asked for further positions until faults that look alike differ. Here the other offsets of the
-case decide: a fault is named only if it explains what came back at all of them, right ones too.
+A fault is named only if it explains what came back at all offsets of the case, right ones too.
 Letters: b batch elements, h heads, s positions, d head_dim.
 """
 
@@ -49,13 +48,9 @@ _SERVED = {  # call -> what it is
 }
 _ROTATED = 0.9  # share of pairs whose lengths agree, of a rotation
 
-CASE = "case.txt"  # may stand beside what is written back: the digest of the case that it is of
+CASE = "case.txt"  # the digest of the case, beside what is written back
 
 Arrays: TypeAlias = dict[Key, dict[str, FloatArray]]  # call -> name -> numbers, in the carrier
-
-
-class NotAsked(ForeignError):
-    """A call that is not one of the case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,74 +65,62 @@ class Recorded(Rotator):
         return [call.first for call in self.calls if call.at.ndim == 1]
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
-        """Return what was written back for the first batch elements, or all. Raises: NotAsked."""
+        """Return what was written back. Raises: ForeignError."""
         for call in self.calls:
             same = (np.array_equal(x, given[: len(x)]) for x, given in zip((q, k), call.given, strict=True))
             if np.array_equal(at, call.at) and all(same):
                 return call.rotated[0][: len(q)], call.rotated[1][: len(k)]
-        raise NotAsked("vectors or positions that the case does not give")
+        raise ForeignError("vectors or positions that the case does not give")
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """What was written back, by call. named: whether it names its case."""
-
-    arrays: Arrays
-    named: bool
-
-
-def read_returned(case: VectorCase, output: str | Path) -> Returned:
-    """Return what was written back for a case: raw files or one .safetensors. Raises: BadInput."""
-    path = Path(output)
-    seen = f"--returned {str(path)!r}"
-    alone = path.suffix == ".safetensors"
-    folder, tensor_file = (path.parent, path) if alone else (path, path / RETURNED)
+def read_returned(case: VectorCase, output: str | Path) -> tuple[Arrays, bool]:
+    """Return what was written back, and whether it names its case. Raises: BadInput."""
+    folder, seen = Path(output), f"--returned {str(output)!r}"
     wanted = {
         entry["file"].removesuffix(".bin"): (call.key, name, entry)
         for call in case.spec.calls
         for name, entry in case.spec.outputs(call).items()
     }
     try:
-        names = {path.name} if alone else {item.name for item in folder.iterdir()}
+        names = {item.name for item in folder.iterdir()}
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadInput(f"{seen}: {reason}; give the folder that the kernel wrote into") from None
     if folder.resolve() == case.folder.resolve():
-        names -= vector_case.own_files(case.spec)
-    digests = []
-    if CASE in names:
-        digests.append(vector_case.content_of(folder / CASE, seen).decode("utf-8", "replace").strip())
+        names -= case.files
     raw = sorted(name for name in names if name.endswith(".bin"))
-    if tensor_file.name in names:
-        if raw:
-            both = f"both {raw[0]} and {tensor_file.name}"
-            raise BadInput(f"{seen}: there are {both}; leave raw files or one .safetensors file")
-        tensors, digest = _tensors(tensor_file, wanted, f"{seen}: {tensor_file.name}")
-        digests += [digest.strip()] if digest is not None else []
-    else:
-        asked = (name.removesuffix(".bin") for name in raw)
-        tensors = {stem: _raw(folder, wanted[stem][2], seen) for stem in asked if stem in wanted}
+    told = [vector_case.content_of(folder / CASE, seen)] if CASE in names else []
+    digests = [content.decode("utf-8", "replace") for content in told]
+    if RETURNED not in names:
+        tensors = {
+            stem: _raw(folder, entry, seen) for stem, (*_, entry) in wanted.items() if f"{stem}.bin" in raw
+        }
         raw += sorted(name for name in names if name.endswith(".safetensors"))
-        tensors |= {name: np.zeros(0) for name in raw if name.removesuffix(".bin") not in wanted}
-    for named in digests:
+        more = [name for name in raw if name.removesuffix(".bin") not in wanted]
+    elif raw:
+        both = f"both {raw[0]} and {RETURNED}"
+        raise BadInput(f"{seen}: there are {both}; leave raw files or one .safetensors file")
+    else:
+        tensors, within = _tensors(folder / RETURNED, wanted, f"{seen}: {RETURNED}")
+        digests, more = [*digests, *within], sorted(tensors.keys() - wanted.keys())
+    for named in (digest.strip() for digest in digests):
         if named != case.digest:
-            told = f"{seen} names another case, {named[:19]}..., than {str(case.folder)!r}"
+            other = f"{seen} names another case, {named[:19]}..., than {str(case.folder)!r}"
             remedy = "run the kernel on this case, or judge it by the other one"
-            raise BadInput(f"{told}, {case.digest[:19]}...; {remedy}")
-    lacking, more = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
-    if lacking or more:
-        told = f"holds {', '.join(more[:4])}, which the case does not ask for"
+            raise BadInput(f"{other}, {case.digest[:19]}...; {remedy}")
+    if more or (lacking := sorted(wanted.keys() - tensors.keys())):
+        wrong = f"holds {', '.join(more[:4])}, which the case does not ask for"
         if not more:
-            told = f"{len(lacking)} of {len(wanted)} arrays are missing, the first {lacking[0]}"
+            wrong = f"{len(lacking)} of {len(wanted)} arrays are missing, the first {lacking[0]}"
         first = ", ".join(f"{stem}.bin" for stem in list(wanted)[:4])
-        raise BadInput(f"{seen}: {told}; it asks for {first} ..., or {RETURNED}")
+        raise BadInput(f"{seen}: {wrong}; it asks for {first} ..., or {RETURNED}")
     arrays: Arrays = {}
     for stem, (key, name, entry) in wanted.items():
         tensor, dtype = tensors[stem], parse(entry["dtype"])
         if tensor.dtype != vector_case.stored(dtype) or list(tensor.shape) != entry["shape"]:
             raise BadInput(f"{seen}: {stem} is {tensor.dtype} of shape {tensor.shape}; {_form(entry)}")
         arrays.setdefault(key, {})[name] = vector_case.carried(tensor, dtype)
-    return Returned(arrays, bool(digests))
+    return arrays, bool(digests)
 
 
 def _form(entry: Entry) -> str:
@@ -145,7 +128,7 @@ def _form(entry: Entry) -> str:
 
 
 def _raw(folder: Path, entry: Entry, seen: str) -> NDArray[Any]:
-    """Return a raw file's array. Raises: BadInput for none or another size."""
+    """Return a raw file's array. Raises: BadInput."""
     content = vector_case.content_of(folder / entry["file"], seen)
     kind = vector_case.stored(parse(entry["dtype"]))
     if len(content) != (size := math.prod(entry["shape"]) * kind.itemsize):
@@ -154,16 +137,16 @@ def _raw(folder: Path, entry: Entry, seen: str) -> NDArray[Any]:
     return np.frombuffer(content, kind).reshape(entry["shape"])
 
 
-def _tensors(path: Path, wanted: Collection[str], seen: str) -> tuple[dict[str, NDArray[Any]], str | None]:
-    """Return a .safetensors file's tensors and its case. Raises: BadInput."""
+def _tensors(path: Path, wanted: Collection[str], seen: str) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    """Return a .safetensors file's tensors, and the case that it names. Raises: BadInput."""
     if wrong := tensorfiles.wrong(path):
         raise BadInput(f"{seen}: {wrong}; write it again")
     from safetensors import safe_open
 
-    def contents() -> tuple[dict[str, NDArray[Any]], str | None]:
+    def contents() -> tuple[dict[str, NDArray[Any]], list[str]]:
         with safe_open(path, framework="numpy") as archive:
-            digest = (archive.metadata() or {}).get("case")
-        return dict(tensorfiles.read(path, wanted)), digest
+            about = archive.metadata() or {}
+        return dict(tensorfiles.read(path, wanted)), [about["case"]] if "case" in about else []
 
     return tensorfiles.guarded(seen, path, contents)
 
@@ -175,26 +158,25 @@ def findings(
 ) -> list[Finding]:
     """Return the checks of what was written back into `output_folder` for the case in `case_folder`.
 
-    output_folder: or one .safetensors file. recipe: what the kernel claims to follow; without it what right
-    code in the dtype explains is allowed.
+    recipe: what the kernel claims to follow; without it what right code in the dtype explains is allowed.
     Raises: BadInput where a file is missing, damaged or of another case; UnknownName.
     """
     case = vector_case.read(case_folder)
     spec = case.spec
     claimed = None if recipe is None else recipes.load(recipe).resolve(spec.dtype)
-    returned = read_returned(case, output_folder)
-    complete = _written_back(case, returned)
-    if not all(np.isfinite(x).any() for arrays in returned.arrays.values() for x in arrays.values()):
+    returned, named = read_returned(case, output_folder)
+    complete = _written_back(case, returned, named)
+    if not all(np.isfinite(x).any() for arrays in returned.values() for x in arrays.values()):
         return [complete]
     rule = claimed or allowance.careful(spec.dtype)
-    if spec.want == "gradient":  # what a vector is used for more than once is summed in its own dtype
+    if spec.want == "gradient":  # it is summed in the vectors' dtype
         rule = rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(spec.dtype)
     q, k = _sides(spec, case.vectors(), "grad_rotated_")
     blocks = {
         call.key: CalledBlock(
             call.positions() if call.step else call.row(),
             (call.part(q, False), call.part(k, True)),
-            _sides(spec, returned.arrays[call.key], "grad_"),
+            _sides(spec, returned[call.key], "grad_"),
         )
         for call in spec.calls
     }
@@ -215,30 +197,25 @@ def findings(
 
 
 def _sides(spec: CaseSpec, arrays: Mapping[str, FloatArray], prefix: str) -> Both:
-    """Return q and k, of a gradient with the second number of each pair negated.
-
-    It is the inverse rotation: so, before and after, it is the rotation itself, and is judged as one.
-    """
+    """Return q and k; a gradient is mirrored, so that it is a rotation."""
     if spec.want != "gradient":
         return arrays["q"], arrays["k"]
     return mirrored(arrays[f"{prefix}q"], spec.setting), mirrored(arrays[f"{prefix}k"], spec.setting)
 
 
-def _written_back(case: VectorCase, returned: Returned) -> Finding:
-    """Return whether all that came back is finite, and not what was given."""
+def _written_back(case: VectorCase, returned: Arrays, named: bool) -> Finding:
+    """Judge whether what came back is finite, and not what was given."""
     nonfinite, unchanged, given = [], [], case.vectors()
     for call in case.spec.calls:
-        for name, x in returned.arrays[call.key].items():
-            array = f"{name}.{call.key}"
-            source = given[_SOURCES.get(name, name)]
+        for name, x in returned[call.key].items():
+            array, source = f"{name}.{call.key}", given[_SOURCES.get(name, name)]
             if bad := int(x.size - np.isfinite(x).sum()):
                 nonfinite.append(f"{bad:,} of {x.size:,} numbers of {array} are nan or infinite")
             if call.key != 0 and np.array_equal(call.part(source, name.endswith("k")), x):
                 unchanged.append(f"{array} is what was given, number by number: nothing was rotated")
-    problems = [*nonfinite, *unchanged]
-    count = sum(map(len, returned.arrays.values()))
-    named = "" if returned.named else f"; it does not name its case ({CASE})"
-    detail = f"{count} arrays of {len(returned.arrays)} calls came back, all finite{named}"
+    problems, count = [*nonfinite, *unchanged], sum(map(len, returned.values()))
+    detail = f"{count} arrays of {len(returned)} calls came back, all finite"
+    detail += "" if named else f"; it does not name its case ({CASE})"
     if problems:
         more = f", and {len(problems) - 2} more" if len(problems) > 2 else ""
         detail = "; ".join(problems[:2]) + more
@@ -248,35 +225,29 @@ def _written_back(case: VectorCase, returned: Returned) -> Finding:
 
 
 def _rotation(spec: CaseSpec, placed: Mapping[int, Places]) -> Finding:
-    """Return whether each pair of q and k is in its place at every offset."""
+    """Judge where each pair of q and k is, at all offsets."""
     offset = max(placed, key=lambda offset: placed[offset].excess)
     off = [offset for offset, at in placed.items() if at.excess > 1]
-    found = consistent_diagnosis(placed)
     count = f"q and k, {spec.heads} and {spec.kv_heads} heads, 2 batch elements, {spec.seq_len} tokens"
     offsets = ", ".join(map(str, off[:6])) + (", ..." if len(off) > 6 else "")
     wrong = f"; out of place at {len(off)} of them: {offsets}" if off else ""
     detail = f"{count} at {len(placed)} offsets up to {max(placed)}{wrong}"
     name = "gradient" if spec.want == "gradient" else "rotation"
-    up_to = max(placed) + spec.seq_len
-    return _of_pair(name, detail, replace(placed[offset], diagnosis=found), f"offset {offset}", spec, up_to)
+    worst = replace(placed[offset], diagnosis=consistent_diagnosis(placed))
+    return _of_pair(name, detail, worst, f"offset {offset}", spec, spec.end)
 
 
 def _of_pair(name: str, detail: str, worst: Places, place: str, spec: CaseSpec, up_to: int) -> Finding:
-    """Return whether the worst pair is in place. up_to: number of positions."""
+    """Judge the worst pair. up_to: number of positions."""
     found, where = worst.diagnosis, f"{place}: {worst.words}"
     if found and spec.want == "gradient":
         found = of_gradient(found)
-    remedy = wording.remedy(found, spec.dtype, up_to)
-    option = wording.option(found)
-    told = {"where": where, "diagnosis": found, "remedy": remedy, "option": option}
-    return of_worst_pair(name, detail, worst, **told)
+    told = {"remedy": wording.remedy(found, spec.dtype, up_to), "option": wording.option(found)}
+    return of_worst_pair(name, detail, worst, where=where, diagnosis=found, **told)
 
 
 def _served(spec: CaseSpec, call: CaseCall, worst: Places, known: Diagnosis | None) -> Finding:
-    """Return whether each pair of a call as servers make it stands where its position says.
-
-    known: what explains the calls at offsets.
-    """
+    """Judge a call as servers make them. known: what explains the calls at offsets."""
     found = worst.diagnosis
     for one in (found, *found.alternatives) if found and known else ():
         if found and known and (one.code, one.values) == (known.code, known.values):
@@ -296,7 +267,7 @@ def _drifts(
     last: CalledBlock,
     claimed: Resolved | None,
 ) -> list[Finding]:
-    """Return float64 drift checks of the first batch element. last: the final call."""
+    """Return the checks of scores. last: the final call."""
     setting, dtype = spec.setting, spec.dtype
     resembled = None if claimed else explaining_recipe(last, setting, dtype)
     wanted = yardstick(claimed, resembled, setting, dtype, last.first + spec.seq_len)
@@ -320,7 +291,7 @@ def _drifts(
 
 
 def consistent_diagnosis(placed: Mapping[int, Places]) -> Diagnosis | None:
-    """Return what explains all wrong offsets, else what leaves fewest faults, and where."""
+    """Return what explains all wrong offsets, else one, and where."""
     off = [offset for offset, places in placed.items() if not places.excess <= 1]
     if not off:
         return None
@@ -338,10 +309,7 @@ def consistent_diagnosis(placed: Mapping[int, Places]) -> Diagnosis | None:
 
 
 def misread(block: CalledBlock, setting: RopeSetting) -> Diagnosis | None:
-    """Return in which other order of axes q was written; None where most pairs are as long as they should be.
-
-    A rotation keeps the length of each pair, times the attention factor, whatever the position is.
-    """
+    """Return the order of axes in which pairs of q keep their lengths."""
     x, y = block.given[0], block.rotated[0]
     if kept_lengths(x, y, setting) >= _ROTATED:
         return None

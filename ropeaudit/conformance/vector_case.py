@@ -1,8 +1,7 @@
 """A case of vectors: a folder of q, k and positions for a kernel that Python cannot call.
 
 Its parameters determine the names and shapes of its files. `manifest.json` says all that a kernel and its
-judge need; `manifest.txt` says the same, a key and a value a line, for programs without JSON. A case is read
-back with every file checked against its digest.
+judge need; `manifest.txt` says the same for programs without JSON.
 Letters: b batch elements, h heads of q, g of k, s positions, d head_dim, p pairs.
 """
 
@@ -21,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
-from ropeaudit.errors import BadInput, RopeAuditError, UsageError, one_line
+from ropeaudit.audits.cases import positions_fit
+from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError, one_line
 from ropeaudit.rope import scaling
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
@@ -29,24 +29,25 @@ from ropeaudit.subjects import Positions
 
 WANTS = ("rotated", "gradient")
 INTEGERS = ("int64", "int32")  # of positions
-BATCH = 2  # elements with random numbers of their own, so that what mixes them up is seen
-Entry: TypeAlias = dict[str, Any]  # of a file: its name, dtype and shape; of an input its digest too
+BATCH = 2  # elements, so that what mixes them up is seen
+SEQ_LEN, LONGEST = 256, 8192  # tokens of a call: as usual, at most
+Entry: TypeAlias = dict[str, Any]  # name, dtype, shape of a file; of inputs a digest
 FORMAT = "ropeaudit-vectors"
-VERSION, SERVED_VERSION = 1, 2  # of cases whose calls have sizes of their own, a reader has to know more
+VERSIONS = 1, 2  # 2: calls have sizes of their own
 MANIFEST, FLAT = "manifest.json", "manifest.txt"
 TENSORS, RETURNED = "inputs.safetensors", "outputs.safetensors"
-_LONGEST = 2**20  # tokens of a call
 _REMEDY = "write the case anew with `ropeaudit vectors`"
-_SIZES = ("batch", "heads", "kv_heads", "seq_len")  # of a call, where they are not those of the case
+_HEADS = ("heads", "kv_heads", "seq_len")
+_SIZES = ("batch", *_HEADS)  # of a call, where they are not those of the case
 
 
 @dataclass(frozen=True, slots=True)
 class CaseSpec:
-    """All that a case depends on. offsets: the first positions of the calls, 0 the first of them.
+    """All that a case depends on. offsets: the first positions of the calls, from 0 up.
 
-    context: the number of positions that frequencies are computed for, where they depend on it; `setting` has
-    it. want: what is to be written back. positions: their dtype. served: whether there are calls as servers
-    make them, beside those at offsets.
+    context: positions that frequencies are computed for; `setting` has it. want: what is to be written back.
+    positions: their dtype. served: whether there are calls as servers make them too.
+    Raises: UsageError, UnknownName for what no case has.
     """
 
     setting: RopeSetting
@@ -62,15 +63,56 @@ class CaseSpec:
     model: str = "none"
     served: bool = False
 
+    def __post_init__(self) -> None:
+        for kind, value, known in (("want", self.want, WANTS), ("positions", self.positions, INTEGERS)):
+            if value not in known:
+                hint = "(scores are judged from rotated q and k)" if value == "scores" else ""
+                raise UnknownName(kind, value, known, hint)
+        stored(self.dtype)
+        if not 2 <= self.seq_len <= LONGEST:
+            raise UsageError(f"--seq-len {self.seq_len} is not from 2 to {LONGEST}; try --seq-len {SEQ_LEN}")
+        if self.served and self.seq_len < SERVED_LEAST:
+            raise UsageError(f"--served takes --seq-len {SERVED_LEAST} or more, not {self.seq_len}")
+        if self.context < 1:
+            raise UsageError(f"--context {self.context} is not a number of positions from 1 up")
+        if self.offsets[0] < 0:
+            raise UsageError(f"offset {self.offsets[0]} is negative; vectors begin at positions from 0 up")
+        positions_fit(self.offsets, self.seq_len)
+        if self.positions == "int32" and self.end > 2**31:
+            raise UsageError(f"positions up to {self.end - 1} are past int32; give --positions int64")
+
+    @property
+    def end(self) -> int:
+        """The position behind the last."""
+        return self.offsets[-1] + self.seq_len
+
     @property
     def served_calls(self) -> tuple[CaseCall, ...]:
-        """The calls that servers make; none where they were not asked for."""
-        end = self.offsets[-1] + self.seq_len
-        return served_calls(self.heads, self.kv_heads, self.seq_len, end) if self.served else ()
+        """The calls as servers make them, where they were asked for, at positions of the others.
+
+        The first row of a batch is the farthest, so that those of others are not wrapped to its positions. No
+        call has more numbers of q or k than two batch elements of the case.
+        """
+        heads, kv_heads, length, half = self.heads, self.kv_heads, self.seq_len, self.seq_len // 2
+
+        def ragged(key: str, batch: int, length: int) -> CaseCall:
+            first = self.end - length
+            step = (first // (batch + 1) - 1) | 1  # odd: none of a wrap
+            return CaseCall(key, batch, heads, kv_heads, length, first, -step)
+
+        bounds = 0, half, half + 1, length + length // 4, 2 * length  # one sequence of a token too
+        calls = (
+            ragged("ragged", _ROWS, half),
+            ragged("one-token", _DECODED, 1),
+            CaseCall("packed", 1, heads, kv_heads, 2 * length, 0, bounds=bounds),
+            CaseCall("groups", 1, 4 * heads, max(kv_heads, 2), half, self.end - half),
+            CaseCall("one-key-head", 1, 4 * heads, 1, half, self.end - half),
+        )
+        return calls if self.served else ()
 
     @property
     def calls(self) -> tuple[CaseCall, ...]:
-        """All calls: those at offsets, each a run, then those that servers make."""
+        """All calls: those at offsets, then those that servers make."""
         sizes = BATCH, self.heads, self.kv_heads, self.seq_len
         return tuple(CaseCall(offset, *sizes, offset) for offset in self.offsets) + self.served_calls
 
@@ -111,30 +153,29 @@ def sha256(content: bytes) -> str:
 
 
 def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
-    """Return what manifest.json holds. digests: of the files that are given, by name."""
+    """Return what manifest.json holds. digests: of the given files, by name."""
 
     def given(files: Mapping[str, Entry]) -> dict[str, Entry]:
-        return {name: {**file, "digest": digests[file["file"]]} for name, file in files.items()}
+        return {name: {**file, "digest": digests.get(file["file"])} for name, file in files.items()}
 
     def of_call(call: CaseCall) -> dict[str, Any]:
         sizes = {"call": call.key} | {name: getattr(call, name) for name in _SIZES}
         own = sizes if call.served else {"offset": call.key}
         return own | {"inputs": given(spec.call_inputs(call)), "outputs": spec.outputs(call)}
 
-    setting = spec.setting
-    parameters = spec.setting.scaling.parameters().items()
+    setting, parameters = spec.setting, spec.setting.scaling.parameters().items()
+    scaled = {name: list(value) if isinstance(value, tuple) else value for name, value in parameters}
     content = {
         "format": FORMAT,
-        "version": SERVED_VERSION if spec.served else VERSION,
+        "version": VERSIONS[spec.served],
         "want": spec.want,
         "model": spec.model,
         "dtype": spec.dtype.name,
         "batch": BATCH,
-        **{name: getattr(spec, name) for name in ("heads", "kv_heads", "seq_len")},
+        **{name: getattr(spec, name) for name in _HEADS},
         **{name: getattr(setting, name) for name in ("head_dim", "rotary_dim", "layout", "base")},
         "softmax_scale": setting.scale,
-        "scaling": {"kind": setting.scaling.kind}
-        | {name: list(value) if isinstance(value, tuple) else value for name, value in parameters},
+        "scaling": {"kind": setting.scaling.kind, **scaled},
         "context": spec.context,
         "attention_factor": attention_factor(setting.scaling),
         "positions_dtype": spec.positions,
@@ -143,7 +184,7 @@ def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
         **({"served": True} if spec.served else {}),
         "inputs": given(spec.inputs()),
         "calls": [of_call(call) for call in spec.calls],
-        "safetensors": {"inputs": TENSORS, "digest": digests[TENSORS], "outputs": RETURNED},
+        "safetensors": {"inputs": TENSORS, "digest": digests.get(TENSORS), "outputs": RETURNED},
     }
     return content | {"digest": digest_of(content)}
 
@@ -160,16 +201,13 @@ def as_json(content: Mapping[str, Any]) -> bytes:
 
 
 def flat(content: Mapping[str, Any]) -> bytes:
-    """Return the bytes of manifest.txt, with a key and a value a line."""
-    elsewhere = ("inputs", "calls", "safetensors", "offsets", "scaling", "digest")
-    plain = [(name, value) for name, value in content.items() if name not in elsewhere]
-    plain.append(("scaling", content["scaling"]["kind"]))
+    """Return the bytes of manifest.txt: a key and a value a line."""
+    plain = {name: value for name, value in content.items() if not isinstance(value, (dict, list))}
+    digest = plain.pop("digest")
     for name, value in content["scaling"].items():
-        if isinstance(value, list):
-            plain += [(f"scaling.{name}.{number}", item) for number, item in enumerate(value)]
-        elif name != "kind":
-            plain.append((f"scaling.{name}", value))
-    lines = [f"{name} {_word(value)}" for name, value in plain]
+        items = enumerate(value) if isinstance(value, list) else ()
+        plain |= {f"scaling.{name}.{number}": item for number, item in items} or {f"scaling.{name}": value}
+    lines = [f"{name.replace('scaling.kind', 'scaling')} {_word(value)}" for name, value in plain.items()]
     lines.append(f"calls {len(content['calls'])}")
     for call in content["calls"]:
         if "offset" in call:
@@ -178,7 +216,7 @@ def flat(content: Mapping[str, Any]) -> bytes:
             lines += [f"call {call['call']}", *(f"call.{name} {call[name]}" for name in _SIZES)]
             if packed := call["inputs"].get("cu_seqlens"):
                 lines.append(f"call.sequences {packed['shape'][0] - 1}")
-    return ("\n".join([*lines, f"digest {content['digest']}"]) + "\n").encode()
+    return ("\n".join([*lines, f"digest {digest}"]) + "\n").encode()
 
 
 def _word(value: Any) -> str:
@@ -189,19 +227,17 @@ def _word(value: Any) -> str:
 
 
 def spec_of(content: Mapping[str, Any]) -> CaseSpec:
-    """Return the parameters in a manifest. Raises: BadInput, without the file's name."""
+    """Return the parameters in a manifest. Raises: BadInput."""
     try:
-        shape = dict(content["scaling"])
+        shape, context = dict(content["scaling"]), int(content["context"])
         scale = scaling.from_mapping(str(shape.pop("kind")), shape)
-        head_dim, rotary_dim, context = (int(content[key]) for key in ("head_dim", "rotary_dim", "context"))
-        heads, kv_heads, seq_len, seed = (
-            int(content[key]) for key in ("heads", "kv_heads", "seq_len", "seed")
-        )
+        head_dim, rotary_dim = int(content["head_dim"]), int(content["rotary_dim"])
         given = float(content["base"]), content["layout"], float(content["softmax_scale"])
-        setting = RopeSetting.of(head_dim, rotary_dim, *given, scale, scale.length_for(context))
-        spec = CaseSpec(
-            *(setting, parse(str(content["dtype"])), heads, kv_heads, seq_len, seed),
-            offsets=tuple(map(int, content["offsets"])),
+        return CaseSpec(
+            RopeSetting.of(head_dim, rotary_dim, *given, scale, scale.length_for(context)),
+            parse(str(content["dtype"])),
+            **{name: int(content[name]) for name in (*_HEADS, "seed")},
+            offsets=tuple(sorted({0, *map(int, content["offsets"])})),
             context=context,
             want=str(content["want"]),
             positions=str(content["positions_dtype"]),
@@ -209,23 +245,17 @@ def spec_of(content: Mapping[str, Any]) -> CaseSpec:
             served=content.get("served") is True,
         )
     except (RopeAuditError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise BadInput(f"a parameter is missing or of a wrong type: {one_line(error)}") from None
-    if not 0 < spec.seq_len <= _LONGEST or not all(0 <= offset < 2**62 for offset in spec.offsets):
-        raise BadInput("seq_len or offsets are not those of a case")
-    if spec.want not in WANTS or spec.positions not in INTEGERS or spec.offsets[:1] != (0,):
-        raise BadInput("want, positions_dtype or offsets are not those of a case")
-    if spec.served and spec.seq_len < SERVED_LEAST:
-        raise BadInput("a case with these parameters has no served calls")
-    return spec
+        raise BadInput(f"a parameter is missing, or is not that of a case: {one_line(error)}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class VectorCase:
-    """A case whose files are those that were written. digest: of its manifest."""
+    """A case as it was written. digest: of its manifest. files: names of all."""
 
     folder: Path
     spec: CaseSpec
     digest: str
+    files: frozenset[str]
 
     def vectors(self) -> dict[str, FloatArray]:
         """Return the numbers of the inputs that all offsets share, by name."""
@@ -236,50 +266,39 @@ class VectorCase:
         return vectors
 
 
-def own_files(spec: CaseSpec) -> set[str]:
-    """Return the names of the files of a case."""
-    files = [spec.inputs(), *map(spec.call_inputs, spec.calls)]
-    return {MANIFEST, FLAT, TENSORS, *(entry["file"] for some in files for entry in some.values())}
-
-
 def read(folder: str | Path) -> VectorCase:
-    """Return the case of a folder or manifest, all checked. Raises: BadInput."""
+    """Return the case of a folder, all checked. Raises: BadInput."""
     path = Path(folder)
     path = path.parent if path.name == MANIFEST else path
     seen = f"case {str(path)!r}"
     content = read_manifest(path / MANIFEST)
-    spec, digests = spec_of(content), _digests(content)
-    if digests.keys() != own_files(spec) - {MANIFEST, FLAT} or manifest(spec, digests) != content:
+    spec, digests = spec_of(content), digests_of(content)
+    if manifest(spec, digests) != content:
         raise BadInput(f"{seen}: its files are not those that its parameters make; {_REMEDY}")
     if content_of(path / FLAT, seen) != flat(content):
         raise BadInput(f"{seen}: {FLAT} does not say what {MANIFEST} says; {_REMEDY}")
     for name, digest in digests.items():
         if sha256(content_of(path / name, seen)) != digest:
             raise BadInput(f"{seen}: {name} is not the file that was written, its digest differs; {_REMEDY}")
-    return VectorCase(path, spec, content["digest"])
+    return VectorCase(path, spec, content["digest"], frozenset({MANIFEST, FLAT, *digests}))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return what a manifest holds, as far as it is that of a case that nobody has changed. Raises: BadInput.
-
-    Its parameters and files are looked at by `spec_of` and `read`.
-    """
+    """Return what an unchanged manifest holds. Raises: BadInput."""
     seen = repr(str(path))
     content = content_of(path, f"case {str(path.parent)!r}")
     try:
         parsed: dict[str, Any] = json.loads(content)
         version = parsed["format"], parsed["version"]
         digest, right = parsed["digest"], digest_of(parsed)
-        _digests(parsed)
+        digests_of(parsed)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise BadInput(
             f"{seen} is no manifest of `ropeaudit vectors`; give the folder that it wrote"
         ) from None
-    if version not in ((FORMAT, VERSION), (FORMAT, SERVED_VERSION)):
-        raise BadInput(
-            f"{seen} is of {version[0]} version {version[1]}; {FORMAT} versions {VERSION} and "
-            f"{SERVED_VERSION} are understood"
-        )
+    if version not in [(FORMAT, number) for number in VERSIONS]:
+        known = f"{FORMAT} versions {' and '.join(map(str, VERSIONS))} are understood"
+        raise BadInput(f"{seen} is of {version[0]} version {version[1]}; {known}")
     if digest != right:
         raise BadInput(f"{seen} was changed after it was written: its digest does not hold; {_REMEDY}")
     return parsed
@@ -288,13 +307,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def is_alone(folder: Path) -> bool:
     """Return whether a folder holds just an unchanged case."""
     try:
-        known = own_files(spec_of(read_manifest(folder / MANIFEST)))
+        known = {MANIFEST, FLAT, *digests_of(read_manifest(folder / MANIFEST))}
     except BadInput:
         return False
     return {path.name for path in folder.iterdir()} <= known
 
 
-def _digests(content: Mapping[str, Any]) -> dict[str, str]:
+def digests_of(content: Mapping[str, Any]) -> dict[str, str]:
     """Return file name -> digest of all that a manifest says is given."""
     files = [content["inputs"], *(call["inputs"] for call in content["calls"])]
     digests = {str(file["file"]): str(file["digest"]) for some in files for file in some.values()}
@@ -352,7 +371,7 @@ def carried(x: NDArray[Any], dtype: Format) -> FloatArray:
     return values
 
 
-SERVED_LEAST = 48  # tokens of a case, from which on the rows of its served calls stand apart
+SERVED_LEAST = 48  # tokens from which on rows of served calls stand apart
 _ROWS, _DECODED = 4, 33  # of a ragged batch, and of one with a token each
 
 Key: TypeAlias = int | str  # of a call: its offset, or the name of a served one
@@ -396,26 +415,3 @@ class CaseCall:
         """Return its q, or k: the first of the given numbers, in its shape."""
         shape = (self.batch, self.kv_heads if key else self.heads, self.seq_len, x.shape[-1])
         return x.reshape(-1)[: math.prod(shape)].reshape(shape)
-
-
-def served_calls(heads: int, kv_heads: int, seq_len: int, end: int) -> tuple[CaseCall, ...]:
-    """Return the calls of a case as servers make them, at positions below `end`.
-
-    The first row of a batch is the farthest, so that its positions are none to which those of others are cut
-    off or wrapped. No call has more numbers of q or k than two batch elements of the case.
-    """
-    half = seq_len // 2
-
-    def ragged(key: str, batch: int, length: int) -> CaseCall:
-        first = end - length
-        step = (first // (batch + 1) - 1) | 1  # odd: none of a wrap
-        return CaseCall(key, batch, heads, kv_heads, length, first, -step)
-
-    bounds = 0, half, half + 1, seq_len + seq_len // 4, 2 * seq_len  # one sequence of a token too
-    return (
-        ragged("ragged", _ROWS, half),
-        ragged("one-token", _DECODED, 1),
-        CaseCall("packed", 1, heads, kv_heads, 2 * seq_len, 0, bounds=bounds),
-        CaseCall("groups", 1, 4 * heads, max(kv_heads, 2), half, end - half),
-        CaseCall("one-key-head", 1, 4 * heads, 1, half, end - half),
-    )

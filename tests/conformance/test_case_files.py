@@ -108,7 +108,7 @@ DAMAGES = [
     ("not those that its parameters make", "manifest.json", forged(seq_len=49)),
     ("not those that its parameters make", "manifest.json", forged(served=1)),
     ("not those that its parameters make", "manifest.json", forged(version=1)),
-    ("with these parameters has no served calls", "manifest.json", forged(seq_len=47)),
+    ("48 or more, not 47", "manifest.json", forged(seq_len=47)),
 ]
 
 

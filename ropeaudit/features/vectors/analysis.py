@@ -21,11 +21,11 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
-from ropeaudit.audits.cases import Case, fits, positions_fit, straddling
+from ropeaudit.audits.cases import Case, fits, straddling
 from ropeaudit.audits.results import Result
 from ropeaudit.conformance import vector_case
-from ropeaudit.conformance.vector_case import BATCH, FLAT, INTEGERS, MANIFEST, TENSORS, WANTS, CaseSpec
-from ropeaudit.errors import BadOutput, UnknownName, UsageError
+from ropeaudit.conformance.vector_case import BATCH, FLAT, MANIFEST, SEQ_LEN, TENSORS, CaseSpec
+from ropeaudit.errors import BadOutput, UsageError
 from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.answers import Answer
 from ropeaudit.reports.model_notes import notes_beside
@@ -33,7 +33,7 @@ from ropeaudit.reports.numbers import counted, printable
 from ropeaudit.runtime import atomic_files, paths
 from ropeaudit.runtime.columns import table
 
-HEADS, SEQ_LEN, LONGEST = 4, 256, 8192
+HEADS = 4
 MAXIMUM = 131072  # positions, where no model says how many
 
 
@@ -73,17 +73,12 @@ def vectors(
     cases, on_progress, case: as in `ropeaudit.shift`; q and k are gaussian.
     Raises: UsageError, UnknownName, BadShape, BadInput, BadOutput.
     """
-    for kind, value, known in (("want", want, WANTS), ("positions", positions, INTEGERS)):
-        if value not in known:
-            hint = "(scores are judged from rotated q and k)" if value == "scores" else ""
-            raise UnknownName(kind, value, known, hint)
     asked = arguments.numbers(offsets)
-    if below := [offset for offset in asked if offset < 0]:
-        raise UsageError(f"offset {below[0]} is negative; vectors begin at positions from 0 up")
-    chosen = [(one, dtype) for one in arguments.cases_of(cases, case) for dtype in arguments.formats(dtypes)]
-    place, results, progress = str(folder), list[WrittenCase](), on_progress or arguments.silent
-    specs = [_specified(one, dtype, asked, want, positions, context, served) for one, dtype in chosen]
-    names = _folder_names(specs)
+    every, place, results = arguments.cases_of(cases, case), str(folder), list[WrittenCase]()
+    chosen = [(one, dtype) for one in every for dtype in arguments.formats(dtypes)]
+    further = {"want": want, "positions": positions, "served": served}
+    specs = [_specified(*each, asked, context, further) for each in chosen]
+    names, progress = _folder_names(specs), on_progress or arguments.silent
     check_free(place)
     try:
         with atomic_files.folder(Path(paths.behind(place))) as beside:
@@ -106,59 +101,33 @@ def _specified(
     case: Case,
     dtype: Format,
     asked: list[int],
-    want: str,
-    positions: str,
     context: int | None,
-    served: bool,
+    further: Mapping[str, Any],
 ) -> CaseSpec:
-    """Return a case's parameters. Raises: see `vectors`."""
+    """Return a case's parameters. further: taken as given. Raises: see `vectors`."""
     for name, allowed in (("qk", "gaussian"), ("mask", "causal"), ("sample", None), ("mrope", None)):
         if getattr(case, name) != allowed:
             raise UsageError(f"vectors take no {name}; leave it out")
-    vector_case.stored(dtype)
     heads = HEADS if case.heads is None else case.heads
     kv_heads = (heads // 2 if heads % 2 == 0 else heads) if case.kv_heads is None else case.kv_heads
     seq_len = SEQ_LEN if case.seq_len is None else case.seq_len
-    if not 2 <= seq_len <= LONGEST:
-        raise UsageError(f"--seq-len {seq_len} is not from 2 to {LONGEST}; try --seq-len {SEQ_LEN}")
-    if served and seq_len < vector_case.SERVED_LEAST:
-        raise UsageError(f"--served takes --seq-len {vector_case.SERVED_LEAST} or more, not {seq_len}")
-    sized = replace(case, heads=heads, kv_heads=kv_heads, seq_len=seq_len)
     requested = asked or straddling(case.maximum or MAXIMUM, seq_len)
     powers = [offset for offset in requested if offset >= seq_len and not offset & (offset - 1)]
-    twins = [offset - seq_len // 2 - 1 for offset in powers]  # whose positions stand on both sides of one
+    twins = [offset - seq_len // 2 - 1 for offset in powers]  # on both sides of one
     offsets = tuple(sorted({0, *requested, *twins}))
-    outline, setting = sized.outline()
-    positions_fit(offsets, seq_len)
+    outline, setting = replace(case, heads=heads, kv_heads=kv_heads, seq_len=seq_len).outline()
     context = offsets[-1] + seq_len if context is None else context
-    if context < 1:
-        raise UsageError(f"--context {context} is not a number of positions from 1 up")
     setting = replace(setting, length=setting.scaling.length_for(context))
     if setting.clipped or not setting.pairs:
         raise UsageError("vectors rotate by all of an angle, at least one pair; leave out --clip")
-    if positions == "int32" and offsets[-1] + seq_len > 2**31:
-        raise UsageError(
-            f"positions up to {offsets[-1] + seq_len - 1} are past int32; give --positions int64"
-        )
+    sizes = heads, kv_heads, seq_len, outline.seed or 0
+    spec = CaseSpec(setting, dtype, *sizes, offsets, context, model=case.model_name, **further)
     fits(4 * 8 * BATCH * (heads + kv_heads) * seq_len * setting.head_dim)
-    return CaseSpec(
-        setting=setting,
-        dtype=dtype,
-        heads=heads,
-        kv_heads=kv_heads,
-        seq_len=seq_len,
-        seed=outline.seed or 0,
-        offsets=offsets,
-        context=context,
-        want=want,
-        positions=positions,
-        model=case.model_name,
-        served=served,
-    )
+    return spec
 
 
 def check_free(folder: str) -> None:
-    """Raise UsageError unless a folder is new, empty, or holds only what this wrote."""
+    """Raise UsageError unless a folder is new, empty, or holds cases alone."""
     path = Path(folder)
     try:
         if path.is_dir():
@@ -185,12 +154,12 @@ def _folder_names(specs: Sequence[CaseSpec]) -> list[str]:
 
 
 def files(spec: CaseSpec) -> dict[str, bytes]:
-    """Return file name -> bytes of a case, arrays in its dtype, the manifest last."""
+    """Return file name -> bytes of a case, the manifest last."""
     import safetensors.numpy as safetensors
 
     arrays: dict[str, NDArray[Any]] = {}
     for number, (name, entry) in enumerate(spec.inputs().items()):
-        # with all the bits of the dtype: a kernel that holds them in a narrower format then shows
+        # with all the bits of the dtype: a narrower format then shows
         shape = tuple(entry["shape"])
         drawn = round_to(np.random.default_rng([spec.seed, number]).standard_normal(shape), spec.dtype)
         arrays[name] = vector_case.array(drawn, spec.dtype)
@@ -205,6 +174,7 @@ def files(spec: CaseSpec) -> dict[str, bytes]:
 
 
 SCHEMA = 1
+COLUMNS = table("vectors")
 
 
 def row(one: WrittenCase) -> dict[str, Any]:
@@ -213,20 +183,16 @@ def row(one: WrittenCase) -> dict[str, Any]:
     values: dict[str, Any] = {
         name: getattr(of, name) for name in COLUMNS for of in (one, spec, spec.setting) if hasattr(of, name)
     }
-    values |= {
+    return values | {
         "schema": SCHEMA,
         "dtype": spec.dtype.name,
         "offsets": " ".join(map(str, spec.offsets)),
         "calls": len(spec.calls),
         "served": " ".join(str(call.key) for call in spec.served_calls),
-        "last_position": spec.offsets[-1] + spec.seq_len - 1,
+        "last_position": spec.end - 1,
         "batch": BATCH,
         "scaling": spec.setting.scaling.kind,
     }
-    return {name: values[name] for name in COLUMNS}
-
-
-COLUMNS = table("vectors")
 
 
 def report(
@@ -234,7 +200,7 @@ def report(
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
 ) -> Report:
-    """Return the report of what was written; `columns` are those to show and write."""
+    """Return the report of what was written."""
     rows = [row(result) for result in results]
     texts = list(dict.fromkeys(printable(f"{text}.") for result in results for text in result.notes))
     some = []
@@ -254,7 +220,6 @@ def report(
 
 
 def _notes(case: Case, spec: CaseSpec, asked: Sequence[int]) -> tuple[str, ...]:
-    """Return notes: added offsets, positions past the maximum, the frequencies used."""
     texts, maximum, scaling = list(notes_beside(case)), case.maximum, spec.setting.scaling
     twins = ", ".join(str(offset) for offset in spec.offsets if offset and offset not in asked)
     if asked and twins:
