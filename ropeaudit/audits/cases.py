@@ -415,8 +415,10 @@ def _positive(name: str, value: int) -> int:
 
 
 def positions_fit(offsets: Iterable[int], seq_len: int) -> None:
-    """Raise UsageError if a shifted position would not be exact in float64."""
+    """Raise UsageError unless offsets are whole, and shifted positions exact in float64."""
     for offset in offsets:
+        if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
+            raise UsageError(f"offset {offset!r} is not a whole number of tokens")
         if abs(offset) + seq_len > LIMIT:
             raise UsageError(f"offset {offset} takes some of {seq_len} positions past 2^53")
 

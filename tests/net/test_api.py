@@ -72,6 +72,8 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], type[BaseException]]] = {
         lambda tmp: ropeaudit.to_frame(ropeaudit.shift(0, "bf16", "hf", **SMALL), ["drift"]),
         ropeaudit.UnknownName,
     ),
+    "offset": (lambda tmp: first(ropeaudit.parity("hf", "meta", 1.5, **SMALL)), ropeaudit.UsageError),
+    "position": (lambda tmp: first(ropeaudit.vectors(tmp, offsets=1.5, **SMALL)), ropeaudit.UsageError),
     "heads": (lambda tmp: first(ropeaudit.shift(heads=4, kv_heads=3)), ropeaudit.BadShape),
     "odd dims": (lambda tmp: first(ropeaudit.shift(head_dim=7)), ropeaudit.BadShape),
     "contradiction": (lambda tmp: first(ropeaudit.shift(model="llama-3-8b", base=1.0)), ropeaudit.UsageError),

@@ -1,12 +1,7 @@
 """Why scores drift: each stage's share, where the drift sits, and the smallest remedy.
 
-`blames` says what is compared, and searches for what to widen, `variants` measures it. Code is traced first
-(`tracing`), then explained by way of the recipe that it resembles.
-
-A score is a sum over frequency pairs, and so is its drift, but for what the accumulator and the score format
-add and for dims without position. With q̂ = q* + δq of a pair and k̂ alike, its part is scale·(δq·k* + q̂·δk).
-Its share is Σ part·drift / Σ drift²: the shares of all parts add up to 1, and a part that works against the
-others has a negative one. Letters: n sampled positions, d head_dim, p pairs.
+Code is traced first (`tracing`), then explained by way of the recipe that it is like.
+Letters: n sampled positions, d head_dim, p pairs.
 """
 
 from __future__ import annotations
@@ -23,7 +18,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments, variants
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, chosen, loaded, steps
-from ropeaudit.audits.cases import LIMIT, Case, fits
+from ropeaudit.audits.cases import Case, fits
 from ropeaudit.audits.results import Result
 from ropeaudit.audits.variants import Bench, Sample
 from ropeaudit.engine.statistics import Statistics
@@ -49,8 +44,9 @@ from ropeaudit.subjects.factories import SubjectFactory
 def gather(bench: Bench, recipe: Resolved, count: int) -> tuple[dict[str, Array], float]:
     """Return the pairs' parts in a recipe's drift, by column, and the RMS of the sums of |terms| of a score.
 
-    count: scores of the sampled heads. Columns are (p + 1,): the last is what is of no pair. nan wherever a
-    score is not finite.
+    With q̂ = q* + δq of a pair and k̂ alike, its part is scale·(δq·k* + q̂·δk), and its share of the drift
+    Σ part·drift / Σ drift². Columns are (p + 1,): the last is what is of no pair. nan wherever a score is not
+    finite. count: scores of the sampled heads.
     """
     setting, table, size = bench.setting, bench.table(recipe), bench.sample.positions.size
     (squares, products), norms = np.zeros((2, setting.pairs + 1)), np.full((2, setting.pairs + 1), np.nan)
@@ -124,7 +120,7 @@ class Explanation(Result):
 
     @property
     def implementation(self) -> str:
-        """The recipe's name, with the changes made to it; of code its own, and that name."""
+        """The recipe's name with its changes, of code behind its own."""
         name = self.recipe.recipe.name
         return f"{self.code} (as {name})" if self.code else name
 
@@ -195,14 +191,8 @@ def run(
     tolerance: DriftTolerance | None = None,
     on_progress: OnProgress = arguments.silent,
 ) -> Iterator[Explanation | CodeExplanation]:
-    """Check the arguments, and yield what `explain` does, case by case.
-
-    Raises: UsageError, UnknownName, BadShape, BadInput.
-    """
+    """Check the arguments, and yield what `explain` does, case by case."""
     shifts = (USUAL_OFFSET,) if offsets is None else offsets
-    for offset in shifts:
-        if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)) or abs(offset) >= LIMIT:
-            raise UsageError(f"offset {offset!r} is not a whole number of tokens below 2^53")
     fits(max(case.check(shifts) for case in cases))
     jobs = sum(len(shifts) if one.recipe else 1 for one in some)
     work = steps(on_progress, len(cases) * jobs)
@@ -256,7 +246,7 @@ _MOST_HEADS, _MOST_POSITIONS = 64, 256  # of q and k that code is called with at
 def _recipe_of(code: SubjectFactory, vectors: _Vectors, offset: int) -> RecipeGroup:
     """Return the recipe that gives what code returns to within its own roundings.
 
-    It is called at the last positions of q and k, shifted by the offset.
+    It is called with all heads, as the trace is not, at the last positions of q and k.
     Raises: UsageError where code cannot be called, or does what no known recipe does.
     """
     case, inputs, setting = vectors
@@ -290,8 +280,7 @@ def _explanation(
     """Return everything there is to say of a recipe at an offset."""
     case, inputs, setting = vectors
     axes = case.position_axes(setting)
-    names = blames.players(recipe, np.arange(inputs.seq_len, dtype=np.int64) + offset)
-    rounded = blames.subsets(recipe, names)
+    rounded = blames.subsets(recipe, np.arange(inputs.seq_len, dtype=np.int64) + offset)
     sample = variants.sample(inputs, setting, list(rounded.values()))
     bench = Bench(inputs, setting, case.mask, axes, offset, sample, recipe)
     (drift,) = bench.drifts([recipe])
@@ -305,15 +294,7 @@ def _explanation(
     doing.step(1.0)
     cancelling = terms / reference.rms if reference.rms else math.inf
     return Explanation(
-        case=case,
-        setting=setting,
-        inputs=inputs,
-        recipe=recipe,
-        offset=offset,
-        sample=sample,
-        drift=drift,
-        reference=reference,
-        error=bench.error,
+        *(case, setting, inputs, recipe, offset, sample, drift, reference, bench.error),
         blames=design.blames(cancelling),
         nonfinite=design.nonfinite(),
         tolerance=accepted,

@@ -1,14 +1,9 @@
 """Which stage is to blame for a drift, or for scores that are not finite, and which to widen.
 
 A stage takes part by rounding as the recipe says, and stays away by being float64. The drift of each subset
-of the stages is measured once, and everything is read off that: shares, causes, remedies. Errors of one stage
-may hide or amplify those of another, so what a stage adds depends on which others are there; the Shapley
-value is its mean over all orders in which they can come in.
+of the stages is measured once, and all is read off that. What a stage adds depends on which others are there,
+so its share is the Shapley value: the mean over all orders in which they can come in.
 Source: Shapley, "A value for n-person games", 1953.
-
-The smallest set of stages that must be in a wider format is searched by growing size. Of those of a size that
-meet the tolerance in float64, the one that meets it with the fewest float64 stages wins, then the one that
-leaves the least drift.
 """
 
 from __future__ import annotations
@@ -42,10 +37,7 @@ def formats(recipe: Resolved, stage: str) -> tuple[Format, ...]:
 
 
 def widened(recipe: Resolved, stages: Mapping[str, Format]) -> Resolved:
-    """Return the recipe with each of these stages at least as precise as its format.
-
-    Both parts of a stage that is computed in one format and stored in another are widened.
-    """
+    """Return the recipe with these stages at least as precise."""
     changes: dict[str, Any] = {}
     for stage, wide in stages.items():
         some = tuple(wide if wide.precision > f.precision else f for f in formats(recipe, stage))
@@ -54,19 +46,15 @@ def widened(recipe: Resolved, stages: Mapping[str, Format]) -> Resolved:
     return replace(recipe, **changes)
 
 
-def players(recipe: Resolved, positions: Positions) -> list[str]:
-    """Return the stages that can round: no float64 ones, no exact position stage."""
+def subsets(recipe: Resolved, positions: Positions) -> dict[Coalition, Resolved]:
+    """Return a recipe per subset of the stages that round; others are float64."""
     exact = positions.astype(np.float64)
     with np.errstate(over="ignore"):
         unrounded = {"position"} if (round_to(exact, recipe.position) == exact).all() else set[str]()
-    rounding = (stage for stage in SHARED if any(fmt is not FP64 for fmt in formats(recipe, stage)))
-    return [stage for stage in rounding if stage not in unrounded]
-
-
-def subsets(recipe: Resolved, names: Sequence[str]) -> dict[Coalition, Resolved]:
-    """Return a recipe per subset of stages that round, by size; others are float64."""
-    every = (frozenset(some) for size in range(len(names) + 1) for some in combinations(names, size))
-    return {some: widened(recipe, dict.fromkeys(set(names) - some, FP64)) for some in every}
+    names = {stage for stage in SHARED if set(formats(recipe, stage)) - {FP64}} - unrounded
+    order = [stage for stage in SHARED if stage in names]
+    every = (frozenset(some) for size in range(len(order) + 1) for some in combinations(order, size))
+    return {some: widened(recipe, dict.fromkeys(names - some, FP64)) for some in every}
 
 
 def shapley(values: Mapping[Coalition, float]) -> dict[str, float]:
@@ -93,7 +81,7 @@ USUAL_SHARE = 0.1  # of the RMS drift, where no tolerance is given
 
 @dataclass(frozen=True, slots=True)
 class DriftTolerance:
-    """A bound on a column; without a column it is that every score be finite."""
+    """A bound on a column; without one, that every score be finite."""
 
     column: str
     bound: float
@@ -122,7 +110,7 @@ class DriftTolerance:
 
 
 def tolerance(given: str | tuple[str, float]) -> DriftTolerance:
-    """Return COLUMN=X, or X alone for drift_relative, as a tolerance. Raises: UsageError, UnknownName."""
+    """Return COLUMN=X, or X, as a tolerance. Raises: UsageError, UnknownName."""
     column, bound = numbers.tolerance(given, "--tolerance") if isinstance(given, str) else given
     if column not in TOLERABLE:
         raise UnknownName("column of --tolerance", column, TOLERABLE)
@@ -140,36 +128,14 @@ def usual(drift: Statistics) -> DriftTolerance:
 REST = "float64"  # what float64 in every stage leaves
 _REST_SHOWN = 1e-6  # of the mean square
 _DIGITS = 3  # of a share, by which stages are ranked
-# stage -> why it drifts. Two things override it: any score that is not finite is overflow, and an accumulator
-# is quantisation unless the terms of a score are more than CANCELS times what the sum of as many
-# independent terms would leave of them.
+# stage -> why it drifts: docs/causes.md
 CAUSES: dict[str, str] = {
     "position": "aliasing",  # distinct positions become the same number
     "frequency": "sensitivity",  # a position multiplies the relative error of a frequency
     "angle": "sensitivity",  # the spacing of angles grows with the position
-    "trig": "quantisation",
-    "table": "quantisation",
-    "input": "quantisation",
-    "rotation": "quantisation",
-    "output": "quantisation",
-    "accumulate": "cancellation",
-    "score": "quantisation",
+    "accumulate": "cancellation",  # of terms over CANCELS times independent ones
 }
 CANCELS = 3.0
-
-
-def cause(stage: str, overflows: bool, cancelling: float, head_dim: int) -> str:
-    """Return why a stage drifts, in a word; docs/causes.md has an example of each.
-
-    overflows: whether it makes scores infinite or nan, or its widening alone repairs them. cancelling: RMS
-    of the summed |terms| of a score over the RMS score; independent terms have (2/pi) sqrt(head_dim).
-    """
-    if overflows:
-        return "overflow"
-    independent = 2 / math.pi * math.sqrt(head_dim)
-    if stage == "accumulate" and not cancelling > CANCELS * independent:
-        return "quantisation"
-    return CAUSES[stage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +157,7 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class NonfiniteScores:
-    """Scores that are not finite: the stage to blame, and stages that each repair all."""
+    """Scores that are not finite: the stage to blame, those that repair all."""
 
     first: str
     repaired_by: tuple[str, ...]
@@ -220,10 +186,7 @@ _MULTIPLIES = ("angle", "rotation", "accumulate")
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """Drifts of a recipe with each subset of its stages, and what is read off them.
-
-    positions: how many a table holds.
-    """
+    """Drifts of a recipe with each subset of its stages. positions: how many a table holds."""
 
     recipe: Resolved
     bench: Bench
@@ -245,7 +208,7 @@ class Design:
         return self.drifts[self.names - set(stages)]
 
     def nonfinite(self) -> NonfiniteScores | None:
-        """Return the first stage whose rounding makes a score nonfinite, and what repairs all."""
+        """Return the first stage that makes a score nonfinite, and what repairs all."""
         if not self.without().nonfinite:
             return None
         order = [stage for stage in STAGES if stage in self.names]
@@ -254,22 +217,20 @@ class Design:
         return NonfiniteScores(order[first - 1] if first else "input", tuple(repaired))
 
     def blames(self, cancelling: float) -> tuple[Blame, ...]:
-        """Return every stage and its part in the drift, the worst first. cancelling: as in `cause`.
-
-        Stages that overflow come first, then by share; equals keep their order.
-        """
+        """Return every stage and its part in the drift, the worst first."""
         own, rms, nonfinite = self.recipe.stages(), self.without().rms, self.nonfinite()
         defined, shares = bool(rms) and not nonfinite, dict.fromkeys(SHARED, math.nan)
         if defined:
             values = shapley({some: drift.rms**2 for some, drift in self.drifts.items()})
             shares |= {stage: values.get(stage, 0.0) / rms**2 for stage in SHARED}
-        ranked = list[Blame]()
+        ranked, independent = list[Blame](), 2 / math.pi * math.sqrt(self.bench.setting.head_dim)
         for stage in SHARED:
             alone, others = self.alone(stage), self.without(stage)
-            overflows = nonfinite is not None and (
-                stage in (nonfinite.first, *nonfinite.repaired_by) or alone.nonfinite > 0
-            )
-            why = cause(stage, overflows, cancelling, self.bench.setting.head_dim)
+            why = CAUSES.get(stage, "quantisation")
+            if stage == "accumulate" and not cancelling > CANCELS * independent:
+                why = "quantisation"
+            if nonfinite and (stage in (nonfinite.first, *nonfinite.repaired_by) or alone.nonfinite):
+                why = "overflow"
             removed = 1.0 - others.rms / rms if rms else math.nan
             ranked.append(Blame(stage, own[stage], alone.rms, others.rms, removed, shares[stage], why))
         first = nonfinite.first if nonfinite else ""
@@ -286,10 +247,7 @@ class Design:
         return tuple(ranked)
 
     def remedies(self) -> list[Remedy]:
-        """Return the best set of every size, up to the first that meets the tolerance.
-
-        The empty set stands alone where the recipe meets it as it is.
-        """
+        """Return the best set of every size, up to the first that is enough."""
         if self._meets(self.without()):
             return [self._remedy({})]
         order, remedies = [stage for stage in SHARED if stage in self.names], list[Remedy]()
@@ -300,6 +258,7 @@ class Design:
         return remedies
 
     def _best(self, sets: Sequence[tuple[str, ...]]) -> Remedy:
+        """Return the set with the fewest float64 stages, else the least drift."""
         order = sorted(sets, key=lambda stages: _size(self.without(*stages)))
         meeting = [stages for stages in order if self._meets(self.without(*stages))]
         if meeting:
@@ -309,7 +268,7 @@ class Design:
         return self._narrowest(order[0], lambda drift: _size(drift) <= (nonfinite, least * _ALIKE))
 
     def _narrowest(self, stages: Sequence[str], enough: Callable[[Statistics], bool]) -> Remedy:
-        """Return a set in the narrowest formats with which its drift is small enough."""
+        """Return a set in the narrowest formats that are enough."""
         narrow = [s for s in stages if any(f.precision < FP32.precision for f in formats(self.recipe, s))]
         for count in range(len(narrow), 0, -1):
             tries = [

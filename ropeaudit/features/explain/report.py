@@ -1,7 +1,4 @@
-"""The report of explanations: the answer, the tables by stage, pair and remedy, and those of code.
-
-The answer is the worst case whole, with its stages and its remedy, and a line for each other one.
-"""
+"""The report of explanations: the answer, the tables by stage, pair and remedy, and those of code."""
 
 from __future__ import annotations
 
@@ -92,21 +89,19 @@ def _remedy_rows(one: Explanation) -> list[Row]:
     ]
 
 
-def _called(one: Trace) -> Row:
-    return {"implementation": one.name, "dtype": one.dtype.name, "environment": one.environment}
-
-
-def _near(like: Likeness | None) -> Row:
-    return {name: getattr(like, name) if like else math.nan for name in ("distance", "equal", "profile")}
+def _called(one: Trace, like: Likeness | None = None) -> Row:
+    """Return what rows of code begin with. like: the recipes that the row is about."""
+    near = {name: getattr(like, name) if like else math.nan for name in ("distance", "equal", "profile")}
+    return {"implementation": one.name, "dtype": one.dtype.name, "environment": one.environment, **near}
 
 
 def dtypes_rows(one: Trace) -> list[Row]:
     """Return a row a stage of code that was seen, beside the nearest recipe."""
     best = one.nearest()[0] if one.likely else None
     formats = expected(best.group.resolved) if best else {}
-    setting = {name: getattr(one.setting, name) for name in ("layout", "head_dim", "rotary_dim", "base")}
-    about = _called(one) | setting | _near(best)
+    about = {name: getattr(one.setting, name) for name in ("layout", "head_dim", "rotary_dim", "base")}
     about |= {
+        **_called(one, best),
         "schema": SCHEMA,
         "device": one.device,
         "nearest": " ".join(one.recipes()) or "none",
@@ -114,7 +109,7 @@ def dtypes_rows(one: Trace) -> list[Row]:
         "diagnosis": one.diagnosis(),
         "refused": one.refused or "none",
     }
-    results = []
+    results, narrowest = [], one.narrowest()
     for stage, log in (one.stages or {"none": StageLog(["none"])}).items():
         there = formats.get(stage)
         row = {
@@ -122,34 +117,31 @@ def dtypes_rows(one: Trace) -> list[Row]:
             "seen": " -> ".join(log.dtypes),
             "operations": " ".join(log.operations) or "none",
             "recipe_format": there or "none",
-            "agrees": None if there is None else "yes" if one.narrowest()[stage] == there else "no",
+            "agrees": None if there is None else "yes" if narrowest[stage] == there else "no",
         }
         results.append(about | row)
     return results
 
 
 def _profile_rows(one: Trace) -> list[Row]:
-    """Return a row per offset: the drift of code, and the nearest recipe's or nan."""
     results = []
     for offset, drift in one.drifts.items():
         predicted = one.predicted.get(offset, math.nan)
-        times = drift / predicted if predicted else math.nan
-        row = {"offset": offset, "drift_rms": drift, "predicted_rms": predicted, "ratio": times}
-        results.append(_called(one) | row)
+        row = {"offset": offset, "drift_rms": drift, "predicted_rms": predicted}
+        results.append(_called(one) | row | {"ratio": drift / predicted if predicted else math.nan})
     return results
 
 
 def _recipe_rows(one: Trace) -> list[Row]:
-    """Return a row a recipe that code may be like, the nearest first."""
-    results = []
-    for like in one.likely[: max(_RECIPES, len(one.nearest()))]:
-        row = {
+    return [
+        _called(one, like)
+        | {
             "behaviour": _arithmetic(like.group, ()),
             "recipes": " ".join(like.group.names) or "none",
             "stages_differing": " ".join(like.differing) or "none",
         }
-        results.append(_called(one) | _near(like) | row)
-    return results
+        for like in one.likely[: max(_RECIPES, len(one.nearest()))]
+    ]
 
 
 class Kind(NamedTuple):
@@ -170,7 +162,7 @@ TABLES = {  # by their names in JSON
     "profiles": Kind(_profile_rows, table("explain-profiles"), _DRIFTS, of_code=True),
     "recipes": Kind(_recipe_rows, table("explain-recipes"), "Recipes, nearest first:", of_code=True),
     "stages": Kind(_stage_rows, table("explain", "explain-stage"), "Stages, the worst first:", _SHARE),
-    "pairs": Kind(_pair_rows, table("explain", "explain-pair")),  # people see them where they ask for them
+    "pairs": Kind(_pair_rows, table("explain", "explain-pair")),  # seen where asked for
     "remedies": Kind(_remedy_rows, table("explain", "explain-remedy"), _SETS),
 }
 KINDS = {"dtypes": "dtypes", "stage": "stages", "pair": "pairs", "remedy": "remedies"}  # by --by
@@ -191,10 +183,7 @@ def report(
     metadata: Mapping[str, Any],
     by: str | None = None,
 ) -> Report:
-    """Return the report; `columns` chooses and orders what is shown and written.
-
-    by: what the rows are; by default dtypes where there is code, else stages.
-    """
+    """Return the report. by: the kind of rows."""
     codes = [one for one in results if isinstance(one, CodeExplanation)]
     explained = [
         each for one in results for each in (one.explanations if isinstance(one, CodeExplanation) else (one,))
@@ -203,8 +192,8 @@ def report(
     check_kind(kind, bool(codes))
     traces, tables = [one.trace for one in codes], dict[str, Report]()
     for name, of in TABLES.items():
-        if name == KINDS[kind] or (traces if of.of_code else explained):
-            tables[name] = _table(of, traces) if of.of_code else _table(of, explained, len(explained) > 1)
+        if (subjects := traces if of.of_code else explained) or name == KINDS[kind]:
+            tables[name] = _table(of, subjects, len(explained) > 1)
     main, told = tables.pop(KINDS[kind]), [answer(results)] if results else []
     findings = dict.fromkeys(text for one in codes for text in one.findings)
     beside = [text for one in codes for text in _left_out(one)]
@@ -223,8 +212,8 @@ def report(
     )
 
 
-def _table(kind: Kind, subjects: Sequence[Any], several: bool = False) -> Report:
-    """Return the table of a kind of rows. several: whether columns tell explanations apart."""
+def _table(kind: Kind, subjects: Sequence[Any], several: bool) -> Report:
+    """Return the table of a kind. several: whether columns tell cases apart."""
     rows = [row for one in subjects for row in kind.rows(one)]
     cells = ["implementation", "dtype", "offset"] if several else []
     lead = [] if kind.of_code else settings.screen(rows, cells, [])
@@ -240,7 +229,7 @@ def _table(kind: Kind, subjects: Sequence[Any], several: bool = False) -> Report
 
 
 def _left_out(one: CodeExplanation) -> list[str]:
-    """Return notes: offsets of code refused or without shares; unseen operations."""
+    """Return notes on offsets that were left out and operations not seen."""
     trace = one.trace
     who = " ".join([trace.name, *under(trace.environment), str(trace.dtype)])
     texts = [f"{who}: offset {offset} was left out: {reason}" for offset, reason in trace.dropped.items()]
@@ -250,7 +239,7 @@ def _left_out(one: CodeExplanation) -> list[str]:
 
 
 _NOTABLE = 0.005  # of the mean square drift: stages below it are not named
-_STAGES, _OTHERS, _NAMED = 4, 5, 3  # stages and recipes that are named, other cases that get a line
+_STAGES, _OTHERS, _NAMED = 4, 5, 3  # named stages, other cases, named recipes
 _OTHERS_NARROW = {"trig": "narrow-table", "output": "narrow-output", "accumulate": "narrow-accumulator"}
 _CODES = NARROW | _OTHERS_NARROW  # stage -> code of `list diagnoses`
 
@@ -269,7 +258,7 @@ def answer(results: Sequence[Explanation | CodeExplanation]) -> Answer:
 
 
 def _of_case(one: Explanation, called: Sequence[tuple[str, str]] = ()) -> tuple[float, Answer]:
-    """Return how much a case drifts, and its answer. called: facts of the called code."""
+    """Return how much a case drifts, and its answer. called: facts of code."""
     accepted = one.tolerance if one.tolerance.given else DriftTolerance("drift_relative", TOLERANCE, True)
     good = not one.drift.nonfinite and accepted.met_by(one.drift, one.reference)
     amount, limit = _amount(one, one.drift, accepted), _limit(accepted)
@@ -290,7 +279,6 @@ def _of_case(one: Explanation, called: Sequence[tuple[str, str]] = ()) -> tuple[
 
 
 def _overflow(one: Explanation, nonfinite: NonfiniteScores, accepted: DriftTolerance) -> Cause:
-    """Return which stage makes scores that are not finite, and what repairs them."""
     first, repairs = one.blames[0], " or ".join(nonfinite.repaired_by)
     where = "q and k are stored" if first.stage == "input" else f"the stage {first.stage} is"
     alone = f"{repairs} alone repairs" if repairs else "no stage alone repairs"
@@ -313,7 +301,7 @@ def _limit(accepted: DriftTolerance) -> str:
 
 
 def _stages(one: Explanation, good: bool) -> list[tuple[str, str]]:
-    """Return the stages by share, with their formats and those of the remedy."""
+    """Return the stages by share, with their old and new formats."""
     if one.drift.max <= one.error:
         return [("stages", "no shares: the drift is within the certified error of the reference")]
     if any(math.isnan(blame.share) for blame in one.blames):
@@ -328,7 +316,7 @@ def _stages(one: Explanation, good: bool) -> list[tuple[str, str]]:
 
 
 def _fix(one: Explanation, accepted: DriftTolerance) -> str:
-    """Return the remedy as options, and what it leaves of what the tolerance is about."""
+    """Return the remedy as options, and the drift that it leaves."""
     if not one.remedies:
         return "no stage can be computed in higher precision"
     best = one.remedy or one.remedies[-1]
@@ -364,13 +352,13 @@ def _around(one: Explanation) -> list[tuple[str, str]]:
     left = "" if sampled.covers(one.inputs) else taken
     rest = f"; other calls, such as one token: ropeaudit check {one.code}" if one.code else ""
     facts = [fact for fact in settings.facts([_common(one)]) if fact[0] != "read"]
-    read = model_notes([one.case], [one.offset])  # what a config says, and what of it is not looked at
+    read = model_notes([one.case], [one.offset])  # what a config says
     facts += [("" if n else "read", text.partition(": read: ")[2] or text) for n, text in enumerate(read)]
     return [*facts, ("not checked", f"other offsets; {left}other q and k{rest}")]
 
 
 def _told_of_code(one: CodeExplanation) -> list[tuple[float, Answer]]:
-    """Return the answers on code, by explained offset; without any, on what it does."""
+    """Return the answers on code, by explained offset, or on what it does."""
     trace = one.trace
     called = [("behaves like", _likeness(trace))] if trace.likely else []
     called += [("called as", text.rpartition(": called as ")[2].rstrip(".")) for text in one.findings[:1]]
@@ -409,7 +397,7 @@ def _likeness(trace: Trace) -> str:
 
 
 def _arithmetic(group: RecipeGroup, names: Sequence[str] | None = None) -> str:
-    """Return what recipes round, in words, with some of their names, or those given."""
+    """Return what recipes round, in words, with some of their names."""
     named = _shortened(group.names) if names is None else names
     return wording.arithmetic(group.values() | {"recipes": named})
 

@@ -38,14 +38,14 @@ from ropeaudit.subjects.emulated import Emulated
 
 VectorsAt: TypeAlias = Mapping[int, FloatArray]  # by offset
 DriftsAt: TypeAlias = Mapping[int, float]
-Known: TypeAlias = tuple[RecipeGroup, VectorsAt, DriftsAt]  # recipes, what they rotate, their RMS drifts
+Known: TypeAlias = tuple[RecipeGroup, VectorsAt, DriftsAt]
 LIKE = 0.5  # the largest distance of a likeness
 COMPARED = 48  # positions at an offset
 OFFSETS = (0, 1024, 32768, 131072)
 _HEADS = 2
-_TIE = 0.02  # share by which two distances must differ for one recipe to be nearer
-_FINEST = 2.0**-50  # float64 angles are not compared more finely than this, per token
-_LISTED = 0.9  # recipes further away explain nothing, and are not listed beside a nearer one
+_TIE = 0.02  # share by which a nearer recipe is nearer
+_FINEST = 2.0**-50  # of float64 angles, per token
+_LISTED = 0.9  # recipes further away are not listed
 _DEFAULT = Case()
 
 
@@ -68,11 +68,9 @@ class Likeness:
 class Trace:
     """What is known of one implementation in a dtype, on a setting.
 
-    stages: what torch did in each, empty where nothing was seen. drifts, predicted: offset -> RMS drift,
-    measured, and predicted for the nearest recipe. likely: recipes that it is like, nearest first. faults:
-    offset -> what explains what it does there, where it is like none. dropped: offset -> why it was refused
-    there. refused: why nothing is known. device: where it was called. environment: in which; none for the
-    clean one.
+    stages: what torch did in each. drifts, predicted: offset -> RMS drift, measured, and predicted for the
+    nearest recipe. likely: recipes that it is like, nearest first; faults: without any, offset -> what
+    explains it. dropped: offset -> why it was refused there. refused: why nothing is known.
     """
 
     name: str
@@ -93,14 +91,14 @@ class Trace:
         return {name: exposure.narrowest(log.dtypes) for name, log in self.stages.items()}
 
     def told(self) -> str:
-        """Return what explains code at its largest wrong offset; "" for nothing."""
+        """Return what explains code at its largest wrong offset, if anything."""
         if not self.faults:
             return ""
         last, everywhere = max(self.faults), len(self.faults) >= len(self.drifts) - 1  # at 0 most are right
         return wording.sentence(self.faults[last]) + ("" if everywhere else f" at offset {last}")
 
     def diagnosis(self) -> str:
-        """Return the codes that explain it at the largest wrong offset; "" for none."""
+        """Return the codes of that, if there are any."""
         if self.likely:
             found = self.nearest()[0].group.diagnosis()
             return "" if found.code == "known-recipe" else codes(found)
@@ -126,7 +124,7 @@ def expected(resolved: Resolved) -> dict[str, str]:
 
 
 def usual_offsets(case: Case) -> tuple[int, ...]:
-    """Return the offsets to compare code at: OFFSETS, or those in a known range and its end."""
+    """Return OFFSETS, or of a known range those in it and its end."""
     if case.maximum is None:
         return OFFSETS
     last = max(0, case.maximum - COMPARED)
@@ -141,8 +139,7 @@ def trace(
 ) -> Trace:
     """Return dtypes by stage and closest recipes of code, in its layout unless given.
 
-    offsets: at which they are compared, beside 0. case: of q and k its seed alone is looked at.
-    Raises: UsageError, BadShape, BadInput.
+    offsets: beside 0. case: of q and k its seed alone counts. Raises: UsageError, BadShape, BadInput.
     """
     setting = case.setting(COMPARED)
     setting = replace(setting, layout=case.layout or implementation.layout(setting))
@@ -168,7 +165,12 @@ def trace(
     result = replace(result, stages=exposure.stages(implementation, setting, dtype), drifts=drifts)
     ranked = [likeness(result, vectors, exact, one) for one in known]
     ranked.sort(key=lambda like: (like.distance, like.profile))
-    faults = _faults(subject, inputs, setting, usable)
+    given, faults = GivenVectors(inputs.q, inputs.k, np.arange(COMPARED), inputs.seed or 0), {}
+    for offset in usable:
+        asked = subject.rotator(), setting, dtype, given, offset
+        seen = verification.check(*asked, afresh=subject.rotator, by_batch=subject.by_batch())
+        if seen.diagnosis is not None:
+            faults[offset] = seen.diagnosis
     # q of one row may be a recipe's, and k, another row or another call is not
     other = any(not one.arithmetic and one.explains for one in faults.values())
     if ranked[0].distance > LIKE or other:
@@ -184,7 +186,7 @@ def trace(
 def compared(
     dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int, ...]
 ) -> tuple[Inputs, VectorsAt, list[Known]]:
-    """Return q and k, exact vectors, and what known recipes do, computed once."""
+    """Return q and k, exact vectors, and what known recipes do."""
     inputs = qk.make("gaussian", _HEADS, _HEADS, COMPARED, setting, seed)
     places = {offset: np.arange(COMPARED, dtype=np.int64) + offset for offset in offsets}
     groups, q = known_recipes.variants(dtype), inputs.q
@@ -203,7 +205,7 @@ def rms_drifts(
     setting: RopeSetting,
     offsets: Sequence[int],
 ) -> list[dict[int, float]]:
-    """Return the RMS drift by subject and offset (the first is 0) of float64 scores."""
+    """Return the RMS drift of float64 scores by subject and offset."""
     plan = Plan(subjects, [list(offsets)] * len(subjects), inputs, setting, "causal")
     cells = measure.measure(plan, run_metadata.threads())
     return [
@@ -212,10 +214,7 @@ def rms_drifts(
 
 
 def likeness(seen: Trace, own: VectorsAt, exact: VectorsAt, known: Known) -> Likeness:
-    """Return how near recipes are to code, by their numbers, RMS drifts and dtypes.
-
-    own, exact: rotated q of the code, and as it should be, (h, s, d).
-    """
+    """Return how near recipes are to code. own, exact: rotated q (h, s, d)."""
     group, vectors, drifts = known
     distance, profile, equal = 0.0, 0.0, []
     for offset, mine in own.items():
@@ -243,17 +242,3 @@ def _factor(first: float, second: float) -> float:
         return 1.0 if math.isnan(first) and math.isnan(second) else math.inf
     low, high = sorted((first, second))
     return high / low if low else (1.0 if not high else math.inf)
-
-
-def _faults(
-    subject: Called, inputs: Inputs, setting: RopeSetting, offsets: Sequence[int]
-) -> dict[int, Diagnosis]:
-    """Return why vectors are wrong as no recipe's are, by offset."""
-    vectors = GivenVectors(inputs.q, inputs.k, np.arange(COMPARED, dtype=np.int64), inputs.seed or 0)
-    found = {}
-    for offset in offsets:
-        given = subject.rotator(), setting, subject.dtype, vectors, offset
-        seen = verification.check(*given, afresh=subject.rotator, by_batch=subject.by_batch())
-        if seen.diagnosis is not None:
-            found[offset] = seen.diagnosis
-    return found
