@@ -1,7 +1,4 @@
-"""Parity: two subjects on the same q and k, such as what trains a model and what serves it.
-
-Parity is not accuracy, so their distance and the drift of each are measured together.
-"""
+"""Parity: two subjects on the same q and k, how far they are apart and how far each drifts."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -40,7 +37,6 @@ from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.exact_rotation import half_split
 from ropeaudit.subjects.factories import SubjectFactory
 
-Compared: TypeAlias = Recipe | Code
 OFFSETS = (0, 1000)
 
 
@@ -92,18 +88,22 @@ def parity(
     >>> result.names, result.offset
     (('hf', 'meta'), 1000)
     """
-    pair = named(a, b, changes or {}, device)
-    formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
-    return run(arguments.cases_of(cases, case), pair, formats, numbers, on_progress or arguments.silent)
+    pairs = named(a, b, arguments.formats(dtypes), changes or {}, device)
+    progress = on_progress or arguments.silent
+    return run(arguments.cases_of(cases, case), pairs, arguments.numbers(offsets), progress)
 
 
 def named(
-    a: str, b: str, changes: Mapping[str, str], device: str | None = None
-) -> list[tuple[str, Compared]]:
-    """Return two subjects as typed, with their names: what was typed if they share one.
+    a: str,
+    b: str,
+    dtypes: Sequence[Format],
+    changes: Mapping[str, str],
+    device: str | None = None,
+) -> list[list[SubjectFactory]]:
+    """Return two subjects as typed, in each dtype, with their names: what was typed if they share one.
 
     changes: made to both before those in brackets. device: where code is called.
-    Raises: UnknownName, BadInput, UsageError, MissingPackage.
+    Raises: UnknownName, BadInput, UsageError, NotEmulated, MissingPackage.
     """
     specs = a.strip(), b.strip()
     coded = [is_code(spec.partition("[")[0]) for spec in specs]
@@ -112,8 +112,9 @@ def named(
     if changes and all(coded) and not any(map(factories.is_own, specs)):
         raise UsageError(f"--set {next(iter(changes))} changes recipes, and neither {a} nor {b} is one")
     first, second = (subject(spec, changes, all(coded), device) for spec in specs)
-    alike = first.name == second.name and first != second
-    return list(zip(specs if alike else (first.name, second.name), (first, second), strict=True))
+    names = specs if first.name == second.name and first != second else (first.name, second.name)
+    both = list(zip(names, (first, second), strict=True))
+    return [[replace(_factory(one, fmt), name=name) for name, one in both] for fmt in dtypes]
 
 
 def is_code(name: str) -> bool:
@@ -126,7 +127,7 @@ def subject(
     common: Mapping[str, str],
     alone: bool = False,
     device: str | None = None,
-) -> Compared:
+) -> Recipe | Code:
     """Return code, or a recipe with its changes in brackets: hf[angle=fp64,table=fp32].
 
     common: changes made to a recipe before its own. alone: whether there is no recipe for them to change.
@@ -148,8 +149,7 @@ def subject(
     return recipes.load(name).changed({**common, **own})
 
 
-def factory(one: Compared, dtype: Format) -> SubjectFactory:
-    """Return the factory of a subject in a dtype. Raises: NotEmulated."""
+def _factory(one: Recipe | Code, dtype: Format) -> SubjectFactory:
     if isinstance(one, Recipe):
         return factories.of_recipe(one.resolve(dtype, stores_keys=True))
     return factories.called(one, dtype)
@@ -157,58 +157,51 @@ def factory(one: Compared, dtype: Format) -> SubjectFactory:
 
 def run(
     cases: Sequence[Case],
-    pair: Sequence[tuple[str, Compared]],
-    dtypes: Sequence[Format],
+    pairs: Sequence[Sequence[SubjectFactory]],
     offsets: Sequence[int],
     on_progress: OnProgress = arguments.silent,
 ) -> Iterator[Parity]:
     """Check the arguments, and yield measurements by case, dtype and offset.
 
-    pair: as `named` returns it. offsets: tokens, added to every position.
-    Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated.
+    pairs: as `named` returns them. offsets: tokens, added to every position.
+    Raises: UsageError, UnknownName, BadShape, BadInput.
     """
-    made = [[factory(one, fmt) for _, one in pair] for fmt in dtypes]
     fits(max(case.check(offsets) for case in cases))
-    work = steps(on_progress, len(cases) * len(made) * len(offsets))
-    laid_out = [next(arguments.by_layout(case, made[0]))[0] for case in cases]
+    work = steps(on_progress, len(cases) * len(pairs) * len(offsets))
+    laid_out = [next(arguments.by_layout(case, pairs[0]))[0] for case in cases]
 
     def compared() -> Iterator[Parity]:
         for requested, case in zip(cases, laid_out, strict=True):
             inputs, setting = case.load()
             positions_fit(offsets, inputs.seq_len)
-            own = [setting if requested.layout else _in_its_layout(one, setting) for _, one in pair]
-            for two, offset in itertools.product(made, offsets):
-                yield _parity(case, inputs, setting, [name for name, _ in pair], own, two, offset)
+            own = [setting if requested.layout else _in_its_layout(one, setting) for one in pairs[0]]
+            for pair, offset in itertools.product(pairs, offsets):
+                yield _parity(case, inputs, setting, own, pair, offset)
 
     return doing.each(compared(), lambda: doing.told(next(work, arguments.silent)))
 
 
-def _in_its_layout(one: Compared, setting: RopeSetting) -> RopeSetting:
-    """Return the setting in a subject's layout: code has its own."""
-    if isinstance(one, Recipe):
+def _in_its_layout(one: SubjectFactory, setting: RopeSetting) -> RopeSetting:
+    """Return the setting in the layout that code has."""
+    if one.code is None or (one.code.fit(setting) is None and setting.layout in one.code.layouts):
         return setting
-    if one.fit(setting) is None and setting.layout in one.layouts:  # an adapter of both
-        return setting
-    return replace(setting, layout=one.layout(setting))
+    return replace(setting, layout=one.code.layout(setting))
 
 
 def _parity(
     case: Case,
     inputs: Inputs,
     setting: RopeSetting,
-    names: Sequence[str],
     own: Sequence[RopeSetting],
-    two: Sequence[SubjectFactory],
+    pair: Sequence[SubjectFactory],
     offset: int,
 ) -> Parity:
-    """Compare two subjects at one offset; what refuses to be called there is refused.
-
-    own: the setting that each rotates by.
-    """
+    """Compare two subjects at one offset, in their own settings."""
     axes, statistics = case.position_axes(setting), PairStatistics()
-    subjects = [one.make(at, axes) for one, at in zip(two, own, strict=True)]
+    subjects = [one.make(at, axes) for one, at in zip(pair, own, strict=True)]
     reasons = [one.refusal(inputs.seq_len, offset) for one in subjects]
-    refused = next((f"{name} refuses: {why}" for name, why in zip(names, reasons, strict=True) if why), "")
+    told = (f"{one.name} refuses: {why}" for one, why in zip(pair, reasons, strict=True) if why)
+    refused = next(told, "")
     placed = [_permuted(one, inputs, setting) for one in subjects]
     wide = max(one.narrowest for one in subjects) > FP32.precision
     how: Precision = "extended" if wide else "double"
@@ -219,16 +212,10 @@ def _parity(
             statistics = compare(plan, subjects[0].dtype)
         except ForeignError as error:
             refused = f"a call fails: {one_line(error)}"
+    names = pair[0].name, pair[1].name
     return Parity(
-        case=case,
-        setting=setting,
-        inputs=inputs,
-        names=(names[0], names[1]),
-        dtype=subjects[0].dtype,
-        offset=offset,
-        statistics=statistics,
-        refused=refused,
-        findings=tuple(dict.fromkeys(text for one in two for text in one.findings)),
+        *(case, setting, inputs, names, subjects[0].dtype, offset, statistics, refused),
+        findings=tuple(dict.fromkeys(text for one in pair for text in one.findings)),
         differences=tuple(differences(names, subjects, own, plan)),
         devices=(subjects[0].device, subjects[1].device),
     )
@@ -252,10 +239,7 @@ def differences(
     own: Sequence[RopeSetting],
     plan: Plan[Inputs],
 ) -> Iterator[str]:
-    """Yield what two subjects do not have alike beside their rotations, with what makes it alike.
-
-    own: the settings that they rotate by. plan: how they are measured.
-    """
+    """Yield what two subjects do not have alike. own: their settings."""
     (a, b), (first, second), layout = names, pair, plan.setting.layout
     for name, at in zip(names, own, strict=True):
         if at.layout != layout:
@@ -286,14 +270,7 @@ def row(one: Parity) -> dict[str, Any]:
     statistics, difference = one.statistics, one.statistics.difference
     winner = None if one.refused else statistics.winner()
     place = difference.place if difference.place and not difference.nonfinite else (None, None, None)
-    values: dict[str, Any] = dict(zip(("worst_head", "worst_query", "worst_key"), place, strict=True))
-    for index, side in enumerate("ab"):
-        drift = statistics.drifts[index]
-        values |= {side: one.names[index], f"{side}_device": one.devices[index]}
-        values |= {f"{side}_nonfinite": drift.nonfinite, f"{side}_drift_max": drift.max}
-        values[f"{side}_drift_rms"] = drift.rms
-        values[f"{side}_nearer"] = ratio(statistics.nearer[index], difference.count)
-    values |= setting_columns(one.case, one.inputs, one.setting) | {
+    values: dict[str, Any] = setting_columns(one.case, one.inputs, one.setting) | {
         "schema": SCHEMA,
         "dtype": one.dtype.name,
         "offset": one.offset,
@@ -307,8 +284,18 @@ def row(one: Parity) -> dict[str, Any]:
         "nearer": None if winner is None else "equal" if winner < 0 else one.names[winner],
         "bits_differing": ratio(statistics.differing, statistics.elements),
         "refused": one.refused or "none",
+        **dict(zip(("worst_head", "worst_query", "worst_key"), place, strict=True)),
     }
-    return {name: values[name] for name in COLUMNS}
+    for index, side in enumerate("ab"):
+        drift, nearer = statistics.drifts[index], ratio(statistics.nearer[index], difference.count)
+        of_side: dict[str, Any] = {
+            "nonfinite": drift.nonfinite,
+            "drift_max": drift.max,
+            "drift_rms": drift.rms,
+        }
+        of_side |= {"device": one.devices[index], "nearer": nearer}
+        values |= {side: one.names[index], **{f"{side}_{name}": value for name, value in of_side.items()}}
+    return values
 
 
 def report(results: Sequence[Parity], columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
@@ -317,11 +304,12 @@ def report(results: Sequence[Parity], columns: Sequence[str] | None, metadata: M
     a, b, dtype, offset, *others = COLUMNS.screen(rows)
     screen = settings.screen(rows, [a, b, dtype, offset], others)
     some = [answer(results, rows)] if results else []
-    return tabulated(
-        *(COLUMNS, SCHEMA, rows, screen, columns, metadata, some),
-        notes=[*model_notes([one.case for one in results], [one.offset for one in results]), *notes(results)],
-        brief=not columns,
-    )
+    notes = model_notes([one.case for one in results], [one.offset for one in results])
+    for one in results:
+        refused = f"{one.dtype} at offset {one.offset}: {one.refused}."
+        notes = [*notes, *one.findings, *([refused] if one.refused else one.differences)]
+    notes, shown = list(dict.fromkeys(notes)), (COLUMNS, SCHEMA, rows, screen, columns, metadata, some)
+    return tabulated(*shown, notes=notes, brief=not columns)
 
 
 def answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Answer:
@@ -357,7 +345,7 @@ def _distance(one: Mapping[str, Any]) -> float:
 
 
 def _apart(one: Mapping[str, Any], name: str = "") -> str:
-    """Return how far apart two are in a case, and which is closer to the exact result."""
+    """Return how far apart two are, and which is closer to the exact result."""
     where = f" ({name})" if name else ""
     if one["refused"] != "none":
         return f"{one['refused']}{where}"
@@ -379,8 +367,8 @@ def _line(one: Mapping[str, Any]) -> str:
 
 def _drifts(one: Mapping[str, Any]) -> str:
     """Return how far each is from the exact scores."""
-    sizes = (ratio(one[f"{side}_drift_rms"], one["reference_rms"]) for side in "ab")
-    return ", ".join(f"{_name(one[side])} {percent(size)}" for side, size in zip("ab", sizes, strict=True))
+    sizes = [percent(ratio(one[f"{side}_drift_rms"], one["reference_rms"])) for side in "ab"]
+    return f"{_name(one['a'])} {sizes[0]}, {_name(one['b'])} {sizes[1]}"
 
 
 def _name(name: str) -> str:
@@ -390,12 +378,3 @@ def _name(name: str) -> str:
 
 def _bits(one: Mapping[str, Any]) -> str:
     return f"{percent(one['bits_differing'])} of elements differ in bits"
-
-
-def notes(results: Sequence[Parity]) -> list[str]:
-    """Return other notes: calls, differing layouts, inputs and scores, refusals."""
-    texts: list[str] = []
-    for one in results:
-        refused = f"{one.dtype} at offset {one.offset}: {one.refused}."
-        texts += [*one.findings, *([refused] if one.refused else one.differences)]
-    return list(dict.fromkeys(texts))

@@ -43,19 +43,19 @@ def parity(
     Both see the same q and k. Reported is how far their scores are apart, how far each is from the exact
     scores, which of them is nearer, and how many elements of rotated q and k differ in their bits.
     """
-    from ropeaudit.audits.arguments import formats
+    from itertools import chain
+
+    from ropeaudit.audits import arguments
     from ropeaudit.console import delivery, settings
     from ropeaudit.features.parity import analysis
     from ropeaudit.features.parity.analysis import COLUMNS, report
 
     columns = output.chosen_columns(COLUMNS)
-    pair = analysis.named(a, b, changes, device)
-    cases, dtypes = settings.cases(rope, vectors), formats(dtype)
-    made = [(name, analysis.factory(one, fmt)) for fmt in dtypes for name, one in pair]
-
+    pairs = analysis.named(a, b, arguments.formats(dtype), changes, device)
+    cases = settings.cases(rope, vectors)
     return delivery.delivered(
-        lambda on_progress: analysis.run(cases, pair, dtypes, offset, on_progress),
+        lambda on_progress: analysis.run(cases, pairs, offset, on_progress),
         lambda measured, metadata: report(measured, columns, metadata),
         output,
-        stages={f"{name} {one.dtype}": dict(one.stages) for name, one in made},
+        stages=arguments.stages(chain(*pairs)),
     )
