@@ -25,7 +25,6 @@ _PARTS = ("_before", "_after", "_ratio", "_change")
 
 
 def _columns(name: str) -> Iterator[Column]:
-    """Yield a column before and after and, if it is compared, its change."""
     column = records.COLUMNS[name]
     for side, text in (("before", "of the earlier report"), ("after", "of the later one")):
         yield Column(f"{name}_{side}", column.kind, f"{name} {text}", column.unit, optional=True)
@@ -61,10 +60,7 @@ def report(
     metadata: Mapping[str, Any],
     unchanged: bool = False,
 ) -> Report:
-    """Return the report of what changed; `columns` chooses and orders what is shown and written.
-
-    unchanged: whether cases that did not change have rows too.
-    """
+    """Return the report of what changed, or of all cases."""
     compared = only(results)
     shown = [pair for pair in compared.pairs if unchanged or pair.status != "same"]
     rows = [row(pair) for pair in shown]
@@ -96,7 +92,7 @@ def _elsewhere(results: Difference) -> str:
 
 
 def answer(results: Difference) -> Answer:
-    """Return the answer: how many cases drift more, the worst, other changes."""
+    """Return the answer: how many cases drift more, and the worst."""
     total, changed = len(results.shared), results.of("changed")
     more = [pair for pair in changed if _times(pair) > 1]
     less = [pair for pair in changed if _times(pair) < 1]

@@ -80,7 +80,7 @@ def _for_readers(record: Record) -> dict[str, Any]:
 
 
 def legend(results: Sequence[Record]) -> str:
-    """Return what drift is, and the q and k of all rows where they are the same."""
+    """Return what drift is, and the q and k that all rows share."""
     sizes = {(one.seq_len, one.heads, one.seed) for one in results}
     drawn = ""
     if len(sizes) == 1:
@@ -104,7 +104,7 @@ def _declared(results: Sequence[Record], chosen: Sequence[str], named: Sequence[
 
 
 def answer(results: Sequence[Record]) -> Answer:
-    """Return the answer: the worst row, how many are like it, what others do."""
+    """Return the answer: the worst row, and how many are like it."""
     if not results:
         return Answer("WARN", "shift", "no case was measured")
     worst = worst_of(results)
@@ -128,7 +128,7 @@ def answer(results: Sequence[Record]) -> Answer:
 
 
 def _decides(results: Sequence[Record], worst: Record, quality: str) -> str:
-    """Return what the answer rests on: the worst row, and what another subject does there."""
+    """Return what the answer rests on: the worst row, and who is right there."""
     named = [f"{name}={value}" for name, value in differing(results)(worst).items()]
     where = " ".join(["in", short_format(worst.dtype), *named, f"at offset {worst.offset:,}"])
     limit = "" if math.isnan(worst.tolerance) else f" (limit {percent(worst.tolerance)})"
@@ -174,7 +174,6 @@ def _right(results: Sequence[Record], worst: Record) -> str:
 
 
 def _counts(results: Sequence[Record]) -> str:
-    """Return how many rows are how."""
     words = {"no": "out of tolerance", "undecided": "undecided", "yes": "within tolerance", "": "not judged"}
     rows = [verdicts.columns(one) for one in results]
     kinds = ["refused" if row["verdict"] == "refused" else words[verdicts.quality(row)] for row in rows]
@@ -183,7 +182,6 @@ def _counts(results: Sequence[Record]) -> str:
 
 
 def _causes(worst: Record) -> list[Cause]:
-    """Return why code that was called is off, as far as its row says."""
     if worst.rotation_excess is None:
         return []
     from ropeaudit.recognition.diagnosis import kinds  # in-function: most rows are of no code
@@ -196,10 +194,7 @@ def _causes(worst: Record) -> list[Cause]:
 
 
 def worst_of(results: Sequence[Record]) -> Record:
-    """Return the answer's row: of the worst quality the one that drifts most.
-
-    Code that rotates wrongly comes before recipes that drift.
-    """
+    """Return the answer's row: of the worst quality, the one that drifts most."""
 
     def key(record: Record) -> tuple[int, int, bool, float]:
         row = verdicts.columns(record)
@@ -221,7 +216,6 @@ def _moved(record: Record) -> float | None:
 
 
 def _after_softmax(record: Record) -> str:
-    """Say what drift does after softmax."""
     moved = f"{percent(_moved(record) or 0.0)} of the weight moves"
     if record.right_token is not None:
         return f"{moved}; {percent(record.right_token)} of the rows attend to the token they were made for"
@@ -253,7 +247,7 @@ def _temperature(record: Record) -> list[str]:
 
 
 def _estimated(record: Record) -> str:
-    """Say of how many scores a sample stands for all, and within which interval."""
+    """Say how many scores a sample is of all, and its interval."""
     every = masks.count(record.mask, record.seq_len) * record.heads
     text = f"{record.scores:,} of {every:,} scores"
     if record.drift_rms_low is not None and not math.isnan(record.drift_rms_low):
@@ -262,7 +256,7 @@ def _estimated(record: Record) -> str:
 
 
 def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
-    """Return what gives a row's settings, besides the model, that differ from row to row."""
+    """Return what gives the settings, besides the model, that differ."""
     rows = [{name: getattr(record, name) for name in settings.NAMES} for record in results]
     several = [name for name in settings.independent(rows) if name not in ("model", "layout")]
     scalings = short_names(record.scaling for record in results)

@@ -33,7 +33,7 @@ _LARGEST = 2**128  # whole number; beyond any that is written
 
 @functools.lru_cache(maxsize=1)
 def _through(stdin: TextIO | None) -> bytes:
-    """Return all that comes through a pipe, which can be read once. Raises: BadInput."""
+    """Return all that comes through a pipe, read once. Raises: BadInput."""
     content = stdin.buffer.read() if stdin is not None else b""
     if not content.strip():
         raise BadInput(
@@ -48,10 +48,7 @@ def content_of(path: str) -> bytes:
 
 
 def form_of(path: str) -> str:
-    """Return the form of a report, by its suffix; of stdin by what it holds.
-
-    Raises: UnknownName, BadInput.
-    """
+    """Return a report's form. Raises: UnknownName, BadInput."""
     if path != "-":
         return reports.form_of(path)
     content = content_of(path)
@@ -73,11 +70,7 @@ def read(path: str) -> list[Row]:
         raise BadInput(f"{path!r} is for readers; give the .csv, .json or .jsonl of the same report")
     reports.check_installed(form)
     decode = reports.functions(form).decode
-
-    def typed(content: bytes) -> list[Row]:
-        return [_typed(row, number) for number, row in enumerate(decode(content), 1)]
-
-    rows = _parsed(path, typed)
+    rows = _parsed(path, lambda content: [_typed(*one) for one in enumerate(decode(content), 1)])
     told_of = _requested(path)
     constants = _settings(told_of.get("constants"))
     results: list[Row] = []
@@ -92,7 +85,7 @@ def read(path: str) -> list[Row]:
 
 
 def _completed(row: Row) -> Row:
-    """Return a row with the settings that their absence implies, if its case agrees."""
+    """Return a row with the settings that absence implies, if its case agrees."""
     columns = {name: records.COLUMNS[name] for name in _SETTINGS}
     missing = {
         name: records.implied(name, row)
@@ -110,25 +103,24 @@ def _completed(row: Row) -> Row:
 
 
 def _settings(values: Any) -> Row:
-    """Return what metadata say of settings; nothing where they are damaged."""
+    """Return what metadata say of settings, if they are whole."""
     try:
-        return _typed(values or {}, 0)
+        return _typed(0, values or {})
     except (ValueError, AttributeError):
         return {}
 
 
 def told(rows: Sequence[Row]) -> list[str]:
     """Return the columns in which rows say more than their absence implies."""
-
-    def says_more(name: str) -> bool:
-        return any(row.get(name) not in (None, UNKNOWN, records.implied(name, row)) for row in rows)
-
-    said = [name for name in records.EVERY if any(name in row for row in rows)]
-    return [name for name in said if name not in _SETTINGS or (name != "stages" and says_more(name))]
+    implied = ["stages"]
+    for name in _SETTINGS:
+        if all(row.get(name) in (None, UNKNOWN, records.implied(name, row)) for row in rows):
+            implied.append(name)
+    return [name for name in records.EVERY if name not in implied and any(name in row for row in rows)]
 
 
 def about(path: str) -> dict[str, Any]:
-    """Return the metadata in a report or beside it; nothing where there are none."""
+    """Return the metadata in a report or beside it, if any."""
     form = form_of(path)
     try:
         if reports.REGISTRY[form].metadata == "within":
@@ -214,16 +206,14 @@ def check(path: str, row: Mapping[str, Any]) -> None:
     """Raise BadInput if a row is of no report of `shift`, or of another schema."""
     if "implementation" not in row or "offset" not in row:
         raise BadInput(f"{path!r} has no implementation and offset: it is not a report of `ropeaudit shift`")
-    schema, known = row.get("schema"), f"and this version knows {records.SCHEMA}"
-    if schema is not None and schema > records.SCHEMA:
-        raise BadInput(f"{path!r} has schema {schema} {known}; use a newer ropeaudit")
-    if schema is not None and schema < records.SCHEMA:
-        raise BadInput(f"{path!r} is of schema {schema} {known}; measure again")
+    if (schema := row.get("schema")) not in (None, records.SCHEMA):
+        remedy = "use a newer ropeaudit" if schema > records.SCHEMA else "measure again"
+        raise BadInput(f"{path!r} is of schema {schema} and this version knows {records.SCHEMA}; {remedy}")
     if row["offset"] is None:
         raise BadInput(f"{path!r} has a row without an offset")
 
 
-def _typed(row: Mapping[str, Any], number: int) -> Row:
+def _typed(number: int, row: Mapping[str, Any]) -> Row:
     """Return the known columns of row `number`, from 1. Raises: ValueError."""
     results = {}
     for name, value in row.items():
@@ -237,7 +227,7 @@ def _typed(row: Mapping[str, Any], number: int) -> Row:
 
 
 def _value(column: Column, value: Any) -> Any:
-    """Return a column's typed value. Raises: ValueError, KeyError, TypeError, ArithmeticError."""
+    """Return a column's typed value. Raises: ValueError and others of a parser."""
     undefined = value is None or (isinstance(value, str) and value.lower() in ("", "nan")) or value != value
     if column.kind is str:
         implied = column.implied is not None or column.name in FOLLOWING

@@ -62,10 +62,7 @@ class Group(Result):
 
 
 def groups(rows: Sequence[Row], by: Sequence[str] = BY, column: str = COLUMN) -> list[Group]:
-    """Return the groups of rows that agree in the columns `by`, in the order in which they come.
-
-    Raises: UnknownName, UsageError for a column that does not exist or that some row lacks.
-    """
+    """Return the groups of rows that agree in some columns. Raises: UnknownName, UsageError."""
     if column not in records.COLUMNS.numeric:
         raise UnknownName("numeric column", column, records.COLUMNS.numeric)
     for name in (*by, column):
@@ -129,8 +126,7 @@ def diff(before: str, after: Names, ratio: float = comparison.RATIO) -> Differen
 def rows_of(files: Sequence[str]) -> tuple[list[tuple[str, Row]], Counter[str]]:
     """Return the rows of files, each with its file, and how many each file holds.
 
-    Rows of one cell that say the same count once, with the columns of both. What is not finite is no
-    difference, as JSON holds none; of such rows the one that says infinity is taken.
+    Rows of one cell that say the same count once, with the columns of both; what is not finite is none.
     """
     results: list[tuple[str, Row]] = []
     cells: dict[tuple[Any, ...], list[int]] = {}
@@ -151,10 +147,7 @@ def rows_of(files: Sequence[str]) -> tuple[list[tuple[str, Row]], Counter[str]]:
 
 
 def whole(pairs: Iterable[tuple[str, Row]]) -> list[tuple[str, Record]]:
-    """Return distinct rows, each with its file, as records.
-
-    Raises: BadInput for a row without a column, or if two of the same cell differ.
-    """
+    """Return distinct rows as records, with their files. Raises: BadInput."""
     results: dict[object, tuple[str, Record]] = {}
     for path, row in pairs:
         (record,) = reading.records_of(path, [row])
@@ -214,41 +207,21 @@ def report(
     results: Sequence[Group],
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
+    worst: bool = False,
 ) -> Report:
-    """Return a line per group; `columns` chooses and orders what is shown and written."""
-    by = _names(results)
-    rows = [{"schema": SCHEMA, **group.names, **row(group)} for group in results]
-    return tabulated(
-        *(SUMMARY, SCHEMA, rows, [*by, *OWN.screen(rows)], columns, {"by": by, **metadata}),
-        answers=[answer(results)],
-        dispensable=OWN.dispensable,
-        written=list(rows[0]) if rows else ["schema", *by, *OWN],
-    )
-
-
-def worst(
-    results: Sequence[Group],
-    columns: Sequence[str] | None,
-    metadata: Mapping[str, Any],
-) -> Report:
-    """Return the worst row of each group, with all columns of the files; see `report`."""
-    by = _names(results)
+    """Return a line per group, or its worst row whole."""
+    by = list(results[0].names) if results else []
+    about, some = {"by": by, **metadata}, [answer(results)]
+    if not worst:
+        rows = [{"schema": SCHEMA, **group.names, **row(group)} for group in results]
+        written, screen = list(rows[0]) if rows else ["schema", *by, *OWN], [*by, *OWN.screen(rows)]
+        return tabulated(SUMMARY, SCHEMA, rows, screen, columns, about, some, OWN.dispensable, written)
     whole = [group.worst for group in results if group.worst]
-    known = reading.told(whole)
+    known, column = reading.told(whole), [group.column for group in results[:1]]
     rows = [{name: one.get(name) for name in (*known, *(columns or ()))} for one in whole]
-    column = [group.column for group in results[:1]]
-    first = list(dict.fromkeys([*by, "implementation", "dtype", "offset", *settings.independent(rows)]))
+    first = dict.fromkeys([*by, "implementation", "dtype", "offset", *settings.independent(rows)])
     screen = [name for name in (*first, *column, "verdict") if name in known]
-    return tabulated(
-        *(records.COLUMNS, records.SCHEMA, rows, screen, columns, {"by": by, **metadata}),
-        answers=[answer(results)],
-        dispensable=(),
-        written=known,
-    )
-
-
-def _names(results: Sequence[Group]) -> list[str]:
-    return list(results[0].names) if results else []
+    return tabulated(records.COLUMNS, records.SCHEMA, rows, screen, columns, about, some, (), known)
 
 
 def answer(results: Sequence[Group]) -> Answer:
@@ -290,10 +263,8 @@ def merged(
 ) -> Report:
     """Return the report of all rows of these files, in order; equal ones count once.
 
-    Its metadata are those of merging, and under "sources" those that each file carries. data: whether a
-    program reads what is written, where nothing says which file a row is from: rows of several files must
-    then be whole, of this schema, and of different cells.
-    Raises: BadInput, UnknownName.
+    data: whether a program reads what is written, to which nothing says which file a row is from: rows of
+    several files must then be whole, and of different cells. Raises: BadInput, UnknownName.
     """
     paths = list(dict.fromkeys(files))
     pairs, counts = rows_of(paths)
@@ -324,7 +295,7 @@ def merged(
 
 
 def _filled(path: str, row: Row) -> Row:
-    """Return a whole row with its file. Raises: BadInput for one that no page can show."""
+    """Return a whole row with its file. Raises: BadInput."""
     for name in _NEEDED:
         if name not in row:
             raise BadInput(f"{path!r} has no column {name}; write it again without --columns")
@@ -335,7 +306,7 @@ def _filled(path: str, row: Row) -> Row:
 
 
 def carried(path: str) -> dict[str, Any]:
-    """Return what is known of how a report was made, without values of a wrong type."""
+    """Return how a report was made, as far as it says so."""
     kinds = {"command": str, "time": str, "environment": dict, "stages": dict}
     about = reading.about(path)
     return {name: about[name] for name, kind in kinds.items() if isinstance(about.get(name), kind)}

@@ -85,9 +85,8 @@ def report(
             made = changes.report([found], columns, out.metadata(output), unchanged)
         elif by:
             columns = output.chosen_columns(records.COLUMNS if worst else ["schema", *by, *analysis.OWN])
-            make = analysis.worst if worst else analysis.report
             results = analysis.summary(files, by, column or analysis.COLUMN)
-            made = make(results, columns, out.metadata(output))
+            made = analysis.report(results, columns, out.metadata(output), worst)
         else:
             columns = output.chosen_columns(
                 ["file", *records.CHOICES], "(`ropeaudit list columns` explains them)"
