@@ -1,7 +1,6 @@
 """Read q and k, captured from a real model, out of a file.
 
-.safetensors, .npz, .pt and .pth hold two tensors called q and k (or query and key); a pair of .npy
-files is named "q.npy,k.npy". Nothing in a file is ever executed: no pickles.
+It holds two tensors called q and k (or query and key), or there is a .npy of each. No pickle is run.
 Letters: b batch, h heads, g key-value heads, s positions, d head_dim.
 """
 
@@ -29,9 +28,7 @@ _SMALLEST, _LARGEST = 1e-60, 1e60
 def read(spec: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return q and k in float64, exactly as stored.
 
-    spec: a path, or two .npy paths with a comma between them.
-    Shapes: (h, s, d) and (g, s, d); (b, h, s, d) is folded into (b*h, s, d).
-    Raises: BadInput for whatever is wrong with the file or with its tensors.
+    Shapes: (h, s, d) and (g, s, d); (b, h, s, d) is folded into (b*h, s, d). Raises: BadInput.
     """
     paths = tensorfiles.paths(spec)
     for path in paths:

@@ -50,10 +50,7 @@ def count(mask: Mask, seq_len: int) -> int:
 
 
 def seen(mask: Mask, seq_len: int, numbers: Ints) -> tuple[Ints, Ints]:
-    """Return the query and the key of the numbered scores of a head: row by row, from 0 to `count` - 1.
-
-    Shapes: numbers (n,) -> two of (n,).
-    """
+    """Return query and key of scores of a head, numbered row by row. Shapes: (n,) -> two of (n,)."""
     if mask == "full":
         return numbers // seq_len, numbers % seq_len
     width = min(_width(mask), seq_len)
@@ -100,10 +97,7 @@ def tiles(mask: Mask, rows: slice, cols: slice, size: int, seq_len: int) -> Iter
 
 
 def hidden(mask: Mask, rows: slice, cols: slice) -> NDArray[np.bool_] | None:
-    """Return True where a tile's query does not see the key; None where it sees all of them.
-
-    Shapes: -> (r, c).
-    """
+    """Return where a tile's query does not see the key, (r, c); None where it sees all."""
     width = _width(mask)
     later, outside = cols.stop - 1 > rows.start, cols.start <= rows.stop - 1 - width
     if mask == "full" or not (later or outside):
@@ -122,10 +116,7 @@ def hide(values: Values, hidden: NDArray[np.bool_] | None, value: float = 0.0) -
 
 
 def counts(mask: Mask, queries: tuple[Ints, Ints], keys: tuple[Ints, Ints]) -> Ints:
-    """Return how many scores are seen between blocks of queries and blocks of keys.
-
-    Blocks: first positions and those behind the last. Shapes: they broadcast, and so is what is returned.
-    """
+    """Return how many scores are seen between blocks, each from a first position to an end."""
     (first, last), (left, right) = queries, keys
     return np.asarray(
         _before(mask, last, right)

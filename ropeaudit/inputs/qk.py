@@ -1,10 +1,7 @@
 """The q and k of an audit: made from a seed, constant, counted, positional, or captured from a real model.
 
-Positional heads look at one distance: q and k the same at every token, so that RoPE alone decides.
-diagonal: q = k = psi; the score Σ |psi_i|² cos(t theta_i) is largest at distance t = 0.
-previous: k_i is psi_i rotated by theta_i, one token; the score is largest at distance 1.
-psi lives on the fastest frequencies, for these distinguish neighbours, with the same size on each.
-Source: Round and Round We Go!, arXiv 2410.06205, which finds such heads in a trained model.
+Positional heads look at one distance: q and k are the same at every token. diagonal: q = k = psi; previous: k
+is psi rotated by one token. psi lives on the fastest frequencies. Source: arXiv 2410.06205.
 Letters: h heads, g key-value heads, s positions, d head_dim, f fast pairs, t distances in tokens.
 """
 
@@ -25,13 +22,13 @@ from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import digests
 
-BEHIND = {"diagonal": 0, "previous": 1}  # kind of head -> distance of the token that it looks at
+BEHIND = {"diagonal": 0, "previous": 1}  # kind of head -> distance that it looks at
 SYNTHETIC = ("gaussian", "ones", "arange", *BEHIND)
-RANDN = "randn"  # torch's normal numbers, for those who have torch and not this package
+RANDN = "randn"  # torch's normal numbers
 WHOLE = (*SYNTHETIC[:1], RANDN, *SYNTHETIC[1:])  # kinds whose rows are made all at once
 _FEWEST_FAST = 4  # pairs, where there are so many; else the fastest quarter of them
 _TOKENS = 256  # among at least so many on both sides
-_WEIGHT = 0.95  # the right token's, of the exact softmax; rounding psi to 16 bits leaves 0.9 of it
+_WEIGHT = 0.95  # the right token's, of the exact softmax
 _LARGEST_SCORE = 1024.0  # beyond it 16-bit scores cannot distinguish neighbours
 
 
@@ -39,9 +36,8 @@ _LARGEST_SCORE = 1024.0  # beyond it 16-bit scores cannot distinguish neighbours
 class Inputs:
     """q (h, s, d) and k (g, s, d) in float64, before the input stage rounds them.
 
-    source says where they came from, digest which numbers a file held (empty for synthetic ones); seed
-    is None where none was used.
-    Query head i reads key-value head i // (h // g).
+    source says where they came from, digest which numbers a file held. Query head i reads key-value head
+    i // (h // g).
     """
 
     q: Array
@@ -94,11 +90,9 @@ def make(kind: str, heads: int, kv_heads: int, seq_len: int, setting: RopeSettin
     """Return synthetic q and k for a setting.
 
     kind: "gaussian" (independent standard normal, from `seed`), "randn" (the same from torch's generator on
-    the CPU: q first, then k), "ones", "arange" (0, 1, ..., d-1 in every row), or a head of `positional`,
-    which looks at one distance by the setting's frequencies. Random values are rounded to bfloat16 and to
-    multiples of 2^-24, like activations captured from a 16-bit model: float64, float32, float16 and bfloat16
-    hold them exactly, so that these dtypes are audited on the
-    same q and k and against the same reference. Raises: UnknownName, BadShape, UsageError.
+    the CPU: q first, then k), "ones", "arange" (0, 1, ..., d-1 in every row), or a positional head. Random
+    values are rounded to bfloat16 and to multiples of 2^-24: float64, float32, float16 and bfloat16 hold them
+    exactly, and are audited on the same q and k. Raises: UnknownName, BadShape, UsageError.
     """
     check_kind(kind, WHOLE)
     head_dim = setting.head_dim
@@ -124,10 +118,7 @@ def seeded(kind: str) -> bool:
 
 
 def constant(kind: str, kv_heads: int, seq_len: int, setting: RopeSetting, seed: int) -> tuple[Array, Array]:
-    """Return q and k of any token of each key-value head, for the kinds of `make` whose tokens are alike.
-
-    Shapes: -> two of (g, d). Raises: UsageError.
-    """
+    """Return q and k of any token, of kinds whose tokens are alike. Shapes: -> two of (g, d)."""
     if kind in BEHIND:
         q, k = _positional(kind, kv_heads, seq_len, setting, seed)
         return on_16_bit_grid(q), on_16_bit_grid(k)
@@ -173,7 +164,7 @@ def on_16_bit_grid(x: Array) -> Array:
 
 def from_file(spec: str) -> Inputs:
     """Return captured q and k; see `ropeaudit.inputs.captured.read`. Raises: BadInput, BadShape."""
-    from ropeaudit.inputs import captured  # in-function: most q and k come from no file
+    from ropeaudit.inputs import captured  # in-function: seldom needed
 
     q, k = captured.read(spec)
     name = spec if spec.isprintable() else repr(spec)[1:-1]
@@ -188,10 +179,7 @@ def is_file(spec: str) -> bool:
 def _positional(
     kind: str, kv_heads: int, seq_len: int, setting: RopeSetting, seed: int
 ) -> tuple[Array, Array]:
-    """Return q and k of any token of each key-value head; `seed` chooses the phases of psi.
-
-    Shapes: -> two of (g, d). Raises: UsageError if the setting cannot make such a head.
-    """
+    """Return q and k of any token of each key-value head, (g, d) each; `seed` chooses phases of psi."""
     speeds = frequencies(setting, "inverse_power", FP64)
     fast = np.argsort(-speeds, kind="stable")[: max(speeds.size // 4, min(_FEWEST_FAST, speeds.size))]
     size = _size(kind, speeds[fast], max(seq_len, _TOKENS), setting)

@@ -1,9 +1,6 @@
 """The rows of q and k that form sampled scores: for sequences too long to audit whole.
 
-Gaussian rows are those of the whole q and k: the same stream is generated and the rest of it dropped. Where
-that stream is too long, every row has a generator of its own.
-Scores are sampled by the norms of q and k as they are given, before the input stage rounds them; evenly where
-all tokens of a head are alike, and where the Gaussian stream is too long to be generated twice.
+Gaussian rows are those of the whole q and k; where their stream is too long, every row has its own generator.
 Letters: n pairs of a query and a key, h heads, g key-value heads, s positions, d head_dim.
 """
 
@@ -28,7 +25,7 @@ from ropeaudit.runtime import doing
 
 BY_ROW = "gaussian-by-row"  # the source where every row has a generator of its own
 STREAMED = 2**32  # the longest stream, in numbers: most of a minute
-WEIGHED = 2**28  # the longest stream that is generated twice: for the norms, then for the rows
+WEIGHED = 2**28  # the longest stream that is generated for norms too
 _CHUNK = 2**18  # numbers of a stream at once
 _BLOCK = 4096  # rows at once
 
@@ -112,10 +109,7 @@ def synthetic(
     chosen: Pairs,
     seed: int,
 ) -> SampledInputs:
-    """Return the rows that `inputs.make` makes, without making the others; tell the share that is done.
-
-    sizes: h, g and s. Raises: UnknownName.
-    """
+    """Return the rows that `inputs.make` makes, without the others. sizes: h, g and s."""
     check_kind(kind)
     (heads, kv_heads, seq_len), d = sizes, setting.head_dim
     in_q, in_k = _places(chosen, heads // kv_heads, seq_len)
@@ -144,10 +138,7 @@ def source(kind: str, sizes: tuple[int, int, int], d: int) -> str:
 
 
 def bytes_needed(count: int, sizes: tuple[int, int, int], head_dim: int) -> int:
-    """Estimate the memory of `count` pairs: their places, their order, rows in float16, and the blocks.
-
-    Beside them a few arrays of the norms of all rows of q and k; sizes: h, g and s.
-    """
+    """Estimate the memory of `count` pairs, and of the norms of all rows. sizes: h, g and s."""
     rows = (sizes[0] + sizes[1]) * sizes[2]
     norms = 6 * 8 * rows if rows * head_dim <= WEIGHED else 0
     return count * (20 * 8 + 4 * head_dim) + norms + 256 * 2**20
@@ -195,7 +186,7 @@ def _by_row(seed: int, side: int, places: Ints, d: int) -> NDArray[np.float16]:
     return vectors
 
 
-EVEN = 1 / 3  # share of the scores that is sampled evenly; so no score counts more than 3 times
+EVEN = 1 / 3  # share that is sampled evenly: no score counts more than 3 times
 _MOST = 2**62  # scores to draw from
 
 
@@ -223,11 +214,7 @@ def check_sample(mask: Mask, heads: int, seq_len: int, count: int) -> int:
 
 
 def evenly(mask: Mask, heads: int, seq_len: int, count: int, seed: int) -> Pairs:
-    """Draw `count` of the visible scores, each of them equally likely every time, so that one may come twice.
-
-    They depend on these arguments alone, and come in the order of heads, queries and keys.
-    Raises: BadShape where there are fewer scores.
-    """
+    """Draw `count` of the visible scores, each as likely; one may come twice."""
     total = check_sample(mask, heads, seq_len, count)
     number = np.sort(np.random.default_rng([seed, count]).integers(total, size=count))
     return Pairs(*_numbered(mask, heads, seq_len, number), np.ones(count))
@@ -236,14 +223,8 @@ def evenly(mask: Mask, heads: int, seq_len: int, count: int, seed: int) -> Pairs
 def by_size(mask: Mask, q: Array, k: Array, count: int, seed: int) -> Pairs:
     """Draw `count` of the visible scores by |q|² |k|² and a share of them evenly; one may come twice.
 
-    Draws are independent of each other, which is what makes their weights right and their variance known.
-    A query is sampled by its own size times that of all keys it sees, then one of these by its size, both in
-    running sums; the probability is the one with which these sums draw, roundings included.
-    Evenly throughout where the sizes are all 0 or not finite.
-
-    q, k: their squared norms. seed: fixes the choice, with the other arguments.
-    Pairs come in the order of heads, queries and keys. Memory: a few arrays of the shape of q.
-    Shapes: q (h, s), k (g, s). Raises: BadShape where there are fewer scores than `count`.
+    A query is drawn by its size times that of all keys it sees, then one of these by its size. q, k: their
+    squared norms, (h, s) and (g, s).
     """
     heads, seq_len = q.shape
     total, most = check_sample(mask, heads, seq_len, count), (float(q.max()), float(k.max()))

@@ -1,9 +1,7 @@
 """The default engine: a recipe executed stage by stage in NumPy, each operation rounded once.
 
-An operation is done in wider arithmetic and rounded once. That is the correctly rounded operation where
-the wider result is exact (products of 24 bits in float64), where the terms of a sum have at most 11 bits
-and float32 holds it (24 >= 2*11 + 2: Figueroa, SIGNUM Newsletter 30, 1995), and else because the wider
-result is rounded to odd. float32 and float64 themselves are native.
+An operation in wider arithmetic, rounded once, is correctly rounded: its result is exact, or a float32 sum of
+terms of at most 11 bits (24 >= 2*11 + 2: Figueroa, SIGNUM Newsletter 30, 1995), or rounded to odd.
 
 Letters: s positions, d head_dim, p pairs. Positions in tokens, angles in radians.
 """
@@ -95,15 +93,11 @@ class Emulated(OfRecipe):
         return self._angles(position.astype(np.float64)[:, None])
 
     def on_grid(self, steps: Positions, offset: int) -> FloatArray:
-        """Return the positions of tokens of a grid, shifted, as the position stage holds them.
-
-        Computed as the preset's source does, shifted exactly, the sum rounded once.
-        Shapes: steps (s,) -> (s, a).
-        """
+        """Return the positions of tokens of a grid, shifted exactly, rounded once. (s,) -> (s, a)."""
         grid, fmt = self.setting.grid, self.recipe.position
         if grid is None:
             raise ValueError("a sequence is no grid")
-        with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # a position that overflowed
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             total = dd.two_sum(grid.computed(steps, fmt), grid.shift(offset))
             return round_to(total[0] if fmt is FP64 else dd.to_odd(total), fmt).astype(np.float64)
 
@@ -152,12 +146,12 @@ def _recurrence(position: FloatArray, step: FloatArray, fmt: Format) -> FloatArr
 
 
 def _each(pairs: FloatArray, cos: FloatArray, sin: FloatArray, fmt: Format, bits: int) -> FloatArray:
-    """Return round(round(a*cos) - round(b*sin)) and round(round(b*cos) + round(a*sin)) of pairs a, b.
+    """Return a*cos - b*sin and b*cos + a*sin, each operation rounded. bits: those of a product.
 
-    bits: how many a product may have. Shapes: pairs (2, s, p), cos and sin (s, p) -> (2, s, p).
+    Shapes: pairs (2, s, p), cos and sin (s, p) -> (2, s, p).
     """
     result, right = _product(pairs, cos, fmt, bits), _product(pairs, sin, fmt, bits)
-    result[0] -= right[1]  # float32 holds sums of terms of 11 bits well enough, see above
+    result[0] -= right[1]
     result[1] += right[0]
     return round_own(result, fmt)
 
@@ -174,11 +168,7 @@ def _once(pairs: FloatArray, cos: FloatArray, sin: FloatArray, fmt: Format, _: i
 
 
 def _product(a: FloatArray, b: FloatArray, fmt: Format, bits: int = 2 * 24) -> FloatArray:
-    """Return a * b, correctly rounded to `fmt`. Shapes: a (..., s, p), b (s, p) or () -> (..., s, p).
-
-    bits: how many an exact product may have. Up to 24 of them it is exact in float32, barring underflow, and
-    up to 48 in float64.
-    """
+    """Return a * b, correctly rounded. bits: of an exact product, of which float32 holds 24."""
     single = a.dtype == np.float32 and b.dtype == np.float32
     if single and fmt is not FP64 and (fmt is FP32 or bits <= 24):
         return round_own(a * b, fmt)

@@ -41,10 +41,7 @@ def half_split(rotary_dim: int, head_dim: int) -> NDArray[np.int64]:
 
 
 def rotations(setting: RopeSetting, positions: Positions, dtype: Format) -> NDArray[np.complex128]:
-    """Return the factors of pairs, the attention factor included, far finer than a dtype.
-
-    Shapes: (s,) -> (s, p).
-    """
+    """Return the factors of pairs, the attention factor too, far finer than a dtype. (s,) -> (s, p)."""
     if dtype.precision <= FP32.precision:  # plain float64 is far better than that
         even = not setting.clipped and setting.grid is None
         if even and len(positions) > 1 and (np.diff(positions) == 1).all():
@@ -68,7 +65,7 @@ def _turns(setting: RopeSetting, positions: Positions) -> NDArray[np.complex128]
 
 @functools.lru_cache(maxsize=2)
 def _run(setting: RopeSetting, length: int) -> NDArray[np.complex128]:
-    """Return `_turns` of the first positions, the attention factor included. Shapes: -> (s, p)."""
+    """Return `_turns` of the first positions, the attention factor too. Shapes: -> (s, p)."""
     return _turns(setting, np.arange(length, dtype=np.int64)) * attention_factor(setting.scaling)
 
 

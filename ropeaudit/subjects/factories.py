@@ -25,9 +25,7 @@ BACKENDS = ("numpy", "torch")  # what executes recipes
 class SubjectFactory:
     """A subject in a dtype. make: from the RoPE setting and the position axes. stages: stage -> format.
 
-    layout: the one in which its code is audited unless another is requested; None where it has no preference.
-    findings: of its code, as they come. environment: in which its code is called; none for the clean one.
-    Either `code` is there, which is called, or `recipe`.
+    layout: that of its code. findings: of its code, as they come. Either `code` is there, or `recipe`.
     """
 
     name: str
@@ -51,9 +49,8 @@ def implementation(
 ) -> Code:
     """Return the user's own code (module:name), or an entry of `list implementations`.
 
-    order: of the axes of own code, detected where it is None. changes: of stages, which reach tables that
-    own code is given. alone: whether there is no recipe for them to change. device: where it is called.
-    arguments: of own code, by name.
+    order: of the axes of own code, detected where it is None. changes: of stages, for tables that own code is
+    given. alone: whether there is no recipe for them to change. arguments: of own code, by name.
     Raises: UsageError, BadInput, MissingPackage.
     """
     if is_own(name):
@@ -81,8 +78,7 @@ def implementations(
 ) -> list[Code]:
     """Return what several names stand for, each once; also "all", transformers:*.
 
-    What cannot be loaded of a pattern is refused, with the reason; so is own code
-    beside other code. Raises: see `implementation`.
+    What cannot be loaded of a pattern, or of several, is refused with the reason.
     """
     requested = dict.fromkeys(names, True)
     if any(name == "all" or "*" in name for name in requested):
@@ -158,10 +154,7 @@ def called(code: Code, dtype: Format, alone: bool = True) -> SubjectFactory:
 
 
 def of_recipe(recipe: Resolved, backend: str = "numpy", device: str | None = None) -> SubjectFactory:
-    """Return the factory of a recipe on one of `BACKENDS`. Raises: UnknownName, UsageError.
-
-    device: where torch executes it.
-    """
+    """Return the factory of a recipe on one of `BACKENDS`. device: where torch executes it."""
     if backend not in BACKENDS:
         raise UnknownName("backend", str(backend), BACKENDS)
     make: Callable[[RopeSetting, Axes | None], Subject] = functools.partial(Emulated, recipe)

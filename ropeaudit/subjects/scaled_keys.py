@@ -1,7 +1,6 @@
 """Recipes whose keys are stored with scales, before or after rotation, as in 8-bit caches.
 
-The reference sees k as it was before: what storing does to it counts as drift. q is not stored so.
-
+The reference sees k as it was before: what storing does to it counts as drift.
 Letters: g key-value heads, s positions, d head_dim.
 """
 
@@ -205,10 +204,7 @@ class RerotatedKeys(Emulated):
         return np.asarray(np.divide(own, norms, out=np.full(len(norms), -1.0), where=norms > 0))
 
     def norm_growth(self, offset: int) -> float | None:
-        """Return the mean relative change of the norms of keys that are not 0, None of a sample.
-
-        nan where one is not finite, or all are 0.
-        """
+        """Return the mean relative change of the norms of keys that are not 0, None of a sample."""
         if self._shape is None:
             return None
         growth = self._growth[offset]

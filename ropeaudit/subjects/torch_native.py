@@ -1,12 +1,8 @@
 """A recipe executed stage by stage by torch's own kernels on a device.
 
-Each stage is torch's operation in the stage's own dtype; where its operands are wider it is done in the wider
-dtype, as torch promotes, and cast. What differs from `subjects.emulated` is torch's: pow, cos and sin may be
-an ulp off, pow casts a Python base to the dtype of its exponent (10000 is 9984 in bfloat16), and a cast of
-float64 to 16 bits rounds twice. Rotated q and k come back to the host, where NumPy forms the scores.
-tf32 and float8 have no torch arithmetic on a CPU: their values are rounded by `rounding.round_to` and carried
-in float32. rotation_rounding "once": products and sum in float32 for a rotation of 16 bits or less,
-in float64 above, then one cast.
+Each stage is torch's operation in its own dtype, or in a wider one of its operands, and cast: pow casts a
+Python base to the dtype of its exponent, say. Of tf32 and float8 torch has no arithmetic on a CPU: they are
+rounded by `rounding.round_to` and carried in float32.
 
 Letters: s positions, d head_dim, p pairs. Units: tokens, radians.
 """
@@ -97,7 +93,7 @@ class TorchNative(OfRecipe):
             cached = plain(
                 effective_base(self.setting), self.setting.rotary_dim, form, computed, self.numbers
             )
-        else:  # the scalings are those of `rope.scaled`, whose operations are elementary
+        else:
             cached = self.numbers.of(frequencies(self.setting, form, computed), computed)
         cached = self.numbers.keep(cached, fmt)
         position = self._position(positions)[:, None]
@@ -148,10 +144,7 @@ class TorchNative(OfRecipe):
 
 
 def plain(base: float, rotary_dim: int, form: FrequencyForm, fmt: Format, on: Numbers) -> torch.Tensor:
-    """Return the numbers that `form` keeps of base^(-2i/rotary_dim), as torch computes them in `fmt`.
-
-    Shapes: -> (p,). See `rope.frequencies.unscaled`, whose forms and units these are.
-    """
+    """Return the numbers that `form` keeps of base^(-2i/rotary_dim), as torch computes them."""
 
     def each(operation: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         return on.apply(operation, fmt, x)

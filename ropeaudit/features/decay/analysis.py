@@ -105,9 +105,8 @@ def decay(
     Yields DecayCurves setting by setting.
     distances: positions of the query, the key stands at 0; by default a few up to the model's maximum.
     qk: "ones", "gaussian", ..., or files with captured q and k. vectors: queries and keys of a head, at most.
-    seed: of gaussian q and k. dtypes, recipes, changes: whose scores are compared; none by default, and all
-    that are not given where one is.
-    cases, on_progress, case: as in `ropeaudit.shift`; q and k of cases are not looked at.
+    dtypes, recipes, changes: whose scores are compared; none by default, and all that are not given where one
+    is. All else is as in `ropeaudit.shift`; q and k of cases are not looked at.
     Raises: UsageError, UnknownName, BadShape, BadInput.
 
     >>> [ones] = decay([0, 1707], "ones", head_dim=128)
@@ -119,7 +118,7 @@ def decay(
     for name in kinds:
         if name not in files:
             inputs.check_kind(name, inputs.WHOLE)
-    for captured in list(files.values())[:1]:  # its head_dim counts where nothing else says one
+    for captured in list(files.values())[:1]:  # its head_dim is the default
         size = captured.q.shape[2]
         alone = [(one.head_dim, one.model, one.config) == (None, None, None) for one in given]
         given = [replace(one, head_dim=size) if own else one for one, own in zip(given, alone, strict=True)]
@@ -150,10 +149,7 @@ def requested(
     dtypes: Names,
     changes: Mapping[str, str] | None,
 ) -> Sequence[Resolved | None]:
-    """Return every recipe in every dtype, usual ones by default; none if all are left out.
-
-    Raises: UsageError, UnknownName, BadInput, NotEmulated.
-    """
+    """Return every recipe in every dtype, usual ones by default; none if all are left out."""
     if not (listed(recipes) or listed(dtypes) or changes):
         return [None]
     return arguments.resolved(listed(recipes) or DEFAULT, listed(dtypes) or DTYPES, changes)
@@ -197,10 +193,7 @@ def _measured(
 
 
 def _turned(setting: RopeSetting, distances: Positions) -> tuple[Array, Array]:
-    """Return cos and sin of the angles, reduced to a part of a turn before rounding.
-
-    Shapes: (s,) -> two of (p, s).
-    """
+    """Return cos and sin of angles, reduced before rounding. Shapes: (s,) -> two of (p, s)."""
     high, middle, _ = (word[:, None] for word in exact_scores.rotations_per_token(setting))
     turns, rest = two_product(distances.astype(np.float64), high)
     angles = 2 * np.pi * (turns - np.rint(turns) + (rest + distances * middle))
@@ -223,10 +216,7 @@ def bound_and_sum(setting: RopeSetting, distances: Sequence[int]) -> Array:
 
 
 class Scores:
-    """Exact scores of every query with every key of its head, summed; q and k (h, n, d).
-
-    Scores are a linear form in the cos and sin of the pairs, and their squares a quadratic one.
-    """
+    """Exact scores of every query with every key of its head: forms in the cos and sin of pairs."""
 
     def __init__(self, setting: RopeSetting, inputs: Inputs) -> None:
         self.setting, self.inputs = setting, inputs
@@ -286,10 +276,7 @@ def _of_many(of_few: Callable[[Positions], Array], distances: Sequence[int]) -> 
 
 
 def _own_scores(setting: RopeSetting, inputs: Inputs, recipe: Resolved, distances: Positions) -> Array:
-    """Return mean and RMS of a recipe's scores of rounded q and k, and the RMS of their drift.
-
-    Shapes: (s,), inputs (h, n, d) -> (3, s).
-    """
+    """Return mean and RMS of a recipe's scores, and RMS of their drift. Shapes: (s,) -> (3, s)."""
     subject, origin = Emulated(recipe, setting), np.zeros(inputs.seq_len, np.int64)
     precision: exact_scores.Precision = "extended" if recipe.narrowest > FP32.precision else "double"
     at_q, at_k = (subject.table(x, 0) for x in (distances, origin))

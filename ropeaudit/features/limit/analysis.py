@@ -1,9 +1,6 @@
-"""Up to which offset a subject meets a tolerance, and which is the first at which it does not.
+"""Up to which offset a subject meets a tolerance: proved, or seen by one search.
 
-Drift does not grow steadily with the offset. So that no offset up to one fails is proved only where an
-a-priori bound covers it or every offset was measured. Where they are too many, some are searched
-(`boundary_search`), and no more is claimed than that.
-Letters: h heads, s positions, d head_dim. Offsets and positions in tokens.
+Drift does not grow steadily with the offset: that none fails, a bound proves, or measuring all.
 """
 
 from __future__ import annotations
@@ -53,11 +50,8 @@ class Tolerance:
     value: float
 
     def holds(self, record: Record) -> bool:
-        """Return whether a record meets it; nan does not, and drift_bias counts without its sign.
-
-        A row with a wrong rotation meets none: drift misses errors alike in q and k.
-        """
-        if record.verdict == "wrong_rotation":
+        """Return whether a record meets it; nan does not, and drift_bias counts without its sign."""
+        if record.verdict == "wrong_rotation":  # drift misses errors alike in q and k
             return False
         value = float(getattr(record, self.column))
         return value >= self.value if self.column in AT_LEAST else abs(value) <= self.value
@@ -91,10 +85,9 @@ class Limit(Result):
 
     bound_up_to: the largest offset up to which the a-priori bound proves the tolerance, None where it proves
     nothing. boundary: what was measured, together with that. frozen: a longer sequence would have other
-    frequencies, and those of the unshifted one were used at every offset. changing: each offset was measured
-    with its own, and not all are the same.
+    frequencies, and those of the unshifted one were used. changing: each offset was measured with its own.
     at_zero, at_measured, at_failure: what was measured at offset 0, at measured_up_to, at first_failure_seen.
-    called: whether it is code, of which nothing is proved: unless every offset was measured, and then for
+    called: whether it is code, of which nothing is proved unless every offset was measured, and then for
     these q and k, and these calls, alone. findings: how it is called, and what it does then.
     """
 
@@ -114,10 +107,7 @@ class Limit(Result):
 
     @property
     def proved_up_to(self) -> int | None:
-        """Up to this offset none fails: each was measured, or the bound proves it; None if 0 fails.
-
-        Of code that was not measured at every offset None too.
-        """
+        """Up to this offset none fails: each was measured, or the bound proves it; None if 0 fails."""
         unproved = self.called and not self.boundary.exhaustive
         return None if unproved or self.fails_at_zero else self.boundary.proved
 
@@ -154,10 +144,7 @@ class Limit(Result):
 
     @property
     def within(self) -> int | None:
-        """The largest offset that leaves the sequence within the positions that its model is made for.
-
-        None where there is nothing to judge by it: no such number, a longer sequence, frozen frequencies.
-        """
+        """The largest offset within its model's positions; None where there is none to judge."""
         last = -1 if self.frozen else (self.case.maximum or 0) - self.at_zero.seq_len
         return last if last >= 0 else None
 
@@ -211,22 +198,22 @@ def last_that(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 def regimes(case: Case, setting: RopeSetting, seq_len: int, up_to: int) -> list[Regime]:
     """Return the first two regimes up to an offset; one where frequencies stay the same."""
-    ranges, first = list[Regime](), 0
-    while first <= up_to and len(ranges) < _REGIMES:
-        at = case.setting_at(setting, seq_len, first)
+    found, first, setting_at = list[Regime](), 0, functools.partial(case.setting_at, setting, seq_len)
+    while first <= up_to and len(found) < _REGIMES:
+        at = setting_at(first)
 
         def alike(offset: int, same: RopeSetting = at) -> bool:
-            return case.setting_at(setting, seq_len, offset) == same
+            return setting_at(offset) == same
 
-        ranges.append(Regime(first, last_that(alike, first, up_to), at))
-        first = ranges[-1].last + 1
-    return ranges
+        found.append(Regime(first, last_that(alike, first, up_to), at))
+        first = found[-1].last + 1
+    return found
 
 
 UP_TO = 2**24  # the default of the largest offset
 CODE_MOST = 80  # offsets of code, of which each takes several calls
 FEWEST = 64  # offsets that any search may measure
-_MOST, _TYPICAL, _OVERHEAD = 208, 2**26, 2**22  # offsets of a case of 8 heads x 256² scores x 128 dims
+_MOST, _TYPICAL, _OVERHEAD = 208, 2**26, 2**22  # offsets of 8 heads x 256² x 128 dims
 _EACH = 8  # times as much work where every offset has its own exact scores
 
 
@@ -249,10 +236,8 @@ def limit(
 
     tolerances: "column=number", such as "drift_rms=1e-3". up_to: the largest offset, tokens; by default 16m,
     and for code the last one within the model's maximum or 128k positions. budget: how many offsets may be
-    measured per result; by default it goes by the size of the case, and is small for code.
-    device: where implementations are called.
-    dtypes, recipes, implementations, changes, cases, on_progress, case: as in `ropeaudit.shift`. Nothing is
-    proved of code, and a row with a wrongly rotated pair meets no tolerance.
+    measured per result; by default it goes by the size of the case. All else is as in `ropeaudit.shift`.
+    Nothing is proved of code, and a row with a wrongly rotated pair meets no tolerance.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, MissingPackage.
 
     >>> [first] = limit("distinct_positions=16", "fp16", "uniform", seq_len=16, heads=1)
@@ -273,10 +258,7 @@ def run(
     budget: int | None = None,
     on_progress: OnProgress = arguments.silent,
 ) -> Iterator[Limit]:
-    """Check the arguments, and yield the limits by case, subject and tolerance.
-
-    Raises: UsageError, UnknownName, BadShape, BadInput.
-    """
+    """Check the arguments, and yield the limits by case, subject and tolerance. Raises: as `limit`."""
     for name, value, least in (("--up-to", up_to, 0), ("--budget", budget, FEWEST)):
         whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
         if value is not None and not (whole and value >= least):
@@ -315,12 +297,7 @@ class CaseLimits:
     """One subject in one case: its measured records, and what is proved of it."""
 
     def __init__(
-        self,
-        case: Case,
-        inputs: Inputs,
-        setting: RopeSetting,
-        subject: SubjectFactory,
-        up_to: int,
+        self, case: Case, inputs: Inputs, setting: RopeSetting, subject: SubjectFactory, up_to: int
     ) -> None:
         self.case, self.inputs, self.subject, self.up_to = case, inputs, subject, up_to
         self.seq_len = inputs.seq_len
@@ -344,11 +321,9 @@ class CaseLimits:
 
     def search(self, accepted: Tolerance, most: int) -> int | None:
         """Measure what decides a tolerance; return up to where the bound proves it."""
-        self.at(0)
+        self.measure([0])
         proved = self.proved_up_to(accepted)
         within = -1 if self.frozen or not self.case.maximum else self.case.maximum - self.seq_len
-        # of code the offsets that break positions come before any other
-        breaking = straddling(self.up_to + self.seq_len, self.seq_len) if self.subject.code else ()
 
         def holds(offsets: Sequence[int]) -> list[bool]:
             self.measure(offsets)
@@ -362,15 +337,12 @@ class CaseLimits:
             most=most,
             landmarks=self.landmarks(),
             within=min(within, self.up_to),
-            required=breaking,
+            required=straddling(self.up_to + self.seq_len, self.seq_len) if self.subject.code else (),
         ).run()
         return proved
 
     def proved_up_to(self, accepted: Tolerance) -> int | None:
-        """Return the largest offset up to which the bound proves a tolerance, None if not at 0.
-
-        The bound of a regime grows with the offset, so that bisection finds it.
-        """
+        """Return the largest offset up to which the bound, which grows with it, proves a tolerance."""
         if self.subject.recipe is None:
             return None
         if accepted.column in AT_LEAST:
@@ -385,18 +357,15 @@ class CaseLimits:
         return proved if proved >= 0 else None
 
     def proves(self, accepted: Tolerance, regime: Regime, offset: int) -> bool:
-        """Return whether the bound proves a tolerance at all offsets of a regime up to this one.
-
-        Measured figures are off by what the reference is; that, and the size of the exact scores, is the same
-        at every offset of a regime.
-        """
-        bound, record = self.bound(regime, offset), self.at(regime.first)
+        """Return whether the bound proves a tolerance at all offsets of a regime up to this one."""
+        self.measure([regime.first])
+        bound, record = self.bound(regime, offset), self.records[regime.first]
         if accepted.column == "nonfinite":
             return math.isfinite(bound)
-        largest, error = accepted.value, bound + record.reference_error
+        largest, error = accepted.value, bound + record.reference_error  # the same at every offset
         if accepted.column in SELF:
             error += self.bound(regime, 0) + record.reference_error
-        if accepted.column == "drift_relative":
+        if accepted.column == RELATIVE:
             largest *= record.reference_rms
         return error <= largest * _SURE
 
@@ -427,11 +396,6 @@ class CaseLimits:
             findings=tuple(self.subject.findings),
         )
 
-    def at(self, offset: int) -> Record:
-        """Return the record of an offset."""
-        self.measure([offset])
-        return self.records[offset]
-
     def measure(self, offsets: Sequence[int]) -> None:
         """Measure offsets like `shift` without its bound; tell how many so far."""
         wanted = [(self.subject, offset) for offset in offsets if offset not in self.records]
@@ -441,11 +405,7 @@ class CaseLimits:
             doing.step(min(1.0, len(self.records) / self.total))
 
     def landmarks(self) -> list[int]:
-        """Return positions where something may change.
-
-        The first that a format of the angles does not hold, or that overflows it; the first with other
-        frequencies; the first that the model is not made for.
-        """
+        """Return positions from which on frequencies, the model or a format may fail."""
         positions = {regime.last + self.seq_len for regime in self.ranges[:-1]} | {self.case.maximum or 1}
         recipe = self.subject.recipe
         for fmt in (recipe.position, *recipe.angle) if recipe else (self.subject.dtype,):

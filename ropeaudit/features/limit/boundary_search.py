@@ -1,8 +1,5 @@
 """Where a condition on offsets first fails, found with a limited number of tests.
 
-If every offset that matters can be tested, the answer is exact. Otherwise a list of offsets is tested
-upwards to its first failure: powers of two, landmarks, spread ones. The gap before it is cut into sections
-until two neighbours remain, and offsets below are tested, until no lower failure shows up.
 Work is counted, never timed: one question has one answer.
 """
 
@@ -11,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-_CHUNK = 16  # offsets tested at once, of a list that is walked upwards: the first ones
+_CHUNK = 16  # offsets tested at once at first
 _AT_ONCE = 128  # the most offsets tested at once
 _SECTIONS = 3  # offsets tested at once between one that holds and one that fails
 _BESIDE = 16  # offsets tested beside a boundary, and beside a power of two
@@ -26,10 +23,8 @@ _LAST = 36  # tests reserved to cut the gap below a failure
 class Boundary:
     """What tests and a proof say together of the offsets 0 ... up_to.
 
-    proved: up to here every offset was tested or is proved, and none fails; -1: 0 fails. held_up_to: the
-    largest tested one below the first known failure, -1 if there is none; held: how many tested ones lie up
-    to it; all of them hold. failing: the lowest one known to fail, or None. tested: how many were at all.
-    exhaustive: `proved` reaches all offsets below `failing`, or all there are.
+    proved: up to here none fails. held_up_to: the largest tested one below the first known failure; held: how
+    many lie up to it. exhaustive: `proved` reaches all offsets below `failing`. -1: none.
     """
 
     proved: int
@@ -41,10 +36,7 @@ class Boundary:
 
 
 def boundary(tested: Mapping[int, bool], proved: int, up_to: int) -> Boundary:
-    """Return what tests say together.
-
-    tested: offset -> whether it holds. proved: offsets up to this one hold without a test.
-    """
+    """Return what tests say together. tested: offset -> whether it holds. proved: see `OffsetSearch`."""
     failing = min((offset for offset, good in tested.items() if not good), default=None)
     top = up_to if failing is None else failing - 1
     held = {offset for offset, good in tested.items() if good and offset <= top}
@@ -59,10 +51,8 @@ class OffsetSearch:
     """The search among offsets 0 ... up_to of a sequence of `seq_len` positions.
 
     test: offsets -> whether each holds. proved: offsets up to this one hold without a test; -1: none is known
-    to. most: how many may be tested. landmarks: positions where something may change, such as the first that
-    a format does not hold. within: offsets up to this one matter most, those of the positions that a model is
-    made for; -1: none do. required: offsets that are tested before any other choice is made.
-    tested: offset -> whether it holds. failing: the lowest that does not.
+    to. most: how many may be tested. landmarks: positions where something may change. within: the last offset
+    that matters most. required: those that are tested first.
     """
 
     test: Callable[[Sequence[int]], Sequence[bool]]
@@ -142,13 +132,10 @@ class OffsetSearch:
             self.ask({low + max(1, gap * i // (_SECTIONS + 1)) for i in range(1, _SECTIONS + 1)})
 
     def listed(self) -> list[int]:
-        """Return the offsets to test first, at most half of what may be tested but for the required ones.
-
-        About six per power of two, landmarks, spread ones, the last one. At a power of two and at a landmark:
-        the last sequence before it, the first with it, and with one beyond.
-        """
+        """Return the offsets to test first, at most half of what may be tested but for the required ones."""
         low, last = self.proved + 1, min(self.within, self.up_to)
         powers = [2**e for e in range((self.up_to + self.seq_len).bit_length() + 1)]
+        # the last sequence before such a position, the first with it, and with one beyond
         places = {at - self.seq_len + i for at in {*powers, *self.landmarks} for i in (0, 1, 2)}
         for power in (2**e for e in range(self.up_to.bit_length())):
             places |= {power, (power * 20 // 16) | 1, (power * 25 // 16) | 1}

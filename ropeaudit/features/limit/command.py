@@ -128,8 +128,7 @@ def limit(
 def parse(texts: Iterable[str], up_to: int | None) -> list[Gate]:
     """Read conditions of --fail-if on columns of limits. up_to: the largest offset looked at, if it is known.
 
-    Raises: UsageError, UnknownName; UsageError also for a failure below an offset up to which none is looked
-    for: what is not looked at cannot be seen to fail.
+    Raises: UsageError, also where a failure is not looked for as far as that; UnknownName.
     """
     from ropeaudit.console import gates
     from ropeaudit.features.limit.report import COLUMNS

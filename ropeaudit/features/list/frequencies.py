@@ -94,10 +94,9 @@ def rows(
     """Return a row a pair: columns of its own, two for each format, two for each recipe.
 
     shared_FORMAT: first position whose angle, rounded to the format, is the next position's too.
-    shared_position_FORMAT: first position that is itself the next one's number there. RECIPE: the number that
-    it stores: theta, its inverse, or the ratio of neighbours. RECIPE_error: relative error of the frequency
-    that this number stands for. A recipe has one pair of columns if it stores the same numbers for every
-    format of `formats` as the model's dtype, else one for each: hf, hf_bf16. Raises: NotEmulated.
+    shared_position_FORMAT: the same of the position itself. RECIPE: the number that it stores: theta, its
+    inverse, or the ratio of neighbours. RECIPE_error: relative error of the frequency that this stands for.
+    A recipe that stores others for other formats has columns for each: hf_bf16. Raises: NotEmulated.
     """
     stored = _recipe_numbers(setting, formats, recipes)
     positions = {f"shared_position_{fmt.short}": first_shared_angle(Decimal(1), fmt) for fmt in formats}
@@ -200,27 +199,22 @@ def _relative(value: Decimal, theta: Decimal) -> float:
 def first_shared_angle(theta: Decimal, fmt: Format) -> int:
     """Return the smallest P >= 0 with round(P * theta) = round((P + 1) * theta) in a format.
 
-    P, theta and the products are exact and rounded once, ties to even: it is what the format of the angle
-    does, whatever that of position and frequency. Not every later position shares its angle. Products that
-    both overflow share one too. theta 0: 0. Units: radians per token -> tokens.
+    P, theta and the products are exact and rounded once, ties to even. Products that both overflow are the
+    same too. theta 0: 0. Units: radians per token -> tokens.
 
     Positions themselves, as theta 1 has them:
     >>> from ropeaudit.arithmetic.formats import parse; first_shared_angle(Decimal(1), parse("bf16"))
     256
-
-    Numbers are 2^(e-p+1) apart from 2^e to 2^(e+1), e >= emin, and as far below 2^emin. Where they are less
-    than theta apart nothing coincides; where they are 2 theta apart something must, so that few e are looked
-    at.
     """
     if theta == 0:
         return 0
     exact, ulp = Fraction(theta), Fraction(2) ** (fmt.emax - fmt.precision + 1)
     steps = Fraction(fmt.largest) / ulp
-    limit = (steps + Fraction(1, 2)) * ulp / exact  # from here on products round beyond the largest number
+    limit = (steps + Fraction(1, 2)) * ulp / exact  # products overflow from here on
     past = math.ceil(limit) if steps % 2 else math.floor(limit) + 1
     lowest = fmt.emin - fmt.precision + 1
     exponent = max(exact.numerator.bit_length() - exact.denominator.bit_length() - 1, lowest)
-    spacing = Fraction(2) ** exponent
+    spacing = Fraction(2) ** exponent  # below theta nothing coincides
     start = Fraction(0) if exponent == lowest else spacing * 2 ** (fmt.precision - 1)
     while spacing < exact:
         spacing, start = 2 * spacing, spacing * 2**fmt.precision
@@ -243,9 +237,7 @@ def first_shared_angle(theta: Decimal, fmt: Format) -> int:
 def _candidates(step: Fraction, first: int) -> Iterator[int]:
     """Yield, in order, where P * step may first round as (P + 1) * step does, from P = first - 1 on.
 
-    With each step a product stands 1 - step earlier in its cell of the grid, and a neighbour shares the cell
-    of one that stands within the first 1 - step of it. Which cell the end of one belongs to changes that by
-    one place, and what stands at the first end starts again.
+    With each step a product stands 1 - step earlier in its cell of the grid. Ends of cells change P by one.
     """
     yield first - 1
     earlier = 1 - step
