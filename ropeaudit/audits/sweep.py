@@ -1,11 +1,4 @@
-"""What is asked, and its sweep: the cells, those that are done, where the rest are measured.
-
-A cell is known by what was requested (`Record.key`), not by its place. The
-bits of a row do not depend on what is measured with it: cells may be
-measured in any order and company. Those of a task share q, k and the
-reference. Rows of an earlier run fill their cells wherever they stand. Each
-is kept before it is handed on.
-"""
+"""What is asked, and its sweep: cells, whose rows do not depend on what is measured with them."""
 
 from __future__ import annotations
 
@@ -38,11 +31,12 @@ from ropeaudit.subjects.factories import SubjectFactory
 if TYPE_CHECKING:
     from ropeaudit.audits.workers import Crew
 
-_TASK_SECONDS, _TASK_CELLS = 0.25, 8  # a task holds no more than the larger of them: what a kill can lose
+_TASK_SECONDS, _TASK_CELLS = 0.25, 8  # of a task, whichever is more: what a kill can lose
 _MOST_CELLS = 1_000_000  # of a run: their rows take some GiB
-_DRAWING = 0.3  # about which share of the work on a sample drawing it is
+_DRAWING = 0.3  # share of the work on a sample
 
-_ALWAYS = tuple(name for name in records.CORE if name in records.IDENTITY)  # every file says these
+# what every file says
+_ALWAYS = ("version", *(name for name in records.CORE if name in records.IDENTITY))
 
 Key: TypeAlias = tuple[str, str, float]  # of a row: its case, version and tolerance
 
@@ -69,53 +63,60 @@ class Audit:
     _factories: list[SubjectFactory] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for offset in self.offsets:
-            if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
-                raise UsageError(f"offset {offset!r} is not a whole number of tokens")
-            if abs(offset) >= LIMIT:
-                raise UsageError(f"offset {offset} is past 2^53 - 1 = {LIMIT - 1}, the largest allowed")
-        object.__setattr__(self, "offsets", tuple(dict.fromkeys(int(offset) for offset in self.offsets)))
         if self.recipes is None:
             object.__setattr__(self, "recipes", () if self.implementations else DEFAULT)
+        if problem := next(self._problems(), None):
+            raise UsageError(problem)
+        object.__setattr__(self, "offsets", tuple(dict.fromkeys(int(offset) for offset in self.offsets)))
+        if problem := next(self._problems_of_recipes(), None):
+            raise UsageError(problem)
+
+    def _problems(self) -> Iterator[str]:
+        """Yield what is wrong with what was given, as far as no name is looked up."""
+        for offset in self.offsets:
+            if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
+                yield f"offset {offset!r} is not a whole number of tokens"
+            elif abs(offset) >= LIMIT:
+                yield f"offset {offset} is past 2^53 - 1 = {LIMIT - 1}, the largest allowed"
         if not 0 <= self.tolerance < math.inf:
-            raise UsageError(
-                f"tolerance {self.tolerance!r} is not a share from 0 up; try {judging.TOLERANCE}"
-            )
+            yield f"tolerance {self.tolerance!r} is not a share from 0 up; try {judging.TOLERANCE}"
         for name in ("cases", "dtypes", "offsets"):
             if not getattr(self, name):
-                raise UsageError(f"there are no {name} to audit")
+                yield f"there are no {name} to audit"
         if self.order is not None and not any(factories.is_own(name) for name in self.implementations):
-            raise UsageError(f"--order {self.order} says how your own code is called; give it with --impl")
+            yield f"--order {self.order} says how your own code is called; give it with --impl"
         if self.environments and not self.implementations:
-            raise UsageError("--under says what code is called under; add --impl, or leave it out")
+            yield "--under says what code is called under; add --impl, or leave it out"
         if not (self.recipes or self.implementations):
-            raise UsageError("there are no recipes to audit")
+            yield "there are no recipes to audit"
         if not self.recipes and self.backend != "numpy":
-            raise UsageError("--backend says what executes recipes; add --recipe, or leave it out")
+            yield "--backend says what executes recipes; add --recipe, or leave it out"
         if self.device is not None and not self.implementations and self.backend == "numpy":
-            raise UsageError(
-                f"--device {self.device} is where code is called or torch computes; add --impl or "
-                "--backend torch, or leave it out"
-            )
+            where = f"--device {self.device} is where code is called or torch computes"
+            yield f"{where}; add --impl or --backend torch, or leave it out"
         if "softmax" in self.changes and (self.attention is None or self.attention.softmax != "recipe"):
-            raise UsageError("a changed softmax stage is not used; add --attention --softmax recipe")
+            yield "a changed softmax stage is not used; add --attention --softmax recipe"
         for name in ("grid", "rerotate"):
-            asked = any(getattr(case, name) is not None for case in self.cases)
+            asked = self._asks(name)
             if asked and self.implementations:
-                raise UsageError(f"--{name} is of recipes; leave out --impl {self.implementations[0]}")
+                yield f"--{name} is of recipes; leave out --impl {self.implementations[0]}"
             if asked and self.backend != "numpy":
-                raise UsageError(f"--{name} is computed by NumPy; leave out --backend {self.backend}")
-        sampled = any(case.sample is not None for case in self.cases)
-        if self.attention and sampled:
-            raise UsageError("--attention looks at whole rows; leave out --sample")
+                yield f"--{name} is computed by NumPy; leave out --backend {self.backend}"
+        if self.attention and self._asks("sample"):
+            yield "--attention looks at whole rows; leave out --sample"
+
+    def _problems_of_recipes(self) -> Iterator[str]:
+        """Yield what is wrong with recipes that store k with scales."""
         for recipe in [one.recipe.recipe for one in self.factories() if one.recipe is not None]:
-            if sampled:
+            if self._asks("sample"):
                 scaled_keys.check_sampled(recipe)
-            if recipe.keys and any(case.rerotate is not None for case in self.cases):
-                stage, how = recipe.keys
-                raise UsageError(
-                    f"{stage}={how} stores keys with scales; leave it out, or leave out --rerotate"
-                )
+            if recipe.keys and self._asks("rerotate"):
+                scaled = f"{recipe.keys[0]}={recipe.keys[1]} stores keys with scales"
+                yield f"{scaled}; leave it out, or leave out --rerotate"
+
+    def _asks(self, name: str) -> bool:
+        """Return whether some case has a field."""
+        return any(getattr(case, name) is not None for case in self.cases)
 
     def factories(self) -> list[SubjectFactory]:
         """Return every recipe, then every implementation, in every dtype, as the rows come; each once."""
@@ -132,11 +133,8 @@ class Audit:
     def run(
         self, threads: int | None = None, progress: Callable[[float], None] | None = None
     ) -> Iterator[Record]:
-        """Plan, and yield the records: case by case, recipe by recipe, dtype by dtype, offset by offset.
-
-        progress gets the share that is done, from 0 to 1.
-        """
-        return Sweep(self).run(progress or (lambda share: None), threads=threads)
+        """Yield the records by case, recipe, dtype, offset. progress gets the share done, 0 to 1."""
+        return Sweep(self).run(progress or arguments.silent, threads=threads)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what was requested; factories are built anew."""
@@ -149,16 +147,12 @@ class Audit:
 
 
 class Cell(NamedTuple):
-    """What a row is of. factory: its place in `Audit.factories`.
-
-    identity: values of `records.IDENTITY`. key: that of its row. scores:
-    how many it forms. seconds: a guess of one core's time.
-    """
+    """What a row is of. factory: its place in `Audit.factories`. seconds: a guess of one core's time."""
 
     case: Case
     factory: int
     offset: int
-    identity: tuple[Any, ...]
+    identity: tuple[Any, ...]  # values of `records.IDENTITY`
     key: Key
     scores: int
     seconds: float
@@ -173,8 +167,8 @@ class Sweep:
     def __init__(self, audit: Audit, shard: tuple[int, int] = (1, 1), jobs: int = 1) -> None:
         """Plan; captured files are read, synthetic q and k are not made.
 
-        shard: which of how many, from 1. jobs: how many cases are in memory
-        together. Raises: what `Case.check` and `Case.outline` raise.
+        shard: which of how many, from 1. jobs: how many cases are in memory together.
+        Raises: what `Case.check` and `Case.outline` raise.
         """
         number, count = shard
         if not 1 <= number <= count:
@@ -184,49 +178,36 @@ class Sweep:
             "implementations": len(audit.factories()),
             "offsets": len(audit.offsets),
         }
-        whole = math.prod(lists.values())
-        if whole > _MOST_CELLS * count:
+        if (whole := math.prod(lists.values())) > _MOST_CELLS * count:
             sizes = " x ".join(f"{size:,} {name}" for name, size in lists.items())
-            raise UsageError(
-                f"{sizes} are {whole:,} rows, and a run holds {_MOST_CELLS:,}; shorten a list, or share them "
-                f"out: --shard 1/{-(-whole // _MOST_CELLS)}"
-            )
+            remedy = f"shorten a list, or share them out: --shard 1/{-(-whole // _MOST_CELLS)}"
+            raise UsageError(f"{sizes} are {whole:,} rows, and a run holds {_MOST_CELLS:,}; {remedy}")
         offsets = [*audit.offsets, *audit.anchors]
         fits(max(case.check(offsets) for case in audit.cases), jobs)
         self.audit, self.shard, self.cells = audit, shard, list(cells_of(audit, shard))
         self.done: dict[int, Record] = {}
-        self._told: dict[int, Sequence[Sequence[str]]] = {}  # first cell of a worker's task -> its findings
+        self._told: dict[int, Sequence[Sequence[str]]] = {}  # by a task's first cell
 
     def others(self) -> set[Key]:
         """Return the keys of the cells that other shards measure."""
         return {cell.key for cell in cells_of(self.audit)} - {cell.key for cell in self.cells}
 
     def take(self, path: str, rows: Iterable[Record]) -> str:
-        """Take the rows of an earlier run from a file; return what to say of changed code.
-
-        Equal cells take one row each; one too many is dropped. Raises:
-        BadInput if there are rows that the sweep has no cells for.
-        """
+        """Take the rows of an earlier run; say if code has changed. Raises: BadInput."""
         places: dict[tuple[str, float], list[int]] = {}
         for number, cell in enumerate(self.cells):
             places.setdefault((cell.key[0], cell.key[2]), []).append(number)
         done, foreign, outdated = dict[int, Record](), list[Record](), list[tuple[Record, Cell]]()
         for row in rows:
-            numbers = places.get((row.case, row.tolerance))
-            if numbers is None:
+            numbers = places.get((row.case, row.tolerance), [])
+            asked = self.cells[numbers[0]] if numbers else None
+            wanted = dict(zip(records.IDENTITY, asked.identity, strict=True)) if asked else {}
+            if asked and row.version != asked.key[1] and _of_files(row, asked):
+                outdated.append((row, asked))
+            elif asked and all(getattr(row, name) == wanted[name] for name in _ALWAYS):
+                done |= dict.fromkeys(numbers, replace(row, **wanted))  # a file may say less
+            else:  # or changed by hand
                 foreign.append(row)
-                continue
-            cell, free = self.cells[numbers[0]], [number for number in numbers if number not in done]
-            wanted = dict(zip(records.IDENTITY, cell.identity, strict=True))
-            if row.version != cell.key[1]:
-                if _of_files(row, cell):
-                    outdated.append((row, cell))
-                else:
-                    foreign.append(row)
-            elif free and any(getattr(row, name) != wanted[name] for name in _ALWAYS):  # changed by hand
-                foreign.append(row)
-            elif free:
-                done[free[0]] = replace(row, **wanted)  # a file may not say all settings
         if foreign:
             raise BadInput(
                 f"{path!r} holds {len(foreign)} rows of another sweep, such as {records.shown(foreign[0])}; "
@@ -234,26 +215,18 @@ class Sweep:
             )
         self.done = done
         left = {cell.key for cell in self.left()}
-        again = [(row, cell) for row, cell in outdated if cell.key in left]
+        again = [(row, cell.key[1]) for row, cell in outdated if cell.key in left]
         if not again:
             return ""
-        (row, cell), count = again[0], len(again)
-        rows_were = "1 row there was" if count == 1 else f"{count} rows there were"
-        return (
-            f"{rows_were} measured with code of another digest, such as {row.implementation} {row.dtype} at "
-            f"offset {row.offset} ({row.version}, now {cell.key[1]}): measured again"
-        )
+        such = f"{len(again)} rows there, such as {records.shown(again[0][0])}"
+        return f"code of another digest measured {such}, now {again[0][1]}: measured again"
 
     def left(self) -> list[Cell]:
         """Return the cells that are to be measured."""
         return [cell for number, cell in enumerate(self.cells) if number not in self.done]
 
     def tasks(self, whole: bool = False) -> list[Task]:
-        """Return what is to be measured, in order: all cells but those that are done.
-
-        whole: those of a case stay together, which is fastest and hands
-        over its rows late.
-        """
+        """Return what is to be measured, in order. whole: case by case, which is fastest."""
         left = [(number, cell) for number, cell in enumerate(self.cells) if number not in self.done]
         tasks = list[Task]()
         for _, group in itertools.groupby(left, key=lambda one: id(one[1].case)):
@@ -265,23 +238,18 @@ class Sweep:
 
     def run(
         self,
-        on_progress: doing.Listener = lambda share: None,
+        on_progress: doing.Listener = arguments.silent,
         *,
         keep: Callable[[Record], None] | None = None,
         threads: int | None = None,
         crew: Callable[[int], Crew] | None = None,
     ) -> Iterator[Record]:
-        """Measure what is left, in tasks; yield each row once it is kept.
+        """Measure what is left, in tasks; yield each row once `keep` has kept it.
 
-        keep: keeps a row; without it, and in this process, a case is one
-        task. threads: of this process, all processors by default. crew:
-        starts the workers of so many tasks, which measure in its place.
+        threads: of this process. crew: starts the workers of so many tasks, which measure in its place.
         """
         tasks = self.tasks(keep is None and crew is None)
-        if crew is None:
-            rows = self._here(tasks, threads or run_metadata.threads())
-        else:
-            rows = self._elsewhere(tasks, crew)
+        rows = self._elsewhere(tasks, crew) if crew else self._here(tasks, threads or run_metadata.threads())
         for number, row in doing.each(rows, lambda: doing.told(on_progress)):
             cell = self.cells[number]
             if row.version != cell.key[1] and not _of_files(row, cell):
@@ -300,24 +268,19 @@ class Sweep:
             yield from zip(task, doing.each(rows, functools.partial(doing.within, *ends)), strict=True)
             before += seconds_of(task)
 
-    def _elsewhere(
-        self,
-        tasks: Sequence[Task],
-        crew: Callable[[int], Crew],
-    ) -> Iterator[tuple[int, Record]]:
+    def _elsewhere(self, tasks: Sequence[Task], crew: Callable[[int], Crew]) -> Iterator[tuple[int, Record]]:
         """Measure tasks in other processes. Raises: BadInput if versions differ."""
         from ropeaudit.audits import workers
 
-        spec = replace(self.audit, cases=(Case(),), offsets=(0,))  # what workers need to know beside a task
+        spec = replace(self.audit, cases=(Case(),), offsets=(0,))  # all but the task
         loaded = workers.loaded_versions(self.audit)
         with contextlib.closing(workers.finished(spec, tasks, crew)) as results:
             for task, result in results:
-                rows = result.checked().rows
                 for factory, here, there in zip(self.audit.factories(), loaded, result.loaded, strict=True):
                     if here != there:
                         raise _otherwise(factory.name, there)
                 self._told[min(task)] = result.findings
-                yield from zip(task, rows, strict=True)
+                yield from zip(task, result.rows, strict=True)
 
     def results(self) -> list[Record]:
         """Return all rows that are done, in the planned order."""
@@ -336,7 +299,7 @@ def seconds_of(task: Task) -> float:
 
 
 def _of_files(row: Record, cell: Cell) -> bool:
-    """Return whether both versions are digests of own code, of which a call may have imported more files."""
+    """Return whether both versions are digests of files, of which calls may import more."""
     return row.version.startswith(digests.MARK) and cell.key[1].startswith(digests.MARK)
 
 
@@ -348,14 +311,9 @@ def _otherwise(name: str, version: str) -> BadInput:
 
 
 def cells_of(audit: Audit, shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:
-    """Yield the cells of a shard, in the order of the rows.
-
-    A shard holds neighbours, as much work as every other so far as can be
-    guessed; shards in order hold the cells in order, each of them once. The
-    cells of other shards are not made.
-    """
+    """Yield the cells of a shard, in order: neighbours, about as much work as of every other."""
     factories, offsets = audit.factories(), audit.offsets
-    parts = []  # a case, its sizes and setting, one of its factories, and the seconds of an offset
+    parts = []  # a case, its sizes and setting, a factory's place, the seconds of an offset
     for one in audit.cases:
         for case, some in arguments.by_layout(one, factories):
             sizes, setting = case.outline()
@@ -370,7 +328,7 @@ def cells_of(audit: Audit, shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:
         axes, known = case.position_axes(setting), dict[RopeSetting, dict[str, Any]]()
         for offset in offsets[_of_shard(len(offsets), before, seconds, whole, shard)]:
             at = case.setting_at(setting, sizes.seq_len, offset)
-            if at not in known or at.grid is not None:  # on a grid other columns depend on it too
+            if at not in known or at.grid is not None:  # there more depends on it
                 subject = factories[index].make(at, axes)
                 known[at] = identity(case, sizes, at, subject, offset, audit.attention, audit.tolerance)
             values = known[at] | {"offset": offset}
@@ -403,12 +361,11 @@ def rows_of(audit: Audit, cells: Sequence[Cell], threads: int) -> Iterator[Recor
 
 
 START_SECONDS, CELL_SECONDS = 0.25, 1e-3
-_SCORE, _ATTENTION = 1.4e-8, 5e-8  # seconds a score that is formed, those that a mask hides in a tile too
-_ROTATED = 8e-9  # seconds an element of q and k
-_STEP = 2e-8  # seconds a product that is added on its own, to a narrow accumulator
-_SAMPLED = 3e-7  # seconds a dim of a sampled score: its table, its rotation, its reference
+_SCORE, _ATTENTION = 1.4e-8, 5e-8  # seconds a score that is formed, hidden or not
+_ROTATED, _GENERATED = 8e-9, 9e-9  # seconds an element of q and k
+_STEP = 2e-8  # seconds a product that a narrow accumulator adds
+_SAMPLED = 3e-7  # seconds a dim of a sampled score
 _TURN = 3e-9  # seconds an element of k that is rotated again
-_GENERATED = 9e-9  # seconds an element of q and k
 _CHOSEN = 4e-6  # seconds a position to sample among
 
 
@@ -420,11 +377,7 @@ def cell_seconds(
     attention: bool = False,
     cells: int = 1,
 ) -> float:
-    """Return a guess of one core's time for a subject at an offset.
-
-    stages: stage -> format name. cells: how many there are of the same q
-    and k, which are generated once.
-    """
+    """Return a guess of one core's time for a cell. cells: how many have the same q and k."""
     elements, turns = (sizes.heads + sizes.kv_heads) * sizes.seq_len * head_dim, case.rerotate or 0
     each = CELL_SECONDS + _GENERATED * elements / cells
     if case.sample is not None:

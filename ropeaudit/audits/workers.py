@@ -1,15 +1,11 @@
-"""Tasks of a sweep in other processes: those of a pool on this machine, or of a Dask cluster.
-
-A worker gets an audit without its cases and a task, and returns the rows
-and what it found out about the code. If it dies, another does it again. One
-loop serves both: each is an executor of `concurrent.futures`.
-"""
+"""Tasks of a sweep in other processes: those of a pool on this machine, or of a Dask cluster."""
 
 from __future__ import annotations
 
 import concurrent.futures as futures
 import contextlib
 import functools
+import logging
 import multiprocessing
 import os
 import signal
@@ -23,40 +19,27 @@ from dataclasses import dataclass
 from multiprocessing import connection, resource_tracker
 from typing import Any, TypeAlias
 
-from ropeaudit import __version__, errors
+from ropeaudit import __version__
 from ropeaudit.audits import sweep
 from ropeaudit.audits.records import Record
 from ropeaudit.audits.sweep import Audit, Task
-from ropeaudit.errors import MissingPackage, RopeAuditError, UsageError
+from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName, UsageError, one_line
 from ropeaudit.runtime import doing, run_metadata
 
 MOST_DEATHS = 3  # of a worker with the same task
 _ISOLATED = "PYTHONSAFEPATH"  # as `python -P`
 _SAFE = "rows that are done are kept"
-_one_at_a_time = threading.Lock()  # the limit of BLAS threads is a matter of the whole process
+_one_at_a_time = threading.Lock()  # the process has one limit of BLAS threads
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a task: its rows, and for each factory of the audit what was found out about its code.
-
-    loaded: for each factory the version of own code as it was loaded there.
-    error: the name of the class of what was raised, and what it says; both
-    empty where nothing was.
-    """
+    """What came of a task: rows or an error; by factory what was found of code. loaded: its versions."""
 
     rows: Sequence[Record] = ()
     findings: Sequence[Sequence[str]] = ()
     loaded: Sequence[str] = ()
-    error: tuple[str, str] = ("", "")
-
-    def checked(self) -> Result:
-        """Return it, or raise what was raised there."""
-        name, text = self.error
-        if not name:
-            return self
-        kind = MemoryError if name == "MemoryError" else getattr(errors, name, None)
-        raise kind(text) if kind else RuntimeError(f"{name}: {text}")
+    error: Exception | None = None
 
 
 def loaded_versions(audit: Audit) -> list[str]:
@@ -75,10 +58,12 @@ def result_of(audit: Audit, threads: int | None, task: Task) -> Result:
             rows = list(sweep.rows_of(audit, list(task.values()), threads))
             findings = [tuple(factory.findings) for factory in audit.factories()]
             return Result(rows, findings, loaded_versions(audit))
-        except errors.UnknownName as error:  # its arguments are no message
-            return Result(error=("UsageError", error.typed))
+        except UnknownName as error:  # which cannot be pickled
+            return Result(error=UsageError(error.typed))
+        except (RopeAuditError, MemoryError) as error:
+            return Result(error=error)
         except Exception as error:
-            return Result(error=(type(error).__name__, getattr(error, "typed", str(error))))
+            return Result(error=RuntimeError(one_line(error)))
 
 
 def finished(
@@ -86,10 +71,9 @@ def finished(
     tasks: Sequence[Task],
     crew: Callable[[int], Crew],
 ) -> Generator[tuple[Task, Result]]:
-    """Yield tasks and what came of them, as they finish. The share that is done is told many times a second.
+    """Yield tasks and what came of them, as they finish. crew: makes one for so many tasks.
 
-    crew: makes one for so many tasks. Raises: RopeAuditError if workers die
-    again and again.
+    Raises: what was raised there; RopeAuditError if workers die again and again.
     """
 
     def failed(future: Future[Result]) -> bool:
@@ -112,6 +96,8 @@ def finished(
                     number = waiting.pop(future)
                     with workers.around():
                         result = future.result()
+                    if result.error is not None:
+                        raise result.error
                     done += sweep.seconds_of(left[number])
                     yield left.pop(number), result
         deaths.update(started & set(left))
@@ -123,14 +109,9 @@ def finished(
 
 
 class Processes(contextlib.AbstractContextManager["Processes"]):
-    """Processes of this machine; whatever they are at, they are gone at the end.
+    """Processes of this machine; whatever they are at, they are gone at the end."""
 
-    As of `Dask`: pause: seconds between two looks at them and for a Ctrl-C.
-    threads: of each. around: a block in which tasks are handed over, and
-    results taken. look: see whether workers are there.
-    """
-
-    pause = 0.2
+    pause = 0.2  # seconds between two looks at them and for a Ctrl-C
 
     def __init__(self, jobs: int, tasks: int) -> None:
         """Start up to `jobs` of them, which share the processors."""
@@ -159,27 +140,18 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         return list((self.executor._processes or {}).values())
 
     def _end(self) -> None:
-        """Kill the workers, whatever they are at; their futures end too.
-
-        The pool would wait for ever for the rest of a result that a worker
-        did not live to write, for this process could still write it: so it
-        lets go of its end of the pipe.
-        """
+        """Kill the workers, whatever they are at; their futures end too."""
         for process in self.processes():
             process.kill()
+        # else the pool waits for the rest of a result that a dead worker began
         self.executor._result_queue._writer.close()  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
 def quiet_children() -> Iterator[None]:
-    """Start processes that import nothing from this folder and hear no Ctrl-C, not even while they import.
-
-    This one hears it at the end. What they need is on this one's sys.path,
-    which they get.
-    """
-    before = os.environ.get(_ISOLATED)
+    """Start processes that import nothing from this folder; none hears Ctrl-C until the end."""
+    before, heard = os.environ.get(_ISOLATED), None
     os.environ[_ISOLATED] = "1"
-    heard = None
     try:
         with contextlib.suppress(AttributeError, ImportError, OSError):  # on Windows there is neither
             resource_tracker.ensure_running()  # which would make its thread hear Ctrl-C again
@@ -210,7 +182,7 @@ def _begin(isolated: bool) -> None:
 
 _ANSWER_SECONDS = 20
 _LOOK_SECONDS = 5.0  # without a result until it is asked whether there are workers
-_PATIENCE = "10 minutes"  # without a worker; Dask's configuration may say another time
+_PATIENCE = "10 minutes"  # without a worker; or as Dask's configuration says
 _KEY = "ropeaudit.patience"
 
 
@@ -223,22 +195,26 @@ class Dask(contextlib.AbstractContextManager["Dask"]):
     def __init__(self, scheduler: str, jobs: int, tell: Callable[[str], None]) -> None:
         """Connect. scheduler: the address of a running one, or "local" for `jobs` processes of this machine.
 
-        tell: takes a note. Raises: MissingPackage, UsageError,
-        RopeAuditError.
+        tell: takes a note.
         """
         try:
+            import dask
             import distributed
+            from dask.utils import parse_timedelta
         except ImportError:
             raise MissingPackage("--scheduler needs Dask; pip install 'ropeaudit[cluster]'") from None
-        import logging
-
         self.killed, self.scheduler, self.tell = distributed.KilledWorker, scheduler, tell
-        self.patience, self.seconds = _patience()
+        self.patience = str(dask.config.get(_KEY, _PATIENCE))
+        try:
+            self.seconds = float(parse_timedelta(self.patience))
+        except (ValueError, KeyError, TypeError):
+            seen = f"{_KEY} {self.patience!r} in Dask's configuration is no time"
+            raise UsageError(f"{seen}; try '{_PATIENCE}'") from None
         self.seen = self.looked = time.monotonic()
         self.reported = False
         with contextlib.ExitStack() as stack:
             stack.callback(logging.disable, logging.root.manager.disable)
-            logging.disable(logging.CRITICAL)  # of Dask's log: what matters of it is said in a sentence
+            logging.disable(logging.CRITICAL)  # of Dask's log
             local = scheduler == "local"  # the cluster that it starts ends here too
             address: Any = stack.enter_context(_local(distributed, jobs)) if local else scheduler
             self.client: Any = stack.enter_context(_connected(distributed, address))
@@ -259,8 +235,8 @@ class Dask(contextlib.AbstractContextManager["Dask"]):
         except (CancelledError, OSError):
             problem = f"--scheduler {self.scheduler!r}: the Dask scheduler is gone"
             remedy = "start one, and give the same command with --resume"
-        except Exception as error:  # before our own code ran: it is not installed there, or another one
-            problem = f"a Dask worker cannot begin the work ({_line(error)})"
+        except Exception as error:  # before our code ran: it is not there, or another
+            problem = f"a Dask worker cannot begin the work ({one_line(error)})"
             needed = f"ropeaudit {__version__} there, with what the implementations need"
             remedy = f"install {needed}, and --resume"
         else:
@@ -268,44 +244,25 @@ class Dask(contextlib.AbstractContextManager["Dask"]):
         raise RopeAuditError(f"{problem}; {_SAFE}: {remedy}") from None
 
     def look(self, some: bool) -> None:
-        """Note whether there were results, and wait for workers where there were none: not for ever.
-
-        Raises: RopeAuditError.
-        """
+        """Wait for workers where there were no results: not for ever. Raises: RopeAuditError."""
         now = time.monotonic()
         if some:
             self.seen = self.looked = now
         elif now - self.looked >= min(_LOOK_SECONDS, self.seconds / 2):
             self.looked = now
-            if self._workers():
+            there: Any = None
+            with contextlib.suppress(Exception):  # that the scheduler is gone, the futures say
+                there = self.client.sync(self.client.scheduler.ncores, callback_timeout=_LOOK_SECONDS)
+            if there:
                 self.seen, self.reported = now, False
             elif now - self.seen >= self.seconds:
                 raise RopeAuditError(
                     f"no Dask worker has been there for {self.patience}; {_SAFE}: start some, and give the "
-                    "same command with --resume (DASK_ROPEAUDIT__PATIENCE=4h waits longer)"
+                    "same command with --resume (longer: DASK_ROPEAUDIT__PATIENCE=4h)"
                 )
             elif not self.reported:
                 self.reported = True
                 self.tell(f"no Dask worker is there; waiting up to {self.patience} for one")
-
-    def _workers(self) -> int:
-        """Return how many workers there are; none where the scheduler does not answer."""
-        try:
-            return len(self.client.sync(self.client.scheduler.ncores, callback_timeout=_LOOK_SECONDS))
-        except Exception:  # that it is gone, the futures say
-            return 0
-
-
-def _patience() -> tuple[str, float]:
-    """Return how long workers are waited for, in words and seconds. Raises: UsageError."""
-    import dask
-    from dask.utils import parse_timedelta
-
-    text = str(dask.config.get(_KEY, _PATIENCE))
-    try:
-        return text, float(parse_timedelta(text))
-    except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{_KEY} {text!r} in Dask's configuration is no time; try '{_PATIENCE}'") from None
 
 
 def _connected(distributed: Any, address: Any) -> Any:
@@ -327,26 +284,19 @@ def _connected(distributed: Any, address: Any) -> Any:
 
 def _local(distributed: Any, jobs: int) -> Any:
     """Start a cluster of processes that hear no Ctrl-C. Raises: RopeAuditError."""
-    import logging
-
     try:
         with quiet_children():
             return distributed.LocalCluster(
                 n_workers=jobs,
                 threads_per_worker=max(1, run_metadata.threads() // jobs),
-                dashboard_address="127.0.0.1:0",  # None asks for port 8787, and warns where it is taken
+                dashboard_address="127.0.0.1:0",  # None would ask for port 8787
                 silence_logs=logging.CRITICAL,
             )
-    except Exception as error:  # whatever Dask makes of a machine without room or ports
+    except Exception as error:  # as of a machine without room or ports
         doing.step(0.0)
         raise RopeAuditError(
-            f"--scheduler local: Dask's workers do not start ({_line(error)}); give --jobs alone"
+            f"--scheduler local: Dask's workers do not start ({one_line(error)}); give --jobs alone"
         ) from None
-
-
-def _line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:120]}" if text else type(error).__name__
 
 
 Crew: TypeAlias = Processes | Dask

@@ -245,7 +245,7 @@ def test_resuming_measures_again_what_another_digest_gave(layout, tmp_path, monk
     assert "another digest" not in capsys.readouterr().err
     write(tmp_path, files, WRONG)
     assert main([*line, "--offset", "0,1000", "--resume"]) == 0
-    assert "2 rows there were measured with code of another digest, such as" in capsys.readouterr().err
+    assert "code of another digest measured 2 rows there, such as" in capsys.readouterr().err
     resumed = Path("rows.csv").read_text()
     Path("rows.csv").unlink()
     assert main([*line, "--offset", "0,1000"]) == 0
