@@ -71,11 +71,7 @@ class GridArguments(CaseArguments, total=False):
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function refuse an argument that it does not have, with a message that names the nearest.
-
-    Where torch or pandas cannot be used, what needs them raises
-    MissingPackage.
-    """
+    """Let a function refuse arguments that it does not have, and name packages that it lacks."""
     code = function.__code__
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     takes_grids = any(GridArguments.__name__ in str(kind) for kind in function.__annotations__.values())
@@ -90,7 +86,7 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
         try:
             with required_packages():
                 result = function(*args, **kwargs)
-        except RopeAuditError as error:  # it tells its user what to change: where it was raised says nothing
+        except RopeAuditError as error:  # where it was raised says nothing
             raise error.with_traceback(None) from None
         return cast(T, Results(result)) if isinstance(result, GeneratorType) else result
 
@@ -102,11 +98,7 @@ def cases_of(
     fields: CaseArguments | RopeArguments | GridArguments,
     grids: bool = False,
 ) -> list[Case]:
-    """Return the cases of a call: those given, changed by `fields`, or the one that `fields` describe.
-
-    grids: whether the call takes grids of tokens. Raises: UsageError where
-    it does not.
-    """
+    """Return the cases of a call: those given, changed by `fields`, or the one that `fields` describe."""
     given = [cases] if isinstance(cases, Case) else cases
     results = [Case(**completed(fields))] if given is None else [replace(case, **fields) for case in given]
     for name in () if grids else ("grid", "axes", "rerotate"):
@@ -152,10 +144,7 @@ def resolved(
     changes: Mapping[str, str] | None = None,
     stores_keys: bool = False,
 ) -> list[Resolved]:
-    """Return every recipe, changed, in every dtype, recipe by recipe. stores_keys: whether k may have scales.
-
-    Raises: UsageError, UnknownName, BadInput, NotEmulated.
-    """
+    """Return every recipe, changed, in every dtype. stores_keys: whether k may have scales."""
     some = [recipes.load(name).changed(changes or {}) for name in listed(names)]
     return [recipe.resolve(fmt, stores_keys=stores_keys) for recipe in some for fmt in formats(dtypes)]
 
@@ -176,11 +165,7 @@ def chosen(
 ) -> list[SubjectFactory]:
     """Return every recipe, then every implementation in every environment, in every dtype, each once.
 
-    usual: recipes where none is given; beside implementations there are
-    none then. device: where code is called, and torch computes. order: of
-    the axes of own code. under: environments beside the clean one. naming:
-    what to type where nothing is called. backend: what executes recipes.
-    Raises: UsageError, UnknownName, BadInput, NotEmulated, MissingPackage.
+    usual: recipes where neither is given. order: of the axes of own code. naming: what to type without code.
     """
     names = listed(implementations)
     emulated = resolved(recipes or (() if names else usual), dtypes, changes, stores_keys)
@@ -216,11 +201,7 @@ def by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple
 def loaded(
     cases: Iterable[Case], some: Sequence[SubjectFactory], offsets: Sequence[int]
 ) -> Iterator[tuple[Case, Inputs, RopeSetting, list[SubjectFactory]]]:
-    """Yield each case, in the layout that code has where none is requested, and what is looked at in it.
-
-    Raises: BadShape where an offset leads too far; what detection of the
-    layout of code raises.
-    """
+    """Yield each case, in the layout that code has where none is requested, and what is looked at."""
     for laid_out, part in [part for case in cases for part in by_layout(case, some)]:
         inputs, setting = laid_out.load()
         positions_fit(offsets, inputs.seq_len)

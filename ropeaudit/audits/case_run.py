@@ -1,8 +1,4 @@
-"""One case: its offsets by the setting that holds at them, its subjects in batches, a record of each.
-
-What was measured of one subject at one offset is a row, whose columns
-`data/columns.toml` explains.
-"""
+"""One case, measured: a record of each subject at each offset."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing, threads
-from ropeaudit.subjects import Raised, Subject, Uncalled, scaled_keys
+from ropeaudit.subjects import Raised, StoresKeys, Subject, Uncalled, scaled_keys
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.emulated import Emulated, OfRecipe
 from ropeaudit.subjects.exact_rotation import Exact
@@ -43,20 +39,18 @@ if TYPE_CHECKING:
     from ropeaudit.engine.attention_pass import Attention
     from ropeaudit.recognition.verification import GivenVectors, Places
 
-SubjectCell: TypeAlias = tuple[Subject, int]  # a subject at an offset
 QK: TypeAlias = Inputs | SampledInputs | Outline  # q and k, as far as a row tells of them
 
-_SHORT = 128  # positions up to which threads are of no use to sums step by step and to softmax
+_SHORT = 128  # positions up to which threads do not speed up sums step by step
 _DRIFT = 0.25  # share of the work where softmax and outputs are measured too
 _POSITIONS = 2**20  # looked at together
 
 
 @dataclass(slots=True)
 class CellResult:
-    """What was measured of one subject at one offset, and under which setting; or why it was refused.
+    """What was measured of one subject at one offset; or why it was refused.
 
-    origin: added to the positions of the reference. careful: predicted RMS
-    drift of `attainable.careful` at offset 0. places: of code alone.
+    origin: added to the positions of the reference. careful: RMS drift predicted of careful code at offset 0.
     """
 
     subject: Subject
@@ -91,16 +85,19 @@ class CaseRun:
         self.careful: dict[tuple[RopeSetting, Format], float] = {}
 
     def records(self, wanted: Iterable[tuple[SubjectFactory, int]]) -> Iterator[Record]:
-        """Yield the records of factories at offsets.
-
-        Those of a setting are measured together, in batches whose rotated q
-        and k fit in the cache.
-        """
-        cells, groups = self._cells(wanted), dict[tuple[RopeSetting, int], list[CellResult]]()
-        for cell in cells:
-            groups.setdefault((cell.setting, cell.origin), []).append(cell)
-        done, batches = 0, [batch for group in groups.values() for batch in self._batches(group)]
-        for batch in batches:
+        """Yield the records of factories at offsets; those of a setting are measured together."""
+        subjects = dict[tuple[int, RopeSetting, int], Subject]()
+        cells, groups = list[CellResult](), dict[tuple[RopeSetting, int], list[CellResult]]()
+        for factory, offset in wanted:
+            at = self.case.setting_at(self.setting, self.loaded.seq_len, offset)
+            origin = offset if at.clipped else 0
+            key = id(factory), at, origin
+            if key not in subjects:
+                subjects[key] = self._subject(factory, at)
+            cells.append(CellResult(subjects[key], offset, at, origin))
+            groups.setdefault((at, origin), []).append(cells[-1])
+        done = 0
+        for batch in (batch for group in groups.values() for batch in self._batches(group)):
             with doing.within(done / len(cells), (done + len(batch)) / len(cells)):
                 self._measure_batch(batch)
             done += len(batch)
@@ -109,21 +106,9 @@ class CaseRun:
         if len(groups) > 1:
             yield from map(self._record, cells)
 
-    def _cells(self, wanted: Iterable[tuple[SubjectFactory, int]]) -> list[CellResult]:
-        """Return unmeasured cells. Subjects are shared by factory and setting."""
-        subjects, cells = dict[tuple[int, RopeSetting, int], Subject](), []
-        for factory, offset in wanted:
-            at = self.case.setting_at(self.setting, self.loaded.seq_len, offset)
-            origin = offset if at.clipped else 0
-            key = id(factory), at, origin
-            if key not in subjects:
-                subjects[key] = self._subject(factory, at)
-            cells.append(CellResult(subjects[key], offset, at, origin))
-        return cells
-
     def _subject(self, factory: SubjectFactory, at: RopeSetting) -> Subject:
         subject, turns = factory.make(at, self.axes), self.case.turns
-        if turns is not None and isinstance(subject, Emulated):  # as the case says, else as its recipe
+        if turns is not None and isinstance(subject, Emulated):
             return RerotatedKeys(subject.recipe, subject.setting, subject.axes, turns, self.loaded)
         if isinstance(subject, Called) and isinstance(self.loaded, Inputs):
             subject.together(self.loaded.q, self.loaded.k)
@@ -156,7 +141,7 @@ class CaseRun:
                     one.refused = Raised(did(error))
 
     def _measure_cells(self, cells: Sequence[CellResult]) -> None:
-        """Measure cells of a setting, none of which is refused. Raises: UsageError, Ended, Late."""
+        """Measure cells of a setting, none of which is refused."""
         at, origin = cells[0].setting, cells[0].origin
         offsets: dict[Subject, list[int]] = {}
         for one in cells:
@@ -178,7 +163,7 @@ class CaseRun:
 
     def _measure(
         self, offsets: Mapping[Subject, Sequence[int]], at: RopeSetting, origin: int
-    ) -> dict[SubjectCell, CellStatistics]:
+    ) -> dict[tuple[Subject, int], CellStatistics]:
         """Measure each subject at its offsets, and at 0 before them."""
         subjects, loaded = list(offsets), self.loaded
         measured_at = [[0, *(offset for offset in some if offset)] for some in offsets.values()]
@@ -188,8 +173,8 @@ class CaseRun:
                 results = measure.measure_sampled(Plan(subjects, measured_at, loaded, *rest), self.threads)
             else:
                 stepwise = any(one.accumulate.precision < FP32.precision for one in subjects)
-                worth = self._worth(_SHORT if stepwise else threads.SHORT)
-                results = measure.measure(Plan(subjects, measured_at, loaded, *rest), worth)
+                short = _SHORT if stepwise else threads.SHORT
+                results = measure.measure(Plan(subjects, measured_at, loaded, *rest), self._worth(short))
         return {(subjects[index], offset): measured for (index, offset), measured in results.items()}
 
     def _worth(self, short: int) -> int:
@@ -198,17 +183,11 @@ class CaseRun:
         return threads.worth(min(self.threads, strips), self.loaded.seq_len, short)
 
     def _bound(self, cells: Sequence[CellResult], at: RopeSetting) -> None:
-        """Set the a-priori bound of each cell that is a recipe's, and what careful code attains in its dtype.
-
-        The latter is a predicted RMS drift at offset 0. All are computed in
-        one pass over q and k.
-        """
+        """Set the bound of each cell of a recipe, and what careful code attains."""
         known, wanted = list[CellResult](), list[tuple[Emulated, int]]()
         for one in cells if self.bounded else ():
-            subject = one.subject
-            if isinstance(subject, RerotatedKeys) or not isinstance(subject, OfRecipe):
-                continue  # no bound speaks of k that is stored otherwise than q
-            if subject.recipe.recipe.keys is None:
+            subject = one.subject  # no bound speaks of k that is stored otherwise than q
+            if isinstance(subject, OfRecipe) and not isinstance(subject, StoresKeys):
                 known.append(one)
                 wanted.append((Emulated(subject.recipe, subject.setting, subject.axes), one.offset))
         dtypes = dict.fromkeys(one.subject.dtype for one in cells)
@@ -231,7 +210,7 @@ class CaseRun:
         requested, loaded, at, subjects = self.requested, self.loaded, cells[0].setting, list(offsets)
         if not (requested and isinstance(loaded, Inputs)):
             return
-        from ropeaudit.engine import attention_pass  # in-function: most audits need neither
+        from ropeaudit.engine import attention_pass  # in-function: seldom needed
         from ropeaudit.engine.attention_pass import Rounding, RowOptions
 
         worth = self._worth(_SHORT)
@@ -261,7 +240,7 @@ class CaseRun:
 
     @functools.cached_property
     def _vectors(self) -> GivenVectors:
-        """What code is given where its pairs are looked at: q and k, or random ones beside a sample."""
+        """What code is given where its pairs are looked at; random beside a sample."""
         from ropeaudit.recognition import verification
 
         loaded = self.loaded
@@ -276,7 +255,7 @@ class CaseRun:
         """Check where code puts the rotated pairs; a recipe puts them where it says."""
         if not isinstance(subject, Called):
             return None
-        from ropeaudit.recognition import allowance, verification  # in-function: most call no code
+        from ropeaudit.recognition import allowance, verification  # in-function: seldom needed
 
         with _reported([subject]):
             return verification.check(
@@ -291,12 +270,14 @@ class CaseRun:
         """Return the row of a subject and offset: measurements and verdicts."""
         subject, measured, why = cell.subject, cell.measured, cell.refused
         drift, reference, places = measured.drift, measured.reference, cell.places
-        head, query, key = drift.place if drift.place and not drift.nonfinite else (None, None, None)
+        worst = drift.place if drift.place and not drift.nonfinite else (None, None, None)
         low, high = drift.interval()
         attainable = attainable_rms(cell.careful, subject.dtype, reference.rms)
-        asked = self.requested, self.tolerance
         values: dict[str, Any] = records.COLUMNS.unset(records.COLUMNS) | {
-            **identity(self.case, self.loaded, cell.setting, subject, cell.offset, *asked),
+            **identity(
+                *(self.case, self.loaded, cell.setting, subject, cell.offset),
+                *(self.requested, self.tolerance),
+            ),
             "scores": drift.count,
             "nonfinite": drift.nonfinite,
             "distinct_positions": 0 if why else _distinct(cell, self.loaded.seq_len),
@@ -316,9 +297,7 @@ class CaseRun:
             "change_rms": measured.self_drift.rms,
             "structural_max": cell.structural.max,
             "structural_rms": cell.structural.rms,
-            "worst_head": head,
-            "worst_query": query,
-            "worst_key": key,
+            **dict(zip(("worst_head", "worst_query", "worst_key"), worst, strict=True)),
             "verdict": "refused",
         }
         if why:
@@ -327,13 +306,13 @@ class CaseRun:
         if isinstance(subject, RerotatedKeys):
             values["key_norm_growth"] = subject.norm_growth(cell.offset)
         if (bound := cell.bound) is not None:
-            # the prediction is that of a run without overflow; a sample has no bound
+            # predicted without overflow; a sample has no bound
             values["predicted_rms"] = bound.rms if bound.maximum != math.inf else math.nan
             values["bound_max"] = None if math.isnan(bound.maximum) else bound.maximum + measured.error
         if cell.attention:
             values |= cell.attention.columns()
         if places:
-            from ropeaudit.recognition import diagnosis, wording  # in-function: most rows are of no code
+            from ropeaudit.recognition import diagnosis, wording  # in-function: seldom needed
 
             names = [name for name in records.COLUMNS.having("place") if name != "resembles"]
             values |= {name: getattr(places, name.removeprefix("rotation_")) for name in names}
@@ -345,10 +324,7 @@ class CaseRun:
 
 
 def _distinct(cell: CellResult, seq_len: int) -> int:
-    """Count the positions that stay different, a part at a time: parts share their last position.
-
-    On a grid these are tokens with a position of their own.
-    """
+    """Count the positions that stay different, part by part; on a grid the tokens."""
     subject, offset, count = cell.subject, cell.offset, 0
     if isinstance(subject, Emulated) and cell.setting.grid is not None:
         return subject.distinct_tokens(seq_len, offset)
@@ -429,7 +405,7 @@ def identity(
         "tolerance": tolerance,
         "rerotated": str(case.turns) if case.turns else None,
     }
-    if (grid := setting.grid) is not None:  # its size, and by how much each of its axes is shifted
+    if (grid := setting.grid) is not None:
         moved = dict(zip(grid.rope.axes, grid.shift(offset).tolist(), strict=True))
         values["grid"] = "x".join(map(str, grid.sizes))
         values |= {f"offset_{name}": moved.get(name) for name in "thw"}

@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30  # squares of scores neither overflow nor vanish
 LIMIT = 2**53  # positions are exact in float64 below it
-SMALLEST_SCORE = 1e-25  # float32 holds it, and a drift of a part in 1e12 of it, with all its bits
+SMALLEST_SCORE = 1e-25  # of it float32 holds a part in 1e12
 FULL = "full_attention"
 
 T = TypeVar("T")
 Length: TypeAlias = Literal["unshifted", "shifted"]
 LENGTHS = ("unshifted", "shifted")
-# fields of a case that the axes of a grid say themselves, and those that are of a sequence alone
+Sizes: TypeAlias = tuple[int, int, int]  # heads, kv_heads and seq_len
+# fields that the axes of a grid say themselves, and those of a sequence alone
 _SAID = ("head_dim", "rotary_dim", "base", "layout")
 _OF_A_SEQUENCE = ("seq_len", "scaling", "clip", "mrope", "model", "config")
 _ON_GRIDS = ("gaussian", "randn", "ones", "arange")  # q and k that know nothing of distances
@@ -60,8 +61,8 @@ class Outline:
 class Case:
     """A RoPE setting and its q and k; None means what the model says, else the usual default.
 
-    heads, kv_heads, seq_len, head_dim and seed are those of synthetic q and k; a captured file brings its
-    own. rotary_dim defaults to head_dim, scale to 1/sqrt(head_dim), kv_heads to heads.
+    heads, kv_heads, seq_len, head_dim and seed are those of synthetic q and k; a file has its own.
+    rotary_dim defaults to head_dim, scale to 1/sqrt(head_dim), kv_heads to heads.
     model: a preset. config: a Hugging Face config.json or its folder. layer: its layer type.
     scaling: as `rope.scaling.parse` reads it. clip: cap of the angles, radians. mrope: pairs per
     position axis; axis: which of them are shifted. length: whether frequencies that depend on the number of
@@ -101,62 +102,53 @@ class Case:
 
     def __post_init__(self) -> None:
         sizes = ("heads", "kv_heads", "seq_len", "head_dim", "rotary_dim")
-        for name in (*sizes, "seed", "sample", "rerotate", "turn"):
+        whole = dict.fromkeys((*sizes, "seed", "sample", "rerotate", "turn"), (int, np.integer))
+        for name, kinds in (whole | dict.fromkeys(("base", "scale", "clip", "step"), (int, float))).items():
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
-                raise UsageError(f"{name} {value!r} is not a whole number")
-        for name in ("base", "scale", "clip", "step"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, (bool, str)) or not isinstance(value, (int, float))):
-                raise UsageError(f"{name} {value!r} is not a number")
+            if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
+                raise UsageError(f"{name} {value!r} is not a {'whole ' * (name in whole)}number")
 
     def load(self) -> tuple[Inputs, RopeSetting]:
         """Return q and k and the RoPE setting. Raises: BadInput, BadShape, UnknownName, UsageError."""
         if self.sample is not None:
             raise UsageError("--sample goes with shift alone; leave it out")
-        needed = self.check(())
-        if inputs.is_file(self.qk):
-            return self._from_file()
-        fits(needed)
-        sizes, setting = self._synthetic()
-        return inputs.make(self.qk, *sizes, setting, self.seed or 0), setting
+        sizes, setting, loaded = self._sized(in_memory=True)
+        return loaded or inputs.make(self.qk, *sizes, setting, self.seed or 0), setting
 
     def draw(self) -> tuple[SampledInputs, RopeSetting]:
-        """Return `sample` scores' rows of q and k and the RoPE setting; tell the share that is done.
-
-        Raises: BadInput, BadShape, UnknownName, UsageError.
-        """
-        needed, count, seed = self.check(()), self.sample or 0, self.seed or 0
-        if inputs.is_file(self.qk):
-            loaded, setting = self._from_file()
+        """Return rows of q and k for `sample` scores, and the setting; tell the share that is done."""
+        count, seed = self.sample or 0, self.seed or 0
+        sizes, setting, loaded = self._sized(in_memory=True)
+        if loaded is not None:
             chosen = sampled_rows.by_norms(loaded, self.mask, count, seed)
             return sampled_rows.of(loaded, chosen, seed), setting
-        fits(needed)
-        sizes, setting = self._synthetic()
         chosen = sampled_rows.choose(self.qk, sizes, setting.head_dim, self.mask, count, seed)
         return sampled_rows.synthetic(self.qk, sizes, setting, chosen, seed), setting
 
     def outline(self) -> tuple[Outline, RopeSetting]:
         """Return what `load` or `draw` will give, without making it. Raises: what they raise."""
-        self.check(())
-        seed = self.seed or 0
+        sizes, setting, loaded = self._sized()
+        source, seed = self.qk, self.seed or 0
+        if loaded is not None:
+            source = loaded.source
+        elif self.sample is not None:
+            source = sampled_rows.source(self.qk, sizes, setting.head_dim)
+        seeded = self.sample is not None or inputs.seeded(self.qk)
+        return Outline(*sizes, source, seed if seeded else None, loaded.digest if loaded else ""), setting
+
+    def _sized(self, in_memory: bool = False) -> tuple[Sizes, RopeSetting, Inputs | None]:
+        """Check all; return sizes, setting and captured q and k. in_memory: others are made."""
+        needed = self.check(())
         if inputs.is_file(self.qk):
             loaded, setting = self._from_file()
-            sizes = loaded.heads, loaded.kv_heads, loaded.seq_len
-            sampled_by = None if self.sample is None else seed
-            return Outline(*sizes, loaded.source, sampled_by, loaded.digest), setting
-        sizes, setting = self._synthetic()
-        if self.sample is not None:
-            return Outline(*sizes, sampled_rows.source(self.qk, sizes, setting.head_dim), seed), setting
-        return Outline(*sizes, self.qk, seed if inputs.seeded(self.qk) else None), setting
+            return (loaded.heads, loaded.kv_heads, loaded.seq_len), setting, loaded
+        if in_memory:
+            fits(needed)
+        return *self._synthetic(), None
 
     def _from_file(self) -> tuple[Inputs, RopeSetting]:
         """Return captured q and k and the setting that goes with them."""
         loaded = inputs.from_file(self.qk)
-        if loaded.q.shape[0] % loaded.k.shape[0]:
-            raise BadShape(
-                f"{self.qk!r}: {loaded.k.shape[0]} heads of k do not divide {loaded.q.shape[0]} of q"
-            )
         _, seq_len, head_dim = loaded.q.shape
         on_grid = self._tokens()
         own = self.setting(seq_len).head_dim if on_grid or self.declared() else head_dim
@@ -171,10 +163,7 @@ class Case:
         return loaded, setting
 
     def check(self, offsets: Iterable[int]) -> int:
-        """Raise whatever is wrong with the case, as far as can be told before any work. See `load`.
-
-        Returns the bytes of memory that synthetic q and k and their audit need.
-        """
+        """Raise whatever is wrong, before any work; return the bytes that made q and k need."""
         masks.check(self.mask)
         if self.length not in LENGTHS:
             raise UnknownName("length", self.length, LENGTHS)
@@ -183,10 +172,8 @@ class Case:
             for offset in offsets:
                 on_grid.check(offset)
             if not is_file and self.qk not in _ON_GRIDS:
-                known = ", ".join(_ON_GRIDS)
-                raise UsageError(
-                    f"--qk {self.qk} looks at a distance in a sequence; on a grid give one of: {known}"
-                )
+                seen = f"--qk {self.qk} looks at a distance in a sequence"
+                raise UsageError(f"{seen}; on a grid give one of: {', '.join(_ON_GRIDS)}")
         sample = None if self.sample is None else _positive("sample", self.sample)
         if is_file:
             own = ("heads", "kv_heads", "seq_len", "head_dim", *(("seed",) if sample is None else ()))
@@ -205,30 +192,28 @@ class Case:
 
     @property
     def turns(self) -> Turns | None:
-        """How stored keys are rotated again, None where they are not. Raises: UsageError."""
-        found = scaled_keys.turns(self.rerotate, self.turn)
-        if found is None:
-            return None
+        """How stored keys are rotated again, if they are. Raises: UsageError."""
+        found, problem = scaled_keys.turns(self.rerotate, self.turn), ""
         if self.clip is not None:
-            raise UsageError(
-                "clipped angles do not add up, so keys cannot be rotated again; leave out --clip"
-            )
-        if self.grid is not None or self.axes is not None:
-            raise UsageError("--rerotate moves keys of a sequence; leave out --grid")
-        if self.length == "shifted":
-            raise UsageError("stored keys keep their frequencies at every turn; leave out --length shifted")
+            problem = "clipped angles do not add up, so keys cannot be rotated again; leave out --clip"
+        elif self.grid is not None or self.axes is not None:
+            problem = "--rerotate moves keys of a sequence; leave out --grid"
+        elif self.length == "shifted":
+            problem = "stored keys keep their frequencies at every turn; leave out --length shifted"
+        if found and problem:
+            raise UsageError(problem)
         return found
 
     def reached(self, offsets: Iterable[int]) -> list[int]:
-        """Return the offsets at which q or k is rotated, those at which keys are stored first among them."""
+        """Return the offsets at which q or k is rotated, also those of keys stored first."""
         offsets, turns = list(offsets), self.turns
         return offsets + [turns.start(offset) for offset in offsets] if turns else offsets
 
     def setting(self, seq_len: int) -> RopeSetting:
         """Return the RoPE setting for `seq_len` positions; what is given by hand overrides the model.
 
-        A rotary_dim of the whole head follows head_dim, and a scale of 1/sqrt(head_dim) does; with another
-        scaling so does one that holds the old scaling's mscale. Raises: UsageError, BadShape.
+        A rotary_dim of the whole head follows head_dim, and so does a scale of 1/sqrt(head_dim), or, with
+        another scaling, one that holds the old one's mscale. Raises: UsageError, BadShape.
         """
         on_grid = self._tokens()
         if on_grid is not None:
@@ -236,13 +221,10 @@ class Case:
             rotary_dim = 2 * len(rope.pairs())
             axial = RopeSetting.of(rope.head_dim, rotary_dim, rope.base[0], rope.layout, self.scale)
             return replace(axial, grid=on_grid)
-        model = self.declared()
-        if model is None:
-            if self.layer != FULL:
-                reason = "there are no layer types without --model or --config"
-                raise UsageError(f"--layer {self.layer}: {reason}")
-            default = RopeSetting()
-        else:
+        model, default = self.declared(), RopeSetting()
+        if model is None and self.layer != FULL:
+            raise UsageError(f"--layer {self.layer}: there are no layer types without --model or --config")
+        if model is not None:
             if self.layer_type not in model.layers:
                 raise UnknownName("layer type", self.layer, model.layers, "(or all)")
             default = model.layers[self.layer_type]
@@ -253,8 +235,7 @@ class Case:
             )
         chosen = default.scaling if self.scaling is None else _scaling(self.scaling)
         follows = math.isclose(default.scale, 1 / math.sqrt(default.head_dim), rel_tol=1e-12)
-        if self.scaling is not None and default.scaling.mscale_all_dim:
-            follows = True
+        follows = follows or bool(self.scaling is not None and default.scaling.mscale_all_dim)
         return RopeSetting.of(
             _first(self.head_dim, default.head_dim),
             _first(self.rotary_dim, None if default.rotary_dim == default.head_dim else default.rotary_dim),
@@ -267,23 +248,24 @@ class Case:
         )
 
     def setting_at(self, setting: RopeSetting, seq_len: int, offset: int) -> RopeSetting:
-        """Return the setting that holds at an offset: another one only if the length may change it."""
+        """Return the setting that holds at an offset: another one if the length changes it."""
         if self.length == "unshifted":
             return setting
         return replace(setting, length=setting.scaling.length_for(max(1, seq_len + offset)))
 
     def position_axes(self, setting: RopeSetting) -> Axes | None:
-        """Return the position axes of M-RoPE, None for a single axis and on a grid. Raises: UsageError."""
+        """Return the position axes of M-RoPE, None on a grid and without. Raises: UsageError."""
         if setting.grid is not None:
             return None
-        model = self.declared()
-        result = sequence_axes.parse(self.mrope, self.axis) if self.mrope is not None else None
-        if result is None and model is not None and model.axes is not None:
+        model, result = self.declared(), None
+        if self.mrope is not None:
+            result = sequence_axes.parse(self.mrope, self.axis)
+        elif model is not None and model.axes is not None:
             shifted = sequence_axes.AXES if self.axis == "all" else tuple(self.axis)
             result = replace(model.axes, shifted=shifted)
+        elif self.axis != "all":
+            raise UsageError(f"--axis {self.axis} needs position axes; give --mrope 16,24,24 or a model")
         if result is None:
-            if self.axis != "all":
-                raise UsageError(f"--axis {self.axis} needs position axes; give --mrope 16,24,24 or a model")
             return None
         if sum(result.sections) != setting.pairs:
             raise UsageError(
@@ -294,31 +276,26 @@ class Case:
         return result
 
     def _tokens(self) -> Grid | None:
-        """Return the grid of tokens, None for a sequence. Raises: UsageError, UnknownName, BadInput."""
+        """Return the grid of tokens, None for a sequence."""
         if self.grid is None and self.axes is None:
             if self.step is not None:
-                raise UsageError(
-                    f"--step {self.step:g} is the unit of --offset on a grid; add --grid and --axes"
-                )
+                unit = f"--step {self.step:g} is the unit of --offset on a grid"
+                raise UsageError(f"{unit}; add --grid and --axes")
             return None
-        from ropeaudit.rope import axial, grids  # in-function: most audits have none
+        from ropeaudit.rope import axial, grids  # in-function: seldom needed
 
         if self.axes is None:
-            raise UsageError(
-                f"--grid {self.grid} needs the axes of a model; add --axes flux (`ropeaudit list axes`)"
-            )
+            needs = f"--grid {self.grid} needs the axes of a model"
+            raise UsageError(f"{needs}; add --axes flux (`ropeaudit list axes`)")
         found = axial.named(self.axes)
         if self.grid is None:
             example = "x".join({"t": "16", "h": "32", "w": "32"}[name] for name in found.axes)
             raise UsageError(f"--axes {self.axes} needs the size of a grid; add --grid {example}")
         for name in (*_SAID, *_OF_A_SEQUENCE):
             if getattr(self, name) is not None:
-                if name in _OF_A_SEQUENCE:
-                    raise UsageError(f"{_flag(name)} does not go with --grid; leave one of them out")
-                raise UsageError(
-                    f"{_flag(name)} is said by --axes {self.axes}; leave it out, or give a .toml file of "
-                    "your own"
-                )
+                said = f"is said by --axes {self.axes}; leave it out, or give a .toml file of your own"
+                apart = "does not go with --grid; leave one of them out"
+                raise UsageError(f"{_flag(name)} {apart if name in _OF_A_SEQUENCE else said}")
         return grids.parse(found, self.grid, self.axis, 1.0 if self.step is None else self.step)
 
     @property
@@ -336,10 +313,7 @@ class Case:
 
     @property
     def served(self) -> Served:
-        """Up to where the setting serves: by what the model declares, and its scaling or the given one.
-
-        Raises: UsageError, UnknownName, BadInput.
-        """
+        """Up to where the setting serves: by what the model declares, and by the scaling."""
         model = self.declared()
         if self.scaling is not None:
             return Served(model.declared if model else None, _scaling(self.scaling))
@@ -347,7 +321,7 @@ class Case:
 
     @property
     def layer_type(self) -> str:
-        """The layer type that is audited: where no full_attention layer rotates, the first that does."""
+        """The layer type that is audited: by default full_attention, or the first that rotates."""
         return self.layers()[0] if self.layer == FULL and FULL not in self.layers() else self.layer
 
     def layers(self) -> tuple[str, ...]:
@@ -356,7 +330,7 @@ class Case:
         return tuple(model.layers) if model else (FULL,)
 
     def declared(self) -> ModelRope | None:
-        """Return its model as that declares itself, None without one. Raises: UsageError, BadInput."""
+        """Return what its model declares, None without one. Raises: UsageError, BadInput."""
         return self._declared
 
     @functools.cached_property
@@ -364,7 +338,7 @@ class Case:
         if self.model is not None and self.config is not None:
             raise UsageError("--model and --config both name a model; give one of them")
         if self.model is not None:
-            from ropeaudit.rope import presets  # in-function: most audits need neither
+            from ropeaudit.rope import presets  # in-function: seldom needed
 
             return presets.named(self.model)
         if self.config is None:
@@ -373,8 +347,8 @@ class Case:
 
         return hf_config.read(self.config, base=self.base)
 
-    def _synthetic(self) -> tuple[tuple[int, int, int], RopeSetting]:
-        """Return heads, kv_heads and seq_len, all of them checked, and the RoPE setting."""
+    def _synthetic(self) -> tuple[Sizes, RopeSetting]:
+        """Return the sizes, all of them checked, and the RoPE setting."""
         on_grid = self._tokens()
         model = on_grid.rope if on_grid else self.declared()
         given = self.heads if self.heads is not None else model.heads if model else 8
@@ -425,22 +399,15 @@ def positions_fit(offsets: Iterable[int], seq_len: int) -> None:
 
 def fits(needed: int, jobs: int = 1) -> None:
     """Raise BadShape unless about `needed` bytes are free for each of `jobs`."""
-    alone, needed, free = needed, jobs * needed, run_metadata.free_bytes()
-    if needed > free:
-        remedy = "fewer --jobs" if alone <= free else "a smaller --seq-len, --heads or --head-dim"
-        raise BadShape(
-            f"this needs about {needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB are free",
-            f"give {remedy}",
-        )
+    whole, free = jobs * needed, run_metadata.free_bytes()
+    if whole > free:
+        remedy = "fewer --jobs" if needed <= free else "a smaller --seq-len, --heads or --head-dim"
+        gib = f"{whole / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB are free"
+        raise BadShape(f"this needs about {gib}", f"give {remedy}")
 
 
 def straddling(maximum: int, seq_len: int) -> list[int]:
-    """Return offsets for code: 0, and around what breaks, so that the positions of each straddle it.
-
-    Ends of int8 and of integers in bfloat16 and float16, of int16 and
-    uint16, the largest float16, powers of two up to the maximum, an odd
-    position between, and the last positions of all.
-    """
+    """Return offsets for code, whose positions straddle the ends of integers that formats hold."""
     ends = [2**7, 2**8, 2**11, 2**12, 2**13, 2**14, 2**15, 65504, 2**16, 2**17]
     half = seq_len // 2 + 1
     last = max(0, maximum - seq_len)

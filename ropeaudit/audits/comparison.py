@@ -26,14 +26,11 @@ _DECIDING = ("drift_rms", "floor_rms", "drift_max", "rotation_excess")  # what v
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A case before and after; None where a report lacks it. changed: columns that are not what they were.
-
-    reordered: whether sums may have another order.
-    """
+    """A case before and after, None where a report lacks it. reordered: whether its sums may be."""
 
     before: Row | None
     after: Row | None
-    changed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()  # columns
     reordered: bool = False
 
     @property
@@ -97,7 +94,7 @@ class Difference(Result):
 
     @property
     def only_reordered(self) -> bool:
-        """Whether figures differ, and all by no more than the order of sums explains on another processor."""
+        """Whether figures differ, and all by no more than the order of sums explains."""
         if not any(pair.reordered for pair in self.pairs):
             return False
         every = [(pair, name, _cells(pair, name)) for pair in self.shared for name in COMPARED]
@@ -111,11 +108,9 @@ def compare(
     ratio: float = RATIO,
     processors: tuple[str, str] | None = None,
 ) -> Difference:
-    """Join the rows of two reports by what was requested, and say which changed.
+    """Join the rows of two reports by `case`, and say which changed.
 
-    Rows are joined by `case`: neither the version of what was measured nor the tolerance is part of it.
-    ratio: at least 1. A drift that changed by less than `reference_error` has not. processors: what computed
-    each of them, empty where that is not known; None: one and the same.
+    processors: what computed each of them, empty where that is not known; None: one and the same.
     Raises: UsageError for a ratio, BadInput if rows cannot be told apart or none is in both.
     """
     if not 1 <= ratio < math.inf:
@@ -143,10 +138,8 @@ def _by_case(rows: Iterable[Row], which: str) -> dict[str, Row]:
             raise BadInput(f"the {which} report has no column case; write both reports without --columns")
         before = results.setdefault(row["case"], row)
         if before is not row and repr(before) != repr(row):
-            raise BadInput(
-                f"the {which} report has two rows for {row['implementation']} {row.get('dtype', '')} at "
-                f"offset {row['offset']} that differ; leave one out"
-            )
+            row_of = f"{row['implementation']} {row.get('dtype', '')} at offset {row['offset']}"
+            raise BadInput(f"the {which} report has two rows for {row_of} that differ; leave one out")
     return results
 
 
@@ -160,7 +153,7 @@ def _apart(before: Sequence[Row], after: Sequence[Row]) -> str:
             first, second = (min(map(str, some)) for some in (old, new))
             return f": {name} is {first} in the earlier and {second} in the later one"
     if before and after:
-        return ": what they say of their settings does not tell why; measure one of them again"
+        return ": what they say does not tell why; measure one of them again"
     return f": the {'later' if before else 'earlier'} one is empty"
 
 
@@ -170,7 +163,7 @@ def _pair(before: Row | None, after: Row, ratio: float, reordered: bool) -> Pair
         return pair
     changed = [name for name in COMPARED if _has_changed(pair, name, ratio)]
     small = (pair.explained(name) or _number(pair.row.get(name)) is None for name in _DECIDING)
-    at_a_threshold = reordered and all(small)  # words differ only because sums were reordered
+    at_a_threshold = reordered and all(small)
     if before.get("tolerance") == after.get("tolerance") and not at_a_threshold:
         words = {name: _cells(pair, name) for name in ("verdict", "within_tolerance")}
         changed += [name for name, cells in words.items() if cells and cells[0] != cells[1]]
@@ -202,8 +195,8 @@ _PREDICTED = 1e-10  # relative: of differences of such sums, of which a hundredt
 _NEEDED = ("head_dim", "seq_len", "heads", "scores", "reference_rms")  # a report may lack columns
 _ROUNDING = 0.42  # RMS of a relative rounding error over the unit roundoff
 _DEVIATIONS = 4.0  # of a mean; scores of a row share its q
-_RARE = 1e-6  # a stored score that differs so seldom is not expected in any comparison
-_INDEPENDENT = ("gaussian", "randn")  # q and k of which every score has an error of its own
+_RARE = 1e-6  # of flips: fewer are none
+_INDEPENDENT = ("gaussian", "randn")  # scores with errors of their own
 _ANYWHERE = ("worst_head", "worst_query", "worst_key", "top1_flips")
 _DIFFERENCES = ("predicted_rms", "attainable_rms", "excess")
 _JUDGED = ("within_tolerance", "verdict")
@@ -229,12 +222,10 @@ def meaning(column: str) -> str:
 class Order(NamedTuple):
     """What the order of sums does to the scores of a case, in score units.
 
-    sums: RMS of the error of a sum, at most. step: spacing of the stored scores about their RMS, 0 where none
-    is expected to be stored as another number. mean, single: by how much a mean over the scores and a single
-    one, the largest among them, may move.
+    step: spacing of stored scores, 0 where all stay. mean, single: how far a mean or a score may move.
     """
 
-    sums: float
+    sums: float  # RMS of the error of one
     step: float
     mean: float
     single: float
@@ -252,7 +243,7 @@ def order_of(row: Row) -> Order | None:
     sums = _ROUNDING * accumulate.unit_roundoff * math.sqrt(int(row["head_dim"]) / 2) * rms
     step = max(2 * score.unit_roundoff * rms, score.smallest_subnormal)
     independent = scores if row.get("source") in _INDEPENDENT else int(row["seq_len"])
-    flips = min(1.0, 1.13 * sums / step) * independent  # scores that are stored as another number
+    flips = min(1.0, 1.13 * sums / step) * independent  # scores stored otherwise
     if flips <= _RARE:
         step = 0.0
     stored = step * math.sqrt(flips + 1) / independent
@@ -261,10 +252,7 @@ def order_of(row: Row) -> Order | None:
 
 
 def allowance(before: Row, after: Row, column: str) -> float:
-    """Return by how much a column of a case may differ for the order of sums alone; 0 where nothing may.
-
-    before, after: rows of the same case. Units: the column's; inf where a last digit decides.
-    """
+    """Return by how much the order of sums may change a column; inf where a last digit decides."""
     declared = records.COLUMNS[column]
     if column in _ANYWHERE:
         return math.inf
@@ -294,7 +282,7 @@ def allowance(before: Row, after: Row, column: str) -> float:
 def _of_attention(column: str, order: Order, row: Row, size: float) -> float:
     """Return it after softmax, where δ in scores moves weights by |δ| in 1-norm."""
     queries, narrow = int(row["seq_len"]), 0.0
-    if row.get("softmax") == "recipe":  # weights are rounded to its softmax, and stored in the dtype
+    if row.get("softmax") == "recipe":  # where weights are rounded
         formats = _stages(row).get("softmax", "fp64"), str(row.get("dtype") or "fp64")
         narrow = max(parse(name).unit_roundoff for name in formats)
     mean = 3 * order.sums + (order.step + narrow) / queries

@@ -39,10 +39,7 @@ def judge(row: Mapping[str, Any], wrong_rotation: bool) -> Verdict:
 
 
 def within(row: Mapping[str, Any], wrong_rotation: bool) -> bool | None:
-    """Return whether a row is good enough for its tolerance; None where that is undecided.
-
-    wrong_rotation: whether a pair is off by more than roundings explain.
-    """
+    """Return whether a row is good enough for its tolerance; None where that is undecided."""
     if row["nonfinite"] or wrong_rotation:
         return False
     relative, tolerance = row["drift_relative"], row["tolerance"]
@@ -55,10 +52,7 @@ def within(row: Mapping[str, Any], wrong_rotation: bool) -> bool | None:
 
 
 def rotates_wrongly(excess: float | None) -> bool:
-    """Return whether a rotated pair is further off than any recipe of its dtype.
-
-    excess: the largest rotation error / allowed of code; None of a recipe.
-    """
+    """Return whether a pair is further off than any recipe's. excess: of code, None of a recipe."""
     return (excess or 0.0) > 1
 
 

@@ -1,4 +1,4 @@
-"""The record: the flat row that a case yields, and its columns, among them those that identify it."""
+"""The record: the flat row that a case yields, and its columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = 4  # earlier ones are refused: their rows are measured again
 UNKNOWN = "unknown"  # a setting that a file does not say
 # What identifies a row beside its case: a later schema, version or tolerance measures the same case.
 APART = ("schema", "version", "tolerance", "case")
-_DIGITS = 12  # of a case: 48 bits, so that two among a million cases agree once in 500 sweeps
+_DIGITS = 12  # 48 bits: two of a million cases agree once in 500 sweeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Record(Result):
     reason: str | None
 
     def key(self) -> tuple[str, str, float]:
-        """Return what was requested and of which version: equal for the same cell of a sweep."""
+        """Return what tells cells of a sweep apart."""
         return self.case, self.version, self.tolerance
 
     @property
@@ -160,7 +160,7 @@ CORE = (
     *("floor_rms", "reference_rms", "reference_error", "distinct_positions", "nonfinite", "scores"),
     *("seq_len", "heads", "head_dim", "base", "mask", "source", "seed", "tolerance", "case", "schema"),
 )
-# The others by group; what of a request asks for each, which its rows say before anything is measured.
+# the others by group -> whether a row says, before anything is measured, that they are asked for
 GROUPS: dict[str, Callable[[Record], bool]] = {
     "code": lambda row: row.environment is not None,
     "attention": lambda row: row.softmax is not None,
@@ -192,9 +192,7 @@ def written(
 ) -> tuple[list[str], list[str]]:
     """Return the columns that files have of some rows, and those of them that were asked for by name.
 
-    rows: of the request; what was measured decides nothing. named: columns, groups, "core", "all"; without
-    any, the core, the settings that are not the usual ones, and the groups that the request is about.
-    needed: columns whose groups are there too.
+    named: columns, groups, "core", "all"; by default the core, unusual settings, and what rows are about.
     """
     if named:
         words = {"all": EVERY}
@@ -211,14 +209,11 @@ def written(
 
 
 def _is_told(rows: Sequence[Record], name: str, asked: Iterable[str], groups: Iterable[str]) -> bool:
-    """Return whether files have a setting: its group was asked for, or some row has not what absence implies.
-
-    Of a group that the request is about, settings that every row has are told in any case.
-    """
+    """Return whether files have a setting: asked for, or not what its absence implies."""
     column = COLUMNS[name]
     if column.group in asked or (column.group in groups and not column.optional):
         return True
-    if name == "stages":  # they follow from the recipe, and metadata hold them
+    if name == "stages":  # metadata hold them
         return False
     return any(
         getattr(row, name) != implied(name, {"head_dim": row.head_dim, "heads": row.heads}) for row in rows
@@ -231,11 +226,7 @@ def implied(name: str, row: Mapping[str, Any]) -> Any:
 
 
 def beside(rows: Sequence[Record], columns: Sequence[str]) -> dict[str, Any]:
-    """Return what metadata hold of rows, beside the columns of their file: all that was requested.
-
-    constants: settings on which all rows agree. stages: by implementation and dtype. by_case: other settings,
-    and sentences, which CSV does not hold.
-    """
+    """Return what was requested of rows, and their sentences, where columns do not say it."""
     known = all(row.model != UNKNOWN for row in rows)
     left = [name for name in IDENTITY if known and name not in (*columns, "stages")]
     constant = {name for name in left if len({getattr(row, name) for row in rows}) == 1}

@@ -15,8 +15,7 @@ T = TypeVar("T")
 class Result:
     """What a function of this package returns, or yields several of.
 
-    report_module: where report(results, columns, metadata) is, which makes a report of a sequence of them,
-    and with `by` where their rows may be of several kinds.
+    report_module: where report(results, columns, metadata) is, and with `by` where rows are of several kinds.
     """
 
     __slots__ = ()

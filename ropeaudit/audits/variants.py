@@ -1,6 +1,5 @@
-"""Many variants of one recipe on the same q and k, sharing whatever they have in common.
+"""Many variants of one recipe on the same q and k, sharing tables, rotated q and k, and sums.
 
-Variants share tables of the same bits, then the rotated q and k, then sums.
 Letters: h heads, g key-value heads, n sampled positions, d head_dim.
 """
 
@@ -35,7 +34,7 @@ from ropeaudit.subjects.emulated import Emulated, Table
 MOST_POSITIONS = 256
 _BUDGET = 5e9  # nanoseconds of one thread, at the rates below
 _FEW_HEADS, _FEW_POSITIONS, _FEWEST_POSITIONS = 4, 64, 16
-TABLE = ("position", "frequency", "angle", "trig", "table")  # the stages that q and k have no part in
+TABLE = ("position", "frequency", "angle", "trig", "table")  # stages without q and k
 ROTATION = ("rotation", "output")
 _BELOW = tuple(field.name for field in fields(Resolved) if field.name not in TABLE)  # the table
 
@@ -53,10 +52,7 @@ class Sample:
 
 
 def sample(inputs: Inputs, setting: RopeSetting, variants: Sequence[Resolved]) -> Sample:
-    """Return as many positions and heads as measuring the variants has time for, evenly spread.
-
-    The choice depends on its arguments alone, not on the machine.
-    """
+    """Return as many positions and heads as there is time for, evenly spread."""
     heads, size, _ = inputs.q.shape
     distinct = {tuple(getattr(v, name) for name in (*TABLE, *ROTATION, "accumulate")) for v in variants}
     slow = sum(1 for key in distinct if key[-1].precision < FP32.precision)  # sums step by step
@@ -128,10 +124,7 @@ class Bench:
         progress: Callable[[float], None] = lambda share: None,
         moments: Moments = Moments.LARGEST,
     ) -> list[Statistics]:
-        """Return each variant's drift, at least these moments, and remember it.
-
-        progress gets the share that is done, from 0 to 1.
-        """
+        """Return each variant's drift, at least these moments, and remember it."""
         requested, known, group = list(variants), self.known, self.inputs.group
         new = [one for one in dict.fromkeys(requested) if one not in known or known[one].moments < moments]
         results = {variant: Statistics(moments) for variant in new}
@@ -181,7 +174,7 @@ class Bench:
     def _scores(
         self, q: FloatArray, k: FloatArray, variants: Sequence[Resolved]
     ) -> Iterator[tuple[Resolved, Array]]:
-        """Yield the scores of variants that rotate q and k alike. Shapes: q, k (n, d) -> (n, n) each."""
+        """Yield the scores of variants that rotate q and k alike. Shapes: (n, d) -> (n, n)."""
 
         @functools.cache
         def exact_sums() -> FloatArray:
@@ -208,10 +201,7 @@ class Bench:
 def summed(q: FloatArray, k: FloatArray, subject: Emulated, exact: Callable[[], FloatArray]) -> FloatArray:
     """Return q·k as the subject's accumulator sums it, float32 where q is. Shapes: two of (n, d) -> (n, n).
 
-    exact: gives the sums in float64. Where only the accumulator is float32
-    and q and k are not, the error that float32 sums of q and k, rounded,
-    make is added to them: rounding q and k is no fault of the
-    accumulator's.
+    Where that alone is float32, the error of float32 sums of rounded q and k is added to the exact ones.
     """
     if subject.accumulate is FP64:
         return exact()
