@@ -75,9 +75,8 @@ def gradients(
 class Backward:
     """A function that takes upstream gradients where another takes vectors, and returns gradients.
 
-    As rotating is linear, they do not depend on the vectors; these are the upstream gradients with their dims
-    in reverse order. The function gets copies, for it may rotate its input where it lies: in_place says
-    whether it did.
+    As rotating is linear, they do not depend on the vectors: these are the upstream gradients with their dims
+    in reverse order. The function gets copies: in_place says whether it rotates its input where it lies.
     """
 
     function: Any

@@ -75,8 +75,8 @@ class Called:
     def together(self, q: FloatArray, k: FloatArray, wanted: Positions | None = None) -> None:
         """Let one call rotate all heads of these, where it is at all of their positions.
 
-        wanted: the positions among 0, 1, ... whose rows are asked for alone, of a call at all of them.
-        Of more than 2^24 numbers each head has a call of its own. Shapes: (h, s, d), (g, s, d).
+        wanted: positions among 0, 1, ... whose rows alone are asked for. Of more than 2^24 numbers each head
+        has a call of its own. Shapes: (h, s, d), (g, s, d).
         """
         self.given = (q, k) if q.size + k.size <= _LARGEST else None
         self.wanted = wanted

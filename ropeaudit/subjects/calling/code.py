@@ -85,8 +85,8 @@ class Code(ABC):
 
     engine: what computes, such as torch. layouts: those that can be requested. environment: in which it is
     called; clean: the same without it, None for itself. order: of axes that was requested. changes: of the
-    stages of tables that it is given. findings: what is worth knowing of how it is called and what it does,
-    in the order it was seen. own: whether it is the user's, given arrays as its users give them.
+    stages of tables that it is given. findings: what is worth knowing, as it was seen. own: whether it is the
+    user's, given arrays as its users give them.
     """
 
     name: str
@@ -195,8 +195,7 @@ class Unavailable(Code):
 def runs(positions: Positions) -> Iterator[tuple[slice, int]]:
     """Yield the runs of consecutive positions, each as a slice and its first position.
 
-    For code that takes a first position alone. Code that rounds positions counted from 0 may
-    round those of a shorter run differently.
+    For code that takes a first position alone, whose roundings may depend on it.
     """
     starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), positions.size]
     for start, stop in pairwise(starts):

@@ -49,8 +49,7 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class Tf32Products(_Mode):  # type: ignore[no-untyped-call]
     """While it is entered, rounds what float32 matrix products are formed of to 11 bits.
 
-    TF32 in software: float32 products and sums, as on tensor cores; operands are rounded to
-    nearest, ties to even, as in the recipe `hf-tf32-matmul`.
+    TF32 in software: operands are rounded to nearest, ties to even, as in the recipe `hf-tf32-matmul`.
     """
 
     def __torch_dispatch__(

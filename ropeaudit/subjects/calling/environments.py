@@ -1,8 +1,7 @@
 """Environments in which code is called: what of torch is changed around each call, and put back behind it.
 
-A clean call begins in the state in which the code's module left its import. An environment changes that
-state for each call, `default-dtype` where instances are built too; `compile` wraps what is called, and `to`
-moves the instance once it was built.
+A clean call begins in the state in which the code's module left its import. An environment changes that for
+each call, `default-dtype` where instances are built too; `compile` wraps what is called, `to` moves it.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ropeaudit import data
 from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.subjects.calling.building import is_module
@@ -156,19 +156,10 @@ def _torch_dtype(fmt: Format | None) -> Any:
     return getattr(torch, fmt.name) if fmt else torch.float32
 
 
-_SIXTEEN = (parse("bf16"), parse("fp16"))
-_PRODUCTS = "matrix products of the device are computed in {}, as torch.autocast does"
-_MADE = "tensors that are made without a dtype are {}, when code is built and when it is called"
-_MOVED = "a module is moved by .to({}) once it was built, as model.to(dtype) and .half() do"
-_ALL = (
-    Environment(NONE, "none", "nothing is changed"),
-    *(Environment(f"autocast:{fmt.short}", "autocast", _PRODUCTS.format(fmt), fmt) for fmt in _SIXTEEN),
-    Environment("tf32", "tf32", "operands of float32 matrix products have 11 bits", parse("tf32")),
-    *(Environment(f"default-dtype:{fmt.short}", "default-dtype", _MADE.format(fmt), fmt) for fmt in _SIXTEEN),
-    *(Environment(f"to:{fmt.short}", "to", _MOVED.format(f"torch.{fmt}"), fmt) for fmt in _SIXTEEN),
-    Environment("compile", "compile", "it is compiled by torch.compile"),
-)
-ENVIRONMENTS = {one.name: one for one in _ALL}
+ENVIRONMENTS = {
+    name: Environment(name, row["kind"], row["does"], parse(row["dtype"]) if "dtype" in row else None)
+    for name, row in data.table("environments.toml").items()
+}
 CLEAN = ENVIRONMENTS[NONE]
 INFERENCE = Environment("inference_mode", "inference", "torch.inference_mode, in which servers call")
 NAMES = tuple(name for name in ENVIRONMENTS if name != NONE)

@@ -97,8 +97,7 @@ def consequence(
 ) -> tuple[str, bool]:
     """Return what an environment leaves of a rotation at up to 4096 positions; whether less.
 
-    It is less if fewer positions are distinct or cos is further off, the rounding of what comes
-    back with it. Nothing where the code raises there, or is in no environment.
+    It is less if fewer positions are distinct or cos is further off. Nothing where the code raises there.
     """
     if code.clean is None:
         return "", False

@@ -48,8 +48,7 @@ def load(
     """Return the implementation that a spec names; its module is imported. Raises: UsageError, BadInput.
 
     changes: of the stages of tables that it is given; alone: whether there is nothing else to change.
-    device: where it is called; None for the CPU, or where a module lies. arguments: by name, which are given
-    in every call, or when it is built.
+    device: None for the CPU, or where a module lies. arguments: by name, for every call, or for building.
     """
     where = _checked(spec)
     given = {"spec": spec, "order": order, "changes": dict(changes), "device": device} | {
