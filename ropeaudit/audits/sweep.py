@@ -268,7 +268,11 @@ class Sweep:
             yield from zip(task, doing.each(rows, functools.partial(doing.within, *ends)), strict=True)
             before += seconds_of(task)
 
-    def _elsewhere(self, tasks: Sequence[Task], crew: Callable[[int], Crew]) -> Iterator[tuple[int, Record]]:
+    def _elsewhere(
+        self,
+        tasks: Sequence[Task],
+        crew: Callable[[int], Crew],
+    ) -> Iterator[tuple[int, Record]]:
         """Measure tasks in other processes. Raises: BadInput if versions differ."""
         from ropeaudit.audits import workers
 
@@ -338,7 +342,13 @@ def cells_of(audit: Audit, shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:
         before += seconds * len(offsets)
 
 
-def _of_shard(cells: int, before: float, seconds: float, whole: float, shard: tuple[int, int]) -> slice:
+def _of_shard(
+    cells: int,
+    before: float,
+    seconds: float,
+    whole: float,
+    shard: tuple[int, int],
+) -> slice:
     """Return which of some equal cells a shard measures. before, whole: seconds of all cells."""
     number, count = shard
 

@@ -100,7 +100,12 @@ class Bench:
             self.exact = {head: self._exact(head) for head in sample.heads}
         self.known: dict[Resolved, Statistics] = {}
 
-    def factors(self, q: FloatArray, k: FloatArray, scale: float | None = None) -> tuple[Factor, Factor]:
+    def factors(
+        self,
+        q: FloatArray,
+        k: FloatArray,
+        scale: float | None = None,
+    ) -> tuple[Factor, Factor]:
         """Return q (times `scale`) and k rotated exactly. Shapes: two of (n, d)."""
         tables = self.distances, self.distances
         return kernel.exact_factors((q, k), self.input, tables, self.setting, self.precision, scale)
@@ -198,7 +203,12 @@ class Bench:
             return kernel.minus_exact(out, exact.scores, exact.block.hidden, out)
 
 
-def summed(q: FloatArray, k: FloatArray, subject: Emulated, exact: Callable[[], FloatArray]) -> FloatArray:
+def summed(
+    q: FloatArray,
+    k: FloatArray,
+    subject: Emulated,
+    exact: Callable[[], FloatArray],
+) -> FloatArray:
     """Return q·k as the subject's accumulator sums it, float32 where q is. Shapes: two of (n, d) -> (n, n).
 
     Where that alone is float32, the error of float32 sums of rounded q and k is added to the exact ones.

@@ -72,7 +72,13 @@ def predicted_rms(subject: Emulated, sample: SampledInputs, offset: int) -> floa
     return subject.setting.scale * math.sqrt(max(mean, 0.0)) if math.isfinite(mean) else math.inf
 
 
-def _squares(subject: Emulated, sample: SampledInputs, block: slice, offset: int, endings: Endings) -> Array:
+def _squares(
+    subject: Emulated,
+    sample: SampledInputs,
+    block: slice,
+    offset: int,
+    endings: Endings,
+) -> Array:
     """Return the expected squared error of each score before it is summed, and of what it is summed.
 
     All unscaled; the latter: what rotated pairs and other dims add to its square. The last bits of these

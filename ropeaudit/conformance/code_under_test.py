@@ -190,7 +190,12 @@ class CodeUnderTest:
             worst = max(worst, placed, key=lambda places: places.excess)
         return worst, []
 
-    def judge(self, rotator: Rotator, calls: Sequence[CallOf], **other: Any) -> Callable[[int, bool], Places]:
+    def judge(
+        self,
+        rotator: Rotator,
+        calls: Sequence[CallOf],
+        **other: Any,
+    ) -> Callable[[int, bool], Places]:
         """Return what makes a call by number and judges it, explained on request."""
 
         def judge(number: int, explain: bool) -> Places:

@@ -177,7 +177,13 @@ def batch_rows(code: CodeUnderTest) -> Iterator[Finding]:
     yield _at_offsets("batch rows", code, offsets, BATCH_STEP, where)
 
 
-def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, detail: str) -> Finding:
+def _at_offsets(
+    check: str,
+    code: CodeUnderTest,
+    offsets: list[int],
+    step: int,
+    detail: str,
+) -> Finding:
     """Return whether few heads at these offsets, fewer of k, and one call with many, are rotated right.
 
     step: tokens between the positions of two batch elements; 0 where they share positions.

@@ -137,7 +137,11 @@ def _raw(folder: Path, entry: Entry, seen: str) -> NDArray[Any]:
     return np.frombuffer(content, kind).reshape(entry["shape"])
 
 
-def _tensors(path: Path, wanted: Collection[str], seen: str) -> tuple[dict[str, NDArray[Any]], list[str]]:
+def _tensors(
+    path: Path,
+    wanted: Collection[str],
+    seen: str,
+) -> tuple[dict[str, NDArray[Any]], list[str]]:
     """Return a .safetensors file's tensors, and the case that it names. Raises: BadInput."""
     if wrong := tensorfiles.wrong(path):
         raise BadInput(f"{seen}: {wrong}; write it again")

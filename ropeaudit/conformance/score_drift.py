@@ -339,7 +339,11 @@ def _run(code: CodeUnderTest, heads: int, length: int) -> ScoreRun:
     return ScoreRun(rotator, called, Inputs(q, k, "gaussian", code.seed), held_to, rows, MASK, tokens)
 
 
-def _called(code: CodeUnderTest, run: ScoreRun, offset: int) -> tuple[CalledBlock, RopeSetting, Format]:
+def _called(
+    code: CodeUnderTest,
+    run: ScoreRun,
+    offset: int,
+) -> tuple[CalledBlock, RopeSetting, Format]:
     """Return the call of a sequence at an offset, with its setting and dtype."""
     [(q, k, at)] = runs_at(code.batch(run.inputs.heads, run.inputs.seq_len, rows=1), [offset])
     return CalledBlock(at, (q, k), run.rotator.rotate_both(q, k, at)), run.held_to(offset), code.dtype

@@ -52,7 +52,11 @@ def flag(param: click.Parameter | None) -> str:
     return max(param.opts, key=len)
 
 
-def joined(context: click.Context, param: click.Parameter, items: Iterable[Iterable[T]]) -> tuple[T, ...]:
+def joined(
+    context: click.Context,
+    param: click.Parameter,
+    items: Iterable[Iterable[T]],
+) -> tuple[T, ...]:
     """Return each value of an option once; `all` is every name, `usual` some models."""
     values: list[Any] = [value for item in items for value in item]
     for word, names in (("all", ALL), ("usual", _USUAL)):

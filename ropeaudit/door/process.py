@@ -223,7 +223,13 @@ class _Within:
     def __init__(self, opened: Any) -> None:
         self._opened, self._sessions = opened, dict[int, child.Session]()
 
-    def ask(self, header: Mapping[str, Any], what: str, arrays: Arrays | None, heard: Heard) -> Message:
+    def ask(
+        self,
+        header: Mapping[str, Any],
+        what: str,
+        arrays: Arrays | None,
+        heard: Heard,
+    ) -> Message:
         """Return what a function of ours returns. Raises: RopeAuditError, ForeignError."""
         new = child.Session(self._opened, heard, shared=True)
         session = self._sessions.setdefault(header["session"], new)

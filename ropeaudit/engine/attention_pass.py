@@ -323,7 +323,12 @@ class ReferenceRows:
     """
 
     @np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")
-    def __init__(self, scores: Array, slack: float = 0.0, right: NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self,
+        scores: Array,
+        slack: float = 0.0,
+        right: NDArray[np.int64] | None = None,
+    ) -> None:
         self.scores, self.right = scores, right
         self.weights, self.logs = softmax(scores)
         self.adapted = adapted(scores, self.weights)

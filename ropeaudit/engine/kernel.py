@@ -47,7 +47,13 @@ class Workspace:
         return flat[:size].reshape(shape)
 
 
-def rotate(subject: Subject, side: Side, x: FloatArray, table: Any, head: int | None = None) -> FloatArray:
+def rotate(
+    subject: Subject,
+    side: Side,
+    x: FloatArray,
+    table: Any,
+    head: int | None = None,
+) -> FloatArray:
     """Return q or k of a head, rounded to the subject's input format already, as the subject rotates it.
 
     Shapes: (s, d) -> (s, d).

@@ -86,7 +86,14 @@ class Inputs:
         return int(self.q.shape[0] // self.k.shape[0])
 
 
-def make(kind: str, heads: int, kv_heads: int, seq_len: int, setting: RopeSetting, seed: int = 0) -> Inputs:
+def make(
+    kind: str,
+    heads: int,
+    kv_heads: int,
+    seq_len: int,
+    setting: RopeSetting,
+    seed: int = 0,
+) -> Inputs:
     """Return synthetic q and k for a setting.
 
     kind: "gaussian" (independent standard normal, from `seed`), "randn" (the same from torch's generator on
@@ -117,7 +124,13 @@ def seeded(kind: str) -> bool:
     return kind in ("gaussian", RANDN) or kind in BEHIND
 
 
-def constant(kind: str, kv_heads: int, seq_len: int, setting: RopeSetting, seed: int) -> tuple[Array, Array]:
+def constant(
+    kind: str,
+    kv_heads: int,
+    seq_len: int,
+    setting: RopeSetting,
+    seed: int,
+) -> tuple[Array, Array]:
     """Return q and k of any token, of kinds whose tokens are alike. Shapes: -> two of (g, d)."""
     if kind in BEHIND:
         q, k = _positional(kind, kv_heads, seq_len, setting, seed)

@@ -163,7 +163,13 @@ def excess(x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting, ru
     return over
 
 
-def _excess(x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting, rule: Resolved) -> Array:
+def _excess(
+    x: FloatArray,
+    y: FloatArray,
+    at: Positions,
+    setting: RopeSetting,
+    rule: Resolved,
+) -> Array:
     """Return `excess` of a batch element. Shapes: x and y (h, s, d), at (s,)."""
     dtype = rule.dtype
     size_of = np.hypot if dtype is FP64 else _length  # squares of smaller formats neither over- nor underflow

@@ -110,7 +110,13 @@ def _frequencies(
     return theta, 2 * spread
 
 
-def base(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format) -> Iterator[Fault]:
+def base(
+    at: Positions,
+    x: FloatArray,
+    y: FloatArray,
+    setting: RopeSetting,
+    dtype: Format,
+) -> Iterator[Fault]:
     """Yield the base whose powers all frequencies are, in ever more digits; nothing where they are not.
 
     Of dynamic scaling it is the one that is scaled to them. It is that of steps from position to position,

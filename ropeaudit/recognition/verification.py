@@ -113,7 +113,12 @@ def _noise(seed: int, start: int, side: int, shape: tuple[int, ...]) -> Array:
     return generator.standard_normal(shape)
 
 
-def sampled(positions: Positions, sizes: tuple[int, int, int], seq_len: int, seed: int) -> GivenVectors:
+def sampled(
+    positions: Positions,
+    sizes: tuple[int, int, int],
+    seq_len: int,
+    seed: int,
+) -> GivenVectors:
     """Return random vectors at sampled positions and both ends; sizes: h, g, d."""
     heads, kv_heads, d = sizes
     ends = np.array([0, 1, seq_len - 2, seq_len - 1])

@@ -133,7 +133,13 @@ def _cause(cause: Cause, width: int | None) -> list[Line]:
     return results
 
 
-def _wrapped(begin: Sequence[Piece], text: str, style: str, indent: int, width: int | None) -> list[Line]:
+def _wrapped(
+    begin: Sequence[Piece],
+    text: str,
+    style: str,
+    indent: int,
+    width: int | None,
+) -> list[Line]:
     """Return a text behind some pieces, its further lines indented."""
     text, taken = printable(text), sum(len(piece) for piece, _ in begin)
     if width is None or taken + len(text) <= width:

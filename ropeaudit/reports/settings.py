@@ -23,7 +23,11 @@ def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in telling if len({repr(row[name]) for row in rows}) > 1]
 
 
-def screen(rows: Sequence[Mapping[str, Any]], first: Sequence[str], others: Sequence[str]) -> list[str]:
+def screen(
+    rows: Sequence[Mapping[str, Any]],
+    first: Sequence[str],
+    others: Sequence[str],
+) -> list[str]:
     """Return the columns to show: of several models the model, `first`, settings that differ, `others`.
 
     Of settings that follow from a model a reader sees the scaling; JSON and CSV have them all.

@@ -170,7 +170,13 @@ def from_mapping(kind: str, values: Mapping[str, Any]) -> Scaling:
     return Scaling(kind, **parameters)
 
 
-def check(kind: str, values: Mapping[str, Any], called: str, keys: Mapping[str, str], remedy: str) -> None:
+def check(
+    kind: str,
+    values: Mapping[str, Any],
+    called: str,
+    keys: Mapping[str, str],
+    remedy: str,
+) -> None:
     """Raise UsageError for parameters that are missing or not taken, and senseless values.
 
     called, keys: the scaling, and its parameters where they have other names, as messages call them. remedy:

@@ -147,7 +147,11 @@ def _changed(value: Any) -> list[Any]:
     return []
 
 
-def _outside(inner: Mapping[str, Any], part: Mapping[str, Any], inside: Path) -> Iterator[tuple[Path, Any]]:
+def _outside(
+    inner: Mapping[str, Any],
+    part: Mapping[str, Any],
+    inside: Path,
+) -> Iterator[tuple[Path, Any]]:
     """Yield the keys about RoPE outside the text part, which are not read."""
     for key, value in inner.items():
         if value is part:

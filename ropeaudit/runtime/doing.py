@@ -59,7 +59,10 @@ def within(begin: float, end: float) -> contextlib.AbstractContextManager[None]:
     return told(part(_listener.get(), begin, end))
 
 
-def each(results: Iterable[T], block: Callable[[], contextlib.AbstractContextManager[None]]) -> Iterator[T]:
+def each(
+    results: Iterable[T],
+    block: Callable[[], contextlib.AbstractContextManager[None]],
+) -> Iterator[T]:
     """Yield results, each computed in its own block, which ends before it is used.
 
     >>> def work():

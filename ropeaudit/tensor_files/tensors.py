@@ -155,7 +155,12 @@ def _safetensors(path: Path) -> Iterator[Part]:
             one = archive.get_slice(name)
             shape = tuple(one.get_shape())
 
-            def numbers(index: Any, name: str = name, one: Any = one, size: int = math.prod(shape)) -> Any:
+            def numbers(
+                index: Any,
+                name: str = name,
+                one: Any = one,
+                size: int = math.prod(shape),
+            ) -> Any:
                 if index is not ...:
                     return one[index]
                 check_room(path, size)

@@ -119,7 +119,13 @@ class Target:
     progress: Progress = arguments.silent
     version: str = NONE
 
-    def checked(self, finding: Finding, dtype: str = NONE, case: Case | None = None, **more: Any) -> Checked:
+    def checked(
+        self,
+        finding: Finding,
+        dtype: str = NONE,
+        case: Case | None = None,
+        **more: Any,
+    ) -> Checked:
         """Return a finding as a check. case: of a layer type; None without one."""
         if case is not None:
             maximum = case.maximum or 0

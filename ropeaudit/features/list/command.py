@@ -36,7 +36,13 @@ def list_() -> None:
     """List recipes, implementations, formats, models, frequencies and what else there is."""
 
 
-def _print(kind: str, screen: ScreenOptions, rows: Iterable[Row] | None = None, /, **shown: Any) -> int:
+def _print(
+    kind: str,
+    screen: ScreenOptions,
+    rows: Iterable[Row] | None = None,
+    /,
+    **shown: Any,
+) -> int:
     """Print a list of `columns.LISTS`, or some rows of it. shown: fields of the report that differ."""
     from ropeaudit.console import output
     from ropeaudit.features.list.columns import LISTS

@@ -39,7 +39,13 @@ class Runner:
     Frequencies that depend on the length are remembered by the modules that compute them.
     """
 
-    def __init__(self, model: Any, wide: bool, maximum: int | None = None, device: Device = CPU) -> None:
+    def __init__(
+        self,
+        model: Any,
+        wide: bool,
+        maximum: int | None = None,
+        device: Device = CPU,
+    ) -> None:
         """Keep the model on a device; `wide`: float64 throughout, see `held.wide`."""
         self.maximum, self.device = maximum, device
         self.narrow: set[str] = set(held.widen(model)) if wide else set()

@@ -105,7 +105,11 @@ def factor(module: Any, key: str) -> float | None:
     return float(own) if isinstance(own, (int, float)) else None
 
 
-def _of_frequencies(values: Array, built: Array | None, settings: list[RopeSetting]) -> Diagnosis | None:
+def _of_frequencies(
+    values: Array,
+    built: Array | None,
+    settings: list[RopeSetting],
+) -> Diagnosis | None:
     """Return why frequencies are not those that are built; None where they are."""
     asked = [(one, allowance.frequencies(one)) for one in settings]
     if any(_near(values, right) for right in ([theta for _, theta in asked] if built is None else [built])):

@@ -145,7 +145,12 @@ class HeadDrift:
     pairs: Array
 
 
-def drifts(layer: int, base: LayerVectors, shifted: LayerVectors, pairs: RotatedPairs) -> list[HeadDrift]:
+def drifts(
+    layer: int,
+    base: LayerVectors,
+    shifted: LayerVectors,
+    pairs: RotatedPairs,
+) -> list[HeadDrift]:
     """Compare a layer's scores before and after a shift, head by head, in float64."""
     results, heads, groups = [], base.q.shape[0], base.k.shape[0]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

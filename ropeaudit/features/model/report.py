@@ -80,7 +80,11 @@ def report(
     )
 
 
-def answer(audit: ModelAudit, results: Sequence[Shifted], summary: Sequence[Mapping[str, Any]]) -> Answer:
+def answer(
+    audit: ModelAudit,
+    results: Sequence[Shifted],
+    summary: Sequence[Mapping[str, Any]],
+) -> Answer:
     """Return whether the model is wrong, a shift changes it, or only rounding shows."""
     name, decoded = audit.folder.name, audit.decoded
     if not summary:

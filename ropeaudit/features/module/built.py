@@ -104,7 +104,12 @@ def _tensors(module: Any) -> dict[str, Any]:
     return tensors
 
 
-def _loaded(builder: Builder, mode: str, found: Sequence[Buffer], notes: list[str]) -> Iterator[Buffer]:
+def _loaded(
+    builder: Builder,
+    mode: str,
+    found: Sequence[Buffer],
+    notes: list[str],
+) -> Iterator[Buffer]:
     """Yield the same buffers of a new module that is loaded in a mode; note if there are none."""
     name, _, short = mode.partition(":")
     kind: Any = "none" if name == "from-pretrained" else name

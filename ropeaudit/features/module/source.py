@@ -177,7 +177,13 @@ def _of_files(spec: str) -> tuple[list[Buffer], int]:
     return buffers, count
 
 
-def of_config(data: Any, name: str, source: str, base: float | None, notes: list[str]) -> ModelRope | None:
+def of_config(
+    data: Any,
+    name: str,
+    source: str,
+    base: float | None,
+    notes: list[str],
+) -> ModelRope | None:
     """Return what a config says, or None with a note where it is not understood."""
     try:
         return hf_config.from_config(data, name, repr(source), base)

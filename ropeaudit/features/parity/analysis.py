@@ -298,7 +298,11 @@ def row(one: Parity) -> dict[str, Any]:
     return values
 
 
-def report(results: Sequence[Parity], columns: Sequence[str] | None, metadata: Mapping[str, Any]) -> Report:
+def report(
+    results: Sequence[Parity],
+    columns: Sequence[str] | None,
+    metadata: Mapping[str, Any],
+) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
     rows = [row(result) for result in results]
     a, b, dtype, offset, *others = COLUMNS.screen(rows)

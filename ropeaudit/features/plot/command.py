@@ -145,7 +145,12 @@ def _check(kind: str, file: str | None, outputs: tuple[str, ...]) -> None:
         raise UsageError(f"--kind {kind} draws a report that another command has written; {flag}")
 
 
-def _heatmap(cases: list[Case], recipes: list[Resolved], offsets: tuple[int, ...], quiet: bool) -> Picture:
+def _heatmap(
+    cases: list[Case],
+    recipes: list[Resolved],
+    offsets: tuple[int, ...],
+    quiet: bool,
+) -> Picture:
     """Measure the one case that the options describe, and draw it. Raises: RopeAuditError."""
     from ropeaudit.console import rows
     from ropeaudit.features.plot import pictures

@@ -146,7 +146,12 @@ def fitted(report: Report, rows: Sequence[Row], console: Console) -> tuple[Table
     return _table(report, rows, names), hidden
 
 
-def _table(report: Report, rows: Sequence[Row], names: Sequence[str], widest: int | None = None) -> Table:
+def _table(
+    report: Report,
+    rows: Sequence[Row],
+    names: Sequence[str],
+    widest: int | None = None,
+) -> Table:
     """Return the table of some columns. widest: columns of a text whose words need no more."""
     from rich.table import Table
     from rich.text import Text

@@ -155,7 +155,13 @@ class Code(ABC):
     def rotator(self, setting: RopeSetting, dtype: Format) -> Rotator:
         """Return a new instance, which has seen no other dtype and no other positions."""
 
-    def logged(self, setting: RopeSetting, dtype: Format, x: FloatArray, length: int) -> dict[str, StageLog]:
+    def logged(
+        self,
+        setting: RopeSetting,
+        dtype: Format,
+        x: FloatArray,
+        length: int,
+    ) -> dict[str, StageLog]:
         """Return what torch does in one call: see `dispatch_log.logged`."""
         from ropeaudit.subjects.calling import dispatch_log  # in-function: it imports torch
 
@@ -176,7 +182,13 @@ class Unavailable(Code):
     engine = "none"
     version = ""
 
-    def __init__(self, name: str, reason: str, layouts: tuple[Layout, ...], version: str = "none") -> None:
+    def __init__(
+        self,
+        name: str,
+        reason: str,
+        layouts: tuple[Layout, ...],
+        version: str = "none",
+    ) -> None:
         self.name, self.reason, self.layouts, self.version = name, reason, layouts, version
 
     def under(self, environment: Environment) -> Self:

@@ -564,7 +564,12 @@ def _given(x: FloatArray, tokens: _Tokens, heads: slice) -> FloatArray:
     return x[rows, heads, places].swapaxes(1, 2)
 
 
-def _joined(shape: tuple[int, ...], parts: list[_Part], back: list[FloatArray], side: int) -> FloatArray:
+def _joined(
+    shape: tuple[int, ...],
+    parts: list[_Part],
+    back: list[FloatArray],
+    side: int,
+) -> FloatArray:
     """Return the vectors that came back, each where it belongs. Shapes: -> (b, h, s, d)."""
     result = np.zeros(shape, np.result_type(*back))
     for part, values in zip(parts, back, strict=True):

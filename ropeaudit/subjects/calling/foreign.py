@@ -133,7 +133,13 @@ class ForeignCode(Code):
         """Return what calls a new instance, in a state of its own."""
         return ForeignRotator(self, setting, dtype, cast(Fit, self.fit(setting)), _Begun(dtype))
 
-    def logged(self, setting: RopeSetting, dtype: Format, x: FloatArray, length: int) -> dict[str, StageLog]:
+    def logged(
+        self,
+        setting: RopeSetting,
+        dtype: Format,
+        x: FloatArray,
+        length: int,
+    ) -> dict[str, StageLog]:
         """Return what torch does in one call: see `dispatch_log.logged`."""
         self.narrow_tables(setting, dtype)
         key = setting, dtype, length, self.environment

@@ -31,7 +31,12 @@ def module(package: str, place: str) -> Any:
     return result
 
 
-def definitions(package: str, place: str, names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+def definitions(
+    package: str,
+    place: str,
+    names: Sequence[str],
+    given: Mapping[str, Any],
+) -> dict[str, Any]:
     """Return definitions of a file by name, executed with values for its imports.
 
     Of a class only what is defined in its body is left; its bases and decorators are dropped.

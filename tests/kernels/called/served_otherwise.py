@@ -1,4 +1,4 @@
-"""Right in plain calls, and wrong in those of servers: in rows, with one key head, large numbers, or a mode."""
+"""Right in plain calls, and wrong in those of servers: rows, one key head, large numbers, inference mode."""
 
 import torch
 
