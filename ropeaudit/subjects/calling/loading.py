@@ -146,6 +146,8 @@ def _named(module: Any, where: str, name: str) -> Any:
         thing, holder = getattr(thing, part), thing
     if inspect.isclass(holder) and inspect.isfunction(vars(holder).get(part)):
         return _bound(holder, part)
+    if inspect.isclass(thing) and any(one.__module__ == "torch.autograd.function" for one in thing.__mro__):
+        return _applied(thing)
     if not callable(thing):
         what = f"of type {type(thing).__name__} and cannot be called"
         raise UsageError(f"{where}:{name}: it is {what}; {_EXAMPLE}")
@@ -178,6 +180,21 @@ def _given(thing: Any, spec: str, arguments: Mapping[str, object]) -> Any:
 
     members = {"__new__": new, "__signature__": signature.replace(parameters=left), "__wrapped__": thing}
     return type(thing.__name__, (), members)
+
+
+def _applied(cls: Any) -> Any:
+    """Return the function of a torch.autograd.Function: it takes what `forward` does but the context."""
+    signature = inspect.signature(cls.forward)
+    first, *others = signature.parameters.values()
+    own = signature.replace(parameters=others if "setup_context" not in vars(cls) else [first, *others])
+
+    def apply(*plain: Any, **named: Any) -> Any:
+        return cls.apply(*own.bind(*plain, **named).args)
+
+    functools.update_wrapper(apply, cls, ("__module__", "__name__", "__qualname__"), ())
+    apply.__signature__ = own  # type: ignore[attr-defined]
+    apply.__wrapped__ = cls.forward
+    return apply
 
 
 def _bound(cls: type[Any], method: str) -> Any:
@@ -218,7 +235,9 @@ def _import(where: str) -> tuple[Any, OwnFiles | None]:
             "holds it; or check what it wrote with `ropeaudit vectors`"
         ) from None
     except Exception as error:  # whatever a module raises is reported
-        raise BadInput(f"{where} cannot be imported: {one_line(error)}") from None
+        ends = getattr(error, "type", "") == "SystemExit"
+        hint = "; put what it runs behind `if __name__ == '__main__':`" if ends else ""
+        raise BadInput(f"{where} cannot be imported: {one_line(error)}{hint}") from None
 
 
 def imported(where: str) -> tuple[Any, OwnFiles | None]:
