@@ -193,7 +193,7 @@ def _applied(cls: Any) -> Any:
 
     functools.update_wrapper(apply, cls, ("__module__", "__name__", "__qualname__"), ())
     apply.__signature__ = own  # type: ignore[attr-defined]
-    apply.__wrapped__ = cls.forward
+    apply.__wrapped__ = cls.forward  # type: ignore[attr-defined]
     return apply
 
 
