@@ -76,6 +76,13 @@ class Grid:
         """Return the axis of every pair. Shapes: -> (p,)."""
         return np.array([pair.axis for pair in self.rope.pairs()], dtype=np.int64)
 
+    def in_blocks(self) -> NDArray[np.int64]:
+        """Return half-split dims with those of each axis together. Shapes: -> (d,)."""
+        axes = self.of_pairs()
+        pairs = [np.flatnonzero(axes == axis) for axis in range(len(self.sizes))]
+        dims = [part + begin for part in pairs for begin in (0, axes.size)]
+        return np.concatenate([*dims, np.arange(2 * axes.size, self.rope.head_dim)])
+
     def per_pair(self, steps: NDArray[np.int64]) -> Floats:
         """Return positions on the axis of each pair. Shapes: steps (s,) -> (s, p)."""
         return np.asarray(self.positions(steps)[:, self.of_pairs()])

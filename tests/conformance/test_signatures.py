@@ -88,3 +88,15 @@ def test_it_is_said_how_many_calls_raised_at_which_line() -> None:
         with pytest.raises(UsageError, match=rf"{how} of .* raised \w+Error \({path.name}:{line}\)") as told:
             loading.load(f"{path}:{name}").fit(RopeSetting.of(16))
         assert told.value.place == (str(path), line)
+
+
+def rope_3d(x, cos_t, sin_t, cos_h, sin_h, cos_w, sin_w):
+    raise ValueError("not so")
+
+
+@pytest.mark.parametrize(
+    "code", [rope_3d, lambda x, grid_sizes: x.unflatten(1, grid_sizes), lambda x, h, w: x]
+)
+def test_code_of_several_axes_is_refused_with_what_to_give(code) -> None:
+    with pytest.raises(UsageError, match="axes NAME grid HxW, or mrope T,H,W"):
+        in_process(OwnCode(code.__name__, code)).fit(RopeSetting.of(16))

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -324,3 +325,25 @@ def test_code_that_works_in_place_and_stops_is_wrong_and_not_refused() -> None:
         (False, None),
         (True, "no-rotation"),
     ]
+
+
+def test_a_module_of_flax_is_called_with_parameters_that_it_makes(monkeypatch) -> None:
+    class Module:
+        def init_with_output(self, key, *plain, **named):
+            self.theta = 1e4 ** (-np.arange(0, 64, 2) / 64)
+            return self(*plain, **named), {}
+
+    class Rotary(Module):
+        def __call__(self, x, positions):
+            turns = np.exp(1j * positions[:, None] * self.theta) * (x[..., :32] + 1j * x[..., 32:])
+            return np.concatenate([turns.real, turns.imag], -1).astype(x.dtype)
+
+    monkeypatch.setitem(sys.modules, "flax.linen", SimpleNamespace(Module=Module))
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(random=SimpleNamespace(key=int)))
+    assert in_process(OwnCode("rotary", Rotary)).fit(SETTING).sure
+
+
+def test_code_compiles_where_what_it_names_does() -> None:
+    kernels = loading.here(f"{PATH.parent / 'compiled_inside.py'}:rotate")[0]
+    assert kernels.compiles
+    assert not loading.here(f"{PATH}:wide")[0].compiles

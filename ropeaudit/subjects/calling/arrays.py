@@ -1,6 +1,5 @@
-"""Arrays of code under audit, exactly: torch tensors or NumPy arrays of a dtype.
+"""Arrays of code under audit, exactly, and tables that it is given or returns: of torch or NumPy, in a dtype.
 
-Among them tables that code is given, and those that it returns instead of rotated vectors.
 Letters: b batch, s positions, d head_dim, r rotated dims, p pairs.
 """
 
@@ -17,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from ropeaudit import recipes
+from ropeaudit import data, recipes
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import ForeignError
@@ -99,9 +98,8 @@ class Given:
         """Make `views` by names, without rounding. order: of their axes, such as bhsd.
 
         strides: "guarded", one vector behind the other; "stepped", every second number of such; "sliced", the
-        middle of rows three times as wide; "transposed", heads and positions change places; "expanded", the
-        first batch element stands for all; "packed", the heads of q, of k and as many more beside each other
-        at each position, as a joint projection leaves them; "unlike", the first so by itself.
+        middle of wider rows; "transposed", heads and positions change places; "expanded", the first batch
+        element for all; "packed", as a joint projection leaves them; "unlike", the first so by itself.
         """
         self.views = {name: new_array(x, dtype, engine, device) for name, x in vectors.items()}
         self._in_buffer: list[Any] = []
@@ -255,14 +253,6 @@ def known(returned: Any) -> Any:
     return np.asarray(returned) if foreign and not _is_tensor(returned) else returned
 
 
-# words in the names of fields -> which of q, k and v they are
-_FIELDS = {
-    "q": {"q", "query", "queries", "xq"},
-    "k": {"k", "key", "keys", "xk"},
-    "v": {"v", "value", "values", "xv"},
-}
-
-
 def listed(returned: Any) -> Any:
     """Return a dict, a dataclass or a named tuple as a tuple: q, k, v first.
 
@@ -277,7 +267,8 @@ def listed(returned: Any) -> Any:
     else:
         return returned
     words = {name: set(re.split("[-_]", str(name).lower())) for name in fields}
-    found = {kind: [one for one in fields if words[one] & names] for kind, names in _FIELDS.items()}
+    told = data.table("calls.toml")["fields"].items()
+    found = {kind: [one for one in fields if words[one] & {*names}] for kind, names in told}
     if found["q"]:
         return tuple(fields[names[0]] for names in found.values() if names)
     return tuple(fields.values())
@@ -303,8 +294,7 @@ def parts(returned: Any, both: bool) -> tuple[Any, Any, Any]:
 def quietly(function: Any, positional: list[Any], named: dict[str, Any], device: Device = CPU) -> Any:
     """Call without gradients, on the device; do not warn of overflows and nans.
 
-    What torch compiled is compiled for every shape and dtype it is called with: past a limit, of 8, torch
-    runs the Python function instead, and what was audited would not be compiled. Nothing is where `eager`.
+    What torch compiled is compiled for every shape and dtype, past torch's limit; nothing is where `eager`.
     """
     with np.errstate(all="ignore"), contextlib.ExitStack() as stack:
         if any(map(_is_tensor, (*positional, *named.values()))):
@@ -334,9 +324,8 @@ def table(
 ) -> tuple[Any, Format | None]:
     """Return cos, sin, both, cos + i sin or the angle, rounded once to float32; its dtype.
 
-    Not at all for float64. Where stages are changed they are those; a table that is requested in a dtype has
-    it, None where none is. width: p pairs, or each twice, in halves or interleaved; both are one after the
-    other, woven or stacked, as cos + i sin may be, or a matrix of each pair.
+    Not at all for float64. dtype: the requested one of the table, None where none is. width: p pairs, or each
+    twice, in halves or interleaved; both one after the other, woven or stacked, or a matrix of each pair.
     Shapes: at (s,) -> (s, p), (s, r), both (s, 2p), (s, 2r), stacked (s, p, 2), matrices (s, p, 2, 2).
     """
     recipe = recipes.named("fp64-angles").changed(changes).resolve(dtype)
@@ -387,6 +376,11 @@ def _whole_table(key: WholeKey, rows: int) -> tuple[Any, object]:
     """Return the table of so many rows, and its fingerprint."""
     role, width, narrow, engine, device, dtype, setting, changes = key
     at = np.arange(rows, dtype=np.int64)
+    if (grid := setting.grid) is not None:  # at its diagonal, each axis counts from 0
+        setting = dataclasses.replace(
+            setting, grid=dataclasses.replace(grid, sizes=(rows,) * len(grid.sizes))
+        )
+        at *= sum(rows**axis for axis in range(len(grid.sizes)))
     numbers, held = table(role, width, dtype, setting, dict(changes), at)
     result = given_table(numbers, dtype if narrow else held, engine, device)
     return result, fingerprint(result)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib
 import inspect
 import sys
@@ -57,10 +58,11 @@ class Builder:
         """How a class is built; empty of a function."""
         if self.cls is None:
             return ""
-        parts = []
-        for name, value in self.arguments.items():
-            simple = isinstance(value, int | float | str | tuple | list | bool | type(None))
-            parts.append(f"{name}={value!r}" if simple else f"{type(value).__name__}()")
+        simple = (int, float, str, tuple, list, bool, type(None))
+        parts = (
+            f"{name}={value!r}" if isinstance(value, simple) else f"{type(value).__name__}()"
+            for name, value in self.arguments.items()
+        )
         return f"{self.cls.__name__}({', '.join(parts)})"
 
 
@@ -127,7 +129,6 @@ def _usual(target: type[Any], name: str, length: int) -> Any:
         **dict.fromkeys(signatures.ROLES["length"], length),
         **dict.fromkeys(AXIS_NAMES, _AXES),
         "attention_head_dim": HEAD_DIM,
-        "device": None,
     }
     if usual.get(name) is not None:
         return usual[name]
@@ -210,9 +211,8 @@ def building_argument(
 ) -> Any:
     """Return non-array arguments of a module, factory or call. target: what is built.
 
-    engine: whose dtypes it takes: torch's, or NumPy's and jax's.
-    declared: the largest position + 1 that a config declares; served: up to where the setting serves; a large
-    number where they are not known. layers: the settings of a config that has several, by layer type.
+    engine: whose dtypes it takes. declared: the largest position + 1 that a config declares; served: up to
+    where the setting serves; None: a large number. layers: settings of a config with several, by layer type.
     Raises: UsageError for a scaling that no config can say.
     """
     # with dynamic scaling, a config's largest position is the length before the extension
@@ -221,6 +221,9 @@ def building_argument(
         "base": lambda: setting.base,
         "dim": lambda: setting.rotary_dim,
         "head_size": lambda: setting.head_dim,
+        "width": lambda: _HEADS * setting.head_dim,
+        **dict.fromkeys(("heads", "kv_heads"), lambda: _HEADS),
+        "one": lambda: 1,
         "fraction": lambda: setting.rotary_dim / setting.head_dim,
         "length": lambda: int(before or served or signatures.LENGTH),
         "half_flag": lambda: setting.layout == "half",
@@ -301,6 +304,18 @@ def is_module(thing: Any) -> bool:
     """Return whether it is an instance of torch.nn.Module, without importing torch."""
     torch: Any = sys.modules.get("torch")
     return hasattr(torch, "nn") and isinstance(thing, torch.nn.Module)
+
+
+def initialised(thing: Any) -> Any:
+    """Return a module of flax as a function, which makes its parameters; else the thing."""
+    linen: Any = sys.modules.get("flax.linen")
+    if linen is None or not isinstance(thing, linen.Module):
+        return thing
+
+    def called(*plain: Any, **named: Any) -> Any:
+        return thing.init_with_output(sys.modules["jax"].random.key(0), *plain, **named)[0]
+
+    return functools.wraps(thing.__call__)(called)
 
 
 def can_be_copied(thing: Any) -> bool:

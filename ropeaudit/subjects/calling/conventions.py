@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from ropeaudit.subjects.calling.arrays import Engine, Strides
 from ropeaudit.subjects.calling.building import building_argument
 from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, runs
 from ropeaudit.subjects.calling.devices import CPU, Device
-from ropeaudit.subjects.calling.shapes import ORDERS
+from ropeaudit.subjects.calling.shapes import ORDERS, Part, Tokens
 
 TABLES = ("position", "frequency", "angle", "trig", "table")  # stages of tables that code may be given
 _ROTATED = ("q", "x", "k", "qkv")  # roles of arrays that are rotated; of others that are not
@@ -34,8 +34,6 @@ TUPLES = {f"tuple {width}": width for width in ("half", "interleaved", "pairs")}
 OF_ROWS = {"row_offset", "padding", "lengths", "totals"}  # what is told of each row: see `_told`
 _BESIDE = ("v", "positions", "cu_seqlens", *signatures.TABLES, "sin")
 _PADDED = 2**20  # tokens of a call whose sequences have to begin at position 0
-# (b, s): numbers of tokens, counted over all rows; ~number for padding, not kept
-_Tokens: TypeAlias = NDArray[np.int64]
 
 
 # who is told of each call as it begins: a process waits a limited time for each
@@ -69,28 +67,12 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """What one call is given: tokens and heads of q and of k.
-
-    at: positions (s,) or (b, s). lengths: of packed sequences. room: how many tokens each takes with the
-    padding behind it.
-    """
-
-    tokens: tuple[_Tokens, _Tokens]
-    at: Positions
-    lengths: tuple[int, ...] = ()
-    room: tuple[int, ...] = ()
-    heads: tuple[slice, slice] = (slice(None), slice(None))
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """What a call returned: values (b, h, s, d), of k if both rotate. changed: q, k or x.
 
     keys_dtype: of k, that of the values where k is not returned. in_place: it returned nothing, or its input.
-    changed_beside: the roles of other arrays that it changed: positions, cos, sin, freqs.
-    device: where what it returned lies, as torch spells it; empty for arrays. held: what it returned, as it
-    is.
+    changed_beside: the roles of other arrays that it changed. device: where what it returned lies, as torch
+    spells it; empty for arrays. held: what it returned.
     """
 
     values: FloatArray
@@ -110,16 +92,15 @@ class Convention:
 
     arguments: the role of each, with its keyword where it is passed by one.
     order: see `shapes`. rank: axes of positions or tables; 4 are those of sbhd, for tokens in a row; of an
-    offset, 1 is an integer, 0 an array of none, 2 one a batch element. width: of tables, p pairs or d dims in
-    a layout.
-    strides: how vectors lie in memory. index: the integers that positions are. narrow: whether cos and sin
-    are given in the dtype of the vectors. back: the order of q, k and v that come back apart, where they were
-    given packed. composed: whether the function returns cos and sin, with which vectors are rotated here.
-    heads: "k without h": k has no axis of heads, as one that all heads of q share: called once for each.
-    "q in groups": q has two axes of heads, those of k and how many of q share one: (b, s, g, h / g, d).
-    axes: where positions have several, the order of theirs, a, with those of the batch and of tokens.
+    offset, 1 is an integer, 0 an array (1,), 2 one (b,); of a grid's sizes, 1 is a tuple, 2 an array (b, a).
+    width: of tables, p pairs or d dims in a layout. strides: of vectors. index: the integers that positions
+    are. narrow: whether cos and sin have the dtype of the vectors. back: the order of q, k and v that come
+    back apart, where they were given packed. composed: whether the function returns cos and sin, with which
+    vectors are rotated here. heads: "k without h": called once for each head of k, as it has no axis of them;
+    "q in groups": q has two, those of k and how many of q share one: (b, s, g, h / g, d).
+    axes: of positions with several, a, the order of all. blocks: whether the dims of each axis are a block.
     doubtful: a name says otherwise, or nothing says where tokens stand, so that it is right or not meant.
-    keywords: where it takes **kwargs and names no positions, whether these are offered there or left out.
+    keywords: whether positions that are not named are offered to **kwargs, or left out.
     """
 
     arguments: tuple[tuple[str | None, str], ...]
@@ -135,6 +116,7 @@ class Convention:
     composed: bool = False
     heads: Literal["", "k without h", "q in groups"] = ""
     axes: str = ""
+    blocks: bool = False
     doubtful: bool = False
     keywords: Literal["", "offered", "left out"] = ""
 
@@ -171,7 +153,7 @@ class Convention:
     @property
     def whole(self) -> bool:
         """Whether tables hold all positions from 0, as other arguments pick some."""
-        return self.tables and self.takes("positions", "offset")
+        return self.tables and self.takes("positions", "offset", *signatures.GRID)
 
     @property
     def by_batch(self) -> bool:
@@ -217,6 +199,9 @@ class Convention:
         order = f"{self.order} ({self.heads})" if self.heads else self.order
         axes = f", positions ({', '.join(self.axes)}) of a axes" if self.axes else ""
         called = f"{self.called} with {ARRAYS[self.engine]} {order}{axes}{self.device.words}"
+        if self.takes("offset") and not self.of_rows and self.rank != 1:
+            called += f", offset of shape ({'b' if self.rank else 1},)"
+        called += ", the dims of each axis apart" if self.blocks else ""
         return f"{called}, whose cos and sin are applied here" if self.composed else called
 
     def __call__(
@@ -238,48 +223,54 @@ class Convention:
         letters = shapes.letters(self.order)
         missing = 4 - len(letters)  # leading axes that the function does not have
         group = x.shape[1] // k.shape[1] if missing > 1 or not self.grouped else 1
-        sides = x, k.repeat(group, 1) if group > 1 else k
-        parts, answers = list(self._parts(positions, *sides)), list[Answer]()
+        dims: Any = setting.grid.in_blocks() if self.blocks and setting.grid else slice(None)
+        sides = x[..., dims], (k.repeat(group, 1) if group > 1 else k)[..., dims]
+        parts, answers = list(self._parts(positions, *sides, setting.grid)), list[Answer]()
         with contained():  # what it returns may be an object of its own
             for part in parts:
-                given = [_given(*one) for one in zip(sides, part.tokens, part.heads, strict=True)]
+                given = [shapes.given(*one) for one in zip(sides, part.tokens, part.heads, strict=True)]
                 first, second = (one.reshape(one.shape[missing:]) for one in given)
                 answers.append(self._once(call, part, first, second, letters))
-        values = _joined(x.shape, parts, [answer.values for answer in answers], 0)
+        back = np.argsort(dims) if self.blocks else dims
+        values = shapes.joined(x.shape, parts, [answer.values for answer in answers], 0)[..., back]
         keys = [answer.keys for answer in answers if answer.keys is not None]
+        every = len(keys) == len(parts)
         return replace(
             answers[0],
             values=values,
-            keys=_joined(sides[1].shape, parts, keys, 1)[:, ::group] if len(keys) == len(parts) else None,
+            keys=shapes.joined(sides[1].shape, parts, keys, 1)[:, ::group, :, back] if every else None,
             changed=any(answer.changed for answer in answers),
             in_place=all(answer.in_place for answer in answers),
             changed_beside=tuple(dict.fromkeys(role for one in answers for role in one.changed_beside)),
             held=tuple(array for one in answers for array in one.held),
         )
 
-    def _parts(self, at: Positions, x: FloatArray, k: FloatArray) -> Iterator[_Part]:
+    def _parts(self, at: Positions, x: FloatArray, k: FloatArray, grid: Grid | None) -> Iterator[Part]:
         """Yield what each call is given.
 
-        Code that is told a first position alone is called for each consecutive run, and a function
-        without an axis of the batch, or of heads, for each row, or head.
+        Code that is told a first position is called for each consecutive run, that without an axis of the
+        batch, or of heads, for each row, or head, and that which is told sizes of a grid with all of it.
         """
         missing = 4 - len(shapes.letters(self.order))
         of_q, of_k = (np.arange(one.shape[0] * one.shape[2]).reshape(len(one), -1) for one in (x, k))
         begins = self.unplaced or self.takes("offset", "totals")
         begins = begins or (self.takes("row_offset") and self.of_rows)
-        parts = [_Part((of_q, of_k), at)]
-        if "t" in self.order:
+        parts = [Part((of_q, of_k), at)]
+        if grid is not None and self.takes(*signatures.GRID):
+            rows = shapes.by_row(parts[0]) if at.ndim == 2 else parts
+            parts = [whole for one in rows for whole in shapes.of_grid(one, grid.count)]
+        elif "t" in self.order:
             parts = list(self._packed(at, of_q))
         elif begins and not (at.ndim == 2 and (np.diff(at) == 1).all()):
-            rows = list(_by_row(parts[0])) if at.ndim == 2 else parts
+            rows = list(shapes.by_row(parts[0])) if at.ndim == 2 else parts
             parts = [
-                _Part((one.tokens[0][:, run], one.tokens[1][:, run]), one.at[run])
+                Part((one.tokens[0][:, run], one.tokens[1][:, run]), one.at[run])
                 for one in rows
                 for run, _ in runs(one.at)
             ]
         if self.unplaced and "t" not in self.order:
             parts = [self._padded(*one.tokens, one.at) for one in parts]
-        parts = [row for one in parts for row in _by_row(one)] if missing else parts
+        parts = [row for one in parts for row in shapes.by_row(one)] if missing else parts
         heads, alone = [(slice(None), slice(None))], [slice(head, head + 1) for head in range(k.shape[1])]
         if missing > 1:
             heads = [(head, head) for head in alone]
@@ -287,23 +278,22 @@ class Convention:
             heads = [(slice(None), head) for head in alone]
         yield from (replace(one, heads=both) for one in parts for both in heads)
 
-    def _padded(self, q: _Tokens, k: _Tokens, at: Positions) -> _Part:
+    def _padded(self, q: Tokens, k: Tokens, at: Positions) -> Part:
         """Return the part with tokens in front, to be dropped, as many as precede the last row.
 
-        Earlier rows are padded on the left: positions below 0, which a mask tells. Where
-        the code is told how many tokens each row has, those that end earlier are padded on the right.
+        Rows before it have positions below 0 there; code that is told lengths has padding on the right.
         """
         if self.takes("lengths") and q.shape == k.shape and at.ndim == 2:
             places = np.arange(at.max() + 1)
             index = np.take_along_axis(q, np.clip(places - at[:, :1], 0, q.shape[1] - 1), 1)
             ended = places > at[:, -1:]
             index = np.where(ended | (places < at[:, :1]), ~index, index)
-            return _Part((index, index), np.where(ended, -1, places))
+            return Part((index, index), np.where(ended, -1, places))
         before = int(at[..., 0].max())
         first, second = (np.c_[np.repeat(~one[:, :1], before, 1), one] for one in (q, k))
-        return _Part((first, second), np.arange(before + k.shape[1]) + at[..., :1] - before)
+        return Part((first, second), np.arange(before + k.shape[1]) + at[..., :1] - before)
 
-    def _packed(self, at: Positions, tokens: _Tokens) -> Iterator[_Part]:
+    def _packed(self, at: Positions, tokens: Tokens) -> Iterator[Part]:
         """Yield parts with the batch in one row: each consecutive run is a sequence.
 
         Without positions, sequences begin at the first row of tables or the offset, and
@@ -321,7 +311,7 @@ class Convention:
             groups, pads = np.array([first for _, first in pieces]), self.padded
             if pads:
                 groups = np.cumsum([first + len(index) for index, first in pieces]) // _PADDED
-        together: dict[int, list[tuple[_Tokens, int]]] = {}
+        together: dict[int, list[tuple[Tokens, int]]] = {}
         for group, piece in zip(groups.tolist(), pieces, strict=True):
             together.setdefault(group, []).append(piece)
         for some in together.values():
@@ -332,9 +322,9 @@ class Convention:
             room, every = tuple(map(len, given)), np.concatenate(given)[None]
             there = rows.reshape(-1)[np.maximum(every, ~every)[0]]
             where = np.concatenate([np.arange(size) for size in room]) if pads else there
-            yield _Part((every, every), where, tuple(size - behind for size in room), room)
+            yield Part((every, every), where, tuple(size - behind for size in room), room)
 
-    def _once(self, call: _Call, part: _Part, x: FloatArray, k: FloatArray, letters: str) -> Answer:
+    def _once(self, call: _Call, part: Part, x: FloatArray, k: FloatArray, letters: str) -> Answer:
         """Call once, with all axes. Shapes: x and k have the axes `letters`."""
         sizes = dict(zip(letters, x.shape, strict=True))
         of_keys = {"h": 1, **dict(zip(letters, k.shape, strict=True))}
@@ -444,14 +434,21 @@ class Convention:
             raise arrays.WrongShape(f"returns the shape {values.shape} for {what}{expected}")
 
     def _argument(
-        self, role: str, shape: tuple[int, ...], part: _Part, call: _Call, heads: tuple[int, int]
+        self, role: str, shape: tuple[int, ...], part: Part, call: _Call, heads: tuple[int, int]
     ) -> Any:
         """Return what fills a role that is no vector. shape: of a vector. heads: of q and k."""
         batch = shape[shapes.axis(self.order, "b")] if "b" in self.order else 1
         if role in (*signatures.TABLES, "sin"):
             return self._table(role, part, call)
-        if role == "positions" and self.axes and call.setting.grid is not None:
-            told: Any = self._places(call.setting.grid, part.at, batch)
+        grid = call.setting.grid
+        if grid is not None and role in signatures.GRID:
+            told: Any = grid.sizes
+            if role != "grid":
+                told = dict(zip(grid.rope.axes, told, strict=True)).get(role, 1)
+            elif self.rank == 2:
+                told = np.tile(np.array(told, self.index), (batch, 1))
+        elif grid is not None and role == "positions" and self.axes:
+            told = self._places(grid, part.at, batch)
         else:
             told = self._told(role, part, batch)
         if told is not None:
@@ -470,11 +467,10 @@ class Convention:
             return numbers[role]
         return building_argument(role, call.setting, dtype=call.dtype, engine=self.engine)
 
-    def _told(self, role: str, part: _Part, batch: int) -> int | NDArray[Any] | None:
+    def _told(self, role: str, part: Part, batch: int) -> int | NDArray[Any] | None:
         """Return where tokens stand, by call, token, row or sequence; None for other roles.
 
-        Of rows (b,), or (b, 1) of rank 2 but for offset. Beside positions, which say it all, nothing is
-        added: zeros, (b, 1) where they would be added.
+        Of rows (b,), or (b, 1) of rank 2 but for offset. Zeros beside positions, (b, 1) where they are added.
         """
         at, length = part.at, part.at.shape[-1]
         if role == "positions":  # in as many rows as there are, be they those of axes
@@ -521,10 +517,8 @@ class Convention:
         ordered = np.ascontiguousarray(places.transpose([letters.index(axis) for axis in self.axes]))
         return ordered.astype(self.index if (ordered % 1 == 0).all() else np.float32)
 
-    def _table(self, role: str, part: _Part, call: _Call) -> Any:
-        """Return a table at the positions, or at all from 0 if others say which: see `arrays`.
-
-        A tuple of cos and sin where the width says so.
+    def _table(self, role: str, part: Part, call: _Call) -> Any:
+        """Return a table, or a tuple of cos and sin, at the positions, or at all from 0 if others say which.
 
         Shapes: at (s,) or (b, s) -> (s, w), (1, s, w) or (b, s, w), or the axes of the order but h and d.
         """
@@ -536,7 +530,8 @@ class Convention:
         if self.whole:
             changes = tuple(sorted(call.changes.items()))
             key = (role, self.width, self.narrow, self.engine, self.device, call.dtype, call.setting, changes)
-            return arrays.whole_table(key, max(int(at.max(initial=0)), 0))
+            last = max(call.setting.grid.sizes) if call.setting.grid else at.max(initial=0)
+            return arrays.whole_table(key, max(int(last), 0))
         if self.takes("cu_seqlens"):
             at = np.arange(max(part.lengths, default=1), dtype=np.int64) + at[0]
         table, held = arrays.table(role, self.width, call.dtype, call.setting, call.changes, at)
@@ -550,34 +545,6 @@ class Convention:
                 table = table.swapaxes(0, 1)
             table = table.reshape([*(sizes.get(axis, 1) for axis in order[:-1]), *columns])
         return arrays.given_table(table, call.dtype if self.narrow else held, self.engine, self.device)
-
-
-def _by_row(part: _Part) -> Iterator[_Part]:
-    """Yield each row of the batch of a part."""
-    for row, (q, k) in enumerate(zip(*part.tokens, strict=True)):
-        yield replace(part, tokens=(q[None], k[None]), at=part.at[row] if part.at.ndim == 2 else part.at)
-
-
-def _given(x: FloatArray, tokens: _Tokens, heads: slice) -> FloatArray:
-    """Return what is given of vectors. Shapes: x (b, h, s, d) -> that of tokens, h and d."""
-    rows, places = np.divmod(np.maximum(tokens, ~tokens), x.shape[2])
-    return x[rows, heads, places].swapaxes(1, 2)
-
-
-def _joined(
-    shape: tuple[int, ...],
-    parts: list[_Part],
-    back: list[FloatArray],
-    side: int,
-) -> FloatArray:
-    """Return the vectors that came back, each where it belongs. Shapes: -> (b, h, s, d)."""
-    result = np.zeros(shape, np.result_type(*back))
-    for part, values in zip(parts, back, strict=True):
-        tokens = part.tokens[side]
-        rows, places = np.divmod(tokens[tokens >= 0], shape[2])
-        every = values.reshape(len(tokens), -1, tokens.shape[1], shape[3]).swapaxes(1, 2)  # (b, s, h, d)
-        result[rows, part.heads[side], places] = every[tokens >= 0]
-    return result
 
 
 def scored(

@@ -1,7 +1,6 @@
 """Find out how code rotates: signature, order of axes, layout, torch or NumPy.
 
-It is called with batch, heads and positions of different sizes, in every possible way,
-its results compared to exact rotation at small positions; the nearest way is returned.
+It is called in every possible way, and that nearest to exact rotation at small positions is returned.
 Letters: b batch, h heads, s positions, d head_dim, p pairs.
 """
 
@@ -29,7 +28,7 @@ from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.conventions import ARRAYS, TUPLES, Answer, Convention
 from ropeaudit.subjects.calling.devices import Device, advice
 from ropeaudit.subjects.calling.shapes import ORDERS
-from ropeaudit.subjects.calling.signatures import FACTORY, NotUnderstood
+from ropeaudit.subjects.calling.signatures import AXES, FACTORY, GRID, NotUnderstood
 from ropeaudit.subjects.exact_rotation import half_split, rotated
 
 _BATCH, _HEADS, _START, _LENGTH = 5, 3, 3, 7  # of the trial: positions 3 ... 9
@@ -37,7 +36,6 @@ _MOST_ENDS = 3  # calls that end their process: then all may
 _SURE = 1e-3  # relative RMS error of a right call, without its dtype's roundings
 _DTYPES = (FP32, parse("bf16"), parse("fp16"))  # tried in turn until code fits
 NEAR = 0.1  # relative RMS error of a call that is right but coarse
-AXES = "--axes NAME --grid HxW, or --mrope T,H,W"  # what says which axis turns which pair
 _STRAY = 0.03  # relative: what float32 code may leave that is wrong, but rotates
 
 
@@ -51,13 +49,10 @@ class NoFit(NotUnderstood):
 class Fit:
     """How code is called. permuted: it takes interleaved pairs and returns them half-split.
 
-    error: relative RMS distance of the best (batch, head) from the exact rotation: wrong code may do right by
-    one of them. odd: those that it rotates otherwise.
-    misfit: why the call does not fit at all; empty where it does.
-    rows: whether it may be given a row of positions for each batch element.
-    dtype: in which it was found out. unfit: why it fits no call in float32; empty where it does.
-    backward: it rotates q and k alike by the negative angle, which leaves scores as they are.
-    keys: whether k is rotated so, too, where it came back beside q.
+    error: relative RMS distance of the best (batch, head) from the exact rotation. odd: those of another.
+    misfit: why the call does not fit at all; empty where it does. rows: whether it takes a row of positions
+    for each batch element. dtype: in which it was found out. unfit: why it fits no call in float32, or empty.
+    backward: it rotates q and k alike by the negative angle. keys: whether k, if it came back, is rotated so.
     """
 
     convention: Convention
@@ -87,9 +82,8 @@ class Fit:
     def rank(self) -> tuple[bool, bool, bool, bool, bool, float]:
         """The order of fits, best first: by whether they fit, doubt and error.
 
-        Of code that is always wrong, tables in the layout of its pairs come first, for with
-        others the error says little, and heads that are an axis of their own, unless positions come first, as
-        vLLM has them; and of what does not fit at all, all are alike.
+        Of code that is always wrong, tables in the layout of its pairs come first, and heads that are an axis
+        of their own, unless positions come first, as vLLM has them; all that does not fit is alike.
         """
         joined = "(" in self.convention.order and self.convention.roles[0] != "positions"
         width = TUPLES.get(self.convention.width, self.convention.width)
@@ -111,7 +105,7 @@ class Trial:
 
     call: gives a new instance x (b, h, s, d) at positions in a dtype, by a convention. likely: what it may
     take, likeliest first. engines: what may make its arrays, likeliest first. device: where. order: of axes,
-    if one was asked for. dtype: of the vectors.
+    if one was asked for. dtype: of the vectors. several: what to type for several axes.
     """
 
     call: Callable[[Convention, FloatArray, Positions, Format], Answer]
@@ -122,6 +116,7 @@ class Trial:
     device: Device
     order: str | None
     dtype: Format = FP32
+    several: str = ""
 
 
 def fit(trial: Trial) -> Fit:
@@ -185,12 +180,13 @@ def _fit_in(trial: Trial) -> Fit:
         if best is not None and not best.misfit:
             return _refined(best, trial)
     if best is None and trial.setting.grid is not None and not failed:
-        raise NotUnderstood.told(f"{trial.name} takes no argument named positions, which has several axes")
+        raise NotUnderstood.told(f"{trial.name} takes no argument named as positions or sizes of a grid are")
     if best is None:
         raise _uncallable(trial, failed)
     refused = NoFit.told(
         f"nothing was checked: what to give {trial.name} is not known",
         f"called as {best.convention}, it {best.misfit}",
+        *filter(None, [trial.several]),
         f"name a factory: {FACTORY}",
     )
     refused.nearest = best
@@ -247,7 +243,7 @@ def _uncallable(trial: Trial, failed: Sequence[tuple[Convention, Exception]]) ->
             place = file, line
     if places := next(filter(None, (advice(one_line(error), device) for _, error in failed)), ""):
         return UsageError("\n   = ".join((unknown, *attempts, places)))
-    refused = NoFit.told(unknown, *attempts)
+    refused = NoFit.told(unknown, *attempts, *filter(None, [trial.several]))
     refused.place = place
     return refused
 
@@ -318,8 +314,8 @@ def _other_heads(best: Fit, trial: Trial) -> Fit | None:
 def _by_row(best: Fit, trial: Trial) -> bool:
     """Return whether code may be given a row of positions for each batch element.
 
-    Code may take positions (b, s) for (s,), and tables (b, s, d) for (1, s, d): it does where
-    equal rows give what those give. Positions that it takes and rotates otherwise by are for checks to see.
+    It does where equal rows, or tables (b, s, d), give what (s,), or tables (1, s, d), give.
+    Positions that it takes and rotates otherwise by are for checks to see.
     """
     form = best.convention
     if form.by_batch and form.takes("positions"):
@@ -383,7 +379,8 @@ def sureness(fit: Fit) -> str:
         return f" (detected{inside})"
     if not np.isfinite(fit.error):
         return f" (a guess{inside}: it returns nan or inf)"
-    where = "at 7 tokens of the grid" if fit.convention.axes else "at positions 3 to 9"
+    on_grid = fit.convention.axes or fit.convention.takes(*GRID)
+    where = "at 7 tokens of the grid" if on_grid else "at positions 3 to 9"
     if fit.misfit:
         return f" (it works{inside}, and {fit.misfit} {where}; if it wants others, wrap it)"
     return f" (the nearest{inside}; {where} it is {100 * fit.error:.2g} % off that rotation)"
@@ -399,10 +396,9 @@ def misfit(
 ) -> str:
     """Return why code that returned this cannot rotate, however wrongly; empty if it can.
 
-    Wrong code has a wrong angle, base, direction or position, or none, other dims, a lost sign or
-    pair: still each pair goes into itself alone, by one matrix for all heads, and each
-    row of it is a sinusoid of the position, as angles grow evenly. Code given what it does not
-    expect does otherwise. A head or a batch element may be left out.
+    Wrong code has a wrong angle, base, direction or position, other dims, a lost sign or pair: still
+    each pair goes into itself alone, by one matrix for all heads, each row of it a sinusoid of the
+    position. Code that was called wrongly does otherwise, but for a head, a row or the last token.
     placed: whether something says where tokens stand; else what turns nothing was not called as it wants.
     Shapes: x, values (b, h, s, d).
     """
@@ -426,7 +422,7 @@ def _stray(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bo
     if rest.size and np.sqrt(np.mean(rest**2)) > NEAR:
         return 1.0
     z, w = _pairs(x, setting), _pairs(values, setting)
-    left = [(index, axis) for axis in (0, 1) for index in range(z.shape[axis])]
+    left = [(-1, 2), *((index, axis) for axis in (0, 1) for index in range(z.shape[axis]))]
     strays = [_sinusoid_residual(np.delete(z, *one), np.delete(w, *one)) for one in left]
     stray = min(_sinusoid_residual(z, w), *strays)
     return 0.0 if z.shape[1] > 1 and stray > _STRAY and _heads_differ(z, w) else stray
@@ -469,8 +465,8 @@ def _matrices(z: Any, w: Any) -> tuple[Any, Any]:
 def _sinusoid_residual(z: Any, w: Any) -> float:
     """Return the relative RMS of w that a sinusoidal matrix on each pair leaves.
 
-    w = a z + b conj(z); a and b by least squares over the vectors. Its rows are a + conj(b), for the real
-    part, and a - conj(b); then row(m+1) + row(m-1) = 2 cos(t) row(m) for each row of each pair.
+    w = a z + b conj(z), by least squares. Its rows are a + conj(b), for the real part, and a - conj(b);
+    then row(m+1) + row(m-1) = 2 cos(t) row(m) for each row of each pair.
     Shapes: (..., s, p) twice.
     """
     matrices, residual = _matrices(z, w)

@@ -151,10 +151,9 @@ class ForeignCode(Code):
 class ForeignOwn(ForeignCode):
     """Own code in a child.
 
-    flag: the layout that an argument of it says by default; None where none does. needed: its arguments
-    without a default, and what they are. layered: that which is the type of a layer; empty without one.
-    builders: names in its file of what looks as if it made tables. told_dims: whether what is built is told
-    how many dims rotate.
+    flag: the layout that an argument says by default, if any. needed: its arguments without a default, and
+    what they are. layered: that which is the type of a layer, or empty. builders: names in its file of what
+    looks as if it made tables. told_dims: whether what is built is told how many dims rotate.
     """
 
     own = True
@@ -200,9 +199,10 @@ class ForeignOwn(ForeignCode):
                 sessions.append(self.session())
                 raise
 
-        likely, engine, placing = self.ask(sessions[-1], "forms", key)
+        likely, engine, placing, several = self.ask(sessions[-1], "forms", key)
         engines = detection.engines(engine, self.device)
-        trial = detection.Trial(call, self.name, key, likely, engines, self.device, self.order)
+        one = detection.Trial(call, self.name, key, likely, engines, self.device, self.order)
+        trial = replace(one, several=several)
         try:
             fit = detection.fit(trial)
         except detection.NoFit:

@@ -166,10 +166,12 @@ def _called(
 
 
 def _forms(state: _State, setting: RopeSetting) -> Any:
-    """Return what own code may take, its likely engine, its arguments for positions."""
+    """Return what own code may take, its engine, arguments for positions, and axes."""
     function = cast(OwnCode, state.code).instance(setting)
     placing = [name for name, role in Parameters.of(function).roles.items() if role in PLACING]
-    return proposals.of_arguments(function, state.code.name), signatures.engine(function), placing
+    name, grid = state.code.name, setting.grid is not None
+    several = "" if grid else signatures.of_several(name, function)
+    return proposals.of_arguments(function, name, grid), signatures.engine(function), placing, several
 
 
 def _tried(state: _State, setting: RopeSetting, convention: Convention, *given: Any) -> Answer:

@@ -1,7 +1,4 @@
-"""The user's own function, class or module under audit.
-
-Letters: h heads, s positions, d head_dim.
-"""
+"""The user's own function, class or module under audit."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
@@ -88,9 +85,8 @@ class OwnCode(Local):
     ) -> None:
         """Keep what is to be called; nothing is called here. Raises: UsageError for the device.
 
-        device: the one that was requested; None for the one where a module lies, else the CPU.
-        files: those that it is from, None of an installed package. copied: whether a module is called as a
-        copy, even where it lies on the device.
+        device: the one that was requested; None for the one where a module lies, else the CPU. files: those
+        that it is from, None of a package. copied: whether a module is called as a copy on its device, too.
         """
         self.changes: Changes = {stage: fmt for stage, fmt in changes.items() if stage in conventions.TABLES}
         self.name, self.thing, self.order, self._loaded, self.files = name, thing, order, version, files
@@ -121,7 +117,7 @@ class OwnCode(Local):
             return True
         with contextlib.suppress(Exception):  # of what has no source
             known = hasattr(self.thing, "_torchdynamo_orig_callable")
-            return known or bool(re.search(r"[._]compile(_|\b)", inspect.getsource(self.thing)))
+            return known or any(re.search(r"[._]compile(_|\b)", one) for one in _sources(self.thing))
         return False
 
     def under(self, environment: Environment) -> Self:
@@ -212,6 +208,7 @@ class OwnCode(Local):
                 raise
             except Exception as error:  # whatever it raises is reported
                 raise _NotBuilt(f"{self.name} cannot be built with {given}: {one_line(error)}") from None
+            thing = building.initialised(thing)
             if not callable(thing):
                 raise UsageError(f"{self.name} makes a {type(thing).__name__}, which cannot be called")
             if can_be_copied(thing):
@@ -359,8 +356,7 @@ class OwnRotator(Rotator):
     def backward(self) -> OwnRotator:
         """Return the same instance, whose backward pass is called as if it rotated.
 
-        It takes upstream gradients of q and k and returns gradients, the second of each pair
-        negated in both: a gradient that is rotated back then reads as a vector that is rotated.
+        It takes and returns gradients of q and k, the second of each pair negated: they rotate as vectors do.
         """
         fit = replace(self.fit, backward=not self.fit.backward)
         return replace(self, fit=fit, instance=Backward(self.instance, self.fit.convention))
@@ -400,17 +396,27 @@ class OwnRotator(Rotator):
         return replace(answer, values=mirrored(answer.values, self.setting), keys=keys)
 
 
+def _sources(thing: Any) -> Iterator[str]:
+    """Yield the source of code, and of all that it names of its module."""
+    module, every = inspect.getmodule(inspect.unwrap(thing)), [thing]
+    for one in every:
+        with contextlib.suppress(TypeError, OSError):  # of what has no source
+            yield (source := inspect.getsource(one))
+            named = [vars(module)[name] for name in {*re.findall(r"\w+", source)} & {*vars(module)}]
+            own = [other for other in named if getattr(other, "__module__", "") == vars(module)["__name__"]]
+            both = [*own, *map(type, own)]  # an object, and its class
+            every += [other for other in both if all(other is not known for known in every)]
+
+
 def fit_key(setting: RopeSetting, flag: str | None) -> RopeSetting:
     """Return the setting that identifies a fit: layout counts only with a flag."""
     return replace(setting, layout=setting.layout if flag else "half", scale=1.0)
 
 
 def _at_once(functions: Sequence[Callable[[], T]]) -> list[T]:
-    """Return what functions return that run at the same time, a thread each.
+    """Return what functions return that run at the same time, a thread each. Raises: what the first raises.
 
-    Behind each line of code that is neither ours nor torch's the other threads get a turn, so that they meet
-    on every machine alike.
-    Raises: what the first of them raises.
+    Behind each line that is neither ours nor torch's the others get a turn: they meet on all machines alike.
     """
     start, turns = threading.Barrier(len(functions)), _Turns(len(functions))
 

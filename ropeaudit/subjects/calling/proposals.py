@@ -10,41 +10,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ropeaudit import data
 from ropeaudit.subjects.calling import shapes
-from ropeaudit.subjects.calling.conventions import OF_ROWS, TUPLES, Convention
+from ropeaudit.subjects.calling.conventions import OF_ROWS, Convention
 from ropeaudit.subjects.calling.shapes import ORDERS
 from ropeaudit.subjects.calling.signatures import (
     FACTORY,
-    FLAGS,
+    GRID,
     LENGTHS,
     PLACING,
     TABLES,
     VECTORS,
     NotUnderstood,
     Parameters,
+    of_several,
 )
 
-OFFERED = {"offset": "offset", "start_pos": "offset", "past_len": "offset"}  # names that **kwargs may take
-OFFERED |= dict.fromkeys(("position_ids", "positions", "cache_position"), "positions")
-_EXTRA = (  # filled in wherever they are taken
-    *("seq_dim", "head_axis", "base", "heads", "kv_heads", "head_size", "max_seqlen", *FLAGS),
-    *("row_offset", "padding", "cu_padded"),
-)
-# number of arguments -> what they may be, where their names say nothing
-_BY_NUMBER = {
-    1: (("x",),),
-    2: (("x", "positions"), ("x", "freqs"), ("x", "angles"), ("positions", "x"), ("angles", "x")),
-    3: (("q", "k", "positions"), ("x", "cos", "sin"), ("q", "k", "freqs")),
-    4: (("q", "k", "cos", "sin"),),
-}
-# a role that a name suggests -> what else it may be; whether that is right or not meant
-_OTHERWISE = (
-    ("angles", "freqs", False),  # a table of angles may be complex
-    ("seq_dim", "seq_dim_from_end", False),
-    ("positions", "lengths", True),  # how many tokens a row has
-    ("positions", "totals", True),  # or with what is cached
-    ("positions", "angles", True),  # some call angles positions, and mean no numbers of tokens
-)
+_CALLS = data.table("calls.toml")
+OFFERED: dict[str, str] = _CALLS["offered"]  # names that **kwargs may take
+_BY_NUMBER = {int(number): some for number, some in _CALLS["number"].items()}
 _OF_ROWS = ("seq_lens", "sequence_lengths")  # lengths that do not speak of a context
 # what names say -> what a number of arguments must not take it for; None: anything
 _DENIED: dict[str, tuple[str, ...] | None] = {
@@ -52,19 +36,17 @@ _DENIED: dict[str, tuple[str, ...] | None] = {
     **dict.fromkeys((*VECTORS, "positions", "offset"), (*TABLES, "sin")),
     "sin_cos": TABLES,
 }
-_DOUBLED = ("half", "interleaved", "pairs")
-# the role of a table -> widths that it may have
-_WIDTHS = {
-    "freqs": ("pairs", "stacked", *TUPLES, "matrices"),
-    **dict.fromkeys(("cos_sin", "sin_cos"), ("pairs", "stacked", *_DOUBLED[:2], *TUPLES, "woven")),
-    **dict.fromkeys(("cos", "angles"), _DOUBLED),
-}
 HEADLESS = ("bshd", "bhsd", "sbhd", "thd")  # orders of q beside which k may have no axis of heads
 
 
-def of_arguments(function: Any, name: str) -> list[Convention]:
-    """Return what the arguments of a function may be, likeliest first. Raises: NotUnderstood."""
+def of_arguments(function: Any, name: str, grid: bool = False) -> list[Convention]:
+    """Return what the arguments of a function may be, likeliest first. Raises: NotUnderstood.
+
+    grid: whether its tokens are those of a grid, whose sizes it may take.
+    """
     taken = Parameters.of(function)
+    if grid:
+        taken.of_grid()
     named = list(_by_name(taken))
     likely = named if any(one.keywords for one in named) else [*named, *_by_number(taken)]
     if not likely:
@@ -73,6 +55,7 @@ def of_arguments(function: Any, name: str) -> list[Convention]:
         raise NotUnderstood.told(
             f"nothing was checked: what to give {name} is not known",
             f"known: {known}; unknown: {', '.join(unknown)}",
+            *filter(None, [of_several(name, function)]),
             f"give a value: check --arg {unknown[0]}=VALUE; or name a factory: {FACTORY}",
         )
     return list(dict.fromkeys(likely))
@@ -81,9 +64,8 @@ def of_arguments(function: Any, name: str) -> list[Convention]:
 def _by_number(taken: Parameters) -> Iterator[Convention]:
     """Yield what as many arguments as these may be, unless a name denies it.
 
-    Code is given what it says, though wrong code may take other things: no table where a
-    name says positions, no positions for lengths, no other table where sines are first. Vectors
-    come last alone where the name of no argument is known.
+    Not: a table where it says positions, positions where it says lengths, another table where sines are
+    first. Vectors come last alone where the name of no argument is known.
     """
     needed = [one for one in taken.fixed if one.name in taken.needed]
     # a default of 0 or "half" is no place for an array
@@ -105,8 +87,7 @@ def _by_number(taken: Parameters) -> Iterator[Convention]:
 def _by_name(taken: Parameters) -> Iterator[Convention]:
     """Yield what argument names suggest, likeliest first; nothing if a needed one is unknown.
 
-    What is needed says where tokens stand, else one optional argument: none shifts twice. Then
-    with positions or lengths of sequences that may be given too.
+    One argument says where tokens stand: none shifts twice. Then with positions or lengths beside it.
     """
     present, wanted = set(taken.roles.values()), {taken.roles[name] for name in taken.needed}
     first = wanted & set(PLACING) or set([role for role in PLACING if role in present][:1])
@@ -120,7 +101,7 @@ def _by_name(taken: Parameters) -> Iterator[Convention]:
     sets += [placing | {"cu_seqlens"} for placing in list(sets) if "cu_seqlens" in present - first]
     results = [_of_roles(taken, placing, wanted) for placing in sets]
     others = list[Convention]()
-    for (role, other, doubtful), one in itertools.product(_OTHERWISE, results):
+    for (role, other, doubtful), one in itertools.product(_CALLS["otherwise"], results):
         names = [name for name, is_this in one.arguments if is_this == role]
         fits = {"lengths": set(names) & set(_OF_ROWS), "totals": one.counts, "angles": not one.counts}
         if names and fits.get(other, True) and not (role == "positions" and one.tables):
@@ -140,7 +121,7 @@ def _by_name(taken: Parameters) -> Iterator[Convention]:
 
 def _of_roles(taken: Parameters, placing: set[Any], wanted: set[Any]) -> Convention:
     """Return the call that places tokens by some roles. wanted: those without a default."""
-    roles = {*VECTORS, *_EXTRA, *placing, *wanted} | ({"sin"} if "cos" in placing else set())
+    roles = {*VECTORS, *_CALLS["extra"], *placing, *wanted} | ({"sin"} if "cos" in placing else set())
     roles -= set() if "cu_seqlens" in placing else {"max_seqlen", "cu_padded"} - wanted
     roles -= {"row_offset", "padding"} - wanted if {"positions", *TABLES} & placing else set()
     arguments: dict[str, tuple[str | None, str]] = {}
@@ -154,8 +135,7 @@ def _of_roles(taken: Parameters, placing: set[Any], wanted: set[Any]) -> Convent
 def in_order(likely: Sequence[Convention], order: str | None, axes: bool) -> Iterator[Convention]:
     """Yield each with the orders of axes, ranks and widths it leaves open; then rarer ones.
 
-    That returns cos and sin, takes q with two axes of heads, or k with none. order: the one that was asked
-    for. axes: whether positions have several, in each order of theirs.
+    order: the one that was asked for. axes: whether positions have several, in each order of theirs.
     """
     orders = (order,) if order else None
     apart = tuple(one for one in orders or HEADLESS if one in HEADLESS)
@@ -169,16 +149,18 @@ def in_order(likely: Sequence[Convention], order: str | None, axes: bool) -> Ite
     for form in every:
         if not axes:
             yield form
+        elif form.takes(*GRID):
+            yield from (form, replace(form, blocks=True))
         elif form.takes("positions") and not form.tables:
-            yield from (
-                replace(form, axes=one) for one in (("abs", "bsa") if form.rank == 2 else ("as", "sa"))
-            )
+            every_axes = ("abs", "bsa") if form.rank == 2 else ("as", "sa")
+            for one, blocks in itertools.product(every_axes, (False, True)):
+                yield replace(form, axes=one, blocks=blocks)
 
 
 def _composed(form: Convention, orders: tuple[str, ...] | None) -> Iterator[Convention]:
     """Yield the calls that return cos and sin."""
     for order in orders or (("bhsd",) if form.vectorless else ("bhsd", "bshd", "hsd")):
-        for rank, width in itertools.product((2, 1), _DOUBLED):
+        for rank, width in itertools.product((2, 1), _CALLS["widths"]["cos"]):
             yield replace(form, order=order, rank=rank, width=width, composed=True)
 
 
@@ -192,8 +174,8 @@ def of_form(form: Convention, orders: Iterable[str] | None) -> Iterator[Conventi
         served = form.roles[0] == "positions" and not form.tables  # as in vLLM: tokens of all
         served_first = (*shapes.TOKENS, *(order for order in ORDERS if order not in shapes.TOKENS))
         orders = shapes.TOKENS if tokens else served_first if served else ORDERS
-    widths = next((some for role, some in _WIDTHS.items() if form.takes(role)), ("pairs",))
-    ranks: tuple[int, ...] = (1, 2) if form.takes("positions", *OF_ROWS) else (1,)
+    widths = next((some for role, some in _CALLS["widths"].items() if form.takes(role)), ("pairs",))
+    ranks: tuple[int, ...] = (1, 2) if form.takes("positions", "grid", *OF_ROWS) else (1,)
     ranks = (1, 0, 2) if form.takes("offset") else ranks
     if tables:
         ranks = (1, 2, 3, 4) if tokens else (1, 2, 3)  # 4 as Megatron has them

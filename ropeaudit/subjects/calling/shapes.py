@@ -1,9 +1,8 @@
 """How q and k lie in code's arguments: order of axes, joined axes, one array of q, k, v.
 
 An order names axes by letters: b batch, h heads, s positions, d head_dim; t is the tokens of all batch
-elements in one row, as of packed sequences. In brackets stand axes that are one: t(hd) joins heads and dims.
-In packed ones 3 is an axis of q, k and v, and H the heads of q, of k and of v, one after the other.
-Letters of sizes: g heads of k.
+elements in one row. In brackets stand axes that are one: t(hd) joins heads and dims. In packed ones 3 is an
+axis of q, k and v, and H the heads of q, of k and of v, one after the other. g is heads of k.
 """
 
 from __future__ import annotations
@@ -11,21 +10,25 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ropeaudit import data
 from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.subjects import Positions
 
-ORDERS = ("bhsd", "bshd", "sbhd", "hsd", "shd", "t(hd)", "bs(hd)", "sd", "bds")
+ORDERS = tuple(data.table("calls.toml")["orders"])
 TOKENS = ("thd", "t(hd)")  # of packed sequences, whose lengths are given
-PACKED = (
-    *("bs3hd", "bs(Hd)", "bsh(3d)", "sbh(3d)", "bsHd", "b3hsd", "sb3hd", "bs(h3d)", "bhs(3d)", "3bhsd"),
-    *("t3hd", "t(Hd)", "tHd", "th(3d)"),
-)
+PACKED = tuple(data.table("calls.toml")["packed"])
 PACKED_TOKENS = tuple(order for order in PACKED if order[0] == "t")
 _AXIS = re.compile(r"\(\w+\)|\w")
 Sizes = Mapping[str, int]
+# (b, s): numbers of tokens, counted over all rows; ~number for padding, not kept
+Tokens: TypeAlias = NDArray[np.int64]
 
 
 def letters(order: str) -> str:
@@ -100,3 +103,53 @@ def unpacked(x: FloatArray, order: str, letters: str, sizes: Sizes, keys: int) -
     heads = sizes["h"]
     joined = lifted(x, order, letters, {**sizes, "h": heads + 2 * keys})
     return np.split(joined, [heads, heads + keys], axis=letters.index("h"))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one call is given: tokens and heads of q and of k.
+
+    at: positions (s,) or (b, s). lengths: of packed sequences. room: the same with padding behind each.
+    """
+
+    tokens: tuple[Tokens, Tokens]
+    at: Positions
+    lengths: tuple[int, ...] = ()
+    room: tuple[int, ...] = ()
+    heads: tuple[slice, slice] = (slice(None), slice(None))
+
+
+def by_row(part: Part) -> Iterator[Part]:
+    """Yield each row of the batch of a part."""
+    for row, (q, k) in enumerate(zip(*part.tokens, strict=True)):
+        yield replace(part, tokens=(q[None], k[None]), at=part.at[row] if part.at.ndim == 2 else part.at)
+
+
+def of_grid(part: Part, count: int) -> Iterator[Part]:
+    """Yield parts of all tokens of a grid; what a part has not is dropped."""
+    steps = part.at % count
+    times, order = np.empty_like(steps), np.argsort(steps, kind="stable")
+    times[order] = np.arange(len(steps)) - np.searchsorted(steps[order], steps[order])
+    for turn in range(int(times.max(initial=-1)) + 1):  # a grid has each token once
+        some = times == turn
+        every = [np.repeat(~one[:, :1], count, axis=1) for one in part.tokens]
+        for one, tokens in zip(every, part.tokens, strict=True):
+            one[:, steps[some]] = tokens[:, some]
+        yield replace(part, tokens=(every[0], every[1]), at=np.arange(count))
+
+
+def given(x: FloatArray, tokens: Tokens, heads: slice) -> FloatArray:
+    """Return what is given of vectors. Shapes: x (b, h, s, d) -> that of tokens, h and d."""
+    rows, places = np.divmod(np.maximum(tokens, ~tokens), x.shape[2])
+    return x[rows, heads, places].swapaxes(1, 2)
+
+
+def joined(shape: tuple[int, ...], parts: list[Part], back: list[FloatArray], side: int) -> FloatArray:
+    """Return the vectors that came back, each where it belongs. Shapes: -> (b, h, s, d)."""
+    result = np.zeros(shape, np.result_type(*back))
+    for part, values in zip(parts, back, strict=True):
+        tokens = part.tokens[side]
+        rows, places = np.divmod(tokens[tokens >= 0], shape[2])
+        every = values.reshape(len(tokens), -1, tokens.shape[1], shape[3]).swapaxes(1, 2)  # (b, s, h, d)
+        result[rows, part.heads[side], places] = every[tokens >= 0]
+    return result

@@ -31,21 +31,22 @@ _NAMES = tomllib.loads(data.text("arguments.toml"))
 LENGTHS = tuple(_NAMES["lengths"])
 # what an argument is -> names by which it is recognised
 ROLES: dict[str, tuple[str, ...]] = {role: tuple(names) for role, names in _NAMES["roles"].items()}
+_GRID = {name: role for role, names in _NAMES["grid"].items() for name in names}
+GRID = tuple(_NAMES["grid"])
+AXES = "--axes NAME --grid HxW, or --mrope T,H,W"  # what says which axis turns which pair
 FORWARD: dict[str, list[str]] = _NAMES["forward"]  # of a module's forward, beside some of these
 _ROLE = {name: role for role, names in ROLES.items() for name in names}
 APPLIED: dict[str, list[str]] = _NAMES["applied"]  # of a function that rotates by what a module returned
 # another name of a value of a config -> the name that it has here
 CONFIG = {name: own for own, names in _NAMES["config"].items() for name in names}
-BUILDING = (  # what an instance is built from; the first line always, the others if needed
-    *("base", "dim", "head_size", "fraction", "half_flag", "interleaved_flag"),
-    *("length", "scaling", "rope_parameters", "config", "dtype", "device"),
-)
+BUILDING = tuple[str, ...](_NAMES["building"])
 _ALWAYS = BUILDING[:6]
+_HEADS = ("heads", "kv_heads")  # of what is built: 1 where no width of a model is taken
 FLAGS = {"half_flag": "half", "interleaved_flag": "interleaved"}  # the layout that is meant by True
 TABLES = ("cos", "cos_sin", "sin_cos", "freqs", "angles")  # one of them is a table, cos with sin
 VECTORS = ("q", "k", "x", "qkv")
 # what says where tokens stand
-PLACING = (*TABLES, "positions", "offset", "row_offset", "totals", "cu_seqlens")
+PLACING = (*TABLES, "positions", "offset", "row_offset", "totals", "cu_seqlens", *GRID)
 FACTORY = "def make(head_dim, base, max_seq_len)"
 LENGTH = 2**18  # positions of a module that needs a number; grown on demand
 
@@ -91,6 +92,14 @@ class Parameters:
         fixed = tuple(one for one in every if one.kind not in variadic)
         return cls(fixed, variadic[0] in kinds, variadic[1] in kinds)
 
+    def of_grid(self) -> list[str]:
+        """Take for sizes of a grid what names say are such; return these."""
+        found = {name: _GRID[name.lower()] for name in self.roles if name.lower() in _GRID}
+        if "h" in found.values():
+            found |= {name: "t" for name in self.roles if name.lower() == "t"}
+        self.roles.update(found)
+        return list(found)
+
 
 def _parameter(argument: Any) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -134,16 +143,27 @@ def building(function: Any, scaled: bool = False) -> dict[str, str] | None:
     taken = Parameters.of(function)
     given = (*_ALWAYS, "scaling", "rope_parameters") if scaled else _ALWAYS
     partial = "rotary_dim" in taken.roles or "fraction" in taken.roles.values()  # the other dim is a head's
+    wide = {"width", "heads"} <= {*taken.roles.values()}
+    given = (*given, "width", *_HEADS) if wide else given
+    alone = {} if wide else {"width": "dim", **dict.fromkeys(_HEADS, "one")}
+    own = {one: role for one, role in taken.roles.items() if role and (role in given or one in taken.needed)}
     return {
-        name: "head_size" if role == "dim" and partial and name != "rotary_dim" else role
-        for name, role in taken.roles.items()
-        if role in BUILDING and (role in given or name in taken.needed)
+        name: "head_size" if role == "dim" and partial and name != "rotary_dim" else alone.get(role, role)
+        for name, role in own.items()
+        if role in (*BUILDING, *_HEADS)
     }
 
 
 def not_for_building(function: Any) -> list[str]:
     """Return the needed arguments whose value in building is not known."""
-    return [name for name, role in needed(function).items() if role not in BUILDING]
+    return [name for name, role in needed(function).items() if role not in (*BUILDING, *_HEADS)]
+
+
+def of_several(name: str, function: Any) -> str:
+    """Return what names say of several axes, and what to type; empty if nothing."""
+    own = name.rpartition(":")[2]
+    sizes = [own] if re.search(_NAMES["several"], own) else Parameters.of(function).of_grid()
+    return f"{', '.join(sizes)} may speak of several axes: give {AXES}" if sizes else ""
 
 
 def flag(function: Any) -> str | None:
@@ -172,7 +192,8 @@ def makes_tables(thing: Any) -> bool:
         return False
     told = bool(roles & {"until", "positions"})
     if of_class:
-        return building(thing) is not None and (told or (method is None and "x" in roles))
+        whole = {*_HEADS} & {*needed(thing).values()}  # attention projects x
+        return building(thing) is not None and (told or (method is None and "x" in roles and not whole))
     return told and "x" not in roles and None not in map(taken.roles.get, taken.needed)
 
 

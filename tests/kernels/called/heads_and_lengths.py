@@ -42,6 +42,12 @@ def with_cached_of_one(q, k, kv_seq_lens):  # the length of the first row for al
     return turn(q, positions), turn(k, positions)
 
 
+def last_of_row_left(x, seq_lens):  # x (b, h, s, d): the last token of each row is not rotated
+    positions = torch.arange(x.shape[-2]).expand(len(x), -1)
+    left = positions >= seq_lens[:, None] - 1
+    return torch.where(left[:, None, :, None], x, turn(x, positions))
+
+
 class OfCalls:  # the type of its layer is said in each call
     def __init__(self, config):
         self.bases, self.dim = config.rope_parameters, config.head_dim

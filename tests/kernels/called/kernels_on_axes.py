@@ -80,3 +80,36 @@ class Odd(dict):
 def one_axis(q, k, positions, base=10000.0):
     a = (positions if positions.ndim == 2 else positions[None])[:, None, :, None].double()
     return turn(q, a * inv(q.shape[-1], base)), turn(k, a * inv(k.shape[-1], base))
+
+
+def whole_grid(x, h, w):
+    """Rotate all tokens of a grid, half of the pairs by their row, half by their column."""
+    places = torch.stack([torch.arange(h).repeat_interleave(w), torch.arange(w).repeat(h)], -1)
+    return image(x, x, places)[0]
+
+
+def whole_grid_of_columns(x, h, w):  # row by row, as if they were columns
+    return whole_grid(x, w, h)
+
+
+def whole_grid_of_sizes(q, k, grid_size):
+    return whole_grid(q, *grid_size), whole_grid(k, *grid_size)
+
+
+def whole_grid_by_table(x, grid_sizes, freqs):
+    """Sizes (b, 2), and cos + i sin of all positions from 0."""
+    rotated = []
+    for row, (h, w) in zip(x, grid_sizes.tolist(), strict=True):
+        rows, columns = torch.arange(h).repeat_interleave(w), torch.arange(w).repeat(h)
+        rotated.append(turn(row, torch.cat([freqs[rows, :20], freqs[columns, 20:]], -1).angle()))
+    return torch.stack(rotated)
+
+
+def in_blocks(x, positions):
+    """Rotate by positions (b, s, 2), each half of the dims by one axis, in halves of its own."""
+    a = positions[:, None, :, :, None].double() * inv(x.shape[-1] // 2)
+    return torch.cat([turn(part, a[..., axis, :]) for axis, part in enumerate(x.chunk(2, -1))], -1)
+
+
+def in_blocks_of_swapped_axes(x, positions):
+    return in_blocks(x, positions.flip(-1))
