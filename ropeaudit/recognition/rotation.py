@@ -165,7 +165,8 @@ class _Side:
         self.at = self.block.rows()[b]
         heads = [h for element, h in self.off if element == b]
         self.vectors = self.at, self.given[b][heads], self.rotated[b][heads]
-        self.first = int(np.argmax(np.isin(self.at, self.side.positions)))
+        self.wrong_rows = np.flatnonzero(np.isin(self.at, self.side.positions))[:_COMPARED]
+        self.first = int(self.wrong_rows[0]) if self.wrong_rows.size else 0
 
     # ------------------------------------------------------------------------ in which order
 
@@ -238,10 +239,11 @@ class _Side:
     # ------------------------------------------------------------------------ prediction and score
 
     def _holds(self, fault: Fault, block: CalledBlock, *, shows: bool = True) -> bool:
-        """Return whether a fault explains some vectors; a few positions first."""
-        size = block.length
-        few = np.unique(np.r_[: min(2, size), size // 2, max(0, size - 2) : size])
-        many = np.unique(np.r_[few, np.linspace(0, size - 1, _COMPARED).astype(int), : min(_COMPARED, size)])
+        """Return whether a fault explains some vectors; a few positions first, then wrong ones too."""
+        size, off = block.length, self.wrong_rows if block is self.block else np.arange(0)
+        few = np.unique(np.r_[: min(2, size), size // 2, max(0, size - 2) : size, off[:1]])
+        many = np.unique(np.r_[few, np.linspace(0, size - 1, _COMPARED).astype(int)])
+        many = np.unique(np.r_[many, : min(_COMPARED, size), off])
         return all(
             self._fits(fault, block, vector, places, shows=shows)
             for places, count in ((few, 1), (many, _VECTORS))
