@@ -75,14 +75,16 @@ class Recorded(Rotator):
 
 def read_returned(case: VectorCase, output: str | Path) -> tuple[Arrays, bool]:
     """Return what was written back, and whether it names its case. Raises: BadInput."""
-    folder, seen = Path(output), f"--returned {str(output)!r}"
+    path = Path(output)
+    seen, alone = f"--returned {str(path)!r}", path.suffix == ".safetensors"
+    folder, tensor_file = (path.parent, path) if alone else (path, path / RETURNED)
     wanted = {
         entry["file"].removesuffix(".bin"): (call.key, name, entry)
         for call in case.spec.calls
         for name, entry in case.spec.outputs(call).items()
     }
     try:
-        names = {item.name for item in folder.iterdir()}
+        names = {path.name} if alone else {item.name for item in folder.iterdir()}
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadInput(f"{seen}: {reason}; give the folder that the kernel wrote into") from None
@@ -91,17 +93,17 @@ def read_returned(case: VectorCase, output: str | Path) -> tuple[Arrays, bool]:
     raw = sorted(name for name in names if name.endswith(".bin"))
     told = [vector_case.content_of(folder / CASE, seen)] if CASE in names else []
     digests = [content.decode("utf-8", "replace") for content in told]
-    if RETURNED not in names:
+    if tensor_file.name not in names:
         tensors = {
             stem: _raw(folder, entry, seen) for stem, (*_, entry) in wanted.items() if f"{stem}.bin" in raw
         }
         raw += sorted(name for name in names if name.endswith(".safetensors"))
         more = [name for name in raw if name.removesuffix(".bin") not in wanted]
     elif raw:
-        both = f"both {raw[0]} and {RETURNED}"
+        both = f"both {raw[0]} and {tensor_file.name}"
         raise BadInput(f"{seen}: there are {both}; leave raw files or one .safetensors file")
     else:
-        tensors, within = _tensors(folder / RETURNED, wanted, f"{seen}: {RETURNED}")
+        tensors, within = _tensors(tensor_file, wanted, f"{seen}: {tensor_file.name}")
         digests, more = [*digests, *within], sorted(tensors.keys() - wanted.keys())
     for named in (digest.strip() for digest in digests):
         if named != case.digest:

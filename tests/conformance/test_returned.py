@@ -401,7 +401,7 @@ def test_safetensors_are_judged_as_raw_files(given: VectorCase, tmp_path: Path) 
     out = tmp_path / "out"
     out.mkdir()
     save_file(as_tensors(given, arrays), out / "outputs.safetensors", metadata={"case": given.digest})
-    results = judged(given, out), raw
+    results = judged(given, out), raw, judged(given, out / "outputs.safetensors")
     assert len({repr(result) for result in results}) == 1  # nan equals itself in print alone
 
 

@@ -106,7 +106,7 @@ def run(
     """
     kinds, errors = [kind(target) for target in targets], list[RopeAuditError]()
     _check(kinds, case, options)
-    by_name = kinds.count("case") > 1
+    by_name = kinds.count("case") > 1 and not Path(options.returned or "").suffix
     steps = zip(targets, kinds, arguments.steps(progress, len(targets)), strict=True)
     for done, (name, which, on_progress) in enumerate(steps, 1):
         doing.begin(name)

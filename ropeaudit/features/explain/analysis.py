@@ -294,7 +294,15 @@ def _explanation(
     doing.step(1.0)
     cancelling = terms / reference.rms if reference.rms else math.inf
     return Explanation(
-        *(case, setting, inputs, recipe, offset, sample, drift, reference, bench.error),
+        case=case,
+        setting=setting,
+        inputs=inputs,
+        recipe=recipe,
+        offset=offset,
+        sample=sample,
+        drift=drift,
+        reference=reference,
+        error=bench.error,
         blames=design.blames(cancelling),
         nonfinite=design.nonfinite(),
         tolerance=accepted,
