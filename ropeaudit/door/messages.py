@@ -126,7 +126,10 @@ class Reader:
             if len(self._ahead) < (end := _PREFIX.size + length):
                 return None
             self._head = _described(bytes(self._ahead[_PREFIX.size : end]))
-            self._body = _room_for(sum(size for *_, size in self._head[1]))
+            try:
+                self._body = np.empty(sum(size for *_, size in self._head[1]), np.uint8).data
+            except MemoryError:
+                raise Malformed("arrays larger than the memory") from None
             came = self._ahead[end : end + len(self._body)]
             self._filled, self._body[: len(came)] = len(came), came
             del self._ahead[: end + len(came)]
@@ -139,13 +142,6 @@ class Reader:
             start += size
         self._head = None
         return Message(header, arrays)
-
-
-def _room_for(size: int) -> memoryview:
-    try:
-        return np.empty(size, np.uint8).data
-    except MemoryError:
-        raise Malformed("arrays larger than the memory") from None
 
 
 def _described(text: bytes) -> tuple[dict[str, Any], list[_Described]]:

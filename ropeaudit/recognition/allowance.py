@@ -9,7 +9,6 @@ Letters: s positions, d rotary_dim, p pairs.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -146,6 +145,7 @@ def frequencies(setting: RopeSetting) -> Array:
 
 
 _IN_CACHE = 2**15  # pairs that are compared at once
+_HELD = 2**12  # tokens whose exact rotation is computed at once
 
 
 def excess(x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting, rule: Resolved) -> Array:
@@ -155,60 +155,59 @@ def excess(x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting, ru
     Shapes: x and rotated y (b, h, s, d), at (b, s) -> (b, h, s, p + r).
     """
     over = np.empty((*x.shape[:3], setting.head_dim // 2))
-    step = max(1, _IN_CACHE // (x.shape[1] * max(1, setting.pairs)))
+    step = max(1, _IN_CACHE // (x.shape[0] * x.shape[1] * max(1, setting.pairs)))
+    rows = at[:1] if (at == at[:1]).all() else at
+    whole = step * max(1, _HELD // step)
+    rest = setting.head_dim - setting.rotary_dim
     with np.errstate(invalid="ignore", over="ignore"):
-        for start, b in itertools.product(range(0, at.shape[1], step), range(len(at))):
-            some = np.s_[b, :, start : start + step]
-            over[some] = _excess(x[some], y[some], at[b, start : start + step], setting, rule)
+        for start in range(0, at.shape[1], step):
+            if start % whole == 0:
+                held = _held_to(rule, setting, rows[:, start : start + whole].tobytes(), len(rows))
+            some = np.s_[:, :, start : start + step]
+            cos, sin, limits = (one[:, :, start % whole :][:, :, :step] for one in held)
+            (x1, x2), (y1, y2) = _sides(x[some], setting), _sides(y[some], setting)
+            y1 -= x1 * cos - x2 * sin
+            y2 -= x2 * cos + x1 * sin
+            over[some][..., : setting.pairs] = _over((y1, y2), (x1, x2), limits, rule.dtype)
+            if rest:
+                given, passed = (_sides(one[some][..., -rest:], RopeSetting.of(rest)) for one in (x, y))
+                off = passed[0] - given[0], passed[1] - given[1]
+                over[some][..., -rest // 2 :] = _over(off, given, rounding_error(rule, setting), rule.dtype)
     return over
 
 
-def _excess(
-    x: FloatArray,
-    y: FloatArray,
-    at: Positions,
-    setting: RopeSetting,
-    rule: Resolved,
-) -> Array:
-    """Return `excess` of a batch element. Shapes: x and y (h, s, d), at (s,)."""
-    dtype = rule.dtype
-    size_of = np.hypot if dtype is FP64 else _length  # squares of smaller formats neither over- nor underflow
-    turns, limits = _held_to(rule, setting, at.tobytes())
-    (x1, x2), (y1, y2) = _sides(x, setting), _sides(y, setting)
-    off = size_of(y1 - (x1 * turns.real - x2 * turns.imag), y2 - (x2 * turns.real + x1 * turns.imag))
-    over = _over(off, size_of(x1, x2), limits, dtype)
-    rest = setting.head_dim - setting.rotary_dim
-    if not rest:
-        return over
-    (x1, x2), (y1, y2) = (_sides(vectors[..., -rest:], RopeSetting.of(rest)) for vectors in (x, y))
-    passed = _over(size_of(y1 - x1, y2 - x2), size_of(x1, x2), rounding_error(rule, setting), dtype)
-    return np.concatenate([over, passed], axis=-1)
-
-
-@functools.lru_cache(maxsize=16)
-def _held_to(rule: Resolved, setting: RopeSetting, at: bytes) -> tuple[Any, Array]:
-    """Return multipliers of pairs of q and k, and allowances. Shapes: (s, p) twice."""
-    positions = np.frombuffer(at, np.int64)
-    return exact_rotation.rotations(setting, positions, rule.dtype), allowed(rule, setting, positions)
+@functools.lru_cache(maxsize=4)
+def _held_to(rule: Resolved, setting: RopeSetting, at: bytes, rows: int) -> list[Array]:
+    """Return cos and sin of pairs of q and k, and allowances. Shapes: at (b, s) -> (b, 1, s, p) each."""
+    positions = np.frombuffer(at, np.int64).reshape(rows, -1)
+    runs = positions if positions.shape[1] > 1 else positions.reshape(1, -1)
+    turns = np.concatenate([exact_rotation.rotations(setting, run, rule.dtype) for run in runs])
+    each = turns.real, turns.imag, allowed(rule, setting, positions.reshape(-1))
+    return [np.ascontiguousarray(one).reshape(rows, 1, positions.shape[1], setting.pairs) for one in each]
 
 
 def _sides(x: FloatArray, setting: RopeSetting) -> tuple[Array, Array]:
-    """Return both halves of pairs in float64. Shapes: (..., d) -> (..., p) twice."""
+    """Return both halves of pairs, new, in float64. Shapes: (..., d) -> (..., p) twice."""
     first, second = split_pairs(x, setting)
     return first.astype(np.float64), second.astype(np.float64)
 
 
-def _length(a: Array, b: Array) -> Array:
-    """Return sqrt(a² + b²), overwriting neither. Shapes: alike."""
-    total = a * a
-    total += b * b
-    return np.sqrt(total, out=total)
-
-
-def _over(error: Array, size: Array, limits: Any, dtype: Format) -> Array:
-    over: Array = error / (limits * size + 4 * dtype.smallest_subnormal)
-    over[~np.isfinite(over)] = np.inf
-    over[size > dtype.largest / 4] = 0.0
+def _over(error: tuple[Array, Array], size: tuple[Array, Array], limits: Any, dtype: Format) -> Array:
+    """Return the length of errors over what is allowed to pairs of a size, overwriting all of them."""
+    for a, b in (error, size):
+        if dtype is FP64:  # squares of smaller formats neither over- nor underflow
+            np.hypot(a, b, out=a)
+        else:
+            a *= a
+            a += np.multiply(b, b, out=b)
+            np.sqrt(a, out=a)
+    over, length = error[0], size[0]
+    large = length > dtype.largest / 4
+    length *= limits
+    over /= np.add(length, 4 * dtype.smallest_subnormal, out=length)
+    if not np.isfinite(over.max(initial=0)):
+        over[~np.isfinite(over)] = np.inf
+    over[large] = 0.0
     return over
 
 
@@ -244,9 +243,8 @@ def narrower_format(
 def _explains(fmt: Format, x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting) -> bool:
     """Return whether right code in a format may be as far off, in all directions as roundings are.
 
-    The mean error, in directions of the exact vectors, is compared with that of as many independent errors as
-    there are pairs, for a rounding of cos or sin may be shared by positions and heads; that of a factor or a
-    base is larger. Shapes: x, y (h, s, d), at (s,).
+    The mean error, in directions of the exact vectors, is compared with that of an independent error a pair:
+    roundings of cos or sin may be shared; a factor's or a base's is larger. Shapes: x, y (h, s, d), at (s,).
     """
     if (excess(x[None], y[None], at[None], setting, careful(fmt)) > 1).any():
         return False
