@@ -51,7 +51,7 @@ AXES: dict[str, tuple[Any, ...]] = {
 }
 _LARGE = 64  # times: outliers of q and k, which clamps and squares do not stand
 # sizes for jax, which compiles every operation anew for each shape
-_COMPILED: dict[str, list[Any]] = {"tokens": [1, 7, 64], "batch": [1, 5], "heads": [1, 8, 33]}
+_COMPILED: dict[str, list[Any]] = {"tokens": [1, 64], "batch": [1, 5], "heads": [1, 8]}
 SIZES = {"tokens": "tokens", "batch": "rows", "heads": "heads"}  # axes whose values have an order, in words
 BY_ROW = ("rows", "padded")  # kinds of positions that differ between rows
 # tokens of calls that are large by them alone: a token more than tiles of powers of two hold, and many more
