@@ -229,8 +229,8 @@ def some_offsets(code: CodeUnderTest, length: int, count: int) -> list[int]:
     """
     count = min(count, 2) if cost(code) > DEAR else count
     offsets = straddling(code.up_to, min(length, code.up_to))
-    chosen = np.unique(np.linspace(0, len(offsets) - 1, min(count, len(offsets))).round().astype(int))
-    return [offsets[i] for i in chosen]
+    chosen = np.linspace(0, len(offsets) - 1, min(count, len(offsets))).round().astype(int)
+    return [offsets[i] for i in dict.fromkeys(chosen.tolist())]
 
 
 def cost(code: CodeUnderTest) -> float:

@@ -173,9 +173,10 @@ class Way:
         different, parts = bits_differ(y, expected), self._parts(mine)
         self.differing += int(different.sum())
         self.elements += different.size
-        with np.errstate(invalid="ignore", over="ignore"):  # nan and inf in both are no difference
-            by = np.where(different, y.astype(np.float64) - expected.astype(np.float64), 0.0)
-        self.apart = max(self.apart, float(np.where(np.isnan(by), np.inf, np.abs(by)).max(initial=0.0)))
+        if different.any():
+            with np.errstate(invalid="ignore", over="ignore"):  # nan and inf in both are no difference
+                by = np.where(different, y.astype(np.float64) - expected.astype(np.float64), 0.0)
+            self.apart = max(self.apart, float(np.where(np.isnan(by), np.inf, np.abs(by)).max(initial=0.0)))
         over = excess(self.code, x, y, mine.at, parts)
         if len(parts) > 1:  # of other lengths, with other frequencies
             return over

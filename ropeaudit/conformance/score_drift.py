@@ -147,7 +147,7 @@ def yardstick(
         exact_scores = {"accumulate": "fp64", "score": "fp64"}
         recipe = claimed.recipe.changed(exact_scores).resolve(dtype)
         return Yardstick((recipe,), f"recipe {claimed.recipe.name}, as claimed")
-    at = np.unique([0, min(1, up_to - 1), up_to // 2, up_to - 1])
+    at = np.array(sorted({0, min(1, up_to - 1), up_to // 2, up_to - 1}))
     rule = allowance.careful(dtype)
     most = allowance.allowed(rule, setting, at) * (1 + 2.0**-40)
 

@@ -9,7 +9,6 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -418,6 +417,8 @@ def _at_once(functions: Sequence[Callable[[], T]]) -> list[T]:
 
     Behind each line that is neither ours nor torch's the others get a turn: they meet on all machines alike.
     """
+    from concurrent.futures import ThreadPoolExecutor  # in-function: it loads logging
+
     start, turns = threading.Barrier(len(functions)), _Turns(len(functions))
 
     def run(number: int, function: Callable[[], T]) -> T:

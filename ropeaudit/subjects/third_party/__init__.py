@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from importlib import import_module, metadata, util
+from importlib import import_module, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +103,8 @@ class Entry:
     @property
     def version(self) -> str:
         """The version that is installed; none where it is not."""
+        from importlib import metadata  # in-function: most audits do without
+
         try:
             return metadata.version(self.package)
         except metadata.PackageNotFoundError:
