@@ -41,7 +41,6 @@ _SHOWS = 0.9  # of the error, at most, is left by a fault beside roundings
 # within this in about a sixth of all cases.
 _LENGTH = 0.15
 _KEPT = 0.5  # share of pairs whose lengths are kept, of a rotation
-_LATER = 8  # positions at least that a fault from one on is told by
 _LENGTHS = 1e-3  # of a base: about what a token more changes at a length of some thousands
 _IN_VAIN = 4  # times that two faults are looked for: q and k at two offsets
 _TOGETHER = (  # kinds of faults of which two are looked for
@@ -190,7 +189,7 @@ class _Side:
             rounded = {float(round_to(np.array(float(where.position)), fmt)) for fmt in NARROW}
             found = alone if alone and alone.values["seen"] not in rounded else found
         found = self._of_length(found or self._position() or self._unexplained())
-        return replace(found, where=replace(where, until=found.where.until, since=found.where.since))
+        return found if found.where.since is not None else replace(found, where=where)
 
     def _first(self, *stages: Iterable[Fault]) -> Diagnosis | None:
         """Return what the first of some lists of faults explains."""
@@ -420,14 +419,14 @@ class _Side:
 
     def _later(self) -> Diagnosis | None:
         """Return what explains the vectors from a position on, where those before are right."""
-        if not 0 < self.first <= self.block.length - _LATER:
+        if not self.first:
             return None
         begin = np.s_[..., self.first :, :]
         given, rotated = ((q[begin], k[begin]) for q, k in (self.block.given, self.block.rotated))
         later = self._alone(CalledBlock(self.block.at[..., self.first :], given, rotated))
-        found = later._first(later._known(), *later._solved(), later._rules())
-        new = () if later.fitted is self.fitted else later.fitted
-        if not found or any(self._holds(fault, self.block) for fault in new):
+        factor, *_, base = later._solved()
+        found = later._first(factor, base)
+        if not found or any(self._holds(fault, self.block) for fault in later.fitted):
             return found
         return replace(found, where=Where(until=int(self.at[0]), since=int(later.at[0])))
 

@@ -195,17 +195,6 @@ def test_a_table_that_ends_anywhere_within_a_call_is_named(first: int, last: int
     assert (found.code, found.values, found.alternatives) == ("table-ends", {"last": last}, ())
 
 
-@pytest.mark.parametrize(
-    ("code", "change"), [("positions-off", lambda at: at + 3), ("wrong-direction", torch.neg)]
-)
-def test_a_fault_from_a_position_on_is_named_with_it(code: str, change) -> None:
-    def rotate(x, positions):
-        return right(x, torch.where(positions >= 115, change(positions), positions))
-
-    found = judged(rotate, **BHSD)[0].diagnosis
-    assert (codes(found), found.where) == (code, Where(until=100, since=115))
-
-
 def test_a_clean_rotation_of_no_known_formula_is_told_by_its_frequencies() -> None:
     def rotated(x, positions):
         assert positions.ndim == 1
