@@ -362,7 +362,12 @@ def _shown_scalings(asked: RopeSetting, shown: Array) -> Iterator[Scaling]:
 
 
 def _faster(asked: RopeSetting, shown: Array) -> Iterator[Fault]:
-    """Yield positions times a factor above 1; times a smaller one they are a linear scaling."""
+    """Yield positions times a factor above 1; times a smaller one they are a linear scaling.
+
+    Where one is asked for, they are another.
+    """
+    if asked.scaling.kind == "linear":
+        return
     right = theta(asked)
     with np.errstate(all="ignore"):
         times = float(np.median((shown / right)[right > 0]))

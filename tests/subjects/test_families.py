@@ -116,7 +116,7 @@ def test_names_and_patterns(monkeypatch, capsys) -> None:
 
 
 def test_what_of_all_cannot_be_loaded_stops_no_other(monkeypatch) -> None:
-    for name in reversed(third_party.ENTRIES):  # in which order they come back, the last taken first
+    for name in list(reversed(third_party.ENTRIES)):  # in which order they come back, the last taken first
         monkeypatch.delitem(third_party.ENTRIES, name)
     monkeypatch.setattr(third_party, "FAMILIES", {})
     plant(monkeypatch, Planted, "broken", needs=("there_is_no_such_package",))

@@ -45,15 +45,17 @@ def contained() -> Iterator[None]:
     """Turn what ends a process, such as SystemExit, and what has no text into an error that can be told."""
     try:
         yield
-    except BaseException as error:
-        name = type(error).__name__
+    except (Exception, KeyboardInterrupt) as error:
         try:
-            text = str(error)
+            str(error)
         except BaseException:
+            name = type(error).__name__
             raise Raised(name, f"{name}, whose text cannot be read") from None
-        if isinstance(error, (Exception, KeyboardInterrupt)):
-            raise
-        raise Raised(name, f"{name}: {text}" if text else name).with_traceback(error.__traceback__) from None
+        raise
+    except BaseException as stop:
+        name, code = type(stop).__name__, getattr(stop, "code", None)
+        text = name if code is None or not isinstance(stop, SystemExit) else f"{name}: {code}"
+        raise Raised(name, text).with_traceback(stop.__traceback__) from None
 
 
 @dataclass(frozen=True, slots=True)
