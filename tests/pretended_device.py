@@ -105,10 +105,11 @@ def _computed(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     Raises: RuntimeError, as torch does, for other tensors that lie elsewhere.
     """
     operations.append(str(operation))
-    to = kwargs.get("device")
-    inner = {name: torch.device("cpu") if name == "device" and to else kwargs[name] for name in kwargs}
+    to = next((one for one in (*args, *kwargs.values()) if isinstance(one, torch.device)), None)
 
     def raw(value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return torch.device("cpu")
         if isinstance(value, Tensor):
             return value.raw
         if isinstance(value, torch.Tensor) and value.dim() and operation not in _COPIES:
@@ -118,8 +119,8 @@ def _computed(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             )
         return value
 
-    result = operation(*tree_map(raw, args), **tree_map(raw, inner))
-    if operation is _ATEN._to_copy.default and to is not None and to.type == "cpu":
+    result = operation(*tree_map(raw, args), **tree_map(raw, kwargs))
+    if to is not None and to.type == "cpu":
         return result
     if operation is _ATEN.copy_.default:
         return args[0]

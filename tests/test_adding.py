@@ -295,9 +295,9 @@ ADDED: dict[str, tuple[tuple[Place, ...], dict[str, str]]] = {
     "environment": (
         (
             Place(
-                "subjects/calling/environments.py",
-                '    Environment("toy", "default-dtype", "a toy", parse("fp64")),\n',
-                '    Environment("compile",',
+                "data/environments.toml",
+                '[toy]\nkind = "default-dtype"\ndoes = "a toy"\ndtype = "fp64"\n\n',
+                "[compile]\n",
             ),
         ),
         {f"shift --impl kernel.py:right --under toy {SMALL} -f csv": ",toy,"},

@@ -364,7 +364,7 @@ def _shown_scalings(asked: RopeSetting, shown: Array) -> Iterator[Scaling]:
 def _faster(asked: RopeSetting, shown: Array) -> Iterator[Fault]:
     """Yield positions times a factor above 1; times a smaller one they are a linear scaling.
 
-    Where one is asked for, they are another.
+    Where one is asked for, they are another. Nearer to 1 angles are off, such as by a rounded π.
     """
     if asked.scaling.kind == "linear":
         return
@@ -372,7 +372,7 @@ def _faster(asked: RopeSetting, shown: Array) -> Iterator[Fault]:
     with np.errstate(all="ignore"):
         times = float(np.median((shown / right)[right > 0]))
     for factor in dict.fromkeys(float(f"{times:.{digits}g}") for digits in (2, 3, 4, 6)):
-        if 1 < factor < 1e6:
+        if 1.001 <= factor < 1e6:
             told = Diagnosis("positions-scaled", {"factor": factor})
             yield frequencies_of(of_frequencies(asked, factor * right), told, 1.2)
 

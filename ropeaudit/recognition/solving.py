@@ -25,6 +25,7 @@ from ropeaudit.subjects import Positions, exact_rotation
 _COARSE = 0.15  # error of a step from position to position: 16-bit formats stay well below it
 _STILL = 0.005  # the same of the mean of many steps, beside the roundings behind the angle
 _CLOSEST = 1e-9  # how closely steps show a frequency at most
+_SEEN = 0.01  # of a frequency: less is the same to two digits
 _FAINT = 2.0**-10  # of a factor: what is as good as 0 is none
 _SPREAD = 0.1  # of the factors of vectors that all have one, over what it differs from 1
 _LONGEST = 128  # positions of a step
@@ -59,6 +60,8 @@ def settings(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting) 
 def each(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting) -> Iterator[Fault]:
     """Yield the frequencies by which pairs turn, whatever their formula; nothing where they turn otherwise.
 
+    Nor where all are those asked for, as far as a reader would see. A pair that turns too little to tell is
+    said to turn as it should, or not at all.
     Those of steps from position to position are refined by all of a run, then by the way from position 0.
     Shapes: at (s,), x and rotated y (h, s, d).
     """
@@ -72,7 +75,10 @@ def each(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting) -> I
         rest = np.angle((w * np.conj(z) * np.exp(-1j * at[:, None] * theta)).sum(axis=0))
         theta = np.maximum(0.0, theta + lever @ rest / (lever @ lever))
     right, places = faults.theta(setting), {"first": 0, "middle": setting.pairs // 2, "last": -1}
-    told = np.where(theta > measured[1] + _CLOSEST, theta, 0.0)
+    least = measured[1] + _CLOSEST
+    told = np.where(theta > least, theta, np.where(right > least, 0.0, right))
+    if (np.abs(told - right) <= _SEEN * right).all():
+        return
     values: dict[str, Value] = {name: float(f"{told[i]:.2g}") for name, i in places.items()}
     values |= {f"asked_{name}": float(right[i]) for name, i in places.items()}
     yield faults.frequencies_of(faults.of_frequencies(setting, theta), Diagnosis("other-frequencies", values))
