@@ -304,7 +304,8 @@ class _Battery:
             calls = [replace(call, place=place) for place, call in enumerate(calls)]
         small = replace(_least(self.values), positions="run")
         for chosen in beside:
-            taken = {axis: one for axis, one in chosen.items() if one in (*self.values[axis], *LONG, _LARGE)}
+            known = {axis: (*some, *LONG) for axis, some in self.values.items()} | {"times": (_LARGE,)}
+            taken = {axis: one for axis, one in chosen.items() if one in known[axis]}
             call = replace(small, **taken, place=len(calls))
             alike = any(replace(one, place=call.place) == call for one in calls)
             calls += [call] if not alike and self.fits(call, MOST_ALONE) else []

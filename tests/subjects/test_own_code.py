@@ -205,6 +205,16 @@ NOT_IMPORTED = {
 }
 
 
+def test_a_folder_is_said_to_be_one_and_hides_no_package(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("kernels_of_mine", "json"):
+        (tmp_path / name).mkdir()
+        assert main(["check", f"{name}:rope"]) == 2
+    mine, package = capsys.readouterr().err.splitlines()
+    assert "kernels_of_mine is a folder; name a file in it" in mine
+    assert "unknown name in json" in package
+
+
 def test_a_module_that_fails_to_import_is_one_line(tmp_path, capsys) -> None:
     for number, (source, text) in enumerate(NOT_IMPORTED.items()):
         path = tmp_path / f"broken{number}.py"

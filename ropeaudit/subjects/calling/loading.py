@@ -139,6 +139,8 @@ def _named(module: Any, where: str, name: str) -> Any:
     thing = holder = module
     for part in name.split("."):
         if not hasattr(thing, part):
+            if Path(where).is_dir() and getattr(module, "__file__", None) is None:
+                raise BadInput(f"{where} is a folder; name a file in it, such as {where}/FILE.py:NAME")
             names = [
                 known for known in dir(thing) if not known.startswith("_") and callable(getattr(thing, known))
             ]
@@ -186,7 +188,9 @@ def _applied(cls: Any) -> Any:
     """Return the function of a torch.autograd.Function: it takes what `forward` does but the context."""
     signature = inspect.signature(cls.forward)
     first, *others = signature.parameters.values()
-    own = signature.replace(parameters=others if "setup_context" not in vars(cls) else [first, *others])
+    written = [vars(one) for one in cls.__mro__ if one.__module__ != "torch.autograd.function"]
+    apart = any("setup_context" in members for members in written)  # then forward has no context
+    own = signature.replace(parameters=[first, *others] if apart else others)
 
     def apply(*plain: Any, **named: Any) -> Any:
         return cls.apply(*own.bind(*plain, **named).args)
@@ -216,8 +220,6 @@ def _import(where: str) -> tuple[Any, OwnFiles | None]:
     by_path = _by_path(where)
     if by_path and not Path(where).is_file():
         raise BadInput(f"{where}: there is no such file; {_EXAMPLE}")
-    if Path(where).is_dir() and not Path(where, "__init__.py").is_file():
-        raise BadInput(f"{where} is a folder; name a file in it, such as {where}/FILE.py:NAME")
     try:
         return imported(where)
     except RopeAuditError:

@@ -24,3 +24,22 @@ class RotatesOn(Rope):
     @staticmethod
     def backward(ctx, upstream):
         return _rotated(upstream, *ctx.saved_tensors), None, None
+
+
+class ContextApart(torch.autograd.Function):
+    @staticmethod
+    def forward(x, cos, sin):
+        return _rotated(x, cos, sin)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx, upstream):
+        cos, sin = ctx.saved_tensors
+        return _rotated(upstream, cos, -sin), None, None
+
+
+class ContextInherited(ContextApart):
+    pass
