@@ -234,7 +234,7 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
         return
     worst, right, refused = NOWHERE, list[str](), dict[str, list[str]]()
     called = code.own.fit(code.setting).convention
-    told = called.takes("dim", *signatures.TABLES) or code.own.told_dims
+    told = called.takes("dim", *signatures.TABLES) or "dim" in code.own.told
     quarters = _QUARTERS if told else _QUARTERS[:1]
     up_to = min(code.up_to, _FIRSTS[-1] + _LENGTHS[0])
     for dims, part in itertools.product(_DIMS, quarters):

@@ -72,8 +72,10 @@ def option(diagnosis: Diagnosis | None) -> str:
         return ""
     texts = set[str]()  # of equals, each of which is to be all that is wrong, of all of q and k
     for one in (diagnosis, *diagnosis.alternatives):
-        whole = len(list(one.parts())) == 1 and one.where == Where(gradient=one.where.gradient)
-        texts.add(kinds()[one.code].option.format_map(_named(one)) if whole else "")
+        parts = list(one.parts())
+        told = [kinds()[part.code].option.format_map(_named(part)) for part in parts]
+        whole = all(told) and all(part.where == Where(gradient=part.where.gradient) for part in parts)
+        texts.add(" ".join(told) if whole else "")
     return texts.pop() if len(texts) == 1 else ""
 
 

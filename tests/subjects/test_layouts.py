@@ -77,6 +77,15 @@ LAYOUTS: dict[str, tuple[str, dict[str, str]]] = {
             "pack/values.py": BASE,
         },
     ),
+    "file of a package that names it": (
+        "pack/inner/rope.py:f",
+        {
+            "pack/__init__.py": "",
+            "pack/inner/__init__.py": "",
+            "pack/inner/rope.py": rope("from pack.values import BASE"),
+            "pack/values.py": BASE,
+        },
+    ),
     "two files of one name": (
         "rope.py:f",
         {

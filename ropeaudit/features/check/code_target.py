@@ -19,7 +19,8 @@ from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable, noted
 from ropeaudit.errors import BadOutput, ForeignError, RopeAuditError, UsageError, did
 from ropeaudit.features.check.checked import Checked, CheckOptions, Progress, Target
-from ropeaudit.recognition.diagnosis import Diagnosis
+from ropeaudit.recognition import wording
+from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.reports import templates
 from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.rope import grids
@@ -40,6 +41,7 @@ _MOST = 2**21  # positions: of a table that is built from 0, see `third_party.ad
 _FLAG = "--write-wrapper"
 _VIDEO = (48, 20, 32)  # tokens on the axes of M-RoPE, the last ones up to --up-to
 _LIBRARIES = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
+_CONFIGS = ("config", "rope_parameters")  # roles that tell a class all of a setting
 _LARGEST = 2**24  # positions that are checked without --up-to, whatever a setting serves
 
 
@@ -154,7 +156,7 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
         file, line = "", 0  # a library's is in no repository of who reads it
     for dtype, progress in zip(dtypes, arguments.steps(target.progress, len(dtypes)), strict=True):
         asked = replace(tested, dtype=dtype, each_call=each_call)
-        for finding in _findings(asked, options.recipe, progress):
+        for about["setting"], finding in _at_its_own(asked, case, options.recipe, progress):
             placed = finding if finding.line else replace(finding, file=file, line=line)
             yield target.checked(placed, dtype.name, **about)
     if fit and fit.convention.tables:
@@ -214,6 +216,65 @@ def _on_axes(case: Case, setting: RopeSetting, up_to: int) -> tuple[RopeSetting,
     if case.mrope is not None and (axes := case.position_axes(setting)):
         setting = grids.of_sections(axes, setting, "x".join(map(str, _VIDEO)), max(0, up_to - max(_VIDEO)))
     return setting, up_to if setting.grid is None else setting.grid.count
+
+
+def _at_its_own(
+    asked: CodeUnderTest, case: Case, recipe: str | None, progress: Progress
+) -> Iterator[tuple[RopeSetting, Finding]]:
+    """Yield the checks in one dtype, each with the setting that it is held to.
+
+    That is the code's own base and number of dims where nobody asked for others.
+    """
+    before = list[str]()
+    for finding in _findings(asked, recipe, progress):
+        unasked = _unasked(finding, case, asked)
+        if not unasked:
+            before.append(finding.check)
+            yield asked.setting, finding
+            continue
+        setting = asked.setting
+        for part in unasked:
+            if part.code == "wrong-base":
+                setting = replace(setting, base=float(f"{part.values['base']:.10g}"))
+            else:
+                setting = replace(setting, rotary_dim=int(str(part.values["seen"])))
+        found = replace(unasked[0], also=tuple(unasked[1:]))
+        held = f"if that is meant, give {wording.option(found)}: everything else is judged with it"
+        yield setting, noted("setting", held, diagnosis=found)
+        again = _findings(replace(asked, setting=setting), recipe, progress)
+        yield from ((setting, one) for one in again if one.check not in before)
+        return
+
+
+def _unasked(finding: Finding, case: Case, asked: CodeUnderTest) -> list[Diagnosis]:
+    """Return what a failed rotation says of a base and a part of the dims, where nobody asked for others.
+
+    Of code that is told neither, and where they are in use: see `_in_use`.
+    """
+    found = finding.diagnosis if finding.check == "rotation" and finding.failed else None
+    if found is None or found.alternatives or found.certainty == "resembles":
+        return []
+    called, own = asked.convention, asked.own
+    whole = (case.model, case.config, case.scaling, asked.setting.grid) == (None,) * 4
+    if not whole or own is None or called is None or called.tables:
+        return []
+    told = {*own.told, *called.roles}
+    free = {
+        "wrong-base": case.base is None and told.isdisjoint(("base", *_CONFIGS)),
+        "partial-rotation": case.rotary_dim is None and told.isdisjoint(("dim", "fraction", *_CONFIGS)),
+    }
+    parts = (replace(one, also=()) for one in found.parts() if one.where == Where())
+    return [one for one in parts if free.get(one.code) and _in_use(one.values)]
+
+
+def _in_use(values: Mapping[str, Any]) -> bool:
+    """Return whether a base has two digits and is 1000 at least, as those of all published models.
+
+    Others come from wrong exponents. Of dims: whether a quarter, half or three quarters of them rotate.
+    """
+    if "base" in values:
+        return values["base"] >= 1000 and float(f"{values['base']:.1e}") == float(f"{values['base']:.10g}")
+    return 4 * values["seen"] / values["head_dim"] in (1, 2, 3)
 
 
 def _findings(asked: CodeUnderTest, recipe: str | None, progress: Progress) -> Iterator[Finding]:

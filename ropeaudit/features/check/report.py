@@ -203,7 +203,7 @@ def text(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> str:
 def warns(one: Checked) -> bool:
     """Return whether a check that fails nothing is one to beware of."""
     name, status = one.finding.check, one.finding.status
-    telling = name in ("config keys", "dtype") or name.startswith("under ")
+    telling = name in ("config keys", "dtype", "setting") or name.startswith("under ")
     return status == "waived" or (status == "info" and telling)
 
 
@@ -378,12 +378,13 @@ def _called(target: str, findings: Sequence[str]) -> Facts:
     called = [text.removeprefix("called as ") for text in said if text.startswith("called as ")]
     others = [text for text in said if not text.startswith(("called as ", NOT_CHECKED))]
     noted = [("noted", text) for text in others[:_MOST_FACTS]]
-    return [("called as", text) for text in dict.fromkeys(called)] + noted
+    last = {text.rpartition(" (")[0]: text for text in called}  # of a call that was tried at two settings
+    return [("called as", text) for text in last.values()] + noted
 
 
 def _assumed(own: Sequence[Checked], case: Case) -> Facts:
     """Return the defaults that were assumed; of a config, what was read."""
-    setting = next((one.setting for one in own if one.setting is not None), None)
+    setting = next((one.setting for one in reversed(own) if one.setting is not None), None)
     if own[0].kind != "code" or setting is None:
         config = [one.finding for one in own if one.finding.check == "config"]
         return [("read", one.detail) for one in config if one.status == "pass"][:_MOST_FACTS]

@@ -421,7 +421,7 @@ def applied(
     layout: Layout = "interleaved" if width == "interleaved" else "half"
     batch = x.shape[letters.index("b")] if "b" in letters else 1
     length = x.shape[letters.index("s")]
-    tables = _cos_and_sin(returned)
+    tables = _cos_and_sin(returned, setting.pairs if width == "pairs" else setting.rotary_dim)
     cos, sin = (_columns(each, (batch, length), setting, width, letters) for each in tables)
     of = RopeSetting.of(setting.head_dim, setting.rotary_dim, layout=layout)
     result = np.array(x, np.float64)
@@ -431,10 +431,10 @@ def applied(
     return round_to(result, dtype).astype(dtype.carrier)
 
 
-def _cos_and_sin(returned: Any) -> tuple[FloatArray, FloatArray]:
+def _cos_and_sin(returned: Any, columns: int) -> tuple[FloatArray, FloatArray]:
     """Return cos and sin in float64: two tables, one of complex numbers, of both, or of angles.
 
-    Raises: WrongShape.
+    columns: of each. Raises: WrongShape.
     """
     if isinstance(returned, (tuple, list)):
         if len(returned) != 2:
@@ -449,6 +449,8 @@ def _cos_and_sin(returned: Any) -> tuple[FloatArray, FloatArray]:
         return numbers[..., 0, 0], numbers[..., 1, 0]
     if numbers.ndim > 2 and numbers.shape[-1] == 2:
         return numbers[..., 0], numbers[..., 1]
+    if numbers.shape[-1] == 2 * columns:  # one after the other
+        return numbers[..., :columns], numbers[..., columns:]
     return np.cos(numbers), np.sin(numbers)
 
 

@@ -7,6 +7,7 @@ import copy
 import functools
 import importlib
 import inspect
+import math
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -233,6 +234,9 @@ def building_argument(
         "config": lambda: _config(setting, target, name, declared, layers),
         "dtype": lambda: torch_arrays.dtype(dtype) if engine == "torch" else torch_arrays.of_numpy(dtype),
         "device": lambda: "cpu",
+        "first_period": lambda: 2 * math.pi,
+        "last_period": lambda: 2 * math.pi * setting.base ** (1 - 2 / setting.rotary_dim),
+        "class": lambda: signatures.only_class(inspect.signature(target).parameters[name].annotation),
     }
     return values[role]()
 

@@ -153,7 +153,7 @@ class ForeignOwn(ForeignCode):
 
     flag: the layout that an argument says by default, if any. needed: its arguments without a default, and
     what they are. layered: that which is the type of a layer, or empty. builders: names in its file of what
-    looks as if it made tables. told_dims: whether what is built is told how many dims rotate.
+    looks as if it made tables. told: roles of what an instance is built from.
     """
 
     own = True
@@ -166,7 +166,7 @@ class ForeignOwn(ForeignCode):
         told = door.facts
         self.flag: Layout | None = told["flag"]
         self.needed: Mapping[str, str] = told["needed"]
-        self.layered, self.told_dims = str(told["layered"]), bool(told["told_dims"])
+        self.layered, self.told = str(told["layered"]), frozenset[str](told["told"])
         self.builders: Sequence[str] = told["builders"]
         file, line = told["place"]
         self.place: tuple[str, int] = file, line  # where it is defined; "" and 0: unknown

@@ -85,7 +85,7 @@ def facts(one: Opened) -> Header:
         "version": code.version,
         "flag": getattr(code, "flag", None),
         "built": code.built,
-        "told_dims": getattr(code, "told_dims", False),
+        "told": getattr(code, "told", []),
         "has_instances": code.begins_anew,
         "again": one.again is not None,
         "needed": signatures.needed(getattr(code, "thing", None)),

@@ -232,9 +232,10 @@ def _import(where: str) -> tuple[Any, OwnFiles | None]:
             ) from None
         root = (error.name or "").partition(".")[0] or "that"
         needed = f"{root} here, which wants a GPU" if root == "triton" else f"{root} here"
+        beside = "from the folder that holds it, name the module: PACKAGE.MODULE:NAME"
         raise BadInput(
-            f"{where} cannot be imported: {one_line(error)}; install {needed}; or run from the folder that "
-            "holds it; or check what it wrote with `ropeaudit vectors`"
+            f"{where} cannot be imported: {one_line(error)}; install {needed}; or {beside}; "
+            "or check what it wrote with `ropeaudit vectors`"
         ) from None
     except Exception as error:  # whatever a module raises is reported
         ends = getattr(error, "type", "") == "SystemExit"

@@ -42,6 +42,7 @@ from ropeaudit.subjects.calling.own_files import OwnFiles
 from ropeaudit.subjects.exact_rotation import half_split
 
 T = TypeVar("T")
+_GUESSED = ("class", "first_period", "last_period")  # roles whose values an answer names
 _PATIENCE = 5e-3  # seconds that a thread waits for its turn
 _NOT_TRACED = str(Path(__file__).parents[2])  # our own files
 NOT_CHECKED = "not checked: "  # how a note of what an answer lists so begins
@@ -199,6 +200,8 @@ class OwnCode(Local):
                 )
                 for name, role in parameters.items()
             }
+            for name in (one for one, role in parameters.items() if role in _GUESSED):
+                self._note(f"is built with {name} {getattr(given[name], '__name__', given[name])}")
             try:
                 with self.environment.built(), conventions.contained():
                     chance.begin(chance.number())
@@ -267,9 +270,9 @@ class OwnCode(Local):
         return inspect.isclass(thing) or (not is_module(thing) and signatures.is_factory(thing))
 
     @property
-    def told_dims(self) -> bool:
-        """Whether what is built is told how many dims rotate."""
-        return self.begins_anew and "dim" in (signatures.building(self.thing) or {}).values()
+    def told(self) -> list[str]:
+        """What an instance is told as it is built: roles, such as "dim"."""
+        return list((signatures.building(self.thing) or {}).values()) if self.begins_anew else []
 
     def note_answer(self, answer: Answer, dtype: Format) -> None:
         """Note what is worth knowing of an answer."""

@@ -156,15 +156,23 @@ def _places(spec: ModuleSpec | None) -> list[str]:
 
 
 def _depth(path: Path) -> int:
-    """Return how many packages hold a file with relative imports; 0 for others."""
+    """Return how many packages hold a file, by relative imports or the name of a package above it."""
     if path.stem == "__init__":
         return 0
     try:
-        nodes = ast.walk(ast.parse(path.read_bytes()))
-        levels = [node.level for node in nodes if isinstance(node, ast.ImportFrom)]
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
     except (OSError, SyntaxError, ValueError, RecursionError):
         return 0
-    depth, most = max(levels, default=0), len(path.parents) - 1
+    depth = max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0)
+    names = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    names |= {one.name for node in nodes if isinstance(node, ast.Import) for one in node.names}
+    roots, most = {name.partition(".")[0] for name in names} - _SHARED, len(path.parents) - 1
+    holding = (
+        number
+        for number, folder in enumerate(path.parents, 1)
+        if folder.name in roots and (folder / "__init__.py").is_file()
+    )
+    depth = max(depth, next(holding, 0))
     while 0 < depth < most and (path.parents[depth] / "__init__.py").is_file():
         depth += 1
     depth = min(depth, most)

@@ -6,6 +6,7 @@ import inspect
 import itertools
 import re
 import tomllib
+import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -67,6 +68,7 @@ class Parameters:
 
     def __post_init__(self) -> None:
         roles = {one.name: _role(one.name.lower()) for one in self.fixed}
+        roles |= {one.name: "class" for one in self.fixed if only_class(one.annotation)}
         object.__setattr__(self, "roles", roles)
         object.__setattr__(self, "needed", tuple(one.name for one in self.fixed if one.default is one.empty))
 
@@ -105,6 +107,16 @@ def _parameter(argument: Any) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
     default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
     return inspect.Parameter(argument.name, kind, default=default)
+
+
+def only_class(annotation: Any) -> Any:
+    """Return the one class that can be built of those that `type[Base]` means; None if there is none."""
+    if typing.get_origin(annotation) is not type:
+        return None
+    [base] = typing.get_args(annotation)
+    every = [base, *base.__subclasses__()] if inspect.isclass(base) else []
+    concrete = [one for one in every if not inspect.isabstract(one)]
+    return concrete[0] if len(concrete) == 1 else None
 
 
 def _role(name: str) -> str | None:
