@@ -20,7 +20,7 @@ from ropeaudit.conformance.finding import Finding, not_applicable, noted
 from ropeaudit.errors import BadOutput, ForeignError, RopeAuditError, UsageError, did
 from ropeaudit.features.check.checked import Checked, CheckOptions, Progress, Target
 from ropeaudit.recognition import wording
-from ropeaudit.recognition.diagnosis import Diagnosis, Where
+from ropeaudit.recognition.diagnosis import Diagnosis, Where, kinds
 from ropeaudit.reports import templates
 from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.rope import grids
@@ -185,8 +185,9 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
     try:
         other = factories.implementation(maker, device=options.device)
         own = other.fit(target.case.setting(options.up_to or UP_TO))
-        if own and not own.sure:  # it may be meant for another setting, or no table
-            reason = f"whose tables are others than these: --table {maker} says how"
+        if own and not own.convention.composed and options.table is None:  # it makes what rotates
+            target.note(code.findings)
+            return
     except (RopeAuditError, ForeignError) as error:
         if options.table is not None:
             raise
@@ -195,8 +196,18 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
         target.note([f"{missing}{maker}, {reason}.", *told])
         return
     alone = replace(options, table=None, order=None, write_wrapper=None, arguments={})
-    checked = list[Checked]()
-    for one in of_code(other, replace(target, name=maker, options=alone, progress=arguments.silent)):
+    results = of_code(other, replace(target, name=maker, options=alone, progress=arguments.silent))
+    checked, unsure = list[Checked](), own is not None and not own.sure and options.table is None
+    for one in results:
+        checked.append(one)
+        if one.finding.check == "rotation" and unsure and not (fit.sure and _of_no_setting(one.finding)):
+            reason = f"whose tables are others than these: --table {maker} says how"
+            target.note([f"{missing}{maker}, {reason}.", *told])
+            return
+        if one.finding.check == "rotation":
+            break
+    yield from checked
+    for one in results:
         checked.append(one)
         yield one
     status = "FAIL" if any(one.finding.failed for one in checked) else "PASS"
@@ -209,6 +220,15 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
         finding = Finding("tables", "fail", text, diagnosis=Diagnosis("wrong-layout", {"layout": width}))
     yield replace(checked[0], target=target.name, finding=finding)
     target.note(told)
+
+
+def _of_no_setting(finding: Finding) -> bool:
+    """Return whether what a wrong table shows is a fault in any setting; it may be meant for another one."""
+    found = finding.diagnosis
+    if found is None or not found.explains or found.certainty == "resembles":
+        return False
+    parts = (part for one in (found, *found.alternatives) for part in one.parts())
+    return all(kinds()[part.code].group != "setting" for part in parts)
 
 
 def _on_axes(case: Case, setting: RopeSetting, up_to: int) -> tuple[RopeSetting, int]:

@@ -23,8 +23,9 @@ from ropeaudit.errors import (
     one_line,
     required_packages,
 )
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import chance, digests
-from ropeaudit.subjects.calling import conventions, own_files, signatures
+from ropeaudit.subjects.calling import building, conventions, own_files, signatures
 from ropeaudit.subjects.calling.code import NO_CHANGES, Changes
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.calling.own_files import OwnFiles
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _INSIDE = "ropeaudit.subjects.calling.inside"
 _DEAR = 0.5  # seconds of CPU of an import above which a file is executed once
+_ROWS = 8  # of a table that shows that a factory makes one
 _EXAMPLE = "try mypackage.rope:apply_rope or path/to/file.py:apply_rope"
 
 
@@ -93,7 +95,7 @@ def here(
 
     def made(module: Any, files: OwnFiles | None) -> OwnCode:
         with conventions.contained():
-            thing = _given(_named(module, where, name), spec, arguments or {})
+            thing = _counted(_given(_named(module, where, name), spec, arguments or {}))
             return OwnCode(printable, thing, order, version, changes, device, files)
 
     try:
@@ -182,6 +184,36 @@ def _given(thing: Any, spec: str, arguments: Mapping[str, object]) -> Any:
 
     members = {"__new__": new, "__signature__": signature.replace(parameters=left), "__wrapped__": thing}
     return type(thing.__name__, (), members)
+
+
+def _counted(thing: Any) -> Any:
+    """Return a factory whose tables are of a largest length as a function of how many positions they hold.
+
+    What makes what can be called, and all else, stays as it is.
+    """
+    if inspect.isclass(thing) or not signatures.is_factory(thing):
+        return thing
+    roles = signatures.Parameters.of(thing).roles
+    length = next((name for name, role in roles.items() if role == "length"), "")
+    given = {
+        name: building.building_argument(role, RopeSetting(), thing, name, engine=signatures.engine(thing))
+        for name, role in (signatures.building(thing) or {}).items()
+    }
+    made: Any = thing
+    with contextlib.suppress(Exception):  # it is called again, and says then what it raises
+        made = thing(**given | {length: _ROWS}) if length else thing
+    if callable(made):
+        return thing
+
+    def tables(**named: Any) -> Any:
+        return thing(**named)
+
+    functools.update_wrapper(tables, thing, ("__module__", "__name__", "__qualname__"), ())
+    taken = [one.replace(kind=one.KEYWORD_ONLY) for one in inspect.signature(thing).parameters.values()]
+    own = [one.replace(default=one.empty) if one.name == length else one for one in taken]
+    tables.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+    tables.roles = {length: "until"}  # type: ignore[attr-defined]
+    return tables
 
 
 def _applied(cls: Any) -> Any:

@@ -92,7 +92,9 @@ class Parameters:
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         kinds = {one.kind for one in every}
         fixed = tuple(one for one in every if one.kind not in variadic)
-        return cls(fixed, variadic[0] in kinds, variadic[1] in kinds)
+        taken = cls(fixed, variadic[0] in kinds, variadic[1] in kinds)
+        taken.roles.update(getattr(function, "roles", {}))  # of a function that `loading` made
+        return taken
 
     def of_grid(self) -> list[str]:
         """Take for sizes of a grid what names say are such; return these."""
@@ -206,7 +208,8 @@ def makes_tables(thing: Any) -> bool:
     if of_class:
         whole = {*_HEADS} & {*needed(thing).values()}  # attention projects x
         return building(thing) is not None and (told or (method is None and "x" in roles and not whole))
-    return told and "x" not in roles and None not in map(taken.roles.get, taken.needed)
+    made = told or ("length" in roles and is_factory(thing))
+    return made and "x" not in roles and None not in map(taken.roles.get, taken.needed)
 
 
 def is_factory(function: Any) -> bool:
