@@ -28,8 +28,8 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.recognition.known_recipes import CalledBlock, explaining_recipe
-from ropeaudit.recognition.rotation import Searches, common, kept_lengths
+from ropeaudit.recognition.known_recipes import CalledBlock
+from ropeaudit.recognition.rotation import Searches, common, explaining_recipe, kept_lengths
 from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions

@@ -29,7 +29,8 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, known_recipes, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup, explaining_recipe, explains
+from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup
+from ropeaudit.recognition.rotation import explaining_recipe, held_to
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.called import Called
@@ -306,7 +307,7 @@ def scores(code: CodeUnderTest) -> Iterator[Finding]:
         last = up_to - run.inputs.seq_len
         if not every and not code.seen.wrong_rotation:
             resembled = explaining_recipe(*_called(code, run, last))
-        elif resembled and not explains(resembled, *_called(code, run, last)):
+        elif resembled and held_to(resembled, *_called(code, run, last)) == math.inf:
             resembled = None
         wanted = yardstick(code.claimed, resembled, code.setting, code.dtype, up_to)
         drifts = run.measured(wanted, sorted({0, min(_MIDDLE, last) if heads > 1 else 0, last}))

@@ -59,15 +59,16 @@ def allowed_at(recipe: Resolved, setting: RopeSetting, position: int, pair: int)
     return float(allowed(recipe, setting, np.array([position]))[0, pair])
 
 
-def phase(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
+def phase(recipe: Resolved, setting: RopeSetting, at: Positions, theta: Array | None = None) -> Array:
     """Return by how much a pair may be turned too far. Shapes: (s,) -> (s, p).
 
     Beside `phase_error`, rounding a position moves a pair: not at all while it is exact.
     """
+    theta = frequencies(setting) if theta is None else theta
     exact = places(setting, at)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(round_to(exact, recipe.position).astype(np.float64) - exact)
-    return np.asarray(error * frequencies(setting) + phase_error(recipe, setting, at))
+    return np.asarray(error * np.abs(theta) + phase_error(recipe, setting, at, theta))
 
 
 def places(setting: RopeSetting, at: Array | Positions) -> Array:
@@ -229,18 +230,16 @@ def narrower_format(
     Shapes: given and rotated q (b, h, s, d), k (b, g, s, d), at (s,) or (b, s).
     """
     rows = np.broadcast_to(at, (len(given[0]), at.shape[-1]))
+    sides = [one for pair in zip(given, rotated, strict=True) for one in zip(*pair, rows, strict=True)]
     for fmt in _FINEST_FIRST:
-        if fmt.unit_roundoff <= dtype.unit_roundoff:
-            continue
-        sides = [one for pair in zip(given, rotated, strict=True) for one in zip(*pair, rows, strict=True)]
-        if all(_explains(fmt, x, y, row, setting) for x, y, row in sides) and holds(fmt):
+        finer = fmt.unit_roundoff <= dtype.unit_roundoff
+        if not finer and all(_rounds(fmt, *side, setting) for side in sides) and holds(fmt):
             stored = all(np.array_equal(round_to(x, fmt), x, equal_nan=True) for x in rotated)
-            values = {"format": str(fmt)} | ({"held": str(fmt)} if stored else {})
-            return Diagnosis("narrow-output", values)
+            return Diagnosis("narrow-output", {"format": str(fmt)} | ({"held": str(fmt)} if stored else {}))
     return None
 
 
-def _explains(fmt: Format, x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting) -> bool:
+def _rounds(fmt: Format, x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting) -> bool:
     """Return whether right code in a format may be as far off, in all directions as roundings are.
 
     The mean error, in directions of the exact vectors, is compared with that of an independent error a pair:
@@ -250,7 +249,5 @@ def _explains(fmt: Format, x: FloatArray, y: FloatArray, at: Positions, setting:
         return False
     z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
     exact = z * exact_rotation.rotations(setting, at, FP32)
-    size = float((np.abs(exact) ** 2).sum())
-    mean = abs(complex((np.conj(exact) * (w - exact)).sum())) / size
-    rms = float(np.sqrt((np.abs(w - exact) ** 2).sum() / size))
-    return bool(mean <= _DEVIATIONS * rms / np.sqrt(setting.pairs))
+    along, error = np.vdot(exact, w - exact), np.linalg.norm(w - exact)
+    return bool(abs(along) <= _DEVIATIONS * error * np.linalg.norm(exact) / np.sqrt(setting.pairs))

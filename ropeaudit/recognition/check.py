@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, Format
+from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.recognition import allowance, faults
+from ropeaudit.recognition import allowance, faults, prediction
 from ropeaudit.recognition.diagnosis import Diagnosis, Value, Where, kinds
 from ropeaudit.recognition.faults import CASTS, RIGHT, Fault, moved
 from ropeaudit.recognition.solving import recovered, recovered_alone
@@ -159,9 +159,10 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
 
 
 def _finding(dump: Dump, setting: RopeSetting, exact: Array, label: str) -> TableFinding:
-    work = FrequencyList(dump, setting, exact) if dump.cos is None else CosSinTable(dump, setting, exact)
-    nonfinite = int(work.values.size - np.isfinite(work.values).sum())
+    kind = FrequencyList if dump.cos is None else CosSinTable
     with np.errstate(all="ignore"):
+        work = kind(dump, setting, exact)
+        nonfinite = int(work.values.size - np.isfinite(work.values).sum())
         rows = [{"setting": label, **row} for row in work.rows()]
         tried = work.hypotheses() if work.off.any() and not nonfinite else ()
         ranked = sorted(tried, key=lambda hypothesis: hypothesis.rank)
@@ -205,9 +206,10 @@ def hypothesis(work: FrequencyList | CosSinTable, fault: Fault, at: Positions) -
     fits = _fits(work.parts[:, at], right, slack, fault.stored)
     missed = np.mean(~fits[work.sides].all(axis=0), axis=0)
     off = missed > 0
-    if "angle" in fault.stages:
+    if fault.recipe and fault.recipe.resolved.angle[1] is not FP64:
         off = (missed > _STRAY_PAIR) & (float(np.mean(missed)) > _STRAY)
-    apart = work.measured(work.parts[:, at]) - work.measured(cast(right, fault.stored))
+    stored, expected = work.parts[:, at], cast(right, fault.stored)
+    apart = 1 / stored - 1 / expected if work.inverse else stored - expected
     errors = np.linalg.norm(apart[work.sides], axis=0) / size
     found, cost = fault.diagnosis if fault.diagnosis.explains else None, fault.cost
     if not fits[~work.sides].all():
@@ -233,8 +235,9 @@ class FrequencyList:
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
         self.inverse, self.values = dump.inverse, np.asarray(dump.frequencies)
+        stored = 1 / self.values if self.inverse else self.values
         self.tolerance = allowance.frequency_error(setting, theta=exact)
-        self.parts, self.setting, self.exact = self.measured(self.values)[None, None], setting, exact
+        self.parts, self.setting, self.exact = stored[None, None], setting, exact
         self.off = np.zeros(0, bool)  # whether a pair is off; set by `rows`
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -261,21 +264,17 @@ class FrequencyList:
 
     def predicted(self, fault: Fault, at: Positions) -> tuple[Array, Array, Array]:
         """Return a fault's frequencies, allowed errors and the size of errors."""
-        theta = fault.frequencies(self.setting)
-        right, own = self.measured(theta), allowance.frequency_error(fault.setting(self.setting), theta=theta)
+        other = fault.setting(self.setting)
+        (theta,) = prediction.angles(fault, other, at + 1)
+        right, own = 1 / theta if self.inverse else theta, allowance.frequency_error(other, theta=theta)
         slack = np.where(theta == 0, 0.0, np.maximum(self.tolerance, own))
         return right[None, None], slack * _reference_sizes(right), _reference_sizes(theta)
-
-    def measured(self, parts: Array) -> Array:
-        """Return frequencies as they are stored, and stored ones as frequencies."""
-        with np.errstate(all="ignore"):
-            return 1 / parts if self.inverse else parts
 
 
 class CosSinTable:
     """A dumped table of cos and sin, for the positions 0 ... n-1."""
 
-    size, unit, things = "largest_error", "radians", "pairs"
+    size, unit, things, inverse = "largest_error", "radians", "pairs", False
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
         nothing = np.zeros((0, 0))
@@ -297,7 +296,8 @@ class CosSinTable:
         for part in _parts(n):
             cos, sin = distance_table(part.astype(np.float64), self.setting)
             apart = self.parts[:, part] - np.stack([cos[0], sin[0]])
-            errors, slack = np.hypot(*apart), self._slack(self.exact, part, self.setting)
+            slack = prediction.allowed(RIGHT, self.setting, part, part, FP32, table=True)
+            errors = np.hypot(*apart)
             wrong = ~(errors <= slack)
             sides |= ~(np.abs(apart) <= slack).all(axis=(1, 2))
             some = wrong.any(axis=0)
@@ -354,26 +354,10 @@ class CosSinTable:
 
     def predicted(self, fault: Fault, at: Positions) -> tuple[Array, Array, Array]:
         """Return cos and sin by a fault at positions, and allowed errors."""
-        stages, seen, other = fault.stages, fault.positions(at[None])[0], fault.setting(self.setting)
-        theta = fault.frequencies(self.setting)
-        places = cast(seen, stages.get("position"))[:, None]
-        angles = cast(places * cast(theta, stages.get("frequency")), stages.get("angle"))
-        turns = np.exp(1j * np.clip(angles, -self.setting.clip, self.setting.clip))
-        points = attention_factor(other.scaling) * fault.turned(np.ones_like(turns), turns)
-        return np.stack([points.real, points.imag]), self._slack(theta, seen, other), np.ones(1)
-
-    def measured(self, parts: Array) -> Array:
-        """Return numbers in the unit of errors."""
-        return parts
-
-    def _slack(self, theta: Array, at: Positions, other: RopeSetting) -> Array:
-        """Return the error that float32 arithmetic accounts for, in this setting or another.
-
-        Shapes: (p,), (s,) -> (s, p).
-        """
-        rule = allowance.careful(FP32)
-        phases = [allowance.phase_error(rule, one, at, theta) for one in {self.setting, other}]
-        return np.asarray(self.factor * (np.max(phases, axis=0) + allowance.table_error(rule, self.setting)))
+        taken = fault.positions(at[None])[0]
+        points = prediction.predicted(fault, self.setting, None, taken, FP32)
+        slack = prediction.allowed(fault, self.setting, at, taken, FP32, table=True)
+        return np.stack([points.real, points.imag]), slack, np.ones(1)
 
     def _of_rows(self, stored: Fault, at: Positions) -> Iterator[Hypothesis]:
         """Yield that only a few rows are off of a right table, cast or not."""
@@ -414,8 +398,8 @@ class CosSinTable:
             yield from faults.of_stages(fmt, integers=np.array_equal(cast(at, fmt), at))
         shown, strays = np.abs(self.recovered), allowed_strays(self.recovered.size)
         casts = [  # whose numbers the frequencies that points show are, but for a few
-            Fault(faults.narrow({"frequency": fmt}), stages={"frequency": fmt}, cost=faults.cast_cost(fmt))
-            for fmt in CASTS[:3]
+            faults.of_table({"frequency": fmt}, 1.0 + 0.01 * number)
+            for number, fmt in enumerate(CASTS[:3])
             if np.count_nonzero(np.abs(cast(shown, fmt) - shown) > _SEEN * shown) <= strays
         ]
         for fault in faults.lists(self.setting, self.recovered):

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +24,6 @@ from ropeaudit.recognition import known_recipes
 from ropeaudit.recognition.diagnosis import Diagnosis, Value, kinds
 from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.rope import scaled
-from ropeaudit.rope.frequencies import FrequencyForm, frequencies
 from ropeaudit.rope.scaled import attention_factor, effective_base, rotator_pairs
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.scaling import parse as parse_scaling
@@ -56,8 +55,7 @@ class Fault:
     dims that are not rotated, may be. recipe: what rounds on the way. crossed: whether q is taken for k.
     rounded: the format to which vectors are rounded before. coarse: the format whose roundings they may have.
     fitted: it is named only where numbers show it, and is no usual value. mixes: it turns pairs by the
-    angles of others. Of tables and lists, stages: what is rounded to a format, beside how they are computed.
-    form: of frequencies that are computed. stored: the format that numbers were cast to in the end. cost: how
+    angles of others. stored: the format that numbers of a table were cast to in the end. cost: how
     far-fetched it is.
     """
 
@@ -73,8 +71,6 @@ class Fault:
     coarse: Format | None = None
     fitted: bool = False
     mixes: bool = False
-    stages: Mapping[str, Format] = field(default_factory=dict)
-    form: FrequencyForm | None = None
     stored: Format | None = None
     cost: float = 1.0
 
@@ -93,11 +89,6 @@ class Fault:
     def setting(self, asked: RopeSetting) -> RopeSetting:
         """Return the setting that it rotates by."""
         return self.change(asked) if self.change else asked
-
-    def frequencies(self, asked: RopeSetting) -> Array:
-        """Return the frequencies of that setting, as they are computed. Shapes: -> (p,)."""
-        other = self.setting(asked)
-        return _computed(other, self.form, self.stages["computed"]) if self.form else theta(other)
 
     def positions(self, rows: Positions, head: int = 0) -> Positions:
         """Return the positions that it takes for those given. Shapes: (b, s) -> (b, s)."""
@@ -123,13 +114,12 @@ class Fault:
             seen=seen if self.seen or other.seen else None,
             longer=self.longer * other.longer,
             times=self.times * other.times,
-            stages={**other.stages, **self.stages},
             cost=self.cost + other.cost,
             **either,
         )
 
 
-_OF_EITHER = ("turn", "recipe", "crossed", "rounded", "coarse", "fitted", "mixes", "form", "stored")
+_OF_EITHER = ("turn", "recipe", "crossed", "rounded", "coarse", "fitted", "mixes", "stored")
 RIGHT = Fault(Diagnosis("unexplained"), cost=0.0)  # what changes nothing
 
 
@@ -148,20 +138,6 @@ def narrow(stages: Mapping[str, Value | Format], form: Value = "inverse_power") 
     """Return the diagnosis of stages rounded to formats, by the first of them."""
     named: dict[str, Value] = {stage: str(stages[stage]) for stage in known_recipes.NARROW if stage in stages}
     return Diagnosis(known_recipes.NARROW[next(iter(named))], {**named, "form": form, "recipes": ()})
-
-
-def faults(
-    setting: RopeSetting,
-    first: int | None = None,
-    position: int | None = None,
-) -> Iterator[Fault]:
-    """Yield the known faults of code.
-
-    first: the first of the given positions from which on it is wrong, counted. position: which one that is.
-    """
-    yield from (fault for fault in of_settings(setting) if not fault.fitted)
-    yield from of_positions(first, position, attention_factor(setting.scaling))
-    yield from of_operands(setting)
 
 
 # ---------------------------------------------------------------------------- other settings
@@ -209,7 +185,7 @@ def lists(asked: RopeSetting, shown: Array) -> Iterator[Fault]:
     for fault in of_settings(asked, shown):
         if not fault.change or fault.bends or fault.setting(asked).pairs != asked.pairs:
             continue
-        listed = fault.frequencies(asked)
+        listed = theta(fault.setting(asked))
         key = listed.astype(np.float32).tobytes(), fault.diagnosis.code
         if key not in seen and np.isfinite(listed).all():
             seen.add(key)
@@ -408,11 +384,6 @@ def theta(setting: RopeSetting) -> Array:
     return np.asarray(scaled.scaled(_plain(setting), setting, FP64), dtype=np.float64)
 
 
-@functools.lru_cache(maxsize=64)
-def _computed(setting: RopeSetting, form: FrequencyForm, fmt: Format) -> Array:
-    return np.asarray(frequencies(setting, form, fmt), dtype=np.float64)
-
-
 def _plain(setting: RopeSetting, dims: int | None = None) -> Array:
     """Return unscaled frequencies. dims: in exponents, by default the rotary dims."""
     x = 2.0 * np.arange(setting.pairs) / (dims or setting.rotary_dim)
@@ -490,7 +461,10 @@ def moved(code: str, number: int | None = None) -> Fault:
 def of_positions(
     first: int | None = None, position: int | None = None, factor: float = 1.0
 ) -> Iterator[Fault]:
-    """Yield other positions. first, position: as in `faults`. factor: on cos and sin."""
+    """Yield other positions. factor: on cos and sin.
+
+    first: the first of the given positions from which on it is wrong, counted. position: which one that is.
+    """
     told = Diagnosis("no-rotation")  # without the attention factor too
     yield Fault(told, seen=lambda rows, head: np.zeros_like(rows), turn=lambda z, turns: z)
     for code, row in _POSITIONS.items():
@@ -526,26 +500,25 @@ def of_stages(fmt: Format, *, integers: bool) -> Iterator[Fault]:
         if integers and "position" in steps:  # which its rounding leaves as they are
             continue
         stages = dict.fromkeys(STEPS if integers and len(steps) == 2 else steps, fmt)
-        cost = 1 + cast_cost(fmt) / 10 + 0.05 * (len(steps) - 1)
-        yield Fault(narrow(stages), stages=stages, cost=cost)
+        yield of_table(stages, 1.1 + 0.001 * CASTS.index(fmt) + 0.05 * (len(steps) - 1))
 
 
 def of_computed(*steps: str) -> Iterator[Fault]:
     """Yield frequencies computed in a narrow format, steps rounded to it."""
     formats, forms = map(parse, _FORMATS["computed"]), enumerate(_FORMATS["forms"])
     for fmt, (number, form) in itertools.product(formats, forms):
-        stages = dict.fromkeys((*steps, "computed"), fmt)
-        yield Fault(narrow(stages, form), stages=stages, form=form, cost=1.5 + 0.01 * number)
+        yield of_table(dict.fromkeys((*steps, "computed"), fmt), 1.5 + 0.01 * number, form)
+
+
+def of_table(stages: Mapping[str, Format], cost: float, form: str = "inverse_power") -> Fault:
+    """Return a table, or a list, whose stages are rounded."""
+    formats = {stage: str(fmt) for stage, fmt in stages.items()}
+    return Fault(narrow(stages, form), recipe=known_recipes.of_table(form, **formats), cost=cost)
 
 
 def of_cast(stage: str, fmt: Format | None) -> Fault:
     """Return that numbers of a stage were cast before they were stored, if they were."""
-    return Fault(narrow({stage: fmt}), stored=fmt, cost=cast_cost(fmt)) if fmt else RIGHT
-
-
-def cast_cost(fmt: Format) -> float:
-    """Return how far-fetched a cast is."""
-    return 1.0 + 0.01 * CASTS.index(fmt)
+    return Fault(narrow({stage: fmt}), stored=fmt, cost=1.0 + 0.01 * CASTS.index(fmt)) if fmt else RIGHT
 
 
 def coarse(dtype: Format) -> Iterator[Fault]:

@@ -1,4 +1,4 @@
-"""What the named recipes, and those like them, do to vectors; which of them gives what a call returned.
+"""What the named recipes, and those like them, do to vectors.
 
 Letters: b batch elements, h heads, s positions, d head_dim.
 """
@@ -19,12 +19,9 @@ from ropeaudit.recipes import Recipe, Resolved
 from ropeaudit.recognition import allowance
 from ropeaudit.recognition.diagnosis import Diagnosis, Value
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions, exact_rotation
+from ropeaudit.subjects import Positions
 from ropeaudit.subjects.emulated import Emulated
 
-_CLEAR = 0.3  # a recipe is at most this share as far away as the exact rotation
-_MOST = 3  # recipes that are tried, the nearest
-_NEAREST_POSITIONS = 32  # of a call, the last ones, by which recipes are ranked
 NARROW = {  # stage, in the order in which they are computed -> what its rounding is
     "position": "narrow-positions",
     "frequency": "narrow-frequencies",
@@ -140,6 +137,16 @@ def variants(dtype: Format) -> tuple[RecipeGroup, ...]:
     return tuple(found)
 
 
+@functools.lru_cache(maxsize=64)
+def of_table(
+    form: str, position: str = "fp64", computed: str = "fp64", frequency: str = "fp64", angle: str = "fp64"
+) -> RecipeGroup:
+    """Return how a table is computed whose stages are rounded to formats, all others in float64."""
+    changes = {"position": position, "frequency": f"{computed}/{frequency}", "angle": f"fp64/{angle}"}
+    changes |= {"frequency_form": form, "table": "none"}
+    return RecipeGroup((), recipes.named("fp64-angles").changed(changes).resolve(FP64))
+
+
 def arithmetic(recipe: Resolved) -> tuple[object, ...]:
     """Return all of a recipe that changes a rotated vector."""
     table = recipe.table or recipe.trig
@@ -160,62 +167,3 @@ def rotated(group: RecipeGroup, x: FloatArray, at: Positions, setting: RopeSetti
     subject = Emulated(group.resolved, setting)
     table, flat = subject.table(at, 0), round_to(x, subject.input).reshape(-1, *x.shape[-2:])
     return np.asarray(np.stack([subject.rotate(head, table) for head in flat]).reshape(x.shape))
-
-
-def rms_difference(y: FloatArray, other: FloatArray) -> float:
-    """Return the RMS difference of two arrays; inf where either is not finite."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        value = float(np.sqrt(np.mean((y.astype(np.float64) - other) ** 2)))
-    return value if np.isfinite(value) else float("inf")
-
-
-def explaining_recipe(
-    block: CalledBlock,
-    setting: RopeSetting,
-    dtype: Format,
-) -> RecipeGroup | None:
-    """Return the recipe that gives q and k as returned; None if none does."""
-    whole = [(x[-1, 0], y[-1, 0]) for x, y in zip(block.given, block.rotated, strict=True)]
-    window = np.s_[-_NEAREST_POSITIONS:]  # the last ones, where errors are largest
-    nearest, at = [(x[window], y[window]) for x, y in whole], block.rows()[-1][window]
-    exact = max(_distance(y, exact_rotation.rotated(x, at, setting)) for x, y in nearest)
-    near: list[tuple[float, RecipeGroup]] = []
-    for group in possible(variants(dtype), setting):
-        own = max(_distance(y, rotated(group, x, at, setting)) for x, y in nearest)
-        if own <= _CLEAR * exact or (np.isinf(exact) and own < np.inf):
-            near.append((own, group))
-    near.sort(key=lambda pair: pair[0])
-    fitting = [group for _, group in near[:_MOST] if explains(group, block, setting, dtype)]
-
-    def apart(group: RecipeGroup) -> float:
-        return sum(_distance(y, rotated(group, x, block.rows()[-1], setting)) for x, y in whole)
-
-    return min(fitting, key=apart, default=None)
-
-
-def explains(group: RecipeGroup, block: CalledBlock, setting: RopeSetting, dtype: Format) -> bool:
-    """Return whether a recipe gives all that came back, to a rounding or two of its own."""
-    recipe, tiny = group.resolved, 4 * dtype.smallest_subnormal
-    rounding, rest = allowance.rounding_error(recipe, setting), np.s_[..., setting.rotary_dim :]
-    for x, y in zip(block.given, block.rotated, strict=True):
-        for given, output, at in zip(x, y, block.rows(), strict=True):
-            allowed = 2 * (allowance.phase_error(recipe, setting, at) + rounding)
-            emulated = rotated(group, given, at, setting)
-            nonfinite = ~np.isfinite(emulated)
-            if not np.array_equal(nonfinite, ~np.isfinite(output)):
-                return False
-            right, came = (np.where(nonfinite, 0, one).astype(np.float64) for one in (emulated, output))
-            w, size = (exact_rotation.complex_pairs(one, setting) for one in (came - right, given))
-            if (np.abs(w) > allowed * (np.abs(size) + tiny)).any():
-                return False
-            if (np.abs((came - right)[rest]) > 2 * rounding * np.abs(given[rest]) + tiny).any():
-                return False  # of what passes as it comes
-    return True
-
-
-def _distance(x: FloatArray, other: FloatArray) -> float:
-    """Return the RMS distance; inf where only one of the two is nonfinite."""
-    nonfinite = ~np.isfinite(x)
-    if not np.array_equal(nonfinite, ~np.isfinite(other)):
-        return float("inf")
-    return rms_difference(np.where(nonfinite, 0, x), np.where(nonfinite, 0, other))

@@ -9,30 +9,35 @@ Letters: b batch elements, h heads, s positions, d head_dim, p pairs, n vectors.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
+from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import ForeignError, UsageError
-from ropeaudit.recognition import allowance, faults, known_recipes, solving
+from ropeaudit.recognition import allowance, faults, known_recipes, prediction, solving
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.recognition.faults import NARROW, OPERANDS, POSITIONS, RIGHT, ROUNDINGS, SETTING, Fault
-from ropeaudit.recognition.known_recipes import CalledBlock
+from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling.code import Rotator
-from ropeaudit.subjects.emulated import Emulated
+
+Vector: TypeAlias = tuple[int, int]  # the batch element, the head
+Places: TypeAlias = NDArray[np.int64]  # in a row of positions
 
 _COMPARED = 128  # positions that are compared, around the worst
 _VECTORS = 4  # and vectors
 _FEW = 4  # positions of a row that tell it from others
 _CLEAR = 0.3  # what a recipe leaves of the error, at most, that there is without it
+_MOST = 3  # recipes that are held to a whole call, the nearest
+_NEAREST_POSITIONS = 32  # of a call, the last ones, by which recipes are ranked
 _MULTIPLES = ("rotated-twice", "wrong-direction")  # of positions, whichever those are
 _NEAR_STARTS = (0, 64)
 _FAR = 0.5  # of the size of vectors: an error that is no rounding of any format
@@ -104,7 +109,7 @@ def explained(
         came = ((one.names, known_recipes.rotated(one, x, at, setting)[:, :dims]) for one in possible)
         alike = tuple(name for names, y in came if not np.isfinite(y).any() for name in names)
         return {"": Diagnosis("nonfinite", {"recipes": alike} if alike else {})}
-    if group := known_recipes.explaining_recipe(block, setting, dtype):
+    if group := explaining_recipe(block, setting, dtype):
         return {"": group.diagnosis()}
     if setting.grid is not None:
         return {"": Diagnosis("unexplained")}
@@ -115,6 +120,45 @@ def explained(
         found[name] = search.diagnosis()
         fitted = search.fitted
     return found
+
+
+def explaining_recipe(block: CalledBlock, setting: RopeSetting, dtype: Format) -> RecipeGroup | None:
+    """Return the recipe that gives q and k as returned, of several the nearest; None if none does."""
+    last = np.s_[-_NEAREST_POSITIONS:]  # where errors are largest
+    at, both = block.rows()[-1][last], zip(block.given, block.rotated, strict=True)
+    sides = [(x[-1, 0][last], y[-1, 0][last]) for x, y in both]
+    exact = max(rms(_apart(y, exact_rotation.rotated(x, at, setting))) for x, y in sides)
+    left = {
+        group: max(rms(_apart(y, known_recipes.rotated(group, x, at, setting))) for x, y in sides)
+        for group in known_recipes.possible(known_recipes.variants(dtype), setting)
+    }
+    near = [group for group in sorted(left, key=left.__getitem__) if left[group] <= _CLEAR * exact][:_MOST]
+    held = {group: held_to(group, block, setting, dtype) for group in near}
+    best = min(near, key=held.__getitem__, default=None)
+    return best if best and held[best] < math.inf else None
+
+
+def held_to(group: RecipeGroup, block: CalledBlock, setting: RopeSetting, dtype: Format) -> float:
+    """Return how far a recipe leaves what came back; inf where any is off by more than a rounding or two."""
+    recipe, tiny, left = group.resolved, 4 * dtype.smallest_subnormal, 0.0
+    for x, y in zip(block.given, block.rotated, strict=True):
+        for given, output, at in zip(x, y, block.rows(), strict=True):
+            off = _apart(output, known_recipes.rotated(group, given, at, setting))
+            most = np.zeros((at.size, setting.head_dim // 2)) + allowance.rounding_error(recipe, setting)
+            most[:, : setting.pairs] += allowance.phase_error(recipe, setting, at)
+            errors, sizes = (np.abs(prediction.paired(one, setting)) for one in (off, given))
+            if (errors > 2 * most * (sizes + tiny)).any():
+                return math.inf
+            left += rms(errors)
+    return left
+
+
+def _apart(y: FloatArray, other: FloatArray) -> FloatArray:
+    """Return differences in float64: 0 where neither number is finite, inf where one is not."""
+    finite, both = np.isfinite(y), np.isfinite(y) & np.isfinite(other)
+    with np.errstate(invalid="ignore", over="ignore"):
+        off = np.where(both, y.astype(np.float64) - other, np.inf)
+    return np.where(finite | np.isfinite(other), off, 0.0)
 
 
 def joined(found: Mapping[str, Diagnosis]) -> Diagnosis:
@@ -249,82 +293,46 @@ class _Side:
             for vector in self.off[:count]
         )
 
-    def _fits(
-        self,
-        fault: Fault,
-        block: CalledBlock,
-        vector: tuple[int, int],
-        places: NDArray[np.int64],
-        *,
-        shows: bool = True,
-    ) -> bool:
+    def _fits(self, fault: Fault, block: CalledBlock, vector: Vector, places: Places, *, shows: bool) -> bool:
         """Return whether a fault explains a vector at some places of a call."""
-        rule, other = allowance.careful(fault.coarse or self.dtype), fault.setting(self.setting)
         (b, h), rows = vector, block.rows()
-        w, z, expected = self._predicted(fault, block, vector, places)
+        z, w, expected = self._predicted(fault, block, vector, places)
         left = rms(w - expected)
         if not left <= _FAR * max(rms(z), rms(expected)):
             return False
         at, taken = rows[b][places], fault.positions(rows, h)[b][places]
-        phase = np.maximum(*(allowance.phase(rule, other, one) for one in (at, taken)))
-        if fault.mixes:
-            phase = phase.max(axis=-1, keepdims=True)
-        rounding = allowance.rounding_error(rule, self.setting)
-        if fault.recipe:
-            own = fault.recipe.resolved
-            phase = np.maximum(phase, 2 * allowance.phase_error(own, other, taken))
-            rounding = max(rounding, 2 * allowance.rounding_error(own, self.setting))
-        allowed = attention_factor(other.scaling) * np.minimum(2.0, phase) + rounding
-        size = np.maximum(np.abs(z), np.abs(expected)) if fault.bends else np.abs(z)
-        tiny = 4 * self.dtype.smallest_subnormal
+        most, size = prediction.allowed(fault, self.setting, at, taken, self.dtype), np.abs(z)
+        if fault.bends:
+            size = np.maximum(size, np.abs(expected))
         with np.errstate(invalid="ignore", over="ignore"):
-            if not (np.abs(w - expected) <= allowed * size + tiny).all():
+            off = np.abs(w - expected) - 4 * self.dtype.smallest_subnormal
+            if not (off <= most[:, : size.shape[1]] * size).all():
                 return False
-            if other.rotary_dim != self.setting.rotary_dim or self.side.pairs[self.setting.pairs :].any():
-                rest = np.s_[places, other.rotary_dim :]
-                x = block.given[1 - self.index if fault.crossed else self.index][b, h][rest]
-                y = block.rotated[self.index][b, h][rest]
-                most = max(1.0, fault.times) * rounding * np.abs(x) + tiny
-                kept = x if fault.rounded is None else round_to(x, fault.rounded)
-                passing = (y.astype(np.float64) - times * kept for times in {1.0, fault.times})
-                if not any((np.abs(off) <= most).all() for off in passing):
-                    return False
             if shows and (fault.recipe or fault.rounded):  # what is as near without them does not show them
                 plain = replace(fault, recipe=None, rounded=None)
-                w, _, expected = self._predicted(plain, block, vector, places)
+                _, w, expected = self._predicted(plain, block, vector, places)
                 return left <= _CLEAR * rms(w - expected)
         return True
 
     def _predicted(
-        self,
-        fault: Fault,
-        block: CalledBlock,
-        vector: tuple[int, int],
-        places: NDArray[np.int64],
+        self, fault: Fault, block: CalledBlock, vector: Vector, places: Places
     ) -> tuple[faults.Complex, faults.Complex, faults.Complex]:
-        """Return a vector's pairs as returned, as given and by a fault."""
+        """Return a vector's pairs as given, as returned and by a fault.
+
+        With the dims that are not rotated, where those are out of place or others.
+        """
         (b, h), other = vector, fault.setting(self.setting)
-        given = block.given[1 - self.index if fault.crossed else self.index][b, h][places]
-        seen, inner = fault.positions(block.rows(), h)[b][places], given
-        if fault.rounded is not None:  # torch rounds float64 by way of float32
-            inner = round_to(round_to(given, FP32) if self.dtype is FP64 else given, fault.rounded)
-        if fault.recipe and not fault.bends:
-            inner = known_recipes.rotated(fault.recipe, inner, seen, other)
-            expected = exact_rotation.complex_pairs(inner, other)
-        else:
-            turns = exact_rotation.rotations(other, seen, self.dtype)
-            if fault.recipe:
-                cos, sin = Emulated(fault.recipe.resolved, other).table(seen, 0)
-                turns = cos.astype(np.float64) + 1j * sin.astype(np.float64)
-            expected = fault.turned(exact_rotation.complex_pairs(inner, other), turns)
-        rotated = block.rotated[self.index][b, h][places]
-        w, z = (exact_rotation.complex_pairs(x, other) for x in (rotated, given))
-        return w, z, expected
+        x = block.given[1 - self.index if fault.crossed else self.index][b, h][places]
+        y, taken = block.rotated[self.index][b, h][places], fault.positions(block.rows(), h)[b][places]
+        rest = other.rotary_dim != self.setting.rotary_dim or self.side.pairs[self.setting.pairs :].any()
+        expected = prediction.predicted(fault, self.setting, x, taken, self.dtype)
+        some = np.s_[:, : None if rest else other.pairs]
+        return prediction.paired(x, other)[some], prediction.paired(y, other)[some], expected[some]
 
     def _left(self, fault: Fault, number: int = 0) -> float:
         """Return how far a fault leaves a wrong vector from what came back."""
         every = np.arange(self.block.length)[-_COMPARED:]
-        w, _, expected = self._predicted(fault, self.block, self.off[number], every)
+        _, w, expected = self._predicted(fault, self.block, self.off[number], every)
         return rms(w - expected)
 
     def _shows(self, fault: Fault) -> bool:
@@ -358,8 +366,10 @@ class _Side:
             return np.asarray(rows[taken])
 
         by_heads = Fault(Diagnosis("rows-by-other-heads", {"seen": other, "asked": own}), seen=seen)
-        known = faults.faults(self.setting, self.first, int(self.at[self.first]))
-        for fault in (*known, *([by_heads] if own != other else ())):
+        settings = (fault for fault in faults.of_settings(self.setting) if not fault.fitted)
+        factor, operands = attention_factor(self.setting.scaling), faults.of_operands(self.setting)
+        positions = faults.of_positions(self.first, int(self.at[self.first]), factor)
+        for fault in (*settings, *positions, *operands, *([by_heads] if own != other else ())):
             if not (alone and fault.diagnosis.code == "rotated-by-head") and self._differ(fault):
                 yield fault
 

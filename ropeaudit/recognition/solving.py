@@ -52,7 +52,7 @@ def settings(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting) 
     fitting = [
         replace(fault, fitted=True)
         for fault in faults.lists(setting, shown)
-        if (np.abs(_modulo(fault.frequencies(setting) - theta)) <= close).all()
+        if (np.abs(_modulo(faults.theta(fault.setting(setting)) - theta)) <= close).all()
     ]
     yield from sorted(fitting, key=lambda fault: fault.cost)[:_FITTED]
 
@@ -181,7 +181,8 @@ def sized(
         for seen in other_factors(setting.scaling):
             if abs(times * asked - seen) <= near * seen:
                 told = Diagnosis("attention-factor", {"seen": seen, "asked": asked})
-        yield Fault(told, longer=times, times=times, fitted=True)
+        for rest in (1.0, times):  # the dims that are not rotated may be longer too
+            yield Fault(told, longer=times, times=rest, fitted=True)
 
 
 def positions(
@@ -192,16 +193,29 @@ def positions(
     setting: RopeSetting,
     dtype: Format,
 ) -> dict[int, int]:
-    """Return as which position some of the wrong ones are rotated; nothing where one is as none.
+    """Return as which position some wrong ones are rotated, their own first; nothing where one is as none.
 
     Shapes: at, off (s,), x, y (s, d).
     """
-    here, found = np.flatnonzero(off), dict[int, int]()
-    chosen = np.linspace(0, max(0, here.size - 1), _ASKED if here.size else 0).round().astype(int)
-    for i in dict.fromkeys(int(here[part]) for part in chosen):
-        if (best := _position(int(at[i]), x[i], y[i], at.size, setting, dtype)) is None:
+    rule, theta, found = allowance.careful(dtype), allowance.frequencies(setting), dict[int, int]()
+    z, w = (exact_rotation.complex_pairs(vectors[off], setting) for vectors in (x, y))
+    here, step = at[off], max(1, setting.pairs // 8)
+    chosen = dict.fromkeys(np.linspace(0, max(0, here.size - 1), _ASKED).round().astype(int).tolist())
+    for i in chosen if here.size and setting.pairs >= 4 else ():
+        if not np.isfinite(w[i]).all() or abs(here[i]) > _FARTHEST:
             return {}
-        found[int(at[i])] = best
+        ratio, reach = w[i] * np.conj(z[i]) / (np.abs(z[i]) ** 2 + 1e-30), 2 * (abs(here[i]) + at.size) + 256
+        candidates = np.arange(-reach, reach)
+        score = np.zeros(candidates.size)
+        for turned, angle in zip(ratio[::step], theta[::step], strict=True):
+            score += (turned * np.exp(-1j * candidates * angle)).real
+        tried = np.r_[here[i], candidates[np.argsort(-score)[:_TRIED]]]
+        most = allowance.allowed(rule, setting, tried)
+        most = np.maximum(most, most[0]) * np.abs(z[i]) + 4 * dtype.smallest_subnormal
+        errors = np.abs(w[i] - z[i] * exact_rotation.rotations(setting, tried, dtype))
+        if not (fits := (errors <= most).all(axis=1)).any():
+            return {}
+        found[int(here[i])] = int(tried[fits.argmax()])
     return found
 
 
@@ -221,33 +235,6 @@ def rules(rotated_as: Mapping[int, int], first: int) -> Iterator[Fault]:
                 yield replace(moved(code, size // part), fitted=True)
     if len(steps) == 1 and len(wrong) == len(rotated_as):
         yield replace(moved("positions-off", steps.pop()), fitted=True)
-
-
-def _position(
-    at: int,
-    x: FloatArray,
-    y: FloatArray,
-    size: int,
-    setting: RopeSetting,
-    dtype: Format,
-) -> int | None:
-    """Return the position of a rotated vector, its own first. Shapes: x, y (d,)."""
-    rule = allowance.careful(dtype)
-    z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
-    if not np.isfinite(w).all() or setting.pairs < 4 or abs(at) > _FARTHEST:
-        return None
-    theta, ratio = allowance.frequencies(setting), w * np.conj(z) / (np.abs(z) ** 2 + 1e-30)
-    reach = 2 * (abs(at) + size) + 256
-    candidates = np.arange(-reach, reach)
-    score, tried = np.zeros(candidates.size), np.arange(0, setting.pairs, max(1, setting.pairs // 8))
-    for i in tried:
-        score += (ratio[i] * np.exp(-1j * candidates * theta[i])).real
-    for best in (at, *candidates[np.argsort(-score)[:_TRIED]]):
-        allowed = allowance.allowed(rule, setting, np.array([best, at])).max(axis=0)
-        rotated = z * exact_rotation.rotations(setting, np.array([best]), dtype)[0]
-        if (np.abs(w - rotated) <= allowed * np.abs(z) + 4 * dtype.smallest_subnormal).all():
-            return int(best)
-    return None
 
 
 def recovered(points: NDArray[np.complex128]) -> Array:

@@ -29,7 +29,8 @@ from ropeaudit.features.explain.tracing import Trace
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT, Resolved
-from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup, explaining_recipe
+from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup
+from ropeaudit.recognition.rotation import explaining_recipe
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.reports import verdicts

@@ -27,6 +27,7 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import known_recipes, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, codes
 from ropeaudit.recognition.known_recipes import RecipeGroup
+from ropeaudit.recognition.rotation import rms
 from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
@@ -223,8 +224,8 @@ def likeness(seen: Trace, own: VectorsAt, exact: VectorsAt, known: Known) -> Lik
         both = finite[0].all(axis=2) & finite[1].all(axis=2)
         own_error = difference = 0.0
         if both.any():
-            own_error = known_recipes.rms_difference(mine[both], exact[offset][both])
-            difference = known_recipes.rms_difference(mine[both], other[both])
+            came = mine[both].astype(np.float64)
+            own_error, difference = rms(came - exact[offset][both]), rms(came - other[both])
         difference /= max(own_error, _FINEST * (COMPARED + abs(offset)))
         distance = max(distance, difference if np.array_equal(*finite) else math.inf)
         equal.append(float(np.mean((mine == other) | (np.isnan(mine) & np.isnan(other)))))
