@@ -53,7 +53,7 @@ class Fault:
     change: the setting that stands in the place of another. seen: the positions that it takes. turn: what it
     makes of pairs and of the factors that rotate them. longer: by what rotated pairs are multiplied; times:
     dims that are not rotated, may be. recipe: what rounds on the way. crossed: whether q is taken for k.
-    rounded: the format to which vectors are rounded before. coarse: the format whose roundings they may have.
+    rounded: the format to which vectors are rounded before.
     fitted: it is named only where numbers show it, and is no usual value. mixes: it turns pairs by the
     angles of others. stored: the format that numbers of a table were cast to in the end. cost: how
     far-fetched it is.
@@ -68,7 +68,6 @@ class Fault:
     recipe: RecipeGroup | None = None
     crossed: bool = False
     rounded: Format | None = None
-    coarse: Format | None = None
     fitted: bool = False
     mixes: bool = False
     stored: Format | None = None
@@ -119,7 +118,7 @@ class Fault:
         )
 
 
-_OF_EITHER = ("turn", "recipe", "crossed", "rounded", "coarse", "fitted", "mixes", "stored")
+_OF_EITHER = ("turn", "recipe", "crossed", "rounded", "fitted", "mixes", "stored")
 RIGHT = Fault(Diagnosis("unexplained"), cost=0.0)  # what changes nothing
 
 
@@ -519,13 +518,6 @@ def of_table(stages: Mapping[str, Format], cost: float, form: str = "inverse_pow
 def of_cast(stage: str, fmt: Format | None) -> Fault:
     """Return that numbers of a stage were cast before they were stored, if they were."""
     return Fault(narrow({stage: fmt}), stored=fmt, cost=1.0 + 0.01 * CASTS.index(fmt)) if fmt else RIGHT
-
-
-def coarse(dtype: Format) -> Iterator[Fault]:
-    """Yield results with the roundings of a narrower format, wherever those are made."""
-    for fmt in NARROW:
-        if fmt.unit_roundoff > dtype.unit_roundoff:
-            yield Fault(Diagnosis("narrow-output", {"format": str(fmt)}), coarse=fmt)
 
 
 def of_operands(setting: RopeSetting) -> Iterator[Fault]:

@@ -76,7 +76,7 @@ def allowed(
     at, taken: the positions that are given, and those that it takes. Shapes: (s,) twice -> (s, p + r), of a
     table (s, p).
     """
-    rule, other = allowance.careful(fault.coarse or dtype), fault.setting(asked)
+    rule, other = allowance.careful(dtype), fault.setting(asked)
     theta = faults.theta(other)
     phase = allowance.phase(rule, other, taken, theta)
     if at is not taken:

@@ -30,7 +30,7 @@ from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling.code import Rotator
 
 Vector: TypeAlias = tuple[int, int]  # the batch element, the head
-Places: TypeAlias = NDArray[np.int64]  # in a row of positions
+Rows: TypeAlias = NDArray[np.int64]  # numbers of tokens in a call
 
 _COMPARED = 128  # positions that are compared, around the worst
 _VECTORS = 4  # and vectors
@@ -293,7 +293,7 @@ class _Side:
             for vector in self.off[:count]
         )
 
-    def _fits(self, fault: Fault, block: CalledBlock, vector: Vector, places: Places, *, shows: bool) -> bool:
+    def _fits(self, fault: Fault, block: CalledBlock, vector: Vector, places: Rows, *, shows: bool) -> bool:
         """Return whether a fault explains a vector at some places of a call."""
         (b, h), rows = vector, block.rows()
         z, w, expected = self._predicted(fault, block, vector, places)
@@ -315,7 +315,7 @@ class _Side:
         return True
 
     def _predicted(
-        self, fault: Fault, block: CalledBlock, vector: Vector, places: Places
+        self, fault: Fault, block: CalledBlock, vector: Vector, places: Rows
     ) -> tuple[faults.Complex, faults.Complex, faults.Complex]:
         """Return a vector's pairs as given, as returned and by a fault.
 
@@ -345,7 +345,7 @@ class _Side:
         (q, k), rows = self.block.given, self.block.rows()
         if fault.crossed != other.crossed:
             return q is not k and q.shape == k.shape
-        whats = ((one.turn, one.longer, one.recipe, one.rounded, one.coarse) for one in (fault, other))
+        whats = ((one.turn, one.longer, one.recipe, one.rounded) for one in (fault, other))
         if next(whats) != next(whats) or fault.setting(self.setting) != other.setting(self.setting):
             return True
         taken = ((fault.positions(rows, h)[b], other.positions(rows, h)[b]) for b, h in self.off)
@@ -378,13 +378,12 @@ class _Side:
         rows = self.block.rows()
         if self.block.at.ndim == 1:
             return
-        taken, few = np.arange(len(rows)), np.s_[:_FEW]
-        at = rows[:, few]
-        turns = exact_rotation.rotations(self.setting, at.reshape(-1), self.dtype).reshape(*at.shape, -1)
-        for b in np.flatnonzero(self.side.heads.any(axis=1)):
-            some = (b, int(np.argmax(self.side.heads[b])), few)
-            z, w = (exact_rotation.complex_pairs(x[some], self.setting) for x in (self.given, self.rotated))
-            taken[b] = np.argmin([rms(w - z * turn) for turn in turns])
+        taken, few = np.arange(len(rows)), np.arange(min(_FEW, self.block.length))
+        others = [faults.moved("positions-of-another-row", row) for row in taken.tolist()]
+        for b in np.flatnonzero(self.side.heads.any(axis=1)).tolist():
+            vector = b, int(np.argmax(self.side.heads[b]))
+            came = (self._predicted(other, self.block, vector, few) for other in others)
+            taken[b] = np.argmin([rms(w - expected) for _, w, expected in came])
         if (moved := np.flatnonzero(taken != np.arange(len(rows)))).size:
             told = {"row": int(moved[0]), "seen": int(taken[moved[0]])}
             fault = Fault(Diagnosis("rows-mixed-up", told), seen=lambda rows, head: rows[taken])
@@ -403,23 +402,20 @@ class _Side:
             told = Diagnosis("pairs-left-out", {"pairs": tuple(np.flatnonzero(off).tolist())})
             yield Fault(told, turn=lambda z, turns: np.where(off, z, z * turns))
 
-    def _rules(self, beside: Fault | None = None) -> Iterator[Fault]:
+    def _rules(self, beside: Fault = RIGHT) -> Iterator[Fault]:
         """Yield rules of the positions of wrong vectors, with a fault beside them."""
-        one, (at, given, rotated) = beside or RIGHT, self.vectors
-        given = given if one.rounded is None else round_to(given, one.rounded)
-        asked, wrong = one.setting(self.setting), np.isin(at, self.side.positions)
-        if one.recipe:
-            theta = round_to(allowance.frequencies(asked), one.recipe.resolved.frequency[1])
+        at, given, rotated = self.vectors
+        given = given if beside.rounded is None else round_to(given, beside.rounded)
+        asked, wrong = beside.setting(self.setting), np.isin(at, self.side.positions)
+        if beside.recipe:
+            theta = round_to(allowance.frequencies(asked), beside.recipe.resolved.frequency[1])
             asked = faults.of_frequencies(asked, theta.astype(np.float64))
         wrong = wrong if wrong.any() else np.ones(at.size, bool)
-        seen = solving.positions(at, given[0], rotated[0], wrong, asked, one.coarse or self.dtype)
+        seen = solving.positions(at, given[0], rotated[0], wrong, asked, self.dtype)
         mirrored = solving.rules({here: -best for here, best in seen.items()}, int(at[0]))
         turned_back = (rule.beside(faults.moved("wrong-direction")) for rule in mirrored)
         for rule in itertools.chain(solving.rules(seen, int(at[0])), turned_back):
-            if beside is None:
-                yield rule
-            else:
-                yield beside.beside(rule) if beside.change else rule.beside(beside)
+            yield beside.beside(rule) if beside.change else rule.beside(beside)
 
     def _solved(self) -> tuple[Iterable[Fault], ...]:
         """Return the factor, settings and base that wrong vectors show."""
@@ -473,7 +469,7 @@ class _Side:
         ruled = itertools.chain.from_iterable(map(self._rules, (*by[SETTING], *narrow)))
         found = self._first(pairs(), ruled) or self._nearer()
         self.searches.in_vain += found is None
-        return found or self._narrow_output() or self._coarse(every)
+        return found or self._narrow_output() or self._coarse((*self._known(), *fitted))
 
     def _nearer(self) -> Diagnosis | None:
         """Return roundings found near 0, where float32 angles are exact enough."""
@@ -491,16 +487,15 @@ class _Side:
                     return found
         return None
 
-    def _coarse(self, every: Sequence[Fault]) -> Diagnosis | None:
-        """Return the finest format that explains the side beside another fault."""
+    def _coarse(self, usual: Sequence[Fault]) -> Diagnosis | None:
+        """Return another fault beside the roundings of a narrower format, wherever those are made."""
         _, given, rotated = self.vectors
-        for one in faults.coarse(self.dtype):
-            fmt = one.coarse or self.dtype
-            every = [*every, *solving.sized(given[:1], rotated[:1], self.setting, fmt, clear=True)]
-            usual = (other for other in every if other.group != ROUNDINGS and self._differ(other))
-            both = (other.beside(one) for other in usual)
-            if found := self._equals(itertools.chain(both, self._rules(one))):
-                return found
+        for fmt in (one for one in NARROW if one.unit_roundoff > self.dtype.unit_roundoff):
+            coarser, narrow = replace(self, dtype=fmt), Diagnosis("narrow-output", {"format": str(fmt)})
+            sized = solving.sized(given[:1], rotated[:1], self.setting, fmt, clear=True)
+            if found := coarser._equals(itertools.chain(usual, sized, coarser._rules())):
+                first, *equals = (faults.together(one, narrow) for one in (found, *found.alternatives))
+                return replace(first, alternatives=tuple(equals))
         return None
 
     def _narrow_output(self) -> Diagnosis | None:
