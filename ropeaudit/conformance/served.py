@@ -129,27 +129,26 @@ class ServedCall:
     def at(self, up_to: int, seed: int) -> Positions:
         """Return its positions, below `up_to`. Shapes: -> (s,) or (b, s)."""
         random = np.random.default_rng([seed, self.place])
-        s = self.tokens
-        b = self.batch
+        s, b = self.tokens, self.batch
         run, last = np.arange(s, dtype=np.int64), up_to - s
         first = min(int(random.integers(0, up_to)), last)
         firsts = np.r_[last, np.minimum(random.integers(0, up_to, b), last)][:b, None]
         steps = random.integers(1, max(2, min(50, up_to // s)), s)
         starts = random.random(s) < 4 / max(4, s)  # of the sequences of a packed row
         starts[[0, s // 2]] = True
-        kinds: dict[str, Positions] = {
-            "run": first + run,
-            "run from 0": run,
-            "rows": firsts + run,
-            "padded": np.maximum(0, run - np.arange(b)[:, None] * s // (2 * b)),
-            "packed": run - np.maximum.accumulate(np.where(starts, run, 0)),
-            "repeated": first + run // 2,
-            "gaps": np.minimum(np.cumsum(steps), up_to - 1),
-            "descending": first + run[::-1],
-            "shuffled": first + random.permutation(s),
-            "far apart": np.where(run % 2 == 0, run, up_to - 1 - run),
+        kinds: dict[str, Callable[[], Positions]] = {
+            "run": lambda: first + run,
+            "run from 0": lambda: run,
+            "rows": lambda: firsts + run,
+            "padded": lambda: np.maximum(0, run - np.arange(b)[:, None] * s // (2 * b)),
+            "packed": lambda: run - np.maximum.accumulate(np.where(starts, run, 0)),
+            "repeated": lambda: first + run // 2,
+            "gaps": lambda: np.minimum(np.cumsum(steps), up_to - 1),
+            "descending": lambda: first + run[::-1],
+            "shuffled": lambda: first + random.permutation(s),
+            "far apart": lambda: np.where(run % 2 == 0, run, up_to - 1 - run),
         }
-        return np.ascontiguousarray(kinds[self.positions])
+        return np.ascontiguousarray(kinds[self.positions]())
 
 
 PLAIN = ServedCall()
@@ -186,8 +185,8 @@ def calls_of(values: _Values, fits: Fits, together: int = 2) -> list[ServedCall]
     covered = set[tuple[tuple[str, Any], ...]]()
     calls: list[ServedCall] = []
 
-    def gain(call: ServedCall) -> int:
-        return sum(some not in covered for some in parts(call))
+    def known(call: ServedCall) -> int:
+        return len(covered.intersection(parts(call)))
 
     def parts(call: ServedCall) -> Iterable[tuple[tuple[str, Any], ...]]:
         return itertools.combinations([(axis, getattr(call, axis)) for axis in values], together)
@@ -195,13 +194,14 @@ def calls_of(values: _Values, fits: Fits, together: int = 2) -> list[ServedCall]
     for axes in itertools.combinations(values, together):
         for some in itertools.product(*(values[axis] for axis in axes)):
             chosen = tuple(zip(axes, some, strict=True))
-            base = next((one for one in _bases(values, dict(chosen)) if fits(one, _MOST)), None)
-            if chosen in covered or base is None:
+            bases = _bases(values, dict(chosen)) if chosen not in covered else ()
+            base = next((one for one in bases if fits(one, _MOST)), None)
+            if base is None:
                 continue
             for axis in (axis for axis in values if axis not in axes):
                 trials = [replace(base, **{axis: value}) for value in values[axis]]
                 most = max(_USUAL, base.size)
-                base = max((trial for trial in trials if fits(trial, most)), key=gain, default=base)
+                base = min((trial for trial in trials if fits(trial, most)), key=known, default=base)
             calls.append(base)
             covered.update(parts(base))
     return calls

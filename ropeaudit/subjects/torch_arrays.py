@@ -42,11 +42,11 @@ def of_numpy(fmt: Format) -> Any:
 
 
 def to_torch(x: FloatArray, fmt: Format) -> torch.Tensor:
-    """Return x, whose values are exact in `fmt`, as a tensor of that dtype."""
+    """Return x, whose values are exact in `fmt`, as a new tensor of that dtype."""
     import torch
 
     with unseen():
-        return torch.from_numpy(np.ascontiguousarray(x)).to(dtype(fmt))
+        return torch.from_numpy(np.ascontiguousarray(x)).to(dtype(fmt), copy=True)
 
 
 def to_numpy(x: torch.Tensor) -> FloatArray:

@@ -60,7 +60,7 @@ def new_array(x: FloatArray, dtype: Format, engine: Engine, device: Device = CPU
     """Return a new array without rounding: a tensor on the device, or one of NumPy."""
     if engine == "torch":
         with torch_arrays.unseen():
-            return device.put(torch_arrays.to_torch(x, dtype).clone())
+            return device.put(torch_arrays.to_torch(x, dtype))
     return x.astype(torch_arrays.of_numpy(dtype))
 
 
@@ -75,16 +75,8 @@ def copied(array: Any) -> Any:
     return array.copy() if isinstance(array, np.ndarray) else array.clone()
 
 
-def stacked(parts: list[Any], axis: int) -> Any:
-    """Return tensors or arrays one behind the other along a new axis."""
-    return np.stack(parts, axis) if isinstance(parts[0], np.ndarray) else torch().stack(parts, axis)
-
-
 class Given:
-    """Vectors as code is given them: apart, or views of one buffer, nan elsewhere.
-
-    Stray access to the buffer is seen then.
-    """
+    """Vectors as code is given them: apart, or views of one buffer, nan elsewhere: stray access is seen."""
 
     def __init__(
         self,
@@ -102,35 +94,28 @@ class Given:
         element for all; "packed", as a joint projection leaves them; "unlike", the first so by itself.
         """
         self.views = {name: new_array(x, dtype, engine, device) for name, x in vectors.items()}
-        self._in_buffer: list[Any] = []
+        self._places: list[tuple[tuple[int, ...], int, tuple[int, ...]]] = []  # of views in the buffer
         if strides != "contiguous":
             lies, end = _places({name: x.shape for name, x in vectors.items()}, strides, order)
-            nothing = np.full(2 * end, np.nan, dtype.carrier)  # code that mixes up strides reads nan beyond
-            self.buffer = new_array(nothing, dtype, engine, device)
+            nothing = new_array(np.full(1, np.nan, dtype.carrier), dtype, engine, device)
+            self.buffer = nothing.repeat(2 * end)  # code that mixes up strides reads nan beyond
             for name, numbers in self.views.items():
-                view = _view(self.buffer, numbers.shape, *lies[name])
+                self._places.append((numbers.shape, *lies[name]))
+                view = _view(self.buffer, *self._places[-1])
                 view[...] = numbers
-                self._in_buffer.append(view)
                 expanded = strides == "expanded" and "b" in order
                 self.views[name] = _expanded(view, order.index("b")) if expanded else view
-        self._before = self._around()
+            self._before = copied(self.buffer)
 
     def check_around(self) -> None:
         """Raise WroteAround where anything that is not of the vectors was changed."""
-        if self._around() != self._before:
+        if not self._places:
+            return
+        after = copied(self.buffer)
+        for place in self._places:
+            _view(after, *place)[...] = _view(self._before, *place)
+        if content(after) != content(self._before):
             raise WroteAround("it changes what lies around q and k in memory")
-
-    def _around(self) -> bytes:
-        """Return all bits of the buffer but those of the vectors."""
-        if not self._in_buffer:
-            return b""
-        held = [copied(view) for view in self._in_buffer]
-        for view in self._in_buffer:
-            view[...] = 0
-        bits = content(self.buffer)
-        for view, numbers in zip(self._in_buffer, held, strict=True):
-            view[...] = numbers
-        return bits
 
 
 class Refilling:

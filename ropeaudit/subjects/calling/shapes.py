@@ -138,14 +138,23 @@ def of_grid(part: Part, count: int) -> Iterator[Part]:
         yield replace(part, tokens=(every[0], every[1]), at=np.arange(count))
 
 
+def _every(tokens: Tokens, shape: tuple[int, ...]) -> bool:
+    """Return whether these are all tokens of vectors (b, h, s, d), in their order."""
+    return np.array_equal(tokens, np.arange(shape[0] * shape[2]).reshape(shape[0], -1))
+
+
 def given(x: FloatArray, tokens: Tokens, heads: slice) -> FloatArray:
     """Return what is given of vectors. Shapes: x (b, h, s, d) -> that of tokens, h and d."""
+    if _every(tokens, x.shape):
+        return x[:, heads]
     rows, places = np.divmod(np.maximum(tokens, ~tokens), x.shape[2])
     return x[rows, heads, places].swapaxes(1, 2)
 
 
 def joined(shape: tuple[int, ...], parts: list[Part], back: list[FloatArray], side: int) -> FloatArray:
     """Return the vectors that came back, each where it belongs. Shapes: -> (b, h, s, d)."""
+    if len(parts) == 1 and _every(parts[0].tokens[side], shape):
+        return back[0].reshape(shape)
     result = np.zeros(shape, np.result_type(*back))
     for part, values in zip(parts, back, strict=True):
         tokens = part.tokens[side]
