@@ -7,6 +7,7 @@ each call, `default-dtype` where instances are built too; `compile` wraps what i
 from __future__ import annotations
 
 import contextlib
+import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -124,13 +125,18 @@ class Environment:
         """Return a function or a module, compiled where the environment says so."""
         if self.kind != "compile":
             return function
-        with silent():
-            import torch
-            import torch._dynamo
+        gc.disable()  # while what is imported, a million objects that stay, is nearly all that is made
+        try:
+            with silent():
+                import torch
+                import torch._dynamo
 
-            dynamo: Any = torch._dynamo.config
-            compile_: Any = torch.compile  # some versions of torch do not type it
-            compiled = compile_(function, options={"compile_threads": 1})
+                dynamo: Any = torch._dynamo.config
+                compile_: Any = torch.compile  # some versions of torch do not type it
+                compiled = compile_(function, options={"compile_threads": 1})
+        finally:
+            gc.freeze()
+            gc.enable()
         limits = dynamo.patch(recompile_limit=_RECOMPILED, fail_on_recompile_limit_hit=True)
 
         def called(*plain: Any, **named: Any) -> Any:
