@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import importlib
 import importlib.util
 import os
@@ -97,8 +98,17 @@ class OwnFiles:
         return self._version
 
     def _owns(self, file: str) -> bool:
-        inside = os.path.abspath(file).startswith(os.path.join(self.folder, ""))
-        return file == self.file or (inside and not INSTALLED & set(Path(file).parts))
+        path = Path(os.path.abspath(file))
+        if file == self.file or not path.is_relative_to(self.folder):
+            return file == self.file
+        below = path.parents[: len(path.parents) - len(Path(self.folder).parents) - 1]
+        return not INSTALLED & set(path.parts) and not any(map(_holds_packages, below))
+
+
+@functools.cache
+def _holds_packages(folder: Path) -> bool:
+    """Return whether packages were installed into a folder, as `pip install --target` does."""
+    return any(one.name.endswith(".dist-info") for one in os.scandir(folder))
 
 
 def _executed(spec: ModuleSpec) -> ModuleType:
