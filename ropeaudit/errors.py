@@ -65,7 +65,7 @@ class RopeAuditError(Exception):
     @property
     def in_line(self) -> str:
         """The same on one line, as part of a sentence."""
-        return "; ".join(line.removeprefix("   = ") for line in self.lines)
+        return "; ".join(line.removeprefix("   = ").removeprefix("  --> ") for line in self.lines)
 
     def __str__(self) -> str:
         return _OPTION.sub(lambda option: _ARGUMENTS.get(option[1], option[1].replace("-", "_")), self.typed)

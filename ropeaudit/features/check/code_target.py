@@ -197,15 +197,20 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
         return
     alone = replace(options, table=None, order=None, write_wrapper=None, arguments={})
     results = of_code(other, replace(target, name=maker, options=alone, progress=arguments.silent))
-    checked, unsure = list[Checked](), own is not None and not own.sure and options.table is None
+    checked = list[Checked]()
     for one in results:
         checked.append(one)
-        if one.finding.check == "rotation" and unsure and not (fit.sure and _of_no_setting(one.finding)):
-            reason = f"whose tables are others than these: --table {maker} says how"
-            target.note([f"{missing}{maker}, {reason}.", *told])
-            return
         if one.finding.check == "rotation":
             break
+    last = checked[-1]
+    own = other.fit(last.setting) if last.setting else own
+    roles = own.convention.roles if own else ()
+    told_base = isinstance(other, ForeignOwn) and "base" in (*other.told, *roles)
+    sure = fit.sure and _is_no_setting(last.finding, told_base)
+    if last.finding.failed and options.table is None and not sure:
+        reason = f"whose tables are others than these: --table {maker} says how"
+        target.note([f"{missing}{maker}, {reason}.", *told])
+        return
     yield from checked
     for one in results:
         checked.append(one)
@@ -214,7 +219,7 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
     place, _, name = maker.rpartition(":")
     name = f"{name} in the same file" if place == file else maker
     finding = noted("tables", f"cos and sin are exact ones of ropeaudit; {name}: {status}")
-    width = own.convention.width if own else ""
+    width = own.convention.width if own and own.sure else ""
     if {fit.convention.width, width} == {"half", "interleaved"}:
         text = f"{name} makes tables for {width} pairs"
         finding = Finding("tables", "fail", text, diagnosis=Diagnosis("wrong-layout", {"layout": width}))
@@ -222,13 +227,17 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
     target.note(told)
 
 
-def _of_no_setting(finding: Finding) -> bool:
-    """Return whether what a wrong table shows is a fault in any setting; it may be meant for another one."""
+def _is_no_setting(finding: Finding, told_base: bool) -> bool:
+    """Return whether what a wrong table shows is a fault in any setting, as a wrong exponent is.
+
+    told_base: whether what makes it is told the base.
+    """
     found = finding.diagnosis
     if found is None or not found.explains or found.certainty == "resembles":
         return False
     parts = (part for one in (found, *found.alternatives) for part in one.parts())
-    return all(kinds()[part.code].group != "setting" for part in parts)
+    faults = {"exponent-denominator", *(["wrong-base"] if told_base else [])}
+    return all(kinds()[part.code].group != "setting" or part.code in faults for part in parts)
 
 
 def _on_axes(case: Case, setting: RopeSetting, up_to: int) -> tuple[RopeSetting, int]:

@@ -6,8 +6,10 @@ the table, x times the table the rotation. Letters: h heads, s positions, d head
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from importlib import resources
 from types import FrameType
 from typing import Any
 
@@ -35,6 +37,7 @@ _VIEWS += ("empty_like", "view_as_real", "view_as_complex", "_reshape_alias", "u
 _FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 _NARROW = (torch.bfloat16, torch.float16)
 _NOT_THEIRS = ("torch", "ropeaudit", "contextlib", "einops")
+_OURS = os.path.join(str(resources.files("ropeaudit")), "")
 _TF32 = parse("tf32")
 _SUMS = ("add", "sub", "rsub", "addcmul")
 
@@ -165,7 +168,10 @@ class DispatchLog(_Mode):
 def _where() -> tuple[str, int]:
     """Return the file and line of the innermost code that is neither torch's nor ours."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THEIRS:
+    while frame is not None and (
+        frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THEIRS
+        or frame.f_code.co_filename.startswith((_OURS, "<frozen "))  # of which one is __main__
+    ):
         frame = frame.f_back
     return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
 
