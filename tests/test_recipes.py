@@ -8,7 +8,7 @@ import pytest
 from ropeaudit import RopeSetting, recipes, shift
 from ropeaudit.arithmetic.formats import FORMATS, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import NotEmulated
+from ropeaudit.errors import BadInput, NotEmulated
 from ropeaudit.subjects.emulated import Emulated
 
 BF16 = parse("bf16")
@@ -42,6 +42,15 @@ def test_a_file_extends_a_recipe(tmp_path: Path) -> None:
     assert (mine.name, mine.stages["angle"], mine.stages["rotation"]) == ("mine", "fp64", "fp32")
     assert mine.scale_after_store
     assert [record.implementation for record in shift(5, "bf16", str(path), heads=1, seq_len=3)] == ["mine"]
+
+
+def test_a_file_may_have_64_kib(tmp_path: Path) -> None:
+    path = tmp_path / "long.toml"
+    path.write_text('angle = "fp64"\n#' + "x" * 65_500)
+    assert recipes.load(str(path)).stages["angle"] == "fp64"
+    path.write_text("#" + "x" * 65_536)
+    with pytest.raises(BadInput, match="larger than 64 KiB"):
+        recipes.load(str(path))
 
 
 def test_the_narrowest_stage_is_the_least_precise_that_rounds_everywhere() -> None:

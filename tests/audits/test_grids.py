@@ -156,6 +156,7 @@ def test_axes_of_ones_own(tmp_path: Path) -> None:
         "axes": "mine.toml",
         '[a]\naxes=["h"]\ndims=[3]\nhead_dim=4': "mine.toml",
         table.replace("32", "16"): "32 rotated dims do not fit a head_dim of 16",
+        table.replace("head_dim = 32", "head_dim = 33"): "head_dim 33 is not even; pairs rotate",
         f"{table}factor = -2.0": "unknown factor of axes '-2.0'",
         f"{table}[two]\naxes = []": "it has 2 tables and is to have one",
     }.items():

@@ -158,3 +158,11 @@ def test_a_file_is_replaced_where_nothing_can_be_locked(tmp_path, monkeypatch) -
         assert atomic_files.lock(file.fileno()) is None
         monkeypatch.setitem(sys.modules, "fcntl", None)
         assert atomic_files.lock(file.fileno()) is None
+
+
+@posix
+def test_a_folder_has_the_mode_of_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    with atomic_files.folder(tmp_path / "whole") as beside:
+        (beside / "file").write_text("text")
+    assert (tmp_path / "whole").stat().st_mode == (tmp_path / "plain").stat().st_mode
