@@ -383,7 +383,8 @@ def sureness(fit: Fit) -> str:
     where = "at 7 tokens of the grid" if on_grid else "at positions 3 to 9"
     if fit.misfit:
         return f" (it works{inside}, and {fit.misfit} {where}; if it wants others, wrap it)"
-    return f" (the nearest{inside}; {where} it is {100 * fit.error:.2g} % off that rotation)"
+    off = float(f"{100 * fit.error:.2g}")
+    return f" (the nearest{inside}; {where} it is {off:,g} % off that rotation)"
 
 
 def misfit(
