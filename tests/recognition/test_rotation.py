@@ -14,6 +14,7 @@ import pytest
 import torch
 from command_line import ran
 from faulty_kernels import inverse, right, rotate
+from planted import rotated as by_hand
 
 from ropeaudit import RopeSetting, parse, shift
 from ropeaudit.arithmetic.formats import FP32
@@ -22,7 +23,7 @@ from ropeaudit.conformance import every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.errors import UsageError
 from ropeaudit.inputs.qk import on_16_bit_grid
-from ropeaudit.recognition import allowance, rotation, verification, wording
+from ropeaudit.recognition import allowance, rotation, solving, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import Scaling
@@ -70,6 +71,14 @@ def test_right_kernels_are_in_place(dtype) -> None:
             if not (small and silent):
                 wrong.append((name, one))
     assert wrong == []
+
+
+@pytest.mark.parametrize("first", [0, 100, 5000])
+def test_a_base_is_solved_in_all_of_its_digits_wherever_a_call_begins(first) -> None:
+    x, at = np.random.default_rng(0).standard_normal((2, 32, 64)), np.arange(first, first + 32)
+    y = by_hand(x, at, RopeSetting.of(64, base=12345.678))
+    *_, last = solving.base(at, x, y, RopeSetting.of(64), parse("fp64"))
+    assert last.diagnosis == Diagnosis("wrong-base", {"base": 12345.678, "asked": 10000.0})
 
 
 @pytest.mark.slow  # a whole check
@@ -447,6 +456,17 @@ def test_an_option_that_is_offered_makes_the_code_right(name: str, given) -> Non
 
 
 # what hides in the batch or the heads
+
+
+def test_rows_that_are_rotated_by_the_first_one_s_positions_are_seen() -> None:
+    def rotate(q, k, positions):
+        at = positions[:1] if positions.ndim == 2 else positions
+        return right(q, at), right(k, at)
+
+    setting, (q, k) = RopeSetting.of(64), np.random.default_rng(0).standard_normal((2, 2, 32, 64))
+    rotator = in_process(OwnCode("own", rotate)).rotator(setting, FP32)
+    given = rotator, setting, FP32, verification.GivenVectors(q, k, np.arange(32)), 100
+    assert verification.check(*given).excess < 1 < verification.check(*given, by_batch=True).excess
 
 
 def test_no_base_is_named_by_the_helper_where_the_first_pair_is_off() -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from ropeaudit import RopeSetting, parse
-from ropeaudit.recognition import wording
+from ropeaudit.recognition import known_recipes, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes, kinds
-from ropeaudit.recognition.faults import of_operands, of_positions, of_settings
+from ropeaudit.recognition.faults import of_operands, of_positions, of_roundings, of_settings
 from ropeaudit.rope.scaling import parse as scaling
 
 BF16 = parse("bf16")
@@ -47,6 +47,7 @@ def test_every_usual_fault_has_a_sentence_of_its_own_and_a_remedy() -> None:
             alone = replace(fault.diagnosis, where=Where(sides=("k",)))
             assert wording.sentence(alone) == f"k alone: {text}"
             assert wording.remedy(alone, BF16, 100), text
+        assert "wrong-layout" in {one.code for one in told.values()}
 
 
 def test_what_explains_as_much_stands_beside_it() -> None:
@@ -79,3 +80,14 @@ def test_an_option_is_named_where_it_makes_all_right() -> None:
 def test_a_code_that_is_no_row_is_refused() -> None:
     with pytest.raises(KeyError):
         Diagnosis("no-such-code")
+
+
+@pytest.mark.parametrize(("recipe", "said"), [("uniform", False), ("rotary-embedding-torch", True)])
+def test_positions_in_float64_are_said_where_angles_are_no_wider(recipe, said) -> None:
+    [group] = [one for one in known_recipes.groups(parse("fp64")) if recipe in one.names]
+    assert ("float64 positions" in wording.arithmetic(group.diagnosis().values)) is said
+
+
+@pytest.mark.parametrize(("dtype", "formats"), [("fp32", {"tf32", "float16", "bfloat16"}), ("bf16", set())])
+def test_inputs_are_taken_for_rounded_to_narrower_formats_alone(dtype, formats) -> None:
+    assert {str(one.rounded) for one in of_roundings(parse(dtype)) if one.rounded} == formats
