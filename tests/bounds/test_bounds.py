@@ -255,3 +255,8 @@ def test_the_share_is_that_of_all_products(q, k, exponent) -> None:
     scaled = [Fraction(a) * Fraction(b) / Fraction(2) ** exponent for a in q for b in k]
     want = sum(x.denominator > 1 for x in scaled) / len(scaled)
     assert endings.share_below(exponent) == pytest.approx(want, abs=1e-12)
+
+
+def test_a_pair_may_be_off_by_two_roundings_of_cos_and_those_of_a_rotation() -> None:
+    recipe, u = recipes.named("hf").resolve(parse("fp32")), parse("fp32").unit_roundoff
+    assert terms.rotated_pair(Emulated(recipe, RopeSetting.of(8))).worst > (3 + math.sqrt(2)) * u

@@ -13,7 +13,7 @@ from cases import first_fast
 from planted import Planted, plant, under_test
 
 from ropeaudit import parse
-from ropeaudit.conformance import code_checks, code_under_test
+from ropeaudit.conformance import code_checks, code_under_test, every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
@@ -242,3 +242,16 @@ def test_one_side_is_alone_only_where_the_other_is_right_in_all_of_the_calls(che
         "wrong-base+positions-off",
         "q: base 20000 instead of 10000; k: positions +1, though not in every call",
     )
+
+
+def test_a_mean_error_within_roundings_is_told_by_its_size() -> None:
+    found = every_position.biased(under_test(f"{KERNELS.parents[1] / 'cases' / 'bias.py'}:k_1004"))
+    assert (codes(found.diagnosis), found.diagnosis.values["length"]) == ("bias", 0.004)
+
+
+def test_narrow_numbers_are_found_at_their_line() -> None:
+    def narrow(x, positions):
+        return faulty_calls.right(x, positions.bfloat16())
+
+    one = next(one for one in code_checks.findings(under_test(narrow, "fp32", 512)) if one.failed)
+    assert (codes(one.diagnosis), one.line) == ("narrow-positions", narrow.__code__.co_firstlineno + 1)

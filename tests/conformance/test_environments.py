@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import kernels_environments
 import numpy as np
@@ -163,3 +164,10 @@ def test_only_the_copy_of_a_module_is_moved() -> None:
         "to:bf16 moves a torch.nn.Module, and a function holds nothing to move; leave out --under",
     )
     assert not {"to:bf16", "to:fp16"} & {*checks.DEFAULT, *(one.name for one in environments.chosen(["all"]))}
+
+
+@pytest.mark.parametrize("order", ["bhsd", "bsd", "hsd"])
+def test_other_rows_and_heads_come_first_where_code_has_an_axis_of_them(order) -> None:
+    code = SimpleNamespace(up_to=1000, own=None, order=order)
+    kinds = {one.kind for one in checks.Call(parse("fp32"), 0, 8).before(code, ())}
+    assert ("other batch" in kinds, "other heads" in kinds) == ("b" in order, "h" in order)
