@@ -388,6 +388,7 @@ def test_a_checkpoint_with_cast_buffers_fails(folder: Path, capsys) -> None:
     assert (row["status"], row["where"]) == ("fail", "layers.0.inv_freq and 2 more")
     assert row["diagnosis"] == "narrow-frequencies"
     assert row["resembles"] == "bfloat16 frequencies"
+    assert row["detail"].startswith("cast to bfloat16 and back; ")
     assert {row["kind"] for row in whole["records"]} == {"checkpoint"}
     stored(folder, of_base(1e4), *names)
     assert main(["check", "model", "--up-to", "300", "--dtype", "bf16", "-q"]) == 0

@@ -166,6 +166,7 @@ MISTAKES = [  # which conversion, what is changed of it, the code, where the fil
         "missing-scaling",
         "rope_fact",
     ),
+    ("longrope", {"rope_factors_long.weight": DROP}, "missing-scaling", "rope_fact"),
     ("longrope", {"rope_factors_long.weight": np.array(SHORT, "f4")}, "other-scaling", "rope_factors"),
     ("longrope", {"rope.scaling.original_context_length": DROP}, "other-scaling", "rope_factors"),
     ("longrope", {"rope.scaling.attn_factor": DROP}, "attention-factor", "rope.scaling.attn_factor"),
@@ -259,6 +260,7 @@ def test_options_say_what_it_should_be(command, tmp_path, capsys) -> None:
     written(other, "llama3")
     found = records(capsys, command, path, "--config", other / "config.json", code=1)["records"]
     assert found[0]["diagnosis"] == "missing-scaling"
+    records(capsys, command, other / "model.gguf", "--scaling", "linear:factor=2", code=1)
 
 
 @pytest.mark.parametrize(

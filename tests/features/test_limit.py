@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from command_line import Printed, ran
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ropeaudit import limit, parse, recipes, shift
+from ropeaudit import Case, limit, parse, recipes, shift
 from ropeaudit.bounds import bound, bound_up_to
 from ropeaudit.bounds.terms import last_exact_offset
 from ropeaudit.errors import UsageError
 from ropeaudit.features.limit import boundary_search
-from ropeaudit.features.limit.analysis import tolerance
+from ropeaudit.features.limit.analysis import most, tolerance
 from ropeaudit.features.limit.boundary_search import OffsetSearch
 from ropeaudit.features.limit.report import row
 from ropeaudit.inputs import qk
@@ -177,6 +177,7 @@ def test_a_boundary_is_found_exactly_where_all_beyond_it_fails(up_to, seq_len, m
 
 
 @settings(max_examples=60)
+@example(100, set(), 101)
 @given(st.integers(0, 400), st.sets(st.integers(0, 400)), st.integers(64, 500))
 def test_any_failures_are_found_where_all_can_be_tested(up_to, failures, most) -> None:
     result = OffsetSearch(lambda some: [x not in failures for x in some], 16, up_to, -1, most).run()
@@ -348,3 +349,10 @@ def test_the_end_of_a_models_positions_is_measured() -> None:
 def test_the_bound_proves_that_scores_are_finite() -> None:
     [one] = limit("nonfinite=0", recipes="hf", dtypes="fp32", up_to=2**20, heads=1, seq_len=8, budget=64)
     assert (one.proof, one.proved_up_to) == ("bound", 2**20)
+
+
+def test_fewer_offsets_are_measured_where_each_has_frequencies_of_its_own() -> None:
+    dynamic = {"scaling": "dynamic:factor=2,maximum=64", "heads": 1, "head_dim": 64, "seq_len": 256}
+    cases = [Case(length=length, **dynamic) for length in ("shifted", "unshifted")]
+    fewer, usual = (most(case, *case.load()) for case in cases)
+    assert 4 * fewer < usual

@@ -4,6 +4,7 @@ import math
 import shlex
 import shutil
 import warnings
+from types import SimpleNamespace
 
 import command_line
 import numpy as np
@@ -14,7 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 from tiny_models import add_tokenizer, change_config, split
 
-from ropeaudit.features.model import layers
+from ropeaudit.features.model import forward_pass, layers
 from ropeaudit.features.model import load as model_load
 from ropeaudit.features.model.report import COLUMNS
 
@@ -348,3 +349,10 @@ def test_a_model_that_does_not_read_positions_is_refused(tmp_path, capsys) -> No
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     capsys.readouterr()
     assert "the model does not read position_ids" in refused(capsys, tmp_path)
+
+
+@pytest.mark.parametrize("learned", [(True, False), (False, True), (False, False)])
+def test_one_table_that_is_learned_is_enough_to_be_the_cause(learned) -> None:
+    tables = [{n: (one, [at]) for n, one in enumerate(learned)} for at in (0, 1)]
+    passes = (SimpleNamespace(layers={}, frequencies={}, rows=rows) for rows in tables)
+    assert forward_pass.cause_of(*passes) == ("learned positions" if any(learned) else "position table")
