@@ -5,9 +5,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import command_line
 import kernels_on_devices as kernels
+import numpy as np
 import pretended_device
 import pytest
 import tiny_models
@@ -366,3 +368,12 @@ def test_a_triton_kernel_in_tritons_interpreter() -> None:
     assert [(one["dtype"], one["verdict"]) for one in results] == [("float32", "sound")] * 2 + [
         ("float16", "sound")
     ] * 2
+
+
+def test_positions_that_jax_would_cut_off_are_refused(monkeypatch) -> None:
+    config = SimpleNamespace(jax_enable_x64=False)
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(config=config, device_put=lambda x, _: x))
+    put = devices.Device(of_jax=object()).put
+    assert put(np.array([2**31 - 1])) == 2**31 - 1
+    with pytest.raises(OverflowError, match="JAX_ENABLE_X64=1"):
+        put(np.array([2**31]))

@@ -8,12 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from faulty_calls import right
 
 from ropeaudit import parse, shift
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
 from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling import loading, proposals, signatures
+from ropeaudit.subjects.calling.conventions import Convention
 from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 
@@ -357,3 +359,27 @@ def test_code_compiles_where_what_it_names_does() -> None:
     kernels = loading.here(f"{PATH.parent / 'compiled_inside.py'}:rotate")[0]
     assert kernels.compiles
     assert not loading.here(f"{PATH}:wide")[0].compiles
+
+
+def test_a_call_is_told_of_as_many_tokens_as_it_gets() -> None:
+    calls, x, at = [], np.ones((2, 2, 5, 64), np.float32), np.array([[3], [7]]) + np.arange(5)
+
+    def longest(x, positions, max_seqlen):
+        calls.append(max_seqlen)
+        return right(x, positions)
+
+    def packed(x, positions, cu_seqlens):
+        calls.append((len(x), *cu_seqlens.tolist()))
+        return right(x.transpose(0, 1), positions).transpose(0, 1)
+
+    for function, order, told in ((longest, "bhsd", 5), (packed, "thd", (10, 0, 5, 10))):
+        rotator = in_process(OwnCode("own", function, order)).rotator(SETTING, parse("fp32"))
+        calls.clear()
+        rotator.rotate_both(x, x, at)
+        assert calls == [told]
+
+
+def test_nothing_says_where_tokens_stand_of_vectors_alone_and_of_a_length() -> None:
+    unplaced = {("q", "k"): True, ("q", "k", "positions"): False, ("until",): True, ("dim",): False}
+    for roles, told in unplaced.items():
+        assert Convention(tuple((None, role) for role in roles)).unplaced is told
