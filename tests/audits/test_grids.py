@@ -14,6 +14,7 @@ import pytest
 import ropeaudit
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import parse
+from ropeaudit.audits import records
 from ropeaudit.audits.cases import Case
 from ropeaudit.bounds import terms
 from ropeaudit.errors import RopeAuditError, UsageError
@@ -67,6 +68,8 @@ def test_a_row_says_its_grid_and_by_how_much_each_axis_moved() -> None:
     assert (still.offset_h, still.offset_w, still.change_rms) == (0.0, 0.0, 0.0)
     assert (moved.seq_len, moved.head_dim, moved.mask, moved.heads) == (24, 64, "full", 2)
     assert moved.change_rms > 0
+    [plain] = ropeaudit.shift(3, "fp32", "hf", heads=1, seq_len=4)
+    assert [records.moved_apart(one) for one in (plain, still, moved)] == [False, False, True]
     [row] = ropeaudit.shift(0, "fp32", "hf", axes="qwen2-vl", grid="2x2")
     assert (row.heads, row.kv_heads, row.grid) == (64, 8, "1x2x2")
 

@@ -17,6 +17,7 @@ from ropeaudit.audits import workers
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.sweep import Audit, Sweep
 from ropeaudit.errors import BadShape, RopeAuditError, UnknownName
+from ropeaudit.runtime import run_metadata
 
 posix = pytest.mark.skipif(os.name != "posix", reason="spawned processes")
 
@@ -56,6 +57,7 @@ def test_workers_that_are_sending_are_ended_at_once() -> None:
     """Each try left the pool waiting for the rest of a result, in three cases of four."""
     for _ in range(3):
         with workers.Processes(2, 2) as crew:
+            assert 2 * crew.threads <= max(2, run_metadata.threads())
             waiting = {crew.executor.submit(_large, 2_000_000) for _ in range(200)}
             futures.wait(waiting, return_when=futures.FIRST_COMPLETED)
             time.sleep(0.1)

@@ -140,6 +140,7 @@ def test_two_sessions_are_open_at_once(road, tmp_path) -> None:
     first, second = door.session(), door.session()
     for session in (first, second, first):
         assert np.array_equal(called(session)[1], X + 1)
+        assert not process.waiting
     assert called(first)[0]["calls"] == 3
 
 

@@ -12,7 +12,7 @@ from rerotated import measure
 
 from ropeaudit import shift
 from ropeaudit.main import main
-from ropeaudit.reports import drift, verdicts
+from ropeaudit.reports import drift, settings, verdicts
 
 TINY = {"heads": 1, "seq_len": 16, "head_dim": 16}
 LONG = {"heads": 1, "seq_len": 32, "head_dim": 16}
@@ -160,3 +160,8 @@ def test_a_drift_within_the_tolerance_is_not_what_a_headline_blames() -> None:
     assert answer.decides.startswith("rotates wrongly in fp16 at offset 1,000")
     assert "pair 1 of k at position 1001, head 0, batch element 1" in answer.causes[0].facts[0]
     assert "error 25.2× the rounding allowance" in answer.causes[0].facts[0]
+
+
+def test_a_rotary_dim_that_is_the_head_dim_is_not_named_beside_it() -> None:
+    rows = [dict.fromkeys(settings.NAMES, 0) | {"head_dim": d, "rotary_dim": d} for d in (64, 128)]
+    assert settings.told_apart(rows, ())[1] == ["head_dim 64", "head_dim 128"]
