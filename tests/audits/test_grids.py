@@ -85,7 +85,12 @@ def test_a_shift_along_an_axis_of_one_token_changes_no_score() -> None:
     ("dtype", "offset", "step", "axis"),
     [("bf16", 1000, 1.0, "all"), ("bf16", 3000, 1.0, "h"), ("fp16", 7, 0.3, "w"), ("fp32", 5, 1e7, "all")],
 )
-def test_distinct_tokens_are_counted_one_by_one(dtype: str, offset: int, step: float, axis: str) -> None:
+def test_distinct_tokens_are_counted_one_by_one(
+    dtype: str,
+    offset: int,
+    step: float,
+    axis: str,
+) -> None:
     case = Case(axes="cogvideox", grid="5x7", step=step, axis=axis, heads=1)
     [row] = ropeaudit.shift(offset, dtype, "uniform", cases=case)
     subject = Emulated(recipes.named("uniform").resolve(parse(dtype)), case.setting(0))

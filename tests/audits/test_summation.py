@@ -93,7 +93,11 @@ def differences(before: list[dict], after: list[dict]) -> dict[str, float]:
     ],
     ids=str,
 )
-def test_another_order_of_sums_stays_within_its_allowance(case: dict, parts: int, another_order) -> None:
+def test_another_order_of_sums_stays_within_its_allowance(
+    case: dict,
+    parts: int,
+    another_order,
+) -> None:
     before = rows(**case)
     another_order(parts)
     found = differences(before, rows(**case))

@@ -203,7 +203,12 @@ def served(tmp_path_factory) -> VectorCase:
 @pytest.mark.parametrize(
     ("dtype", "want", "kv_heads"), [("bf16", "rotated", 2), ("fp32", "gradient", 4), ("fp16", "rotated", 1)]
 )
-def test_a_right_kernel_passes_served_calls(dtype: str, want: str, kv_heads: int, tmp_path: Path) -> None:
+def test_a_right_kernel_passes_served_calls(
+    dtype: str,
+    want: str,
+    kv_heads: int,
+    tmp_path: Path,
+) -> None:
     more = {"heads": 4, "kv_heads": kv_heads, "served": True, "want": want, "model": "gpt-oss-20b"}
     read = case(tmp_path / "case", dtype, head_dim=None, **more)
     results = judged(read, written(read, tmp_path / "out", rotated(read)))

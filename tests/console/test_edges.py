@@ -47,7 +47,12 @@ def written(tmp_path: Path) -> Callable[..., str]:
     [(3e-19, 0), (1e-18 + 1e-19, 0), (1.2e-18, 1)],
     ids=["within the certificate", "its whole width", "beyond it"],
 )
-def test_a_relative_gate_holds_within_the_error_of_the_exact_scores(after, code, written, capsys) -> None:
+def test_a_relative_gate_holds_within_the_error_of_the_exact_scores(
+    after,
+    code,
+    written,
+    capsys,
+) -> None:
     earlier = written("earlier", drift_rms=1e-19, reference_error=1e-18)
     later = written("later", drift_rms=after, reference_error=1e-18)
     assert main(["report", later, "--against", earlier, "--fail-if", "drift_rms>1.1x"]) == code

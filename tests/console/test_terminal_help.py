@@ -96,7 +96,13 @@ def test_configs_are_a_list_and_a_name_with_a_comma_is_one(tmp_path, capsys) -> 
         ({"FORCE_COLOR": "1"}, ["--no-color"], False),
     ],
 )
-def test_colours_go_by_the_option_then_the_variables(given, option, coloured, monkeypatch, capfd) -> None:
+def test_colours_go_by_the_option_then_the_variables(
+    given,
+    option,
+    coloured,
+    monkeypatch,
+    capfd,
+) -> None:
     for name in ("FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():

@@ -175,7 +175,11 @@ def test_what_a_snippet_cannot_show_is_said_and_the_ticket_written(
     assert "```python" not in text
 
 
-def test_check_writes_tickets_of_configs_and_module_of_stored_frequencies(here, believed, capsys) -> None:
+def test_check_writes_tickets_of_configs_and_module_of_stored_frequencies(
+    here,
+    believed,
+    capsys,
+) -> None:
     checkpoint(here, 500000.0, 60000)
     line = ["check", "m/config.json", "--recipe", "uniform", "--dtype", "fp16", "--ticket", "t.md"]
     assert main(line) == 1

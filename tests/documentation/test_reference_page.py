@@ -163,7 +163,10 @@ def command(name: str, groups: dict[str, dict[tuple[str, str], str]]) -> Iterato
     yield f"Shared options: {'; '.join(taken(own, groups))}."
 
 
-def taken(own: dict[tuple[str, str], str], groups: dict[str, dict[tuple[str, str], str]]) -> Iterator[str]:
+def taken(
+    own: dict[tuple[str, str], str],
+    groups: dict[str, dict[tuple[str, str], str]],
+) -> Iterator[str]:
     """Yield each group of which a command has options, with those that it has, or all but those it lacks."""
     for group, records in groups.items():
         here = [flag for record, flag in records.items() if record in own]
