@@ -257,6 +257,8 @@ def test_the_share_is_that_of_all_products(q, k, exponent) -> None:
     assert endings.share_below(exponent) == pytest.approx(want, abs=1e-12)
 
 
-def test_a_pair_may_be_off_by_two_roundings_of_cos_and_those_of_a_rotation() -> None:
-    recipe, u = recipes.named("hf").resolve(parse("fp32")), parse("fp32").unit_roundoff
-    assert terms.rotated_pair(Emulated(recipe, RopeSetting.of(8))).worst > (3 + math.sqrt(2)) * u
+def test_the_worst_pair_has_all_of_its_roundings() -> None:
+    fp32 = parse("fp32")
+    hf = Emulated(recipes.named("hf").resolve(fp32), RopeSetting.of(8))
+    least = (3 + math.sqrt(2)) * fp32.unit_roundoff
+    assert terms.rotated_pair(hf).worst > least

@@ -74,11 +74,12 @@ def test_right_kernels_are_in_place(dtype) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 100, 5000])
-def test_a_base_is_solved_in_all_of_its_digits_wherever_a_call_begins(first) -> None:
-    x, at = np.random.default_rng(0).standard_normal((2, 32, 64)), np.arange(first, first + 32)
+def test_a_base_is_solved_wherever_a_call_begins(first) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 32, 64))
+    at = np.arange(first, first + 32)
     y = by_hand(x, at, RopeSetting.of(64, base=12345.678))
     *_, last = solving.base(at, x, y, RopeSetting.of(64), parse("fp64"))
-    assert last.diagnosis == Diagnosis("wrong-base", {"base": 12345.678, "asked": 10000.0})
+    assert last.diagnosis.values["base"] == 12345.678
 
 
 @pytest.mark.slow  # a whole check
@@ -458,15 +459,18 @@ def test_an_option_that_is_offered_makes_the_code_right(name: str, given) -> Non
 # what hides in the batch or the heads
 
 
-def test_rows_that_are_rotated_by_the_first_one_s_positions_are_seen() -> None:
+def test_rows_at_the_positions_of_the_first_are_seen() -> None:
     def rotate(q, k, positions):
         at = positions[:1] if positions.ndim == 2 else positions
         return right(q, at), right(k, at)
 
-    setting, (q, k) = RopeSetting.of(64), np.random.default_rng(0).standard_normal((2, 2, 32, 64))
+    setting = RopeSetting.of(64)
+    q, k = np.random.default_rng(0).standard_normal((2, 2, 32, 64))
+    vectors = verification.GivenVectors(q, k, np.arange(32))
     rotator = in_process(OwnCode("own", rotate)).rotator(setting, FP32)
-    given = rotator, setting, FP32, verification.GivenVectors(q, k, np.arange(32)), 100
-    assert verification.check(*given).excess < 1 < verification.check(*given, by_batch=True).excess
+    given = rotator, setting, FP32, vectors, 100
+    assert verification.check(*given).excess < 1
+    assert verification.check(*given, by_batch=True).excess > 1
 
 
 def test_no_base_is_named_by_the_helper_where_the_first_pair_is_off() -> None:

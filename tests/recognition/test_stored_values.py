@@ -64,6 +64,9 @@ def test_any_base_is_guessed(base, pairs) -> None:
     found, _, setting = guessed(dump, lambda base: RopeSetting.of(2 * pairs, base=base))
     assert (found.agrees, setting.pairs) == (True, pairs)
     assert setting.base == pytest.approx(base, rel=1e-5)
+    noise = 0.004 * np.cos(np.arange(pairs) ** 2)
+    noisy = Dump("x", "inv_freq", frequencies=theta * (1 + noise))
+    assert guessed(noisy, lambda base: RopeSetting.of(2 * pairs, base=base)) is None
 
 
 @given(

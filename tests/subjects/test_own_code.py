@@ -362,7 +362,8 @@ def test_code_compiles_where_what_it_names_does() -> None:
 
 
 def test_a_call_is_told_of_as_many_tokens_as_it_gets() -> None:
-    calls, x, at = [], np.ones((2, 2, 5, 64), np.float32), np.array([[3], [7]]) + np.arange(5)
+    calls, x = [], np.ones((2, 2, 5, 64), np.float32)
+    at = np.array([[3], [7]]) + np.arange(5)
 
     def longest(x, positions, max_seqlen):
         calls.append(max_seqlen)
@@ -372,14 +373,17 @@ def test_a_call_is_told_of_as_many_tokens_as_it_gets() -> None:
         calls.append((len(x), *cu_seqlens.tolist()))
         return right(x.transpose(0, 1), positions).transpose(0, 1)
 
-    for function, order, told in ((longest, "bhsd", 5), (packed, "thd", (10, 0, 5, 10))):
-        rotator = in_process(OwnCode("own", function, order)).rotator(SETTING, parse("fp32"))
+    told = {(longest, "bhsd"): 5, (packed, "thd"): (10, 0, 5, 10)}
+    for code, expected in told.items():
+        own = in_process(OwnCode("own", *code))
+        rotator = own.rotator(SETTING, parse("fp32"))
         calls.clear()
         rotator.rotate_both(x, x, at)
-        assert calls == [told]
+        assert calls == [expected]
 
 
-def test_nothing_says_where_tokens_stand_of_vectors_alone_and_of_a_length() -> None:
-    unplaced = {("q", "k"): True, ("q", "k", "positions"): False, ("until",): True, ("dim",): False}
-    for roles, told in unplaced.items():
-        assert Convention(tuple((None, role) for role in roles)).unplaced is told
+def test_vectors_alone_and_a_length_place_no_token() -> None:
+    told = {("q", "k"): True, ("q", "positions"): False, ("until",): True}
+    for roles, unplaced in told.items():
+        convention = Convention(tuple((None, role) for role in roles))
+        assert convention.unplaced is unplaced
