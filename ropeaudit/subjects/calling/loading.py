@@ -202,7 +202,7 @@ def _counted(thing: Any) -> Any:
     made: Any = thing
     with contextlib.suppress(Exception):  # it is called again, and says then what it raises
         made = thing(**given | {length: _ROWS}) if length else thing
-    if callable(made):
+    if callable(made) and not hasattr(made, "shape"):  # a variable of flax is an array that can be called
         return thing
 
     def tables(**named: Any) -> Any:
