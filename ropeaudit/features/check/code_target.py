@@ -156,9 +156,9 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
         file, line = "", 0  # a library's is in no repository of who reads it
     for dtype, progress in zip(dtypes, arguments.steps(target.progress, len(dtypes)), strict=True):
         asked = replace(tested, dtype=dtype, each_call=each_call)
-        for about["setting"], finding in _at_its_own(asked, case, options.recipe, progress):
+        for judged_at, finding in _at_its_own(asked, case, options.recipe, progress):
             placed = finding if finding.line else replace(finding, file=file, line=line)
-            yield target.checked(placed, dtype.name, **about)
+            yield target.checked(placed, dtype.name, **about | {"setting": judged_at})
     if fit and fit.convention.tables:
         yield from _of_tables(code, target, fit)
         return
@@ -266,7 +266,7 @@ def _at_its_own(
             if part.code == "wrong-base":
                 setting = replace(setting, base=float(f"{part.values['base']:.10g}"))
             else:
-                setting = replace(setting, rotary_dim=int(str(part.values["seen"])))
+                setting = replace(setting, rotary_dim=int(float(str(part.values["seen"]))))
         found = replace(unasked[0], also=tuple(unasked[1:]))
         held = f"if that is meant, give {wording.option(found)}: everything else is judged with it"
         yield setting, noted("setting", held, diagnosis=found)

@@ -212,7 +212,7 @@ def _counted(thing: Any) -> Any:
     taken = [one.replace(kind=one.KEYWORD_ONLY) for one in inspect.signature(thing).parameters.values()]
     own = [one.replace(default=one.empty) if one.name == length else one for one in taken]
     tables.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
-    tables.roles = {length: "until"}  # type: ignore[attr-defined]
+    tables.ropeaudit_roles = {length: "until"}  # type: ignore[attr-defined]
     return tables
 
 

@@ -108,7 +108,9 @@ class OwnFiles:
 @functools.cache
 def _holds_packages(folder: Path) -> bool:
     """Return whether packages were installed into a folder, as `pip install --target` does."""
-    return any(one.name.endswith(".dist-info") for one in os.scandir(folder))
+    with contextlib.suppress(OSError):  # of a folder that is gone, or in an archive
+        return any(one.name.endswith(".dist-info") for one in os.scandir(folder))
+    return False
 
 
 def _executed(spec: ModuleSpec) -> ModuleType:

@@ -50,7 +50,8 @@ def of_arguments(function: Any, name: str, grid: bool = False) -> list[Conventio
     named = list(_by_name(taken))
     likely = named if any(one.keywords for one in named) else [*named, *_by_number(taken)]
     if not likely:
-        unknown = [one for one in taken.needed if taken.roles[one] is None] or taken.needed or ["none"]
+        unknown = [one for one in taken.needed if taken.roles[one] in (None, "class")]
+        unknown = unknown or list(taken.needed) or ["none"]
         known = ", ".join(one for one in taken.needed if one not in unknown) or "none"
         raise NotUnderstood.told(
             f"nothing was checked: what to give {name} is not known",
@@ -91,7 +92,7 @@ def _by_name(taken: Parameters) -> Iterator[Convention]:
     """
     present, wanted = set(taken.roles.values()), {taken.roles[name] for name in taken.needed}
     first = wanted & set(PLACING) or set([role for role in PLACING if role in present][:1])
-    if None in wanted or ("cos" in first and "sin" not in present):
+    if {None, "class"} & wanted or ("cos" in first and "sin" not in present):
         return
     if not first and not wanted & {*VECTORS, "until"}:
         return

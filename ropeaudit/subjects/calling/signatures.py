@@ -93,7 +93,7 @@ class Parameters:
         kinds = {one.kind for one in every}
         fixed = tuple(one for one in every if one.kind not in variadic)
         taken = cls(fixed, variadic[0] in kinds, variadic[1] in kinds)
-        taken.roles.update(getattr(function, "roles", {}))  # of a function that `loading` made
+        taken.roles.update(getattr(function, "ropeaudit_roles", {}))  # of a function that `loading` made
         return taken
 
     def of_grid(self) -> list[str]:
@@ -113,10 +113,8 @@ def _parameter(argument: Any) -> inspect.Parameter:
 
 def only_class(annotation: Any) -> Any:
     """Return the one class that can be built of those that `type[Base]` means; None if there is none."""
-    if typing.get_origin(annotation) is not type:
-        return None
-    [base] = typing.get_args(annotation)
-    every = [base, *base.__subclasses__()] if inspect.isclass(base) else []
+    of = typing.get_args(annotation) if typing.get_origin(annotation) is type else ()
+    every = [one for base in of if inspect.isclass(base) for one in (base, *base.__subclasses__())]
     concrete = [one for one in every if not inspect.isabstract(one)]
     return concrete[0] if len(concrete) == 1 else None
 

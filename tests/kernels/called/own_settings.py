@@ -2,6 +2,7 @@
 
 import abc
 import math
+import typing
 
 import torch
 from torch import nn
@@ -76,3 +77,18 @@ class Periods(nn.Module):
     def forward(self, timestamps):
         angles = (timestamps[..., None] * self.omega).repeat_interleave(2, -1)
         return torch.cat([angles.cos(), angles.sin()], -1).float()
+
+
+def of_any_class(x, positions, kind: type | None = None):
+    return turned(x, positions, base=10000.0)
+
+
+def of_bare_class(x, positions, kind: typing.Type = type):  # noqa: UP006
+    return turned(x, positions, base=10000.0)
+
+
+class Roles:
+    roles = ("encoder", "decoder")  # of its own
+
+    def __call__(self, x, positions):
+        return turned(x, positions, base=10000.0)
