@@ -55,10 +55,10 @@ def _precise() -> Any:
     return localcontext(Context(prec=40, Emin=-99999, Emax=99999))
 
 
-def cos_sin(angles: FloatArray, fmt: Format) -> tuple[FloatArray, FloatArray]:
+def cos_sin(angles: FloatArray, fmt: Format, twice: bool = False) -> tuple[FloatArray, FloatArray]:
     """Return cos and sin rounded once to `fmt`; of an infinite angle they are nan.
 
-    Correctly rounded, but where the exact value is within `dd.CIRCLE_ERROR` of a midpoint.
+    twice: they are rounded to float64 first. Correctly rounded, but where the exact value is within `dd.CIRCLE_ERROR` of a midpoint.
     Shapes: angles (s, p), float32 or float64 -> two of (s, p), in `fmt.carrier`. Units: radians.
     """
     wide = np.ascontiguousarray(angles, dtype=np.float64)
@@ -70,7 +70,7 @@ def cos_sin(angles: FloatArray, fmt: Format) -> tuple[FloatArray, FloatArray]:
         flat = value.reshape(-1)
         where = _near_midpoint(flat, fmt)
         if where.size:
-            flat[where] = _to_odd(wide.reshape(-1)[where], which)
+            flat[where] = _few(wide.reshape(-1)[where], which, twice)
     return round_own(values[0], fmt), round_own(values[1], fmt)
 
 
@@ -96,9 +96,11 @@ def _near_midpoint(values: NDArray[np.float64], fmt: Format) -> NDArray[np.intp]
     return np.concatenate(found) if found else np.zeros(0, np.intp)
 
 
-def _to_odd(angles: NDArray[np.float64], which: int) -> NDArray[np.float64]:
-    """Return cos (which = 0) or sin (1) of angles, rounded to odd. Shapes: (n,) -> (n,)."""
+def _few(angles: NDArray[np.float64], which: int, nearest: bool) -> NDArray[np.float64]:
+    """Return cos (which = 0) or sin (1) of angles, rounded to nearest or odd. Shapes: (n,) -> (n,)."""
     high, low = (part[:, 0] for part in dd.unit_circle(angles[:, None], _rotations_per_radian())[which])
+    if nearest:
+        return high
     if which == 1:
         tiny = np.abs(angles) < _TINY
         high, low = np.where(tiny, angles, high), np.where(tiny, angles**3 / -6, low)

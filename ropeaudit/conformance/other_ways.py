@@ -43,8 +43,8 @@ from ropeaudit.subjects.calling.foreign import ForeignRotator
 # seconds of CPU of a token, runs and their tokens, runs after a prefill and theirs: slow code is called less
 _RUNS = ((1e-3, 31, 16, 5, 64), (DEAR, 31, 8, 5, 8), (np.inf, 4, 8, 2, 8))
 _PREFILL, _LENGTH = 4096, 64
-# tokens of pieces, uneven, 1,024 in all; for jax, which compiles every operation anew for each shape
-_PIECES, _COMPILED = (2, 3, 5, 7, 11, 61, 128, 317, 490), (7, 490, 527)
+# tokens of pieces, uneven, 1,024 in all; jax compiles every operation anew for each shape: those of other checks
+_PIECES, _COMPILED = (2, 3, 5, 7, 11, 61, 128, 317, 490), (17, 64) * 12 + (17, 17, 17, 1)
 _BY_OWN = ", each call held to the frequencies for its own length"
 # how vectors lie -> the axes that code must have for it, and words
 _VIEWS: dict[Strides, tuple[str, str]] = {
@@ -347,7 +347,7 @@ def pieces(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether the sequence in pieces of uneven lengths is rotated as the whole."""
     lengths = _COMPILED if code.tested.engine == "jax" else _PIECES
     length = min(sum(lengths), code.up_to)
-    words = f"in pieces of {lengths[0]} to {lengths[-1]}"
+    words = f"in pieces of {min(lengths)} to {max(lengths)}"
     offsets = some_offsets(code, length, 5)
     way = _in_pieces(code, words, lengths, code.rotator())
     way.take(plain_calls(code.rotator(), code.given(length), offsets))

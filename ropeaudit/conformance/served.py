@@ -51,7 +51,7 @@ AXES: dict[str, tuple[Any, ...]] = {
 }
 _LARGE = 64  # times: outliers of q and k, which clamps and squares do not stand
 # sizes for jax, which compiles every operation anew for each shape
-_COMPILED: dict[str, list[Any]] = {"tokens": [1, 64], "batch": [1, 5], "heads": [1, 8]}
+_COMPILED: dict[str, list[Any]] = {"tokens": [1, 64], "batch": [1, 5], "heads": [1, 8], "groups": [1, 0, 4]}
 SIZES = {"tokens": "tokens", "batch": "rows", "heads": "heads"}  # axes whose values have an order, in words
 BY_ROW = ("rows", "padded")  # kinds of positions that differ between rows
 # tokens of calls that are large by them alone: a token more than tiles of powers of two hold, and many more
@@ -303,8 +303,9 @@ class _Battery:
         else:
             calls = [replace(call, place=place) for place, call in enumerate(calls)]
         small = replace(_least(self.values), positions="run")
+        long = LONG[::3] if self.code.tested.engine == "jax" else LONG
         for chosen in beside:
-            known = {axis: (*some, *LONG) for axis, some in self.values.items()} | {"times": (_LARGE,)}
+            known = {axis: (*some, *long) for axis, some in self.values.items()} | {"times": (_LARGE,)}
             taken = {axis: one for axis, one in chosen.items() if one in known[axis]}
             call = replace(small, **taken, place=len(calls))
             alike = any(replace(one, place=call.place) == call for one in calls)

@@ -71,7 +71,8 @@ class Emulated(OfRecipe):
     def table(self, positions: Positions, offset: int) -> Table:
         """Return cos and sin as stored, times the attention factor. Shapes: (s,) -> two of (s, p)."""
         trig, factor = self.recipe.trig, attention_factor(self.setting.scaling)
-        grid = self.setting.grid
+        grid, stored = self.setting.grid, self.recipe.table
+        last = stored if trig is FP64 and factor == 1.0 else None  # few values of it need all of float64
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             if grid is not None:
                 angles = self._angles(self.on_grid(positions, offset)[:, grid.of_pairs()])
@@ -79,12 +80,12 @@ class Emulated(OfRecipe):
                 angles = self.angles(positions + offset)
             if self.axes is not None:
                 angles = np.where(self.axes.moved(), angles, self.angles(positions))
-            cos, sin = elementary.cos_sin(angles, trig)
+            cos, sin = elementary.cos_sin(angles, last or trig, twice=last is not None)
             if factor != 1.0:
                 weight = round_to(np.array(factor), trig)
                 cos, sin = (_product(part, weight, trig) for part in (cos, sin))
-        if self.recipe.table is not None:
-            cos, sin = round_to(cos, self.recipe.table), round_to(sin, self.recipe.table)
+        if stored is not None and last is None:
+            cos, sin = round_to(cos, stored), round_to(sin, stored)
         return cos, sin
 
     def angles(self, positions: Positions) -> FloatArray:
