@@ -92,3 +92,12 @@ class Roles:
 
     def __call__(self, x, positions):
         return turned(x, positions, base=10000.0)
+
+
+class OfAFraction:
+    def __init__(self, dim, fraction=0.5):
+        self.rotated = int(dim * fraction)
+
+    def __call__(self, x, positions):
+        turning, rest = x[..., : self.rotated], x[..., self.rotated :]
+        return torch.cat([turned(turning, positions, base=10000.0), rest], -1)
