@@ -1,4 +1,4 @@
-"""Kernels with one or two faults drawn at random, written apart from what recognises them.
+"""Kernels with one or two faults drawn at random, and right ones, written apart from what recognises them.
 
 Nothing of ropeaudit is imported. A kernel is a rotation (`Rotation`) that is right until a fault changes a
 field of it; frequencies and scalings are written here from their papers. A case is drawn from a seed, and
@@ -97,8 +97,9 @@ class Rotation:
     denominator: of the exponents, None for rotary_dim. moves: what is done to positions. formats: stage ->
     format that it is rounded to. direction: -1 where sin has the other sign. turns: how often it rotates.
     factor: on the vectors. attention: on cos and sin, None for the setting's. swapped: "cos" for cos and sin,
-    "pair" for the halves. writing: how the rotation is spelled. in_dtype: cos, sin and every operation in the
-    dtype of x. stored: cos and sin are rows of a table.
+    "pair" for the halves. writing, powers, product: how the rotation, frequencies without a scaling and
+    angles are spelled. in_dtype: cos, sin and every operation in the dtype of x. stored: cos and sin are rows
+    of a table.
     """
 
     rope: Rope
@@ -111,6 +112,8 @@ class Rotation:
     attention: float | None = None
     swapped: tuple[str, ...] = ()
     writing: str = "split"
+    powers: str = "rounded"
+    product: str = "outer"
     in_dtype: bool = False
     wide: bool = False
     stored: bool = False
@@ -140,8 +143,11 @@ class Rotation:
     def tables(self, positions: Tensor, compute: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return cos and sin of each position and pair."""
         theta = torch.from_numpy(self.rope.frequencies(self.denominator)).to(compute)
+        if self.powers in POWERS and not self.rope.scaling:
+            r = self.rope.rotary_dim
+            theta = POWERS[self.powers](self.rope.base, torch.arange(0, r, 2, dtype=compute) / r)
         at = self.rounded("position", positions.to(compute))
-        angles = self.rounded("angle", at[..., None] * self.rounded("frequency", theta))
+        angles = self.rounded("angle", PRODUCTS[self.product](at, self.rounded("frequency", theta)))
         scale = self.rope.attention_factor if self.attention is None else self.attention
         cos, sin = (self.rounded("table", f(angles) * scale) for f in (torch.cos, torch.sin))
         return (sin, cos) if "cos" in self.swapped else (cos, self.direction * sin)
@@ -158,6 +164,12 @@ class Rotation:
             a, b = pairs.real, pairs.imag
         elif self.writing == "rotate_half":
             a, b = a * cos + -b * sin, b * cos + a * sin
+        elif self.writing == "fused":
+            a, b = torch.addcmul(a * cos, -b, sin), torch.addcmul(b * cos, a, sin)
+        elif self.writing == "einsum":
+            matrix = torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)
+            pairs = torch.stack([a, b], -1)
+            a, b = torch.einsum("...pij,...pj->...pi", matrix.expand(*a.shape, 2, 2), pairs).unbind(-1)
         else:
             a, b = a * cos - b * sin, a * sin + b * cos
         return torch.cat([self.joined(b, a) if "pair" in self.swapped else self.joined(a, b), rest], -1)
@@ -171,6 +183,21 @@ class Rotation:
         if self.rope.layout == "interleaved":
             return torch.stack([a, b], -1).flatten(-2)
         return torch.cat([a, b], -1)
+
+
+# Of a right kernel: how the rotation, the powers of the base and the angles may be written.
+WRITINGS = ("split", "rotate_half", "complex", "fused", "einsum")
+POWERS: dict[str, Callable[[float, Tensor], Tensor]] = {
+    "inverse": lambda base, x: 1.0 / base**x,
+    "negative": lambda base, x: base**-x,
+    "exp": lambda base, x: torch.exp(-math.log(base) * x),
+    "exp2": lambda base, x: torch.exp2(-math.log2(base) * x),
+}
+PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "outer": lambda at, theta: at[..., None] * theta,
+    "einsum": lambda at, theta: torch.einsum("...,p->...p", at, theta),
+    "matmul": lambda at, theta: at[..., None] @ theta[None],
+}
 
 
 @dataclass(frozen=True)
@@ -786,3 +813,15 @@ def _with_equals(fault: Fault, rope: Rope) -> Fault:
 def cases(count: int, start: int = 0) -> Iterator[Case]:
     """Draw cases from consecutive seeds."""
     return (case(seed) for seed in range(start, start + count))
+
+
+def right_case(seed: int) -> Case:
+    """Draw a kernel without a fault, in more ways of writing than faults are planted in."""
+    draw = np.random.default_rng([seed, 16])
+    rope, call = draw_rope(draw), draw_call(draw)
+    rotation = draw_rotation(draw, rope, call)
+    spelled = {"writing": WRITINGS, "powers": ("rounded", *POWERS), "product": tuple(PRODUCTS)}
+    rotation = replace(rotation, **{name: chosen(draw, *ways) for name, ways in spelled.items()})
+    if not rotation.stored and draw.random() < 0.2:
+        rotation = replace(rotation, formats=(("table", call.dtype),))
+    return Case(seed, rope, call, (), repr(rotation), kernel(rotation, call, (), "everywhere"))

@@ -13,8 +13,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from net import random_faults
 from net.random_faults import BATCH, FORMATS, LENGTH, MAKERS, Call, Case, Rope, case, cases, left_out
-from net.random_right import right_cases
 from ropeaudit import RopeSetting, parse
 from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.verification import Places
@@ -120,9 +120,9 @@ def test_nineteen_in_twenty_faults_of_the_table_are_named() -> None:
 
 @pytest.mark.parametrize("count", [8, pytest.param(40, marks=pytest.mark.slow)])
 def test_right_kernels_get_no_diagnosis(count: int) -> None:
-    for one in right_cases(count):
+    for one in map(random_faults.right_case, range(count)):
         places = judged(one.make, one.rope, one.call)
-        assert places.excess <= 1, (one.seed, one.words, one.rope, one.call)
+        assert places.excess <= 1, one
         assert said(places) is None
 
 
