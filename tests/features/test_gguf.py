@@ -1,18 +1,17 @@
 """GGUF files against the config of the model that they were converted from: what was lost is named.
 
-Files are written by the package gguf. What llama.cpp's converter writes for a config stands in `RIGHT`; a
+Files are written by the package gguf. What llama.cpp's converter writes for a config stands in `gguf.toml`; a
 mistake leaves out or changes one thing of it.
 """
 
 import json
 import math
-from dataclasses import dataclass, field
-from typing import Any
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
 from command_line import ran
-from net.inputs import LLAMA3
 from optional import needs
 from test_module import damaged_at_random
 
@@ -20,7 +19,10 @@ import ropeaudit
 
 pytestmark = needs("gguf")
 SIZES = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2}
-SHORT, LONG = [1.0 + i / 64 for i in range(32)], [1.0 + i / 2 for i in range(32)]
+TABLE = tomllib.loads(Path(__file__).with_name("gguf.toml").read_text(encoding="utf-8"))
+RIGHT = TABLE["right"]
+MISTAKES = [(name, *one.values()) for name, some in TABLE["mistakes"].items() for one in some]
+ABSENT = "absent"
 
 
 def llama3_divisors() -> np.ndarray:
@@ -33,170 +35,27 @@ def llama3_divisors() -> np.ndarray:
     return np.where(between, 1 / ((1 - smooth) / 8 + smooth), divisors).astype("f4")
 
 
-@dataclass(frozen=True)
-class Conversion:
-    """A config, and what a right conversion writes of it: keys, and tensors of divisors."""
-
-    architecture: str
-    config: dict[str, Any]
-    keys: dict[str, Any]
-    tensors: dict[str, Any] = field(default_factory=dict)
-    context: int = 8192
-
-
-RIGHT = {
-    "llama": Conversion(
-        "llama",
-        {"model_type": "llama", "rope_theta": 500000.0},
-        {"rope.freq_base": 500000.0, "rope.dimension_count": 64},
-    ),
-    "llama3": Conversion(
-        "llama",
-        {"model_type": "llama", "rope_theta": 500000.0, "rope_scaling": LLAMA3},
-        {"rope.freq_base": 500000.0, "rope.dimension_count": 64},
-        {"rope_freqs.weight": llama3_divisors()},
-        131072,
-    ),
-    "linear": Conversion(
-        "llama",
-        {
-            "model_type": "llama",
-            "rope_theta": 10000.0,
-            "rope_scaling": {"rope_type": "linear", "factor": 4.0},
-        },
-        {"rope.freq_base": 10000.0, "rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
-    ),
-    "yarn": Conversion(
-        "qwen2",
-        {
-            "model_type": "qwen2",
-            "rope_theta": 1000000.0,
-            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192},
-        },
-        {
-            "rope.freq_base": 1000000.0,
-            "rope.scaling.type": "yarn",
-            "rope.scaling.factor": 4.0,
-            "rope.scaling.original_context_length": 8192,
-        },
-        context=32768,
-    ),
-    "longrope": Conversion(
-        "phi3",
-        {
-            "model_type": "phi3",
-            "rope_theta": 10000.0,
-            "original_max_position_embeddings": 4096,
-            "rope_scaling": {"type": "longrope", "short_factor": SHORT, "long_factor": LONG},
-        },
-        {
-            "rope.freq_base": 10000.0,
-            "rope.dimension_count": 64,
-            "rope.scaling.original_context_length": 4096,
-            "rope.scaling.attn_factor": math.sqrt(1 + math.log(131072 / 4096) / math.log(4096)),
-        },
-        {
-            "rope_factors_short.weight": np.array(SHORT, "f4"),
-            "rope_factors_long.weight": np.array(LONG, "f4"),
-        },
-        131072,
-    ),
-    "partial": Conversion(
-        "gptneox",
-        {"model_type": "gpt_neox", "rotary_emb_base": 10000.0, "rotary_pct": 0.25},
-        {"rope.dimension_count": 16, "rope.freq_base": 10000.0},
-    ),
-    "wide heads": Conversion(
-        "qwen3",
-        {"model_type": "qwen3", "rope_theta": 1000000.0, "head_dim": 128},
-        {"rope.freq_base": 1000000.0, "attention.key_length": 128},
-    ),
-    "sections": Conversion(
-        "qwen2vl",
-        {
-            "model_type": "qwen2_vl",
-            "rope_theta": 1000000.0,
-            "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]},
-        },
-        {"rope.freq_base": 1000000.0, "rope.dimension_sections": [8, 12, 12, 0]},
-    ),
-    "two bases": Conversion(
-        "gemma3",
-        {
-            "model_type": "gemma3_text",
-            "rope_theta": 1000000.0,
-            "rope_local_base_freq": 10000.0,
-            "head_dim": 64,
-            "sliding_window": 512,
-            "num_hidden_layers": 6,
-        },
-        {"rope.freq_base": 1000000.0, "rope.freq_base_swa": 10000.0, "attention.key_length": 64},
-    ),
-}
-DROP = object()
-SCALING = ("rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length")
-MISTAKES = [  # which conversion, what is changed of it, the code, where the file says it
-    ("llama", {"rope.freq_base": DROP}, "wrong-base", "rope.freq_base"),
-    ("llama", {"rope.freq_base": 50000.0}, "wrong-base", "rope.freq_base"),
-    ("llama", {"rope.dimension_count": 32}, "partial-rotation", "rope.dimension_count"),
-    ("llama", {"attention.key_length": 128}, "other-head-dim", "attention.key_length"),
-    ("llama", {"rope.scaling.type": "linear", "rope.scaling.factor": 2.0}, "other-scaling", "rope.scaling.*"),
-    ("llama", {"rope_freqs.weight": llama3_divisors()}, "other-scaling", "rope_freqs.weight"),
-    ("llama3", {"rope_freqs.weight": DROP}, "missing-scaling", "rope_freqs.weight"),
-    ("llama3", {"rope_freqs.weight": 1 / llama3_divisors()}, "other-scaling", "rope_freqs.weight"),
-    ("llama3", {"rope_freqs.weight": np.full(32, 8, "f4")}, "other-scaling", "rope_freqs.weight"),
-    ("llama3", {"rope.freq_base": DROP}, "wrong-base", "rope.freq_base"),
-    ("linear", dict.fromkeys(SCALING, DROP), "missing-scaling", "rope.scaling.*"),
-    ("linear", {"rope.scaling.factor": 0.25}, "other-scaling", "rope.scaling.*"),
-    ("linear", {"rope.scaling.factor": 8.0}, "other-scaling", "rope.scaling.*"),
-    ("linear", {"rope.scaling.type": "none"}, "missing-scaling", "rope.scaling.*"),
-    ("yarn", dict.fromkeys(SCALING, DROP), "missing-scaling", "rope.scaling.*"),
-    ("yarn", {"rope.scaling.type": DROP}, "other-scaling", "rope.scaling.*"),
-    ("yarn", {"rope.scaling.type": "linear"}, "other-scaling", "rope.scaling.*"),
-    ("yarn", {"rope.scaling.factor": 2.0}, "other-scaling", "rope.scaling.*"),
-    ("yarn", {"rope.scaling.factor": DROP}, "missing-scaling", "rope.scaling.*"),
-    ("yarn", {"rope.scaling.original_context_length": DROP}, "other-scaling", "rope.scaling.*"),
-    ("yarn", {"rope.scaling.original_context_length": 32768}, "other-scaling", "rope.scaling.*"),
-    ("yarn", {"rope.scaling.attn_factor": 1.1386294}, "attention-factor", "rope.scaling.attn_factor"),
-    ("yarn", {"rope.scaling.yarn_beta_fast": 16.0}, "other-scaling", "rope.scaling.*"),
-    ("yarn", {"rope.freq_base": DROP}, "wrong-base", "rope.freq_base"),
-    (
-        "longrope",
-        {"rope_factors_long.weight": DROP, "rope_factors_short.weight": DROP},
-        "missing-scaling",
-        "rope_fact",
-    ),
-    ("longrope", {"rope_factors_long.weight": DROP}, "missing-scaling", "rope_fact"),
-    ("longrope", {"rope_factors_long.weight": np.array(SHORT, "f4")}, "other-scaling", "rope_factors"),
-    ("longrope", {"rope.scaling.original_context_length": DROP}, "other-scaling", "rope_factors"),
-    ("longrope", {"rope.scaling.attn_factor": DROP}, "attention-factor", "rope.scaling.attn_factor"),
-    ("partial", {"rope.dimension_count": DROP}, "partial-rotation", "rope.dimension_count"),
-    ("partial", {"rope.dimension_count": 32}, "partial-rotation", "rope.dimension_count"),
-    ("wide heads", {"attention.key_length": DROP}, "other-head-dim", "attention.key_length"),
-    ("sections", {"rope.dimension_sections": DROP}, "other-sections", "rope.dimension_sections"),
-    ("sections", {"rope.dimension_sections": [12, 12, 8, 0]}, "other-sections", "rope.dimension_sections"),
-    ("two bases", {"rope.freq_base_swa": 1000000.0}, "wrong-base", "rope.freq_base"),
-    ("two bases", {"rope.freq_base": 10000.0}, "wrong-base", "rope.freq_base"),
-]
+ARRAYS = {"llama3": llama3_divisors(), "1 / llama3": 1 / llama3_divisors(), "eights": np.full(32, 8.0)}
+ARRAYS |= {"short": 1 + np.arange(32) / 64, "long": 1 + np.arange(32) / 2}
 
 
 def written(folder, name, changes=None, config=True):
     """Write a conversion with changes, and its config beside it; return the path of the file."""
     import gguf
 
-    one = RIGHT[name]
+    one = {"tensors": {}, "context": 8192} | RIGHT[name]
     path = folder / "model.gguf"
-    writer = gguf.GGUFWriter(path, one.architecture)
-    keys = {**one.keys, **one.tensors, **(changes or {})}
-    keys = {"context_length": one.context, "embedding_length": 512, "block_count": 6} | keys
-    keys = {"attention.head_count": 8, "attention.head_count_kv": 2} | keys
+    writer = gguf.GGUFWriter(path, one["architecture"])
+    keys = {"context_length": one["context"], "embedding_length": 512, "block_count": 6}
+    keys |= {"attention.head_count": 8, "attention.head_count_kv": 2}
+    keys |= {**one["keys"], **one["tensors"], **(changes or {})}
     writer.add_tensor("token_embd.weight", np.ones((4, 512), "f4"))
     for key, value in keys.items():
-        full = f"{one.architecture}.{key}"
-        if value is DROP:
+        full = f"{one['architecture']}.{key}"
+        if isinstance(value, str) and value == ABSENT:
             continue
-        if isinstance(value, np.ndarray):
-            writer.add_tensor(key, value.astype("f4"))
+        if key.endswith(".weight"):
+            writer.add_tensor(key, np.asarray(ARRAYS[value] if isinstance(value, str) else value, "f4"))
         elif isinstance(value, list):
             writer.add_array(full, value)
         else:
@@ -207,8 +66,10 @@ def written(folder, name, changes=None, config=True):
     writer.write_tensors_to_file()
     writer.close()
     if config:
-        data = {**SIZES, "max_position_embeddings": one.context, **one.config}
-        (folder / "config.json").write_text(json.dumps(data))
+        text = json.dumps({**SIZES, "max_position_embeddings": one["context"], **one["config"]})
+        for word in ("short", "long"):
+            text = text.replace(f'_factor": "{word}"', f'_factor": {ARRAYS[word].tolist()}')
+        (folder / "config.json").write_text(text)
     return path
 
 
@@ -227,8 +88,9 @@ def test_a_right_conversion_passes(name, tmp_path, capsys) -> None:
     assert [row["status"] for row in found] == ["pass", "info"]
 
 
-@pytest.mark.parametrize(("name", "changes", "code", "where"), MISTAKES)
-def test_a_mistake_of_conversion_is_named(name, changes, code, where, tmp_path, capsys) -> None:
+@pytest.mark.parametrize(("name", "changes", "fails"), MISTAKES)
+def test_a_mistake_of_conversion_is_named(name, changes, fails, tmp_path, capsys) -> None:
+    code, where = fails
     path = written(tmp_path, name, changes)
     found = records(capsys, "check", path, code=1)["records"]
     failed = [row for row in found if row["status"] == "fail"]
@@ -266,7 +128,7 @@ def test_options_say_what_it_should_be(command, tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"attention.head_count": DROP}, "llama.attention.head_count is missing"),
+        ({"attention.head_count": ABSENT}, "llama.attention.head_count is missing"),
         (
             {"rope.scaling.type": "ntk"},
             "rope.scaling.type = 'ntk' is not one of none, linear, yarn, longrope",
