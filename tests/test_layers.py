@@ -73,27 +73,24 @@ def test_no_file_imports_from_its_own_floor_or_above() -> None:
     assert upward() == []
 
 
-def test_the_check_sees_an_upward_import(tmp_path: Path) -> None:
-    for name, other in (("rope/scaling", "audits.sweep"), ("features/limit/words", "features.shift")):
+def test_what_may_not_be_imported_is_seen(tmp_path: Path) -> None:
+    """From above, from another feature, or more of it than is named."""
+    both = "features.limit import analysis, command"
+    for name, other in (
+        ("rope/scaling", "audits.sweep import command"),
+        ("features/limit/words", "features.shift import command"),
+        ("features/check/words", both),
+        ("features/shift/words", both),
+    ):
         path = tmp_path / f"{name}.py"
         path.parent.mkdir(parents=True)
-        path.write_text(f"from ropeaudit.{other} import command\n")
-    assert upward(tmp_path) == [
-        "features.limit.words (11) imports features.shift.command (11)",
-        "rope.scaling (4) imports audits.sweep (8)",
-    ]
-
-
-def test_only_what_is_named_may_be_composed(tmp_path: Path) -> None:
-    for feature in ("check", "shift"):
-        (tmp_path / "features" / feature).mkdir(parents=True)
-        (tmp_path / "features" / feature / "words.py").write_text(
-            "from ropeaudit.features.limit import analysis, command\n"
-        )
+        path.write_text(f"from ropeaudit.{other}\n")
     assert upward(tmp_path) == [
         "features.check.words (11) imports features.limit.command (11)",
+        "features.limit.words (11) imports features.shift.command (11)",
         "features.shift.words (11) imports features.limit.analysis (11)",
         "features.shift.words (11) imports features.limit.command (11)",
+        "rope.scaling (4) imports audits.sweep (8)",
     ]
 
 
