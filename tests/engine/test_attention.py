@@ -221,13 +221,3 @@ def test_d_is_zero_at_its_anchor_flat_in_bfloat16_and_grows_in_float32() -> None
     assert max(single) < 1e-2 * min(others)
     assert single[-1] > 6 * single[0]
     assert single[2:] == sorted(single[2:])
-
-
-def test_the_softmax_of_the_recipe() -> None:
-    plain, rounded = (next(iter(shift(0, "bf16", "hf", softmax=how, **SMALL))) for how in ("fp64", "recipe"))
-    assert 0 < plain.attention_tv_mean < rounded.attention_tv_mean < 2 * plain.attention_tv_mean
-    coarse = next(iter(shift(0, "bf16", "uniform", softmax="recipe", **SMALL)))
-    assert coarse.attention_tv_mean > next(iter(shift(0, "bf16", "uniform", **SMALL))).attention_tv_mean
-    set_ = next(iter(shift(0, "bf16", "hf", softmax="recipe", changes={"softmax": "bf16"}, **SMALL)))
-    assert set_.implementation == "hf[softmax=bf16]"
-    assert set_.attention_tv_mean > rounded.attention_tv_mean

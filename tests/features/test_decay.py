@@ -29,7 +29,6 @@ ROFORMER = {
     10000: "3.8585",
 }
 MEN_FIRST = 1707  # Men et al., d = 128, base 1e4
-PLAIN = RopeSetting.of()
 
 
 def frequencies(setting: RopeSetting) -> np.ndarray:
@@ -50,12 +49,6 @@ def brute_angles(setting: RopeSetting, last: int) -> np.ndarray:
 
 def brute_bound(angles: np.ndarray) -> np.ndarray:
     return np.hypot(np.cumsum(np.cos(angles), axis=1), np.cumsum(np.sin(angles), axis=1)).mean(axis=1)
-
-
-def scores(setting: RopeSetting, distances, source: str = "ones", count: int = 1) -> np.ndarray:
-    """Mean and RMS at distances. Shapes: -> (2, s)."""
-    some = qk.make(source, 1, 1, count, RopeSetting.of(setting.head_dim))
-    return analysis.Scores(setting, some).at(distances)
 
 
 SETTINGS = [
@@ -137,16 +130,6 @@ def test_far_sums_agree_with_double_double() -> None:
     np.testing.assert_allclose(analysis.bound_and_sum(setting, far)[1], cos.sum(axis=1), rtol=0, atol=1e-12)
 
 
-def test_ones_decay_and_gaussian_do_not() -> None:
-    distances = list(range(0, 50001, 197))
-    ones, gauss = scores(PLAIN, distances), scores(PLAIN, distances, "gaussian", 64)
-    relative = ones[0] / ones[1, 0]
-    np.testing.assert_allclose(relative, analysis.bound_and_sum(PLAIN, distances)[1] / 64, atol=1e-14)
-    assert np.abs(relative[125:]).max() < 0.25
-    assert np.abs(gauss[1] / gauss[1, 0] - 1).max() < 0.08
-    assert np.abs(gauss[0]).max() < 0.06
-
-
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
 def test_scores_are_those_of_every_query_with_every_key_of_its_head(layout) -> None:
     setting = RopeSetting.of(8, 6, layout=layout, base=100.0)
@@ -166,20 +149,6 @@ def test_scores_are_those_of_every_query_with_every_key_of_its_head(layout) -> N
     mean, rms = analysis.Scores(setting, some).at([7])[:, 0]
     assert mean == pytest.approx(exact.mean(), rel=1e-12)
     assert rms == pytest.approx(math.sqrt((exact**2).mean()), rel=1e-12)
-
-
-def test_a_recipe_stands_beside_the_exact_curves() -> None:
-    drift = {}
-    for name in ("fp64", "fp32", "bf16"):
-        [result] = decay([0, 100, 10000], "gaussian", name, "uniform", vectors=8, head_dim=128)
-        drift[name] = np.array([row["drift_rms"] for row in result.rows])
-        assert [row["subject_rms"] for row in result.rows[:2]] == pytest.approx(
-            [row["score_rms"] for row in result.rows[:2]], rel=0.1
-        )
-    assert (drift["fp64"] < 1e-11).all()
-    assert (drift["fp64"] > 0).any()
-    assert (drift["fp32"] < 1e-3).all()
-    assert drift["bf16"][2] > 0.5  # angles in bfloat16 are unrelated to the truth
 
 
 def test_drift_that_is_nan_is_null(capsys) -> None:

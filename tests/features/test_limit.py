@@ -257,14 +257,6 @@ def test_a_large_budget_goes_to_the_lowest_offsets(failure, proved) -> None:
     assert (result.failing, result.exhaustive) == (failure, failure is not None)
 
 
-def test_many_cases_are_15_lines(capsys) -> None:
-    line = [*SMALL[:4], "--head-dim", "8,16,32", "--up-to", "20"]
-    line += ["--recipe", "hf,uniform", "--dtype", "bf16,fp16"]
-    shown = ran(capsys, ["limit", *line]).out
-    assert "and 6 more: -v" in shown
-    assert len(shown.splitlines()) <= 15
-
-
 def test_nothing_turns_or_nothing_is_there() -> None:
     (result,) = limit("drift_max=1e-2", "bf16", "hf", heads=1, seq_len=4, head_dim=8, rotary_dim=0, budget=64)
     assert result.first_failure_seen is None

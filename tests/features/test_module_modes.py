@@ -37,16 +37,6 @@ def test_a_row_a_buffer_and_mode_says_how_far_a_cast_moved_it(spec, capsys) -> N
     assert {row["against"] for row in result["records"]} == {"base 10000 (guessed)"}
 
 
-def test_the_first_line_says_in_which_modes_a_buffer_is_off(spec, capsys) -> None:
-    many = audited(capsys, spec("Llama"), "--loaded", "to", "--dtype", "bf16,fp16,fp64", code=1)["headline"]
-    assert "1 of 1 RoPE buffer cast after .to(torch.bfloat16) and after .to(torch.float16) (" in many
-    right = audited(capsys, spec("Llama"), "--loaded", "built", "--base", "1e4")
-    assert right["headline"].endswith("1 of 1 RoPE buffer within float32 rounding")
-    assert "other loading modes: to, default-dtype, from-pretrained (--loaded)" in right["answer"]
-    both = audited(capsys, spec("Unused"), "--loaded", "built,to", code=1)["headline"]
-    assert "1 of 1 RoPE buffer cast as built and after .to(torch.bfloat16)" in both
-
-
 def test_what_is_not_stored_or_loaded_is_not_judged(spec, capsys) -> None:
     result = audited(capsys, spec("Computed"), "--loaded", "built", code=1)
     assert result["records"] == []

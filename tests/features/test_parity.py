@@ -34,14 +34,6 @@ def test_a_subject_agrees_with_itself_exactly(dtype) -> None:
         assert result["a_drift_rms"] == result["b_drift_rms"] > 0
 
 
-def test_meta_is_nearer_than_hf_in_bfloat16() -> None:
-    for result in compare("hf", "meta", offsets=(0, 32768, 131072)):
-        assert result["nearer"] == "meta"
-        assert result["b_drift_rms"] < 0.85 * result["a_drift_rms"]
-        assert result["b_nearer"] > result["a_nearer"] > 0
-        assert result["a_nearer"] + result["b_nearer"] < 1  # scores in bfloat16 are often the same
-
-
 def test_the_order_of_the_two_changes_signs_alone() -> None:
     (one,), (other,) = compare("hf", "vllm-cuda"), compare("vllm-cuda", "hf")
     assert (one["parity_max"], one["parity_rms"]) == (other["parity_max"], other["parity_rms"])

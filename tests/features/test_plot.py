@@ -361,9 +361,3 @@ def test_title_and_size_are_those_requested(folder, tmp_path, capsys) -> None:
     assert "My own title" in text
     assert main([*line, "--title", "", "-q"]) == 0
     assert "is first negative at" not in target.read_text(encoding="utf-8")
-
-
-def test_titles_end_with_a_clause() -> None:
-    title = "; ".join(f"clause {number} of Men et al. is thirty letters long" for number in range(20))
-    assert charts.new_figure(title)[0].get_suptitle() == "clause 0 of Men et al. is thirty letters long"
-    assert charts.new_figure("It drifts. It grows.")[0].get_suptitle() == "It drifts."

@@ -67,23 +67,6 @@ def test_a_page_shows_two_rows_of_a_case_and_data_refuses_them(capsys) -> None:
     assert "1 drift more, the worst: hf float16 at offset 0 3.00 times" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("length", "offsets", "said"),
-    [("unshifted", "0,64", True), ("shifted", "0,64", False), ("shifted", "4", False)],
-)
-def test_frequencies_are_called_kept_where_the_rows_say_so(
-    length,
-    offsets,
-    said,
-    tmp_path,
-    capsys,
-) -> None:
-    path = str(tmp_path / "dynamic.jsonl")
-    scaled = ["--scaling", "dynamic:factor=4,maximum=16", "--dtype", "fp32", "--offset", offsets]
-    ran(capsys, [*SHIFT, *scaled, "--length", length, "-o", path])
-    assert ("at every offset; --length shifted lets them change" in ran(capsys, ["report", path]).out) is said
-
-
 @pytest.mark.parametrize("more", [["--by", "dtype"], ["--against", "whole.json"]])
 def test_with_a_file_alone_the_finding_is_printed(more, tmp_path, capsys) -> None:
     target = str(tmp_path / "out.csv")

@@ -120,37 +120,20 @@ def test_check_of_code_sees_a_table_that_ends_within_the_range(yarn: Path, capsy
     assert not any(one.finding.failed for one in declared.values())
     seen = ran(capsys, ["check", "right.py:rope", "--config", "m.json", "--under", "none"])
     assert "positions 0 to 4,095" in seen.out
-    assert f"m serves {SAID}" in seen.out
 
 
-@pytest.mark.slow  # a whole check
-def test_check_of_a_config_counts_the_range(yarn: Path, capsys) -> None:
-    assert main(["check", "m.json", "--dtype", "bf16", "--up-to", "8k"]) in (0, 1)
-    seen = capsys.readouterr()
-    assert "times its 4,096 positions" in seen.out
-    assert SAID in seen.out
-
-
-def test_limit_counts_the_range(yarn: Path, capsys) -> None:
+def test_limit_counts_the_range(yarn: Path) -> None:
     small = {"heads": 1, "seq_len": 8, "up_to": 8192, "budget": 64}
     (found,) = limit(recipes="hf", dtypes="fp32", config="m.json", **small)
     assert (found.case.maximum, found.within) == (4096, 4088)
     assert found.margin is not None
     assert found.margin > 2
-    words = ["--recipe", "hf", "--dtype", "fp32", "--heads", "1", "--seq-len", "8", "--up-to", "8k"]
-    seen = ran(capsys, ["limit", "--config", "m.json", "--budget", "64", *words, "-v"])
-    assert "4,096 positions" in seen.out
-    assert SAID in seen.out
 
 
-def test_vectors_reach_the_end_of_the_range(yarn: Path, capsys) -> None:
+def test_vectors_reach_the_end_of_the_range(yarn: Path) -> None:
     (written,) = vectors(str(yarn / "v"), config="m.json", seq_len=8, heads=2)
     assert written.spec.offsets[-1] + written.spec.seq_len == 4096
     assert written.notes == (f"m serves {SAID}",)
-    seen = ran(capsys, ["vectors", "-o", "w", "--config", "m.json", "--seq-len", "8", "--heads", "2"])
-    assert "at positions up to 4,095" in seen.out
-    assert SAID in seen.out
-    assert "go past" not in seen.out + seen.err
 
 
 def test_shift_of_code_reaches_the_end_of_the_range(yarn: Path, capsys) -> None:

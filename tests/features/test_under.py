@@ -36,12 +36,6 @@ def test_rows_come_clean_first_and_the_note_names_cause_and_consequence(capsys) 
     assert "under default-dtype:bf16" not in " ".join(notes)
 
 
-def test_the_screen_has_the_environment_and_a_run_without_one_does_not(capsys) -> None:
-    command = ["shift", "--impl", MATMUL, "--dtype", "fp32", "--offset", "0", *SMALL]
-    for under, there in (["--under", "tf32"], True), ([], False):
-        assert (" environment " in ran(capsys, [*command, *under]).out) is there
-
-
 def test_report_against_and_resume_tell_environments_apart(capsys, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     command = ["shift", "--impl", MATMUL, "--dtype", "fp32", "--offset", "1000", *SMALL, "-q", "-f", "csv"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ropeaudit import RopeSetting, parse
 from ropeaudit.errors import UsageError
 from ropeaudit.reference import exact_frequencies
-from ropeaudit.rope import presets, scaled, scaling
+from ropeaudit.rope import scaled, scaling
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.scaling import HF_NAMES, Scaling
 from ropeaudit.rope.scaling_names import short_name, short_names
@@ -165,14 +165,6 @@ def test_a_list_holds_numbers_and_no_truth_values() -> None:
     assert scaling.from_mapping("explicit", {"frequencies": [1, 0.5]}).frequencies == (1.0, 0.5)
     with pytest.raises(UsageError, match="frequencies"):
         scaling.from_mapping("explicit", {"frequencies": [True, 0.5]})
-
-
-def test_names_of_all_models_are_a_few_words() -> None:
-    scalings = {str(one.scaling) for model in presets.all_presets() for one in model.layers.values()}
-    names = short_names(scalings)
-    assert max(map(len, scalings)) > 1000  # LongRoPE's factors
-    assert max(map(len, names.values())) < 45
-    assert len(set(names.values())) == len(scalings)
 
 
 def test_what_differs_is_added() -> None:
