@@ -16,6 +16,7 @@ import re
 import shlex
 import signal
 import threading
+import tomllib
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,53 +28,18 @@ from ropeaudit import shift
 from ropeaudit.console import sweep_file
 from ropeaudit.main import main
 
-S = "--heads 1 --seq-len 3 --head-dim 4"
-R = f"{S} --recipe hf --dtype fp16"
-LINES = f"""
-shift {R} --offset 0,7
-shift {R} --offset 7 -f csv --columns implementation,offset,drift_rms --no-header
-shift {R} --offset 7 -f json --mask window:2 --seed 1,2 --scale 0.5
-shift {S} --recipe hf,meta --offset 1-8*2 --dtype bf16,fp32 -f jsonl --set angle=fp64 --set accumulate=fp64
-shift --qk x.npz --recipe hf --offset 7 --dtype fp16 -f csv
-shift --qk x.safetensors --recipe x.toml --offset 7 --dtype fp32
-shift --impl k.py:f {S} --dtype fp32 --offset 7 --order bhsd -f json
-shift {R} --attention --softmax recipe --anchor 3 --offset 7 -f jsonl
-shift {R} --offset 7 --baseline a.csv --fail-if drift_rms>1.5x -f markdown
-shift {R} --offset 0,7 --sample 3 --fail-if drift_rms>0.5 -f csv
-shift {R} --offset 7 --color
-shift {R} --offset 0,7 --dry-run --shard 1/2
-shift {R} --offset 7 -o new.csv -o new.json -q -f html
-shift {R} --offset 0,7 -o part.jsonl --resume -f jsonl
-shift {S} --recipe hf --offset 7 --dtype fp16 --config config.json --layer full_attention -f csv
-shift {S} --recipe hf --offset 7 --dtype fp16 --scaling yarn:factor=4,original=32 --length shifted
-shift --heads 1 --seq-len 3 --head-dim 8 --mrope 1,1,2 --axis hw --recipe hf --dtype fp32 --offset 7 -f json
-shift {R} --clip 100 --rotary-dim 2 --base 500 --layout interleaved --offset 7
-list frequencies --head-dim 8 --recipe hf --dtype bf16 --max-position 4k
-module table.npz --head-dim 8 -f json
-list frequencies --config config.json -f csv
-decay --head-dim 8 --distance 0-16+4 --vectors 4 --dtype fp16 -f csv
-decay --qk x.npz --distance 0,1 -f json
-parity hf meta {S} --dtype fp16 --offset 7 -f csv
-parity hf uniform {S} --dtype bf16 --offset 0,7
-shift {S} --recipe hf --dtype fp16 --rerotate 1,2 --turn 4 -f json
-limit {R} --tolerance drift_relative=0.01 --up-to 64 --budget 100
-limit {S} --recipe uniform --dtype bf16 --up-to 32 --budget 100 -f csv
-explain {R} --offset 7 --by stage -f json
-explain {S} --recipe uniform --dtype bf16 --offset 7 --tolerance drift_rms=0.01
-explain k.py:f --head-dim 8 --dtype fp32 --offset 0,8 --seq-len 8 -f json
-module module.safetensors --base 10000 -f json
-module module.safetensors --config config.json
-report a.json b.json -o page.html
-report b.json --against a.csv --ratio 2 --all -f csv
-report a.csv --against a.jsonl --fail-if drift_rms>1.1x
-report a.csv b.json --by dtype,offset --column drift_rms -f json
-report a.csv b.json -o merged.csv -f jsonl
-plot a.csv -o picture.svg
-list recipes -f json
-list columns
-list environment -f json
-"""
-VALID = [shlex.split(line) for line in LINES.strip().splitlines()]
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def spelled(line: str) -> str:
+    """Return a line of the table with what its words stand for."""
+    for word in ("R", "S"):
+        line = line.replace(f"<{word}>", TABLE["words"][word])
+    return line
+
+
+VALID = [shlex.split(spelled(line)) for line in TABLE["valid"]["lines"]]
+READERS = {name: list(map(spelled, lines)) for name, lines in TABLE["read"].items()}
 FLAGS = sorted(
     {word for line in VALID for word in line if word.startswith("-")} | {"--nope", "-x", "--column"}
 )
@@ -163,44 +129,6 @@ def tweaked(word: str, dice: random.Random) -> str:
 
 # ---------------------------------------------------------------------------- files
 
-# file -> lines that read it
-READERS = {
-    "a.csv": [
-        "report b.json --against a.csv",
-        "report a.csv --by implementation,dtype -f json",
-        "report a.csv -o merged.csv",
-        "plot a.csv -o p.svg",
-    ],
-    "a.json": [
-        "report b.json --against a.json -f json",
-        "report a.json --by dtype",
-        "report a.json -o page.html",
-    ],
-    "b.json": [f"shift {R} --offset 7 --baseline b.json -f csv", "report a.json b.json -o merged.jsonl"],
-    "a.jsonl": [
-        "report b.json --against a.jsonl -f csv",
-        "report a.jsonl -o merged.json",
-        "report a.jsonl --by dtype",
-    ],
-    "a.parquet": ["report b.json --against a.parquet", "report a.parquet --by dtype -f json"],
-    "part.jsonl.part": [f"shift {R} --offset 0,7 -o part.jsonl --resume -f jsonl"],
-    "config.json": [
-        "list frequencies --config config.json -f csv",
-        f"shift {R} --config config.json --offset 7",
-    ],
-    "x.toml": [f"shift {S} --recipe x.toml --dtype fp16 --offset 7 -f csv"],
-    "x.npz": [
-        "shift --qk x.npz --recipe hf --dtype fp16 --offset 7 -f csv",
-        "decay --qk x.npz --distance 0,1",
-    ],
-    "q.npy": ["shift --qk q.npy,q.npy --recipe hf --dtype fp16 --offset 7 -f json"],
-    "x.safetensors": ["shift --qk x.safetensors --recipe hf --dtype fp16 --offset 7 -f jsonl"],
-    "x.pt": ["shift --qk x.pt --recipe hf --dtype fp16 --offset 7 -f jsonl"],
-    "packed.npz": ["shift --qk packed.npz --recipe hf --dtype fp16 --offset 7 -f jsonl"],
-    "old.pth": ["shift --qk old.pth --recipe hf --dtype fp16 --offset 7 -f jsonl"],
-    "table.npz": ["module table.npz --head-dim 8 -f json"],
-    "module.safetensors": ["module module.safetensors -f json"],
-}
 ODD = [
     *(None, True, [], {}, "", "x", "nan", -1, 0, 1.5, 1e308, 10**30, 2**63),
     *([1], {"a": 1}, "\u2028", "=1", "\ud800"),
@@ -288,7 +216,7 @@ def prepared() -> dict[str, bytes]:
     Path("config.json").write_text(json.dumps(config | {"rope_scaling": yarn}))
     Path("k.py").write_text(_KERNEL)
     for names, offset in (("-o a.csv -o a.json -o a.jsonl -o a.parquet", "0,7"), ("-o b.json", "7")):
-        line = f"shift {R} --offset {offset} {names} -q"
+        line = spelled(f"shift <R> --offset {offset} {names} -q")
         with contextlib.redirect_stdout(io.StringIO()):
             assert main(shlex.split(line)) == 0, line
     rows = shift((0, 7), "fp16", "hf", heads=1, seq_len=3, head_dim=4)

@@ -3,9 +3,11 @@
 import math
 import random
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,8 +26,6 @@ COLUMNS = (
     "change_rms",
     "reference_rms",
 )
-DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8_e4m3", "float8_e5m2")
-NARROW = ("float16", "bfloat16")
 RECIPES = tomllib.loads(resources.files("ropeaudit.data").joinpath("recipes.toml").read_text("utf-8"))
 
 
@@ -121,130 +121,19 @@ def wrong(audit: Audit, tmp_path: Any) -> dict[int, list[str]]:
     return found
 
 
-UNIFORM = (
-    Audit("uniform", "float64", (0, 1000, 2049, 131072, -77, 2**20, 2**40, 2**53 - 6), heads=2, kv_heads=2),
-    Audit("uniform", "float32", (0, 1000, 2049, 131072, -77, 2**24 - 3, -(2**40)), heads=2, kv_heads=2),
-    Audit("uniform", "tf32", (0, 1000, 2049, 131072, -77)),
-    Audit("uniform", "float16", (0, 1000, 2049, -77), heads=2),
-    Audit("uniform", "bfloat16", (0, 1000, 2049, 131072, -77), heads=2),
-    Audit("uniform", "float8_e4m3", (0, 7, 100, -77), base=100.0),
-    Audit("uniform", "float8_e5m2", (0, 7, 1000, 2049, -77)),
-    *(Audit("uniform", d, (0, 1000, -77), layout="interleaved", mask="full", seed=1) for d in DTYPES),
-    *(Audit("uniform", d, (0, 30), head_dim=12, rotary_dim=4, seed=2) for d in DTYPES),
-    *(Audit("uniform", d, (0, 30), {"rotation_rounding": "once"}, base=100.0, seed=3) for d in DTYPES),
-    *(Audit("uniform", d, (0, 30), {"accumulate": "fp64"}, base=100.0, seed=4) for d in DTYPES),
-    Audit("uniform", "float64", (131, 44268, 348198), seed=6),  # libm's float64 sin and cos are not correct
-    Audit("uniform", "float32", (0, 131072), heads=4, kv_heads=2, seq_len=5, layout="interleaved"),
-    Audit("uniform", "bfloat16", (0, 1000), heads=2, kv_heads=1, seq_len=8, head_dim=16, rotary_dim=8),
-    Audit("uniform", "float64", (0, 131072), heads=2, kv_heads=1, head_dim=16, rotary_dim=10),
-)
-
-
-FLOAT64_POSITIONS = (0, 1000, -77, 131072, 2**20)
-NAMED = (
-    *(Audit("hf", d, (0, 1000, 131072), heads=2, kv_heads=1) for d in ("float32", *NARROW)),
-    *(Audit("hf-sdpa", d, (0, 2049), layout="interleaved") for d in ("float64", *NARROW)),
-    *(Audit("hf-model-cast", d, (0, 1000)) for d in ("float64", *NARROW)),
-    *(Audit("hf-tf32-matmul", d, (0, 1000, 131072)) for d in ("float32", "bfloat16")),
-    *(Audit("hf-4.31-table", d, (0, 1000, -77)) for d in ("float32", *NARROW)),
-    *(Audit("hf-autocast-bf16", d, (0, 1000)) for d in ("float32", *NARROW)),
-    *(Audit("meta", d, (0, 1000, 131072), layout="interleaved") for d in ("float32", "bfloat16")),
-    *(Audit("vllm-cuda", d, (0, 2049), head_dim=12, rotary_dim=8) for d in NARROW),
-    *(Audit("flash-attn-pre-2023-07", d, (0, 1000)) for d in NARROW),
-    *(Audit("te-fused", d, (0, 1000)) for d in ("bfloat16", "float8_e4m3", "float8_e5m2")),
-    *(Audit("gpt-neox-te", d, (0, 1000)) for d in NARROW),
-    *(Audit("rotary-embedding-torch", d, (0, 1000), layout="interleaved") for d in NARROW),
-    *(Audit("x-transformers-cast", d, (0, 1000)) for d in NARROW),
-    *(Audit("llamacpp-cpu", d, (0, 1000, 131072)) for d in ("float32", "float16")),
-    *(Audit("llamacpp-cpu", d, (0, 131072), head_dim=12, seed=5) for d in ("float32", "float16")),
-    *(Audit("llamacpp-cuda", d, (0, 1000, 131072)) for d in ("float32", "float16")),
-    *(Audit("llamacpp-cuda", d, (0, 131072), head_dim=12, seed=5) for d in ("float32", "float16")),
-    *(Audit("mlx-fallback", d, (0, 131072), head_dim=12) for d in ("float32", "float16")),
-    *(Audit("maxtext", d, (0, 131072), head_dim=12) for d in ("float32", "bfloat16")),
-    *(Audit("gemma-jax", d, (0, 131072), head_dim=12) for d in ("float32", "bfloat16")),
-    *(Audit("keras-hub", d, (0, 131072), head_dim=12) for d in ("float32", "bfloat16")),
-    *(Audit("xformers-f64", d, FLOAT64_POSITIONS, heads=2) for d in ("float64", "float32", "bfloat16")),
-    *(Audit("trtllm", d, (0, 131072), head_dim=12) for d in ("float64", "float32", "float16")),
-    *(Audit("fp64-angles", d, FLOAT64_POSITIONS) for d in ("float64", "float32", *NARROW)),
-    *(Audit("diffusers-flux", d, (0, 131072)) for d in ("float64", "bfloat16")),
-    *(Audit("fp16-table-in-bf16", d, (0, 1000)) for d in ("float32", "bfloat16")),
-)
+def audits(row: dict[str, Any]) -> Iterator[Audit]:
+    """Yield the audits of a row: one a dtype, and one a form of frequencies."""
+    more = {name: value for name, value in row.items() if name not in ("dtypes", "forms", "offsets")}
+    for dtype in row["dtypes"]:
+        for form in FORMS if row.get("forms") else [None]:
+            changes = {"frequency_form": form} if form else row.get("changes", {})
+            yield Audit(**more | {"dtype": dtype, "offsets": tuple(row["offsets"]), "changes": changes})
 
 
 FORMS = ("inverse_power", "power", "divide", "step_power", "recurrence", "exp", "exp2")
-
-
-AUDITS: dict[str, tuple[Audit, ...]] = {
-    "uniform": UNIFORM,
-    "named_recipe": NAMED,
-    "frequency_form": (
-        *(Audit("uniform", "float64", (0, 131072), {"frequency_form": form}, head_dim=12) for form in FORMS),
-        *(Audit("hf-sdpa", "float32", (0, 131072), {"frequency_form": form}, head_dim=20) for form in FORMS),
-        *(Audit("hf-sdpa", "float32", (0, 131072), {"frequency_form": form}, base=5e5) for form in FORMS),
-        *(
-            Audit("hf-4.31-table", "float16", (0, 100), {"frequency_form": form}, head_dim=12)
-            for form in FORMS
-        ),
-        *(Audit("uniform", "float8_e5m2", (0, 7), {"frequency_form": form}, head_dim=12) for form in FORMS),
-    ),
-    "accumulator": (
-        *(Audit("hf", d, (0, 1000), {"accumulate": "fp16"}, heads=2) for d in ("float32", *NARROW)),
-        *(Audit("hf", d, (0, 1000), {"accumulate": "bf16"}, kv_heads=2, heads=2) for d in NARROW),
-        *(Audit("hf-sdpa", d, (0, 1000), {"accumulate": "fp16"}, mask="full") for d in NARROW),
-        *(Audit("hf-sdpa", d, (0, 1000), {"accumulate": "bf16"}, mask="full") for d in NARROW),
-        *(Audit("hf", d, (0, 1000), {"accumulate": "fp64"}, head_dim=16) for d in ("float32", *NARROW)),
-        *(Audit("hf-sdpa", d, (0, 1000), {"accumulate": "fp64"}) for d in ("float32", *NARROW)),
-        Audit("hf-sdpa", "float16", (0, 1000), {"accumulate": "tf32"}),
-        Audit("hf-sdpa", "float16", (0, 1000), {"accumulate": "e5m2", "score": "fp32"}),
-        Audit("uniform", "float64", (0, 1000), {"accumulate": "fp32"}),
-        Audit("uniform", "float64", (0, 1000), {"accumulate": "bf16", "score": "fp64"}),
-    ),
-    "scale_and_store": (
-        Audit("hf", "bfloat16", (0, 1000), {"scale_after_store": "false"}, scale=0.3),
-        Audit("hf", "float16", (0, 1000), {"scale_after_store": "true"}, scale=0.3),
-        Audit("hf-sdpa", "bfloat16", (0, 1000), {"scale_after_store": "true", "score": "e4m3"}, scale=0.3),
-        Audit("hf", "float16", (0, 1000), scale=1.0),
-        Audit("hf-sdpa", "float32", (0, 1000), {"score": "fp64"}, scale=0.3),
-        Audit("hf", "float64", (0, 1000), {"score": "bf16"}, scale=0.3),
-        Audit("hf", "float32", (0, 1000), {"accumulate": "fp64", "score": "fp32"}, scale=0.3),
-    ),
-    "stages_in_formats_of_their_own": (
-        Audit("uniform", "bfloat16", (0, 1000), {"rotation_rounding": "once", "rotation": "fp32"}),
-        Audit("hf", "float16", (0, 1000), {"rotation_rounding": "once", "table": "fp32"}),
-        Audit("hf", "float32", (0, 1000), {"rotation_rounding": "once", "rotation": "fp64"}),
-        Audit("hf", "bfloat16", (0, 1000), {"rotation": "fp16", "table": "fp32"}),
-        Audit("hf", "float32", (0, 1000), {"rotation": "fp16", "output": "fp64"}),
-        Audit("hf", "float16", (0, 1000), {"output": "e4m3"}, head_dim=12, rotary_dim=4),
-        Audit("hf", "float16", (0, 1000), {"input": "e5m2"}),
-        Audit("hf", "float64", (0, 1000), {"frequency": "fp64/fp32", "angle": "fp64/tf32"}),
-        Audit("hf", "float32", (0, 1000), {"frequency": "bf16/fp32", "angle": "tf32/fp64"}),
-        Audit("hf", "float32", (0, 7), {"frequency": "fp16/bf16", "angle": "bf16/fp16"}),
-        Audit("hf", "bfloat16", (0, 1000), {"trig": "e4m3", "table": "none"}),
-        Audit("hf", "float32", (0, 300), {"position": "e5m2", "angle": "fp16/e4m3"}),
-    ),
-    "range": (
-        Audit("uniform", "float16", (65514,), mask="full"),  # the last positions become infinite
-        Audit("uniform", "float16", (131072,)),
-        Audit("uniform", "float8_e4m3", (0, 7), base=10000.0),  # 1000 is not in the format: a nan frequency
-        Audit("uniform", "float8_e4m3", (460, 1000), base=100.0),
-        Audit("uniform", "float16", (0, 1000), head_dim=16, base=500000.0),  # the power overflows: angle 0
-        Audit("hf", "float16", (0, 1000), size=150.0, heads=2),  # some scores overflow
-        Audit("hf-sdpa", "float16", (0, 1000), {"accumulate": "fp16"}, size=150.0),
-        Audit("hf", "float8_e4m3", (0, 1000), size=20.0),
-        Audit("hf", "float8_e5m2", (0, 1000), size=150.0, mask="full"),
-        Audit("hf", "float16", (0, 1000), size=3e-4),  # subnormal scores
-        Audit("meta", "float16", (0, 1000), size=1e-6),  # subnormal q and k
-        Audit("hf", "float8_e4m3", (0, 1000), size=0.02),
-        Audit("hf", "float32", (0,), seq_len=1),
-        Audit("hf", "float32", (2**30,), rotary_dim=0),
-    ),
-    "the_exponent_of_a_step_is_rounded": (
-        *(Audit(name, "float32", (0, 131072), head_dim=24) for name in ("llamacpp-cpu", "llamacpp-cuda")),
-        *(
-            Audit(name, "float32", (0, 131072), base=5e5, head_dim=12)
-            for name in ("llamacpp-cpu", "llamacpp-cuda")
-        ),
-    ),
+AUDITS = {
+    kind: [audit for row in rows for audit in audits(row)]
+    for kind, rows in tomllib.loads(Path(__file__).with_name("audits.toml").read_text("utf-8")).items()
 }
 
 
