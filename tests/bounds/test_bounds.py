@@ -57,6 +57,7 @@ CASES: list[dict[str, Any]] = [
     {"mrope": "1,2,1", "axis": "h"},
     {"model": "llama-3.1-8b", "heads": 1, "kv_heads": 1},
     {"seq_len": 1},
+    {"mask": "window:3"},
 ]
 CHANGES: list[dict[str, str]] = [
     {"accumulate": "fp16"},

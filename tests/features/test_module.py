@@ -150,22 +150,6 @@ def test_findings_instead_of_values(spec, capsys) -> None:
     assert result["headline"].endswith("(nonfinite)")
 
 
-def test_files_that_are_none(tmp_path, capsys) -> None:
-    (tmp_path / "empty").mkdir()
-    for name, content in {"notes.txt": b"x", "zero.pt": b"", "damaged.safetensors": b"abcdefghijkl"}.items():
-        (tmp_path / name).write_bytes(content)
-    torch.save([1, 2], tmp_path / "list.pt")
-    for name, message in {
-        "empty": "an empty folder",
-        "none": "no such file",
-        "notes.txt": "unknown kind of file",
-        "zero.pt": "the file is empty",
-        "damaged.safetensors": "not a readable .safetensors file",
-        "list.pt": "holds a list",
-    }.items():
-        assert message in refused(capsys, tmp_path / name)
-
-
 def test_missing_shards_and_other_configs(tmp_path, capsys) -> None:
     folder = checkpoint(tmp_path / "old")
     change_config(folder, hidden_size=128)

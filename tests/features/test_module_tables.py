@@ -192,8 +192,9 @@ def test_files_that_cannot_be_read(tmp_path: object) -> None:
         with pytest.raises(BadInput, match=rf"^'{tmp_path}/{name}': "):
             module(f"{tmp_path}/{name}")
     torch.save({"inv_freq": Mine(f"{tmp_path}/made")}, f"{tmp_path}/m.pt")
+    torch.save([1, 2], f"{tmp_path}/list.pt")
     np.save(f"{tmp_path}/o.npy", np.array([Mine(f"{tmp_path}/made")], dtype=object), allow_pickle=True)
-    for name in ("m.pt", "o.npy", "missing.npz", "a\0b.npz", ""):
+    for name in ("m.pt", "list.pt", "o.npy", "missing.npz", "a\0b.npz", ""):
         with pytest.raises(BadInput, match=rf"^'{tmp_path}/[^']*': "):
             module(f"{tmp_path}/{name}")
     three = ",".join(f"{tmp_path}/{name}.npy" for name in "abc")
