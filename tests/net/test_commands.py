@@ -21,23 +21,14 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.processor
+@pytest.mark.parametrize("part", ["fast", pytest.param("slow", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_gives_what_is_stored(command: str, written: Path, tmp_path: Path) -> None:
-    assert_as_stored(command, "fast", written, tmp_path)
-
-
-@pytest.mark.slow  # larger sizes, and other processes
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_gives_at_length_what_is_stored(command: str, written: Path, tmp_path: Path) -> None:
-    assert_as_stored(command, "slow", written, tmp_path)
-
-
-def assert_as_stored(command: str, part: str, written: Path, folder: Path) -> None:
-    """Run all entries of a part, and fail with all that differs."""
+def test_a_command_gives_what_is_stored(command: str, part: str, written: Path, tmp_path: Path) -> None:
+    """Slow: larger sizes, and other processes."""
     stored, renamed, found = record.load(command), Renamed.read(), []
     entries = [entry for entry in read(command) if entry.part == part and not entry.missing]
     for entry in entries:
-        seen = run(entry, written, folder.resolve() / entry.name, renamed)
+        seen = run(entry, written, tmp_path.resolve() / entry.name, renamed)
         said = record.wrong(entry, seen) + rows_moved(entry, seen, stored, renamed)
         found += [f"{entry.name}: {text}" for text in said]
     assert not found, "\n".join([f"{len(found)} of {command}", *found])

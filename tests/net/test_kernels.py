@@ -24,13 +24,22 @@ NO_KERNELS = {"import_inside_helper.py", "turning.py"}  # what kernels import
 APART = {"matrix", "called"}  # folders of which not all is judged here: tests call it in ways of their own
 
 
-def chunks(part: str) -> Iterator[object]:
-    """Yield parameters of a few rows of a folder each."""
-    cells = [(row, dtype) for row in ROWS for dtype in row.stated if row.part(dtype) == part]
-    for folder, some in itertools.groupby(cells, lambda cell: cell[0].table.partition("/")[0]):
-        rows = list(some)
-        for start in range(0, len(rows), AT_ONCE):
-            yield pytest.param(rows[start : start + AT_ONCE], id=f"{folder}-{start // AT_ONCE}")
+PARTS = {  # the slow ones: far from 0, in a whole battery of calls, or searched for long
+    "fast": [],
+    "slow": [pytest.mark.slow],
+    "exhaustive": [pytest.mark.exhaustive],
+}
+
+
+def chunks() -> Iterator[object]:
+    """Yield parameters of a few rows of a part and a folder each."""
+    for part, marks in PARTS.items():
+        cells = [(row, dtype) for row in ROWS for dtype in row.stated if row.part(dtype) == part]
+        for folder, some in itertools.groupby(cells, lambda cell: cell[0].table.partition("/")[0]):
+            rows = list(some)
+            for start in range(0, len(rows), AT_ONCE):
+                name = f"{part}-{folder}-{start // AT_ONCE}"
+                yield pytest.param(rows[start : start + AT_ONCE], id=name, marks=marks)
 
 
 @pytest.fixture(autouse=True)
@@ -58,23 +67,9 @@ def wrong(cells: list[tuple[Row, str]], monkeypatch: pytest.MonkeyPatch) -> list
     return lines
 
 
-@pytest.mark.parametrize("cells", list(chunks("fast")))
+@pytest.mark.parametrize("cells", list(chunks()))
 @pytest.mark.filterwarnings("default")  # those of torch's compiler, in code of others
 def test_a_kernel_is_judged_as_stated(cells, monkeypatch) -> None:
-    assert wrong(cells, monkeypatch) == []
-
-
-@pytest.mark.slow  # far from 0, in a whole battery of calls, or searched for long
-@pytest.mark.parametrize("cells", list(chunks("slow")))
-@pytest.mark.filterwarnings("default")
-def test_a_kernel_is_judged_as_stated_at_full_range(cells, monkeypatch) -> None:
-    assert wrong(cells, monkeypatch) == []
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("cells", list(chunks("exhaustive")))
-@pytest.mark.filterwarnings("default")
-def test_a_kernel_is_judged_as_stated_in_other_dtypes(cells, monkeypatch) -> None:
     assert wrong(cells, monkeypatch) == []
 
 
