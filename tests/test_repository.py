@@ -33,17 +33,6 @@ def test_every_path_that_a_page_names_is_there(page: str) -> None:
             assert any((ROOT / start / name).exists() for start in ("", "ropeaudit")), name
 
 
-def test_the_picture_of_the_floors_is_that_of_the_layer_test() -> None:
-    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    picture = text.partition("```text\n")[2].partition("```")[0]
-    pictured = {int(n): line for n, line in re.findall(r"^ +(\d+)  (.*)$", picture, re.MULTILINE)}
-    assert sorted(pictured) == list(range(len(HOUSE)))
-    for level, rooms in enumerate(HOUSE):
-        named = re.findall(r"([\w/]+)(?:/|\.py)(?= |$)", pictured[level])
-        seen = {name.partition("/")[0] for name in named}
-        assert seen == set(rooms) - {""}, level
-
-
 def test_the_citation_and_the_record_of_zenodo_are_of_the_package() -> None:
     yaml = pytest.importorskip("yaml")
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
@@ -108,17 +97,6 @@ def test_workflows_may_do_no_more_than_they_must() -> None:
     }
 
 
-def test_the_hooks_before_a_commit_are_the_checks_of_ci() -> None:
-    yaml = pytest.importorskip("yaml")
-    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
-    (repository,) = config["repos"]
-    assert repository["repo"] == "local"
-    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    for hook in repository["hooks"]:
-        module = re.search(r"-m (\w+( (check|format))?)", hook["entry"])[1]
-        assert f"-m {module}" in ci, hook["id"]
-
-
 def test_the_workflow_runs_ci_on_the_versions_of_python_that_are_declared() -> None:
     yaml = pytest.importorskip("yaml")
     jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))["jobs"]
@@ -131,16 +109,6 @@ def test_the_workflow_runs_ci_on_the_versions_of_python_that_are_declared() -> N
     assert fast["python"] == [*declared, "3.14"]
     assert fast["exclude"] == [{"os": "ubuntu-latest", "python": version} for version in declared]
     assert jobs["machines"]["strategy"]["matrix"]["machine"] == list(other_machine.MACHINES)
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_an_issue_form_asks_for_what_one_needs(path: Path) -> None:
-    yaml = pytest.importorskip("yaml")
-    form = yaml.safe_load(path.read_text(encoding="utf-8"))
-    fields = [field for field in form["body"] if field["type"] != "markdown"]
-    assert len({field["id"] for field in fields}) == len(fields)
-    if path.stem != "recipe":
-        assert "`ropeaudit list environment`" in str(form)
 
 
 def test_the_release_checklist_sees_what_is_missing() -> None:
@@ -167,13 +135,3 @@ def test_the_release_checklist_sees_what_is_missing() -> None:
     assert "the metadata has no link Issues" in wrong
     assert "the metadata has no link Homepage" not in wrong
     assert "the metadata has no description" in wrong
-
-
-def test_links_of_the_readme_are_absolute_in_the_metadata() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    hook = project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert any("docs/" in line for line in release.of_description(text))
-    for one in hook["substitutions"]:
-        text = re.sub(one["pattern"], one["replacement"], text)
-    assert list(release.of_description(text)) == []
