@@ -1,6 +1,7 @@
 """Commands and blocks of code that README, docs/ and examples/ show, and the files that they read."""
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -346,3 +347,17 @@ def furnish(folder: Path, text: str) -> None:
             (folder / "mypkg").mkdir(exist_ok=True)
             path.parent.mkdir(parents=True, exist_ok=True)
             make(path)
+
+
+def executed(language: str, text: str, folder: Path) -> tuple[int, str, str]:
+    """Run a block in a folder that is furnished; return its exit code, stdout and stderr."""
+    if arguments := command(text):
+        out, error = io.StringIO(), io.StringIO()
+        with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+            return main(arguments), out.getvalue(), error.getvalue()
+    if language == "python":
+        (folder / "block.py").write_text(text, encoding="utf-8")
+        tested = "\ndef test_" in text
+        text = f"python {'-m pytest -q -p no:cacheprovider ' if tested else ''}block.py"
+    done = shell(text, folder)
+    return done.returncode, done.stdout, done.stderr

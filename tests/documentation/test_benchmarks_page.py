@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-SLOW = ("memory", "script", "testing", "model", "startup", "commands", "cells", "processes")
+SECTIONS = ["page", "memory", "script", "testing", "model", "startup", "commands", "cells", "processes"]
 SECTION = re.compile(r"<!-- measured: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 
@@ -42,13 +42,7 @@ def test_the_page_has_every_section(script, shown) -> None:
 
 
 @pytest.mark.exhaustive  # each is measured
-@pytest.mark.parametrize(
-    "name",
-    [
-        "page",
-        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in SLOW),
-    ],
-)
+@pytest.mark.parametrize("name", SECTIONS)
 def test_a_section_is_as_the_script_writes_it(script, shown, name) -> None:
     tiny = script["TINY"]
     fresh = script["table"](script["SECTIONS"][name](tiny), tiny).splitlines()

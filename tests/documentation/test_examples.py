@@ -33,15 +33,6 @@ def test_example(name: str) -> None:
     assert expected(path)
 
 
-def test_every_other_example_has_a_test_of_its_own() -> None:
-    others = {path.name for path in EXAMPLES.glob("*.*") if path.suffix not in PROGRAMS}
-    assert others == {
-        *("mine.toml", "github-actions.yml"),  # below, and test_ci_example.py
-        "drift.ipynb",  # test_notebook.py
-        *("rotate_vectors.c", "rotate_vectors.js", "rotate_vectors.rs"),  # test_vector_programs.py
-    }
-
-
 def test_recipe_of_ones_own() -> None:
     (record,) = shift(2**20, "bf16", str(EXAMPLES / "mine.toml"), heads=1)
     assert (record.implementation, record.verdict) == ("hf-fp64-angles", "sound")

@@ -251,21 +251,6 @@ def test_the_reference_is_what_help_and_docstrings_say() -> None:
         assert there == text, "run python tests/documentation/test_reference_page.py"
 
 
-def test_each_option_is_described_once_where_it_belongs() -> None:
-    text = (DOCS / "reference-commands.md").read_text(encoding="utf-8")
-    groups = shared()
-    members = [record for records in groups.values() for record in records]
-    assert len(members) == len(set(members))
-    for name in commands():
-        section = text.partition(f"## ropeaudit {name}\n")[2].partition("\n#")[0]
-        for record in options(name):
-            begins = [f"\n  {record[0]}{end}" for end in (" ", "\n")]  # what follows a wide one is below it
-            assert any(begin in section for begin in begins) == (record not in members), (name, record)
-    described = text.partition("## Shared options")[2]
-    for flags, _ in members:
-        assert described.count(f"\n{flags} ") == sum(flags == other for other, _ in members), flags
-
-
 if __name__ == "__main__":
     if sys.argv[1:] == ["print"]:
         sys.stdout.reconfigure(encoding="utf-8")

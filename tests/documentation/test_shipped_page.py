@@ -5,16 +5,11 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from ropeaudit.recipes import all_recipes
-from ropeaudit.rope.presets import all_presets
-from ropeaudit.subjects import third_party
 
 TESTS = Path(__file__).parents[1]
 if __name__ == "__main__":
@@ -157,21 +152,3 @@ def test_the_page_is_what_the_bugs_say() -> None:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-
-
-def test_every_count_is_that_of_the_product() -> None:
-    told = (TESTS.parent / "CHANGELOG.md").read_text(encoding="utf-8").partition("## 0.1.0")[2]
-    bugs = counted(list(BUGS.values()))
-    survey = (TESTS.parent / "docs" / "survey.md").read_text(encoding="utf-8")
-    there = [
-        f"{len(list(all_recipes()))} recipes",
-        f"{len(all_presets())} models",
-        f"{len(third_party.ENTRIES)} implementations",
-        f"{bugs['re-enacted']} bugs",
-        f"{bugs['caught']} are caught",
-        re.findall(r"of (\d+ implementations) drift", survey)[0],
-    ]
-    families = " and ".join(third_party.FAMILIES)
-    text = " ".join(told.split())
-    assert re.findall(r"(?<![.\w])\d{2,} [a-z]+(?: caught)?", text.partition("###")[0]) == there
-    assert f"implementations of libraries and the RoPE classes of {families}, called as they are" in text

@@ -48,11 +48,6 @@ def test_the_picture_is_what_the_commands_of_the_first_page_draw(tmp_path: Path,
         assert line == pytest.approx(now, abs=CLOSE)
 
 
-def test_the_dark_picture_has_no_colour_of_the_light_one() -> None:
-    dark = (first_picture.IMAGES / "drift-dark.svg").read_text(encoding="utf-8")
-    assert not set(re.findall(r"#[0-9a-f]{6}", dark)) & {"#ffffff", "#000000", "#dddddd", "#0072b2"}
-
-
 def test_links_lead_where_they_do_on_github() -> None:
     def on_site(text: str, source: str = "docs/a.md") -> str:
         return links.rewritten(text, source)

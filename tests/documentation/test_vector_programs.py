@@ -41,35 +41,25 @@ def served(tmp_path_factory) -> VectorCase:
     return case(tmp_path_factory.mktemp("served") / "case", "bf16", 40000, **more)
 
 
-def c_program(source: str, folder: Path) -> list[str]:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    (folder / "kernel.c").write_text(source, encoding="utf-8")
-    command = [compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-std=c11", "-o", "kernel", "kernel.c", "-lm"]
-    subprocess.run(command, check=True, cwd=folder)
+PROGRAMS = {  # the ending of a source -> what builds or runs it, and its words
+    "c": ("cc", "-O2 -Wall -Wextra -Werror -std=c11 -o kernel kernel.c -lm"),
+    "js": ("node", ""),
+    "rs": ("rustc", "-O --edition 2021 -D warnings -o kernel kernel.rs"),
+}
+
+
+def built(language: str, source: str, folder: Path) -> list[str]:
+    """Return the command that runs a program; it is compiled where its language is."""
+    name, words = PROGRAMS[language]
+    tool = shutil.which(name)
+    if tool is None:
+        pytest.skip(f"no {name}")
+    path = folder / f"kernel.{language}"
+    path.write_text(source, encoding="utf-8")
+    if not words:
+        return [tool, str(path)]
+    subprocess.run([tool, *words.split()], check=True, cwd=folder)
     return [str(folder / "kernel")]
-
-
-def js_program(source: str, folder: Path) -> list[str]:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no node")
-    (folder / "kernel.js").write_text(source, encoding="utf-8")
-    return [node, str(folder / "kernel.js")]
-
-
-def rs_program(source: str, folder: Path) -> list[str]:
-    compiler = shutil.which("rustc")
-    if compiler is None:
-        pytest.skip("no Rust compiler")
-    (folder / "kernel.rs").write_text(source, encoding="utf-8")
-    command = [compiler, "-O", "--edition", "2021", "-D", "warnings", "-o", "kernel", "kernel.rs"]
-    subprocess.run(command, check=True, cwd=folder)
-    return [str(folder / "kernel")]
-
-
-PROGRAMS: dict[str, Callable[[str, Path], list[str]]] = {"c": c_program, "js": js_program, "rs": rs_program}
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +68,7 @@ def programs(tmp_path_factory) -> Callable[[str], list[str]]:
 
     @functools.cache
     def program(language: str) -> list[str]:
-        return PROGRAMS[language](source_of(language), tmp_path_factory.mktemp(language))
+        return built(language, source_of(language), tmp_path_factory.mktemp(language))
 
     return program
 
@@ -98,7 +88,7 @@ def failed(read: VectorCase, program: list[str], out: Path) -> dict[str, str]:
 def failed_with(read: VectorCase, source: str, folder: Path, old: str, new: str) -> dict[str, str]:
     """Return what fails with a fault in the source of the program in C."""
     assert source.count(old) == 1
-    return failed(read, c_program(source.replace(old, new), folder), folder / "out")
+    return failed(read, built("c", source.replace(old, new), folder), folder / "out")
 
 
 @pytest.mark.parametrize("language", PROGRAMS)
