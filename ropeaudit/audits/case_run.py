@@ -28,7 +28,7 @@ from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing, threads
-from ropeaudit.subjects import Raised, StoresKeys, Subject, Uncalled, scaled_keys
+from ropeaudit.subjects import Raised, RotatesHeads, Subject, Uncalled, scaled_keys
 from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.emulated import Emulated, OfRecipe
 from ropeaudit.subjects.exact_rotation import Exact
@@ -187,7 +187,7 @@ class CaseRun:
         known, wanted = list[CellResult](), list[tuple[Emulated, int]]()
         for one in cells if self.bounded else ():
             subject = one.subject  # no bound speaks of k that is stored otherwise than q
-            if isinstance(subject, OfRecipe) and not isinstance(subject, StoresKeys):
+            if isinstance(subject, OfRecipe) and not isinstance(subject, RotatesHeads):
                 known.append(one)
                 wanted.append((Emulated(subject.recipe, subject.setting, subject.axes), one.offset))
         dtypes = dict.fromkeys(one.subject.dtype for one in cells)

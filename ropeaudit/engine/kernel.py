@@ -25,7 +25,7 @@ from ropeaudit.inputs import masks
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor, Precision
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import RotatesHeads, StoresKeys, Subject
+from ropeaudit.subjects import RotatesHeads, Subject
 
 Side = Literal["q", "k"]
 ExactScores: TypeAlias = tuple[Values, Values | None]  # exact scores: high + low
@@ -58,8 +58,6 @@ def rotate(
 
     Shapes: (s, d) -> (s, d).
     """
-    if side == "k" and isinstance(subject, StoresKeys):
-        return subject.store_key(x, table, head)
     if isinstance(subject, RotatesHeads):
         return subject.rotate_head(x, table, side == "k", head)
     return subject.rotate(x, table)

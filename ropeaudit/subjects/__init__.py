@@ -30,7 +30,6 @@ class Subject(Protocol):
 
     Scores are formed from the rotated arrays by `ropeaudit.engine.measure`: q·k in `accumulate`, times
     the softmax scale, stored in `score` (`scale_after_store`: stored before and after scaling).
-    softmax, output: formats of the softmax and of what it gives.
     """
 
     name: str
@@ -53,10 +52,7 @@ class Subject(Protocol):
         """Return why seq_len positions from offset on are refused; empty if they are not."""
 
     def table(self, positions: Positions, offset: int) -> Any:
-        """Return what rotating at positions + offset needs and all heads share.
-
-        They are separate because a subject may shift some of its position axes only.
-        """
+        """Return what rotating at positions + offset needs: a subject may shift some of its axes only."""
 
     def rotate(self, x: FloatArray, table: Any) -> FloatArray:
         """Return x rotated by its positions. Shapes: (s, d) -> (s, d)."""
@@ -70,18 +66,7 @@ class Subject(Protocol):
 
 @runtime_checkable
 class RotatesHeads(Protocol):
-    """A subject that rotates all heads and gives back one: code may tell them apart.
-
-    It may rotate k otherwise than q, too.
-    """
+    """A subject that may rotate k otherwise than q, or each head by itself."""
 
     def rotate_head(self, x: FloatArray, table: Any, key: bool, head: int | None) -> FloatArray:
-        """Return x of a head rotated; head: None for a single one. Shapes: (s, d) -> (s, d)."""
-
-
-@runtime_checkable
-class StoresKeys(Protocol):
-    """A subject that stores k with scales, which depend on more of k than one call has."""
-
-    def store_key(self, x: FloatArray, table: Any, head: int | None) -> FloatArray:
-        """Return x rotated and stored as k. head: None in a sample. Shapes: (s, d) -> (s, d)."""
+        """Return x of a head rotated; head: None of a single one. Shapes: (s, d) -> (s, d)."""

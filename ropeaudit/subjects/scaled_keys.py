@@ -33,7 +33,7 @@ TableAt = tuple[Table, int]  # cos and sin, and the offset that they are of
 
 
 class ScaledKeys(Emulated):
-    """A recipe whose k is stored with scales; implements `ropeaudit.subjects.StoresKeys`."""
+    """A recipe whose k is stored with scales; implements `ropeaudit.subjects.RotatesHeads`."""
 
     def __init__(
         self,
@@ -59,8 +59,10 @@ class ScaledKeys(Emulated):
         """Return x rotated, as q. Shapes: (s, d) -> (s, d)."""
         return super().rotate(x, table[0])
 
-    def store_key(self, x: FloatArray, table: TableAt, head: int | None) -> FloatArray:
-        """Return x rotated and stored as k. head: None in a sample. Shapes: (s, d) -> (s, d)."""
+    def rotate_head(self, x: FloatArray, table: TableAt, key: bool, head: int | None) -> FloatArray:
+        """Return x rotated, and stored if it is k. head: None in a sample. Shapes: (s, d) -> (s, d)."""
+        if not key:
+            return self.rotate(x, table)
         if self.before:
             largest = self._of_group(x, 0, head)
             return self.rotate(round_to(self.scaled.stored(x, largest), self.recipe.input), table)
@@ -151,7 +153,7 @@ class RerotatedTable(NamedTuple):
 
 
 class RerotatedKeys(Emulated):
-    """A recipe whose stored k is rotated again; implements `ropeaudit.subjects.StoresKeys`."""
+    """A recipe whose stored k is rotated again; implements `ropeaudit.subjects.RotatesHeads`."""
 
     def __init__(
         self,
@@ -180,8 +182,10 @@ class RerotatedKeys(Emulated):
         """Return x rotated once, as q. Shapes: (s, d) -> (s, d)."""
         return super().rotate(x, table.fresh)
 
-    def store_key(self, x: FloatArray, table: RerotatedTable, head: int | None) -> FloatArray:
-        """Return x of k, stored and then rotated turn by turn. Shapes: (s, d) -> (s, d)."""
+    def rotate_head(self, x: FloatArray, table: RerotatedTable, key: bool, head: int | None) -> FloatArray:
+        """Return x rotated, or of k stored and then rotated turn by turn. Shapes: (s, d) -> (s, d)."""
+        if not key:
+            return self.rotate(x, table)
         keys = super().rotate(x, table.stored)
         for start in range(0, len(keys), _TURNED_AT_ONCE):
             block = keys[start : start + _TURNED_AT_ONCE]
@@ -192,16 +196,12 @@ class RerotatedKeys(Emulated):
             keys[start : start + _TURNED_AT_ONCE] = block
         if self._shape is not None and head is not None:
             growth = self._growth.setdefault(table.offset, np.full(self._shape, np.nan))
-            growth[head, table.positions] = self._grown(x, keys)
+            exact = x.astype(np.float64)
+            exact[:, : self.setting.rotary_dim] *= attention_factor(self.setting.scaling)
+            norms, own = (np.linalg.norm(rows.astype(np.float64), axis=1) for rows in (exact, keys))
+            none = np.full(len(norms), -1.0)  # where x is 0
+            growth[head, table.positions] = np.divide(own, norms, out=none, where=norms > 0)
         return keys
-
-    def _grown(self, x: FloatArray, keys: FloatArray) -> FloatArray:
-        """Return each key's norm over the exact one, -1 where x is 0. Shapes: -> (s,)."""
-        rotary = self.setting.rotary_dim
-        exact = x.astype(np.float64)
-        exact[:, :rotary] *= attention_factor(self.setting.scaling)
-        norms, own = (np.linalg.norm(rows.astype(np.float64), axis=1) for rows in (exact, keys))
-        return np.asarray(np.divide(own, norms, out=np.full(len(norms), -1.0), where=norms > 0))
 
     def norm_growth(self, offset: int) -> float | None:
         """Return the mean relative change of the norms of keys that are not 0, None of a sample."""
