@@ -1,8 +1,7 @@
 """The child of a door: it imports code that is not ours, and forks for each session of calls.
 
 `python -P -m ropeaudit.door.child CONTROL PARENT`: CONTROL is a socket, PARENT the process with which it
-ends, or 0. It imports what the door opens and calls nothing, so that each session begins without a past.
-Where a fork would hang, or is not known to be safe (`why_no_forks`), it serves the sessions itself.
+ends, or 0. Where a fork is not known to be safe (`why_no_forks`), it serves the sessions itself.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ropeaudit.door.messages import HOME, Arrays, Message, Reader, encoded, writ
 from ropeaudit.errors import one_line
 
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-_HIGH = 200  # protocol descriptors start here, beyond those that code may close
+_HIGH = 200  # beyond descriptors that code may close
 _PASSED = 8 * 4  # bytes of descriptors that come with a message, at most
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _NEVER_FORKED = ("jax", "jaxlib", "tensorflow", "onnxruntime")  # they start threads when used
@@ -52,17 +51,12 @@ def never_forks() -> str:
 
 @dataclass
 class Session:
-    """One state of the code: what was opened, what calls before left here, and a voice.
+    """One state of the code: what was opened, what calls before left here, and a voice."""
 
-    opened: what the door's opener returned. state: what functions of ours keep from call to call.
-    say: tells the parent what begins, from which on its time limit counts. shared: whether the process
-    serves other sessions too.
-    """
-
-    opened: Any
-    say: Callable[[str], None]
-    shared: bool = False
-    state: dict[str, Any] = field(default_factory=dict)
+    opened: Any  # what the door's opener returned
+    say: Callable[[str], None]  # tells the parent what begins
+    shared: bool = False  # whether the process serves other sessions too
+    state: dict[str, Any] = field(default_factory=dict)  # what functions of ours keep
 
 
 Header = Mapping[str, Any]
@@ -174,12 +168,9 @@ class _Child:
         answered(opened, Session(None, self._began), message, self._reply)
 
     def _fork(self, passed: list[int]) -> None:
-        """Fork: the new process serves the passed socket as this one does, and ends.
-
-        passed: that socket, and its stdout and stderr where it gets such of its own.
-        """
+        """Fork: the new process serves the passed socket. passed: that, and its own stdout and stderr."""
         gc.freeze()  # a collection in the fork would copy shared memory
-        if self.ours:  # it sees the end of its parent at once, and ends what it has started
+        if self.ours:  # it ends what it has started
             process_control(_ADOPT, 1)
             process_control(DIE_WITH_PARENT, 0)
         group: int = _fork() if _fork is not None else -1
@@ -200,7 +191,7 @@ class _Child:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 _Child(socket.socket(fileno=passed[0]), self.opened, len(passed) > 1, self.ours).run()
             code = 0
-        except BaseException:  # of ours, or of what code patched: it is shown with the code's prints
+        except BaseException:  # shown with the code's prints
             traceback.print_exc()
         finally:
             save_coverage()
@@ -337,7 +328,7 @@ def main() -> None:
     save_coverage()
     if child.ours:
         end_children()
-    _exit(0)  # threads and exit handlers of code that is not ours are not waited for
+    _exit(0)  # threads and exit handlers are not waited for
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """What a door and its child exchange: JSON and the bytes of arrays, never a pickle.
 
-The child runs code that is not ours, which may write what it likes where it finds a descriptor: what does not
-follow the form is `Malformed`, and nothing of it is believed.
+What does not follow the form is `Malformed`: other code may write there, too.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _PREFIX = struct.Struct("<4sI")  # the magic, the length of the header
 _LONGEST_HEADER = 2**26  # bytes
 _LARGEST = 2**36  # bytes of arrays in one message
 _SCRATCH = 2**16  # bytes that are read at once where no array is awaited
-_KINDS = "fciub"  # of NumPy's dtypes: numbers and truth values, no objects and no text
+_KINDS = "fciub"  # of NumPy's dtypes: no objects and no text
 # before others patch them
 _write, _encoded, _decoded = os.write, json.JSONEncoder().encode, json.JSONDecoder().decode
 

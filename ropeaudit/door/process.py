@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, cast
 
@@ -53,9 +53,7 @@ class Output:
         for stream in self.streams:
             while not stream.closed and select.select([stream], [], [], 0)[0] and self.read(stream):
                 pass
-        counts: dict[str, int] = {}
-        for line in self.kept.decode(errors="backslashreplace").splitlines():
-            counts[line] = counts.get(line, 0) + 1
+        counts = Counter(self.kept.decode(errors="backslashreplace").splitlines())
         lines = [f"{line} ({count} times)" if count > 1 else line for line, count in counts.items()]
         left = self.size - len(self.kept)
         return [*lines, f"... and {left} bytes more"] if left else lines
@@ -76,8 +74,7 @@ def printed() -> list[str]:
 class _Worker:
     """A process that answers questions one by one, started here or forked.
 
-    above: the one that forked it. own: that which was started. streams: its stdout and stderr; forks without
-    such of their own share those of the one above, and its lock.
+    above: the one that forked it. own: that which was started. streams: its stdout and stderr, or of `above`.
     """
 
     def __init__(
@@ -95,7 +92,7 @@ class _Worker:
         self.lock = threading.RLock()
         if above is not None and self.shares:
             self.output, self.lock = above.output, above.lock
-        self._reader, self._asked = Reader(), 0  # questions: an answer says to which it is
+        self._reader, self._asked = Reader(), 0  # questions
         self._what, self._late = "", ""  # what it does; why it was ended, if it was
 
     def ask(
@@ -201,7 +198,7 @@ class _Worker:
         if self.own is not None and patience:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.own.wait(patience)
-        if not self.shares or "coverage" not in sys.modules:  # else it writes what coverage saw, and ends
+        if not self.shares or "coverage" not in sys.modules:  # else it ends itself
             _kill(self.pid)
         if self.own is not None:  # of a fork the other takes note
             self.own.wait()
@@ -247,8 +244,7 @@ class _Within:
 class Door:
     """Something of others, opened once, mostly in a child, and sessions that call it.
 
-    facts: what the opener said of it. why_no_forks: why sessions share the process; empty where each has its
-    own. forks: how many there were.
+    facts: what the opener said of it. why_no_forks: why sessions share the process. forks: their number.
     """
 
     def __init__(self, worker: _Worker | _Within, facts: Any, why_no_forks: str) -> None:
@@ -294,23 +290,22 @@ class Session:
     ) -> tuple[Any, Arrays]:
         """Return what our function returned in the child: JSON, and arrays by name.
 
-        function: `ropeaudit.module:name`, called with the session, the arguments and the arrays. what: its
-        words in an error. heard: gets what the function says meanwhile.
-        Raises: RopeAuditError that the function raised; ForeignError.
+        function: `ropeaudit.module:name`, called with the session, the arguments and the arrays. heard: gets
+        what it says meanwhile. Raises: RopeAuditError, ForeignError.
         """
         header = {"session": self._number, "function": function, "arguments": dict(arguments or {})}
         reply = self.worker.ask(header, what, arrays, heard)
         return reply.header["returned"], reply.arrays
 
 
-_root: _Worker | None = None  # it has loaded torch and our modules, and forks the doors' children
+_root: _Worker | None = None  # it has loaded torch, and forks the doors' children
 _starting = threading.Lock()
 
 
 def _started(needed: Sequence[str], limit: float) -> _Worker:
     """Return the process of a door: a fork of the root if possible, else its own."""
     global _root
-    for _ in range(0 if never_forks() else 2):  # a root may have been ended, for want of memory say
+    for _ in range(0 if never_forks() else 2):  # a root may have been ended
         with _starting:
             if _root is None or _root.owner != os.getpid():
                 _root = _spawned(LIMIT)
@@ -400,8 +395,7 @@ def opened(
 ) -> Door:
     """Return a new process's door. opener: our function, arguments -> what is opened, facts.
 
-    needed: modules that the child imports; those that nobody but us wrote are so once for all doors.
-    Raises: RopeAuditError of the opener; ForeignError.
+    needed: modules that the child imports. Raises: RopeAuditError of the opener; ForeignError.
     """
     worker = _started(needed, limit)
     _outputs.append(worker.output)
@@ -424,7 +418,7 @@ def door(opener: str, arguments: Mapping[str, Any], needed: Sequence[str] = ()) 
     """
     if os.environ.get(ROAD) != IN_PROCESS:
         return opened(opener, arguments, needed, limit())
-    for name in needed:  # how long the code itself takes to import is looked at
+    for name in needed:  # no part of its own import
         child.imported(name)
     with _told():
         return within(*child.named(opener)(dict(arguments)))
@@ -441,10 +435,7 @@ def here() -> Session:
 
 
 def alone(needed: Sequence[str] = ()) -> Session:
-    """Return a session without others' code: it waits for ever, unless a limit is asked for.
-
-    Raises: ForeignError.
-    """
+    """Return a session without others' code: it waits for ever, unless a limit is asked for."""
     if os.environ.get(ROAD) == IN_PROCESS:
         return here()
     return opened("ropeaudit.door.child:nothing", {}, needed, limit(math.inf)).session()

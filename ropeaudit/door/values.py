@@ -1,7 +1,6 @@
 """Values of ours as JSON and arrays, and back: only data goes through a door, no code.
 
-A number, text, True, False and None stand as they are, and a list as a list; anything else is an object that
-says what it is. Of a dataclass its fields are sent, and it is made by its own constructor on the other side.
+What JSON has not is an object that says what it is.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 class Values:
     """What both sides of a door know: dataclasses that are sent, objects sent by name.
 
-    constants: objects of which there is one in a process, such as the formats: they arrive as themselves.
+    constants: objects that arrive as themselves, such as the formats.
     """
 
     def __init__(self, classes: Iterable[type], constants: Iterable[Any] = ()) -> None:

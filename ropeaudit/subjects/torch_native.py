@@ -1,8 +1,7 @@
 """A recipe executed stage by stage by torch's own kernels on a device.
 
-Each stage is torch's operation in its own dtype, or in a wider one of its operands, and cast: pow casts a
-Python base to the dtype of its exponent, say. Of tf32 and float8 torch has no arithmetic on a CPU: they are
-rounded by `rounding.round_to` and carried in float32.
+Each stage is torch's operation in its own dtype, or in a wider one of its operands, and cast. tf32 and float8
+are rounded by `rounding.round_to` and carried in float32.
 
 Letters: s positions, d head_dim, p pairs. Units: tokens, radians.
 """
@@ -90,9 +89,8 @@ class TorchNative(OfRecipe):
         product, angle = recipe.angle
         computed, fmt = self.recipe.frequency
         if not self.setting.scaling.rules.rescales or form == "recurrence":
-            cached = plain(
-                effective_base(self.setting), self.setting.rotary_dim, form, computed, self.numbers
-            )
+            base, dims = effective_base(self.setting), self.setting.rotary_dim
+            cached = plain(base, dims, form, computed, self.numbers)
         else:
             cached = self.numbers.of(frequencies(self.setting, form, computed), computed)
         cached = self.numbers.keep(cached, fmt)
@@ -134,10 +132,7 @@ class TorchNative(OfRecipe):
             a, b = split_pairs(given, self.setting)
             first, second = split_pairs(rotated, self.setting)
             for part, left, right, combine in ((first, a, b, torch.sub), (second, b, a, torch.add)):
-                products = (
-                    numbers.apply(torch.mul, wide, left, cos),
-                    numbers.apply(torch.mul, wide, right, sin),
-                )
+                products = [numbers.apply(torch.mul, wide, *one) for one in ((left, cos), (right, sin))]
                 part.copy_(numbers.keep(numbers.apply(combine, wide, *products), fmt))
             values = torch_arrays.to_numpy(numbers.keep(rotated, self.output))
         return values.astype(self.output.carrier, copy=False)
@@ -179,11 +174,8 @@ def device(name: str) -> torch.device:
         chosen = torch.device(name.strip().lower())
     except RuntimeError:
         chosen = None
-    if (
-        chosen is None
-        or chosen.type not in ("cpu", "cuda", "mps")
-        or (chosen.type != "cuda" and chosen.index)
-    ):
+    numbered = chosen is not None and chosen.type != "cuda" and chosen.index
+    if chosen is None or numbered or chosen.type not in ("cpu", "cuda", "mps"):
         raise UsageError(f"--device {name!r} is not cpu, cuda, cuda:N or mps; try --device cpu")
     if chosen.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0

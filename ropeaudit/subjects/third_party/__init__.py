@@ -1,7 +1,4 @@
-"""Other people's implementations, tables of `data/adapters.toml`, imported when audited.
-
-Most are called by the code of their table, see `adapter.py`; others by a file here that the table names.
-"""
+"""Other people's implementations, tables of `data/adapters.toml`, imported when audited."""
 
 from __future__ import annotations
 
@@ -42,14 +39,11 @@ class Entry:
     """An implementation that can be requested by name: a table of `data/adapters.toml`.
 
     A table PACKAGE:* is a family, classes of a package: PACKAGE:NAME, with .CLASS where a file has several.
-    file: the one here that calls it, whose `adapter` is constructed with this entry. needs: modules.
-    package: whose version is recorded. extra: what installs it. calls: what is called. code: lines that do.
-    layouts, dtypes, scalings: those that can be requested, the default first. engine: what computes.
-    partial: whether it rotates a part of the head. movable: whether it can be called elsewhere than on the
-    CPU. table: whether it has one from position 0. runs: whether it takes consecutive positions alone.
-    int32: whether its positions are. whole_base: whether its base is a whole number.
-    target: a family's class, package.module:CLASS. classes: how many. folder: a family's, as a module.
-    files, found: patterns of files there, and of class names. named: of places, whose group is the name.
+    file: the one here whose `adapter` calls it. needs: modules. package: whose version is recorded. extra:
+    what installs it. calls: what is called. code: lines that do. layouts, dtypes, scalings: the default
+    first. partial: whether it rotates a part of the head. movable: whether also elsewhere than on the CPU.
+    table: whether it has one from position 0. runs: whether it takes consecutive positions alone. target: a
+    class, package.module:CLASS. files, found, named: patterns of files in folder, classes and places.
     """
 
     name: str
@@ -115,40 +109,31 @@ class Entry:
         """What to type to install it."""
         return f"pip install 'ropeaudit[{self.extra}]'"
 
+    @functools.cache  # noqa: B019  of constants
     def members(self) -> Mapping[str, Entry]:
         """Return a family's implementations by name, without executing the package."""
-        return _members(self)
-
-    @property
-    def summary(self) -> Entry:
-        """Return a row for a whole family."""
-        return replace(self, classes=len(self.members()))
-
-
-@functools.cache
-def _members(family: Entry) -> Mapping[str, Entry]:
-    if not family.installed:
-        return {}
-    package, _, rest = family.folder.partition(".")
-    spec = util.find_spec(package)  # of the package alone: its parts would be executed
-    place = Path((spec.submodule_search_locations or [""])[0] if spec else "", *rest.split("."))
-    found = list[tuple[str, str, str]]()
-    for path in sorted(place.rglob(family.files)):
-        where = path.relative_to(place).with_suffix("")
-        if match := re.fullmatch(family.named, where.as_posix()):
-            classes = re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-            module = ".".join((family.folder, *where.parts))
-            found += [(match[1], name, module) for name in classes if re.search(family.found, name)]
-    several, members = Counter(name for name, _, _ in found), dict[str, Entry]()
-    for name, cls, module in found:
-        called = f"{family.package}:{name}" if several[name] == 1 else f"{family.package}:{name}.{cls}"
-        calls, target = f"{cls}, {family.calls}", f"{module}:{cls}"
-        members[called] = replace(family, name=called, calls=calls, target=target)
-    return members
+        if not self.installed:
+            return {}
+        package, _, rest = self.folder.partition(".")
+        spec = util.find_spec(package)  # of the package alone
+        place = Path((spec.submodule_search_locations or [""])[0] if spec else "", *rest.split("."))
+        found = list[tuple[str, str, str]]()
+        for path in sorted(place.rglob(self.files)):
+            where = path.relative_to(place).with_suffix("")
+            if match := re.fullmatch(self.named, where.as_posix()):
+                classes = re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+                module = ".".join((self.folder, *where.parts))
+                found += [(match[1], name, module) for name in classes if re.search(self.found, name)]
+        several, members = Counter(name for name, _, _ in found), dict[str, Entry]()
+        for name, cls, module in found:
+            called = f"{self.package}:{name}" if several[name] == 1 else f"{self.package}:{name}.{cls}"
+            calls, target = f"{cls}, {self.calls}", f"{module}:{cls}"
+            members[called] = replace(self, name=called, calls=calls, target=target)
+        return members
 
 
 _INSIDE = "ropeaudit.subjects.calling.inside"
-_SHARED = ("torch", "transformers")  # what many entries import, and one process does for all
+_SHARED = ("torch", "transformers")  # imported once for all
 ALL = "all"  # that is installed
 _TABLES = {name: Entry.of(name, table) for name, table in tomllib.loads(data.text("adapters.toml")).items()}
 ENTRIES = {name: entry for name, entry in _TABLES.items() if ":" not in name}
@@ -158,7 +143,8 @@ FAMILIES = {entry.package: entry for name, entry in _TABLES.items() if name not 
 def listed(pattern: str | None = None) -> list[Entry]:
     """Return entries and a row a family, or the entries and members that match."""
     if pattern is None:
-        return [*ENTRIES.values(), *(family.summary for family in FAMILIES.values())]
+        families = (replace(one, classes=len(one.members())) for one in FAMILIES.values())
+        return [*ENTRIES.values(), *families]
     members = [entry for family in FAMILIES.values() for entry in family.members().values()]
     return [entry for entry in (*ENTRIES.values(), *members) if fnmatchcase(entry.name, pattern)]
 
@@ -210,10 +196,7 @@ def expanded(names: Iterable[str]) -> list[tuple[str, bool]]:
 
 
 def implementation(name: str, device: str | None = None) -> Code:
-    """Return an implementation by its name, to be called on a device.
-
-    Raises: UnknownName; MissingPackage, also of what cannot be imported; see `adapter.Adapter.on`.
-    """
+    """Return an implementation by its name, on a device. Raises: UnknownName, MissingPackage."""
     from ropeaudit.subjects.calling.foreign import ForeignCode  # in-function: lists need no process
 
     entry = entry_of(name)
@@ -235,7 +218,7 @@ def opened(arguments: Mapping[str, Any]) -> tuple[Opened, Mapping[str, Any]]:
     entry = entry_of(arguments["name"])
     try:
         with warnings.catch_warnings(), required_packages(f"--impl {entry.name}"):
-            warnings.simplefilter("ignore")  # of theirs: about CUDA, about what else might be installed
+            warnings.simplefilter("ignore")  # of theirs: about CUDA
             adapter: Any = import_module(f"{__name__}.{entry.file}").adapter(entry)
     except RopeAuditError:
         raise

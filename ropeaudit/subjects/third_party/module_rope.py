@@ -1,7 +1,6 @@
 """A package's RoPE class and its file's rotating function, as f(x, positions).
 
-Names of arguments say how it is built, called and applied. Of the ways that they leave open the
-first is taken that rotates as requested.
+Names of arguments say how it is called; the first way that rotates is taken.
 Letters: h heads, n positions, d head_dim, p pairs.
 """
 
@@ -76,13 +75,9 @@ def _configured(config: Any, dims: int, base: float, sections: bool) -> Any:
 
 def _unscaled(given: Mapping[str, Any], dims: int, base: float, sections: bool) -> dict[str, Any]:
     """Return rope_parameters unscaled, of the whole head, also of layer types."""
-    parts = {
-        key: _unscaled(value, dims, base, sections)
-        for key, value in given.items()
-        if isinstance(value, Mapping)
-    }
-    if parts:
-        return {**given, **parts}
+    nested = [key for key, value in given.items() if isinstance(value, Mapping)]
+    if nested:
+        return {**given, **{key: _unscaled(given[key], dims, base, sections) for key in nested}}
     kind = given.get("rope_type", "default")
     kept = kind if kind in ("axial", "axial_2d") else "default"  # which are no scalings
     results = {**given, "rope_type": kept, "rope_theta": base}
@@ -140,10 +135,7 @@ _APPLIED = {name: role for role, names in signatures.APPLIED.items() for name in
 
 
 def arguments(function: Any, x: torch.Tensor, tables: Any, order: str) -> dict[str, Any]:
-    """Return what a function is given to rotate x by tables. order: of the axes of x.
-
-    Raises: TypeError for an unknown argument, ValueError for tables that are not cos and sin.
-    """
+    """Return what a function is given to rotate x by tables. order: of the axes of x."""
     results: dict[str, Any] = {}
     for one in inspect.signature(function).parameters.values():
         role, needed = _APPLIED.get(one.name.lower(), ""), one.default is one.empty
@@ -179,7 +171,7 @@ _POSITIONS: tuple[tuple[str, _Place], ...] = (
 _VIDEO = "frames of a video, the first of 3 axes, the others at 0"
 # vectors of any values, -1 standing for n: tokens; frames, channels, patches
 _SHAPES = (("", (1, -1, 64)), (_VIDEO, (1, 16, -1, 2, 2)))
-_ROWS = 67  # of the shortest table from position 0: a prime, which no other size is
+_ROWS = 67  # of the shortest table: a prime, which no other size is
 _ORDERS = ("bhsd", "bshd", "shd")  # of the axes of what is rotated
 
 
@@ -192,10 +184,8 @@ class Way:
     """A class and a function that rotate heads of `size` dims, and which dims were requested.
 
     cls, given: what is built, and with what. roles: argument of its forward -> what it is. layer: its type.
-    place, shape: positions and vectors as they are given. axes: what a reader must know of these.
-    function: what applies what that returns to vectors. order: of their axes.
-    layout: whether the dims of a pair stand beside each other. places: the requested dims, in that layout.
-    returned: where these come back.
+    place, shape: positions and vectors as they are given. axes: what a reader must know of these. function:
+    what rotates vectors by what that returns. places: the requested dims. returned: where these come back.
     """
 
     cls: Any
@@ -286,10 +276,7 @@ def _rows(returned: Any, at: torch.Tensor, end: int) -> Any:
 
 
 def ways(module: Any, given: Mapping[str, Any], size: int, applying: Sequence[Any]) -> Iterator[Way]:
-    """Yield how a built module and functions may be called, likeliest first.
-
-    None if its forward needs an unknown argument.
-    """
+    """Yield how a built module and functions may be called, likeliest first."""
     taken = signatures.Parameters.of(module)
     roles = {one.name: _OF_FORWARD.get(one.name.lower(), "") for one in taken.fixed}
     if not all(roles[name] for name in taken.needed):
@@ -312,7 +299,7 @@ def ways(module: Any, given: Mapping[str, Any], size: int, applying: Sequence[An
 
 PROBE: Positions = np.array([0, 1, 2, 3, 5, 7, 11])
 _NEAR = 0.02  # relative error of frequencies and a trial: passes rounding, no other base
-_BELOW = 1e-6  # radians by which small frequencies may be off, whatever their size
+_BELOW = 1e-6  # radians by which frequencies may be off
 _TRIED = 3  # heads of the trial
 _AXES = (1, 2, 3)  # tried sizes of heads, in rotary dims: other axes take the rest
 
@@ -379,10 +366,7 @@ def measured(way: Way, module: Any, setting: RopeSetting) -> Way:
 
 
 class ModuleRope(Adapter):
-    """A class that returns cos and sin, or the like, and the function that rotates by them.
-
-    Dims that rotate are handed to it, in a head as large as it needs; others are left alone.
-    """
+    """A class that returns cos and sin, or the like, and the function that rotates by them."""
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
