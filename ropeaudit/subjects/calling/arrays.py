@@ -1,4 +1,4 @@
-"""Arrays of code under audit, exactly, and tables that it is given or returns: of torch or NumPy, in a dtype.
+"""Arrays of code under audit, exactly, and tables that it is given or returns.
 
 Letters: b batch, s positions, d head_dim, r rotated dims, p pairs.
 """
@@ -12,7 +12,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -32,7 +32,7 @@ Strides: TypeAlias = Literal[
     "contiguous", "transposed", "sliced", "expanded", "packed", "unlike", "guarded", "stepped"
 ]
 _MARGIN = 256  # numbers before, between and after what lies in a buffer
-eager = False  # whether what code compiles by itself is called as Python: a session says it
+eager = False  # whether what code compiles is called as Python
 _LIMITS = ("recompile_limit", "accumulated_recompile_limit")
 _COMPILATIONS = 2**16  # of one function: as many as there are shapes
 
@@ -76,7 +76,7 @@ def copied(array: Any) -> Any:
 
 
 class Given:
-    """Vectors as code is given them: apart, or views of one buffer, nan elsewhere: stray access is seen."""
+    """Vectors as code is given them: apart, or views of one buffer, nan elsewhere."""
 
     def __init__(
         self,
@@ -103,8 +103,10 @@ class Given:
                 self._places.append((numbers.shape, *lies[name]))
                 view = _view(self.buffer, *self._places[-1])
                 view[...] = numbers
-                expanded = strides == "expanded" and "b" in order
-                self.views[name] = _expanded(view, order.index("b")) if expanded else view
+                if strides == "expanded" and "b" in order:
+                    first = view[(slice(None),) * order.index("b") + (slice(0, 1),)]
+                    view = (torch() if engine == "torch" else np).broadcast_to(first, view.shape)
+                self.views[name] = view
             self._before = copied(self.buffer)
 
     def check_around(self) -> None:
@@ -119,10 +121,7 @@ class Given:
 
 
 class Refilling:
-    """Code that is given integers, such as positions, in arrays of an earlier call.
-
-    Servers keep such buffers, and write the positions of each call into them.
-    """
+    """Code that is given integers, such as positions, in arrays of an earlier call."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -143,7 +142,7 @@ class Refilling:
         return kept
 
 
-_Lies: TypeAlias = dict[str, tuple[int, tuple[int, ...]]]  # name -> where it begins, and its strides
+_Lies: TypeAlias = dict[str, tuple[int, tuple[int, ...]]]  # where each begins, and its strides
 
 
 def _places(shapes: dict[str, tuple[int, ...]], strides: Strides, order: str) -> tuple[_Lies, int]:
@@ -189,20 +188,12 @@ def _view(buffer: Any, shape: tuple[int, ...], begin: int, strides: tuple[int, .
     return buffer.as_strided(shape, strides, begin)
 
 
-def _expanded(array: Any, axis: int) -> Any:
-    """Return the first along an axis in place of all."""
-    first = array[(slice(None),) * axis + (slice(0, 1),)]
-    return (np if isinstance(array, np.ndarray) else torch()).broadcast_to(first, array.shape)
-
-
 def shared(returned: Any, given: Any) -> bool:
     """Return whether what came back lies where what was given lies."""
-    if isinstance(returned, np.ndarray) and isinstance(given, np.ndarray):
-        return np.may_share_memory(returned, given)
-    if isinstance(returned, np.ndarray) or isinstance(given, np.ndarray):
-        return False
-    ours: bool = returned.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
-    return ours
+    of_numpy = [isinstance(one, np.ndarray) for one in (returned, given)]
+    if any(of_numpy):
+        return all(of_numpy) and np.may_share_memory(returned, given)
+    return bool(returned.untyped_storage().data_ptr() == given.untyped_storage().data_ptr())
 
 
 def values(array: Any) -> tuple[FloatArray, str]:
@@ -217,7 +208,7 @@ def values(array: Any) -> tuple[FloatArray, str]:
     if not array.is_floating_point():
         raise WrongShape(f"returns a tensor of {str(array.dtype).removeprefix('torch.')}")
     numbers, name = torch_arrays.to_numpy(array), str(array.dtype).removeprefix("torch.")
-    return (numbers.copy() if name in ("float32", "float64") else numbers), name  # others are new by now
+    return (numbers.copy() if name in ("float32", "float64") else numbers), name
 
 
 def content(array: Any) -> bytes:
@@ -239,10 +230,7 @@ def known(returned: Any) -> Any:
 
 
 def listed(returned: Any) -> Any:
-    """Return a dict, a dataclass or a named tuple as a tuple: q, k, v first.
-
-    Fields are told by names, `query_rotated` or `k_embed`, else kept in order.
-    """
+    """Return a dict, a dataclass or a named tuple as a tuple: q, k, v first, if names tell them."""
     if isinstance(returned, Mapping):
         fields = dict(returned)
     elif dataclasses.is_dataclass(returned) and not isinstance(returned, type):
@@ -277,10 +265,7 @@ def parts(returned: Any, both: bool) -> tuple[Any, Any, Any]:
 
 
 def quietly(function: Any, positional: list[Any], named: dict[str, Any], device: Device = CPU) -> Any:
-    """Call without gradients, on the device; do not warn of overflows and nans.
-
-    What torch compiled is compiled for every shape and dtype, past torch's limit; nothing is where `eager`.
-    """
+    """Call without gradients and warnings, on the device; compiled code for every shape."""
     with np.errstate(all="ignore"), contextlib.ExitStack() as stack:
         if any(map(_is_tensor, (*positional, *named.values()))):
             stack.enter_context(torch().no_grad())
@@ -307,15 +292,13 @@ def table(
     changes: Changes,
     at: Positions,
 ) -> tuple[Any, Format | None]:
-    """Return cos, sin, both, cos + i sin or the angle, rounded once to float32; its dtype.
+    """Return cos, sin, both, cos + i sin or the angle in float32 or float64; its requested dtype, if any.
 
-    Not at all for float64. dtype: the requested one of the table, None where none is. width: p pairs, or each
-    twice, in halves or interleaved; both one after the other, woven or stacked, or a matrix of each pair.
+    width: p pairs, or each twice, in halves or interleaved; both one after the other, woven or stacked.
     Shapes: at (s,) -> (s, p), (s, r), both (s, 2p), (s, 2r), stacked (s, p, 2), matrices (s, p, 2, 2).
     """
-    recipe = recipes.named("fp64-angles").changed(changes).resolve(dtype)
-    held = recipe.table if "table" in changes else None
-    cos, sin, angle = _cos_sin(dtype, tuple(sorted(changes.items())), setting, at.tobytes())
+    cos, sin, angle, stored = _cos_sin(dtype, tuple(sorted(changes.items())), setting, at.tobytes())
+    held = stored if "table" in changes else None
     wide = np.float64 if dtype is FP64 else np.float32
     both = (sin, cos) if role == "sin_cos" else (cos, sin)
     if width in ("stacked", "woven"):
@@ -383,11 +366,11 @@ def fingerprint(array: Any) -> object:
 @functools.lru_cache(maxsize=4)
 def _cos_sin(
     dtype: Format, changes: tuple[tuple[str, str], ...], setting: RopeSetting, at: bytes
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return cos, sin and the angle at positions. Shapes: -> (s, p) each."""
+) -> tuple[FloatArray, FloatArray, FloatArray, Format | None]:
+    """Return cos, sin and the angle at positions, and the tables' dtype. Shapes: (s, p)."""
     recipe = recipes.named("fp64-angles").changed(dict(changes)).resolve(dtype)
     emulated, positions = Emulated(recipe, setting), np.frombuffer(at, np.int64)
-    return *emulated.table(positions, 0), emulated.angles(positions)
+    return *emulated.table(positions, 0), emulated.angles(positions), recipe.table
 
 
 def applied(
@@ -398,18 +381,16 @@ def applied(
     dtype: Format,
     width: str,
 ) -> FloatArray:
-    """Return x rotated by returned tables: in float64, rounded once to the dtype.
+    """Return x rotated by returned tables: in float64, rounded once to the dtype. Raises: WrongShape.
 
     width: what their columns are, of p pairs or of r dims. Shapes: x has the axes `letters`.
-    Raises: WrongShape.
     """
-    layout: Layout = "interleaved" if width == "interleaved" else "half"
     batch = x.shape[letters.index("b")] if "b" in letters else 1
     length = x.shape[letters.index("s")]
     tables = _cos_and_sin(returned, setting.pairs if width == "pairs" else setting.rotary_dim)
     cos, sin = (_columns(each, (batch, length), setting, width, letters) for each in tables)
-    of = RopeSetting.of(setting.head_dim, setting.rotary_dim, layout=layout)
-    result = np.array(x, np.float64)
+    result, layout = np.array(x, np.float64), "interleaved" if width == "interleaved" else "half"
+    of = RopeSetting.of(setting.head_dim, setting.rotary_dim, layout=cast(Layout, layout))
     first, second = split_pairs(result, of)
     a, b = first.copy(), second.copy()
     first[...], second[...] = a * cos - b * sin, b * cos + a * sin
@@ -449,12 +430,9 @@ def _columns(
     """Return a table with one column a pair, to multiply x by. Raises: WrongShape."""
     batch, length = sizes
     columns = setting.pairs if width == "pairs" else setting.rotary_dim
-    if numbers.size == length * columns:
-        rows = numbers.reshape(1, length, columns)
-    elif numbers.size == batch * length * columns:
-        rows = numbers.reshape(batch, length, columns)
-    else:
+    if numbers.size not in (length * columns, batch * length * columns):
         raise WrongShape(f"returns cos or sin of the shape {numbers.shape}")
+    rows = numbers.reshape(-1, length, columns)
     rows = rows[..., ::2] if width == "interleaved" else rows[..., : setting.pairs]
     result: FloatArray = rows[0] if "b" not in letters else rows[:, None] if "h" in letters else rows
     return result

@@ -16,7 +16,7 @@ from ropeaudit.subjects.calling import arrays
 from ropeaudit.subjects.calling.conventions import Convention
 
 _INFERENCE = "the code switches autograd off: it is for inference alone"
-_VECTORS = {"q": "q", "k": "k", "x": "its input", "qkv": "its input"}  # role -> how it is called in a message
+_VECTORS = {"q": "q", "k": "k", "x": "its input", "qkv": "its input"}  # as messages call them
 
 
 class NoGradient(ForeignError):
@@ -28,10 +28,7 @@ class SwitchedOff(NoGradient):
 
 
 def switched_off(call: Callable[[], object]) -> bool:
-    """Return whether a call does all that it does with tensors that require grad with autograd off.
-
-    Code that cuts a tensor off, by detach() or .data, does so with autograd on.
-    """
+    """Return whether a call does all that it does with tensors that require grad with autograd off."""
     torch = arrays.torch()
     modes: set[bool] = set()
 
@@ -61,8 +58,7 @@ def gradients(
                 f"no gradient reaches {name}: what it returns does not require grad, as behind detach(), "
                 ".data, no_grad() or NumPy"
             )
-    # of a sum of products the gradient of each factor is the other, to the last bit; given as gradients to
-    # autograd they would make torch load its symbolic shapes, which takes longer than the check
+    # given as gradients they would make torch load its symbolic shapes, which takes long
     total = sum((y * x.to(y.dtype)).sum() for x, y in zip(upstream, returned, strict=True))
     results: tuple[Any, ...] = arrays.torch().autograd.grad(total, leaves, allow_unused=True)
     for name, result in zip(names, results, strict=True):
@@ -75,8 +71,7 @@ def gradients(
 class Backward:
     """A function that takes upstream gradients where another takes vectors, and returns gradients.
 
-    As rotating is linear, they do not depend on the vectors: these are the upstream gradients with their dims
-    in reverse order. The function gets copies: in_place says whether it rotates its input where it lies.
+    The vectors, on which they do not depend, are those in reverse order. in_place: it changed its copies.
     """
 
     function: Any
@@ -106,8 +101,15 @@ class Backward:
             in_place = any(copy._version for copy in copies)
             self.in_place |= in_place
             if in_place and switched_off(lambda: called(others)):
-                raise SwitchedOff(_INFERENCE)  # what changes where it lies looks as if it were passed on
-            outputs = self._outputs(tuple(copies) if returned is None else returned, upstream)
+                raise SwitchedOff(_INFERENCE)  # it looks as if it were passed on
+            returned = tuple(copies) if returned is None else returned
+            if isinstance(arrays.listed(returned), (tuple, list)) and self.convention.takes("qkv"):
+                raise SwitchedOff("it takes q, k and v in one array and returns them apart")
+            both = arrays.parts(returned, len(upstream) == 2)[: len(upstream)]
+            outputs = tuple(part for part in both if part is not None)
+            for output, x in zip(outputs, upstream, strict=False):
+                if output.shape != x.shape:
+                    raise arrays.WrongShape(f"returns the shape {tuple(output.shape)} for {tuple(x.shape)}")
             count = len(outputs)
             names = tuple(_VECTORS[roles[number]] for number in at[:count])
             try:
@@ -117,17 +119,6 @@ class Backward:
                     raise SwitchedOff(_INFERENCE) from error
                 raise
         return results if count == 2 else results[0]
-
-    def _outputs(self, returned: Any, upstream: list[Any]) -> tuple[Any, ...]:
-        """Return the rotated vectors among what came back. Raises: WrongShape."""
-        if isinstance(arrays.listed(returned), (tuple, list)) and self.convention.takes("qkv"):
-            raise SwitchedOff("it takes q, k and v in one array and returns them apart")
-        both = arrays.parts(returned, len(upstream) == 2)
-        outputs = tuple(part for part in both[: len(upstream)] if part is not None)
-        for output, x in zip(outputs, upstream, strict=False):
-            if output.shape != x.shape:
-                raise arrays.WrongShape(f"returns the shape {tuple(output.shape)} for {tuple(x.shape)}")
-        return outputs
 
 
 def mirrored(x: FloatArray, setting: RopeSetting) -> FloatArray:

@@ -28,15 +28,12 @@ _OF_NUMPY = ("float16", "float32", "float64")
 
 @dataclass(slots=True)
 class _Instance:
-    """One instance at some positions; it may keep state: one thread at a time calls it.
-
-    heads: what one call gave for all heads of q and of k, at the positions that are wanted.
-    """
+    """One instance at some positions; it may keep state: one thread at a time calls it."""
 
     rotator: Rotator
     positions: Positions
     lock: threading.Lock
-    heads: tuple[FloatArray, FloatArray] | None = None
+    heads: tuple[FloatArray, FloatArray] | None = None  # of one call, of q and k
 
 
 class Called:
@@ -73,10 +70,9 @@ class Called:
         return self.code.version
 
     def together(self, q: FloatArray, k: FloatArray, wanted: Positions | None = None) -> None:
-        """Let one call rotate all heads of these, where it is at all of their positions.
+        """Let one call rotate all heads of these, where they are few.
 
-        wanted: positions among 0, 1, ... whose rows alone are asked for. Of more than 2^24 numbers each head
-        has a call of its own. Shapes: (h, s, d), (g, s, d).
+        wanted: positions among 0, 1, ... whose rows alone are asked for. Shapes: (h, s, d), (g, s, d).
         """
         self.given = (q, k) if q.size + k.size <= _LARGEST else None
         self.wanted = wanted
@@ -96,10 +92,9 @@ class Called:
         """Return why positions are refused, by a call at the first and at the last."""
         if reason := self.code.refusal(self.setting, self.dtype):
             return reason
-        ends = np.unique(np.array([0, seq_len - 1]))
-        for start in ends:
+        for end in sorted({0, seq_len - 1}):
             try:
-                self.rotate(np.ones((1, self.setting.head_dim)), self.table(ends[ends == start], offset))
+                self.rotate(np.ones((1, self.setting.head_dim)), self.table(np.array([end]), offset))
             except ForeignError as error:
                 return Raised(one_line(error) + self._hint(error))
         return ""
@@ -108,10 +103,11 @@ class Called:
         """Return a hint where devices are mixed, or NumPy lacks the dtype."""
         if places := advice(str(error), self.code.device):
             return f"; {places}"
-        if self.code.engine != "numpy" or self.dtype.name in _OF_NUMPY:
-            return ""
-        typed = getattr(error, "type", "") == "TypeError"
-        if not (typed or "dtype" in str(error) or self.dtype.name in str(error)):
+        wanted = any(
+            word in f"{getattr(error, 'type', '')} {error}"
+            for word in ("TypeError", "dtype", self.dtype.name)
+        )
+        if self.code.engine != "numpy" or self.dtype.name in _OF_NUMPY or not wanted:
             return ""  # another reason: the end of a table
         return (
             f"; NumPy itself has no {self.dtype}: a wrapper that takes x.astype(numpy.float32) and returns "
@@ -158,16 +154,16 @@ class Called:
     ) -> tuple[FloatArray, FloatArray]:
         """Return all heads of q and k rotated. Shapes: (s,), (h, s, d), (g, s, d) -> like q and k."""
         with np.errstate(over="ignore"):  # a number that the dtype does not hold
-            first = round_to(q[..., self.into], self.dtype).astype(self.dtype.carrier)[None]
-            second = first
-            if k is not q:
-                second = round_to(k[..., self.into], self.dtype).astype(self.dtype.carrier)[None]
+            given = [
+                round_to(x[..., self.into], self.dtype).astype(self.dtype.carrier)[None]
+                for x in ((q,) if k is q else (q, k))
+            ]
         try:
-            results = table.rotator.rotate_both(first, second, at)
+            results = table.rotator.rotate_both(given[0], given[-1], at)
         except (Ended, Late):
             self.ended = True
             raise
-        for x, rotated in zip((first, second), results, strict=True):
+        for x, rotated in zip((given[0], given[-1]), results, strict=True):
             if rotated.shape != x.shape:
                 raise WrongShape(f"returns the shape {rotated.shape[2:]} for {x.shape[2:]}")
         return results[0][0][..., self.back], results[1][0][..., self.back]

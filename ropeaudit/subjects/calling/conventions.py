@@ -27,7 +27,7 @@ from ropeaudit.subjects.calling.devices import CPU, Device
 from ropeaudit.subjects.calling.shapes import ORDERS, Part, Tokens
 
 TABLES = ("position", "frequency", "angle", "trig", "table")  # stages of tables that code may be given
-_ROTATED = ("q", "x", "k", "qkv")  # roles of arrays that are rotated; of others that are not
+_ROTATED = ("q", "x", "k", "qkv")  # roles of arrays that are rotated
 ARRAYS = {"numpy": "NumPy arrays", "jax": "jax arrays", "torch": "torch tensors"}
 # widths of what is a tuple of cos and sin -> of each
 TUPLES = {f"tuple {width}": width for width in ("half", "interleaved", "pairs")}
@@ -42,7 +42,7 @@ begins: Callable[[str], None] = lambda what: None  # noqa: E731
 
 @contextlib.contextmanager
 def contained() -> Iterator[None]:
-    """Turn what ends a process, such as SystemExit, and what has no text into an error that can be told."""
+    """Turn what ends a process, and what has no text, into an error that can be told."""
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
@@ -72,9 +72,8 @@ class _Call:
 class Answer:
     """What a call returned: values (b, h, s, d), of k if both rotate. changed: q, k or x.
 
-    keys_dtype: of k, that of the values where k is not returned. in_place: it returned nothing, or its input.
-    changed_beside: the roles of other arrays that it changed. device: where what it returned lies, as torch
-    spells it; empty for arrays. held: what it returned.
+    keys_dtype: of k, if it came back. in_place: it returned nothing, or its input. changed_beside: roles of
+    others that it changed. device: where it lies, as torch spells it; else empty. held: what it returned.
     """
 
     values: FloatArray
@@ -92,17 +91,15 @@ class Answer:
 class Convention:
     """How to call a function: arguments, axes, device, and NumPy, torch or jax.
 
-    arguments: the role of each, with its keyword where it is passed by one.
-    order: see `shapes`. rank: axes of positions or tables; 4 are those of sbhd, for tokens in a row; of an
-    offset, 1 is an integer, 0 an array (1,), 2 one (b,); of a grid's sizes, 1 is a tuple, 2 an array (b, a).
-    width: of tables, p pairs or d dims in a layout. strides: of vectors. index: the integers that positions
-    are. narrow: whether cos and sin have the dtype of the vectors. back: the order of q, k and v that come
-    back apart, where they were given packed. composed: whether the function returns cos and sin, with which
-    vectors are rotated here. heads: "k without h": called once for each head of k, as it has no axis of them;
-    "q in groups": q has two, those of k and how many of q share one: (b, s, g, h / g, d).
-    axes: of positions with several, a, the order of all. blocks: whether the dims of each axis are a block.
-    doubtful: a name says otherwise, or nothing says where tokens stand, so that it is right or not meant.
-    keywords: whether positions that are not named are offered to **kwargs, or left out.
+    arguments: the role of each, with its keyword where it is passed by one. order: see `shapes`. rank: axes
+    of positions or tables; 4 are those of sbhd, for tokens in a row; of an offset, 1 is an integer, 0 an
+    array (1,), 2 one (b,); of a grid's sizes, 1 is a tuple, 2 an array (b, a). width: see `arrays.table`.
+    strides: see `arrays.Given`. index: the integers that positions are. narrow: whether cos and sin have the
+    dtype of the vectors. back: the order of q, k and v that were packed and come back apart. composed:
+    whether vectors are rotated here, by the cos and sin that came back. heads: "k without h": called for each
+    head of k; "q in groups": q is (b, s, g, h / g, d). axes: of positions with several, a, the order of all.
+    blocks: whether the dims of each axis are a block. doubtful: a name says otherwise, or nothing says where
+    tokens stand. keywords: whether positions that are not named are offered to **kwargs, or left out.
     """
 
     arguments: tuple[tuple[str | None, str], ...]
@@ -258,13 +255,12 @@ class Convention:
         begins = self.unplaced or self.takes("offset", "totals")
         begins = begins or (self.takes("row_offset") and self.of_rows)
         parts = [Part((of_q, of_k), at)]
+        rows = list(shapes.by_row(parts[0])) if at.ndim == 2 else parts
         if grid is not None and self.takes(*signatures.GRID):
-            rows = shapes.by_row(parts[0]) if at.ndim == 2 else parts
             parts = [whole for one in rows for whole in shapes.of_grid(one, grid.count)]
         elif "t" in self.order:
             parts = list(self._packed(at, of_q))
         elif begins and not (at.ndim == 2 and (np.diff(at) == 1).all()):
-            rows = list(shapes.by_row(parts[0])) if at.ndim == 2 else parts
             parts = [
                 Part((one.tokens[0][:, run], one.tokens[1][:, run]), one.at[run])
                 for one in rows
@@ -298,8 +294,7 @@ class Convention:
     def _packed(self, at: Positions, tokens: Tokens) -> Iterator[Part]:
         """Yield parts with the batch in one row: each consecutive run is a sequence.
 
-        Without positions, sequences begin at the first row of tables or the offset, and
-        those that begin alike share a call; where there is neither, at position 0: others are padded.
+        Without positions, those that begin alike share a call; without tables or an offset, they are padded.
         """
         rows = np.broadcast_to(at, tokens.shape)
         pieces = [
@@ -331,8 +326,13 @@ class Convention:
         sizes = dict(zip(letters, x.shape, strict=True))
         of_keys = {"h": 1, **dict(zip(letters, k.shape, strict=True))}
         v = np.ascontiguousarray(k[..., ::-1]) if self.takes("v", "qkv") else k
+        order = shapes.backs(self.order)[0] if self.takes("qkv") else self.order
         given = {
-            role: self._vector(role, (x, k, v), letters) for role in self.roles if role in (*_ROTATED, "v")
+            role: shapes.laid({"k": k, "v": v}.get(role, x), order, letters)
+            if role != "qkv"
+            else shapes.packed((x, k, v), self.order, letters)
+            for role in self.roles
+            if role in (*_ROTATED, "v")
         }
         shape, plain = next(iter(given.values()), x).shape, shapes.plain(self.order)
         laid = arrays.Given(given, call.dtype, self.engine, self.strides, plain, self.device)
@@ -348,23 +348,21 @@ class Convention:
         laid.check_around()
         changed = any(arrays.content(x) != old for x, old in zip(vectors, before, strict=True))
         changed_beside = tuple(r for r, old in beside.items() if arrays.fingerprint(arguments[r]) != old)
-        if returned is None:  # it rotated in place; at position 0 nothing shows
+        if returned is None:  # it rotated in place
             returned = tuple(vectors) if "k" in arguments else vectors[0] if vectors else None
         if self.composed:
             returned = arrays.applied(returned, x, letters, call.setting, call.dtype, self.width)
             dtype = torch_arrays.spelled(call.dtype)
             return Answer(returned, None, dtype, changed, "", False, changed_beside)
         first, second, last = arrays.parts(returned, self.takes_keys)
-        keys, third = None, None
+        keys, third, keys_dtype = None, None, ""
         if "qkv" in arguments and second is None:
             results, dtype = arrays.values(first)
             packed = {**sizes, "3": 3} if "3" in self.order else {**sizes, "h": sizes["h"] + 2 * of_keys["h"]}
             self._check_shape(results, self.order, packed)
             values, keys, third = shapes.unpacked(results, self.order, letters, sizes, of_keys["h"])
-            keys_dtype = dtype
         else:
             values, dtype = self._rotated(first, sizes, letters)
-            keys_dtype = dtype
             if second is not None:
                 keys, keys_dtype = self._rotated(second, of_keys, letters, "k ")
             if last is not None:
@@ -376,22 +374,13 @@ class Convention:
             keys=keys,
             dtype=dtype,
             changed=changed,
-            keys_dtype=keys_dtype,
+            keys_dtype=keys_dtype or dtype,
             in_place=arrays.shared(first, vectors[0])
             and (second is None or arrays.shared(second, arguments.get("k", vectors[0]))),
             changed_beside=changed_beside,
             device=str(getattr(first, "device", "")) if self.engine == "torch" else "",
             held=(first,) if second is None else (first, second),
         )
-
-    def _vector(
-        self, role: str, three: tuple[FloatArray, FloatArray, FloatArray], letters: str
-    ) -> FloatArray:
-        """Return q, k, v or all packed, with axes in the function's order."""
-        if role == "qkv":
-            return shapes.packed(three, self.order, letters)
-        order = shapes.backs(self.order)[0] if self.takes("qkv") else self.order
-        return shapes.laid(three[{"k": 1, "v": 2}.get(role, 0)], order, letters)
 
     def _returned(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
         """Return the arrays that the function returns, given q and k with its axes."""
@@ -409,10 +398,7 @@ class Convention:
         ]
         begins("call")
         chance.begin(chance.number())
-        plain, named = (
-            [one for name, one in filled if name is None],
-            {name: one for name, one in filled if name},
-        )
+        plain, named = [one for name, one in filled if not name], {name: one for name, one in filled if name}
         returned = arrays.known(arrays.quietly(call.function, plain, named, self.device))
         if not self.heads or (both := arrays.parts(returned, True)[:2])[0] is None:
             return returned
@@ -475,7 +461,7 @@ class Convention:
         Of rows (b,), or (b, 1) of rank 2 but for offset. Zeros beside positions, (b, 1) where they are added.
         """
         at, length = part.at, part.at.shape[-1]
-        if role == "positions":  # in as many rows as there are, be they those of axes
+        if role == "positions":
             given = at if self.rank == at.ndim else np.repeat(at[None], batch, axis=0)
             return np.ascontiguousarray(given + self.counts, dtype=self.index)
         if role == "until":

@@ -12,16 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import Ended, ForeignError, Late, MissingPackage, UnknownName, UsageError, one_line
-from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaling import DEFAULT
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.rope.setting import LAYOUTS, Layout, RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays, proposals, shapes
 from ropeaudit.subjects.calling.arrays import Engine
@@ -29,11 +28,11 @@ from ropeaudit.subjects.calling.conventions import ARRAYS, TUPLES, Answer, Conve
 from ropeaudit.subjects.calling.devices import Device, advice
 from ropeaudit.subjects.calling.shapes import ORDERS
 from ropeaudit.subjects.calling.signatures import AXES, FACTORY, GRID, NotUnderstood
-from ropeaudit.subjects.exact_rotation import half_split, rotated
+from ropeaudit.subjects.exact_rotation import complex_pairs, half_split, rotated
 
 _BATCH, _HEADS, _START, _LENGTH = 5, 3, 3, 7  # of the trial: positions 3 ... 9
 _MOST_ENDS = 3  # calls that end their process: then all may
-_SURE = 1e-3  # relative RMS error of a right call, without its dtype's roundings
+_SURE = 1e-3  # relative RMS error of a right call
 _DTYPES = (FP32, parse("bf16"), parse("fp16"))  # tried in turn until code fits
 NEAR = 0.1  # relative RMS error of a call that is right but coarse
 _STRAY = 0.03  # relative: what float32 code may leave that is wrong, but rotates
@@ -50,9 +49,8 @@ class Fit:
     """How code is called. permuted: it takes interleaved pairs and returns them half-split.
 
     error: relative RMS distance of the best (batch, head) from the exact rotation. odd: those of another.
-    misfit: why the call does not fit at all; empty where it does. rows: whether it takes a row of positions
-    for each batch element. dtype: in which it was found out. unfit: why it fits no call in float32, or empty.
-    backward: it rotates q and k alike by the negative angle. keys: whether k, if it came back, is rotated so.
+    misfit: why the call does not fit at all. rows: whether it takes a row of positions for each of the batch.
+    unfit: why it fits no call in float32. backward: q and k rotate by -theta. keys: whether k is rotated so.
     """
 
     convention: Convention
@@ -82,8 +80,7 @@ class Fit:
     def rank(self) -> tuple[bool, bool, bool, bool, bool, float]:
         """The order of fits, best first: by whether they fit, doubt and error.
 
-        Of code that is always wrong, tables in the layout of its pairs come first, and heads that are an axis
-        of their own, unless positions come first, as vLLM has them; all that does not fit is alike.
+        Of code that is always wrong, tables in the layout of its pairs come first.
         """
         joined = "(" in self.convention.order and self.convention.roles[0] != "positions"
         width = TUPLES.get(self.convention.width, self.convention.width)
@@ -103,9 +100,8 @@ class Fit:
 class Trial:
     """What is tried: code of a name on a setting.
 
-    call: gives a new instance x (b, h, s, d) at positions in a dtype, by a convention. likely: what it may
-    take, likeliest first. engines: what may make its arrays, likeliest first. device: where. order: of axes,
-    if one was asked for. dtype: of the vectors. several: what to type for several axes.
+    call: gives a new instance x (b, h, s, d) at positions in a dtype, by a convention. likely, engines: what
+    it may take and what makes its arrays, likeliest first. several: what to type for several axes.
     """
 
     call: Callable[[Convention, FloatArray, Positions, Format], Answer]
@@ -146,15 +142,13 @@ def fit(trial: Trial) -> Fit:
 
 def engines(likely: Engine, device: Device) -> Sequence[Engine]:
     """Return what may make the arrays of code, likeliest first; NumPy's only on the CPU."""
-    if likely == "jax":
-        return ("jax", "numpy") if device.is_cpu else ("jax",)
-    both: tuple[Engine, ...] = ("numpy", "torch") if likely == "numpy" else ("torch", "numpy")
-    return both if device.is_cpu else ("torch",)
+    both: tuple[Engine, ...] = (likely, "torch" if likely == "numpy" else "numpy")
+    return both if device.is_cpu else tuple(one for one in both if one != "numpy")
 
 
 def _fit_in(trial: Trial) -> Fit:
     """Return the nearest fit in a dtype, with the first engine that has one."""
-    sure = _SURE + trial.dtype.unit_roundoff  # error of a right call: rounded once, and sums before that
+    sure = _SURE + trial.dtype.unit_roundoff  # error of a right call
     failed: list[tuple[Convention, Exception]] = []
     best: Fit | None = None
     for engine in trial.engines:
@@ -223,9 +217,13 @@ def _uncallable(trial: Trial, failed: Sequence[tuple[Convention, Exception]]) ->
     for kind in (Ended, MissingPackage):
         if told := next((error for _, error in failed if isinstance(error, kind)), None):
             return told
+
+    def place(error: Any) -> str:
+        return f" ({Path(error.file).name}:{error.line})" if getattr(error, "line", 0) else ""
+
     first: dict[str, str] = {}  # what became of what was tried
     for form, error in failed:
-        first.setdefault(form.called, one_line(error) + _place(error))
+        first.setdefault(form.called, one_line(error) + place(error))
     reasons: dict[str, list[str]] = {}
     for called, reason in first.items():
         reasons.setdefault(reason, []).append(called)
@@ -234,23 +232,18 @@ def _uncallable(trial: Trial, failed: Sequence[tuple[Convention, Exception]]) ->
     unknown = f"nothing was checked: {name} could not be called in any way that is known{device.words}"
     likely = [error for form, error in failed if form.engine == trial.engines[0]]
     came: list[Any] = [error for error in likely if getattr(error, "line", 1)]  # others: of no call
-    place, raised = NoFit.place, Counter((one.file, one.line, one.type) for one in came if _place(one))
+    where, raised = NoFit.place, Counter((one.file, one.line, one.type) for one in came if place(one))
     for (file, line, kind), count in raised.most_common(1):
         if 2 * count > len(came):
             how = "every call" if count == len(came) else f"{count} of {len(came)} calls"
             called = f"{name}{device.words} with {ARRAYS[trial.engines[0]]}"
             unknown = f"nothing was checked: {how} of {called} raised {kind} ({Path(file).name}:{line})"
-            place = file, line
+            where = file, line
     if places := next(filter(None, (advice(one_line(error), device) for _, error in failed)), ""):
         return UsageError("\n   = ".join((unknown, *attempts, places)))
     refused = NoFit.told(unknown, *attempts, *filter(None, [trial.several]))
-    refused.place = place
+    refused.place = where
     return refused
-
-
-def _place(error: Any) -> str:
-    """Return where code raised, in brackets; empty where that is not known."""
-    return f" ({Path(error.file).name}:{error.line})" if getattr(error, "line", 0) else ""
 
 
 def _refined(best: Fit, trial: Trial) -> Fit:
@@ -315,7 +308,6 @@ def _by_row(best: Fit, trial: Trial) -> bool:
     """Return whether code may be given a row of positions for each batch element.
 
     It does where equal rows, or tables (b, s, d), give what (s,), or tables (1, s, d), give.
-    Positions that it takes and rotates otherwise by are for checks to see.
     """
     form = best.convention
     if form.by_batch and form.takes("positions"):
@@ -330,7 +322,6 @@ def _by_row(best: Fit, trial: Trial) -> bool:
 def _nearest_layout(convention: Convention, trial: Trial, rows: int = 0) -> Fit:
     """Call once, compare with both layouts, and return the nearest fit.
 
-    Frequencies may depend on the setting's length, or on that of this call.
     rows: in how many rows positions are given, all alike; 0 for one that batch elements share.
     """
     setting, dtype, shape = trial.setting, trial.dtype, (_BATCH, _HEADS, _LENGTH, trial.setting.head_dim)
@@ -339,16 +330,13 @@ def _nearest_layout(convention: Convention, trial: Trial, rows: int = 0) -> Fit:
     positions = np.arange(_START, _START + _LENGTH, dtype=np.int64)
     if setting.grid is not None:  # tokens that differ on all axes
         positions = np.linspace(_START, setting.grid.count - 1, _LENGTH).astype(np.int64)
-    x64 = x.astype(np.float64)
-    at = np.repeat(positions[None], rows, axis=0) if rows else positions
-    answer = trial.call(convention, x, at, dtype)
+    answer = trial.call(convention, x, np.tile(positions, (rows, 1)) if rows else positions, dtype)
     values = answer.values.astype(np.float64)
     norm, fits = float(np.sqrt(np.mean(x**2))), list[Fit]()
     changed = (values != x).any(axis=(0, 2, 3))  # (h,)
     left = bool(changed.any() and not changed.all())
-    layouts: tuple[Layout, ...] = get_args(Layout)
     held_to = dict.fromkeys((setting, setting.for_positions(_START + _LENGTH)))
-    for layout, one, sign in itertools.product(layouts, held_to, (1, -1) if setting.grid is None else (1,)):
+    for layout, one, sign in itertools.product(LAYOUTS, held_to, (1, -1) if setting.grid is None else (1,)):
         exact = rotated(x, sign * positions, replace(one, layout=layout))
         keys = answer.keys is None or bool(np.sqrt(np.mean((answer.keys - exact) ** 2)) <= NEAR * norm)
         if sign < 0 and not keys:
@@ -365,15 +353,15 @@ def _nearest_layout(convention: Convention, trial: Trial, rows: int = 0) -> Fit:
     best = min(fits, key=lambda candidate: candidate.error)
     if best.sure or not np.isfinite(best.error) or setting.grid is not None:
         return best
-    placed = not convention.unplaced
     for number, fit in enumerate(fits):
-        of = replace(setting, layout=fit.layout)
-        fits[number] = replace(fit, misfit=misfit(x64, values, of, fit.permuted, placed=placed))
+        of, placed = replace(setting, layout=fit.layout), not convention.unplaced
+        why = misfit(x.astype(np.float64), values, of, fit.permuted, placed=placed)
+        fits[number] = replace(fit, misfit=why)
     return min(fits, key=lambda candidate: candidate.rank)
 
 
 def sureness(fit: Fit) -> str:
-    """Return in words how sure it is that code is called as it wants to be."""
+    """Return in words how sure it is that code is called as it wants."""
     inside = f" in {fit.dtype}, for in float32 no call fits" if fit.unfit else ""
     if fit.sure:
         return f" (detected{inside})"
@@ -388,20 +376,13 @@ def sureness(fit: Fit) -> str:
 
 
 def misfit(
-    x: FloatArray,
-    values: FloatArray,
-    setting: RopeSetting,
-    permuted: bool,
-    *,
-    placed: bool = True,
+    x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool, *, placed: bool = True
 ) -> str:
     """Return why code that returned this cannot rotate, however wrongly; empty if it can.
 
-    Wrong code has a wrong angle, base, direction or position, other dims, a lost sign or pair: still
-    each pair goes into itself alone, by one matrix for all heads, each row of it a sinusoid of the
-    position. Code that was called wrongly does otherwise, but for a head, a row or the last token.
-    placed: whether something says where tokens stand; else what turns nothing was not called as it wants.
-    Shapes: x, values (b, h, s, d).
+    Of wrong code each pair still goes into itself, by one matrix for all heads, each row of it a sinusoid of
+    the position. Code that was called wrongly does otherwise, but for a head, a row or the last token.
+    placed: whether something says where tokens stand. Shapes: x, values (b, h, s, d).
     """
     changed = int(np.flatnonzero(np.r_[True, (values != x).any(axis=(0, 1, 2))])[-1])
     dims = dict.fromkeys((setting.rotary_dim, changed + changed % 2))
@@ -409,7 +390,7 @@ def misfit(
     strays = [_stray(x, values, replace(plain, rotary_dim=some), permuted) for some in dims if some]
     if min(strays) <= _STRAY:
         widest = replace(plain, rotary_dim=max(dims))
-        turns = placed or _turns(_pairs(x, widest), _pairs(values, widest))
+        turns = placed or _turns(complex_pairs(x, widest), complex_pairs(values, widest))
         return "" if turns else "turns no pair of dims from one position to the next"
     neither = f"{100 * min(strays):.0f} % of what it returns is neither"
     return f"does not rotate pairs of dims by angles that grow evenly with the position ({neither})"
@@ -422,17 +403,11 @@ def _stray(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bo
     rest = values[..., setting.rotary_dim :] - x[..., setting.rotary_dim :]
     if rest.size and np.sqrt(np.mean(rest**2)) > NEAR:
         return 1.0
-    z, w = _pairs(x, setting), _pairs(values, setting)
+    z, w = complex_pairs(x, setting), complex_pairs(values, setting)
     left = [(-1, 2), *((index, axis) for axis in (0, 1) for index in range(z.shape[axis]))]
     strays = [_sinusoid_residual(np.delete(z, *one), np.delete(w, *one)) for one in left]
     stray = min(_sinusoid_residual(z, w), *strays)
     return 0.0 if z.shape[1] > 1 and stray > _STRAY and _heads_differ(z, w) else stray
-
-
-def _pairs(x: FloatArray, setting: RopeSetting) -> Any:
-    """Return pairs of dims as complex numbers. Shapes: (..., d) -> (..., p)."""
-    first, second = split_pairs(x, setting)
-    return first + 1j * second
 
 
 def _heads_differ(z: Any, w: Any) -> bool:

@@ -1,14 +1,9 @@
-"""What torch does inside a rotation: the dtype and stage of every operation.
-
-Stages are distinguished by where numbers come from: positions times frequencies are angles, their cos and sin
-the table, x times the table the rotation. Letters: h heads, s positions, d head_dim, p pairs.
-"""
+"""What torch does inside a rotation: the dtype and stage of every operation."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from importlib import resources
 from types import FrameType
 from typing import Any
@@ -50,18 +45,9 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Tf32Products(_Mode):  # type: ignore[no-untyped-call]
-    """While it is entered, rounds what float32 matrix products are formed of to 11 bits.
+    """TF32 in software: rounds factors of float32 matrix products to nearest, ties to even."""
 
-    TF32 in software: operands are rounded to nearest, ties to even, as in the recipe `hf-tf32-matmul`.
-    """
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Any = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, a product of rounded factors."""
         first = _FACTORS.get(str(func.overloadpacket).rpartition(".")[2])
         if first is not None:
@@ -86,13 +72,7 @@ class DispatchLog(_Mode):
         # id of a tensor -> its stage, and the tensor itself, so that its id stays its own
         self.tagged: dict[int, tuple[str, torch.Tensor]] = {}
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Any = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and note it."""
         result = func(*args, **(kwargs or {}))
         name = str(func.overloadpacket).rpartition(".")[2]
@@ -182,7 +162,6 @@ def logged(
     """Return what torch does in one call of a new instance from 0: all stages, in order.
 
     x: what is rotated, numbers of the dtype. Shapes: x (h, length, d).
-    Raises: whatever the code raises.
     """
     log = DispatchLog(len(x), length, setting.head_dim, setting.pairs)
     torch_arrays.listeners.append(log.note_output)
@@ -193,7 +172,7 @@ def logged(
             code.rotator(setting, dtype).rotate_both(both, both, at)
     finally:
         torch_arrays.listeners.remove(log.note_output)
-    log.logs["input"].dtypes[1:] = []  # what it is cast to is the rotation's business
+    log.logs["input"].dtypes[1:] = []  # casts are the rotation's
     return {stage: one for stage, one in log.logs.items() if one.dtypes}
 
 

@@ -1,8 +1,4 @@
-"""What an environment changes of code: by which operation, and what of its rotation is left.
-
-The cause is read from torch's operations, clean and in the environment; the consequence is measured.
-Letters: s positions, d head_dim, p pairs.
-"""
+"""What an environment changes of code: by which operation, and what of its rotation is left."""
 
 from __future__ import annotations
 
@@ -72,10 +68,7 @@ def cause(code: Code, setting: RopeSetting, dtype: Format) -> str:
 
 
 def angle_product(stages: Mapping[str, StageLog]) -> tuple[str, str]:
-    """Return the matrix product of positions and frequencies, and its dtype.
-
-    Both are empty where none does.
-    """
+    """Return the matrix product of positions and frequencies, and its dtype, or nothing."""
     products = stages["angle"].products if "angle" in stages else {}
     return next(iter(products.items()), ("", ""))
 
@@ -95,10 +88,7 @@ def stages(code: Code, setting: RopeSetting, dtype: Format) -> Mapping[str, Stag
 def consequence(
     code: Code, setting: RopeSetting, dtype: Format, offset: int, length: int
 ) -> tuple[str, bool]:
-    """Return what an environment leaves of a rotation at up to 4096 positions; whether less.
-
-    It is less if fewer positions are distinct or cos is further off. Nothing where the code raises there.
-    """
+    """Return what an environment leaves of a rotation at up to 4096 positions; whether less."""
     if code.clean is None:
         return "", False
     at = np.arange(min(length, _MOST), dtype=np.int64) + offset

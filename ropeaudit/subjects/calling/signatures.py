@@ -17,7 +17,7 @@ WRAP = "or fill in a wrapper, rotate(q, k, positions): ropeaudit check TARGET --
 
 
 class NotUnderstood(UsageError):
-    """What to give code is not known: a wrapper has to say it. place: file and line where calls raised."""
+    """What to give code is not known: a wrapper has to say it. place: where calls raised."""
 
     place: tuple[str, int] = "", 0
 
@@ -34,15 +34,15 @@ LENGTHS = tuple(_NAMES["lengths"])
 ROLES: dict[str, tuple[str, ...]] = {role: tuple(names) for role, names in _NAMES["roles"].items()}
 _GRID = {name: role for role, names in _NAMES["grid"].items() for name in names}
 GRID = tuple(_NAMES["grid"])
-AXES = "--axes NAME --grid HxW, or --mrope T,H,W"  # what says which axis turns which pair
-FORWARD: dict[str, list[str]] = _NAMES["forward"]  # of a module's forward, beside some of these
+AXES = "--axes NAME --grid HxW, or --mrope T,H,W"
+FORWARD: dict[str, list[str]] = _NAMES["forward"]  # of a module
 _ROLE = {name: role for role, names in ROLES.items() for name in names}
-APPLIED: dict[str, list[str]] = _NAMES["applied"]  # of a function that rotates by what a module returned
+APPLIED: dict[str, list[str]] = _NAMES["applied"]  # of what rotates
 # another name of a value of a config -> the name that it has here
 CONFIG = {name: own for own, names in _NAMES["config"].items() for name in names}
 BUILDING = tuple[str, ...](_NAMES["building"])
 _ALWAYS = BUILDING[:6]
-_HEADS = ("heads", "kv_heads")  # of what is built: 1 where no width of a model is taken
+_HEADS = ("heads", "kv_heads")  # 1 where no width is taken
 FLAGS = {"half_flag": "half", "interleaved_flag": "interleaved"}  # the layout that is meant by True
 TABLES = ("cos", "cos_sin", "sin_cos", "freqs", "angles")  # one of them is a table, cos with sin
 VECTORS = ("q", "k", "x", "qkv")
@@ -50,14 +50,14 @@ VECTORS = ("q", "k", "x", "qkv")
 PLACING = (*TABLES, "positions", "offset", "row_offset", "totals", "cu_seqlens", *GRID)
 FACTORY = "def make(head_dim, base, max_seq_len)"
 LENGTH = 2**18  # positions of a module that needs a number; grown on demand
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
     """A function's parameters without *args and **kwargs.
 
-    roles: name -> what it is, None where that says nothing. needed: the names of those without a default.
-    variadic, keywords: whether it may take more of them.
+    roles: name -> what it is, or None. needed: without a default. variadic, keywords: whether it takes more.
     """
 
     fixed: tuple[inspect.Parameter, ...]
@@ -67,8 +67,11 @@ class Parameters:
     needed: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        roles = {one.name: _role(one.name.lower()) for one in self.fixed}
-        roles |= {one.name: "class" for one in self.fixed if only_class(one.annotation)}
+        roles: dict[str, str | None] = {}
+        for one in self.fixed:
+            name, patterns = one.name.lower(), _NAMES["patterns"].items()
+            like = next((role for role, pattern in patterns if re.fullmatch(pattern, name)), None)
+            roles[one.name] = "class" if only_class(one.annotation) else _ROLE.get(name) or like
         object.__setattr__(self, "roles", roles)
         object.__setattr__(self, "needed", tuple(one.name for one in self.fixed if one.default is one.empty))
 
@@ -81,7 +84,12 @@ class Parameters:
         if type(overload).__name__ == "ScriptFunction":  # of torch.jit
             schema = overload.schema
         if schema is not None:
-            return cls(tuple(map(_parameter, schema.arguments)), False)
+            one, fixed = inspect.Parameter, []
+            for given in schema.arguments:
+                kind = one.KEYWORD_ONLY if given.kwarg_only else one.POSITIONAL_OR_KEYWORD
+                default = given.default_value if given.has_default_value() else one.empty
+                fixed.append(one(given.name, kind, default=default))
+            return cls(tuple(fixed), False)
         forward = getattr(function, "forward", None)
         if forward is not None and not inspect.isclass(function):
             function = forward
@@ -89,11 +97,9 @@ class Parameters:
             every = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):
             return cls((), True)
-        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        kinds = {one.kind for one in every}
-        fixed = tuple(one for one in every if one.kind not in variadic)
-        taken = cls(fixed, variadic[0] in kinds, variadic[1] in kinds)
-        taken.roles.update(getattr(function, "ropeaudit_roles", {}))  # of a function that `loading` made
+        more, keywords = (any(one.kind is kind for one in every) for kind in _VARIADIC)
+        taken = cls(tuple(one for one in every if one.kind not in _VARIADIC), more, keywords)
+        taken.roles.update(getattr(function, "ropeaudit_roles", {}))
         return taken
 
     def of_grid(self) -> list[str]:
@@ -105,24 +111,12 @@ class Parameters:
         return list(found)
 
 
-def _parameter(argument: Any) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY if argument.kwarg_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
-    default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
-    return inspect.Parameter(argument.name, kind, default=default)
-
-
 def only_class(annotation: Any) -> Any:
     """Return the one class that can be built of those that `type[Base]` means; None if there is none."""
     of = typing.get_args(annotation) if typing.get_origin(annotation) is type else ()
     every = [one for base in of if inspect.isclass(base) for one in (base, *base.__subclasses__())]
     concrete = [one for one in every if not inspect.isabstract(one)]
     return concrete[0] if len(concrete) == 1 else None
-
-
-def _role(name: str) -> str | None:
-    """Return what an argument is by its name; None where that says nothing."""
-    like = (role for role, pattern in _NAMES["patterns"].items() if re.fullmatch(pattern, name))
-    return _ROLE.get(name) or next(like, None)
 
 
 def needed(function: Any) -> dict[str, str]:
@@ -146,10 +140,7 @@ def called_of(cls: type[Any]) -> Any:
 
 
 def building(function: Any, scaled: bool = False) -> dict[str, str] | None:
-    """Return keyword -> role for a class or factory whose needs are known; else None.
-
-    scaled: whether the setting has a scaling, which is given wherever it is taken.
-    """
+    """Return keyword -> role for a class or factory, also of a scaling; None if not known."""
     if not_for_building(function):
         return None
     taken = Parameters.of(function)
