@@ -12,8 +12,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.errors import BadInput, RopeAuditError, UsageError, one_line
@@ -21,6 +20,9 @@ from ropeaudit.rope.scaling import HF_NAMES
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling import signatures
+
+if TYPE_CHECKING:
+    from ropeaudit.subjects.calling.code import Code
 
 HEAD_DIM, BASE, MODULE_LENGTH = 64, 10000.0, 4096  # for a class without a default
 _AXES = (16, 24, 24)  # dims of time, height and width
@@ -68,10 +70,7 @@ class Builder:
 
 
 def builder(spec: str, target: Callable[..., Any], given: Mapping[str, Any]) -> Builder:
-    """Return how a function or class builds a module, with the first arguments that do.
-
-    Raises: BadInput.
-    """
+    """Return how a function or class builds a module, with what does. Raises: BadInput."""
     import torch
 
     if not (isinstance(target, type) and issubclass(target, torch.nn.Module)):
@@ -81,37 +80,23 @@ def builder(spec: str, target: Callable[..., Any], given: Mapping[str, Any]) -> 
             f"{spec!r}: is the class of a whole model, whose default may be large; "
             "give a function that returns a small one"
         )
-    first: BadInput | None = None
+    refused: list[BadInput] = []
     for arguments in possible_arguments(target, given, MODULE_LENGTH):
         one = Builder(spec, target, arguments, target)
         try:
             one.build()
+            return one
         except BadInput as error:
-            first = first or error
-            continue
-        return one
-    if first is not None:
-        raise first
-    needed = ", ".join(_needed(target)) or "none"
+            refused.append(error)
+    if refused:
+        raise refused[0]
+    needed = ", ".join(signatures.needed(target)) or "none"
     raise BadInput(f"{spec!r}: needs the arguments {needed}, not all of which are known; {_ARGUMENTS}")
 
 
-def _needed(target: type[Any]) -> list[str]:
-    parameters = list(inspect.signature(target).parameters.values())
-    return [
-        one.name
-        for one in parameters
-        if one.default is one.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
-    ]
-
-
-def possible_arguments(
-    target: type[Any],
-    given: Mapping[str, Any],
-    length: int,
-) -> Iterator[dict[str, Any]]:
+def possible_arguments(target: type[Any], given: Mapping[str, Any], length: int) -> Iterator[dict[str, Any]]:
     """Yield possible arguments of a class: one set for each config that may be meant."""
-    rest = [name for name in _needed(target) if name not in given]
+    rest = [name for name in signatures.needed(target) if name not in given]
     configs = [name for name in rest if name == "config" or name.endswith("_config")]
     known = {name: _usual(target, name, length) for name in rest if name not in configs}
     if None in known.values() or len(configs) > 1:
@@ -124,15 +109,12 @@ def possible_arguments(
 
 def _usual(target: type[Any], name: str, length: int) -> Any:
     """Return a usual value of an argument, another class's default for it, or None."""
-    usual = {
-        **dict.fromkeys(signatures.ROLES["dim"], HEAD_DIM),
-        **dict.fromkeys(signatures.ROLES["base"], BASE),
-        **dict.fromkeys(signatures.ROLES["length"], length),
-        **dict.fromkeys(AXIS_NAMES, _AXES),
-        "attention_head_dim": HEAD_DIM,
-    }
-    if usual.get(name) is not None:
-        return usual[name]
+    usual = {"dim": HEAD_DIM, "base": BASE, "length": length}
+    for role, value in usual.items():
+        if name in signatures.ROLES[role] or (role, name) == ("dim", "attention_head_dim"):
+            return value
+    if name in AXIS_NAMES:
+        return _AXES
     for other in vars(sys.modules[target.__module__]).values():
         if isinstance(other, type) and other.__module__ == target.__module__:
             parameter = inspect.signature(other).parameters.get(name)
@@ -143,13 +125,10 @@ def _usual(target: type[Any], name: str, length: int) -> Any:
 
 def _configs(target: type[Any], name: str) -> Iterator[Any]:
     """Yield default configs: of annotated classes, of the file beside, then their parts."""
-    classes = dict.fromkeys([*_annotated(target, name), *_beside(target)])
     built: list[Any] = []
-    for cls in classes:
-        try:
+    for cls in dict.fromkeys([*_annotated(target, name), *_beside(target)]):
+        with contextlib.suppress(Exception):  # some need arguments
             built.append(cls())
-        except Exception:  # noqa: S112  # some cannot be built without arguments
-            continue
     yield from built
     for config in built:
         yield from (value for value in vars(config).values() if hasattr(value, "to_dict"))
@@ -169,15 +148,12 @@ def _beside(target: type[Any]) -> list[type[Any]]:
     place, _, last = target.__module__.rpartition(".")
     if not last.startswith("modeling_"):
         return []
+    name = f"{place}.{last.replace('modeling_', 'configuration_', 1)}"
     try:
-        module = importlib.import_module(f"{place}.{last.replace('modeling_', 'configuration_', 1)}")
+        classes = [one for one in vars(importlib.import_module(name)).values() if isinstance(one, type)]
     except ImportError:
         return []
-    own = [
-        one
-        for one in vars(module).values()
-        if isinstance(one, type) and one.__module__ == module.__name__ and hasattr(one, "to_dict")
-    ]
+    own = [one for one in classes if one.__module__ == name and hasattr(one, "to_dict")]
     start = target.__name__.split("Rot")[0].split("RoPE")[0]
     return sorted(own, key=lambda cls: not cls.__name__.startswith(start))
 
@@ -206,14 +182,11 @@ def building_argument(
     name: str = "",
     dtype: Format = FP32,
     engine: str = "torch",
-    declared: int | None = None,
-    served: int | None = None,
-    layers: Mapping[str, RopeSetting] = MappingProxyType({}),
+    of: Code | None = None,
 ) -> Any:
     """Return non-array arguments of a module, factory or call. target: what is built.
 
-    engine: whose dtypes it takes. declared: the largest position + 1 that a config declares; served: up to
-    where the setting serves; None: a large number. layers: settings of a config with several, by layer type.
+    engine: whose dtypes it takes. of: code with a config.
     Raises: UsageError for a scaling that no config can say.
     """
     # with dynamic scaling, a config's largest position is the length before the extension
@@ -226,12 +199,12 @@ def building_argument(
         **dict.fromkeys(("heads", "kv_heads"), lambda: _HEADS),
         "one": lambda: 1,
         "fraction": lambda: setting.rotary_dim / setting.head_dim,
-        "length": lambda: int(before or served or signatures.LENGTH),
+        "length": lambda: int(before or (of and of.served) or signatures.LENGTH),
         "half_flag": lambda: setting.layout == "half",
         "interleaved_flag": lambda: setting.layout == "interleaved",
         "scaling": lambda: _scaling_dict(setting),
         "rope_parameters": lambda: _rope_parameters(setting),
-        "config": lambda: _config(setting, target, name, declared, layers),
+        "config": lambda: _config(setting, target, name, of),
         "dtype": lambda: torch_arrays.dtype(dtype) if engine == "torch" else torch_arrays.of_numpy(dtype),
         "device": lambda: "cpu",
         "first_period": lambda: 2 * math.pi,
@@ -248,15 +221,14 @@ def _scaling_dict(setting: RopeSetting) -> dict[str, Any] | None:
         return None
     if not scaling.rules.in_config:
         raise UsageError(f"scaling {scaling.kind} is in no config; give code that knows it by itself")
-    values: dict[str, Any] = {"rope_type": scaling.kind, "type": scaling.kind}
-    if scaling.kind == "llama3":  # newer than "rope_type": no config has it under "type"
-        del values["type"]
+    values: dict[str, Any] = {"rope_type": scaling.kind}
+    if scaling.kind != "llama3":  # newer than "rope_type": no config has it under "type"
+        values["type"] = scaling.kind
     spelled = {ours: theirs for theirs, ours in HF_NAMES.items()}
     for key, value in scaling.parameters().items():
-        if key == "original":
-            values[spelled[key]] = int(value)
-        elif key != "maximum":  # it stands outside
-            values[spelled[key]] = list(value) if isinstance(value, tuple) else value
+        if key != "maximum":  # it stands outside
+            listed = list(value) if isinstance(value, tuple) else value
+            values[spelled[key]] = int(value) if key == "original" else listed
     return values
 
 
@@ -269,13 +241,7 @@ def _rope_parameters(setting: RopeSetting) -> dict[str, Any]:
     return values
 
 
-def _config(
-    setting: RopeSetting,
-    target: Any,
-    name: str,
-    declared: int | None,
-    layers: Mapping[str, RopeSetting],
-) -> Any:
+def _config(setting: RopeSetting, target: Any, name: str, of: Code | None) -> Any:
     """Return a config with this setting: of an annotated class, else a plain object."""
     scaling = setting.scaling
     original = {"original_max_position_embeddings": int(scaling.original)} if scaling.original else {}
@@ -284,16 +250,16 @@ def _config(
         "num_attention_heads": _HEADS,
         "num_key_value_heads": _HEADS,
         "head_dim": setting.head_dim,
-        "max_position_embeddings": int(scaling.maximum or declared or signatures.LENGTH),
+        "max_position_embeddings": int(scaling.maximum or (of and of.declared) or signatures.LENGTH),
         "rope_theta": setting.base,
         "rope_parameters": _rope_parameters(setting),
         "rope_scaling": _scaling_dict(setting),
         "partial_rotary_factor": setting.rotary_dim / setting.head_dim,
         **original,
     }
-    if layers:
-        values["layer_types"], values["num_hidden_layers"] = list(layers), len(layers)
-        values["rope_parameters"] = {kind: _rope_parameters(one) for kind, one in layers.items()}
+    if of and of.layers:
+        values["layer_types"], values["num_hidden_layers"] = list(of.layers), len(of.layers)
+        values["rope_parameters"] = {kind: _rope_parameters(one) for kind, one in of.layers.items()}
     usual = {"num_hidden_layers": 1, "vocab_size": 256, "dropout": 0.0, "bias": False}
     for cls in _annotated(target, name) if isinstance(target, type) else ():
         if hasattr(cls, "to_dict"):
@@ -333,26 +299,17 @@ def can_be_copied(thing: Any) -> bool:
 
 
 def copied(thing: Any) -> Any:
-    """Return a deep copy, tensors by copy on write: 262,144 rows took 0.1 s a copy.
-
-    Raises: whatever its parts raise that cannot be copied.
-    """
+    """Return a deep copy, tensors by copy on write: 262,144 rows took 0.1 s a copy."""
     storages: dict[int, Any] = {}
     torch: Any = sys.modules.get("torch")
     if hasattr(torch, "Tensor"):
-        for tensor in _tensors(thing, torch):
+        held = [vars(thing)] if hasattr(thing, "__dict__") else []
+        for part in thing.modules() if is_module(thing) else ():
+            held += [vars(part), part._buffers, part._parameters]
+        for tensor in (one for values in held for one in values.values() if isinstance(one, torch.Tensor)):
             # sparse tensors, odd backends and an older torch have no lazy clone
             with contextlib.suppress(AttributeError, RuntimeError, NotImplementedError):
                 lazy = torch._lazy_clone(tensor.detach()).untyped_storage()
                 storages.setdefault(tensor.untyped_storage()._cdata, lazy)
-    memo: dict[Any, Any] = {"torch": storages}  # where torch looks for storages that were copied
+    memo: dict[Any, Any] = {"torch": storages}  # where torch looks for copies
     return copy.deepcopy(thing, memo)
-
-
-def _tensors(thing: Any, torch: Any) -> Iterator[Any]:
-    parts = thing.modules() if is_module(thing) else [thing] if hasattr(thing, "__dict__") else []
-    for part in parts:
-        held = [vars(part)]
-        held += [part._buffers, part._parameters] if is_module(part) else []
-        for values in held:
-            yield from (value for value in values.values() if isinstance(value, torch.Tensor))

@@ -73,20 +73,17 @@ class Rotator(ABC):
         return min(taken)
 
     def otherwise(self, dtype: Format, environment: Environment | None = None) -> Rotator:
-        """Return the instance, called in another dtype and, if given, environment.
-
-        Raises: NotImplementedError where nothing is called, or in one way alone.
-        """
+        """Return the instance, called in another dtype and, if given, environment."""
         raise NotImplementedError  # some rotators have no other dtype
 
 
 class Code(ABC):
     """Code that rotates, from a spec: own code, an entry of a list, files of a kernel.
 
-    engine: what computes, such as torch. layouts: those that can be requested. environment: in which it is
-    called; clean: the same without it, None for itself. order: of axes that was requested. changes: of the
-    stages of tables that it is given. findings: what is worth knowing, as it was seen. own: whether it is the
-    user's, given arrays as its users give them.
+    layouts: those that can be requested. environment: in which it is called; clean: the same without it, None
+    for itself. order: of axes that was requested. changes: of the stages of tables that it is given. own:
+    whether it is the user's. built: whether it is a class or a factory. loaded_version: what `version` was
+    before any call; empty where no call changes it.
     """
 
     name: str
@@ -99,25 +96,18 @@ class Code(ABC):
     changes: Changes = NO_CHANGES
     findings: Sequence[str] = ()
     own = False
+    reason = ""  # why it cannot be called
+    built = False
+    loaded_version = ""
     differentiable = False  # whether autograd runs through what an adapter calls
-    declared: int | None = None  # the largest position + 1 by its config; None where nothing says it
-    layers: Mapping[str, RopeSetting] = MappingProxyType({})  # the settings of a config that has several
-    served: int | None = None  # up to where its setting serves; None where nothing says it
+    declared: int | None = None  # the largest position + 1 by its config
+    layers: Mapping[str, RopeSetting] = MappingProxyType({})  # settings of a config
+    served: int | None = None  # up to where its setting serves
 
     @property
     @abstractmethod
     def version(self) -> str:
         """Of the package; of own code a digest of its files, which later imports extend."""
-
-    @property
-    def loaded_version(self) -> str:
-        """What `version` was before any call; empty where no call changes it."""
-        return ""
-
-    @property
-    def built(self) -> bool:
-        """Whether it is a class or a factory, which makes what is called."""
-        return False
 
     @property
     def begins_anew(self) -> bool:
@@ -129,9 +119,9 @@ class Code(ABC):
         """What a row calls its environment: none for the clean one."""
         return self.environment.label(self.device.name)
 
-    @abstractmethod
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Return why a setting or dtype is not taken; empty where it is."""
+        return self.reason
 
     def refusal(self, setting: RopeSetting, dtype: Format) -> str:
         """Return the same, for its layout too."""
@@ -151,17 +141,11 @@ class Code(ABC):
         fit = self.fit(setting)
         return fit.layout if fit else self.layouts[0]
 
-    @abstractmethod
     def rotator(self, setting: RopeSetting, dtype: Format) -> Rotator:
         """Return a new instance, which has seen no other dtype and no other positions."""
+        raise MissingPackage(self.reason)
 
-    def logged(
-        self,
-        setting: RopeSetting,
-        dtype: Format,
-        x: FloatArray,
-        length: int,
-    ) -> dict[str, StageLog]:
+    def logged(self, setting: RopeSetting, dtype: Format, x: FloatArray, length: int) -> dict[str, StageLog]:
         """Return what torch does in one call: see `dispatch_log.logged`."""
         from ropeaudit.subjects.calling import dispatch_log  # in-function: it imports torch
 
@@ -195,20 +179,9 @@ class Unavailable(Code):
         """Return itself, as it is called in none."""
         return self
 
-    def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return the reason."""
-        return self.reason
-
-    def rotator(self, setting: RopeSetting, dtype: Format) -> Rotator:
-        """Raise, as it cannot be called. Raises: MissingPackage."""
-        raise MissingPackage(self.reason)
-
 
 def runs(positions: Positions) -> Iterator[tuple[slice, int]]:
-    """Yield the runs of consecutive positions, each as a slice and its first position.
-
-    For code that takes a first position alone, whose roundings may depend on it.
-    """
+    """Yield the runs of consecutive positions, each as a slice and its first position."""
     starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), positions.size]
     for start, stop in pairwise(starts):
         yield slice(start, stop), int(positions[start])

@@ -1,15 +1,11 @@
-"""Environments in which code is called: what of torch is changed around each call, and put back behind it.
-
-A clean call begins in the state in which the code's module left its import. An environment changes that for
-each call, `default-dtype` where instances are built too; `compile` wraps what is called, `to` moves it.
-"""
+"""Environments in which code is called: what of torch is changed around each call."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +20,7 @@ ALL = "all"
 _COMPILERS = ("g++", "c++", "clang++", "cl")
 _AUTOCAST = ("cpu", "cuda")  # devices whose autocast is tried
 _TF32_SINCE = 8  # major compute capability of CUDA
-_RECOMPILED = 64  # times: past torch's own limit code runs uncompiled without a word
+_RECOMPILED = 64  # times: past its limit torch compiles no more
 
 
 class NothingToMove(UsageError):
@@ -33,10 +29,7 @@ class NothingToMove(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What code is called under. name: as it is requested. does: what it does, as a clause.
-
-    dtype: to which it narrows what it reaches; None where it narrows nothing.
-    """
+    """What code is called under. does: what it does, as a clause. dtype: to which it narrows numbers."""
 
     name: str
     kind: Kind
@@ -44,10 +37,8 @@ class Environment:
     dtype: Format | None = None
 
     def lacking(self, engine: str, dtype: Format, device: str = "cpu") -> str:
-        """Return why code of an engine cannot be called under it on a device; empty where it can.
-
-        dtype: of q and k. torch promotes between no two 16-bit dtypes under autocast.
-        """
+        """Return why code of an engine cannot be called under it on a device; empty where it can."""
+        # torch promotes between no two 16-bit dtypes under autocast
         if self.kind == "autocast" and self.dtype and dtype.precision < 24 and dtype is not self.dtype:
             return f"under {self.name} nothing is {dtype}; give --dtype {self.dtype.short} or fp32"
         if self.kind == "autocast" and device.partition(":")[0] not in _AUTOCAST:
@@ -69,49 +60,38 @@ class Environment:
     @contextlib.contextmanager
     def entered(self, device: str = "cpu") -> Iterator[None]:
         """Call under this environment within the block; restore torch afterwards."""
-        if self.kind in ("none", "to", "compile"):
+        with contextlib.ExitStack() as stack:
+            if self.kind not in ("none", "to", "compile"):
+                self._enter(stack, device)
             yield
-            return
+
+    def _enter(self, stack: contextlib.ExitStack, device: str) -> None:
         import torch
 
+        precise: Any = torch.backends.cudnn
         if self.kind == "inference":
-            with torch.inference_mode():
-                yield
-            return
-        if self.kind == "autocast":
-            with torch.autocast(device.partition(":")[0], dtype=_torch_dtype(self.dtype)):
-                yield
-            return
-        if self._emulated(device):
+            stack.enter_context(torch.inference_mode())
+        elif self.kind == "autocast":
+            stack.enter_context(torch.autocast(device.partition(":")[0], dtype=_torch_dtype(self.dtype)))
+        elif self.kind == "default-dtype":
+            stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+            torch.set_default_dtype(_torch_dtype(self.dtype))
+        elif self._emulated(device):
             from ropeaudit.subjects.calling.dispatch_log import Tf32Products
 
-            with Tf32Products():  # type: ignore[no-untyped-call]
-                yield
-            return
-        narrow, precise = self.kind == "default-dtype", torch.backends.cudnn
-        before = torch.get_default_dtype(), torch.get_float32_matmul_precision(), precise.allow_tf32
-        try:
-            if narrow:
-                torch.set_default_dtype(_torch_dtype(self.dtype))
-            else:
-                torch.set_float32_matmul_precision("high")
-                precise.allow_tf32 = True
-            yield
-        finally:
-            torch.set_default_dtype(before[0])
-            if not narrow:
-                torch.set_float32_matmul_precision(before[1])
-                precise.allow_tf32 = before[2]
+            stack.enter_context(Tf32Products())  # type: ignore[no-untyped-call]
+        else:
+            stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            stack.callback(setattr, precise, "allow_tf32", precise.allow_tf32)
+            torch.set_float32_matmul_precision("high")
+            precise.allow_tf32 = True
 
     def built(self) -> contextlib.AbstractContextManager[None]:
         """Return the context for building: only the default dtype applies there."""
         return self.entered() if self.kind == "default-dtype" else contextlib.nullcontext()
 
     def moved(self, thing: Any) -> Any:
-        """Return what was built: under `to` its module is moved to the dtype, in place as users do.
-
-        Raises: NothingToMove.
-        """
+        """Return what was built, under `to` moved to the dtype, in place. Raises: NothingToMove."""
         if self.kind == "to":
             owner = getattr(thing, "__self__", None)  # of a module's method
             module = next((one for one in (thing, owner) if is_module(one)), None)
@@ -125,14 +105,14 @@ class Environment:
         """Return a function or a module, compiled where the environment says so."""
         if self.kind != "compile":
             return function
-        gc.disable()  # while what is imported, a million objects that stay, is nearly all that is made
+        gc.disable()  # nearly all that is made stays
         try:
             with silent():
                 import torch
                 import torch._dynamo
 
                 dynamo: Any = torch._dynamo.config
-                compile_: Any = torch.compile  # some versions of torch do not type it
+                compile_: Any = torch.compile  # which not all versions type
                 compiled = compile_(function, options={"compile_threads": 1})
         finally:
             gc.freeze()
@@ -208,13 +188,3 @@ def silent(errors: bool = False) -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-def quieted(function: Any) -> Callable[..., Any]:
-    """Return a function with its warnings and logs silenced: test inputs may cause them."""
-
-    def called(*plain: Any, **named: Any) -> Any:
-        with silent(errors=True):
-            return function(*plain, **named)
-
-    return called

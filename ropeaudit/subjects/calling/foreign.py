@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -19,7 +20,7 @@ from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import detection
 from ropeaudit.subjects.calling.arrays import Strides
-from ropeaudit.subjects.calling.code import NO_CHANGES, CallOf, Changes, Code, Rotator, StageLog
+from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, Code, Rotator, StageLog
 from ropeaudit.subjects.calling.conventions import TABLES, Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.environments import Environment
@@ -30,33 +31,25 @@ from ropeaudit.subjects.calling.proposals import OFFERED
 _INSIDE = "ropeaudit.subjects.calling.inside"
 _MOST_BITS = 16  # of a dtype whose tables are otherwise wider
 _Both = tuple[FloatArray, FloatArray]
+_THERE = ("answer", "kept", "kept_now", "at_once")  # methods that need nothing here
 
 
 class ForeignCode(Code):
-    """Code that a child has imported and not called; an entry of a list says how to.
-
-    Each session has its own state: one for detection of own code, one per new instance.
-    """
+    """Code that a child has imported and not called; an entry of a list says how to."""
 
     findings: list[str]
 
     def __init__(self, door: Door) -> None:
-        """Keep the door of an `inside.Opened`."""
-        self.door = door
-        told = self.door.facts
-        self.name, self.order, self.engine = told["name"], told["order"], told["engine"]
-        self.layouts = tuple(told["layouts"])
-        self.differentiable = bool(told["differentiable"])
-        self.device = VALUES.unpacked(told["device"], {})
-        self.changes: Changes = told["changes"]
-        self._loaded = str(told["version"])
-        self._seen = (0, self._loaded)
+        """Keep the door of an `inside.Opened`, and take over `inside.facts`."""
+        self.door, self.facts = door, VALUES.unpacked(door.facts, {})
+        vars(self).update(self.facts)
+        self._seen = (0, self.loaded_version)
         self.findings, self.overwritten = [], list[str]()
         self.fits: dict[RopeSetting, Fit] = {}
         self.narrow: dict[Format, bool] = {}
-        self.eager = bool(told["compiles"])  # whether what it compiles by itself is called as Python
+        self.eager = bool(self.facts["compiles"])  # what it compiles is called as Python
         self.ready: set[RopeSetting] = set()  # for which an instance was built, and not called
-        self._uncalled: dict[str, Session] = {}  # by environment: of what is asked without a call
+        self._uncalled: dict[str, Session] = {}  # by environment
         self._logs: dict[tuple[Any, ...], dict[str, StageLog]] = {}
 
     @property
@@ -65,41 +58,24 @@ class ForeignCode(Code):
         return self._seen[1]
 
     @property
-    def loaded_version(self) -> str:
-        """What `version` was before any call."""
-        return self._loaded
-
-    @property
-    def built(self) -> bool:
-        """Whether it is a class or a factory, which makes what is called."""
-        return bool(self.door.facts["built"])
-
-    @property
     def begins_anew(self) -> bool:
         """Whether a new instance has no past, as its process or its file is started anew."""
-        told = self.door.facts
-        return not self.door.why_no_forks or bool(told["has_instances"] or told["again"])
+        return not self.door.why_no_forks or bool(self.facts["has_instances"] or self.facts["again"])
 
-    def session(self) -> Session:
-        """Return a new state of the code, in its environment. Raises: ForeignError."""
-        return self._begun(self.door.session())
-
-    def _begun(self, session: Session, *, first: bool = False) -> Session:
-        arrays = dict[str, Any]()
+    def session(self, *, first: bool = False) -> Session:
+        """Return a new state of the code, in its environment; first: of all forks. Raises: ForeignError."""
+        session, arrays = self.door.first_session() if first else self.door.session(), dict[str, Any]()
+        known = {"declared": self.declared, "served": self.served, "narrow": self.narrow}
         told = {
-            "declared": self.declared,
-            "served": self.served,
-            "layers": list(self.layers.items()),
-            "fits": list(self.fits.items()),
-            "narrow": self.narrow,
+            "known": known | {"layers": dict(self.layers), "changes": dict(self.changes)},
+            "fits": self.fits,
             "eager": self.eager,
-            "changes": dict(self.changes),
             "environment": self.environment,
             "first": first,  # its code is that of all later ones
         }
         begun, _ = session.ask(f"{_INSIDE}:begin", {"told": VALUES.packed(told, arrays)}, arrays)
         if not begun["anew"]:
-            self.door.facts["again"] = False  # its file can be executed but once
+            self.facts["again"] = False  # its file can be executed but once
         return session
 
     def ask(self, session: Session, asked: str, *given: Any) -> Any:
@@ -108,10 +84,9 @@ class ForeignCode(Code):
         told = {"asked": asked, "given": VALUES.packed(list(given), arrays)}
         answer, results = session.ask(f"{_INSIDE}:asked", told, arrays)
         try:
-            known = VALUES.unpacked(answer["known"], dict(results))
+            value, known = VALUES.unpacked(answer, dict(results))
             self.device, findings, overwritten, version = known
             self._seen = max(self._seen, version)  # of the session that imported most
-            value = VALUES.unpacked(answer["value"], dict(results))
         except (AttributeError, LookupError, TypeError, ValueError) as error:  # of a forged answer
             raise Malformed(f"wrote where ropeaudit reads: {type(error).__name__}") from None
         self.findings += [one for one in findings if one not in self.findings]
@@ -133,13 +108,7 @@ class ForeignCode(Code):
         """Return what calls a new instance, in a state of its own."""
         return ForeignRotator(self, setting, dtype, cast(Fit, self.fit(setting)), _Begun(dtype))
 
-    def logged(
-        self,
-        setting: RopeSetting,
-        dtype: Format,
-        x: FloatArray,
-        length: int,
-    ) -> dict[str, StageLog]:
+    def logged(self, setting: RopeSetting, dtype: Format, x: FloatArray, length: int) -> dict[str, StageLog]:
         """Return what torch does in one call: see `dispatch_log.logged`."""
         self.narrow_tables(setting, dtype)
         key = setting, dtype, length, self.environment
@@ -149,27 +118,21 @@ class ForeignCode(Code):
 
 
 class ForeignOwn(ForeignCode):
-    """Own code in a child.
-
-    flag: the layout that an argument says by default, if any. needed: its arguments without a default, and
-    what they are. layered: that which is the type of a layer, or empty. builders: names in its file of what
-    looks as if it made tables. told: roles of what an instance is built from.
-    """
+    """Own code in a child."""
 
     own = True
+    flag: Layout | None  # the layout that an argument says by default
+    needed: Mapping[str, str]  # its arguments without a default
+    layered: str  # that which is the type of a layer, or empty
+    told: Sequence[str]  # roles of what an instance is built from
+    builders: Sequence[str]  # names of what may make tables
+    place: tuple[str, int]  # where it is defined; "" and 0: unknown
 
     def __init__(self, door: Door, requested: Changes = NO_CHANGES, alone: bool = False) -> None:
         """Keep the door and the requested stages. alone: they apply to nothing else."""
         super().__init__(door)
         self._requested, self._alone = requested, alone
         self._failed: dict[RopeSetting, ForeignError] = {}  # settings that no call fits
-        told = door.facts
-        self.flag: Layout | None = told["flag"]
-        self.needed: Mapping[str, str] = told["needed"]
-        self.layered, self.told = str(told["layered"]), frozenset[str](told["told"])
-        self.builders: Sequence[str] = told["builders"]
-        file, line = told["place"]
-        self.place: tuple[str, int] = file, line  # where it is defined; "" and 0: unknown
 
     def fit(self, setting: RopeSetting) -> Fit:
         """Return how it is called, found once. Raises: UsageError, ForeignError."""
@@ -201,10 +164,9 @@ class ForeignOwn(ForeignCode):
 
         likely, engine, placing, several = self.ask(sessions[-1], "forms", key)
         engines = detection.engines(engine, self.device)
-        one = detection.Trial(call, self.name, key, likely, engines, self.device, self.order)
-        trial = replace(one, several=several)
+        known = self.name, key, likely, engines, self.device, self.order
         try:
-            fit = detection.fit(trial)
+            fit = detection.fit(detection.Trial(call, *known, several=several))
         except detection.NoFit:
             if not self.eager:
                 raise
@@ -215,10 +177,7 @@ class ForeignOwn(ForeignCode):
         return fit
 
     def _note_fit(self, fit: Fit, placing: Sequence[str]) -> None:
-        """Note how it is called, and what is left out. placing: arguments for positions.
-
-        Raises: UsageError where stages are to be changed that it does not get.
-        """
+        """Note how it is called, and what is left out. Raises: UsageError for other stages."""
         form, what, reach = fit.convention, "computes the rest itself", ""
         if form.tables:
             reach = f"; {', '.join(TABLES)} of the tables can be changed"
@@ -279,7 +238,7 @@ class ForeignOwn(ForeignCode):
             return False
         x, at = np.ones((1, 1, 2, setting.head_dim), dtype.carrier), np.arange(2, dtype=np.int64)
         session, given = self.session(), list[set[str]]()
-        with contextlib.suppress(RopeAuditError, ForeignError):  # whatever it raises, the calls will show
+        with contextlib.suppress(RopeAuditError, ForeignError):  # the calls will show it
             for narrow in (False, True):
                 called = self.ask(session, "tried", setting, replace(form, narrow=narrow), x, at, dtype)
                 given.append({called.dtype, called.keys_dtype})
@@ -305,7 +264,7 @@ class ForeignOwn(ForeignCode):
         self.fit(setting)  # it is found with instances of its own
         if self.built and setting not in self.ready:  # building may be slow: forks inherit it
             self.ready.add(setting)
-            self.ask(self._begun(self.door.first_session(), first=True), "build", setting)
+            self.ask(self.session(first=True), "build", setting)
             self.door.look_again()
         self.narrow_tables(setting, dtype)
         return super().rotator(setting, dtype)
@@ -328,17 +287,14 @@ class _Begun:
 
 @dataclass(slots=True)
 class ForeignRotator(Rotator):
-    """An instance called in a child, given arrays as users of own code give them.
-
-    fit: how own code is called. steps: methods of the rotator there that were called before.
-    """
+    """An instance called in a child, given arrays as users of own code give them."""
 
     code: ForeignCode
     setting: RopeSetting
     dtype: Format
     fit: Fit
     begun: _Begun
-    steps: tuple[tuple[Any, ...], ...] = ()
+    steps: tuple[tuple[Any, ...], ...] = ()  # methods called before
 
     @property
     def has_past(self) -> bool:
@@ -375,21 +331,11 @@ class ForeignRotator(Rotator):
         """Return the CPU seconds of the fastest call, as the child measures them."""
         return float(self._called("seconds", q, k, at, times))
 
-    def answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
-        """Return what one call gives and does; the returned arrays stay in the child."""
-        return cast(Answer, self._called("answer", q, k, at))
-
-    def kept(self, q: FloatArray, k: FloatArray | None, at: Positions) -> list[FloatArray]:
-        """Call, keep what is returned, and return its values."""
-        return cast(list[FloatArray], self._called("kept", q, k, at))
-
-    def kept_now(self) -> list[FloatArray]:
-        """Return the values that what `kept` keeps has now."""
-        return cast(list[FloatArray], self._called("kept_now"))
-
-    def at_once(self, threads: Sequence[Sequence[CallOf]]) -> list[list[_Both]]:
-        """Return what threads that run at once give. threads: q, k, positions a call."""
-        return cast(list[list[_Both]], self._called("at_once", [list(calls) for calls in threads]))
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return a method of the `OwnRotator` there, such as `answer`."""
+        if name not in _THERE:
+            raise AttributeError(name)
+        return partial(self._called, name)
 
     def otherwise(self, dtype: Format, environment: Environment | None = None) -> ForeignRotator:
         """Return the same instance in another dtype, and in another environment if given."""

@@ -49,18 +49,16 @@ def load(
 ) -> ForeignOwn:
     """Return the implementation that a spec names; its module is imported. Raises: UsageError, BadInput.
 
-    changes: of the stages of tables that it is given; alone: whether there is nothing else to change.
-    device: None for the CPU, or where a module lies. arguments: by name, for every call, or for building.
+    See `factories.implementation`. device: None for the CPU, or where a module lies.
     """
     where = _checked(spec)
-    given = {"spec": spec, "order": order, "changes": dict(changes), "device": device} | {
-        "arguments": dict(arguments or {})
-    }
+    given: dict[str, Any] = {"spec": spec, "order": order, "changes": dict(changes), "device": device}
+    given["arguments"] = dict(arguments or {})
     from ropeaudit.subjects.calling.foreign import ForeignOwn  # in-function: it imports this
 
-    likely = ["torch", "ropeaudit.subjects.calling.dispatch_log"]  # to be imported by what all targets share
+    likely = ["torch", "ropeaudit.subjects.calling.dispatch_log"]  # that all targets share
     with contextlib.suppress(OSError):
-        if _by_path(where) and Path(where).is_file():
+        if Path(where).is_file():
             likely = likely if b"torch" in Path(where).read_bytes() else []
     try:
         return ForeignOwn(process.door(f"{_INSIDE}:opened", given, [_INSIDE, *likely]), changes, alone)
@@ -83,14 +81,13 @@ def here(
     device: str | None = None,
     arguments: Mapping[str, object] | None = None,
 ) -> tuple[OwnCode, Callable[[], OwnCode | None] | None]:
-    """Return the same, imported here, and what imports it once more; None where that is dear.
-
-    That returns None where it can be executed but once. Raises: UsageError, BadInput.
-    """
+    """Return the same, imported here, and what imports it once more; None where that is dear."""
     where, name = _checked(spec), spec.rpartition(":")[2]
     began = time.process_time()
     module, files = _import(where)
-    version = files.version if files is not None else _version(module)
+    version = "none"
+    with contextlib.suppress(AttributeError, TypeError, OSError):  # of what has no file
+        version = files.version if files is not None else digests.of_bytes(Path(module.__file__).read_bytes())
     printable = spec if spec.isprintable() else repr(spec)[1:-1]
 
     def made(module: Any, files: OwnFiles | None) -> OwnCode:
@@ -104,14 +101,14 @@ def here(
         raise
     except Exception as error:  # whatever an attribute raises that is code
         raise BadInput(f"{spec} cannot be looked at: {one_line(error)}") from None
-    with contextlib.suppress(Exception), conventions.contained():  # of what cannot be looked at beside it
+    with contextlib.suppress(Exception), conventions.contained():  # of what lies beside it
         own.builders = _builders(module, name)
     if files is None or time.process_time() - began > _DEAR:
         return own, None
 
     def again() -> OwnCode | None:
         fresh = files.again()
-        with contextlib.suppress(Exception), conventions.contained():  # whatever it raises the second time
+        with contextlib.suppress(Exception), conventions.contained():  # the second time
             return made(fresh.load(), fresh)
         return None
 
@@ -187,10 +184,7 @@ def _given(thing: Any, spec: str, arguments: Mapping[str, object]) -> Any:
 
 
 def _counted(thing: Any) -> Any:
-    """Return a factory whose tables are of a largest length as a function of how many positions they hold.
-
-    What makes what can be called, and all else, stays as it is.
-    """
+    """Return a factory of tables as a function of how many positions they hold."""
     if inspect.isclass(thing) or not signatures.is_factory(thing):
         return thing
     roles = signatures.Parameters.of(thing).roles
@@ -200,9 +194,9 @@ def _counted(thing: Any) -> Any:
         for name, role in (signatures.building(thing) or {}).items()
     }
     made: Any = thing
-    with contextlib.suppress(Exception):  # it is called again, and says then what it raises
+    with contextlib.suppress(Exception):  # later calls show it
         made = thing(**given | {length: _ROWS}) if length else thing
-    if callable(made) and not hasattr(made, "shape"):  # a variable of flax is an array that can be called
+    if callable(made) and not hasattr(made, "shape"):  # flax's arrays can be called
         return thing
 
     def tables(**named: Any) -> Any:
@@ -243,17 +237,16 @@ def _bound(cls: type[Any], method: str) -> Any:
     return type(method, (), {"__new__": new, "__signature__": signature, "__wrapped__": function})
 
 
-def _by_path(where: str) -> bool:
-    return where.endswith(".py") or os.sep in where
-
-
 def _import(where: str) -> tuple[Any, OwnFiles | None]:
     """Return a module imported by its name or its path, and its files."""
-    by_path = _by_path(where)
+    by_path = where.endswith(".py") or os.sep in where
     if by_path and not Path(where).is_file():
         raise BadInput(f"{where}: there is no such file; {_EXAMPLE}")
     try:
-        return imported(where)
+        files = own_files.of_file(Path(where)) if by_path else own_files.of_module(where)
+        chance.begin(0)
+        with required_packages(where), conventions.contained():
+            return (importlib.import_module(where) if files is None else files.load()), files
     except RopeAuditError:
         raise
     except ModuleNotFoundError as error:
@@ -273,33 +266,3 @@ def _import(where: str) -> tuple[Any, OwnFiles | None]:
         ends = getattr(error, "type", "") == "SystemExit"
         hint = "; put what it runs behind `if __name__ == '__main__':`" if ends else ""
         raise BadInput(f"{where} cannot be imported: {one_line(error)}{hint}") from None
-
-
-def imported(where: str) -> tuple[Any, OwnFiles | None]:
-    """Import by name, from this folder too, or by path; return it and its files.
-
-    Raises: MissingPackage (of torch or pandas), and whatever importing it raises.
-    """
-    files = _files(where)
-    chance.begin(0)
-    with required_packages(where), conventions.contained():
-        module = importlib.import_module(where) if files is None else files.load()
-    return module, files
-
-
-def _files(where: str) -> OwnFiles | None:
-    """Return the files of own code by path or name; None for a package."""
-    if _by_path(where):
-        return own_files.of_file(Path(where))
-    try:
-        return own_files.of_module(where, os.getcwd())
-    except OSError:  # a folder that is gone
-        return own_files.of_module(where, "")
-
-
-def _version(module: Any) -> str:
-    """Return the digest of a module's file; "none" without a file."""
-    try:
-        return digests.of_bytes(Path(module.__file__).read_bytes())
-    except (AttributeError, TypeError, OSError):
-        return "none"

@@ -8,13 +8,12 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 
@@ -41,7 +40,6 @@ from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.own_files import OwnFiles
 from ropeaudit.subjects.exact_rotation import half_split
 
-T = TypeVar("T")
 _GUESSED = ("class", "first_period", "last_period")  # roles whose values an answer names
 _PATIENCE = 5e-3  # seconds that a thread waits for its turn
 _NOT_TRACED = str(Path(__file__).parents[2])  # our own files
@@ -53,24 +51,13 @@ class _NotBuilt(UsageError):
     """A class or a factory raises where it is called as it has to be."""
 
 
-class Local(Code):
-    """Code that is called in this process."""
-
-    findings: list[str]
-
-    def note_answer(self, answer: Answer, dtype: Format) -> None:
-        """Note what is worth knowing of an answer."""
-
-
-class OwnCode(Local):
-    """A function, an nn.Module, a class or a factory that the user wrote.
-
-    overwritten: calls that changed q or k and returned another array.
-    """
+class OwnCode(Code):
+    """A function, an nn.Module, a class or a factory that the user wrote."""
 
     layouts: tuple[Layout, ...] = ("half", "interleaved")
+    findings: list[str]
     own = True
-    builders: Sequence[str] = ()  # names in its file of what looks as if it made tables
+    builders: Sequence[str] = ()  # names of what may make tables
 
     def __init__(
         self,
@@ -85,19 +72,20 @@ class OwnCode(Local):
     ) -> None:
         """Keep what is to be called; nothing is called here. Raises: UsageError for the device.
 
-        device: the one that was requested; None for the one where a module lies, else the CPU. files: those
-        that it is from, None of a package. copied: whether a module is called as a copy on its device, too.
+        device: None for the one where a module lies, else the CPU. files: those that it is from, None of a
+        package. copied: whether a module is called as a copy on its device, too.
         """
         self.changes: Changes = {stage: fmt for stage, fmt in changes.items() if stage in conventions.TABLES}
         self.name, self.thing, self.order, self._loaded, self.files = name, thing, order, version, files
         self._copied = copied
         self.findings = []
-        self.overwritten: list[str] = []
+        self.overwritten: list[str] = []  # calls that changed q or k and returned another array
         self.fits: dict[RopeSetting, Fit] = {}
         self.narrow: dict[Format, bool] = {}
         self.built_for: dict[RopeSetting, Any] = {}  # never called
         self.flag = cast("Layout | None", signatures.flag(thing))
         self.engine = signatures.engine(thing)
+        self.built = inspect.isclass(thing) or (not is_module(thing) and signatures.is_factory(thing))
         self._follows = device is None  # the module that is made
         if self.engine == "numpy" and device is not None and device.strip().lower() != "cpu":
             raise UsageError(
@@ -113,18 +101,29 @@ class OwnCode(Local):
     @property
     def compiles(self) -> bool:
         """Whether it compiles itself, as far as what it is and its source tell."""
+        every = [self.thing]
         if type(self.thing).__module__.startswith("torch._dynamo"):
             return True
         with contextlib.suppress(Exception):  # of what has no source
-            known = hasattr(self.thing, "_torchdynamo_orig_callable")
-            return known or any(re.search(r"[._]compile(_|\b)", one) for one in _sources(self.thing))
+            if hasattr(self.thing, "_torchdynamo_orig_callable"):
+                return True
+            module = inspect.getmodule(inspect.unwrap(self.thing))
+            for one in every:
+                with contextlib.suppress(TypeError, OSError):
+                    if re.search(r"[._]compile(_|\b)", source := inspect.getsource(one)):
+                        return True
+                    known = vars(module)
+                    named = [known[name] for name in {*re.findall(r"\w+", source)} & {*known}]
+                    own = [other for other in named if getattr(other, "__module__", "") == known["__name__"]]
+                    both = [*own, *map(type, own)]  # an object, and its class
+                    every += [other for other in both if all(other is not seen for seen in every)]
         return False
 
     def under(self, environment: Environment) -> Self:
         """Return the same code in an environment; it is called as in the clean one."""
         other = super().under(environment)
         if other is not self:
-            other.built_for, other._copied = {}, self._copied or environment.kind == "to"  # it is moved
+            other.built_for, other._copied = {}, self._copied or environment.kind == "to"
         return other
 
     def fit(self, setting: RopeSetting) -> Fit:
@@ -140,26 +139,24 @@ class OwnCode(Local):
         dtype: Format,
     ) -> Answer:
         """Return what a call of a new instance gives in a trial. Raises: WrongShape."""
-        function, nothing = environments.quieted(self.instance(setting)), list[bool]()
+        function, nothing = self.instance(setting), list[bool]()
 
         def called(*plain: Any, **named: Any) -> Any:
-            returned = function(*plain, **named)
+            with environments.silent(errors=True):
+                returned = function(*plain, **named)
             nothing.append(returned is None)
             return returned
 
         try:
-            answer = convention(called, x, at, setting, dtype)
+            answer = replace(convention, device=self.device)(called, x, at, setting, dtype)
         except Exception as error:  # of a package that it needs
             raise unusable(error) or error from None
         if any(nothing) and not answer.changed:
             raise arrays.WrongShape("returns None and leaves what it is given as it was")
-        return answer
+        return replace(answer, held=())
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return why jax does not take a dtype, or nothing can be built in its environment.
-
-        The rest shows in calls, or is asked of the environment before.
-        """
+        """Return why jax does not take a dtype, or nothing can be built in its environment."""
         if self.engine == "jax" and dtype is FP64 and not devices.jax_is_wide():
             return "jax makes float32 arrays of float64 ones; set JAX_ENABLE_X64=1"
         if self.clean is None:
@@ -173,10 +170,7 @@ class OwnCode(Local):
         return ""
 
     def instance(self, setting: RopeSetting) -> Any:
-        """Return a new instance, or the function; modules in eval mode.
-
-        Objects are built once a setting, which takes long, and copied. Raises: UsageError.
-        """
+        """Return a copy of an instance that was built once, or the function. Raises: UsageError."""
         thing = self.thing
         if setting in self.built_for:
             return self._for_inference(copied(self.built_for[setting]))
@@ -191,13 +185,7 @@ class OwnCode(Local):
                     f"give a value: check --arg {first}=VALUE; or name a factory: {signatures.FACTORY}",
                 )
             given = {
-                name: building.building_argument(
-                    *(role, setting, thing, name),
-                    engine=self.engine,
-                    declared=self.declared,
-                    served=self.served,
-                    layers=self.layers,
-                )
+                name: building.building_argument(role, setting, thing, name, engine=self.engine, of=self)
                 for name, role in parameters.items()
             }
             for name in (one for one, role in parameters.items() if role in _GUESSED):
@@ -264,12 +252,6 @@ class OwnCode(Local):
         return is_module(self.thing) or self.built
 
     @property
-    def built(self) -> bool:
-        """Whether it is a class or a factory, which makes what is called."""
-        thing = self.thing
-        return inspect.isclass(thing) or (not is_module(thing) and signatures.is_factory(thing))
-
-    @property
     def told(self) -> list[str]:
         """What an instance is told as it is built: roles, such as "dim"."""
         return list((signatures.building(self.thing) or {}).values()) if self.begins_anew else []
@@ -279,16 +261,16 @@ class OwnCode(Local):
         if answer.changed and not answer.in_place:
             b, h, s, _ = answer.values.shape
             self.overwritten.append(f"{b} x {h} heads, tokens: {s}")
-        if answer.changed:
-            self._note("changes its input where it lies; it was given copies")
-        if answer.changed_beside:
-            self._note(
-                f"changes the {' and '.join(answer.changed_beside)} where they lie; it was given copies"
-            )
-        if answer.device and answer.device != self.device.name:
-            self._note(f"returns a tensor on {answer.device} for one on {self.device.name}")
-        if answer.dtype != (expected := torch_arrays.spelled(dtype)):
-            self._note(f"a call returned {answer.dtype} for {expected}")
+        elsewhere = answer.device and answer.device != self.device.name
+        expected, beside = torch_arrays.spelled(dtype), " and ".join(answer.changed_beside)
+        for holds, text in (
+            (answer.changed, "changes its input where it lies; it was given copies"),
+            (beside, f"changes the {beside} where they lie; it was given copies"),
+            (elsewhere, f"returns a tensor on {answer.device} for one on {self.device.name}"),
+            (answer.dtype != expected, f"a call returned {answer.dtype} for {expected}"),
+        ):
+            if holds:
+                self._note(text)
 
     def _note(self, text: str) -> None:
         usual = self.environment.kind in ("none", "inference")
@@ -302,7 +284,7 @@ class OwnCode(Local):
 class OwnRotator(Rotator):
     """An instance of code that is called here."""
 
-    own: Local
+    own: Code
     fit: Fit
     setting: RopeSetting
     dtype: Format
@@ -340,11 +322,24 @@ class OwnRotator(Rotator):
 
     def at_once(self, threads: Sequence[Sequence[CallOf]]) -> list[list[tuple[FloatArray, FloatArray]]]:
         """Return what threads that run at once give. threads: q, k, positions a call."""
+        from concurrent.futures import ThreadPoolExecutor  # in-function: it loads logging
 
-        def run(calls: Sequence[CallOf]) -> list[tuple[FloatArray, FloatArray]]:
-            return [self.rotate_both(*call) for call in calls]
+        start, turns = threading.Barrier(len(threads)), _Turns(len(threads))
 
-        return _at_once([partial(run, calls) for calls in threads])
+        def run(number: int, calls: Sequence[CallOf]) -> list[tuple[FloatArray, FloatArray]]:
+            start.wait()
+            sys.settrace(turns.traced(number))
+            try:
+                return [self.rotate_both(*call) for call in calls]
+            finally:
+                sys.settrace(None)
+                turns.give(number, ended=True)
+
+        sys.excepthook = getattr(sys, "excepthook", None) or sys.__excepthook__  # else no thread begins
+        with ThreadPoolExecutor(len(threads)) as pool:
+            numbered = enumerate(threads)
+            futures = [pool.submit(copy_context().run, run, number, one) for number, one in numbered]
+        return [future.result() for future in futures]
 
     def lying(self, strides: Strides, index: Literal["int64", "int32"] = "int64") -> OwnRotator:
         """Return the same instance, given vectors of other strides and other integers."""
@@ -356,20 +351,14 @@ class OwnRotator(Rotator):
         return replace(self, instance=Refilling(self.instance))
 
     def backward(self) -> OwnRotator:
-        """Return the same instance, whose backward pass is called as if it rotated.
-
-        It takes and returns gradients of q and k, the second of each pair negated: they rotate as vectors do.
-        """
+        """Return the same instance, whose backward pass is called as if it rotated: see `mirrored`."""
         fit = replace(self.fit, backward=not self.fit.backward)
         return replace(self, fit=fit, instance=Backward(self.instance, self.fit.convention))
 
     def otherwise(
         self, dtype: Format, environment: Environment | None = None, narrow: bool = False
     ) -> OwnRotator:
-        """Return the same instance in another dtype, and in another environment if given.
-
-        narrow: whether tables are given in the dtype.
-        """
+        """Return the same in another dtype, and environment if given. narrow: its tables, too."""
         fit = replace(self.fit, convention=replace(self.fit.convention, narrow=narrow))
         if environment is None:
             return replace(self, fit=fit, dtype=dtype)
@@ -386,28 +375,17 @@ class OwnRotator(Rotator):
             convention = convention.for_rows
         if self.fit.backward:  # around it a rotation by the negative angle is one by the angle
             q, k = mirrored(q, self.setting), None if k is None else mirrored(k, self.setting)
-        if self.fit.permuted and isinstance(self.instance, Backward):  # as what it returns is permuted
+        if self.fit.permuted and isinstance(self.instance, Backward):
             order = half_split(self.setting.rotary_dim, self.setting.head_dim)
             q, k = q[..., order], None if k is None else k[..., order]
         with self.own.environment.entered(self.own.device.name):
             answer = convention(self.instance, q, at, self.setting, self.dtype, k, self.own.changes)
-        self.own.note_answer(answer, self.dtype)
+        if isinstance(self.own, OwnCode):
+            self.own.note_answer(answer, self.dtype)
         if not self.fit.backward:
             return answer
         keys = None if answer.keys is None else mirrored(answer.keys, self.setting)
         return replace(answer, values=mirrored(answer.values, self.setting), keys=keys)
-
-
-def _sources(thing: Any) -> Iterator[str]:
-    """Yield the source of code, and of all that it names of its module."""
-    module, every = inspect.getmodule(inspect.unwrap(thing)), [thing]
-    for one in every:
-        with contextlib.suppress(TypeError, OSError):  # of what has no source
-            yield (source := inspect.getsource(one))
-            named = [vars(module)[name] for name in {*re.findall(r"\w+", source)} & {*vars(module)}]
-            own = [other for other in named if getattr(other, "__module__", "") == vars(module)["__name__"]]
-            both = [*own, *map(type, own)]  # an object, and its class
-            every += [other for other in both if all(other is not known for known in every)]
 
 
 def fit_key(setting: RopeSetting, flag: str | None) -> RopeSetting:
@@ -415,32 +393,8 @@ def fit_key(setting: RopeSetting, flag: str | None) -> RopeSetting:
     return replace(setting, layout=setting.layout if flag else "half", scale=1.0)
 
 
-def _at_once(functions: Sequence[Callable[[], T]]) -> list[T]:
-    """Return what functions return that run at the same time, a thread each. Raises: what the first raises.
-
-    Behind each line that is neither ours nor torch's the others get a turn: they meet on all machines alike.
-    """
-    from concurrent.futures import ThreadPoolExecutor  # in-function: it loads logging
-
-    start, turns = threading.Barrier(len(functions)), _Turns(len(functions))
-
-    def run(number: int, function: Callable[[], T]) -> T:
-        start.wait()
-        sys.settrace(turns.traced(number))
-        try:
-            return function()
-        finally:
-            sys.settrace(None)
-            turns.give(number, ended=True)
-
-    sys.excepthook = getattr(sys, "excepthook", None) or sys.__excepthook__  # else no thread begins
-    with ThreadPoolExecutor(len(functions)) as pool:
-        futures = [pool.submit(copy_context().run, run, place, one) for place, one in enumerate(functions)]
-    return [future.result() for future in futures]
-
-
 class _Turns:
-    """Threads that run a line each in turn; one that waits for a lock is passed over."""
+    """Threads that run a line of others' code in turn; one that waits for a lock is passed over."""
 
     def __init__(self, count: int) -> None:
         self.changed, self.turn, self.running = threading.Condition(), 0, set(range(count))

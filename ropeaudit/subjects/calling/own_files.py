@@ -1,7 +1,4 @@
-"""The files of own code and their digest, found as `python FILE` or `-m NAME` does.
-
-Importing changes this process: what is on sys.path and in sys.modules stays so.
-"""
+"""The files of own code and their digest, found as `python FILE` or `-m NAME` does."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.machinery import FrozenImporter, ModuleSpec, PathFinder
 from pathlib import Path
@@ -31,8 +27,7 @@ _LIBRARY = os.path.dirname(os.__file__)
 class OwnFiles:
     """The file or module under audit, and what it imports from its folder.
 
-    folder: from which it imports. name: of the module. file: where one was named; its folder is then first on
-    sys.path, else last. sources: file -> its bytes when they were first read.
+    folder: from which it imports. name: of the module. file: if one was named. sources: file -> its bytes.
     """
 
     folder: str
@@ -93,8 +88,11 @@ class OwnFiles:
                 if isinstance(file, str) and file.endswith(".py") and self._owns(file):
                     with contextlib.suppress(OSError):
                         self.sources[file] = self.sources.get(file) or Path(file).read_bytes()
-            self._seen = set(sys.modules)
-            self._version = _digest(self.sources, self.folder)
+            self._seen, files = set(sys.modules), self.sources.items()
+            named = sorted((os.path.relpath(path, self.folder), content) for path, content in files)
+            lines = [f"{Path(name).as_posix()} {digests.of_bytes(content)}\n" for name, content in named]
+            whole = "".join(lines).encode("utf-8", "surrogateescape")
+            self._version = digests.of_bytes(named[0][1] if len(named) == 1 else whole)
         return self._version
 
     def _owns(self, file: str) -> bool:
@@ -108,7 +106,7 @@ class OwnFiles:
 @functools.cache
 def _holds_packages(folder: Path) -> bool:
     """Return whether packages were installed into a folder, as `pip install --target` does."""
-    with contextlib.suppress(OSError):  # of a folder that is gone, or in an archive
+    with contextlib.suppress(OSError):  # of a folder that is gone
         return any(one.name.endswith(".dist-info") for one in os.scandir(folder))
     return False
 
@@ -139,36 +137,31 @@ def of_file(path: Path) -> OwnFiles:
     )
 
 
-def of_module(name: str, folder: str) -> OwnFiles | None:
-    """Return the files of a module that is imported by its name, from a folder or sys.path.
+def of_module(name: str) -> OwnFiles | None:
+    """Return the files of a module that is imported by its name, from this folder or sys.path.
 
     None for installed ones, those of the standard library and of this package.
     """
-    root = name.partition(".")[0]
+    root, folder = name.partition(".")[0], ""
     if root in _SHARED:
         return None
+    with contextlib.suppress(OSError):  # of a folder that is gone
+        folder = os.getcwd()
     importlib.invalidate_caches()
     spec = PathFinder.find_spec(root, [folder, *sys.path])
     if spec is None:
         with contextlib.suppress(ImportError, ValueError):
             spec = importlib.util.find_spec(root)
-    for place in _places(spec):
+    origin = [spec.origin] if spec and spec.has_location and spec.origin else []
+    for place in (spec and spec.submodule_search_locations) or origin:
         found = os.path.dirname(os.path.abspath(place))
         if found != _LIBRARY and not INSTALLED & set(Path(found).parts):
             return OwnFiles(found, name, "")
     return None
 
 
-def _places(spec: ModuleSpec | None) -> list[str]:
-    if spec is None:
-        return []
-    return list(
-        spec.submodule_search_locations or ([spec.origin] if spec.has_location and spec.origin else [])
-    )
-
-
 def _depth(path: Path) -> int:
-    """Return how many packages hold a file, by relative imports or the name of a package above it."""
+    """Return how many packages hold a file, by its imports."""
     if path.stem == "__init__":
         return 0
     try:
@@ -189,11 +182,3 @@ def _depth(path: Path) -> int:
         depth += 1
     depth = min(depth, most)
     return depth if all(folder.name.isidentifier() for folder in path.parents[:depth]) else 0
-
-
-def _digest(sources: Mapping[str, bytes], folder: str) -> str:
-    if len(sources) == 1:
-        return digests.of_bytes(*sources.values())
-    files = sorted((os.path.relpath(path, folder), content) for path, content in sources.items())
-    lines = [f"{Path(name).as_posix()} {digests.of_bytes(content)}\n" for name, content in files]
-    return digests.of_bytes("".join(lines).encode("utf-8", "surrogateescape"))

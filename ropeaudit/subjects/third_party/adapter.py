@@ -1,6 +1,5 @@
 """Third-party code as adapters: what they take, and the known form of calls.
 
-Most are the code of a table of `data/adapters.toml`, which says what it is given.
 Letters: h heads, s positions, d head_dim.
 """
 
@@ -21,23 +20,23 @@ from ropeaudit.errors import UsageError
 from ropeaudit.rope.scaling import HF_NAMES
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.arrays import Engine
-from ropeaudit.subjects.calling.code import runs
+from ropeaudit.subjects.calling.code import Code, runs
 from ropeaudit.subjects.calling.conventions import Convention
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.devices import of_torch
-from ropeaudit.subjects.calling.own_code import Local, OwnRotator
+from ropeaudit.subjects.calling.own_code import OwnRotator
 from ropeaudit.subjects.third_party import Entry
 
 # x (h, s, d) and positions (s,), int64 -> (h, s, d): tensors, or arrays of NumPy
 Turn: TypeAlias = Callable[[Any, Any], Any]
 _ARGUMENTS = ((None, "x"), (None, "positions"))
 
-LONGEST_TABLE = 2**21  # positions of a table that is built from 0; a GiB at head_dim 128
+LONGEST_TABLE = 2**21  # positions; a GiB at head_dim 128
 _STEP = 2**14
 _INT32 = 2**31
 
 
-class Adapter(Local):
+class Adapter(Code):
     """Code as its entry describes it, built and called in an environment."""
 
     def __init__(self, entry: Entry) -> None:
@@ -116,30 +115,7 @@ class Row(Adapter):
             self.engine = str(sys.modules["keras"].backend.backend())
 
     def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
-        """Return a new instance's function, which may be called for each run."""
-        turn, tensors = self.turn(setting, dtype), self.takes == "torch"
-
-        def rotate(x: Any, at: Any) -> Any:
-            if self.entry.int32:
-                if abs(at).max(initial=0) >= _INT32:
-                    raise ValueError("its positions are int32")
-                at = at.astype(np.int32)
-            parts = [slice(None)]
-            if self.entry.runs:
-                parts = [run for run, _ in runs(at.cpu().numpy() if tensors else at)]
-            rotated = [turn(x[:, part], at[part]) for part in parts]
-            if tensors:
-                return sys.modules["torch"].cat(rotated, dim=1) if len(rotated) > 1 else rotated[0]
-            whole = np.concatenate([np.asarray(one) for one in rotated], axis=1)
-            return whole.astype(np.float64 if x.dtype == np.float64 else np.float32)
-
-        return rotate
-
-    def turn(self, setting: RopeSetting, dtype: Format) -> Turn:
-        """Return rotate(x, at) of code executed anew, once for each length of its table.
-
-        Its modules and tensors are moved to the device.
-        """
+        """Return rotate(x, at) of code executed anew, once for each length of its table, on the device."""
         named, made = values(self.entry, setting, dtype), dict[int, Turn]()
         torch: Any = sys.modules["torch"] if self.takes == "torch" else None
 
@@ -155,8 +131,19 @@ class Row(Adapter):
             return made[end]
 
         def rotate(x: Any, at: Any) -> Any:
+            if self.entry.int32:
+                if abs(at).max(initial=0) >= _INT32:
+                    raise ValueError("its positions are int32")
+                at = at.astype(np.int32)
             end = table_end(int(at.max()), int(at.min())) if self.entry.table else 0
-            return (made.get(end) or new(end))(x, at)
+            turn, parts = made.get(end) or new(end), [slice(None)]
+            if self.entry.runs:
+                parts = [run for run, _ in runs(at.cpu().numpy() if torch else at)]
+            rotated = [turn(x[:, part], at[part]) for part in parts]
+            if torch:
+                return torch.cat(rotated, dim=1) if len(rotated) > 1 else rotated[0]
+            whole = np.concatenate([np.asarray(one) for one in rotated], axis=1)
+            return whole.astype(np.float64 if x.dtype == np.float64 else np.float32)
 
         if not self.entry.table:
             new(0)  # in the environment in which instances are built
