@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
@@ -10,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from ropeaudit.console import output
 from ropeaudit.main import main
@@ -111,10 +109,8 @@ def screens(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
     main(command.split())
     results = {}
     for width in LONGEST:
-        out = io.StringIO()
-        for report in reports:
-            table.show(report, Console(file=out, width=width, highlight=False, color_system=None))
-        results[width] = "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+        lines = [line for report in reports for line in table.lines(report, width)]
+        results[width] = "".join(f"{''.join(text for text, _ in line).rstrip()}\n" for line in lines)
     return results
 
 

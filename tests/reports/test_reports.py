@@ -38,14 +38,12 @@ def test_unknown_forms() -> None:
 
 @pytest.mark.parametrize("header", [True, False])
 def test_the_plain_table_has_the_lines_of_the_coloured_one(header) -> None:
-    from rich.console import Console
-
     names = ("日本語", "zero\u200bwidth", "é", "long" * 20)
     cells = shift((0, 1000), ("fp16", "bf16"), "uniform", heads=1, seq_len=16)
     named = [dataclasses.replace(row, implementation=name) for row, name in zip(cells, names, strict=True)]
     report = dataclasses.replace(drift.report(named, (), {}), header=header)
     text = io.StringIO()
-    table.show(report, Console(file=text, width=table.WHOLE, color_system="standard", force_terminal=True))
+    table.to_screen(report, text, True)
     coloured = text.getvalue()
     bare = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
     assert bare != coloured

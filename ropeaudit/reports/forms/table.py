@@ -1,17 +1,16 @@
-"""The answer and rows for people: whole in a pipe, styled and fitted on a terminal."""
+"""The answer and rows for people, fitted to a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+import itertools
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TextIO
 
 from ropeaudit.reports import Report, Row, answers
+from ropeaudit.reports.answers import Line
 from ropeaudit.reports.numbers import counted, printable
 from ropeaudit.reports.verdicts import quality
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
 _BY_QUALITY = {"yes": "green", "no": "red", "undecided": "yellow"}
 _BY_VERDICT = {"overflow": "bold red", "wrong_rotation": "bold red", "refused": "dim"}
@@ -22,7 +21,6 @@ _BY_STATUS = {
     "left out": "dim",
     "not applicable": "dim",
 }
-WHOLE = 10_000  # columns: no table is wider
 NARROWEST = 20  # columns: COLUMNS=0 would show nothing
 MOST_ROWS, MOST_NOTES = 40, 3  # on a terminal, and beneath rows, without -v
 _WRAPPED = 20  # columns to which texts of several words are wrapped before columns leave
@@ -32,46 +30,123 @@ _GAP = "   "
 
 def render(report: Report) -> str:
     """Return answer and rows at their natural width, without loading rich."""
+    return "".join(f"{''.join(text for text, _ in line).rstrip()}\n" for line in lines(report, None))
+
+
+def to_screen(report: Report, out: TextIO, coloured: bool) -> None:
+    """Print answer and rows, fitted to a terminal where `out` is one."""
+    from rich.console import Console
+    from rich.text import Text
+
+    terminal = out.isatty()
+    console = Console(
+        file=out,
+        highlight=False,
+        force_terminal=coloured,
+        color_system=None if not coloured else "auto" if terminal else "standard",
+        no_color=not coloured,
+    )
+    console.width = max(console.width, NARROWEST)
+    width = console.width if terminal else None
+    console.print(Text("\n").join(Text.assemble(*line) for line in lines(report, width)), soft_wrap=True)
+
+
+def lines(report: Report, width: int | None) -> list[Line]:
+    """Return answer, rows, legend and notes, parted by empty lines.
+
+    width: of a terminal; None where lines are not wrapped.
+    """
+    blocks = [block for block in _blocks(report, width) if block]
+    parted = [[] if number == 0 else [[], *block] for number, block in enumerate(blocks)]
+    return [*itertools.chain(*blocks[:1], *parted)]
+
+
+def _blocks(report: Report, width: int | None) -> Iterator[list[Line]]:
     report = report.for_readers()
-    parts = []
     if report.header:
-        said = answers.plain(report.answers) or [printable(report.headline)] * bool(report.headline)
-        parts.append("".join(f"{line}\n" for line in said))
+        said = answers.lines(report.answers, width)
+        yield said or _styled([report.headline] * bool(report.headline), "bold", width)
     if report.screen and report.shows_rows:
-        parts.append("".join(f"{line.rstrip()}\n" for line in _plain_table(report)))
-        if report.header and report.legend:
-            parts.append(f"{report.legend}\n")
-    if report.header:
-        parts.append("".join(f"{line}\n" for line in _notes(report)))
-    parts += [render(other) for other in report.further.values() if report.shows_rows and other.headline]
-    return "\n".join(filter(None, parts))
+        rows = report.rows if width is None or report.verbose else report.rows[:MOST_ROWS]
+        names, hidden = fitted(report, rows, width)
+        yield _table(report, rows, names, width)
+        more, titles = len(report.rows) - len(rows), ", ".join(map(report.title, hidden))
+        below = [f"{counted(more, 'more row')}: -v, or through a pipe"] * (more > 0)
+        below += report.legend.splitlines()
+        below += [f"Hidden (terminal too narrow): {titles}"] * bool(hidden)
+        yield _styled(below if report.header else [], "dim", width)
+    if report.shows_rows:
+        yield _styled(_notes(report) if report.header else [], "dim", width)
+        for other in report.further.values():
+            yield from _blocks(other, width) if other.headline else ()
+
+
+def _styled(texts: Sequence[str], style: str, width: int | None) -> list[Line]:
+    return [[(part, style)] for text in texts for part in _wrapped(printable(text), width)]
 
 
 def _notes(report: Report) -> list[str]:
     """Return the notes of the rows that are shown: without -v the first few."""
-    if not report.shows_rows:
-        return []
     shown = report.notes if report.verbose else report.notes[:MOST_NOTES]
     more = len(report.notes) - len(shown)
-    return [
-        *(f"note: {printable(note)}" for note in shown),
-        *[f"{counted(more, 'more note')}: -v"] * (more > 0),
-    ]
+    return [*(f"note: {note}" for note in shown), *[f"{counted(more, 'more note')}: -v"] * (more > 0)]
 
 
-def _plain_table(report: Report) -> list[str]:
-    """Return the lines of a table, numbers to the right."""
-    cells = [[report.shown(name, row[name]) for name in report.screen] for row in report.rows]
-    right = [report.numeric(name) for name in report.screen]
-    if report.header:
-        cells.insert(0, [report.title(name) for name in report.screen])
-    widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for row in cells:
-        spaces = [" " * (wide - width_of(cell)) for cell, wide in zip(row, widths, strict=True)]
-        sided = zip(row, spaces, right, strict=True)
-        lines.append(_GAP.join(space + cell if number else cell + space for cell, space, number in sided))
-    return lines
+class Shown(NamedTuple):
+    """A column of a table. natural, least: its width, and what it has to have."""
+
+    name: str
+    cells: list[str]
+    number: bool
+    natural: int
+    least: int
+
+
+def _shown(report: Report, rows: Sequence[Row], name: str) -> Shown:
+    cells = [report.title(name)] * report.header + [report.shown(name, row[name]) for row in rows]
+    natural, number = max(map(width_of, cells), default=0), report.numeric(name)
+    words = (len(word) for cell in cells for word in cell.split())
+    least = natural if number else min(max(words, default=1), _LONGEST)
+    return Shown(name, cells, number, natural, least)
+
+
+def fitted(report: Report, rows: Sequence[Row], width: int | None) -> tuple[list[Shown], list[str]]:
+    """Return the columns that fit a terminal, and the names of those left out."""
+    shown, hidden = {name: _shown(report, rows, name) for name in report.screen}, list[str]()
+    for name in report.dispensable if width is not None else ():
+        needed = (min(one.natural, max(one.least, _WRAPPED)) + len(_GAP) for one in shown.values())
+        if sum(needed) - len(_GAP) <= width:
+            break
+        if shown.pop(name, None) is not None:
+            hidden.append(name)
+    return list(shown.values()), hidden
+
+
+def _table(report: Report, rows: Sequence[Row], shown: Sequence[Shown], width: int | None) -> list[Line]:
+    """Return the lines of a table; its widest texts are wrapped until it fits."""
+    widths, results = [one.natural for one in shown], list[Line]()
+    room = sum(widths) if width is None else width - len(_GAP) * (len(shown) - 1)
+    while sum(widths) > room and (wide := [i for i, one in enumerate(shown) if widths[i] > one.least]):
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    for number, cells in enumerate(zip(*(one.cells for one in shown), strict=True), -report.header):
+        parts = [_wrapped(cell, wide) for cell, wide in zip(cells, widths, strict=True)]
+        for texts in itertools.zip_longest(*parts, fillvalue=""):
+            line: Line = []
+            for one, text, wide in zip(shown, texts, widths, strict=True):
+                style = "bold" if number < 0 else _style(one.name, rows[number])
+                space, gap = " " * (wide - width_of(text)), _GAP * bool(line)
+                line += (
+                    [(gap + space, ""), (text, style)]
+                    if one.number
+                    else [(gap, ""), (text, style), (space, "")]
+                )
+            results.append(line)
+    return results
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    whole = width is None or width_of(text) <= width
+    return [text] if whole else textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def width_of(text: str) -> int:
@@ -81,104 +156,6 @@ def width_of(text: str) -> int:
     from rich.cells import cell_len  # loads rich
 
     return cell_len(text)
-
-
-def to_screen(report: Report, out: TextIO, coloured: bool) -> None:
-    """Print answer and rows, fitted to a terminal where `out` is one."""
-    from rich.console import Console
-
-    terminal = out.isatty()
-    console = Console(
-        file=out,
-        width=None if terminal else WHOLE,
-        highlight=False,
-        force_terminal=coloured,
-        color_system=None if not coloured else "auto" if terminal else "standard",
-        no_color=not coloured,
-    )
-    console.width = max(console.width, NARROWEST)
-    show(report, console)
-
-
-def show(report: Report, console: Console) -> None:
-    """Print answer and rows; columns without room are left out and named."""
-    from rich.text import Text
-
-    report = report.for_readers()
-    piped = console.width >= WHOLE  # lines are not wrapped
-    if report.header:
-        for line in answers.lines(report.answers, None if piped else console.width):
-            console.print(Text.assemble(*line), soft_wrap=True)
-        if report.headline and not report.answers:
-            console.print(Text(printable(report.headline), style="bold"), soft_wrap=piped)
-    if report.screen and report.shows_rows:
-        if report.header and (report.answers or report.headline):
-            console.print()
-        rows = report.rows if piped or report.verbose else report.rows[:MOST_ROWS]
-        table, hidden = fitted(report, rows, console)
-        console.print(table)
-        more = len(report.rows) - len(rows)
-        below = [f"{counted(more, 'more row')}: -v, or through a pipe" if more else "", report.legend]
-        titles = ", ".join(map(report.title, hidden))
-        below.append(f"Hidden (terminal too narrow): {titles}" if hidden else "")
-        if report.header and any(below):
-            console.print()
-            console.print(Text("\n".join(filter(None, below)), style="dim"), soft_wrap=piped)
-    if report.header and (notes := _notes(report)):
-        console.print()
-        console.print(Text("\n".join(notes), style="dim"), soft_wrap=piped)
-    for other in report.further.values() if report.shows_rows else ():
-        if other.headline:
-            console.print()
-            show(other, console)
-
-
-def fitted(report: Report, rows: Sequence[Row], console: Console) -> tuple[Table, list[str]]:
-    """Return the table that fits a console, and the columns left out."""
-    names, hidden = list(report.screen), list[str]()
-    options = console.options.update(max_width=WHOLE)
-    for name in report.dispensable:
-        if console.measure(_table(report, rows, names, _WRAPPED), options=options).maximum <= console.width:
-            break
-        if name in names:
-            names.remove(name)
-            hidden.append(name)
-    return _table(report, rows, names), hidden
-
-
-def _table(
-    report: Report,
-    rows: Sequence[Row],
-    names: Sequence[str],
-    widest: int | None = None,
-) -> Table:
-    """Return the table of some columns. widest: columns of a text whose words need no more."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        box=None,
-        padding=(0, len(_GAP), 0, 0),
-        pad_edge=False,
-        show_header=report.header,
-        header_style="bold",
-    )
-    for name in names:
-        number = report.numeric(name)
-        words = [word for row in rows for word in report.shown(name, row[name]).split()]
-        words += report.title(name).split() if report.header else []
-        least = min(max(map(len, words), default=1), _LONGEST)
-        table.add_column(
-            Text(report.title(name)),
-            justify="right" if number else "left",
-            no_wrap=number,
-            overflow="fold",
-            min_width=least,
-            max_width=None if number or widest is None else max(least, widest),
-        )
-    for row in rows:
-        table.add_row(*(Text(report.shown(name, row[name]), style=_style(name, row)) for name in names))
-    return table
 
 
 def _style(name: str, row: Row) -> str:
