@@ -17,49 +17,30 @@ from typing import TextIO
 
 import click
 
-from ropeaudit import __version__
+from ropeaudit import __version__, data
 from ropeaudit.console.help import NamedCommands, unknown_option
 from ropeaudit.errors import ForeignError, RopeAuditError, did, unusable
 from ropeaudit.runtime import streams
 
-# One line a command: the folder in features/ whose command.py holds it, and what `--help` says of it.
-COMMANDS = {
-    "Audit": {
-        "check": "Check code, a model's setting or a checkpoint: validate RoPE.",
-        "shift": "Shift all positions and report how far the scores drift.",
-        "limit": "Find how far positions may be shifted within a tolerance.",
-        "explain": "Say which stages are to blame for the drift, and the remedy.",
-        "parity": "Compare two implementations, such as a trainer A and a server B.",
-    },
-    "Real code and models": {
-        "vectors": "Write q, k and positions for a kernel that Python cannot call.",
-        "module": "Find RoPE buffers that were cast, or hold wrong numbers.",
-        "model": "Run a language model at shifted positions, and judge by causes.",
-    },
-    "Settings": {
-        "decay": "Show how scores change with the distance of query and key.",
-    },
-    "Reports": {
-        "plot": "Draw a report of another command, or one case by query and key.",
-        "report": "Merge, summarise or compare reports of `shift`; make a page, or any form.",
-    },
-    "Reference": {
-        "list": "List recipes, implementations, models, frequencies, ...",
-    },
-}
 BAD_USE, OUR_FAULT, INTERRUPTED = 2, 3, 130
 _LONGEST = 1500  # characters of a line of a message
 
 
+def _listed() -> dict[str, dict[str, str]]:
+    """Return the commands in groups, each with what `--help` says of it."""
+    groups: dict[str, dict[str, str]] = data.table("help.toml")["commands"]
+    return groups
+
+
 class CommandGroup(NamedCommands):
-    """A group that imports a command when it is called: `--help`, and each command, loads no other."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all names, in the order of `--help`."""
-        return [name for lines in COMMANDS.values() for name in lines]
+        return [name for lines in _listed().values() for name in lines]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, imported if it was not, or None if there is none of that name."""
+        """Return a command, imported if it was not, or None."""
         if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
             module = import_module(f"ropeaudit.features.{cmd_name}.command")
             self.add_command(next(each for each in vars(module).values() if isinstance(each, click.Command)))
@@ -68,7 +49,7 @@ class CommandGroup(NamedCommands):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, group by group, one column for all."""
         width = max(map(len, self.list_commands(ctx)))
-        for heading, lines in COMMANDS.items():
+        for heading, lines in _listed().items():
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
 
@@ -128,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _unforeseen(error: Exception) -> int:
-    """Say what an error that is not of this package comes of, and return the exit code."""
+    """Say what an unforeseen error comes of; return the exit code."""
     if isinstance(error, MemoryError):
         return _refuse("out of memory; give a smaller --seq-len, --heads or --head-dim")
     if (missing := unusable(error)) is not None:
@@ -162,7 +143,7 @@ def _say(text: str, code: int) -> int:
 
 
 def _short(line: str) -> str:
-    """A line fit for any terminal: no control characters, and no more than a screenful."""
+    """Return a line fit for any terminal."""
     if len(line) > _LONGEST:
         line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
     from ropeaudit.reports.numbers import printable  # in-function: `--help` has nothing to say of errors
@@ -171,7 +152,7 @@ def _short(line: str) -> str:
 
 
 def _streams() -> tuple[TextIO, TextIO]:
-    """Return stdout and stderr, with something in the place of those that the caller has closed (`>&-`)."""
+    """Return stdout and stderr, also where the caller has closed them."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:

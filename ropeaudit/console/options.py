@@ -1,7 +1,4 @@
-"""Options of several commands: each group is declared once and passed as an object.
-
-A field of a group is an option: its name is that of the flag, its type that of the parsed value; or a group.
-"""
+"""Options of several commands, in groups whose fields they are."""
 
 from __future__ import annotations
 
@@ -12,39 +9,17 @@ from typing import Any, TypeVar
 
 import click
 
-from ropeaudit import door
-from ropeaudit.console.parameters import (
-    CHANGES,
-    INTEGER,
-    INTEGERS,
-    MASKS,
-    NAMES,
-    NUMBERS,
-    PATHS,
-    TARGETS,
-    TEXT,
-    WORD,
-    Parsed,
-    joined,
-    merged,
-    number,
-    one_of,
-)
+from ropeaudit import data, door
+from ropeaudit.console import parameters
+from ropeaudit.console.parameters import CHANGES, TARGETS, Parsed, joined, merged, number, one_of
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.reports import FORMS, REGISTRY
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-EXECUTED = "It is executed with your rights: name no file that you do not trust."
-ENVIRONMENTS = (
-    "Environments in which code is called too. After the clean state: autocast:bf16, autocast:fp16, tf32, "
-    "default-dtype:bf16, default-dtype:fp16, compile, or all; of a module to:bf16, to:fp16 (moved by .to)."
-)
-QK_KINDS = (
-    "Kinds: gaussian, randn (torch's), ones, arange, diagonal, previous (heads that look at one token). "
-    "Files: .safetensors, .npz, .pt, q.npy,k.npy."
-)
+_TOLD = data.table("options.toml")
+EXECUTED, ENVIRONMENTS, QK_KINDS = (_TOLD["phrases"][name] for name in ("executed", "environments", "kinds"))
 
 
 def axis(
@@ -56,11 +31,7 @@ def axis(
     shown: str | None = None,
     metavar: str = "LIST",
 ) -> Callable[[F], F]:
-    """An option that takes lists and may be repeated; its value is a tuple, each value once.
-
-    default: what holds where it is not given, as it could be typed. shown: what --help says instead, where
-    the command must know whether it was given.
-    """
+    """An option that takes lists and may be repeated."""
     text = f"{help_}  [default: {default or shown}]" if default or shown else help_
     return click.option(
         flag,
@@ -79,7 +50,18 @@ def words(metavar: str, name: str, required: bool = True) -> Callable[[F], F]:
     return click.argument(name, metavar=shown, nargs=-1, required=required, type=TARGETS, callback=joined)
 
 
-under_option = axis("--under", NAMES, ENVIRONMENTS, shown="clean alone")
+def described(flag: str) -> Callable[[F], F]:
+    """An option of several commands, as `data/options.toml` describes it."""
+    said = {name: value for name, value in _TOLD[flag].items() if name != "list"}
+    said["help"] = said["help"].format_map(_TOLD["phrases"])
+    if "type" in said:
+        said["type"] = getattr(parameters, said["type"])
+    if "list" in _TOLD[flag]:
+        return axis(flag, said.pop("type"), said.pop("help"), **said)
+    return click.option(*flag.split(), **said)
+
+
+under_option = described("--under")
 
 
 def filled_by(decorator: Callable[[Any], Any]) -> Any:
@@ -95,6 +77,11 @@ def option(*flags: str, **attributes: Any) -> Any:
 def listed(flag: str, type_: Parsed[list[Any]], help_: str, **attributes: Any) -> Any:
     """Return the field of a group that an `axis` fills."""
     return filled_by(axis(flag, type_, help_, **attributes))
+
+
+def told(flag: str) -> Any:
+    """Return the field of a group that a described option fills."""
+    return filled_by(described(flag))
 
 
 def grouped(group: type[Any], name: str) -> Callable[[F], F]:
@@ -124,7 +111,7 @@ def form_option(command: str = "") -> Any:
 
 
 def outputs_option(command: str = "") -> Any:
-    """Return the field that says into which files the report of a command goes."""
+    """Return the field that says into which files a report goes."""
     forms = (form for form in REGISTRY.values() if form.command in ("", command))
     table, *others = (form.suffixes[0] for form in forms)
     return option(
@@ -142,7 +129,7 @@ class ScreenOptions:
     """How a report is printed. color: None by default, on a terminal."""
 
     form: str = form_option()
-    verbose: bool = option("-v", "--verbose", is_flag=True, help="Print all rows and all notes.")
+    verbose: bool = told("-v --verbose")
     color: bool | None = option(
         "--color/--no-color",
         default=None,
@@ -155,13 +142,8 @@ class ReportOptions(ScreenOptions):
     """Where a report goes, and what of it. columns: none for all."""
 
     outputs: tuple[str, ...] = outputs_option()
-    columns: tuple[str, ...] = listed("--columns", NAMES, "Columns to show and write.")
-    quiet: bool = option(
-        "-q",
-        "--quiet",
-        is_flag=True,
-        help="Print the first line alone; with -f or -o only keep notes off stderr.",
-    )
+    columns: tuple[str, ...] = told("--columns")
+    quiet: bool = told("-q --quiet")
 
     def chosen_columns(self, known: Iterable[str], hint: str = "") -> list[str]:
         """Return the columns that were asked for. Raises: UnknownName."""
@@ -182,69 +164,27 @@ class ReportOptions(ScreenOptions):
 class QKOptions:
     """Which q and k, which scores are seen; empty or None if not given."""
 
-    seq_len: tuple[int, ...] = listed("--seq-len", INTEGERS, "Positions.", shown="256")
-    heads: int | None = option("--heads", type=INTEGER, metavar="N", help="Query heads.  [default: 8]")
-    kv_heads: int | None = option(
-        "--kv-heads",
-        type=INTEGER,
-        metavar="N",
-        help="Key-value heads, a divisor of --heads.  [default: --heads]",
-    )
-    mask: tuple[str, ...] = listed(
-        "--mask",
-        MASKS,
-        "Keys that a query sees: causal, full or window:N. A window is the last N.",
-        shown="causal",
-    )
-    qk: tuple[str, ...] = listed(
-        "--qk",
-        TEXT,
-        f"Kind of q and k, or a file with captured ones. {QK_KINDS}",
-        shown="gaussian",
-        metavar="SOURCE",
-    )
-    seed: tuple[int, ...] = listed("--seed", INTEGERS, "Seeds of random q and k.", shown="0")
+    seq_len: tuple[int, ...] = told("--seq-len")
+    heads: int | None = told("--heads")
+    kv_heads: int | None = told("--kv-heads")
+    mask: tuple[str, ...] = told("--mask")
+    qk: tuple[str, ...] = told("--qk")
+    seed: tuple[int, ...] = told("--seed")
 
 
 @dataclass(frozen=True, slots=True)
 class RopeOptions:
     """Which RoPE setting; empty or None where nothing is said."""
 
-    model: tuple[str, ...] = listed(
-        "--model", NAMES, "Named models (`ropeaudit list models`), or all. usual stands for ten that differ."
-    )
-    config: tuple[str, ...] = listed(
-        "--config", PATHS, "Hugging Face config.json files, or their folders.", metavar="PATH"
-    )
-    layer: tuple[str, ...] = listed(
-        "--layer",
-        NAMES,
-        "Layer types of a model that has several, or all.",
-        shown="full_attention",
-    )
-    head_dim: tuple[int, ...] = listed("--head-dim", INTEGERS, "Dims of a head, even.", shown="128")
-    rotary_dim: tuple[int, ...] = listed(
-        "--rotary-dim", INTEGERS, "Dims that are rotated, the first ones.", shown="--head-dim"
-    )
-    base: tuple[float, ...] = listed(
-        "--base", NUMBERS, "Base of the frequencies (rope theta).", shown="10000"
-    )
-    scaling: tuple[str, ...] = listed(
-        "--scaling",
-        TEXT,
-        "Scaling, such as yarn:factor=4,original=32768. Types: default, linear, dynamic, proportional, "
-        "yarn, longrope, llama3, explicit. Repeatable.",
-        metavar="SPEC",
-    )
-    clip: tuple[float, ...] = listed(
-        "--clip", NUMBERS, "Cap of the angles in radians, an experiment.", shown="inf"
-    )
-    layout: tuple[str, ...] = listed(
-        "--layout",
-        NAMES,
-        "Pairs of dims: half (GPT-NeoX, Llama in HF) or interleaved (GPT-J, Meta).",
-        shown="half; its own of --impl",
-    )
+    model: tuple[str, ...] = told("--model")
+    config: tuple[str, ...] = told("--config")
+    layer: tuple[str, ...] = told("--layer")
+    head_dim: tuple[int, ...] = told("--head-dim")
+    rotary_dim: tuple[int, ...] = told("--rotary-dim")
+    base: tuple[float, ...] = told("--base")
+    scaling: tuple[str, ...] = told("--scaling")
+    clip: tuple[float, ...] = told("--clip")
+    layout: tuple[str, ...] = told("--layout")
     scale: float | None = option(
         "--scale",
         type=number("0.125"),
@@ -269,30 +209,11 @@ changes_option = click.option(
     "stores keys with a scale a head (tensor, head, token, channel; input: before the rotation; int8 too).",
 )
 
-recipe_option = axis(
-    "--recipe",
-    NAMES,
-    "Recipes (`list recipes`) or .toml files. A recipe is a number format per stage.",
-    shown="hf,uniform; none beside code",
-)
-impl_option = axis(
-    "--impl",
-    TARGETS,
-    "Real code: FILE.py:NAME, PACKAGE.MODULE:NAME, or `list implementations`. It is called as it is, "
-    "instead of recipes or beside them. Each is called in a process of its own. A "
-    f"wrong rotation meets no tolerance. {EXECUTED}",
-)
-order_option = click.option(
-    "--order", metavar="AXES", help="Axes of own code, such as bhsd.  [default: found out]"
-)
-dtype_option = axis("--dtype", NAMES, "Number formats of the model.", "bf16")
-device_option = click.option(
-    "--device",
-    type=WORD,
-    metavar="NAME",
-    help="Where code or torch computes: cpu, cuda, cuda:N or mps. Code is called with q and k that lie "
-    "there.  [default: cpu; of a module where it lies]",
-)
+recipe_option = described("--recipe")
+impl_option = described("--impl")
+order_option = described("--order")
+dtype_option = described("--dtype")
+device_option = described("--device")
 
 
 def _timeout(context: click.Context, param: click.Parameter, seconds: float | None) -> None:
@@ -338,11 +259,5 @@ def calling_options(command: Any) -> Any:
     return _TIMEOUT(_IN_PROCESS(command))
 
 
-length_option = click.option(
-    "--length",
-    type=WORD,
-    metavar="WHICH",
-    help="Frequencies that depend on the length, unshifted or shifted. unshifted keeps them, shifted lets "
-    "the offset change them.  [default: unshifted]",
-)
-no_header_option = click.option("--no-header", is_flag=True, help="Rows alone, for csv and table.")
+length_option = described("--length")
+no_header_option = described("--no-header")

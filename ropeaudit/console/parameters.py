@@ -1,11 +1,9 @@
-"""Types of options: from the text of one item to a value, and what a shell offers for it.
-
-What they raise says what was seen and allowed.
-"""
+"""Types of options: what their text says, and what a shell offers for them."""
 
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any, Generic, TypeVar
@@ -13,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from ropeaudit import data
 from ropeaudit.console import values
 from ropeaudit.errors import UnknownName, UsageError
 
@@ -21,13 +20,10 @@ Names = Callable[[], Iterable[str]]
 
 
 class Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # click before 8.5 takes no arguments
-    """A type whose values a function reads from text and the flag, which its messages name.
-
-    Our own errors are no errors of click and pass through it as they are.
-    """
+    """A type whose values a function reads from text and the flag."""
 
     def __init__(self, name: str, parse: Callable[[str, str], T], names: Iterable[str] = ()) -> None:
-        """Take the function. name: for click. names: all values of a closed list."""
+        """Take the function. names: all values of a closed list."""
         self.name, self.parse, self.names = name, parse, tuple(names)
 
     def convert(self, value: str | T, param: click.Parameter | None, ctx: click.Context | None) -> T:
@@ -52,12 +48,8 @@ def flag(param: click.Parameter | None) -> str:
     return max(param.opts, key=len)
 
 
-def joined(
-    context: click.Context,
-    param: click.Parameter,
-    items: Iterable[Iterable[T]],
-) -> tuple[T, ...]:
-    """Return each value of an option once; `all` is every name, `usual` some models."""
+def joined(context: click.Context, param: click.Parameter, items: Iterable[Iterable[T]]) -> tuple[T, ...]:
+    """Return each value of an option once, of `all` every name."""
     values: list[Any] = [value for item in items for value in item]
     for word, names in (("all", ALL), ("usual", _USUAL)):
         if word in values and flag(param) in names:
@@ -65,17 +57,13 @@ def joined(
     return tuple(dict.fromkeys(values))
 
 
-def merged(
-    context: click.Context,
-    param: click.Parameter,
-    items: Iterable[Mapping[str, T]],
-) -> dict[str, T]:
+def merged(context: click.Context, param: click.Parameter, items: Iterable[Mapping[str, T]]) -> dict[str, T]:
     """Return the entries of a repeatable option, of equal names the last."""
     return {name: value for item in items for name, value in item.items()}
 
 
 def number(example: str) -> Parsed[float]:
-    """Return the type of one real number; example: what its message tells to try."""
+    """Return the type of one real number, with an example."""
     return Parsed("number", lambda text, name: values.number(text, name, example))
 
 
@@ -92,7 +80,7 @@ def within(least: int, most: int, default: int) -> Parsed[int]:
 
 
 def one_of(kind: str, names: Iterable[str]) -> Parsed[str]:
-    """Return the type of a name from a closed list; kind: what the message calls it."""
+    """Return the type of a name from a closed list."""
     known = tuple(names)
 
     def parse(text: str, name: str) -> str:
@@ -104,7 +92,7 @@ def one_of(kind: str, names: Iterable[str]) -> Parsed[str]:
 
 
 def _relative(text: str, name: str) -> float:
-    """Return a tolerance of drift_relative, the one that verdicts are judged by."""
+    """Return a tolerance of drift_relative."""
     column, value = values.tolerance(text, name)
     if column != "drift_relative":
         raise UsageError(f"verdicts judge drift_relative, not {column}; try --fail-if '{column}>{value:g}'")
@@ -136,10 +124,8 @@ def _offsets(text: str, name: str) -> list[int]:
 
 def _targets(text: str, name: str) -> list[str]:
     """Return a file or a target, whose name may hold commas, or several."""
-    from os.path import lexists
-
     path, _, function = text.rpartition(":")
-    alone = lexists(text) or ("," not in function and lexists(path))
+    alone = os.path.lexists(text) or ("," not in function and os.path.lexists(path))
     return [text] if alone else values.names(text, name)
 
 
@@ -178,7 +164,7 @@ ARGUMENT = Parsed("argument", _argument)
 
 
 def _complete(context: click.Context, flag: str, incomplete: str) -> list[CompletionItem]:
-    """Return what the last element of a list may become; files where an option takes them."""
+    """Return what the last element of a list may become."""
     done, comma, word = incomplete.rpartition(",")
     of_columns = flag in ("--columns", "--fail-if", "--y")
     names = _columns(context) if of_columns else _names(flag)
@@ -192,7 +178,7 @@ def _names(flag: str) -> list[str]:
         more = [alias for one in _module("arithmetic.formats").FORMATS for alias in one.aliases]
         others = {"--dtype": more, "--model": ["usual"]}.get(flag, [])
         return ["all", *ALL[flag](), *others]
-    return list(_OTHERS.get(flag, tuple)())
+    return list(_OTHERS[flag]() if flag in _OTHERS else data.table("help.toml")["completed"].get(flag, ()))
 
 
 def _columns(context: click.Context) -> list[str]:
@@ -229,14 +215,6 @@ _USUAL: Mapping[str, Names] = {"--model": lambda: _module("rope.presets").USUAL}
 _OTHERS: Mapping[str, Names] = {
     "--under": lambda: [*_module("subjects.calling.environments").NAMES, "all"],
     "--scaling": lambda: _module("rope.scaling").KINDS,
-    "--layout": lambda: ["half", "interleaved"],
-    "--mask": lambda: ["causal", "full", "window:"],
-    "--qk": lambda: ["gaussian", "randn", "ones", "arange", "diagonal", "previous"],
-    "--backend": lambda: ["numpy", "torch"],
-    "--device": lambda: ["cpu", "cuda", "mps"],
-    "--length": lambda: ["unshifted", "shifted"],
-    "--softmax": lambda: ["fp64", "recipe"],
-    "--layer": lambda: ["all", "full_attention", "sliding_attention"],
     "TARGETS": lambda: [*ALL["--impl"](), *ALL["--model"]()],
     **dict.fromkeys(("A", "B"), lambda: [*ALL["--recipe"](), *ALL["--impl"]()]),  # what `parity` compares
 }
