@@ -1,8 +1,4 @@
-"""Tickets: the finding, what was expected, a snippet and the command that show it again, facts, versions.
-
-That of rows of code is about the row that the answer is about. Its snippet, `data/templates/snippet.py.j2`,
-calls the code and prints the RMS of scores minus exact ones, without this package; it is run once here.
-"""
+"""Tickets: the finding, what is right, a snippet that shows it, versions."""
 
 from __future__ import annotations
 
@@ -42,10 +38,7 @@ class NoSnippet(Exception):
 class Reproduction:
     """A snippet that prints a drift_rms of the report, or why there is none.
 
-    value: the number of the report.
-    where: its row, in words.
     file: what the code imports that the reader of a ticket does not have.
-    printed: the last line that it printed here.
     missing: why there is no code, or why it did not print the number.
     """
 
@@ -63,7 +56,7 @@ class Reproduction:
 
 
 def reproduced(snippet: Reproduction) -> Reproduction:
-    """Run a snippet in a new process and compare its number with the report's."""
+    """Run a snippet and compare its number with the report's."""
     try:
         run = subprocess.run(  # its own interpreter; own code is that of --impl
             [sys.executable, "-P", "-c", snippet.code],
@@ -93,10 +86,8 @@ def reproduced(snippet: Reproduction) -> Reproduction:
 class Ticket:
     """A bug report of what one row shows, or that nothing is wrong.
 
-    title: without the folders of files; `by_code` ends it; empty for the beginning of the headline.
-    report: its headline and its notes say what was measured.
-    facts: of the row that the ticket is about.
-    expected: what is right, and why; empty where nothing is wrong, and then there is nothing to reproduce.
+    title: without the folders of files; empty for the beginning of the headline.
+    expected: what is right, and why; empty where nothing is wrong.
     """
 
     title: str
@@ -125,7 +116,7 @@ class Ticket:
 
 
 def file_name(target: str) -> str:
-    """Return what was audited, a file without its folder: a title is read where nobody has that folder.
+    """Return what was audited, a file without its folder, which no reader has.
 
     >>> file_name(__file__ + ":rotate")
     'tickets.py:rotate'
@@ -137,11 +128,7 @@ def file_name(target: str) -> str:
 
 
 def by_code(code: str | None) -> str:
-    """Return the end of a title: the code of the diagnosis, where there is one.
-
-    >>> by_code("wrong-base")
-    ' (wrong-base)'
-    """
+    """Return the end of a title: the code of the diagnosis, if any."""
     return f" ({code})" if code else ""
 
 
@@ -152,7 +139,7 @@ def worst(results: Sequence[Record]) -> Record | None:
 
 
 def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) -> Ticket:
-    """Return the ticket of a row, whose snippet is run. factories: of all rows."""
+    """Return the ticket of a row, whose snippet is run."""
     single = drift.report([record], (), {})
     where = "" if record.device == "cpu" else f" on {record.device}"
     called = f"The code itself was called{where}; scores were formed from it in float64."
@@ -181,8 +168,7 @@ def snippet_of(record: Record, factories: Sequence[SubjectFactory]) -> Reproduct
             f"{percent(record.drift_relative)}, is within {percent(record.tolerance)}"
         )
         return Reproduction(missing=missing)
-    wanted = record.implementation, record.dtype, record.environment
-    factory = next(one for one in factories if (one.name, one.dtype.name, one.environment) == wanted)
+    factory = verdicts.factory_of(record, factories)
     subject = factory.make(record.setting, None) if record.axes == "none" else None
     try:
         return reproduced(snippet(record, subject))
@@ -253,7 +239,7 @@ def _convention(record: Record, code: Code) -> Convention:
 
 
 def _imported(place: str) -> tuple[list[str], str]:
-    """Return lines that import code as `own`, and the file that a reader lacks."""
+    """Return lines that import code, and the file that a reader lacks."""
     path = Path(place)
     if place.endswith(".py"):
         folder = f"sys.path.insert(0, {str(path.parent)!r})  # where {path.name} lies"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping
-from operator import itemgetter
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
 from ropeaudit.audits.comparison import value
-from ropeaudit.audits.records import COLUMNS, UNKNOWN, Record
+from ropeaudit.audits.records import COLUMNS, IDENTITY, UNKNOWN, Record
 from ropeaudit.errors import UnknownName
 from ropeaudit.reports.numbers import percent, printable, short_format, times
+
+if TYPE_CHECKING:
+    from ropeaudit.subjects.calling.code import Code
+    from ropeaudit.subjects.factories import SubjectFactory
 
 Row = Mapping[str, Any]
 
@@ -76,7 +80,7 @@ def under(environment: Any) -> list[str]:
 
 
 def case_name(row: Row) -> str:
-    """Return which case a row is of, as far as it says: model, subject, dtype and offset."""
+    """Return which case a row is of, as far as it says."""
     again = ["rerotated", row["rerotated"]] if row.get("rerotated") else []
     how = *under(row.get("environment")), *again
     names = (row.get("model"), row.get("implementation"), *how, row.get("dtype"))
@@ -123,10 +127,7 @@ def columns(record: Record) -> Row:
 
 
 def notes(results: Iterable[Record], telling: Callable[[Record], Mapping[str, str]]) -> list[str]:
-    """Return the same of several rows: those that differ in the offset alone are one note, of the worst.
-
-    telling: gives the settings of a row that differ among them.
-    """
+    """Return what is wrong with rows; of several offsets the worst is told."""
     groups: dict[tuple[str, str], list[tuple[float, Record, str]]] = {}
     for record in results:
         if found := trouble(record):
@@ -203,3 +204,57 @@ def _remedy(record: Record, collapsed: bool) -> str:
     if small and "position" in formats:
         return f"; keep in float32 which of {', '.join(small)} overflows (`ropeaudit explain` names it)"
     return "" if small or not formats else "; float32 does not hold these numbers: try --dtype fp64"
+
+
+_SAME = 1.05  # times the clean drift: what differs less is no change
+_CASE = attrgetter(*(name for name in IDENTITY if name not in ("environment", "case")))
+
+
+def environment_notes(factories: Sequence[SubjectFactory], results: Sequence[Record]) -> list[str]:
+    """Return what environments make worse; code is called again to see why."""
+    clean = {repr(_CASE(record)): record for record in results if record.environment == "none"}
+    groups: dict[tuple[str, str], list[tuple[Record, Record]]] = {}
+    for record in results:
+        if record.verdict == "refused" or not under(record.environment):
+            continue
+        beside = clean.get(repr(_CASE(record)))
+        if beside is not None and _worse(record, beside):
+            key = record.implementation, str(record.environment)
+            groups.setdefault(key, []).append((record, beside))
+    return [
+        printable(f"{subject} under {environment}: {_change(factories, worse)}.")
+        for (subject, environment), worse in groups.items()
+    ]
+
+
+def _worse(record: Record, clean: Record) -> bool:
+    """Return whether a row is worse than the clean one."""
+    if record.nonfinite > clean.nonfinite or record.distinct_positions < clean.distinct_positions:
+        return True
+    return record.drift_rms > _SAME * clean.drift_rms + record.reference_error
+
+
+def _change(factories: Sequence[SubjectFactory], worse: Sequence[tuple[Record, Record]]) -> str:
+    """Return the cause, and what it comes to first and at worst."""
+    from ropeaudit.subjects.calling import exposure  # in-function: most rows are of no code
+
+    first = next((pair for pair in worse if bad(columns(pair[0]))), worse[0])
+    worst = max(worse, key=lambda pair: badness(columns(pair[0]), "drift_relative"))
+    clauses = []
+    for record, clean in (first, worst) if worst is not first else (first,):
+        factory = factory_of(record, factories)
+        code, dtype = cast("Code", factory.code), factory.dtype
+        sizes = (record.drift_relative, clean.drift_relative)
+        drifts = [percent(size) if math.isfinite(size) else "nan or infinity" for size in sizes]
+        drift = f"scores drift by {drifts[0]} (clean: {drifts[1]})"
+        measured, _ = exposure.consequence(code, record.setting, dtype, record.offset, record.seq_len)
+        where = f"{measured}," if measured else f"at offset {record.offset}"
+        clauses.append(f"in {record.dtype} {where} {drift}")
+    reason = exposure.cause(code, record.setting, dtype)  # of the worst, the last
+    return ": ".join(filter(None, [reason, "; ".join(clauses)]))
+
+
+def factory_of(record: Record, factories: Sequence[SubjectFactory]) -> SubjectFactory:
+    """Return what made the subject of a row."""
+    wanted = record.implementation, record.dtype, record.environment
+    return next(one for one in factories if (one.name, one.dtype.name, one.environment) == wanted)

@@ -398,16 +398,12 @@ def _crew(sweeping: SweepOptions, note: Callable[[str], None]) -> Callable[[int]
 
 def _report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: Metadata) -> Report:
     """Return the report of the rows so far. needed: columns that are written too."""
-    from ropeaudit.reports import drift
+    from ropeaudit.reports import drift, verdicts
     from ropeaudit.reports.model_notes import model_notes
 
     audit, findings, results = sweep.audit, sweep.findings(), sweep.results()
     about = {**metadata, "findings": findings} if findings else metadata
-    notes = [*findings]
-    if audit.environments:
-        from ropeaudit.reports.environments import environment_notes
-
-        notes += environment_notes(audit, results)
+    notes = [*findings, *verdicts.environment_notes(audit.factories(), results)]
     notes += model_notes(audit.cases, [one.offset for one in results])
     report = drift.report(results, asked.output.columns, about, notes, needed)
     return replace(report, header=not asked.no_header)
