@@ -76,7 +76,7 @@ class UsageError(RopeAuditError, ValueError):
 
 
 def withdrawn(kind: str, name: str) -> str:
-    """Return what to use instead of something of a kind that is no longer there; nothing for all else."""
+    """Return what to use instead of what is no longer there."""
     from ropeaudit import data  # in-function: it is needed for errors alone
 
     for instead, gone in data.table("help.toml")["withdrawn"].items():
@@ -127,14 +127,14 @@ class NotEmulated(RopeAuditError):
 
 
 def parser_reason(error: Exception) -> str:
-    """Return what a parser of JSON or TOML says of a file; of a huge integer without Python's advice."""
+    """Return what a parser of JSON or TOML says of a file."""
     if "set_int_max_str_digits" in str(error):
         return f"it holds an integer of more than {sys.get_int_max_str_digits():,} digits"
     return str(error)
 
 
 class ForeignError(Exception):
-    """What code that is not ours did instead of returning: a finding of it, not a fault of the audit."""
+    """What code that is not ours did instead of returning."""
 
 
 class Raised(ForeignError):
@@ -154,10 +154,7 @@ class Late(ForeignError):
 
 
 def one_line(error: BaseException, longest: int = 200) -> str:
-    """Return the type and the message of an exception on one line, without its full stop.
-
-    longest: characters of the message.
-    """
+    """Return the type and the message of an exception on one line, without its full stop."""
     text = error.in_line if isinstance(error, RopeAuditError) else str(error)
     text = " ".join(text[: 8 * longest].split())[:longest].rstrip(" .")
     if isinstance(error, ForeignError):
@@ -173,10 +170,7 @@ def did(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def required_packages(by: str = "this") -> Iterator[None]:
-    """Within the block, raise MissingPackage for any error that comes of a package that cannot be used.
-
-    by: what needs it, as the message says.
-    """
+    """Within the block, raise MissingPackage for an error of a package that cannot be used."""
     try:
         yield
     except RopeAuditError:
@@ -188,10 +182,7 @@ def required_packages(by: str = "this") -> Iterator[None]:
 
 
 def unusable(error: BaseException, by: str = "this") -> MissingPackage | None:
-    """Return what to say where an error comes of torch or pandas that cannot be used; None for any other.
-
-    It comes of one of them if it names it, or was raised within it, and importing that fails again.
-    """
+    """Return what to say of an error that comes of torch or pandas, else None."""
     for package in _TELLING:
         if _concerns(error, package) and (why := _why_unusable(package, error)):
             return MissingPackage(f"{by} needs {package}, {why}")
@@ -205,13 +196,11 @@ def check_usable(package: str, by: str) -> None:
 
 
 def _why_unusable(package: str, first: BaseException | None = None) -> str:
-    """Return why torch or pandas cannot be imported, and what to type; empty where it can.
-
-    first: what was raised before; a second import of what is broken may fail for another reason.
-    """
+    """Return why torch or pandas cannot be imported, if so."""
     try:
         module = importlib.import_module(package)
     except Exception as error:  # of many kinds, by what is broken
+        # a second import of what is broken may fail for another reason
         seen = error if first is None or isinstance(first, AttributeError) else first
         if isinstance(seen, ModuleNotFoundError) and seen.name == package:
             return f"which is not installed; type: pip install {package}"

@@ -20,6 +20,7 @@ from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names, RopeArguments
+from ropeaudit.audits.cases import positions_fit
 from ropeaudit.bounds import Bound
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import JUDGED
@@ -212,9 +213,7 @@ def assert_shift_invariant(
     offsets = list(offsets)
     if not offsets:
         raise UsageError("there are no offsets to test; try offsets=(0, 1000, 131072)")
-    for offset in offsets:
-        if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
-            raise UsageError(f"offset {offset!r} is not a whole number of tokens")
+    positions_fit(offsets, seq_len)
     scaled = scalings.parse(scaling)
     length = scaled.length_for(int(max(offsets)) + seq_len)
     setting = RopeSetting.of(head_dim, rotary_dim, base, layout, scale, scaled, length)
@@ -243,10 +242,7 @@ def assert_shift_invariant(
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """What is expected of code: a recipe on a setting, and q and k in its input format.
-
-    recipe: how it was named.
-    """
+    """What is expected of code: a recipe, as it was named, on a setting, and q and k in its format."""
 
     name: str
     resolved: Resolved
@@ -254,18 +250,10 @@ class _Test:
     setting: RopeSetting
     inputs: Inputs
 
-    @property
-    def dtype(self) -> Format:
-        return self.resolved.dtype
-
     def vectors(self) -> tuple[FloatArray, FloatArray]:
         """q and k as the function gets them."""
         q, k = (round_to(x, self.resolved.input) for x in (self.inputs.q, self.inputs.k))
         return q, k
-
-    def exact(self) -> list[CertifiedScores]:
-        """Return the exact scores of each head."""
-        return list(measure.exact(self.inputs, self.setting, self.resolved.input))
 
     def limit(self, recipe: Resolved, offset: int) -> Bound:
         """Return bound and prediction of the drift of a recipe's scores."""
@@ -285,24 +273,19 @@ class _Test:
             self.fail(f"RMS score drift {seen.rms:.3g}", right, offset, place, like(seen))
 
     def check_places(
-        self,
-        rotator: ForeignRotator,
-        offset: int,
-        by_batch: bool = False,
-        length: int | None = None,
+        self, rotator: ForeignRotator, offset: int, by_batch: bool = False, length: int | None = None
     ) -> None:
         """Raise NotShiftInvariant if a rotated pair is not where its position says.
 
-        by_batch: whether calls with positions of each batch element are made too. length: of a call of one
-        head; None for q and k as they are.
+        length: of a call of one head; None for q and k as they are.
         """
         q, k = self.vectors()
         if length is not None:
             q, k = (np.resize(x[:1], (1, length, self.setting.head_dim)) for x in (q, k))
         seen = verification.check(
-            *(rotator, self.setting, self.dtype),
+            *(rotator, self.setting, self.resolved.dtype),
             *(GivenVectors(q, k, np.arange(q.shape[1], dtype=np.int64)), offset),
-            afresh=lambda: rotator.code.rotator(self.setting, self.dtype),
+            afresh=lambda: rotator.code.rotator(self.setting, self.resolved.dtype),
             rule=self.resolved,
             by_batch=by_batch,
         )
@@ -319,7 +302,7 @@ class _Test:
         begin = "behaves like: " if found.explains else ""
         right = f"allowed for recipe {self.recipe}: {allowed}"
         raise NotShiftInvariant(
-            f"{seen} in {self.dtype} at offset {offset}; {right}; {place}"
+            f"{seen} in {self.resolved.dtype} at offset {offset}; {right}; {place}"
             f"; {begin}{wording.sentence(found)} [{codes(found)}]",
             codes(found),
         )
@@ -330,7 +313,7 @@ class _Test:
         try:
             yield
         except kind as error:
-            raised = f"{self.name} raises in {self.dtype} at offset {offset}: {one_line(error)}"
+            raised = f"{self.name} raises in {self.resolved.dtype} at offset {offset}: {one_line(error)}"
             raise NotShiftInvariant(raised) from error
 
 
@@ -340,10 +323,10 @@ def _name(function: Any) -> str:
 
 def _test_rotation(test: _Test, subject: ForeignOwn, offsets: Sequence[int], whole: bool) -> None:
     """Test code that rotates: places first, for they say more, then scores."""
-    if reason := subject.refuses(test.setting, test.dtype):
+    if reason := subject.refuses(test.setting, test.resolved.dtype):
         raise UsageError(reason)
-    rotator = subject.rotator(test.setting, test.dtype)
-    called = Called(subject, test.setting, test.dtype, rotator)
+    rotator = subject.rotator(test.setting, test.resolved.dtype)
+    called = Called(subject, test.setting, test.resolved.dtype, rotator)
     called.together(test.inputs.q, test.inputs.k)
     for offset in offsets:
         with test.raising(offset):
@@ -357,36 +340,35 @@ def _test_rotation(test: _Test, subject: ForeignOwn, offsets: Sequence[int], who
 
 
 def _test_scores(
-    test: _Test,
-    function: Callable[..., Any],
-    order: str,
-    offsets: Sequence[int],
-    device: str | None,
+    test: _Test, function: Callable[..., Any], order: str, offsets: Sequence[int], device: str | None
 ) -> None:
     """Test a function that returns scores."""
     called, (q, k) = OwnCode(test.name, function, device=device), test.vectors()
+    exact = list(measure.exact(test.inputs, test.setting, test.resolved.input))
     heads, length = q.shape[:2]
     for offset in offsets:
         at = np.arange(length, dtype=np.int64) + offset
         with test.raising(offset, Exception):  # whatever it raises is a failure
             results = conventions.scored(
-                function, q, k, at, test.dtype, order, cast(Engine, called.engine), called.device
+                function, q, k, at, test.resolved.dtype, order, cast(Engine, called.engine), called.device
             ).reshape(heads, length, length)
-        seen = measure.of_scores(results, test.exact())
-        test.check_drift(seen, offset, functools.partial(_like_scores, test, results))
+        seen = measure.of_scores(results, exact)
+        test.check_drift(seen, offset, functools.partial(_like_scores, test, exact, results))
 
 
-def _like_scores(test: _Test, results: FloatArray, seen: MeasuredDrift) -> Diagnosis:
+def _like_scores(
+    test: _Test, exact: Sequence[CertifiedScores], results: FloatArray, seen: MeasuredDrift
+) -> Diagnosis:
     """Return what explains scores: nan, some heads alone, or a narrow accumulator of such a drift."""
     if not math.isfinite(seen.rms):
         return Diagnosis("nonfinite")
-    exact = np.stack([exact_scores.joined(*scores) for scores, _ in test.exact()])
-    sizes = np.sqrt(np.mean((results.astype(np.float64) - exact) ** 2, axis=(1, 2)))
+    right = np.stack([exact_scores.joined(*scores) for scores, _ in exact])
+    sizes = np.sqrt(np.mean((results.astype(np.float64) - right) ** 2, axis=(1, 2)))
     off = np.flatnonzero(sizes > max(10 * float(np.median(sizes)), 1e-12))
     if 0 < off.size * 2 <= sizes.size:  # of some heads, where most are right
         return Diagnosis("unexplained", where=Where(heads=tuple(off.tolist()), of_heads=len(results)))
     for fmt in ("fp16", "bf16"):
-        narrow = _resolved(test.recipe, {"accumulate": fmt}, test.dtype)
+        narrow = _resolved(test.recipe, {"accumulate": fmt}, test.resolved.dtype)
         if 0.5 < seen.rms / test.limit(narrow, seen.offset).rms < 2:
             return Diagnosis("narrow-accumulator", {"format": str(narrow.accumulate)})
     return _UNEXPLAINED

@@ -1,4 +1,4 @@
-"""Arguments of public functions, as users give them: names, and cases by fields."""
+"""Arguments of public functions, as users give them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class GridArguments(CaseArguments, total=False):
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function refuse arguments that it does not have, and name packages that it lacks."""
+    """Let a function refuse unknown arguments, and name what it lacks."""
     code = function.__code__
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     takes_grids = any(GridArguments.__name__ in str(kind) for kind in function.__annotations__.values())
@@ -98,7 +98,7 @@ def cases_of(
     fields: CaseArguments | RopeArguments | GridArguments,
     grids: bool = False,
 ) -> list[Case]:
-    """Return the cases of a call: those given, changed by `fields`, or the one that `fields` describe."""
+    """Return the cases of a call, changed by `fields`, or of these alone."""
     given = [cases] if isinstance(cases, Case) else cases
     results = [Case(**completed(fields))] if given is None else [replace(case, **fields) for case in given]
     for name in () if grids else ("grid", "axes", "rerotate"):
@@ -144,7 +144,7 @@ def resolved(
     changes: Mapping[str, str] | None = None,
     stores_keys: bool = False,
 ) -> list[Resolved]:
-    """Return every recipe, changed, in every dtype. stores_keys: whether k may have scales."""
+    """Return every recipe, changed, in every dtype."""
     some = [recipes.load(name).changed(changes or {}) for name in listed(names)]
     return [recipe.resolve(fmt, stores_keys=stores_keys) for recipe in some for fmt in formats(dtypes)]
 
@@ -163,10 +163,7 @@ def chosen(
     backend: str = "numpy",
     stores_keys: bool = False,
 ) -> list[SubjectFactory]:
-    """Return every recipe, then every implementation in every environment, in every dtype, each once.
-
-    usual: recipes where neither is given. order: of the axes of own code. naming: what to type without code.
-    """
+    """Return every recipe, then every implementation, in every dtype."""
     names = listed(implementations)
     emulated = resolved(recipes or (() if names else usual), dtypes, changes, stores_keys)
     formed = [factories.of_recipe(one, backend, device) for one in emulated]
@@ -201,7 +198,7 @@ def by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple
 def loaded(
     cases: Iterable[Case], some: Sequence[SubjectFactory], offsets: Sequence[int]
 ) -> Iterator[tuple[Case, Inputs, RopeSetting, list[SubjectFactory]]]:
-    """Yield each case, in the layout that code has where none is requested, and what is looked at."""
+    """Yield each case, in the layout of code, and what is looked at."""
     for laid_out, part in [part for case in cases for part in by_layout(case, some)]:
         inputs, setting = laid_out.load()
         positions_fit(offsets, inputs.seq_len)

@@ -48,15 +48,12 @@ _POSITIONS = 2**20  # looked at together
 
 @dataclass(slots=True)
 class CellResult:
-    """What was measured of one subject at one offset; or why it was refused.
-
-    origin: added to the positions of the reference. careful: RMS drift predicted of careful code at offset 0.
-    """
+    """What was measured of one subject at one offset; or why it was refused."""
 
     subject: Subject
     offset: int
     setting: RopeSetting
-    origin: int
+    origin: int  # added to the positions of the reference
     measured: CellStatistics = field(default_factory=CellStatistics)
     floor: Statistics = field(default_factory=Statistics)
     structural: Statistics = field(default_factory=Statistics)
@@ -85,7 +82,7 @@ class CaseRun:
         self.careful: dict[tuple[RopeSetting, Format], float] = {}
 
     def records(self, wanted: Iterable[tuple[SubjectFactory, int]]) -> Iterator[Record]:
-        """Yield the records of factories at offsets; those of a setting are measured together."""
+        """Yield the records of factories at offsets, setting by setting."""
         subjects = dict[tuple[int, RopeSetting, int], Subject]()
         cells, groups = list[CellResult](), dict[tuple[RopeSetting, int], list[CellResult]]()
         for factory, offset in wanted:
@@ -183,7 +180,7 @@ class CaseRun:
         return threads.worth(min(self.threads, strips), self.loaded.seq_len, short)
 
     def _bound(self, cells: Sequence[CellResult], at: RopeSetting) -> None:
-        """Set the bound of each cell of a recipe, and what careful code attains."""
+        """Set the bound of each cell, and what careful code attains."""
         known, wanted = list[CellResult](), list[tuple[Emulated, int]]()
         for one in cells if self.bounded else ():
             subject = one.subject  # no bound speaks of k that is stored otherwise than q
@@ -240,7 +237,7 @@ class CaseRun:
 
     @functools.cached_property
     def _vectors(self) -> GivenVectors:
-        """What code is given where its pairs are looked at; random beside a sample."""
+        """What code is given where its pairs are looked at."""
         from ropeaudit.recognition import verification
 
         loaded = self.loaded
@@ -252,7 +249,7 @@ class CaseRun:
         return verification.sampled(at, sizes, loaded.seq_len, loaded.seed)
 
     def _places(self, subject: Subject, offset: int) -> Places | None:
-        """Check where code puts the rotated pairs; a recipe puts them where it says."""
+        """Check where code puts the rotated pairs."""
         if not isinstance(subject, Called):
             return None
         from ropeaudit.recognition import allowance, verification  # in-function: seldom needed
@@ -324,7 +321,7 @@ class CaseRun:
 
 
 def _distinct(cell: CellResult, seq_len: int) -> int:
-    """Count the positions that stay different, part by part; on a grid the tokens."""
+    """Count the positions that stay different, on a grid the tokens."""
     subject, offset, count = cell.subject, cell.offset, 0
     if isinstance(subject, Emulated) and cell.setting.grid is not None:
         return subject.distinct_tokens(seq_len, offset)

@@ -109,14 +109,14 @@ class Case:
                 raise UsageError(f"{name} {value!r} is not a {'whole ' * (name in whole)}number")
 
     def load(self) -> tuple[Inputs, RopeSetting]:
-        """Return q and k and the RoPE setting. Raises: BadInput, BadShape, UnknownName, UsageError."""
+        """Return q and k and the RoPE setting. Raises: BadInput, UsageError."""
         if self.sample is not None:
             raise UsageError("--sample goes with shift alone; leave it out")
         sizes, setting, loaded = self._sized(in_memory=True)
         return loaded or inputs.make(self.qk, *sizes, setting, self.seed or 0), setting
 
     def draw(self) -> tuple[SampledInputs, RopeSetting]:
-        """Return rows of q and k for `sample` scores, and the setting; tell the share that is done."""
+        """Return rows of q and k for `sample` scores, and the setting."""
         count, seed = self.sample or 0, self.seed or 0
         sizes, setting, loaded = self._sized(in_memory=True)
         if loaded is not None:
@@ -126,7 +126,7 @@ class Case:
         return sampled_rows.synthetic(self.qk, sizes, setting, chosen, seed), setting
 
     def outline(self) -> tuple[Outline, RopeSetting]:
-        """Return what `load` or `draw` will give, without making it. Raises: what they raise."""
+        """Return what `load` or `draw` will give, without making it."""
         sizes, setting, loaded = self._sized()
         source, seed = self.qk, self.seed or 0
         if loaded is not None:
@@ -137,7 +137,7 @@ class Case:
         return Outline(*sizes, source, seed if seeded else None, loaded.digest if loaded else ""), setting
 
     def _sized(self, in_memory: bool = False) -> tuple[Sizes, RopeSetting, Inputs | None]:
-        """Check all; return sizes, setting and captured q and k. in_memory: others are made."""
+        """Check all; return sizes, setting and captured q and k."""
         needed = self.check(())
         if inputs.is_file(self.qk):
             loaded, setting = self._from_file()
@@ -163,7 +163,7 @@ class Case:
         return loaded, setting
 
     def check(self, offsets: Iterable[int]) -> int:
-        """Raise whatever is wrong, before any work; return the bytes that made q and k need."""
+        """Raise whatever is wrong; return the bytes that q and k need."""
         masks.check(self.mask)
         if self.length not in LENGTHS:
             raise UnknownName("length", self.length, LENGTHS)
@@ -210,11 +210,7 @@ class Case:
         return offsets + [turns.start(offset) for offset in offsets] if turns else offsets
 
     def setting(self, seq_len: int) -> RopeSetting:
-        """Return the RoPE setting for `seq_len` positions; what is given by hand overrides the model.
-
-        A rotary_dim of the whole head follows head_dim, and so does a scale of 1/sqrt(head_dim), or, with
-        another scaling, one that holds the old one's mscale. Raises: UsageError, BadShape.
-        """
+        """Return the RoPE setting for `seq_len` positions; what is given goes first."""
         on_grid = self._tokens()
         if on_grid is not None:
             rope = on_grid.rope
@@ -308,12 +304,12 @@ class Case:
 
     @property
     def maximum(self) -> int | None:
-        """The number of positions that the setting serves, None where nothing says it."""
+        """The number of positions that the setting serves, if known."""
         return self.served.positions
 
     @property
     def served(self) -> Served:
-        """Up to where the setting serves: by what the model declares, and by the scaling."""
+        """Up to where the setting serves, by model and scaling."""
         model = self.declared()
         if self.scaling is not None:
             return Served(model.declared if model else None, _scaling(self.scaling))
@@ -407,7 +403,7 @@ def fits(needed: int, jobs: int = 1) -> None:
 
 
 def straddling(maximum: int, seq_len: int) -> list[int]:
-    """Return offsets for code, whose positions straddle the ends of integers that formats hold."""
+    """Return offsets that straddle the ends of integers of formats."""
     ends = [2**7, 2**8, 2**11, 2**12, 2**13, 2**14, 2**15, 65504, 2**16, 2**17]
     half = seq_len // 2 + 1
     last = max(0, maximum - seq_len)

@@ -1,7 +1,4 @@
-"""Two reports of the same cases: which changed, which are new and which are gone.
-
-What two processors may differ by is no change: the order of sums (docs/method.md).
-"""
+"""Two reports of the same cases: which changed, are new or are gone."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _DECIDING = ("drift_rms", "floor_rms", "drift_max", "rotation_excess")  # what v
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A case before and after, None where a report lacks it. reordered: whether its sums may be."""
+    """A case before and after, None where a report lacks it."""
 
     before: Row | None
     after: Row | None
@@ -95,11 +92,9 @@ class Difference(Result):
     @property
     def only_reordered(self) -> bool:
         """Whether figures differ, and all by no more than the order of sums explains."""
-        if not any(pair.reordered for pair in self.pairs):
-            return False
-        every = [(pair, name, _cells(pair, name)) for pair in self.shared for name in COMPARED]
-        differing = [(pair, name) for pair, name, cells in every if cells and cells[0] != cells[1]]
-        return bool(differing) and all(pair.explained(name) for pair, name in differing)
+        every = [(pair, name) for pair in self.shared for name in COMPARED if _differs(pair, name)]
+        reordered = any(pair.reordered for pair in self.pairs)
+        return reordered and bool(every) and all(pair.explained(name) for pair, name in every)
 
 
 def compare(
@@ -108,10 +103,9 @@ def compare(
     ratio: float = RATIO,
     processors: tuple[str, str] | None = None,
 ) -> Difference:
-    """Join the rows of two reports by `case`, and say which changed.
+    """Join the rows of two reports, and say which changed. Raises: UsageError, BadInput.
 
-    processors: what computed each of them, empty where that is not known; None: one and the same.
-    Raises: UsageError for a ratio, BadInput if rows cannot be told apart or none is in both.
+    processors: what computed each, empty where unknown; None: one and the same.
     """
     if not 1 <= ratio < math.inf:
         raise UsageError(f"--ratio {ratio:g} is not 1 or more; try --ratio {RATIO}")
@@ -165,8 +159,7 @@ def _pair(before: Row | None, after: Row, ratio: float, reordered: bool) -> Pair
     small = (pair.explained(name) or _number(pair.row.get(name)) is None for name in _DECIDING)
     at_a_threshold = reordered and all(small)
     if before.get("tolerance") == after.get("tolerance") and not at_a_threshold:
-        words = {name: _cells(pair, name) for name in ("verdict", "within_tolerance")}
-        changed += [name for name, cells in words.items() if cells and cells[0] != cells[1]]
+        changed += [name for name in ("verdict", "within_tolerance") if _differs(pair, name)]
     return Pair(before, after, tuple(changed), reordered)
 
 
@@ -181,12 +174,16 @@ def _cells(pair: Pair, name: str) -> list[Any]:
     return [_number(row[name]) for row in rows] if len(rows) == 2 else []
 
 
-def _has_changed(pair: Pair, name: str, ratio: float) -> bool:
+def _differs(pair: Pair, name: str) -> bool:
+    """Return whether both rows have a cell, and not the same."""
     cells = _cells(pair, name)
-    if not cells or None in cells:
-        return bool(cells) and cells[0] is not cells[1]
-    if records.COLUMNS[name].kind is int:  # a count: every other one is a change
-        return bool(cells[0] != cells[1])
+    return bool(cells) and bool(cells[0] != cells[1])
+
+
+def _has_changed(pair: Pair, name: str, ratio: float) -> bool:
+    # a count changes where it is another one, and so does what was undefined
+    if None in _cells(pair, name) or records.COLUMNS[name].kind is int or not _differs(pair, name):
+        return _differs(pair, name)
     return not pair.explained(name) and not 1 / ratio <= pair.ratio(name) <= ratio
 
 
@@ -220,14 +217,11 @@ def meaning(column: str) -> str:
 
 
 class Order(NamedTuple):
-    """What the order of sums does to the scores of a case, in score units.
-
-    step: spacing of stored scores, 0 where all stay. mean, single: how far a mean or a score may move.
-    """
+    """What the order of sums does to the scores of a case, in score units."""
 
     sums: float  # RMS of the error of one
-    step: float
-    mean: float
+    step: float  # spacing of stored scores, 0 where all stay
+    mean: float  # how far a mean may move
     single: float
 
 
@@ -252,7 +246,7 @@ def order_of(row: Row) -> Order | None:
 
 
 def allowance(before: Row, after: Row, column: str) -> float:
-    """Return by how much the order of sums may change a column; inf where a last digit decides."""
+    """Return by how much the order of sums may change a column."""
     declared = records.COLUMNS[column]
     if column in _ANYWHERE:
         return math.inf
@@ -280,7 +274,7 @@ def allowance(before: Row, after: Row, column: str) -> float:
 
 
 def _of_attention(column: str, order: Order, row: Row, size: float) -> float:
-    """Return it after softmax, where δ in scores moves weights by |δ| in 1-norm."""
+    """Return it after softmax: δ in scores moves weights by |δ|."""
     queries, narrow = int(row["seq_len"]), 0.0
     if row.get("softmax") == "recipe":  # where weights are rounded
         formats = _stages(row).get("softmax", "fp64"), str(row.get("dtype") or "fp64")

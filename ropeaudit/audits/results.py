@@ -13,10 +13,7 @@ T = TypeVar("T")
 
 
 class Result:
-    """What a function of this package returns, or yields several of.
-
-    report_module: where report(results, columns, metadata) is, and with `by` where rows are of several kinds.
-    """
+    """What a function of this package returns, or yields several of."""
 
     __slots__ = ()
     report_module: ClassVar[str]
@@ -40,7 +37,7 @@ class Results(Iterator[T]):
         self._source.close()
 
     def _repr_html_(self) -> str | None:
-        """Return the report of all that are to come, which can be iterated over as before."""
+        """Return the report of all that are to come."""
         self._ready.extend(self._source)
         ready: list[Any] = list(self._ready)
         return _shown(ready) if ready and isinstance(ready[0], Result) else None

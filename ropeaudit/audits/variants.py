@@ -1,7 +1,4 @@
-"""Many variants of one recipe on the same q and k, sharing tables, rotated q and k, and sums.
-
-Letters: h heads, g key-value heads, n sampled positions, d head_dim.
-"""
+"""Many variants of one recipe on the same q and k; n sampled positions, d head_dim."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ def sample(inputs: Inputs, setting: RopeSetting, variants: Sequence[Resolved]) -
 
 
 class ExactHead(NamedTuple):
-    """A head of q and k, rounded to the input format, (n, d), and its exact scores, (n, n)."""
+    """A head of rounded q and k, (n, d), and exact scores, (n, n)."""
 
     q: FloatArray
     k: FloatArray
@@ -89,7 +86,7 @@ class Bench:
         sample: Sample,
         recipe: Resolved,
     ) -> None:
-        """Compute the exact scores of the sampled heads, which no variant changes."""
+        """Compute the exact scores, which no variant changes."""
         self.inputs, self.setting, self.mask, self.axes = inputs, setting, mask, axes
         self.offset, self.sample, self.input = offset, sample, recipe.input
         self.precision: Precision = "extended" if recipe.narrowest > FP32.precision else "double"
@@ -209,16 +206,14 @@ def summed(
     subject: Emulated,
     exact: Callable[[], FloatArray],
 ) -> FloatArray:
-    """Return q·k as the subject's accumulator sums it, float32 where q is. Shapes: two of (n, d) -> (n, n).
-
-    Where that alone is float32, the error of float32 sums of rounded q and k is added to the exact ones.
-    """
+    """Return q·k as the subject's accumulator sums it. Shapes: two of (n, d) -> (n, n)."""
     if subject.accumulate is FP64:
         return exact()
     if subject.accumulate is not FP32 or q.dtype == np.float32:
         out = np.empty((len(q), len(k)), np.float32 if subject.accumulate is FP32 else np.float64)
         kernel.accumulate(q, np.ascontiguousarray(k.T), subject, out)
         return out
+    # the error of float32 sums of rounded q and k is added to the exact ones
     single, other = q.astype(np.float32), k.astype(np.float32)
     own: FloatArray = single @ other.T
     if np.array_equal(single, q) and np.array_equal(other, k):
@@ -227,7 +222,7 @@ def summed(
 
 
 def _grouped(variants: Sequence[Resolved], stages: Sequence[str]) -> list[list[Resolved]]:
-    """Return the variants in lists within which these stages have the same formats."""
+    """Return the variants whose stages have the same formats."""
     groups: dict[Any, list[Resolved]] = {}
     for variant in variants:
         groups.setdefault(tuple(getattr(variant, stage) for stage in stages), []).append(variant)

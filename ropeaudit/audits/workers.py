@@ -1,4 +1,4 @@
-"""Tasks of a sweep in other processes: those of a pool on this machine, or of a Dask cluster."""
+"""Tasks of a sweep in other processes: of a pool, or of Dask."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _one_at_a_time = threading.Lock()  # the process has one limit of BLAS threads
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a task: rows or an error; by factory what was found of code. loaded: its versions."""
+    """What came of a task: rows or an error; findings by factory."""
 
     rows: Sequence[Record] = ()
     findings: Sequence[Sequence[str]] = ()
@@ -48,7 +48,7 @@ def loaded_versions(audit: Audit) -> list[str]:
 
 
 def result_of(audit: Audit, threads: int | None, task: Task) -> Result:
-    """Measure a task; this runs in a worker. threads: None for all that Dask gave it."""
+    """Measure a task, in a worker. threads: None for all of it."""
     if threads is None:
         from distributed import get_worker
 
@@ -71,10 +71,7 @@ def finished(
     tasks: Sequence[Task],
     crew: Callable[[int], Crew],
 ) -> Generator[tuple[Task, Result]]:
-    """Yield tasks and what came of them, as they finish. crew: makes one for so many tasks.
-
-    Raises: what was raised there; RopeAuditError if workers die again and again.
-    """
+    """Yield tasks and what came of them, as they finish. Raises: what they raise."""
 
     def failed(future: Future[Result]) -> bool:
         return future.cancelled() or future.exception() is not None
@@ -109,7 +106,7 @@ def finished(
 
 
 class Processes(contextlib.AbstractContextManager["Processes"]):
-    """Processes of this machine; whatever they are at, they are gone at the end."""
+    """Processes of this machine, which are gone at the end."""
 
     pause = 0.2  # seconds between two looks at them and for a Ctrl-C
 
@@ -149,7 +146,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
 @contextlib.contextmanager
 def quiet_children() -> Iterator[None]:
-    """Start processes that import nothing from this folder; none hears Ctrl-C until the end."""
+    """Start processes that hear no Ctrl-C, and leave this folder."""
     before, heard = os.environ.get(_ISOLATED), None
     os.environ[_ISOLATED] = "1"
     try:
@@ -193,10 +190,7 @@ class Dask(contextlib.AbstractContextManager["Dask"]):
     threads = None  # those that each has
 
     def __init__(self, scheduler: str, jobs: int, tell: Callable[[str], None]) -> None:
-        """Connect. scheduler: the address of a running one, or "local" for `jobs` processes of this machine.
-
-        tell: takes a note.
-        """
+        """Connect to an address, or start `jobs` processes here for "local"."""
         try:
             import dask
             import distributed
@@ -244,7 +238,7 @@ class Dask(contextlib.AbstractContextManager["Dask"]):
         raise RopeAuditError(f"{problem}; {_SAFE}: {remedy}") from None
 
     def look(self, some: bool) -> None:
-        """Wait for workers where there were no results: not for ever. Raises: RopeAuditError."""
+        """Wait for workers, not for ever. Raises: RopeAuditError."""
         now = time.monotonic()
         if some:
             self.seen = self.looked = now

@@ -1,7 +1,4 @@
-"""The road of a report: claim files, analyse with progress, print, write, judge.
-
-A file that cannot be written does not stop the others; a closed pipe silences stdout alone.
-"""
+"""The road of a report: claim files, analyse, print, write, judge."""
 
 from __future__ import annotations
 
@@ -49,15 +46,10 @@ def delivered(
     left: Callable[[list[T]], str] = lambda results: "",
     broken: Callable[[list[T]], Iterable[str]] = lambda results: (),
 ) -> int:
-    """Run an analysis and deliver its report; return the exit code.
+    """Run an analysis and deliver its report, also where it was ended.
 
-    What was done before an error or a Ctrl-C is delivered too.
-
-    analysis: takes a function that gets the share done, from 0 to 1.
-    report: from the results and the metadata.
-    also: files that are no reports, each with what makes its content.
-    done, left: from the results, how many an interruption says are done, and a clause of what was not begun.
-    broken: from the results, a line for each --fail-if that was broken.
+    also: files that are no reports, and what makes their content.
+    done, left: what an interruption says. broken: a line for each gate.
     """
     from ropeaudit.console.output_files import opened
 
@@ -100,10 +92,7 @@ def delivered_at_once(
     options: ReportOptions,
     code: int = DONE,
 ) -> int:
-    """Deliver a report that takes no time worth a progress bar; return the exit code.
-
-    report: from the metadata. code: what its rows come to.
-    """
+    """Deliver a report that needs no progress bar; return the exit code."""
     from ropeaudit.console.output_files import opened
 
     with opened(options.outputs) as files:
@@ -119,11 +108,7 @@ def deliver(
     broken: Callable[[], Iterable[str]] = tuple,
     alone: bool = False,
 ) -> int:
-    """Print a report, write its files, say its notes and which --fail-if broke; return the exit code.
-
-    broken: makes a line for each that did, once everything is written.
-    alone: whether the finding alone is printed, and which files were written is said in the place of notes.
-    """
+    """Print a report, write its files, say its notes and what broke."""
     code = output.print_line(report.headline) if alone else output.print_report(report, options)
     errors = fill([*((file, functools.partial(file.contents, report)) for file in files), *also])
     if not alone:
@@ -153,10 +138,7 @@ def fill(files: Filled) -> list[BadOutput]:
 
 
 def incomplete(report: Report, done: str) -> Report:
-    """Return a report that tells people and programs that it is partial.
-
-    done: how many things it has, as `say_interrupted` takes it.
-    """
+    """Return a report that tells people and programs that it is partial."""
     headline = f"Interrupted after {done}: {report.headline}" if report.headline else ""
     answers = report.answers
     if report.faults is None:  # of targets one by one it is said which was not checked to its end
@@ -177,16 +159,8 @@ def replaceable(files: Sequence[OutputFile], partial: bool) -> list[OutputFile]:
     return [file for file in files if not (partial and file.was_there())]
 
 
-def say_interrupted(
-    done: str,
-    files: Sequence[OutputFile],
-    hint: str = "",
-    why: str = "interrupted",
-) -> None:
-    """Say that a run was broken off, how much was done, and which reports were left as they were.
-
-    done: a number of things, such as "3 rows". files: all that the run would have written.
-    """
+def say_interrupted(done: str, files: Sequence[OutputFile], hint: str, why: str) -> None:
+    """Say that a run was broken off, how much is done, and what was left."""
     written = " and written" if any(file.written for file in files) else ""
     left = [repr(file.path) for file in files if not file.written and file.was_there()]
     message = f"; {', '.join(left)} {'is' if len(left) == 1 else 'are'} left as before" if left else ""

@@ -1,4 +1,4 @@
-"""Commands: how functions get what was typed; `--help`; messages on unknown names."""
+"""Commands: what functions get; `--help`; unknown names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ropeaudit.errors import UnknownName, UsageError, withdrawn
 
 
 def examples() -> list[str]:
-    """Return what may be typed behind `ropeaudit`, each with what it is for as a comment."""
+    """Return what may be typed behind `ropeaudit`."""
     lines: list[str] = data.table("help.toml")["examples"]
     return lines
 
@@ -76,13 +76,10 @@ def commands(
 
 
 class GroupedCommand(click.Command):
-    """A command whose function gets groups of options as objects, and whose help ends in examples."""
+    """A command whose function gets groups of options as objects."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Call the function, each group of options as one object.
-
-        Raises: UsageError if an output is an input or another output, whichever options name them.
-        """
+        """Call the function, each group of options as one object."""
         from ropeaudit.console import output_files  # in-function: --help writes no file
 
         if "form" in ctx.params and "outputs" in ctx.params:  # `-o -` is stdout, where the report goes anyhow
@@ -114,7 +111,7 @@ class NamedCommands(click.Group):
         self.noun = noun
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments. Raises: click.UsageError without any, which names all commands."""
+        """Parse the arguments. Raises: click.UsageError without any."""
         if not (args or self.invoke_without_command or ctx.resilient_parsing):
             raise click.UsageError(f"Missing {self.noun}; give {', '.join(self.list_commands(ctx))}", ctx)
         return super().parse_args(ctx, args)
@@ -126,7 +123,7 @@ class NamedCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return name, command and arguments. Raises: UnknownName, with the nearest."""
+        """Return name, command and arguments. Raises: UnknownName."""
         if self.get_command(ctx, args[0]) is None and not (ctx.resilient_parsing or args[0].startswith("-")):
             if ctx.parent is None and (meant := _guessed(args[0])):
                 raise UsageError(f"unknown {self.noun} {args[0]!r}; type `{ctx.command_path} {meant}`")

@@ -30,7 +30,7 @@ def metadata(options: ReportOptions) -> dict[str, Any]:
 
 
 def print_report(report: Report, screen: ScreenOptions) -> int:
-    """Print a report to stdout, on a terminal coloured and fitted to it; return the exit code."""
+    """Print a report to stdout; return the exit code."""
     return _printed(lambda out: _show(report, screen, out))
 
 
@@ -40,15 +40,12 @@ def print_line(text: str) -> int:
 
 
 def _printed(write: Callable[[TextIO], object]) -> int:
-    """Call what writes to stdout; return the exit code, 2 where that cannot be written.
-
-    A reader that has seen enough, as `head` has, is no error: the rest goes nowhere.
-    """
+    """Call what writes to stdout; return the exit code."""
     out = sys.stdout
     try:
         write(out)
         out.flush()
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader has seen enough, as `head` does
         streams.silence()
     except OSError as error:
         streams.silence()
@@ -75,7 +72,7 @@ def _show(report: Report, screen: ScreenOptions, out: TextIO) -> None:
 
 
 def say_notes(report: Report, options: ReportOptions) -> None:
-    """Print the first notes of a report to stderr, unless it shows them itself."""
+    """Print the first notes of a report to stderr."""
     if options.quiet or reports.REGISTRY[options.form].notes:
         return
     for note in report.notes[:_MOST_NOTES]:

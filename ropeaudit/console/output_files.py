@@ -19,13 +19,11 @@ from ropeaudit.errors import BadOutput, UnknownName, UsageError
 from ropeaudit.reports import Report
 from ropeaudit.runtime import atomic_files, paths
 
+_BESIDE = {name: form for name, form in reports.REGISTRY.items() if form.metadata == "beside"}
+
 
 class OutputFile:
-    """A file to be: claimed now, and written whole in one step once its bytes are there.
-
-    What is no file but a stream (a pipe, /dev/stdout) is opened here and written into. written: whether it
-    was. was_there: whether a report would be replaced.
-    """
+    """A file to be, claimed and then written whole in one step, or a stream."""
 
     def __init__(self, path: str, form: str, flag: str = "-o") -> None:
         """Claim the path for a form. Raises: BadOutput if it cannot be written, MissingPackage.
@@ -37,8 +35,8 @@ class OutputFile:
         self.stream = _stream(path, flag) if paths.is_stream(path) else None
         self.targets: list[Path] = []
         if self.stream is None:  # the file that the path leads to, and the metadata beside it, if any
-            named = [path, reports.beside(path)][: 1 + reports.has_file_beside(form)]
-            self.targets = [Path(paths.behind(one)) for one in named]
+            beside = [reports.beside(path)] if form in _BESIDE else []
+            self.targets = [Path(paths.behind(one)) for one in (path, *beside)]
         for number, target in enumerate(self.targets):
             _check_place(target, form.upper() if number else "", flag)
 
@@ -74,9 +72,8 @@ class OutputFile:
                 return  # nobody reads on, as where a report is printed
             kept = isinstance(error, atomic_files.Kept)
             remedy = f"all of it is in {error.filename!r}" if kept else "give another place"
-            raise BadOutput(
-                f"{self.flag} {self.path!r} cannot be written: {error.strerror}; {remedy}"
-            ) from None
+            seen = f"{self.flag} {self.path!r} cannot be written: {error.strerror}"
+            raise BadOutput(f"{seen}; {remedy}") from None
         self.written = True
 
 
@@ -86,7 +83,7 @@ def part_of(path: str) -> str:
 
 
 def first_file(outputs: Sequence[str]) -> str | None:
-    """Return the first path that is no stream: beside it rows are stored as they finish."""
+    """Return the first path that is no stream."""
     return next((path for path in outputs if not paths.is_stream(path)), None)
 
 
@@ -96,11 +93,7 @@ def opened(
     form_of: Callable[[str], str] = reports.form_of,
     flag: str = "-o",
 ) -> Iterator[list[OutputFile]]:
-    """Claim all output files; their streams are closed at the end.
-
-    form_of: from a path to its form. A stream whose name does not say it takes that of stdout.
-    flag: the option that names them.
-    """
+    """Claim all output files; their streams are closed at the end."""
     forms = [_form(path, form_of) for path in outputs]
     with contextlib.ExitStack() as stack:
         files = []
@@ -120,10 +113,7 @@ def opened_for(flag: str, path: str | None, form: str) -> Iterator[OutputFile | 
 
 
 def _form(path: str, form_of: Callable[[str], str]) -> str:
-    """Return what a file is to hold.
-
-    Raises: UsageError if a form holds the reports of another command alone, UnknownName.
-    """
+    """Return what a file is to hold. Raises: UsageError, UnknownName."""
     context = click.get_current_context(silent=True)
     try:
         form = form_of(path)
@@ -138,7 +128,7 @@ def _form(path: str, form_of: Callable[[str], str]) -> str:
 
 
 def _check_place(target: Path, about: str, flag: str) -> None:
-    """Raise BadOutput unless a report or its metadata (`about`) can replace `target`."""
+    """Raise BadOutput unless a report can replace `target`."""
     named = f"{flag} {str(target)!r}"
     try:
         if atomic_files.may_be_cleared(target.name):
@@ -201,29 +191,22 @@ _OF_A_FOLDER = (  # what is read of a checkpoint's or a config's folder, and bes
     *("*.pth", "*.py", "*.model"),
     *("manifest.json", "manifest.txt", "case.txt"),  # of a case of vectors, and of what came back for it
 )
-_WITH_METADATA = tuple(
-    suffix for form in reports.REGISTRY.values() if form.metadata == "beside" for suffix in form.suffixes
-)
 _NOT_ALONE = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".npy", "manifest.json")
 
 
 class _Written(NamedTuple):
-    """A file that an option writes. path: as named. file: it or its companion."""
+    """A file that an option writes, or its companion."""
 
-    flag: str
+    named: str
     path: str
     file: str
 
     def __str__(self) -> str:
-        also = "" if self.file == self.path else f" writes {self.file!r} too, which"
-        return f"{self.flag} {self.path!r}{also}"
+        return self.named if self.file == self.path else f"{self.named} writes {self.file!r} too, which"
 
 
 def refuse_clashes(options: Mapping[str, Any]) -> None:
-    """Raise UsageError if an output, or what is written beside it, is a file that the options name.
-
-    So are two files that they write, stdout and stderr among them, if they are one.
-    """
+    """Raise UsageError if an output is a file that is read, or another output."""
     outputs = list(_written(options))
     if not outputs:
         return
@@ -233,63 +216,55 @@ def refuse_clashes(options: Mapping[str, Any]) -> None:
         if (hit := next((path for path in read if paths.same(one.file, path)), None)) is not None:
             raise UsageError(f"{one} is one of the files to read ({hit!r}); give another name")
         if (code := next((path for path in read if _may_import(path, one.path)), None)) is not None:
-            raise UsageError(
-                f"{one.flag} {one.path!r} is a Python file beside {code!r}, which may import it; "
-                "give another name"
-            )
+            may = f"is a Python file beside {code!r}, which may import it"
+            raise UsageError(f"{one.named} {may}; give another name")
         for stream in ("stdout", "stderr"):
             if paths.same(one.file, f"/dev/{stream}"):
                 raise UsageError(f"{one} is the file that {stream} goes to; give another name, or no `>`")
     for one, other in itertools.combinations(outputs, 2):
         if paths.same(one.file, other.file):
-            names = f"{one.flag} {one.path!r} and {other.flag} {other.path!r}"
-            raise UsageError(f"{names} both write {other.file!r}; give one of them another name")
+            both = f"{one.named} and {other.named} both write {other.file!r}"
+            raise UsageError(f"{both}; give one of them another name")
 
 
 def _written(options: Mapping[str, Any]) -> Iterator[_Written]:
     """Yield files that options write, also those named after them: no streams."""
+    first = first_file([*_words(options.get("outputs"))])
     for name, flag in _WRITTEN.items():
-        for path in _words(options.get(name)):
-            if paths.is_stream(path):
-                continue
-            yield _Written(flag, path, path)
-            if name == "outputs" and path.lower().endswith(_WITH_METADATA):
-                yield _Written(flag, path, reports.beside(path))
+        for path in itertools.filterfalse(paths.is_stream, _words(options.get(name))):
+            files = [path]
+            if name == "outputs" and any(path.lower().endswith(form.suffixes) for form in _BESIDE.values()):
+                files.append(reports.beside(path))
+            if name == "outputs" and path == first and "resume" in options:  # rows of a sweep that lasts
+                files.append(part_of(path))
             if name == "save_qk":  # a file a layer type, where a model has several
                 from ropeaudit.rope.hf_json import LAYER_TYPES  # in-function: most commands need none of it
 
                 stem, suffix = os.path.splitext(path)
-                for kind in (*LAYER_TYPES, "other"):
-                    yield _Written(flag, path, f"{stem}-{kind}{suffix}")
-    first = first_file([*_words(options.get("outputs"))])
-    if first is not None and "resume" in options:  # a sweep, whose rows stand there until it is over
-        yield _Written("-o", first, part_of(first))
+                files += [f"{stem}-{kind}{suffix}" for kind in (*LAYER_TYPES, "other")]
+            yield from (_Written(f"{flag} {path!r}", path, file) for file in files)
 
 
 def _may_import(code: str, path: str) -> bool:
-    """Return whether a path is a Python file in the folder of a file of code, or below."""
+    """Return whether a path is a Python file beside a file of code."""
     written, folder = os.path.realpath(path), os.path.dirname(os.path.realpath(code))
     both = code.endswith(".py") and written.endswith(".py") and os.path.isfile(written)
     return both and written.startswith(os.path.join(folder, ""))
 
 
 def _read(word: str) -> Iterator[str]:
-    """Yield the files that a word of an option may stand for, as far as they are there."""
-    for path in dict.fromkeys(_paths(word)):
+    """Yield the files that a word of an option may stand for."""
+    named = list[str]()
+    for part in (word, *word.split(",")):
+        place, colon, _ = part.strip().rpartition(":")
+        named += [part, part.strip(), part.strip().partition("[")[0]]
+        named += [place, place.replace(".", os.sep) + ".py"] if colon else []
+    for path in dict.fromkeys(named):
         yield from filter(os.path.isfile, (path, reports.beside(path)))
         folder = path if os.path.isdir(path) else os.path.dirname(path)
         if folder == path or path.lower().endswith(_NOT_ALONE):
             for pattern in _OF_A_FOLDER:
                 yield from glob.iglob(os.path.join(glob.escape(folder), pattern), include_hidden=True)
-
-
-def _paths(word: str) -> Iterator[str]:
-    """Yield the paths that a word may name, with functions or changes cut off."""
-    for part in (word, *word.split(",")):
-        place, colon, _ = part.strip().rpartition(":")
-        yield from (part, part.strip(), part.strip().partition("[")[0])
-        if colon:
-            yield from (place, place.replace(".", os.sep) + ".py")
 
 
 def _words(value: Any) -> Iterator[str]:

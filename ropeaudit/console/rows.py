@@ -1,8 +1,4 @@
-"""Gathering rows with progress, and with Ctrl-C at a safe point.
-
-A Ctrl-C in the middle of a hand-over between threads might hang, so the first one waits for a safe point.
-SIGTERM and SIGHUP are heard like one.
-"""
+"""Gathering rows with progress, and with Ctrl-C at a safe point."""
 
 from __future__ import annotations
 
@@ -33,7 +29,7 @@ class Progress:
         self.begun = self.last = time.monotonic()
 
     def __call__(self, share: float) -> None:
-        """Show the share that is done and a guess of what is left, not too often."""
+        """Show the share that is done, not too often."""
         now = time.monotonic()
         wait = _REDRAW_SECONDS if self.terminal else _LOG_SECONDS
         if self.silent or now - self.begun < 1.0 or now - self.last < wait or share <= 0:
@@ -78,14 +74,8 @@ def duration(seconds: float) -> str:
 T = TypeVar("T")
 
 
-def gathered(
-    run: Callable[[Callable[[float], None]], Iterable[T]],
-    quiet: bool,
-) -> tuple[list[T], bool]:
-    """Return all that `run` yields, and whether the user broke it off.
-
-    run takes a function that gets the share that is done, from 0 to 1.
-    """
+def gathered(run: Callable[[Callable[[float], None]], Iterable[T]], quiet: bool) -> tuple[list[T], bool]:
+    """Return all that `run` yields, and whether the user broke it off."""
     progress, results = Progress(quiet), []
     try:
         with held_back() as check:
@@ -105,10 +95,7 @@ def gathered(
 
 @contextlib.contextmanager
 def held_back() -> Iterator[Callable[[], None]]:
-    """Hold the first Ctrl-C, SIGTERM or SIGHUP back until what this gives is called, which raises it.
-
-    Waiting for code raises it too. A second one is not held back. Outside the main thread nothing is changed.
-    """
+    """Hold the first Ctrl-C back until what this gives is called."""
     pending, of_code = False, process.interrupted
 
     def check() -> None:

@@ -1,9 +1,6 @@
 """The rows of a run that is not over, in NAME.part beside the file NAME that it is to write.
 
-Each row is one line of JSON (with NaN and Infinity: nothing is lost) and its
-checksum, appended by one write. The file goes away when NAME is complete. A
-line torn by a dying machine or a full disk is dropped when the file is taken
-over; a file with anything else in it is refused and left as it is.
+Each row is a line of JSON with its checksum; a torn line is dropped when the file is taken over.
 """
 
 from __future__ import annotations
@@ -28,26 +25,17 @@ from ropeaudit.runtime import atomic_files, paths
 
 Columns: TypeAlias = Callable[[Sequence[Record]], Sequence[str]]
 _FIRST = json.dumps({"schema": records.SCHEMA, "implementation": ""}).encode()[:-2]  # of each row
-_REMEDY = "move it away, or give another -o"
 _SYNC_SECONDS = 5.0  # what a power failure can lose; a killed run loses no line that was written
+_REMEDY = "move it away, or give another -o"
 
 
 class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
-    """NAME.part, locked by this run. full: no more fits. note: on rows found there."""
+    """NAME.part, locked by this run."""
 
-    def __init__(
-        self,
-        name: str,
-        sweep: Sweep,
-        resume: bool,
-        columns: Columns = lambda rows: (),
-    ) -> None:
+    def __init__(self, name: str, sweep: Sweep, resume: bool, columns: Columns = lambda rows: ()) -> None:
         """Open it; with `resume` it holds the rows of NAME.part, or those of NAME; so does the sweep.
 
-        columns: from rows, those that NAME must have of them. Raises:
-        BadOutput if another run writes it, or if rows are there and
-        `resume` is not given; BadInput if what is there are no rows, or not
-        those of the sweep. Then nothing is changed.
+        columns: those that NAME must have. Raises: BadOutput, BadInput; then all stays.
         """
         if not resume:
             refuse_another_shard(name, sweep)
@@ -95,7 +83,7 @@ class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
             )
 
     def hint(self) -> str:
-        """Return where the rows are that are in no report yet, to be said once; else nothing."""
+        """Return where the rows are that are in no report yet, once."""
         told, self.told = self.told, True
         if told or not (os.path.exists(self.path) and os.path.getsize(self.path)):
             return ""
@@ -137,7 +125,7 @@ def peek(name: str, sweep: Sweep) -> None:
 
 
 def _state(path: str) -> tuple[int, int] | None:
-    """Return what is another one once a file was written anew; None where there is none."""
+    """Return what changes where a file is written anew."""
     with contextlib.suppress(OSError, ValueError):
         there = os.stat(path)
         return there.st_ino, there.st_mtime_ns
@@ -177,10 +165,7 @@ def _content(number: int) -> bytes:
 
 
 def finished(name: str, columns: Columns = lambda rows: ()) -> list[Record]:
-    """Return the rows of NAME, which is there already.
-
-    columns: from its rows, those that it must have. Raises: BadInput.
-    """
+    """Return the rows of NAME, if it is there. Raises: BadInput."""
     form = reports.form_of(name)
     if not os.path.exists(name) or not os.path.getsize(name):
         return []
@@ -205,10 +190,7 @@ def line_of(row: Record) -> bytes:
 
 
 def parsed(path: str, content: bytes) -> tuple[list[Record], int]:
-    """Return the rows of a file's whole lines and their bytes; the rest is torn.
-
-    Raises: BadInput if anything but rows stands there, a torn last one aside.
-    """
+    """Return the rows of whole lines, and their bytes. Raises: BadInput."""
     length = content.rfind(b"\n") + 1
     tail = content[length:].rstrip(b"\0")  # of a row, or behind rows a few bytes of one, or zeros
     if length < len(content) and not (tail.startswith(_FIRST) or (length and _FIRST.startswith(tail))):
@@ -218,7 +200,7 @@ def parsed(path: str, content: bytes) -> tuple[list[Record], int]:
 
 
 def _taken(sweep: Sweep, path: str, rows: Sequence[Record]) -> str:
-    """Give a sweep rows; return a note. Raises: BadInput, also if two rows differ."""
+    """Give a sweep rows; return a note. Raises: BadInput."""
     seen: dict[object, Record] = {}
     for row in rows:
         before = seen.setdefault(row.key(), row)
@@ -245,7 +227,7 @@ def _row(path: str, number: int, line: bytes) -> Record:
 
 
 def refuse_another_shard(name: str, sweep: Sweep) -> None:
-    """Raise BadOutput if NAME holds rows that another shard of the sweep measures."""
+    """Raise BadOutput if NAME holds rows of another shard."""
     earlier: list[Record] = []
     with contextlib.suppress(BadInput, UnknownName):  # whatever else is there may be replaced
         earlier = finished(name) if sweep.shard != (1, 1) else []

@@ -1,4 +1,4 @@
-"""One report, many forms. Each form is a small file in `forms` and a line of `REGISTRY`."""
+"""One report, many forms: a file in `forms` and a line of `REGISTRY` each."""
 
 from __future__ import annotations
 
@@ -21,17 +21,14 @@ R = TypeVar("R")
 
 
 class Form(NamedTuple):
-    """What is known of a form before its file is loaded; whoever treats forms differently asks this.
+    """What is known of a form before its file is loaded.
 
-    suffixes: of the files that hold it.
-    metadata: where those of the run stand: in the file, beside it in NAME.meta.json, nowhere.
+    metadata: where those of the run stand; beside it in NAME.meta.json.
     reads: whether it is read back; people alone read the others.
-    binary: it goes into files alone, and a run that was broken off does not go on from one.
+    binary: it goes into files alone, and no run goes on from one.
     command: the one whose reports it holds; empty where it is for all.
-    finding, notes: whether who reads it on a screen reads them, so that stderr does not repeat them.
+    finding, notes: whether the form shows them.
     header: whether a line above the rows can be left out.
-    package: what it needs, which the extra called like the form installs.
-    is_json: whether its lines are JSON, where a terminal escapes names as JSON does.
     """
 
     suffixes: tuple[str, ...]
@@ -46,9 +43,8 @@ class Form(NamedTuple):
     is_json: bool = False
 
 
-# The one list of forms. forms/NAME.py has render(report), text with a newline at its end, or bytes if it is
-# binary; of what is read back decode(content), its rows, and about(content), the metadata within; and, where
-# a terminal gets another text, to_screen(report, out, coloured).
+# forms/NAME.py has render(report); of what is read back decode(content), its rows, and about(content), its
+# metadata; and, where a terminal gets another text, to_screen(report, out, coloured)
 REGISTRY = {
     "table": Form((".txt",), finding=True, notes=True, header=True),
     "csv": Form((".csv",), "beside", True, header=True),
@@ -156,11 +152,7 @@ def tabulated(
 ) -> Report:
     """Return a report of declared columns, headed by answers.
 
-    screen: what a reader sees.
-    columns: instead, if there are any, all that is shown and written.
-    dispensable: those that may leave a narrow screen, as declared by default.
-    written: those that go into files, all by default.
-    said: other fields of a report.
+    columns: if any, all that is shown and written. written: what goes into files.
     """
     from ropeaudit.reports.answers import headline  # in-function: `--help` answers nothing
 
@@ -178,7 +170,7 @@ def tabulated(
 
 
 def only(results: Sequence[R]) -> R:
-    """Return the one result that a report is about. Raises: UsageError for several."""
+    """Return the one result of a report. Raises: UsageError."""
     if len(results) > 1:
         raise UsageError(
             f"a report is about one {type(results[0]).__name__}, and there are {len(results)}; give one"
@@ -204,23 +196,15 @@ def render(form: str, report: Report) -> str:
 
 
 def encoded(form: str, report: Report) -> bytes:
-    """Return the report as bytes of a file; bytes in names that are no text are written out.
-
-    Raises: UnknownName.
-    """
+    """Return the report as bytes of a file. Raises: UnknownName."""
     if form not in REGISTRY:
         raise UnknownName("report format", form, REGISTRY)
     content: str | bytes = functions(form).render(report)
     return content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
 
 
-def has_file_beside(form: str) -> bool:
-    """Return whether files of a form have their metadata beside them."""
-    return form in REGISTRY and REGISTRY[form].metadata == "beside"
-
-
 def beside(path: str) -> str:
-    """Return where the metadata of a report stand that does not hold them itself."""
+    """Return where metadata stand that a report does not hold."""
     return f"{path}.meta.json"
 
 
@@ -231,7 +215,7 @@ def check_installed(form: str) -> None:
 
 
 def needed(package: str, what: str, extra: str) -> None:
-    """Raise MissingPackage if a package is not installed; `extra` is what to type for it."""
+    """Raise MissingPackage if a package is not installed."""
     if find_spec(package) is None:
         raise MissingPackage(f"{what} needs {package}; type: pip install 'ropeaudit[{extra}]'")
 

@@ -1,4 +1,4 @@
-"""The answer of a command for people: what was found, why, where, what to change, what was not checked.
+"""The answer of a command for people: what was found, why, what to change.
 
     FAIL  rope.py:rotate   bf16, positions 0 to 131,071   1 cause, 9 of 23 checks
     error[narrow-positions]: positions and angles are rounded to bfloat16
@@ -6,7 +6,7 @@
        = fix: compute positions * inv_freq in float32
       not checked     torch.compile (--thorough)
 
-Laid out here as lines of pieces, each a text and a style, for a pipe and for a terminal of some width.
+Laid out here as lines of pieces, each a text and a style.
 """
 
 from __future__ import annotations
@@ -33,14 +33,11 @@ _BEHIND = 12  # columns behind a long target for the first word of what decides
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a target fails, or what to beware of.
+    """Why a target fails, or what to beware of, where it is a warning.
 
     code: as `ropeaudit list diagnoses CODE` explains it, or the name of what failed.
-    title: what it is, in a few words.
-    file, line: of the definition at fault, from 1; 0 where it is not known.
-    source: that line.
+    file, line: of the definition at fault, from 1; 0 where it is not known. source: that line.
     facts: consequence, how it is known, what to change, a sentence each.
-    warning: whether it fails nothing.
     """
 
     code: str
@@ -56,10 +53,8 @@ class Cause:
 class Answer:
     """What was found of one target.
 
-    decides: what the status rests on, in a few words.
-    causes: the largest first.
-    facts: label and text: what was measured, how code was called, what was assumed, what was not checked,
-        what to type next.
+    decides: what the status rests on, in a few words. causes: the largest first.
+    facts: label and text: what was measured, assumed and not checked, what to type next.
     """
 
     status: Status
@@ -76,7 +71,7 @@ class Answer:
 
 
 def headline(answers: Sequence[Answer]) -> str:
-    """Return one sentence for several targets: how many fail, and the first that does."""
+    """Return one sentence for several targets."""
     if len(answers) < 2:
         return answers[0].headline if answers else ""
     for status, verb in (("FAIL", "fail"), ("WARN", "warn")):
@@ -88,10 +83,7 @@ def headline(answers: Sequence[Answer]) -> str:
 
 
 def lines(answers: Sequence[Answer], width: int | None = None) -> list[Line]:
-    """Return the lines of some answers: one whole; of several a line each, with the causes of failures.
-
-    width: columns of a terminal; None wraps and cuts nothing.
-    """
+    """Return the lines of answers: one whole; of several what fails."""
     results: list[Line] = []
     for one in answers:
         results += _first(one, width)

@@ -1,9 +1,4 @@
-"""Pictures of reports: a function a kind. matplotlib loads only to draw.
-
-Colours are those of Okabe and Ito (jfly.uni-koeln.de/color), told apart by the colour-blind; every line has a
-dash and a marker of its own too, so that a print without colours can be read. Matplotlib's constrained layout
-places the parts of a figure.
-"""
+"""Pictures of reports: a function a kind. matplotlib loads only to draw."""
 
 from __future__ import annotations
 
@@ -37,6 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# colours of Okabe and Ito (jfly.uni-koeln.de/color), told apart by the colour-blind
 ORANGE, GREEN, RED, BLUE, PURPLE, GREY = "#E69F00", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#666666"
 _COLOURS = (BLUE, RED, GREEN, PURPLE, ORANGE, "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
@@ -51,10 +47,7 @@ _WIDE = 20  # largest over smallest from which on an axis is logarithmic
 
 @dataclass(slots=True)
 class Picture:
-    """A figure, the finding that is its title, and notes of what it does not show.
-
-    height: inches that the content needs at the default width.
-    """
+    """A figure, its title, notes, and the inches that its content needs."""
 
     figure: Figure
     title: str
@@ -63,7 +56,7 @@ class Picture:
 
 
 class Line(NamedTuple):
-    """A line: rows by ascending xs, ys that are nan where missing, and its look."""
+    """A line: rows by ascending xs, ys or nan, and its look."""
 
     rows: Sequence[Row]
     xs: Array
@@ -84,10 +77,7 @@ _MOST_EXPECTED = 4  # lines beside which they can be told apart
 
 
 def drift(rows: Sequence[Row], headline: str, y: str = DRIFT) -> Picture:
-    """Return the picture of rows of `ropeaudit shift`; drift in score units, offsets in tokens.
-
-    y: the numeric column that is drawn over the offset.
-    """
+    """Return the picture of rows of `ropeaudit shift`. y: what is drawn."""
     measured = [row for row in rows if row.get("verdict") != "refused"]
     figure, (axes,) = new_figure(headline)
     notes = draw_drift(axes, measured, y)
@@ -97,16 +87,14 @@ def drift(rows: Sequence[Row], headline: str, y: str = DRIFT) -> Picture:
 
 
 def draw_drift(axes: Axes, rows: Sequence[Row], y: str = DRIFT) -> list[str]:
-    """Draw rows of `ropeaudit shift`, those of too many lines that drift most; return notes.
-
-    What is below zero somewhere stands on a linear scale; on another a line is broken where it has no place.
-    """
+    """Draw rows of `ropeaudit shift`, the lines that drift most; return notes."""
     columns, noun = settings.independent(rows), "lines, those that drift least,"
     shown, notes = _grouped(
         *(rows, lambda row: _name(row, columns), MOST_LINES, noun),
         size=lambda group: max(badness(row, y) for row in group),
     )
     lines = [_line(group, "offset", y, number) for number, group in enumerate(shown.values())]
+    # on a logarithmic scale a line is broken where it has no place
     signed = any((line.ys < 0).any() for line in lines)
     axes.set_yscale("linear" if signed else "log")
     for name, line in zip(shown, lines, strict=True):
@@ -130,7 +118,7 @@ def draw_drift(axes: Axes, rows: Sequence[Row], y: str = DRIFT) -> list[str]:
 
 
 def _draw_line(axes: Axes, line: Line, y: str, name: str, signed: bool) -> None:
-    """Draw a line, the interval of sampled values, and rings around what is out of tolerance."""
+    """Draw a line, intervals, and rings around what is out of tolerance."""
     axes.plot(line.xs, line.ys if signed else _above_zero(line), label=name, **line.look)
     if sampled := [row for row in line.rows if y == DRIFT and row.get("drift_rms_low") is not None]:
         low, high = ([float(row[f"drift_rms_{end}"]) for row in sampled] for end in ("low", "high"))
@@ -142,16 +130,12 @@ def _draw_line(axes: Axes, line: Line, y: str, name: str, signed: bool) -> None:
 
 
 def _above_zero(line: Line) -> Array:
-    """Return the ys that have a place on a logarithmic axis; the others are nan."""
+    """Return the ys, nan where a logarithmic axis has no place."""
     return np.where(line.ys > 0, line.ys, np.nan)
 
 
 def _draw_inexact(axes: Axes, rows: Sequence[Row]) -> None:
-    """Mark the offsets at which the longest sequence reaches a position that a format cannot hold.
-
-    A sequence of s positions reaches position p at offset p - s + 1. A letter stands above each, and the
-    legend has the words: within the axes they would cross the lines.
-    """
+    """Mark the offsets at which positions are no longer exact in a format."""
     left, right = axes.get_xlim()
     length = max((int(row.get("seq_len") or 1) for row in rows), default=1)
     # of a row without stages positions have the dtype
@@ -174,8 +158,8 @@ _OF_CAUSE = dict(zip(_CAUSES, zip((RED, BLUE, GREEN, PURPLE, ORANGE), _HATCHES, 
 
 
 def stages(rows: Sequence[Row], headline: str) -> Picture:
-    """Return the picture of rows by stage; `headline` is the finding of their report."""
-    seen = [row for row in rows if not _finite(row["share"]) or abs(row["share"]) >= _LEAST]
+    """Return the picture of rows by stage."""
+    seen = [row for row in rows if not math.isfinite(value(row, "share")) or abs(row["share"]) >= _LEAST]
     cases, notes = _cases(seen, _MOST_PANELS)
     if len(seen) < len(rows):
         notes.append("stages that hold less than 0.05 % of the mean square drift are left out")
@@ -185,7 +169,7 @@ def stages(rows: Sequence[Row], headline: str) -> Picture:
         order = sorted(group, key=lambda row: (*STAGES, row["stage"]).index(row["stage"]))
         words = []
         for place, row in enumerate(order):
-            cause, known = str(row.get("cause")), _finite(row["share"])
+            cause, known = str(row.get("cause")), math.isfinite(value(row, "share"))
             colour, hatch = _OF_CAUSE.get(cause, (GREY, ""))
             width = 100 * row["share"] if known else 0.0
             axes.barh(place, width, edgecolor="white", color=colour, hatch=hatch)
@@ -206,7 +190,12 @@ def frequencies(rows: Sequence[Row], headline: str, length: int) -> Picture:
     axes.set(yscale="log", ylabel="RMS drift (score units)")
     lines, of_no_pair = list[Line](), dict[str, None]()
     for number, (name, group) in enumerate(cases.items()):
-        line = _line([row for row in group if _finite(row["wavelength"])], "wavelength", "part_rms", number)
+        line = _line(
+            [row for row in group if math.isfinite(value(row, "wavelength"))],
+            "wavelength",
+            "part_rms",
+            number,
+        )
         lines.append(line)
         axes.plot(line.xs, _above_zero(line), label=name, ms=3, **line.look)
         for row in group:
@@ -223,10 +212,6 @@ def frequencies(rows: Sequence[Row], headline: str, length: int) -> Picture:
     return Picture(figure, headline, notes)
 
 
-def _finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
-
-
 # --- decay and limit
 
 
@@ -239,7 +224,7 @@ _FEW = 40  # points of a line, each of which has a marker
 
 
 def decay(rows: Sequence[Row], headline: str) -> Picture:
-    """Return the picture of rows of `ropeaudit decay`, of scores by source; distances in tokens."""
+    """Return the picture of rows of `ropeaudit decay`, by source."""
     figure, panels = new_figure(headline, len(_PANELS), sharex=True)
     several, notes = len({row["setting"] for row in rows}) > 1, dict[str, None]()
     for axes, (column, title) in zip(panels, _PANELS.items(), strict=True):
@@ -340,7 +325,7 @@ def scores(drifts: Array, hidden: NDArray[np.bool_], title: str, over: str) -> P
 
 @contextlib.contextmanager
 def sized(size: tuple[float, float] | None) -> Iterator[None]:
-    """Give figures within it a size in inches, with texts and lines that fit it."""
+    """Give figures within it a size, with texts that fit it."""
     import matplotlib
 
     width, height = size or SIZE
@@ -360,7 +345,7 @@ def _across() -> int:
 
 
 def new_figure(title: str, panels: int = 1, **axes: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure with the first clause of a title, and panels under each other."""
+    """Return a figure with a title, and panels under each other."""
     from matplotlib.figure import Figure
 
     figure = Figure(layout="constrained")
@@ -370,7 +355,7 @@ def new_figure(title: str, panels: int = 1, **axes: Any) -> tuple[Figure, list[A
 
 
 def retitle(figure: Figure, title: str) -> None:
-    """Set the title, in as many lines as it needs, up to three; none if it is empty."""
+    """Set the title, in up to three lines."""
     lines = textwrap.fill(_plain(printable(title)), _across(), max_lines=3, placeholder=" …")
     figure.suptitle(lines, x=0.01, ha="left")
 
@@ -389,7 +374,7 @@ def _name(row: Row, columns: Iterable[str]) -> str:
 
 
 def _line(rows: Iterable[Row], x: str, y: str, number: int) -> Line:
-    """Return the line of two columns of rows. number: of the line, by which it looks."""
+    """Return the line of two columns of rows; its number is its look."""
     ordered = sorted(rows, key=lambda row: row[x])
     xs, ys = (np.array([value(row, name) for row in ordered]) for name in (x, y))
     return Line(ordered, xs, ys, line_look(number))
@@ -408,10 +393,7 @@ def labelled(axes: Axes) -> dict[str, Any]:
 
 
 def _legend(figure: Figure, axes: Axes) -> int:
-    """Add the legend beneath the axes, where it covers no line, in as many columns as its names allow.
-
-    Return how many lines it takes.
-    """
+    """Add the legend beneath the axes; return how many lines it takes."""
     once = labelled(axes)
     if not once:
         return 0
@@ -424,10 +406,7 @@ def _legend(figure: Figure, axes: Axes) -> int:
 
 
 def _bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
-    """Put names to the left of horizontal bars, the first on top, and words to their right.
-
-    Return how many lines the names take.
-    """
+    """Put names and words beside bars; return how many lines names take."""
     wrapped = [textwrap.fill(name, int(0.6 * _across()), break_on_hyphens=False) for name in names]
     axes.set_yticks(range(len(names)), wrapped)
     axes.set_ylim(len(names) - 0.5, -0.5)
@@ -463,7 +442,7 @@ def _above(axes: Axes, x: float, text: str) -> None:
 
 
 def _edges(axes: Axes, lines: Iterable[Line], lost: str, nothing: str = "") -> None:
-    """Mark what no scale has a place for: lost values at the top, zeros at the bottom."""
+    """Mark lost values at the top, zeros at the bottom."""
     for line in lines:
         look = {"color": line.look["color"], "markeredgecolor": "white", "zorder": 5}
         places = {lost: ~np.isfinite(line.ys), nothing: line.ys == 0}
@@ -475,7 +454,7 @@ def _edges(axes: Axes, lines: Iterable[Line], lost: str, nothing: str = "") -> N
 
 
 def _fitting(name: str, number: int) -> str:
-    """Return a name that fits into a legend: of a long one, its number and its ends."""
+    """Return a name that fits into a legend: of a long one its ends."""
     half = min(90, _across()) // 2
     return name if len(name) <= 2 * half + 1 else f"[{number + 1}] {name[:half]}…{name[-half:]}"
 
@@ -494,7 +473,7 @@ def _grouped(
     noun: str,
     size: Callable[[list[Row]], float] = lambda group: 0.0,
 ) -> tuple[dict[str, list[Row]], list[str]]:
-    """Return the rows of each name, the largest groups, and a note of the others."""
+    """Return the rows of each name, and a note of what is left out."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(name(row), []).append(row)
@@ -511,10 +490,7 @@ def _cases(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[s
 
 
 def encoded(picture: Picture, suffix: str) -> bytes:
-    """Return the bytes of a file; the same picture gives the same bytes.
-
-    Raises: UsageError if title and legend leave no room for the axes.
-    """
+    """Return the bytes of a file, the same for the same picture. Raises: UsageError."""
     file = io.BytesIO()
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     with warnings.catch_warnings(record=True) as caught:

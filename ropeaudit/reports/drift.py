@@ -33,11 +33,7 @@ def report(
     extra_notes: Sequence[str] = (),
     needed: Sequence[str] = (),
 ) -> Report:
-    """Return the report of some records; `columns` chooses and orders what is shown and written.
-
-    extra_notes: notes on the subjects, which come first. needed: columns that are written too, with their
-    groups.
-    """
+    """Return the report of some records. needed: columns that are written too."""
     chosen, rows = columns, [record.as_dict() | _for_readers(record) for record in results]
     columns, named = records.written(results, columns, needed)
     wide = _screen(results, rows)
@@ -232,7 +228,7 @@ def structure(results: Sequence[Record]) -> list[tuple[str, str]]:
 
 
 def _temperature(record: Record) -> list[str]:
-    """Say whether an adaptive temperature undoes or amplifies what drift moves."""
+    """Say what an adaptive temperature does to what drift moves."""
     plain, adaptive = _moved(record), record.attention_adaptive_tv_mean
     if not plain or adaptive is None:
         return []
@@ -269,7 +265,7 @@ def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
 
 
 def frozen_notes(results: Sequence[Record]) -> list[str]:
-    """Return a note that length-dependent frequencies were kept, if offsets show it."""
+    """Return a note that length-dependent frequencies were kept."""
     shifted = [record for record in results if record.length is not None and record.offset]
     lengths: dict[tuple[str, int], set[int | None]] = {}
     for record in results:

@@ -1,4 +1,4 @@
-"""A RoPE setting in words; what was read of an audit's models, and what was not."""
+"""A RoPE setting in words; what was read of models, and what was not."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ def model_notes(cases: Sequence[Case], offsets: Sequence[int] = ()) -> list[str]
 
 
 def notes_beside(case: Case) -> list[str]:
-    """Return notes on a case's model beside its setting, and how far it serves.
-
-    For commands that do not say what was read. Raises: UsageError, UnknownName, BadInput.
-    """
+    """Return notes on a case's model, and how far it serves."""
     model = case.declared()
     return [*([f"{model.name}: {note}" for note in model.notes] if model else []), *_range_notes(case)]
 

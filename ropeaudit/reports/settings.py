@@ -1,4 +1,4 @@
-"""The columns that say what was measured: model, RoPE setting, q and k; the same in every report."""
+"""The columns that say what was measured, the same in every report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IMPLIED = ("length", "heads", "kv_heads")  # they go with the model, and say li
 
 
 def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the setting columns that differ from row to row: a reader must see these."""
+    """Return the setting columns that differ from row to row."""
     telling = [name for name in NAMES if name not in _IMPLIED]
     return [name for name in telling if len({repr(row[name]) for row in rows}) > 1]
 
@@ -28,10 +28,7 @@ def screen(
     first: Sequence[str],
     others: Sequence[str],
 ) -> list[str]:
-    """Return the columns to show: of several models the model, `first`, settings that differ, `others`.
-
-    Of settings that follow from a model a reader sees the scaling; JSON and CSV have them all.
-    """
+    """Return the columns to show, with the settings that differ."""
     names = independent(rows)
     names += [name for name in ("scaling",) if name not in names and name in varying(rows)]
     model = [name for name in names if name == "model"]
@@ -44,10 +41,7 @@ def dispensable(screen: Sequence[str], others: Sequence[str]) -> list[str]:
 
 
 def told_apart(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple[str, list[str]]:
-    """Return what all rows share, in words, and what tells each from the others.
-
-    names: columns that always count; settings count too where they differ.
-    """
+    """Return what all rows share, and what tells each apart."""
     implied = {*names, "scale"} if "head_dim" in varying(rows) else set(names)
     if all(one["rotary_dim"] == one["head_dim"] for one in rows):
         implied.add("rotary_dim")
@@ -107,7 +101,7 @@ def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def labels(cases: Sequence[Case]) -> list[str]:
-    """Return a label per case: its model and differing settings, or else the base."""
+    """Return a label per case: its model and differing settings."""
     every = [case.setting(case.maximum or 0) for case in cases]
     scalings, results = short_names(str(one.scaling) for one in every), []
     rows = [

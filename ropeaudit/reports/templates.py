@@ -1,7 +1,4 @@
-"""Templates of `data/templates`: what becomes of a report that people read as a page, Markdown or a ticket.
-
-Control characters, and marks that turn the direction of writing, are written out. In a page all is text.
-"""
+"""Templates of `data/templates`: of a page, of Markdown, of a ticket."""
 
 from __future__ import annotations
 
@@ -60,13 +57,13 @@ def stages(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def sha256(text: str) -> str:
-    """Return the digest by which a Content Security Policy lets a style or a script be."""
+    """Return the digest by which a policy lets a style or a script be."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 @functools.cache
 def _environment() -> Environment:
-    """Return the environment of all templates; a missing name in one is an error."""
+    """Return the environment of all templates."""
     # in-function: few runs write pages
     from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
     from markupsafe import Markup

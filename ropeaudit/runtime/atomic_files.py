@@ -1,7 +1,4 @@
-"""Files written beside their place and then put into it, even by several runs.
-
-It is locked while it is open; what nobody has locked was left by a killed run.
-"""
+"""Files written beside their place, locked, and then put into it."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing import IO
 
 _SUFFIX = ".ropeaudit"
 _LONGEST = 40  # characters of a name that stay
-_RANDOM = r"[a-z0-9_]{8}"
+_LEFT = re.compile(r"(\..+\.)[a-z0-9_]{8}" + re.escape(_SUFFIX), re.DOTALL)  # being written, or left
 
 
 def lock(number: int) -> bool | None:
@@ -35,10 +32,7 @@ def lock(number: int) -> bool | None:
 
 @contextlib.contextmanager
 def opened(target: Path) -> Iterator[IO[bytes]]:
-    """Yield a new file beside `target`, removed unless put elsewhere or `Kept`.
-
-    Those that killed runs left are cleared. Raises: OSError.
-    """
+    """Yield a new file beside `target`, removed unless put elsewhere or `Kept`."""
     import tempfile  # in-function: it loads compressors, and most runs write no file
 
     prefix = _prefix(target.name)
@@ -65,7 +59,7 @@ def opened(target: Path) -> Iterator[IO[bytes]]:
 
 def may_be_cleared(name: str) -> bool:
     """Return whether a file of this name looks like one that a killed run left."""
-    return re.fullmatch(r"\..+\." + _RANDOM + re.escape(_SUFFIX), name) is not None
+    return _LEFT.fullmatch(name) is not None
 
 
 def fill(file: IO[bytes], content: bytes, target: Path) -> None:
@@ -81,11 +75,7 @@ class Kept(OSError):
 
 
 def put(file: IO[bytes], target: Path) -> str:
-    """Put a file of `opened` in the place of `target`; return the name of a copy that stays.
-
-    Where `target` cannot be replaced, as a bind mount or in a folder that only grows, it is written into; in
-    the latter no copy can be removed. Raises: Kept.
-    """
+    """Put a file of `opened` in the place of `target`; return a copy that stays."""
     if os.name == "nt":  # there open files are not moved, and none is locked
         file.close()
     try:
@@ -114,10 +104,7 @@ def put(file: IO[bytes], target: Path) -> str:
 
 
 def write(contents: Mapping[Path, bytes]) -> list[str]:
-    """Write files in full, or leave what was there; return the copies that cannot be removed again.
-
-    Raises: Kept, OSError.
-    """
+    """Write files in full, or leave what was there; return copies that stay."""
     with contextlib.ExitStack() as stack:
         files = {target: stack.enter_context(opened(target)) for target in contents}
         for target, file in files.items():
@@ -127,11 +114,7 @@ def write(contents: Mapping[Path, bytes]) -> list[str]:
 
 @contextlib.contextmanager
 def folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder beside `target`, which takes its place whole at the end of the block.
-
-    Where the block raises, `target` is as it was. One that cannot be moved, as where it is mounted, is
-    emptied and filled anew. Raises: OSError.
-    """
+    """Yield a new folder, which takes the place of `target` at the end."""
     import shutil
     import tempfile
 
@@ -168,7 +151,7 @@ def _empty(folder: Path) -> None:
 
 
 def _mode(target: Path) -> int:
-    """Return the permissions of the file that is replaced, or those of a new one."""
+    """Return the permissions of a file, or those of a new one."""
     try:
         return stat.S_IMODE(os.stat(target).st_mode)
     except OSError:
@@ -184,11 +167,10 @@ def _prefix(name: str) -> str:
 
 def _clear(folder: Path, prefix: str) -> None:
     """Remove the files that no run has open; where that is unknown, none."""
-    left = re.compile(re.escape(prefix) + _RANDOM + re.escape(_SUFFIX))
     names: list[str] = []
     with contextlib.suppress(OSError):  # a folder may be for writing alone
-        names = os.listdir(folder)
-    for path in (os.path.join(folder, name) for name in filter(left.fullmatch, names)):
+        names = [name for name in os.listdir(folder) if (left := _LEFT.fullmatch(name)) and left[1] == prefix]
+    for path in (os.path.join(folder, name) for name in names):
         with contextlib.suppress(OSError):
             number = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
             try:

@@ -1,7 +1,4 @@
-"""The columns of every report, read from `data/columns.toml`: a table a report, a line a column.
-
-A row is a mapping from the names of its table to values; whoever makes it computes them.
-"""
+"""The columns of every report, a table of `data/columns.toml` each."""
 
 from __future__ import annotations
 
@@ -28,22 +25,16 @@ _KINDS: dict[str, type[Any]] = {"text": str, "integer": int, "number": float, "b
 class Column:
     """A column: what it is called, what it holds, and how it is shown.
 
-    kind: str, int, float or bool.
-    meaning: one sentence for whoever reads the rows.
-    unit: of its numbers, empty where they have none.
     words: of text, where no others occur.
     optional: whether None stands for an undefined value.
-    style: how a screen shows it.
-    screen: whether it is on the screen, where a report has no order of its own: true; any: where some row has
-        a value; "not cpu": where some row has another; "with NAME": where some row has a value of NAME.
+    screen: whether it is on the screen: true; any: where some row has a value; "not cpu": where some row has
+        another; "with NAME": where some row has a value of NAME.
     after: the column behind which it stands there.
     leaves: its turn to leave a screen that is too narrow, 0 for never.
-    least_is_worst: whether small values are the bad ones.
     compared: its place among the columns that a comparison of reports looks at, 0 for none.
     group: with which other columns it is asked for; empty for those that are always there.
     implied: what a row holds whose file has no such column.
     sentence: whether it holds sentences, which CSV leaves out.
-    title: its heading, where that is not its name.
     """
 
     name: str
@@ -66,7 +57,7 @@ class Column:
 
     @property
     def undefined(self) -> float | None:
-        """What stands for an undefined value: nan in a column that always holds floats, else None."""
+        """What stands for an undefined value: nan or None."""
         return math.nan if self.kind is float and not self.optional else None
 
     def shown(self, rows: Sequence[Row]) -> bool:
@@ -105,7 +96,7 @@ class Columns(dict[str, Column]):
 
     @cached_property
     def identity(self) -> tuple[str, ...]:
-        """The columns that say what was requested: equal for the same cell of a sweep."""
+        """The columns that say what was requested."""
         return self.having("case", "setting")
 
     @cached_property

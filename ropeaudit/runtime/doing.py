@@ -1,7 +1,4 @@
-"""What a long run does at the moment, and which share of it is done, for whoever waits for it.
-
-Work says `step`; the listener is in a context variable, within a block and never across a yield: `each`.
-"""
+"""What a long run does at the moment, and which share of it is done."""
 
 from __future__ import annotations
 
@@ -82,9 +79,5 @@ def each(
 
 
 def part(progress: Listener, begin: float, end: float) -> Listener:
-    """Return what takes the share that is done of a part, which is from `begin` to `end` of the whole.
-
-    >>> part(print, 0.5, 1.0)(0.5)
-    0.75
-    """
+    """Return what takes the share that is done of a part."""
     return lambda share: progress(begin + share * (end - begin))

@@ -1,4 +1,4 @@
-"""The metadata of a run: versions, platform, hardware, threads, command line, time."""
+"""The metadata of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def threads() -> int:
 
 
 def free_bytes() -> int:
-    """Return the bytes of memory that are free, as far as the system says; else 64 GiB."""
+    """Return the bytes of memory that are free, or 64 GiB."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             table = dict(line.split(":", 1) for line in file)
@@ -40,7 +40,7 @@ def free_bytes() -> int:
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, platform, threads and what NumPy computes with as a flat mapping."""
+    """Return versions, platform, threads and NumPy's kernels."""
     from importlib import metadata  # in-function: it takes as long as a small audit
 
     installed = {"python": platform.python_version()}
@@ -58,10 +58,7 @@ def environment() -> dict[str, Any]:
 
 
 def kernels() -> dict[str, str]:
-    """Return NumPy's SIMD level, its BLAS and the kernel for this processor.
-
-    They decide the order of float32 and float64 sums. Nothing without NumPy.
-    """
+    """Return NumPy's SIMD level, its BLAS and the kernel for this processor."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return {}
@@ -93,10 +90,7 @@ def command_line() -> str:
 
 
 def gather() -> dict[str, Any]:
-    """Return all metadata of this run, its time in UTC to the second.
-
-    SOURCE_DATE_EPOCH replaces that where it is set.
-    """
+    """Return all metadata of this run, its time in UTC to the second."""
     fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
     try:
         moment = datetime.datetime.fromtimestamp(int(fixed), datetime.UTC)
@@ -107,11 +101,7 @@ def gather() -> dict[str, Any]:
 
 
 def hardware(audited: tuple[str, ...] = ()) -> dict[str, str]:
-    """Return what computes here: processor, devices, CUDA, torch's switches of precision, BLAS, packages.
-
-    Every value is text, "unknown" where it cannot be found out. torch is imported, or why not is said.
-    audited: names of packages under audit.
-    """
+    """Return what computes here: processor, devices, switches, BLAS, packages."""
     from importlib import metadata
 
     try:

@@ -11,29 +11,16 @@ from collections.abc import Iterator
 from typing import Any
 
 PLAIN = "ropeaudit-plain"  # the error handler of text that an encoding cannot hold
-_ALIKE = {
-    "-": "─━═╌–—−",
-    "|": "│┃║▏▎▍▌",
-    "+": "┌┐└┘├┤┬┴┼╭╮╰╯",
-    "#": "█▉▊▋▇▆▅▄■",
-    "_": "▁▂▃",
-    "*": "·•●▲◆×",
-    "o": "○",
-    "x": "✗",
-    "<": "≤←",
-    ">": "≥→↗",
-    "~": "≈",
-    "'": "‘’",
-    '"': "“”",
-}
-_ASCII = {ord(odd): plain for plain, odds in _ALIKE.items() for odd in odds} | str.maketrans(
-    {"²": "^2", "³": "^3", "…": "...", "±": "+-", "Σ": "sum", "√": "sqrt", "∞": "inf", "Δ": "D", "µ": "u"}
-    | {"δ": "d", "θ": "theta", "π": "pi", "✓": "ok"}
+_ASCII = str.maketrans(
+    {"–": "-", "—": "-", "−": "-", "─": "-", "≤": "<", "←": "<", "≥": ">", "→": ">", "↗": ">", "≈": "~"}
+    | {"·": "*", "×": "*", "●": "*", "÷": "/", "✗": "x", "✓": "ok", "‘": "'", "’": "'", "“": '"', "”": '"'}
+    | {"²": "^2", "³": "^3", "…": "...", "±": "+-", "Σ": "sum", "√": "sqrt", "∞": "inf", "Δ": "D", "µ": "u"}
+    | {"δ": "d", "θ": "theta", "π": "pi"}
 )
 
 
 def silence() -> None:
-    """Send the rest of stdout nowhere, or the interpreter complains while it shuts down."""
+    """Send the rest of stdout nowhere."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

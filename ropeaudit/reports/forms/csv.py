@@ -1,8 +1,6 @@
 """CSV: a header, a row a case, full precision, no comments; see RFC 4180, with line feeds.
 
-A cell is empty where its column does not apply, and nan where a number is none. An apostrophe guards text
-that a spreadsheet takes for a formula, and lines that GitHub takes for a command (::); `restored` removes it.
-Sentences are in JSON.
+An apostrophe guards what is a formula to a spreadsheet, or a command to GitHub.
 """
 
 from __future__ import annotations
@@ -35,13 +33,13 @@ def render(report: Report) -> str:
 
 
 def written(report: Report) -> list[str]:
-    """Return the columns that a file has: those of the report without sentences."""
+    """Return the columns that a file has: none of sentences."""
     declared = {name: report.declared.get(name) for name in report.columns}
     return [name for name, column in declared.items() if column is None or not column.sentence]
 
 
 def decode(content: bytes) -> Iterator[Row]:
-    """Yield the rows of a file. Raises: ValueError, csv.Error where it is damaged."""
+    """Yield the rows of a file. Raises: ValueError, csv.Error."""
     reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig")), strict=True)  # spreadsheets add a mark
     _check_header(reader.fieldnames or ())
     for row in reader:

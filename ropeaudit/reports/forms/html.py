@@ -1,8 +1,4 @@
-"""HTML: one page that needs no network, no server and no script to be read.
-
-`data/templates/page.html.j2` has its parts in their order. Names are text, never part of a script; a Content
-Security Policy allows the page's own style and script alone, by their hashes.
-"""
+"""HTML: one page that needs no network, no server and no script to be read."""
 
 from __future__ import annotations
 
@@ -68,11 +64,7 @@ def _worst(rows: Sequence[Row]) -> list[tuple[Row, str]]:
 
 
 def _chart(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return drift against the offset as a picture that matplotlib draws, or why there is none.
-
-    Rows without the columns that it needs have none; refused rows were not measured. The picture is an
-    image: its style is its own, and no name in it can be markup of the page.
-    """
+    """Return drift against the offset as an image, or why there is none."""
     measured = [row for row in rows if row.keys() >= _DRAWN and row["verdict"] != "refused"]
     if not measured:
         return {}

@@ -1,4 +1,4 @@
-"""JSON: one object with the metadata and the records; what is undefined is null, infinity the text "inf"."""
+"""JSON: metadata and records; undefined is null, infinity "inf"."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def render(report: Report) -> str:
 
 
 def decode(content: bytes) -> Sequence[Row]:
-    """Return the rows of a file. Raises: ValueError, KeyError, TypeError where it is damaged."""
+    """Return the rows of a file. Raises: ValueError, KeyError, TypeError."""
     rows: Sequence[Row] = loads(content)["records"]
     return rows
 
 
 def loads(content: str | bytes) -> Any:
-    """Return the value of JSON. Raises: ValueError where it is damaged, or has a key twice."""
+    """Return the value of JSON. Raises: ValueError, also for a key twice."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)

@@ -1,4 +1,4 @@
-"""JSON Lines: an object a row, for streams; undefined is null, infinity "inf"."""
+"""JSON Lines: an object a row, for streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markdown: command, finding, table, notes, legend, columns and environment."""
+"""Markdown: a report as one pastes it."""
 
 from __future__ import annotations
 

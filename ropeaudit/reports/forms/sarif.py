@@ -1,9 +1,4 @@
-"""What fails, as code hosts show it beside the file: SARIF 2.1.0, and GitHub's annotations.
-
-SARIF has a result for each failure, a rule for each code that occurs.
-
-Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0.
-"""
+"""What fails, for code hosts: SARIF 2.1.0, and GitHub's annotations."""
 
 from __future__ import annotations
 
@@ -31,11 +26,7 @@ _PROPERTY = _DATA | str.maketrans({":": "%3A", ",": "%2C"})
 
 
 class Fault(NamedTuple):
-    """One failure. rule: code of its diagnosis, or the name of the check. message: what was seen.
-
-    file: relative to this folder where it is in it; empty where none is at fault. line: from 1, 0 where it is
-    not known. check: its name, with what it was made of; target: what was named on the command line.
-    """
+    """One failure. rule: code of its diagnosis, or name of the check."""
 
     rule: str
     message: str
@@ -61,12 +52,12 @@ def annotation(fault: Fault) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text whose lines steer nothing; the runner reads the ends of lines."""
+    """Return text whose lines steer nothing."""
     return re.sub(r"[^\r\n]+", lambda line: printable(line[0]), text)
 
 
 def render(report: Report) -> str:
-    """Return one run. Raises: UsageError where the report is of no command that judges."""
+    """Return one run. Raises: UsageError where nothing was judged."""
     if report.faults is None:
         raise UsageError("sarif holds what fails in `ropeaudit check`; give the results of check")
     rules = list(dict.fromkeys(fault.rule for fault in report.faults))
