@@ -58,7 +58,8 @@ def _precise() -> Any:
 def cos_sin(angles: FloatArray, fmt: Format, twice: bool = False) -> tuple[FloatArray, FloatArray]:
     """Return cos and sin rounded once to `fmt`; of an infinite angle they are nan.
 
-    twice: they are rounded to float64 first. Correctly rounded, but where the exact value is within `dd.CIRCLE_ERROR` of a midpoint.
+    Correctly rounded, but where the exact value is within `dd.CIRCLE_ERROR` of a midpoint. twice: they are
+    rounded to float64 first.
     Shapes: angles (s, p), float32 or float64 -> two of (s, p), in `fmt.carrier`. Units: radians.
     """
     wide = np.ascontiguousarray(angles, dtype=np.float64)

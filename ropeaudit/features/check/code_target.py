@@ -191,7 +191,9 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
     except (RopeAuditError, ForeignError) as error:
         if options.table is not None:
             raise
-        reason = f"which makes its tables: {error.in_line if isinstance(error, RopeAuditError) else did(error)}"
+        reason = (
+            f"which makes its tables: {error.in_line if isinstance(error, RopeAuditError) else did(error)}"
+        )
     if reason and options.table is None:
         target.note([f"{missing}{maker}, {reason}.", *told])
         return
