@@ -56,9 +56,10 @@ def lines(report: Report, width: int | None) -> list[Line]:
 
     width: of a terminal; None where lines are not wrapped.
     """
-    blocks = [block for block in _blocks(report, width) if block]
-    parted = [[] if number == 0 else [[], *block] for number, block in enumerate(blocks)]
-    return [*itertools.chain(*blocks[:1], *parted)]
+    results: list[Line] = []
+    for block in filter(None, _blocks(report, width)):
+        results += [[], *block] if results else block
+    return results
 
 
 def _blocks(report: Report, width: int | None) -> Iterator[list[Line]]:
@@ -113,9 +114,9 @@ def _shown(report: Report, rows: Sequence[Row], name: str) -> Shown:
 def fitted(report: Report, rows: Sequence[Row], width: int | None) -> tuple[list[Shown], list[str]]:
     """Return the columns that fit a terminal, and the names of those left out."""
     shown, hidden = {name: _shown(report, rows, name) for name in report.screen}, list[str]()
-    for name in report.dispensable if width is not None else ():
+    for name in report.dispensable:
         needed = (min(one.natural, max(one.least, _WRAPPED)) + len(_GAP) for one in shown.values())
-        if sum(needed) - len(_GAP) <= width:
+        if width is None or sum(needed) - len(_GAP) <= width:
             break
         if shown.pop(name, None) is not None:
             hidden.append(name)
@@ -126,8 +127,8 @@ def _table(report: Report, rows: Sequence[Row], shown: Sequence[Shown], width: i
     """Return the lines of a table; its widest texts are wrapped until it fits."""
     widths, results = [one.natural for one in shown], list[Line]()
     room = sum(widths) if width is None else width - len(_GAP) * (len(shown) - 1)
-    while sum(widths) > room and (wide := [i for i, one in enumerate(shown) if widths[i] > one.least]):
-        widths[max(wide, key=widths.__getitem__)] -= 1
+    while sum(widths) > room and (loose := [i for i, one in enumerate(shown) if widths[i] > one.least]):
+        widths[max(loose, key=widths.__getitem__)] -= 1
     for number, cells in enumerate(zip(*(one.cells for one in shown), strict=True), -report.header):
         parts = [_wrapped(cell, wide) for cell, wide in zip(cells, widths, strict=True)]
         for texts in itertools.zip_longest(*parts, fillvalue=""):
@@ -135,18 +136,22 @@ def _table(report: Report, rows: Sequence[Row], shown: Sequence[Shown], width: i
             for one, text, wide in zip(shown, texts, widths, strict=True):
                 style = "bold" if number < 0 else _style(one.name, rows[number])
                 space, gap = " " * (wide - width_of(text)), _GAP * bool(line)
-                line += (
-                    [(gap + space, ""), (text, style)]
-                    if one.number
-                    else [(gap, ""), (text, style), (space, "")]
-                )
-            results.append(line)
+                before, behind = (space, "") if one.number else ("", space)
+                line += [(gap + before, ""), (text, style), (behind, "")]
+            results.append(line if width is None else _cut(line, width))
     return results
 
 
+def _cut(line: Line, width: int) -> Line:
+    """Return a line without what a terminal has no room for, where no column may leave."""
+    ends = itertools.accumulate((len(text) for text, _ in line), initial=0)
+    return [(text[: max(width - begin, 0)], style) for (text, style), begin in zip(line, ends, strict=False)]
+
+
 def _wrapped(text: str, width: int | None) -> list[str]:
-    whole = width is None or width_of(text) <= width
-    return [text] if whole else textwrap.wrap(text, width, break_on_hyphens=False)
+    if width is None or width_of(text) <= width:
+        return [text]
+    return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def width_of(text: str) -> int:
