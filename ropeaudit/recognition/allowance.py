@@ -1,8 +1,7 @@
 """How far a rotated pair of right code may be from where it should be.
 
-The error of a pair has two parts. Its phase is off by the roundings of the frequency and of the angle, which
-grow with the position; then cos and sin, the rotation and the output round, whatever the position is. All is
-relative to the length of the pair. u: unit roundoff; x_i = 2i/d, L = ln base.
+Its phase is off by the roundings of frequency and angle, which grow with the position; then cos and sin, the
+rotation and the output round. All is relative to its length. u: unit roundoff; x_i = 2i/d, L = ln base.
 Letters: s positions, d rotary_dim, p pairs.
 """
 
@@ -44,10 +43,7 @@ def careful(dtype: Format) -> Resolved:
 
 
 def allowed(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
-    """Return the largest error of a rotated pair, over its length. Shapes: (s,) -> (s, p).
-
-    `phase` is that of the angle, `rounding_error` the rest.
-    """
+    """Return the largest error of a rotated pair, over its length. Shapes: (s,) -> (s, p)."""
     errors: Array = attention_factor(setting.scaling) * np.minimum(2.0, phase(recipe, setting, at))
     return errors + rounding_error(recipe, setting)
 
@@ -86,8 +82,7 @@ def phase_error(
 ) -> Array:
     """Return the phase by which frequencies and angles may be off. Shapes: (s,) -> (s, p).
 
-    The angle rounds as a product, as a sum where the offset is added separately, and as it is stored. theta:
-    as in `frequency_error`.
+    The angle rounds as a product, as a sum where the offset is added separately, and as it is stored.
     """
     theta = frequencies(setting) if theta is None else np.abs(theta)
     relative = frequency_error(setting, recipe, theta) + 2.0**-50
@@ -100,11 +95,10 @@ def frequency_error(
 ) -> Array:
     """Return by how much frequencies may be off, relative to each. Shapes: -> (p,).
 
-    Of one formula, in u: x_i rounds, and the logarithm or the slope of an exponential, each to x_i L at most
-    (four of them); the power, exponential or division is off by that of its library; a recurrence multiplies
-    i times by a step that is off by 2 and rounds each time; a scaling is a handful of operations more. What
-    is stored is allowed the same: it may have been computed so. recipe: `careful` in float32 by default.
-    theta: the frequencies, where they are known (p,).
+    In u: x_i rounds, and the logarithm or the slope of an exponential, each to x_i L at most (four of them);
+    the power, exponential or division is off by its library's error; a recurrence multiplies i times by a
+    step that is off by 2 and rounds each time; a scaling is a handful of operations more. recipe: `careful`
+    in float32 by default. theta: the frequencies, where they are known (p,).
     """
     recipe = recipe or careful(FP32)
     theta = frequencies(setting) if theta is None else np.abs(theta)
@@ -152,8 +146,8 @@ _HELD = 2**12  # tokens whose exact rotation is computed at once
 def excess(x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting, rule: Resolved) -> Array:
     """Return the error of each pair over what is allowed to a recipe.
 
-    The r last "pairs" are the dims that are not rotated, two by two. What may overflow counts as 0.
-    Shapes: x and rotated y (b, h, s, d), at (b, s) -> (b, h, s, p + r).
+    The r last are the dims that are not rotated, two by two; what may overflow counts as 0. Shapes: x and
+    rotated y (b, h, s, d), at (b, s) -> (b, h, s, p + r).
     """
     over = np.empty((*x.shape[:3], setting.head_dim // 2))
     step = max(1, _IN_CACHE // (x.shape[0] * x.shape[1] * max(1, setting.pairs)))
@@ -226,8 +220,8 @@ def narrower_format(
 ) -> Diagnosis | None:
     """Return the narrower format whose roundings explain vectors; None where none does.
 
-    at: positions, or those of each batch element. holds: whether more than pairs is explained by a format.
-    Shapes: given and rotated q (b, h, s, d), k (b, g, s, d), at (s,) or (b, s).
+    holds: whether more than pairs is explained by a format. Shapes: given and rotated (b, h, s, d) each, at
+    (s,) or (b, s).
     """
     rows = np.broadcast_to(at, (len(given[0]), at.shape[-1]))
     sides = [one for pair in zip(given, rotated, strict=True) for one in zip(*pair, rows, strict=True)]
@@ -242,8 +236,7 @@ def narrower_format(
 def _rounds(fmt: Format, x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting) -> bool:
     """Return whether right code in a format may be as far off, in all directions as roundings are.
 
-    The mean error, in directions of the exact vectors, is compared with that of an independent error a pair:
-    roundings of cos or sin may be shared; a factor's or a base's is larger. Shapes: x, y (h, s, d), at (s,).
+    The mean error along the exact vectors of a factor or a base is larger. Shapes: x, y (h, s, d), at (s,).
     """
     if (excess(x[None], y[None], at[None], setting, careful(fmt)) > 1).any():
         return False

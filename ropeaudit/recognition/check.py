@@ -1,8 +1,7 @@
 """What is wrong with a dumped inv_freq or cos/sin table: which pairs are off, and what explains it.
 
-A hypothesis predicts the dump from a known fault and from casts on the way. It explains the dump if nothing
-is left but float32 rounding and the half ulp of its casts; the simplest that does comes first, then those
-that explain all but a few pairs.
+A known fault, and casts on the way, predict a dump. They explain it if nothing is left but float32 rounding
+and the half ulp of the casts; the simplest that do come first, then those that explain all but a few pairs.
 Letters: p pairs, n positions.
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,7 +30,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.tensor_files.rope_values import Dump
 
-_SHOWN = 5, 3  # hypotheses listed, those that explain and those that do not
+_SHOWN = 5, 3  # explanations listed, those that explain and those that do not
 _NEAR = 0.5  # a hypothesis is called near if it leaves at most this share of the error
 _ROWS_AT_ONCE = 8192  # positions compared at once
 _EQUAL = 0.045  # of costs: those that explain, and are no more far-fetched than this, are equals
@@ -48,12 +47,11 @@ _OF_TABLES = ("wrong-direction", "first-position-only", "cos-sin-swapped")  # co
 
 
 @dataclass(frozen=True, slots=True)
-class Hypothesis:
-    """What may explain a table, whether it does for every pair, the RMS and the largest of what it leaves.
+class Explanation:
+    """What may explain a dump, whether it does for every pair, the RMS and the largest of what it leaves.
 
-    diagnosis: None for the expected setting in the expected formats. setting: another one whose frequencies
-    these are. strays: the pairs that it does not explain. few: whether they are so few that it explains the
-    rest. Units: relative to the frequency, or radians for a cos/sin table.
+    diagnosis: None for the expected setting and formats. setting: another one whose frequencies these are.
+    strays: pairs that it leaves; few: so few that it explains the rest. Units: those of the finding.
     """
 
     diagnosis: Diagnosis | None
@@ -67,7 +65,7 @@ class Hypothesis:
 
     @property
     def rank(self) -> tuple[int, float, float]:
-        """A sort key: explanations by cost, then few strays, then the rest."""
+        """A sort key: what explains by cost, then few strays, then the rest."""
         residual = self.residual if math.isfinite(self.residual) else math.inf
         if self.explains:
             return 0, self.cost, residual
@@ -75,10 +73,7 @@ class Hypothesis:
 
     @property
     def another_setting(self) -> bool:
-        """Whether values are those of a setting, or of positions, that is not the expected one.
-
-        cos and sin of two settings are those of none.
-        """
+        """Whether cos and sin are those of another setting, or of other positions."""
         parts = () if self.diagnosis is None or self.diagnosis.where.sides else self.diagnosis.parts()
         return any(kinds()[one.code].group in ("setting", "positions") for one in parts)
 
@@ -87,27 +82,25 @@ class Hypothesis:
 class TableFinding:
     """How a dump differs from the exact table of a setting, and what explains that.
 
-    rows: one a pair; `size` is the column by how much it is off, in `unit`. hypotheses: the best first; none
-    where the dump agrees. diagnosis: None where it agrees, and where nothing that was tried comes near.
-    name: what the dump is called. nonfinite: how many of its `values` are nan or infinite. left: the share
-    of the error that the best hypothesis leaves. side: cos or sin, where all that is off is in that one; else
-    empty.
+    rows: one a pair; `size` is the column by how much it is off, in `unit`. nonfinite: how many of its
+    `values` are. side: cos or sin, where all that is off is in that one. hypotheses: the best first, which
+    leaves `left` of the error. diagnosis: None where it agrees, and where nothing that was tried comes near.
     """
 
+    name: str
     agrees: bool
     rows: list[dict[str, Any]]
-    hypotheses: list[Hypothesis]
-    diagnosis: Diagnosis | None
-    name: str
     size: str
     unit: str
     nonfinite: int
     values: int
-    left: float
     side: str
+    hypotheses: list[Explanation]
+    left: float
+    diagnosis: Diagnosis | None
 
     @property
-    def best(self) -> Hypothesis | None:
+    def best(self) -> Explanation | None:
         """The first hypothesis, if there is any."""
         return next(iter(self.hypotheses), None)
 
@@ -125,14 +118,9 @@ class TableFinding:
         """Return what explains cos, or sin: without what is in the other alone."""
         parts = () if self.diagnosis is None else tuple(self.diagnosis.parts())
         own = [one for one in parts if not one.where.sides or side in one.where.sides]
-        if side not in ("cos", "sin") or len(own) == len(parts) or not own:
+        if side not in _SIDES or len(own) == len(parts) or not own:
             return self.diagnosis
         return replace(own[0], also=tuple(replace(one, also=()) for one in own[1:]))
-
-    @property
-    def strays(self) -> tuple[int, ...]:
-        """The few pairs that the best hypothesis leaves, where it explains the rest."""
-        return self.best.strays if self.best is not None and self.best.few else ()
 
     @property
     def worst(self) -> dict[str, Any]:
@@ -151,56 +139,53 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
     Where each pair has two columns that differ, the worse ones count.
     Raises: BadInput if the dump has not one column (or two) for each pair of the setting.
     """
-    exact = np.array([float(theta) for theta in exact_frequencies.frequencies(setting)])
     first, second = dump.twice(setting.pairs)
     alike = all(getattr(first, name) is getattr(second, name) for name in ("frequencies", "cos", "sin"))
-    found = [_finding(one, setting, exact, label) for one in ((first,) if alike else (first, second))]
+    kind = FrequencyList if dump.cos is None else CosSinTable
+    exact = np.array([float(theta) for theta in exact_frequencies.frequencies(setting)])
+    with np.errstate(all="ignore"):
+        found = [_finding(kind(one, setting, exact), label) for one in (first, second)[: 2 - alike]]
     return max(found, key=lambda one: (one.nonfinite, len(one.off), abs(one.worst[one.size])))
 
 
-def _finding(dump: Dump, setting: RopeSetting, exact: Array, label: str) -> TableFinding:
-    kind = FrequencyList if dump.cos is None else CosSinTable
-    with np.errstate(all="ignore"):
-        work = kind(dump, setting, exact)
-        nonfinite = int(work.values.size - np.isfinite(work.values).sum())
-        rows = [{"setting": label, **row} for row in work.rows()]
-        tried = work.hypotheses() if work.off.any() and not nonfinite else ()
-        ranked = sorted(tried, key=lambda hypothesis: hypothesis.rank)
-    right = [h for h in ranked if h.explains][: _SHOWN[0]]
-    rest = [h for h in ranked if not h.explains and (h.few or h.diagnosis is not None)][: _SHOWN[1]]
-    without = min((h.residual for h in ranked if h.diagnosis is None), default=0.0)
-    best = next(iter(right + rest), None)
-    left = best.residual / without if best is not None and without else 0.0
-    diagnosis = best.diagnosis if best else None
-    if nonfinite:
-        diagnosis = Diagnosis("nonfinite")
-    elif best and best.explains and diagnosis:  # with its equals
-        equals = (one.diagnosis for one in right[1:] if one.cost <= best.cost + _EQUAL)
-        diagnosis = replace(diagnosis, alternatives=tuple(one for one in equals if one is not None))
-    elif best and best.few and not best.explains:  # but for a few pairs
-        where = work.where() if isinstance(work, CosSinTable) and not diagnosis else Where()
-        diagnosis = _entries_off(work.things, best.strays, work.off.size, diagnosis, where)
-    elif diagnosis:  # at least near
-        diagnosis = replace(diagnosis, certainty="resembles") if left <= _NEAR else None
-    return TableFinding(
-        agrees=not work.off.any(),
-        rows=rows,
-        hypotheses=right + rest,
-        diagnosis=diagnosis,
-        name=dump.name,
-        size=work.size,
-        unit=work.unit,
-        nonfinite=nonfinite,
-        values=work.values.size,
-        left=left,
-        side=work.side,
-    )
+def _finding(work: FrequencyList | CosSinTable, label: str) -> TableFinding:
+    """Return what is off, and what explains it: the best that does, with its equals, or comes near."""
+    values, ranked, pairs = work.values, list[Explanation](), work.off.size
+    columns: dict[str, Sequence[Any]] = {
+        "setting": [label] * pairs,
+        "pair": range(pairs),
+        "theta": work.exact.tolist(),
+        "found": work.recovered.tolist(),
+        "relative_error": ((work.recovered - work.exact) / _reference_sizes(work.exact)).tolist(),
+        **work.columns,
+        "off": ["yes" if off else "no" for off in work.off],
+    }
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    nonfinite, left = int(values.size - np.isfinite(values).sum()), 0.0
+    if work.off.any() and not nonfinite:
+        ranked = sorted(work.tried(), key=lambda one: one.rank)
+    right = [one for one in ranked if one.explains][: _SHOWN[0]]
+    rest = [one for one in ranked if not one.explains and (one.few or one.diagnosis)][: _SHOWN[1]]
+    diagnosis = Diagnosis("nonfinite") if nonfinite else None
+    if best := next(iter(right + rest), None):
+        without = min((one.residual for one in ranked if one.diagnosis is None), default=0.0)
+        left, diagnosis = best.residual / without if without else 0.0, best.diagnosis
+        if right and diagnosis:  # with its equals
+            equals = (one.diagnosis for one in right[1:] if one.cost <= best.cost + _EQUAL)
+            diagnosis = replace(diagnosis, alternatives=tuple(filter(None, equals)))
+        elif best.few:  # but for a few pairs
+            where = Where() if diagnosis else work.where()
+            diagnosis = _entries_off(work.things, best.strays, pairs, diagnosis, where)
+        elif diagnosis:  # at least near
+            diagnosis = replace(diagnosis, certainty="resembles") if left <= _NEAR else None
+    found = work.name, not work.off.any(), rows, work.size, work.unit, nonfinite, values.size, work.side
+    return TableFinding(*found, right + rest, left, diagnosis)
 
 
-# ---------------------------------------------------------------------------- hypotheses, and their score
+# ---------------------------------------------------------------------------- what is tried, and its score
 
 
-def hypothesis(work: FrequencyList | CosSinTable, fault: Fault, at: Positions) -> Hypothesis:
+def explanation(work: FrequencyList | CosSinTable, fault: Fault, at: Positions) -> Explanation:
     """Return what a fault explains of a dump, judged by some positions (s,)."""
     right, slack, size = work.predicted(fault, at)
     fits = _fits(work.parts[:, at], right, slack, fault.stored)
@@ -219,7 +204,7 @@ def hypothesis(work: FrequencyList | CosSinTable, fault: Fault, at: Positions) -
     few = 0 < len(strays) <= allowed_strays(off.size)
     sizes = float(np.sqrt(np.mean(errors**2))), float(errors.max())
     other = fault.setting(work.setting) if fault.change else None
-    return Hypothesis(found, not strays, *sizes, other, few, strays, cost)
+    return Explanation(found, not strays, *sizes, other, few, strays, cost)
 
 
 def _fits(parts: Array, right: Array, slack: Array, fmt: Format | None) -> NDArray[np.bool_]:
@@ -234,33 +219,25 @@ class FrequencyList:
     sides = np.ones(1, bool)
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
-        self.inverse, self.values = dump.inverse, np.asarray(dump.frequencies)
-        stored = 1 / self.values if self.inverse else self.values
+        self.name, self.inverse, self.values = dump.name, dump.inverse, np.asarray(dump.frequencies)
+        self.parts = (1 / self.values if self.inverse else self.values)[None, None]
+        self.setting, self.exact, self.recovered = setting, exact, self.values
         self.tolerance = allowance.frequency_error(setting, theta=exact)
-        self.parts, self.setting, self.exact = stored[None, None], setting, exact
-        self.off = np.zeros(0, bool)  # whether a pair is off; set by `rows`
+        relative = np.abs(self.values - exact) / _reference_sizes(exact)
+        self.off = np.asarray(~(relative <= np.where(exact == 0, 0.0, self.tolerance)))
+        self.columns = {"tolerance": self.tolerance.tolist()}
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a row for every pair; errors at 0 are relative to the largest frequency."""
-        relative = (self.values - self.exact) / _reference_sizes(self.exact)
-        self.off = ~(np.abs(relative) <= np.where(self.exact == 0, 0.0, self.tolerance))
-        for i, error in enumerate(relative.tolist()):
-            yield {
-                "pair": i,
-                "theta": float(self.exact[i]),
-                "found": float(self.values[i]),
-                "relative_error": error,
-                "tolerance": float(self.tolerance[i]),
-                "off": "yes" if self.off[i] else "no",
-            }
+    def where(self) -> Where:
+        """Return that pairs are off wherever they stand."""
+        return Where()
 
-    def hypotheses(self) -> Iterator[Hypothesis]:
+    def tried(self) -> Iterator[Explanation]:
         """Yield every setting that may be meant, with and without the casts that fit."""
         casts, at = formats_holding(self.parts, allowed_strays(self.values.size)), np.zeros(1, np.int64)
         meant = RIGHT, *faults.lists(self.setting, self.values)
         for fmt, fault in itertools.product((None, *casts), meant):
-            yield hypothesis(self, fault.beside(faults.of_cast("frequency", fmt)), at)
-        yield from (hypothesis(self, fault, at) for fault in faults.of_computed("frequency"))
+            yield explanation(self, fault.beside(faults.of_cast("frequency", fmt)), at)
+        yield from (explanation(self, fault, at) for fault in faults.of_computed("frequency"))
 
     def predicted(self, fault: Fault, at: Positions) -> tuple[Array, Array, Array]:
         """Return a fault's frequencies, allowed errors and the size of errors."""
@@ -272,76 +249,55 @@ class FrequencyList:
 
 
 class CosSinTable:
-    """A dumped table of cos and sin, for the positions 0 ... n-1."""
+    """A dumped table of cos and sin, for the positions 0 ... n-1.
+
+    first, last, worst: the positions at which every pair is first off, last, and most. off: whether it is.
+    sides: of cos and sin those that are to be explained. recovered: the frequencies that the points show.
+    """
 
     size, unit, things, inverse = "largest_error", "radians", "pairs", False
 
     def __init__(self, dump: Dump, setting: RopeSetting, exact: Array) -> None:
         nothing = np.zeros((0, 0))
+        self.name, self.setting, self.exact = dump.name, setting, exact
         self.parts = np.stack([nothing if part is None else part for part in (dump.cos, dump.sin)])
         self.values = np.stack([*self.parts], axis=-1).view(np.complex128)[..., 0]
-        self.setting, self.exact, self.of_angles = setting, exact, dump.angles
         self.factor = float(exact_frequencies.attention_factor(setting.scaling))
-        self.recovered = recovered(self.values)
-        # set by `rows`: the positions at which every pair is first off, last, and most, and whether it is off
-        self.first, self.last, self.worst = np.zeros((3, 0), np.int64)
-        self.off = np.zeros(0, bool)
-        self.sides = np.ones(2, bool)  # cos, sin: whether it is to be explained
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a row for every pair, with the frequency recovered and its errors."""
-        n, pairs = self.values.shape
-        largest, sides = np.zeros(pairs), np.zeros(2, bool)
-        first, last, worst = np.full(pairs, n), np.full(pairs, -1), np.zeros(pairs, np.int64)
-        for part in _parts(n):
-            cos, sin = distance_table(part.astype(np.float64), self.setting)
+        errors, wrong, sides = (
+            np.empty(self.values.shape),
+            np.empty(self.values.shape, bool),
+            np.zeros(2, bool),
+        )
+        for part in _parts(len(errors)):
+            cos, sin = distance_table(part.astype(np.float64), setting)
             apart = self.parts[:, part] - np.stack([cos[0], sin[0]])
-            slack = prediction.allowed(RIGHT, self.setting, part, part, FP32, table=True)
-            errors = np.hypot(*apart)
-            wrong = ~(errors <= slack)
+            slack = prediction.allowed(RIGHT, setting, part, part, FP32, table=True)
+            errors[part] = np.hypot(*apart)
+            wrong[part] = ~(errors[part] <= slack)
             sides |= ~(np.abs(apart) <= slack).all(axis=(1, 2))
-            some = wrong.any(axis=0)
-            first = np.minimum(first, np.where(some, part[wrong.argmax(axis=0)], n))
-            last = np.maximum(last, np.where(some, part[-1] - wrong[::-1].argmax(axis=0), -1))
-            worst = np.where(errors.max(axis=0) > largest, part[errors.argmax(axis=0)], worst)
-            largest = np.maximum(largest, errors.max(axis=0))
-        self.first, self.last, self.worst, self.off = first, last, worst, first < n
-        if self.off.any() and sides.any() and not self.of_angles:
-            self.sides = sides
+        self.off, self.worst = np.asarray(wrong.any(axis=0)), errors.argmax(axis=0)
+        self.first, self.last = wrong.argmax(axis=0), len(wrong) - 1 - wrong[::-1].argmax(axis=0)
+        begins = [first if off else None for first, off in zip(self.first.tolist(), self.off, strict=True)]
+        largest = (errors.max(axis=0) / self.factor).tolist()
+        self.columns = {"largest_error": largest, "first_position_off": begins}
+        whole = dump.angles or not (self.off.any() and sides.any())
+        self.sides = np.ones(2, bool) if whole else sides
+        self.side = "" if self.sides.all() else _SIDES[int(sides.argmax())]
+        self.recovered = recovered(self.values)
         if self.side:
-            own = self.parts[self.sides][0]
-            self.recovered = recovered_alone(own / self.factor, sine=self.side == "sin")
-        relative = (self.recovered - self.exact) / _reference_sizes(self.exact)
-        for i in range(pairs):
-            yield {
-                "pair": i,
-                "theta": float(self.exact[i]),
-                "found": float(self.recovered[i]),
-                "relative_error": float(relative[i]),
-                "largest_error": float(largest[i]) / self.factor,
-                "first_position_off": int(first[i]) if self.off[i] else None,
-                "off": "yes" if self.off[i] else "no",
-            }
-
-    @property
-    def side(self) -> str:
-        """Return cos or sin, where all that is off is in that one; else nothing."""
-        return "" if self.sides.all() else _SIDES[int(self.sides.argmax())]
+            self.recovered = recovered_alone(self.parts[sides][0] / self.factor, sine=self.side == "sin")
 
     def where(self) -> Where:
         """Return where pairs are off: in cos or sin alone, at one position alone."""
         first, last = int(self.first[self.off].min()), int(self.last[self.off].max())
         return Where(sides=(self.side,) if self.side else (), position=first if first == last else None)
 
-    def hypotheses(self) -> Iterator[Hypothesis]:
-        """Yield every fault that a table may have, and every stage that may have been cast.
-
-        They are judged by some positions: the first ones, later ones, and those where pairs begin to be off.
-        """
+    def tried(self) -> Iterator[Explanation]:
+        """Yield every fault and cast of a table, judged by the first positions, later ones and wrong ones."""
         n = len(self.values)
         chosen = (np.arange(min(n, 96)), np.geomspace(1, n - 1, 96).round(), self.first[self.off], self.worst)
         at = np.unique(np.concatenate(chosen)).astype(np.int64)
-        every = list(self._tried(at))
+        every = [RIGHT, *self._moved(), *self._computed(at)]
         for fmt in (None, *formats_holding(self.parts[self.sides][:, at])):
             stored = faults.of_cast("table", fmt)
             yield from self._of_rows(stored, at)
@@ -350,7 +306,7 @@ class CosSinTable:
                 longer = Fault(told, longer=factor / own, cost=cost)
                 if told.explains and fault.change and abs(factor / own - 1) < _FACTOR:
                     longer = RIGHT  # it goes with that setting, and is no fault
-                yield hypothesis(self, longer.beside(fault).beside(stored), at)
+                yield explanation(self, longer.beside(fault).beside(stored), at)
 
     def predicted(self, fault: Fault, at: Positions) -> tuple[Array, Array, Array]:
         """Return cos and sin by a fault at positions, and allowed errors."""
@@ -359,7 +315,7 @@ class CosSinTable:
         slack = prediction.allowed(fault, self.setting, at, taken, FP32, table=True)
         return np.stack([points.real, points.imag]), slack, np.ones(1)
 
-    def _of_rows(self, stored: Fault, at: Positions) -> Iterator[Hypothesis]:
+    def _of_rows(self, stored: Fault, at: Positions) -> Iterator[Explanation]:
         """Yield that only a few rows are off of a right table, cast or not."""
         n, pairs = self.values.shape
 
@@ -367,15 +323,14 @@ class CosSinTable:
             fits = _fits(self.parts[:, rows], *self.predicted(stored, rows)[:2], stored.stored)
             return np.asarray(np.count_nonzero(~fits, axis=2))
 
-        some = missed(at)[self.sides].sum(axis=0)
-        most = min(_FEW_ROWS, allowed_strays(n))
+        some, most = missed(at)[self.sides].sum(axis=0), min(_FEW_ROWS, allowed_strays(n))
         if 0 < np.count_nonzero(some) <= most and some.max() > allowed_strays(pairs):
             off = np.concatenate([missed(part) for part in _parts(n)], axis=1) > 0
             rows, sides = np.flatnonzero(off[self.sides].any(axis=0)), off.any(axis=1) & self.sides
             if rows.size <= _FEW_ROWS:
                 of = () if sides.all() else tuple(np.array(_SIDES)[sides].tolist())
                 found = _entries_off("rows", tuple(rows.tolist()), n, stored.diagnosis, Where(sides=of))
-                yield Hypothesis(found, True, 0.0, 0.0, cost=0.5 + stored.cost)
+                yield Explanation(found, True, 0.0, 0.0, cost=0.5 + stored.cost)
 
     def _factors(self, at: Positions) -> list[tuple[float, Diagnosis, float]]:
         """Return the expected and the shown attention factors as costed diagnoses."""
@@ -390,10 +345,22 @@ class CosSinTable:
                 found.append((factor, told, 1.0 + 0.1 * len(found)))
         return found
 
-    def _tried(self, at: Positions) -> Iterator[Fault]:
-        """Yield what the table may hold, judged by some positions (s,)."""
-        yield RIGHT
-        yield from (one for one in self._moved() if not (self.side and one.turn))  # of cos alone none turns
+    def _moved(self) -> Iterator[Fault]:
+        """Yield the faults of positions and operands that tables have."""
+        n = len(self.values)
+        yield from (replace(moved("positions-off", by).beside(moved("wrap", n)), cost=1.5) for by in (1, -1))
+        yield moved("positions-off", 1)
+        for fault in (*faults.of_positions(), *faults.of_operands(self.setting)):
+            if fault.diagnosis.code in _OF_TABLES and not (
+                self.side and fault.turn
+            ):  # of cos alone none turns
+                yield fault
+        yield Fault(Diagnosis("positions-reversed"), seen=lambda rows, head: n - 1 - rows)
+        if (begin := int(self.first[self.off].min())) > 1:
+            yield from (moved("wrap", begin), moved("table-ends", begin - 1))
+
+    def _computed(self, at: Positions) -> Iterator[Fault]:
+        """Yield other settings and rounded stages, judged by some positions (s,)."""
         for fmt in CASTS[:3]:
             yield from faults.of_stages(fmt, integers=np.array_equal(cast(at, fmt), at))
         shown, strays = np.abs(self.recovered), allowed_strays(self.recovered.size)
@@ -405,17 +372,6 @@ class CosSinTable:
         for fault in faults.lists(self.setting, self.recovered):
             yield from (fault, *map(fault.beside, casts))
         yield from (*faults.of_computed(*faults.STEPS), *faults.of_computed("frequency"))
-
-    def _moved(self) -> Iterator[Fault]:
-        """Yield the faults of positions and operands that tables have."""
-        n = len(self.values)
-        yield from (replace(moved("positions-off", by).beside(moved("wrap", n)), cost=1.5) for by in (1, -1))
-        yield moved("positions-off", 1)
-        usual = itertools.chain(faults.of_positions(), faults.of_operands(self.setting))
-        yield from (fault for fault in usual if fault.diagnosis.code in _OF_TABLES)
-        yield Fault(Diagnosis("positions-reversed"), seen=lambda rows, head: n - 1 - rows)
-        if self.off.any() and (begin := int(self.first[self.off].min())) > 1:
-            yield from (moved("wrap", begin), moved("table-ends", begin - 1))
 
 
 # ---------------------------------------------------------------------------- casts, and what they leave
@@ -441,10 +397,7 @@ def _entries_off(
 
 
 def formats_holding(values: Array, most: int = 0) -> list[Format]:
-    """Return the formats narrower than float32 that hold all values but `most`.
-
-    tf32 is left out where float16 is among them, whose numbers are its numbers too.
-    """
+    """Return the formats narrower than float32 that hold all values but `most`; fp16 stands for tf32."""
     missed = {fmt: np.count_nonzero(cast(values, fmt) != values) for fmt in CASTS}
     fitting = [fmt for fmt, count in missed.items() if count <= most]
     return [fmt for fmt in fitting if not (fmt.name == "tf32" and CASTS[0] in fitting)]

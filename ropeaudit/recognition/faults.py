@@ -1,7 +1,6 @@
 """Known ways to be wrong: another setting, other positions, other operands, roundings; all that is tried.
 
-What is tried of rotated vectors, tables of cos and sin, lists of frequencies and divisors is enumerated here
-and nowhere else. Numbers that no list holds are solved for in `solving`.
+Vectors, tables, lists of frequencies and divisors: all are explained by these, and by what `solving` finds.
 Letters: b batch elements, h heads, s positions, d head_dim, p pairs.
 """
 
@@ -21,7 +20,7 @@ from ropeaudit import data
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP64, Format, parse
 from ropeaudit.recognition import known_recipes
-from ropeaudit.recognition.diagnosis import Diagnosis, Value, kinds
+from ropeaudit.recognition.diagnosis import STAGE_CODES, Diagnosis, Value, kinds
 from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.rope import scaled
 from ropeaudit.rope.scaled import attention_factor, effective_base, rotator_pairs
@@ -53,10 +52,8 @@ class Fault:
     change: the setting that stands in the place of another. seen: the positions that it takes. turn: what it
     makes of pairs and of the factors that rotate them. longer: by what rotated pairs are multiplied; times:
     dims that are not rotated, may be. recipe: what rounds on the way. crossed: whether q is taken for k.
-    rounded: the format to which vectors are rounded before.
-    fitted: it is named only where numbers show it, and is no usual value. mixes: it turns pairs by the
-    angles of others. stored: the format that numbers of a table were cast to in the end. cost: how
-    far-fetched it is.
+    rounded: the format of vectors before. fitted: it is no usual value, and numbers show it. mixes: it turns
+    pairs by the angles of others. stored: what a table was cast to in the end. cost: how far-fetched it is.
     """
 
     diagnosis: Diagnosis
@@ -135,18 +132,15 @@ def together(*some: Diagnosis) -> Diagnosis:
 
 def narrow(stages: Mapping[str, Value | Format], form: Value = "inverse_power") -> Diagnosis:
     """Return the diagnosis of stages rounded to formats, by the first of them."""
-    named: dict[str, Value] = {stage: str(stages[stage]) for stage in known_recipes.NARROW if stage in stages}
-    return Diagnosis(known_recipes.NARROW[next(iter(named))], {**named, "form": form, "recipes": ()})
+    named: dict[str, Value] = {stage: str(stages[stage]) for stage in STAGE_CODES if stage in stages}
+    return Diagnosis(STAGE_CODES[next(iter(named))], {**named, "form": form, "recipes": ()})
 
 
 # ---------------------------------------------------------------------------- other settings
 
 
 def of_settings(asked: RopeSetting, shown: Array | None = None) -> Iterator[Fault]:
-    """Yield the settings that code often has instead of the one asked for.
-
-    shown: frequencies (p,) to which bases and scalings are fitted beside; those are yielded as `fitted`.
-    """
+    """Yield the settings that code often has instead of that asked for, and those fitted to `shown` (p,)."""
     layout = _OTHER_LAYOUT[asked.layout]
     yield _changed(Diagnosis("wrong-layout", {"layout": layout}), layout=layout)
     if asked.scaling != DEFAULT:
@@ -252,7 +246,7 @@ def _fitted_bases(asked: RopeSetting, shown: Array | None) -> list[float]:
     current, fitted, stretch = asked, list[float](), effective_base(asked) / asked.base
     x = 2.0 * np.arange(1, asked.pairs) / asked.rotary_dim
     for _ in range(4 if shown is not None else 0):  # the ramps of a scaling move with the base
-        bent = theta(current)[1:] / _plain(current)[1:] * stretch**-x  # what the scaling makes of them
+        bent = theta(current)[1:] / _plain(current)[1:] * stretch**-x
         fitted = bases_shown(shown[1:] / bent, x)  # type: ignore[index]
         if not fitted:
             break
@@ -261,10 +255,7 @@ def _fitted_bases(asked: RopeSetting, shown: Array | None) -> list[float]:
 
 
 def bases_shown(theta: Array, exponents: Array) -> list[float]:
-    """Return the base whose powers frequencies are: by all, the fast third, the slow third, the slowest.
-
-    Frequencies that show no base do not count; nothing where none does. Shapes: theta, exponents (p,).
-    """
+    """Return the bases that frequencies (p,) show: by all, the fast third, the slow third, the slowest."""
     shows = np.flatnonzero((exponents > 0) & (theta > 0) & (theta < 1))
     third = -(-shows.size // 3)
     parts = (shows, shows[:third], shows[-third:], shows[-1:]) if shows.size else ()
@@ -274,8 +265,8 @@ def bases_shown(theta: Array, exponents: Array) -> list[float]:
 def solved_base(theta: Array, exponents: Array, uncertain: Array) -> tuple[float, float]:
     """Return the logarithm of the base whose powers most frequencies are, and how uncertain it is.
 
-    It is the median of what each shows, weighted by how closely it does: few that are wrong move it little.
-    theta: from 0 to 1. uncertain: how far off each may be, radians per token. Shapes: (p,), p > 0.
+    It is the median of what each shows, weighted by how closely it does. theta: from 0 to 1. uncertain: how
+    far off each may be, radians per token. Shapes: (p,), p > 0.
     """
     logs, weights = -np.log(theta) / exponents, exponents * theta / uncertain
     order = np.argsort(logs)
@@ -337,10 +328,7 @@ def _shown_scalings(asked: RopeSetting, shown: Array) -> Iterator[Scaling]:
 
 
 def _faster(asked: RopeSetting, shown: Array) -> Iterator[Fault]:
-    """Yield positions times a factor above 1; times a smaller one they are a linear scaling.
-
-    Where one is asked for, they are another. Nearer to 1 angles are off, such as by a rounded π.
-    """
+    """Yield positions times a factor above 1; times a smaller one they are a linear scaling."""
     if asked.scaling.kind == "linear":
         return
     right = theta(asked)
@@ -422,8 +410,7 @@ def called(scaling: Scaling) -> str:
 def other_factors(asked: Scaling) -> tuple[float, ...]:
     """Return the attention factors that code usually has in the place of a scaling's.
 
-    None at all, that one twice, and where the setting gives its own, or the weights of YaRN's formula, that
-    of the kind without them.
+    None at all, that one twice, and that of the kind without a factor or weights of its own.
     """
     factor = attention_factor(asked)
     plain = replace(asked, attention_factor=None, mscale=None, mscale_all_dim=None)
@@ -460,10 +447,7 @@ def moved(code: str, number: int | None = None) -> Fault:
 def of_positions(
     first: int | None = None, position: int | None = None, factor: float = 1.0
 ) -> Iterator[Fault]:
-    """Yield other positions. factor: on cos and sin.
-
-    first: the first of the given positions from which on it is wrong, counted. position: which one that is.
-    """
+    """Yield other positions. first, position: the count and the place of the first wrong one."""
     told = Diagnosis("no-rotation")  # without the attention factor too
     yield Fault(told, seen=lambda rows, head: np.zeros_like(rows), turn=lambda z, turns: z)
     for code, row in _POSITIONS.items():

@@ -1,13 +1,9 @@
-"""What the named recipes, and those like them, do to vectors.
-
-Letters: b batch elements, h heads, s positions, d head_dim.
-"""
+"""What the named recipes, and those like them, do to vectors."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,29 +13,18 @@ from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recipes import Recipe, Resolved
 from ropeaudit.recognition import allowance
-from ropeaudit.recognition.diagnosis import Diagnosis, Value
+from ropeaudit.recognition.diagnosis import STAGE_CODES, Diagnosis, Value
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.emulated import Emulated
 
-NARROW = {  # stage, in the order in which they are computed -> what its rounding is
-    "position": "narrow-positions",
-    "frequency": "narrow-frequencies",
-    "computed": "narrow-frequencies",
-    "angle": "narrow-angles",
-    "table": "narrow-table",
-    "rotation": "narrow-rotation",
-}
 _ROUNDINGS = data.table("candidates.toml")["roundings"]
 _WIDE_ROTATION = dict.fromkeys(("rotation", "output"), "fp64")
 
 
 @dataclass(frozen=True, slots=True)
 class CalledBlock:
-    """One call and what it returned: positions as code is given them, q and k as given and as rotated.
-
-    Shapes: at (s,), or (b, s) where batch elements have positions of their own; q and k (b, h, s, d).
-    """
+    """One call: its positions (s,), or (b, s) of batch elements, q and k (b, h, s, d) given and rotated."""
 
     at: Positions
     given: tuple[FloatArray, FloatArray]
@@ -88,7 +73,7 @@ class RecipeGroup:
         has, needs = _precisions(self.resolved), _precisions(allowance.careful(self.resolved.dtype))
         below = [stage for stage, bits in has.items() if bits < needs[stage]]
         first = [stage for stage in below if has[stage] < FP32.precision] or below  # of float64 vectors too
-        return Diagnosis(NARROW[first[0]] if first else "known-recipe", self.values())
+        return Diagnosis(STAGE_CODES[first[0]] if first else "known-recipe", self.values())
 
 
 def _precisions(recipe: Resolved) -> dict[str, int]:
@@ -108,11 +93,14 @@ def _with_exact_scores(recipe: Recipe) -> Recipe:
 
 
 @functools.lru_cache(maxsize=16)
-def groups(dtype: Format) -> tuple[RecipeGroup, ...]:
-    """Return the named recipes by what they do to vectors of a dtype."""
+def groups(dtype: Format, *, stepped: bool = True) -> tuple[RecipeGroup, ...]:
+    """Return the named recipes by what they do to vectors of a dtype.
+
+    stepped: whether a frequency may follow from the one before, which none does on a grid.
+    """
     alike: dict[tuple[object, ...], list[Resolved]] = {}
     for recipe in recipes.all_recipes():
-        if not recipe.refused:
+        if not recipe.refused and (stepped or recipe.frequency_form not in allowance.STEPPED):
             resolved = _with_exact_scores(recipe).resolve(dtype)
             alike.setdefault(arithmetic(resolved), []).append(resolved)
     return tuple(
@@ -122,9 +110,9 @@ def groups(dtype: Format) -> tuple[RecipeGroup, ...]:
 
 
 @functools.lru_cache(maxsize=16)
-def variants(dtype: Format) -> tuple[RecipeGroup, ...]:
+def variants(dtype: Format, *, stepped: bool = True) -> tuple[RecipeGroup, ...]:
     """Return `groups`, then what has no name: float32 but for one stage, as candidates.toml has them."""
-    found = list(groups(dtype))
+    found = list(groups(dtype, stepped=stepped))
     known = {arithmetic(group.resolved) for group in found}
     if dtype is FP64:  # angles of float64 too, and float32 tables: what flux does, called with wide vectors
         found.append(RecipeGroup((), recipes.named("diffusers-flux").changed(_WIDE_ROTATION).resolve(dtype)))
@@ -154,12 +142,6 @@ def arithmetic(recipe: Resolved) -> tuple[object, ...]:
     rounding = recipe.recipe.rotation_rounding
     rest = (narrow, recipe.input, recipe.rotation, recipe.output, recipe.recipe.frequency_form, rounding)
     return (recipe.position, recipe.frequency, recipe.angle, *rest)
-
-
-def possible(tried: Sequence[RecipeGroup], setting: RopeSetting) -> list[RecipeGroup]:
-    """Return those a setting can have: on a grid, no frequency follows from the one before."""
-    one = setting.grid is None
-    return [group for group in tried if one or group.resolved.recipe.frequency_form not in allowance.STEPPED]
 
 
 def rotated(group: RecipeGroup, x: FloatArray, at: Positions, setting: RopeSetting) -> FloatArray:

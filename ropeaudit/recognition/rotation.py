@@ -1,9 +1,8 @@
 """What explains rotated pairs that are out of place: a known recipe, a fault, two of them, or nothing known.
 
-A recipe is named only where it explains q and k, all heads and batch elements. A fault is named only where it
-puts every pair of the heads in question where it is, to within what right code is allowed, there and at other
-positions that tell it from faults alike. What explains equally much stands beside it.
-Letters: b batch elements, h heads, s positions, d head_dim, p pairs, n vectors.
+A recipe is named where it explains all of q and k, a fault where it puts every pair of the wrong heads where
+it is, to within what right code is allowed, there and at other positions. Equals stand beside it.
+Letters: b batch elements, h heads, s positions, d head_dim, p pairs.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from ropeaudit.recognition import allowance, faults, known_recipes, prediction, 
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.recognition.faults import NARROW, OPERANDS, POSITIONS, RIGHT, ROUNDINGS, SETTING, Fault
 from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup
+from ropeaudit.recognition.solving import Vectors
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
@@ -77,10 +77,9 @@ class MisplacedSide:
 
 @dataclass(slots=True)
 class Searches:
-    """What was looked for in other calls of the same code. in_vain: how often two faults were, and not found.
+    """What was looked for in other calls of the same code, as that takes seconds.
 
-    A search takes seconds; what none found at some offsets is not looked for at all of them. steady: kinds of
-    calls that gave the same with other random numbers.
+    in_vain: how often two faults were, and not found. steady: kinds of calls that chance does not change.
     """
 
     in_vain: int = 0
@@ -98,14 +97,14 @@ def explained(
 ) -> dict[str, Diagnosis]:
     """Return what explains each wrong side, as `joined` takes it; under no name what explains all of them.
 
-    each_call: whether frequencies follow the length of a call; then others than those asked for tell nothing.
+    each_call: whether frequencies follow the length of a call.
     """
     if not sides:
-        return {"": Diagnosis("unexplained")}  # what was out of place is right when it is called again
+        return {"": Diagnosis("unexplained")}  # right when called again
     block = next(iter(sides.values())).block
     if not any(np.isfinite(x).any() for x in block.rotated):
         x, at, dims = block.given[0][0, 0], block.rows()[0], setting.rotary_dim
-        possible = known_recipes.possible(known_recipes.groups(dtype), setting)
+        possible = known_recipes.groups(dtype, stepped=setting.grid is None)
         came = ((one.names, known_recipes.rotated(one, x, at, setting)[:, :dims]) for one in possible)
         alike = tuple(name for names, y in came if not np.isfinite(y).any() for name in names)
         return {"": Diagnosis("nonfinite", {"recipes": alike} if alike else {})}
@@ -113,12 +112,10 @@ def explained(
         return {"": group.diagnosis()}
     if setting.grid is not None:
         return {"": Diagnosis("unexplained")}
-    found: dict[str, Diagnosis] = {}
-    fitted: Sequence[Fault] = ()
+    found, fitted = dict[str, Diagnosis](), list[Fault]()
     for name, side in sides.items():
         search = _Side(name, side, setting, dtype, rotator, fitted, searches or Searches(), each_call)
-        found[name] = search.diagnosis()
-        fitted = search.fitted
+        found[name], fitted = search.diagnosis(), search.fitted
     return found
 
 
@@ -130,7 +127,7 @@ def explaining_recipe(block: CalledBlock, setting: RopeSetting, dtype: Format) -
     exact = max(rms(_apart(y, exact_rotation.rotated(x, at, setting))) for x, y in sides)
     left = {
         group: max(rms(_apart(y, known_recipes.rotated(group, x, at, setting))) for x, y in sides)
-        for group in known_recipes.possible(known_recipes.variants(dtype), setting)
+        for group in known_recipes.variants(dtype, stepped=setting.grid is None)
     }
     near = [group for group in sorted(left, key=left.__getitem__) if left[group] <= _CLEAR * exact][:_MOST]
     held = {group: held_to(group, block, setting, dtype) for group in near}
@@ -192,24 +189,27 @@ class _Side:
     setting: RopeSetting
     dtype: Format
     rotator: Rotator
-    fitted: Sequence[Fault] = ()  # what was solved for of the other side, then of this one
-    searches: Searches = field(default_factory=Searches)
-    each_call: bool = False  # as in `explained`
+    fitted: list[Fault]  # what was solved for of the other side, then of this one
+    searches: Searches
+    each_call: bool  # as in `explained`
     alone: bool = False  # whether faults are held to the block alone, not to other positions
 
     def __post_init__(self) -> None:
-        self.index = 0 if self.name == "q" else 1
-        self.block = self.side.block
+        self.index, self.block = "qk".index(self.name), self.side.block
         self.given, self.rotated = (x[self.index] for x in (self.block.given, self.block.rotated))
-        every = [(int(b), int(h)) for b, h in np.argwhere(self.side.heads)]
+        every = np.argwhere(self.side.heads)
         some = np.unique(np.linspace(0, len(every) - 1, _VECTORS).round().astype(int))
-        self.off = [every[number] for number in some]
-        b = self.off[0][0]  # a batch element that is out of place, its positions (s,) and its wrong vectors
+        self.off = [(b, h) for b, h in every[some].tolist()]
+        b = self.off[0][0]  # a batch element that is out of place
         self.at = self.block.rows()[b]
-        heads = [h for element, h in self.off if element == b]
-        self.vectors = self.at, self.given[b][heads], self.rotated[b][heads]
+        self.vectors = self._vectors(b, [h for element, h in self.off if element == b])
         self.wrong_rows = np.flatnonzero(np.isin(self.at, self.side.positions))[:_COMPARED]
         self.first = int(self.wrong_rows[0]) if self.wrong_rows.size else 0
+
+    def _vectors(self, b: int, heads: Sequence[int]) -> Vectors:
+        """Return vectors of a batch element."""
+        x, y = self.given[b][heads], self.rotated[b][heads]
+        return Vectors(self.block.rows()[b], x, y, self.setting, self.dtype)
 
     # ------------------------------------------------------------------------ in which order
 
@@ -220,19 +220,22 @@ class _Side:
         if where.heads or where.batch:  # noise may decide which of them are beyond what is allowed
             every = replace(self, side=replace(self.side, heads=np.ones_like(self.side.heads)))
             x, y = (vectors.reshape(-1, *vectors.shape[2:]) for vectors in (self.given, self.rotated))
-            if found := every._equals(solving.sized(x, y, self.setting, self.dtype)):
+            if found := every._equals(replace(self.vectors, x=x, y=y).sized()):
                 return found
         usual = self._known(), self._mixed_rows(), faults.of_roundings(self.dtype)
         found = self._first(*usual, *(() if single else self._solved()), self._pairs_left(), self._rules())
         if not (found or single):
-            found = self._later() or self._two() or self._equals(solving.each(*self.vectors, self.setting))
+            found = self._later() or self._two() or self._equals(self.vectors.each())
         chance = found and (found.code == "narrow-positions" or found.certainty == "in this call")
         if where.position is not None and chance:
             # narrow formats leave so little of a position that another fits by chance
             alone = self._position()
             rounded = {float(round_to(np.array(float(where.position)), fmt)) for fmt in NARROW}
             found = alone if alone and alone.values["seen"] not in rounded else found
-        found = self._of_length(found or self._position() or self._unexplained())
+        if not (found := found or self._position()):
+            lost = self.side.heads.all() and kept_lengths(self.given, self.rotated, self.setting) < _KEPT
+            return Diagnosis("not-a-rotation" if lost else "unexplained", where=where)
+        found = self._of_length(found)
         return found if found.where.since is not None else replace(found, where=where)
 
     def _first(self, *stages: Iterable[Fault]) -> Diagnosis | None:
@@ -247,11 +250,11 @@ class _Side:
         for start in (recorded or _probes(self.block.first)) if here and not self.alone else ():
             if probe := self._probed(start):
                 holding = [fault for fault in holding if self._holds(fault, probe, shows=not recorded)]
-        holding = self._nearest(holding or (here if recorded else []))  # each may have a fault of its own
+        holding = self._nearest(holding or (here if recorded else []))
         self.fitted = [fault for fault in holding if fault.fitted][:1] or self.fitted
         usual = [fault for fault in holding if not fault.fitted]  # what is fitted comes near by its making
         told = [fault.diagnosis for fault in usual or holding[:1]]
-        if any(one.code == "missing-scaling" for one in told):  # another that changes nothing here is none
+        if any(one.code == "missing-scaling" for one in told):  # the other changes nothing
             told = [one for one in told if one.code != "other-scaling"]
         if not told:  # but one number that explains all pairs does not come near by its making
             sure = (one for one in here if not one.fitted or one.diagnosis.code == "wrong-base")
@@ -308,7 +311,7 @@ class _Side:
             off = np.abs(w - expected) - 4 * self.dtype.smallest_subnormal
             if not (off <= most[:, : size.shape[1]] * size).all():
                 return False
-            if shows and (fault.recipe or fault.rounded):  # what is as near without them does not show them
+            if shows and (fault.recipe or fault.rounded):  # else they do not show
                 plain = replace(fault, recipe=None, rounded=None)
                 _, w, expected = self._predicted(plain, block, vector, places)
                 return left <= _CLEAR * rms(w - expected)
@@ -317,10 +320,7 @@ class _Side:
     def _predicted(
         self, fault: Fault, block: CalledBlock, vector: Vector, places: Rows
     ) -> tuple[faults.Complex, faults.Complex, faults.Complex]:
-        """Return a vector's pairs as given, as returned and by a fault.
-
-        With the dims that are not rotated, where those are out of place or others.
-        """
+        """Return pairs as given, as returned and by a fault, with dims not rotated where those are wrong."""
         (b, h), other = vector, fault.setting(self.setting)
         x = block.given[1 - self.index if fault.crossed else self.index][b, h][places]
         y, taken = block.rotated[self.index][b, h][places], fault.positions(block.rows(), h)[b][places]
@@ -354,10 +354,7 @@ class _Side:
     # ------------------------------------------------------------------------ candidates of this side
 
     def _known(self) -> Iterator[Fault]:
-        """Yield the known faults that matter here, as they may begin where this side is wrong first.
-
-        Beside them rows found by the other's heads.
-        """
+        """Yield the known faults that matter here, beside them rows found by the other's heads."""
         alone = self.side.heads.shape[1] == 1  # one head does not tell whether each gets its own
         own, other = (self.block.given[index].shape[1] for index in (self.index, 1 - self.index))
 
@@ -404,24 +401,23 @@ class _Side:
 
     def _rules(self, beside: Fault = RIGHT) -> Iterator[Fault]:
         """Yield rules of the positions of wrong vectors, with a fault beside them."""
-        at, given, rotated = self.vectors
-        given = given if beside.rounded is None else round_to(given, beside.rounded)
-        asked, wrong = beside.setting(self.setting), np.isin(at, self.side.positions)
+        shown, asked = self.vectors.first, beside.setting(self.setting)
+        if beside.rounded:
+            shown = replace(shown, x=round_to(shown.x, beside.rounded))
         if beside.recipe:
             theta = round_to(allowance.frequencies(asked), beside.recipe.resolved.frequency[1])
             asked = faults.of_frequencies(asked, theta.astype(np.float64))
-        wrong = wrong if wrong.any() else np.ones(at.size, bool)
-        seen = solving.positions(at, given[0], rotated[0], wrong, asked, self.dtype)
-        mirrored = solving.rules({here: -best for here, best in seen.items()}, int(at[0]))
+        wrong = np.isin(self.at, self.side.positions)
+        seen = replace(shown, setting=asked).positions(wrong if wrong.any() else ~wrong)
+        mirrored = solving.rules({here: -best for here, best in seen.items()}, int(self.at[0]))
         turned_back = (rule.beside(faults.moved("wrong-direction")) for rule in mirrored)
-        for rule in itertools.chain(solving.rules(seen, int(at[0])), turned_back):
+        for rule in itertools.chain(solving.rules(seen, int(self.at[0])), turned_back):
             yield beside.beside(rule) if beside.change else rule.beside(beside)
 
     def _solved(self) -> tuple[Iterable[Fault], ...]:
         """Return the factor, settings and base that wrong vectors show."""
-        asked, (_, x, y) = (self.setting, self.dtype), self.vectors
-        fits = solving.settings(*self.vectors, self.setting), solving.base(*self.vectors, *asked)
-        return solving.sized(x[:1], y[:1], *asked), self.fitted, *fits
+        shown = self.vectors
+        return shown.first.sized(), self.fitted, shown.settings(), shown.base()
 
     def _later(self) -> Diagnosis | None:
         """Return what explains the vectors from a position on, where those before are right."""
@@ -444,9 +440,7 @@ class _Side:
         """Return two faults that only together explain the side."""
         if self.searches.in_vain >= _IN_VAIN:
             return self._narrow_output()
-        at, given, rotated = self.vectors
-        fitted = solving.settings(at, given, rotated, self.setting)
-        sized = solving.sized(given[:1], rotated[:1], self.setting, self.dtype, clear=True)
+        fitted, sized = list(self.vectors.settings()), self.vectors.first.sized(clear=True)
         every = [*self._known(), *fitted, *sized, *faults.of_roundings(self.dtype)]
         groups = (SETTING, POSITIONS, OPERANDS, ROUNDINGS)
         by = {group: [one for one in every if one.group == group] for group in groups}
@@ -489,10 +483,9 @@ class _Side:
 
     def _coarse(self, usual: Sequence[Fault]) -> Diagnosis | None:
         """Return another fault beside the roundings of a narrower format, wherever those are made."""
-        _, given, rotated = self.vectors
         for fmt in (one for one in NARROW if one.unit_roundoff > self.dtype.unit_roundoff):
             coarser, narrow = replace(self, dtype=fmt), Diagnosis("narrow-output", {"format": str(fmt)})
-            sized = solving.sized(given[:1], rotated[:1], self.setting, fmt, clear=True)
+            sized = coarser.vectors.first.sized(clear=True)
             if found := coarser._equals(itertools.chain(usual, sized, coarser._rules())):
                 first, *equals = (faults.together(one, narrow) for one in (found, *found.alternatives))
                 return replace(first, alternatives=tuple(equals))
@@ -500,8 +493,8 @@ class _Side:
 
     def _narrow_output(self) -> Diagnosis | None:
         """Return the format whose roundings explain the vectors."""
-        at, given, rotated = self.vectors
-        return allowance.narrower_format(self.setting, self.dtype, (given[None],), (rotated[None],), at)
+        x, y = self.vectors.x[None], self.vectors.y[None]
+        return allowance.narrower_format(self.setting, self.dtype, (x,), (y,), self.at)
 
     def _may(self, one: Fault, other: Fault) -> bool:
         """Return whether each of two faults makes a difference beside the other."""
@@ -517,13 +510,12 @@ class _Side:
 
     def _where(self) -> Where:
         """Return the batch elements, heads, position or pair that are out of place."""
-        off, side, where = self.side.heads, self.side, Where()
-        batches, heads = off.any(axis=1), off.any(axis=0)
-        if off.shape[0] > 1 and not batches.all():
-            where = replace(where, batch=tuple(np.flatnonzero(batches).tolist()))
-        if not heads.all():
-            where = replace(where, heads=tuple(np.flatnonzero(heads).tolist()), of_heads=heads.size)
-        pairs = np.flatnonzero(side.pairs)
+        side, where, pairs = self.side, Where(), np.flatnonzero(self.side.pairs)
+        batch, heads = (np.flatnonzero(side.heads.any(axis=axis)).tolist() for axis in (1, 0))
+        if len(batch) < len(side.heads):
+            where = replace(where, batch=tuple(batch))
+        if len(heads) < (every := side.heads.shape[1]):
+            where = replace(where, heads=tuple(heads), of_heads=every)
         if side.positions.size == 1 and side.block.length > 2:
             return replace(where, position=int(side.positions[0]))
         if (pairs >= self.setting.pairs).all():
@@ -538,7 +530,7 @@ class _Side:
         if found.code != "wrong-base" or scaling.kind != "dynamic" or not scaling.maximum:
             return found
         wanted = effective_base(replace(asked, base=float(str(found.values["base"])))) / asked.base
-        stretch = wanted ** (1 - 2 / asked.rotary_dim) - 1  # of the length beyond the maximum
+        stretch = wanted ** (1 - 2 / asked.rotary_dim) - 1
         length = max(0, round(scaling.maximum * (1 + stretch / scaling.stretch)))
         near = abs(effective_base(replace(asked, length=length)) / asked.base / wanted - 1) <= _LENGTHS
         if not near or length in (asked.length, int(scaling.maximum)):
@@ -548,20 +540,14 @@ class _Side:
 
     def _position(self) -> Diagnosis | None:
         """Return the wrong position that the first and the last head show."""
-        heads, found = np.argwhere(self.side.heads), []
-        for b, h in dict.fromkeys((tuple(heads[0]), tuple(heads[-1]))):
-            at = self.block.rows()[b]
-            vectors = at, self.given[b, h], self.rotated[b, h], np.isin(at, self.side.positions)
-            seen = solving.positions(*vectors, self.setting, self.dtype)
-            found.append(next(((one, best) for one, best in seen.items() if one != best), None))
-        if found[0] is None or any(one != found[0] for one in found):
+        heads, found = np.argwhere(self.side.heads).tolist(), list[tuple[int, int]]()
+        for b, h in (heads[0], heads[-1]):
+            shown = self._vectors(b, [h])
+            seen = shown.positions(np.isin(shown.at, self.side.positions))
+            found += [(one, best) for one, best in seen.items() if one != best][:1] or [(0, 0)]
+        if found[0] != found[1] or found[0] == (0, 0):
             return None
         return Diagnosis("another-position", {"position": found[0][0], "seen": found[0][1]})
-
-    def _unexplained(self) -> Diagnosis:
-        """Return that nothing explains it, or that it changes the lengths."""
-        every = bool(self.side.heads.all()) and kept_lengths(self.given, self.rotated, self.setting) < _KEPT
-        return Diagnosis("not-a-rotation" if every else "unexplained")
 
 
 def kept_lengths(x: FloatArray, y: FloatArray, setting: RopeSetting) -> float:
@@ -569,7 +555,7 @@ def kept_lengths(x: FloatArray, y: FloatArray, setting: RopeSetting) -> float:
     before, after = (np.abs(exact_rotation.complex_pairs(vectors, setting)) for vectors in (x, y))
     expected = before * attention_factor(setting.scaling)
     with np.errstate(invalid="ignore", over="ignore"):
-        return float(np.mean(~(np.abs(after - expected) > _LENGTH * expected)))  # of nan nothing is said
+        return float(np.mean(~(np.abs(after - expected) > _LENGTH * expected)))
 
 
 def rms(x: NDArray[Any]) -> float:

@@ -5,9 +5,10 @@ Letters: h heads, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.recognition import allowance, faults
 from ropeaudit.recognition.diagnosis import Diagnosis, Value
-from ropeaudit.recognition.faults import Fault, moved, other_factors, solved_base
+from ropeaudit.recognition.faults import Complex, Fault, moved, other_factors, solved_base
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import LARGEST_BASE, RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
@@ -38,185 +39,185 @@ _PARTS = 64  # of a size, that are tried
 _TRIED = 3  # positions that come nearest
 
 
-def settings(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting) -> Iterator[Fault]:
-    """Yield the settings whose frequencies vectors show from position to position, the simplest first.
-
-    Shapes: at (s,), x and rotated y (h, s, d).
-    """
-    measured = _frequencies(at, x, y, setting)
-    if measured is None:
-        return
-    theta, uncertain = measured
-    shown = np.where(theta > 0, theta, faults.theta(setting))
-    close = uncertain + _CLOSEST + 1e-6 * np.abs(theta)
-    fitting = [
-        replace(fault, fitted=True)
-        for fault in faults.lists(setting, shown)
-        if (np.abs(_modulo(faults.theta(fault.setting(setting)) - theta)) <= close).all()
-    ]
-    yield from sorted(fitting, key=lambda fault: fault.cost)[:_FITTED]
-
-
-def each(at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting) -> Iterator[Fault]:
-    """Yield the frequencies by which pairs turn, whatever their formula; nothing where they turn otherwise.
-
-    Nor where all are those asked for, as far as a reader would see. A pair that turns too little to tell is
-    said to turn as it should, or not at all.
-    Those of steps from position to position are refined by all of a run, then by the way from position 0.
-    Shapes: at (s,), x and rotated y (h, s, d).
-    """
-    measured = _frequencies(at, x, y, setting)
-    if measured is None:
-        return
-    z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
-    theta = np.where(measured[0] < -_STILL, measured[0] + 2 * math.pi, measured[0])
-    for centre in (at.mean(), 0.0):
-        lever = at - centre
-        rest = np.angle((w * np.conj(z) * np.exp(-1j * at[:, None] * theta)).sum(axis=0))
-        theta = np.maximum(0.0, theta + lever @ rest / (lever @ lever))
-    right, places = faults.theta(setting), {"first": 0, "middle": setting.pairs // 2, "last": -1}
-    least = measured[1] + _CLOSEST
-    told = np.where(theta > least, theta, np.where(right > least, 0.0, right))
-    if (np.abs(told - right) <= _SEEN * right).all():
-        return
-    values: dict[str, Value] = {name: float(f"{told[i]:.2g}") for name, i in places.items()}
-    values |= {f"asked_{name}": float(right[i]) for name, i in places.items()}
-    yield faults.frequencies_of(faults.of_frequencies(setting, theta), Diagnosis("other-frequencies", values))
-
-
 def _modulo(angles: Array) -> Array:
     """Return angles without whole turns, from -π to π."""
     return np.asarray(angles - 2 * math.pi * np.round(angles / (2 * math.pi)))
 
 
-def _frequencies(
-    at: Positions, x: FloatArray, y: FloatArray, setting: RopeSetting
-) -> tuple[Array, Array] | None:
-    """Return by how much pairs turn from position to position, and how uncertain that is; None if unseen.
+@dataclass(frozen=True)
+class Vectors:
+    """Vectors as given and as rotated, and what they are asked to be. Shapes: at (s,), x, y (h, s, d)."""
 
-    Steps of growing length are unwrapped by the shorter ones. Shapes: -> (p,) twice.
-    """
-    if setting.pairs < 4 or at.size < 8 or (np.diff(at) != 1).any():
-        return None
-    z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
-    with np.errstate(invalid="ignore", over="ignore"):
-        turns = w * np.conj(z) / (np.abs(z) ** 2 + 1e-30)
-        turns = turns / np.maximum(np.abs(turns), 1e-30)
-    if not np.isfinite(turns).all():
-        return None
-    theta, lag, spread = np.zeros(setting.pairs), 1, np.zeros(setting.pairs)
-    while lag < min(at.size, _LONGEST):
-        steps = turns[:, lag:] * np.conj(turns[:, :-lag])
-        mean = steps.mean(axis=(0, 1))
-        if (np.abs(mean) < 1 - _COARSE).any():  # they do not turn by one angle
+    at: Positions
+    x: FloatArray
+    y: FloatArray
+    setting: RopeSetting
+    dtype: Format
+
+    @functools.cached_property
+    def pairs(self) -> tuple[Complex, Complex]:
+        """Pairs as given and as rotated. Shapes: (h, s, p) twice."""
+        z, w = (exact_rotation.complex_pairs(vectors, self.setting) for vectors in (self.x, self.y))
+        return z, w
+
+    @property
+    def first(self) -> Vectors:
+        """The first of them alone."""
+        return replace(self, x=self.x[:1], y=self.y[:1])
+
+    @functools.cached_property
+    def _steps(self) -> tuple[Array, Array] | None:
+        """By how much pairs (p,) turn from a position to the next, and how uncertain that is, or None."""
+        at, (z, w), pairs = self.at, self.pairs, self.setting.pairs
+        if pairs < 4 or at.size < 8 or (np.diff(at) != 1).any():
             return None
-        theta = theta + np.angle(mean * np.exp(-1j * lag * theta)) / lag
-        spread = np.sqrt(np.maximum(0.0, 2 - 2 * np.abs(mean))) / lag
-        lag *= 4
-    return theta, 2 * spread
+        with np.errstate(invalid="ignore", over="ignore"):
+            turns = w * np.conj(z) / (np.abs(z) ** 2 + 1e-30)
+            turns = turns / np.maximum(np.abs(turns), 1e-30)
+        if not np.isfinite(turns).all():
+            return None
+        theta, lag, spread = np.zeros(pairs), 1, np.zeros(pairs)
+        while lag < min(at.size, _LONGEST):
+            steps = turns[:, lag:] * np.conj(turns[:, :-lag])
+            mean = steps.mean(axis=(0, 1))
+            if (np.abs(mean) < 1 - _COARSE).any():  # they do not turn by one angle
+                return None
+            theta = theta + np.angle(mean * np.exp(-1j * lag * theta)) / lag
+            spread = np.sqrt(np.maximum(0.0, 2 - 2 * np.abs(mean))) / lag
+            lag *= 4
+        return theta, 2 * spread
 
+    def _rest(self, theta: Array, axes: Any) -> Array:
+        """Return by which angles pairs are turned beyond frequencies (p,), summed over axes."""
+        z, w = self.pairs
+        return np.asarray(np.angle((w * np.conj(z) * np.exp(-1j * self.at[:, None] * theta)).sum(axis=axes)))
 
-def base(
-    at: Positions,
-    x: FloatArray,
-    y: FloatArray,
-    setting: RopeSetting,
-    dtype: Format,
-) -> Iterator[Fault]:
-    """Yield the base whose powers all frequencies are, in ever more digits; nothing where they are not.
-
-    Of dynamic scaling it is the one that is scaled to them. It is that of steps from position to position,
-    then of the way from position 0: by slow pairs first, which have lost no rotation, then by all whose
-    rotations the base of the last round leaves certain. Shapes: at (s,), x and rotated y (h, s, d).
-    """
-    measured = _frequencies(at, x, y, setting)
-    if measured is None or setting.scaling.kind not in ("default", "dynamic"):
-        return
-    start, power = int(at[0]), 2 * np.arange(setting.pairs) / setting.rotary_dim
-    theta, uncertain = measured[0], measured[1] + _CLOSEST * measured[0]
-    usable, error = (power > 0) & (theta > 0) & (theta < 1), math.inf
-    z, w = (exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y))
-    noise = np.full(power.shape, allowance.rounding_error(allowance.careful(dtype), setting) + _STILL)
-    for _ in range(_ROUNDS if start else 1):
-        if not usable.any():
+    def settings(self) -> Iterator[Fault]:
+        """Yield the settings whose frequencies vectors show from position to position, the simplest first."""
+        if self._steps is None:
             return
-        log, log_error = solved_base(theta[usable], power[usable], uncertain[usable])
-        guess, error = np.exp(-power * log), min(error, log_error)
-        turned = (w * np.conj(z) * np.exp(-1j * at[:, None] * guess)).sum(axis=(0, 1))
-        theta, uncertain = guess + np.angle(turned) / max(1, start), noise / max(1, start)
-        usable = (power > 0) & (start * guess * power * error < 1) & (theta > 0) & (theta < 1)
-    times = effective_base(setting) / setting.base
-    for digits in range(2, 11):
-        rounded = float(f"{np.exp(log) / times:.{digits}g}")
-        if 1 < rounded < LARGEST_BASE and rounded != setting.base:
-            yield replace(faults.of_base(setting, rounded), fitted=True)
+        (theta, uncertain), setting = self._steps, self.setting
+        shown = np.where(theta > 0, theta, faults.theta(setting))
+        close = uncertain + _CLOSEST + 1e-6 * np.abs(theta)
+        fitting = [
+            replace(fault, fitted=True)
+            for fault in faults.lists(setting, shown)
+            if (np.abs(_modulo(faults.theta(fault.setting(setting)) - theta)) <= close).all()
+        ]
+        yield from sorted(fitting, key=lambda fault: fault.cost)[:_FITTED]
 
+    def each(self) -> Iterator[Fault]:
+        """Yield the frequencies by which pairs turn, of whatever formula; nothing where they turn otherwise.
 
-def sized(
-    x: FloatArray, y: FloatArray, setting: RopeSetting, dtype: Format, *, clear: bool = False
-) -> Iterator[Fault]:
-    """Yield by what vectors are longer than they should be, whatever they are rotated by.
+        Nor where all are those asked for, as far as a reader would see. Those of steps from position to
+        position are refined by all of a run, then by the way from position 0.
+        """
+        if self._steps is None:
+            return
+        (theta, uncertain), at, setting = self._steps, self.at, self.setting
+        theta = np.where(theta < -_STILL, theta + 2 * math.pi, theta)
+        for centre in (at.mean(), 0.0):
+            lever = at - centre
+            theta = np.maximum(0.0, theta + lever @ self._rest(theta, 0) / (lever @ lever))
+        right, places = faults.theta(setting), {"first": 0, "middle": setting.pairs // 2, "last": -1}
+        least = uncertain + _CLOSEST
+        told = np.where(theta > least, theta, np.where(right > least, 0.0, right))
+        if (np.abs(told - right) <= _SEEN * right).all():
+            return
+        values: dict[str, Value] = {name: float(f"{told[i]:.2g}") for name, i in places.items()}
+        values |= {f"asked_{name}": float(right[i]) for name, i in places.items()}
+        other = faults.of_frequencies(setting, theta)
+        yield faults.frequencies_of(other, Diagnosis("other-frequencies", values))
 
-    The factor of each must be that of all, to a tenth of what it differs from 1: otherwise some are right.
-    clear: whether only a factor that no rounding makes counts. Shapes: x and rotated y (n, s, d).
-    """
-    asked = attention_factor(setting.scaling)
-    near = 4 * allowance.rounding_error(allowance.careful(dtype), setting)
-    pairs: list[Any] = [exact_rotation.complex_pairs(vectors, setting) for vectors in (x, y)]
-    for given, rotated, part in ((*pairs, asked), (x, y, 1.0)):
-        with np.errstate(over="ignore"):
-            before, after = (
-                (np.abs(one) ** 2.0).sum(axis=(1, 2), dtype=np.float64) for one in (given, rotated)
+    def base(self) -> Iterator[Fault]:
+        """Yield the base whose powers all frequencies are, in ever more digits; nothing where they are not.
+
+        Of dynamic scaling it is the one that is scaled to them. It is that of steps, then of the way from
+        position 0: by slow pairs, which have lost no rotation, then by all whose rotations are certain.
+        """
+        setting = self.setting
+        if self._steps is None or setting.scaling.kind not in ("default", "dynamic"):
+            return
+        start, power = int(self.at[0]), 2 * np.arange(setting.pairs) / setting.rotary_dim
+        theta, uncertain = self._steps[0], self._steps[1] + _CLOSEST * self._steps[0]
+        usable, error = (power > 0) & (theta > 0) & (theta < 1), math.inf
+        noise = np.full(power.shape, self._rounding + _STILL)
+        for _ in range(_ROUNDS if start else 1):
+            if not usable.any():
+                return
+            log, log_error = solved_base(theta[usable], power[usable], uncertain[usable])
+            guess, error = np.exp(-power * log), min(error, log_error)
+            theta, uncertain = guess + self._rest(guess, (0, 1)) / max(1, start), noise / max(1, start)
+            usable = (power > 0) & (start * guess * power * error < 1) & (theta > 0) & (theta < 1)
+        times = effective_base(setting) / setting.base
+        for digits in range(2, 11):
+            rounded = float(f"{np.exp(log) / times:.{digits}g}")
+            if 1 < rounded < LARGEST_BASE and rounded != setting.base:
+                yield replace(faults.of_base(setting, rounded), fitted=True)
+
+    @property
+    def _rounding(self) -> float:
+        """What right code rounds behind the angle."""
+        return allowance.rounding_error(allowance.careful(self.dtype), self.setting)
+
+    def sized(self, *, clear: bool = False) -> Iterator[Fault]:
+        """Yield by what vectors are longer than they should be, whatever they are rotated by.
+
+        The factor of each must be that of all, or some are right. clear: whether only a factor that no
+        rounding makes counts.
+        """
+        asked, near = attention_factor(self.setting.scaling), 4 * self._rounding
+        for given, rotated, part in ((*self.pairs, asked), (self.x, self.y, 1.0)):
+            with np.errstate(over="ignore"):
+                before, after = (
+                    (np.abs(one) ** 2.0).sum(axis=(1, 2), dtype=np.float64) for one in (given, rotated)
+                )
+            if not np.isfinite(after).all() or not before.all():
+                continue
+            each = np.sqrt(after / before) / part
+            times = float(np.sqrt(after.sum() / before.sum())) / part
+            if np.ptp(each) > _SPREAD * np.abs(each - 1).min() or times <= _FAINT:
+                continue
+            if clear and abs(times - 1) <= near:
+                continue
+            rounded = [float(f"{times:.{digits}g}") for digits in (4, 6, 9)]
+            told = Diagnosis(
+                "scaled-vectors", {"times": next((one for one in rounded if one != 1), rounded[-1])}
             )
-        if not np.isfinite(after).all() or not before.all():
-            continue
-        each = np.sqrt(after / before) / part
-        times = float(np.sqrt(after.sum() / before.sum())) / part
-        if np.ptp(each) > _SPREAD * np.abs(each - 1).min() or times <= _FAINT:
-            continue
-        if clear and abs(times - 1) <= near:
-            continue
-        rounded = [float(f"{times:.{digits}g}") for digits in (4, 6, 9)]
-        told = Diagnosis("scaled-vectors", {"times": next((one for one in rounded if one != 1), rounded[-1])})
-        for seen in other_factors(setting.scaling):
-            if abs(times * asked - seen) <= near * seen:
-                told = Diagnosis("attention-factor", {"seen": seen, "asked": asked})
-        for rest in (1.0, times):  # the dims that are not rotated may be longer too
-            yield Fault(told, longer=times, times=rest, fitted=True)
+            for seen in other_factors(self.setting.scaling):
+                if abs(times * asked - seen) <= near * seen:
+                    told = Diagnosis("attention-factor", {"seen": seen, "asked": asked})
+            for rest in (1.0, times):  # the dims that are not rotated may be longer too
+                yield Fault(told, longer=times, times=rest, fitted=True)
 
+    def positions(self, off: NDArray[np.bool_]) -> dict[int, int]:
+        """Return as which position some wrong ones of the first vector are rotated, their own first.
 
-def positions(
-    at: Positions,
-    x: FloatArray,
-    y: FloatArray,
-    off: NDArray[np.bool_],
-    setting: RopeSetting,
-    dtype: Format,
-) -> dict[int, int]:
-    """Return as which position some wrong ones are rotated, their own first; nothing where one is as none.
-
-    Shapes: at, off (s,), x, y (s, d).
-    """
-    rule, theta, found = allowance.careful(dtype), allowance.frequencies(setting), dict[int, int]()
-    z, w = (exact_rotation.complex_pairs(vectors[off], setting) for vectors in (x, y))
-    here, step = at[off], max(1, setting.pairs // 8)
-    chosen = dict.fromkeys(np.linspace(0, max(0, here.size - 1), _ASKED).round().astype(int).tolist())
-    for i in chosen if here.size and setting.pairs >= 4 else ():
-        if not np.isfinite(w[i]).all() or abs(here[i]) > _FARTHEST:
-            return {}
-        ratio, reach = w[i] * np.conj(z[i]) / (np.abs(z[i]) ** 2 + 1e-30), 2 * (abs(here[i]) + at.size) + 256
-        candidates = np.arange(-reach, reach)
-        score = np.zeros(candidates.size)
-        for turned, angle in zip(ratio[::step], theta[::step], strict=True):
-            score += (turned * np.exp(-1j * candidates * angle)).real
-        tried = np.r_[here[i], candidates[np.argsort(-score)[:_TRIED]]]
-        most = allowance.allowed(rule, setting, tried)
-        most = np.maximum(most, most[0]) * np.abs(z[i]) + 4 * dtype.smallest_subnormal
-        errors = np.abs(w[i] - z[i] * exact_rotation.rotations(setting, tried, dtype))
-        if not (fits := (errors <= most).all(axis=1)).any():
-            return {}
-        found[int(here[i])] = int(tried[fits.argmax()])
-    return found
+        Nothing where one is as none. Shapes: off (s,).
+        """
+        rule, setting, found = allowance.careful(self.dtype), self.setting, dict[int, int]()
+        z, w = (pairs[0][off] for pairs in self.pairs)
+        theta, here, step = allowance.frequencies(setting), self.at[off], max(1, setting.pairs // 8)
+        chosen = dict.fromkeys(np.linspace(0, max(0, here.size - 1), _ASKED).round().astype(int).tolist())
+        for i in chosen if here.size and setting.pairs >= 4 else ():
+            if not np.isfinite(w[i]).all() or abs(here[i]) > _FARTHEST:
+                return {}
+            ratio, reach = (
+                w[i] * np.conj(z[i]) / (np.abs(z[i]) ** 2 + 1e-30),
+                2 * (abs(here[i]) + off.size) + 256,
+            )
+            candidates = np.arange(-reach, reach)
+            score = np.zeros(candidates.size)
+            for turned, angle in zip(ratio[::step], theta[::step], strict=True):
+                score += (turned * np.exp(-1j * candidates * angle)).real
+            tried = np.r_[here[i], candidates[np.argsort(-score)[:_TRIED]]]
+            most = allowance.allowed(rule, setting, tried)
+            most = np.maximum(most, most[0]) * np.abs(z[i]) + 4 * self.dtype.smallest_subnormal
+            errors = np.abs(w[i] - z[i] * exact_rotation.rotations(setting, tried, self.dtype))
+            if not (fits := (errors <= most).all(axis=1)).any():
+                return {}
+            found[int(here[i])] = int(tried[fits.argmax()])
+        return found
 
 
 def rules(rotated_as: Mapping[int, int], first: int) -> Iterator[Fault]:
@@ -238,27 +239,21 @@ def rules(rotated_as: Mapping[int, int], first: int) -> Iterator[Fault]:
 
 
 def recovered(points: NDArray[np.complex128]) -> Array:
-    """Return the frequencies that the phases show, refined from position 1 to ever later ones.
-
-    Shapes: (n, p) -> (p,). Angles rounded coarsely lose count of rotations; early positions decide then.
-    """
-    with np.errstate(all="ignore"):  # row 0 is where angles begin, which is no position in every table
+    """Return the frequencies that the phases of points show. Shapes: (n, p) -> (p,)."""
+    with np.errstate(all="ignore"):  # angles begin in row 0
         phases = np.angle(np.nan_to_num(points * np.conj(points[0] / np.abs(points[0]))))
     return _refined(phases[None])
 
 
 def recovered_alone(values: Array, *, sine: bool) -> Array:
-    """Return the frequencies that cos or sin alone shows: of two phases, the one nearer to what is predicted.
-
-    Shapes: (n, p) -> (p,). Frequencies are below half a turn for cos, a quarter for sin.
-    """
+    """Return the frequencies, below a half or quarter turn, that cos or sin alone shows. Shapes: as above."""
     with np.errstate(all="ignore"):
         phases = (np.arcsin if sine else np.arccos)(np.clip(np.nan_to_num(values), -1, 1))
     return _refined(np.stack([phases, (math.pi if sine else 0) - phases]))
 
 
 def _refined(choices: Array) -> Array:
-    """Return frequencies by which phases grow: at each position the choice nearest to what is predicted.
+    """Return frequencies by which phases grow: at ever later positions that of c choices which is nearest.
 
     Shapes: (c, n, p), of which the first is that at position 1 -> (p,).
     """

@@ -1,12 +1,15 @@
-"""What dumped frequencies or tables say by themselves: the base they show, and what they do to scores.
+"""What stored values say by themselves: the base they show, what they do to scores, what a conversion lost.
 
+What a GGUF file cannot say is not compared: whether YaRN's range is truncated, which layers rotate.
 Letters: n positions, p pairs.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,27 +17,40 @@ import numpy as np
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.recognition import faults, wording
 from ropeaudit.recognition.check import TableFinding, check
+from ropeaudit.recognition.diagnosis import Diagnosis, Value
+from ropeaudit.recognition.faults import called
 from ropeaudit.recognition.solving import recovered
 from ropeaudit.reference.exact_scores import distance_table
+from ropeaudit.rope.gguf_metadata import GgufRope
+from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.scaled import attention_factor
+from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.rope_values import Dump
 
 NEAR, FAR = 256, 131072  # tokens: a short sequence's length, and a long distance
 _TRIED = 5  # bases that are checked, of either kind
 _NEAR = 0.01  # of the frequencies, relative
-Guess: TypeAlias = tuple[TableFinding, str, RopeSetting]  # what is found, a scaling in words, the setting
+_SAME = 1e-5  # relative: what float32 metadata and divisors, computed in float32, leave of numbers
+# scaling -> where a file says it, if always there
+_KEYS = dict.fromkeys(("llama3", "proportional"), "rope_freqs.weight") | {
+    "longrope": "rope_factors_short.weight, rope_factors_long.weight"
+}
+Guess: TypeAlias = tuple[TableFinding, str, RopeSetting]  # what is found, a scaling in words, for what
 
 
 def guessed(dump: Dump, of_base: Callable[[float], RopeSetting]) -> Guess | None:
     """Return what is found with a base that the values show; None where it explains nothing.
 
-    A guess says what values are, not that they are right. of_base: the setting of a base. A scaling that
-    explains values is named, and the setting is without it.
+    of_base: the setting of a base. A scaling that explains values is named, and the setting is without it.
     """
     any_base = of_base(1e4)
-    theta = _frequencies(dump.folded(any_base.pairs)) if dump.fits(any_base.pairs) else None
-    faulty, scaled = list[Guess](), list[Guess]()
+    if not dump.fits(any_base.pairs):
+        return None
+    one, faulty, scaled = dump.folded(any_base.pairs), list[Guess](), list[Guess]()
+    theta = one.frequencies
+    if one.cos is not None and one.sin is not None:
+        theta = recovered(one.cos + 1j * one.sin)
     for base in _bases(np.abs(theta), any_base) if theta is not None else ():
         setting = of_base(base)
         finding = check(dump, setting)
@@ -67,13 +83,6 @@ def _bases(theta: Array, setting: RopeSetting) -> list[float]:
     return [*near[:_TRIED], *fast[:_TRIED]]  # a scaling leaves the fast ones alone
 
 
-def _frequencies(dump: Dump) -> Array | None:
-    """Return the frequencies (p,) that the values show, from the first row on."""
-    if dump.cos is None or dump.sin is None:
-        return dump.frequencies
-    return recovered(dump.cos + 1j * dump.sin)
-
-
 def drifts(dump: Dump, setting: RopeSetting, far: int = FAR) -> tuple[float | None, float | None]:
     """Return the drift over `NEAR` causal tokens, and at a distance of `far`; None where there are no rows.
 
@@ -81,12 +90,12 @@ def drifts(dump: Dump, setting: RopeSetting, far: int = FAR) -> tuple[float | No
     |their difference|² to the mean square, and every other dim nothing. Without rounding of q, k.
     """
     factor = attention_factor(setting.scaling)  # once in the table of q and once in that of k
-    if dump.cos is not None and dump.sin is not None:  # a table has no further rows
+    if dump.cos is not None and dump.sin is not None:
         rows = min(NEAR, len(dump.cos))
         at, points = np.arange(rows), (dump.cos + 1j * dump.sin)[:rows]
     else:
         rows, at = NEAR, np.append(np.arange(NEAR), far)
-        with np.errstate(invalid="ignore", over="ignore"):  # what is stored may be inf, and then it is nan
+        with np.errstate(invalid="ignore", over="ignore"):
             points = factor * np.exp(1j * np.mod(at[:, None] * np.asarray(dump.frequencies), 2 * np.pi))
     cos, sin = distance_table(at.astype(np.float64), setting)
     exact = cos[0] + 1j * sin[0]
@@ -102,8 +111,114 @@ def drifts(dump: Dump, setting: RopeSetting, far: int = FAR) -> tuple[float | No
         mean = total / count / setting.pairs * share
         return float(np.sqrt(mean / (factor**4 * share + (1 - share))))
 
-    near = sum(squares(m, m + 1) for m in range(rows))  # each distance as often as in a causal sequence
+    near = sum(squares(m, m + 1) for m in range(rows))
     return (
         drift(near, rows * (rows + 1) / 2) if rows > 1 else None,
         drift(squares(NEAR, 1), 1) if at.size > rows else None,
     )
+
+
+# ---------------------------------------------------------------------------- what a conversion lost
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """One difference and the layer type that has it. keys: where the file says it."""
+
+    layer: str
+    diagnosis: Diagnosis
+    keys: str
+
+
+def lost(file: GgufRope, declared: ModelRope) -> list[Lost]:
+    """Return what of the rotary embedding of a config is another in a file."""
+    own, found = file.model, list[Lost]()
+    for layer, asked in declared.layers.items():
+        if layer in own.layers:
+            named = layer if len(declared.layers) > 1 else ""
+            found += [Lost(named, *one) for one in _of_layer(file, own.layers[layer], asked)]
+    here, there = ("/".join(map(str, one.sections)) if one else "none" for one in (own.axes, declared.axes))
+    if declared.axes and here != there:  # M-RoPE's
+        told = Diagnosis("other-sections", {"seen": here, "asked": there})
+        found.append(Lost("", told, "rope.dimension_sections"))
+    return found
+
+
+def unseen(file: GgufRope, declared: ModelRope) -> list[str]:
+    """Return what was not compared, in words."""
+    said = [
+        f"the file says nothing of {layer} layers (rope.freq_base_swa): not compared"
+        for layer in declared.layers
+        if layer not in file.model.layers
+    ]
+    halves = {one.layout for one in declared.layers.values()} == {"half"}
+    if file.setting.layout == "interleaved" and halves:
+        said.append(
+            f"architecture {file.architecture} pairs neighbours and the config pairs halves: conversion "
+            "permutes the weights of q and k for that, which is not seen here"
+        )
+    return said
+
+
+def _of_layer(file: GgufRope, seen: RopeSetting, asked: RopeSetting) -> Iterator[tuple[Diagnosis, str]]:
+    """Yield what differs in a layer type, with the keys of the file that say it."""
+    if not _near(seen.base, asked.base):
+        yield Diagnosis("wrong-base", {"base": seen.base, "asked": asked.base}), "rope.freq_base"
+    if seen.head_dim != asked.head_dim:
+        dims: dict[str, Value] = {"seen": seen.head_dim, "asked": asked.head_dim}
+        yield Diagnosis("other-head-dim", dims), "attention.key_length"
+    if seen.rotary_dim != asked.rotary_dim:
+        dims = {"seen": seen.rotary_dim, "asked": asked.rotary_dim, "head_dim": asked.head_dim}
+        yield Diagnosis("partial-rotation", dims), "rope.dimension_count"
+        if {seen.scaling.kind, asked.scaling.kind} & {*faults.BY_PAIR}:
+            return  # lists for other pairs
+    found = _scaling(seen, asked)
+    if found is not None:
+        keys = "rope_freqs.weight" if "rope_freqs.weight" in file.divisors else "rope.scaling.*"
+        yield found, _KEYS.get(asked.scaling.kind, keys)
+    factor, usual, right = (
+        attention_factor(one)
+        for one in (seen.scaling, replace(seen.scaling, attention_factor=None), asked.scaling)
+    )
+    follows = found and (found.code == "missing-scaling" or _near(factor, usual))  # from that scaling
+    if not (follows or _near(factor, right)):
+        told = Diagnosis("attention-factor", {"seen": factor, "asked": right})
+        yield told, "rope.scaling.attn_factor"
+
+
+def _scaling(seen: RopeSetting, asked: RopeSetting) -> Diagnosis | None:
+    """Return what is another scaling, as if the base were right; None where frequencies are the same."""
+    here, there = seen.scaling, asked.scaling
+    if here.kind == "explicit" and not _near(seen.base, asked.base):
+        exponents = 2 * np.arange(seen.pairs) / seen.rotary_dim
+        listed = np.array(here.frequencies) * (seen.base / asked.base) ** exponents
+        here = replace(here, frequencies=tuple(listed.tolist()))
+    lengths = sorted({1, *(1 + 2 * int(one.length_before or 0) for one in (here, there))})
+    both = [[replace(asked, scaling=one).for_positions(n) for one in (here, there)] for n in lengths]
+    dumps = [(Dump("", "rope_freqs", frequencies=faults.theta(own)), right) for own, right in both]
+    found = next((one for one in itertools.starmap(check, dumps) if not one.agrees), None)
+    if found is None:
+        return None
+    if here.kind == "default":
+        return Diagnosis("missing-scaling", {"asked": called(there)})
+    if here.kind != "explicit":
+        return Diagnosis("other-scaling", {"seen": _words(here), "asked": _words(there)})
+    told = found.diagnosis
+    if told is not None and told.certainty != "resembles" and told.code != "wrong-base":  # it is right
+        return told
+    even, theta = faults.theta(replace(asked, scaling=DEFAULT)), faults.theta(asked)
+    inverted = np.all(np.abs(np.array(here.frequencies) * theta - even**2) <= _SAME * even**2)
+    seen_as = "rope_freqs.weight(inverted)" if inverted else "rope_freqs.weight"
+    return Diagnosis("other-scaling", {"seen": seen_as, "asked": called(there)})
+
+
+def _words(scaling: Scaling) -> str:
+    """Return a scaling in a word; of longrope its length and the ends of its lists."""
+    listed = {"short": scaling.short, "long": scaling.long}
+    ends = [f"{name}={value[0]:g}..{value[-1]:g}" for name, value in listed.items() if value]
+    return f"{scaling.kind}(original={scaling.original:g} {' '.join(ends)})" if ends else called(scaling)
+
+
+def _near(first: float, second: float) -> bool:
+    """Return whether numbers are equal in float32."""
+    return math.isclose(first, second, rel_tol=_SAME)

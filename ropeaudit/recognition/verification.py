@@ -29,7 +29,7 @@ from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.code import Rotator
 
-BATCH_STEP = 7  # tokens between the positions of two batch elements, where code takes a row of them for each
+BATCH_STEP = 7  # tokens between the positions of two batch elements
 _AT_ONCE = 2**22  # numbers of q and k that one call is given
 _REPEATED = 4  # calls alike
 _FEWEST = 512  # positions of a call, however many heads there are
@@ -41,12 +41,11 @@ _Call = TypeVar("_Call")
 class Places:
     """The rotated pair that is worst placed, of q and k at one offset.
 
-    excess: its error over what float32 positions and angles and roundings in the dtype explain; above 1 it
-    is out of place. side: "q" or "k". batch, head, position (shifted), pair: which one. diagnosis: what
-    explains it; None where nothing needs to. told: what explains each wrong side by itself, where sides were
-    looked at by themselves. first: the lowest position of the call that is out of place, -1 where none is.
-    allowed: the error that it may have, over its length. off: of q and k those that have a pair out of place.
-    noun: what `position` counts, on a grid tokens.
+    excess: its error over what is allowed; above 1 it is out of place. side: "q" or "k". batch, head,
+    position (shifted), pair: which one. diagnosis: what explains it; None where nothing needs to. told: what
+    explains each wrong side by itself. first: the lowest position of the call that is out of place, -1 where
+    none is. allowed: the error that it may have, over its length. off: of q and k those with a pair out of
+    place. noun: what `position` counts, on a grid tokens.
     """
 
     excess: float
@@ -82,9 +81,8 @@ NOWHERE = Places(-1.0, "q", 0, 0, 0, 0)  # before any call
 class GivenVectors:
     """What code is given: q (h, s, d) and k (g, s, d) at positions (s,) before the shift, in its dtype.
 
-    Batch elements with random numbers of their own are added, `batch` in all, so that pairs that are 0 or
-    alike in q and k, and what mixes up batch elements, are seen too. All is rounded to the dtype, so that
-    those have all of its bits: code that holds them in a narrower format shows.
+    Random batch elements are added, `batch` in all, so that pairs that are 0 or alike in q and k, and what
+    mixes up batch elements, are seen too. They have all bits of the dtype: narrower formats show.
     """
 
     q: FloatArray
@@ -142,16 +140,15 @@ def check(
 ) -> Places:
     """Return where the worst rotated pair stands of code that is called at positions + offset.
 
-    warm: the instance is called at the positions before the shift first, so that what it keeps of a call
-    shows. by_batch: code takes a row of positions for each batch element, and is called with such rows too.
-    A table may end between the last position that was asked for and that of the other batch element, which
-    then stands before it, where there is room. afresh, held: as `judged` takes them.
+    warm: the instance is called before the shift first, so that what it keeps of a call shows. by_batch: code
+    takes a row of positions for each batch element, and is called with such rows too; where a table ends
+    between the two, with earlier ones if there is room. afresh, held: as `judged` takes them.
     """
 
     def blocks(called: Rotator, step: int) -> Iterator[CalledBlock]:
         for q, k, before in vectors.blocks(dtype):
             if warm and offset and before[0] == vectors.positions[0]:
-                with contextlib.suppress(ForeignError):  # of interest is what the code stores of the call
+                with contextlib.suppress(ForeignError):
                     called.rotate_both(q, k, before)
             at = before + offset
             rows = at + step * np.arange(len(q))[:, None] if step else at
@@ -186,9 +183,8 @@ def judged(
     """Return where the worst rotated pair stands of calls that were made.
 
     afresh: makes an instance without a past. rule: the recipe whose errors are allowed, by default
-    `allowance.careful`. searches: those of other calls of the same code. explain: whether what explains a
-    wrong one is looked for. each_call: whether each call is held to the frequencies for its own length, its
-    largest position + 1, and not to those of the setting.
+    `allowance.careful`. explain: whether what explains a wrong one is looked for. each_call: whether each
+    call is held to the frequencies for its own length, its largest position + 1.
     """
     rule = rule or allowance.careful(dtype)
 
@@ -248,8 +244,7 @@ def with_other_side(
 ) -> Places:
     """Return the places of a wrong call; where one side is right there, with what it is in other calls.
 
-    judge: makes a call and judges it, and explains what is wrong if that is asked for. Calls up to the first
-    in which the other side is wrong, or which raises, are made.
+    judge: makes a call and judges it, and explains what is wrong if that is asked for.
     """
 
     def explained() -> Iterator[Places]:
@@ -293,8 +288,7 @@ def state(
 ) -> Diagnosis | None:
     """Return that it is state, where an instance puts all pairs of a block where they belong.
 
-    rotator: of an instance that was not called before, or of a function that has no other. over: x and
-    rotated y (b, h, s, d) -> the error of each pair over what is allowed.
+    over: x and rotated y (b, h, s, d) -> the error of each pair over what is allowed.
     """
     how = "again" if getattr(rotator, "has_past", False) else "afresh"
     rotated = rotator.rotate_both(*block.given, block.at)
@@ -310,8 +304,8 @@ def unstable(
 ) -> Diagnosis | None:
     """Return that it is random, where calls alike give different numbers with other seeds.
 
-    What counts its calls, or stores something, does the same once more of another instance without a past:
-    each seed gets one, where `afresh` makes them. Calls of a kind that was steady are not made again.
+    What counts its calls, or stores something, does the same of another instance: each seed gets one, where
+    `afresh` makes them.
     """
     results, kind = [], (type(rotator).__name__, min(block.length, 2))
     if searches is not None and kind in searches.steady:

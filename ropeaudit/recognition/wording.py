@@ -1,7 +1,4 @@
-"""Diagnoses in English: what is there, where, and what to change. Nothing else writes these sentences.
-
-What reads a diagnosis reads its code and its values, never what stands here.
-"""
+"""Diagnoses in English: what is there, where, and what to change. Nothing else writes these sentences."""
 
 from __future__ import annotations
 
@@ -11,21 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
-from ropeaudit.recognition.diagnosis import Diagnosis, Value, Where, kinds
+from ropeaudit.recognition.diagnosis import STAGE_CODES, Diagnosis, Value, Where, kinds
 
 if TYPE_CHECKING:
     from ropeaudit.recognition.check import TableFinding
 
 _MOST = 3  # equals that are listed
 _FORMS = {"recurrence": "angles by recurrence", "divide": "positions divided"}
-_STAGES = {  # stage -> how its numbers are called
-    "position": "positions",
-    "frequency": "frequencies",
-    "angle": "angles",
-    "table": "table",
-    "rotation": "rotation",
-}
-_KEPT = [f"narrow-{name}" for name in _STAGES.values()] + ["known-recipe"]  # stages to be widened
+_KEPT = {*STAGE_CODES.values(), "known-recipe"}  # of stages to be widened
 _PAIRED = {"half": "2i and 2i + 1", "interleaved": "i and i + d/2"}  # layout -> the dims of the other one
 _RAMPS = {"inverted": "inverted", "short": "ended at the last pair"}  # what was made of YaRN's
 _BUFFER = " (inv_freq; casting a module casts its buffers)"
@@ -38,7 +28,7 @@ def sentence(diagnosis: Diagnosis | None) -> str:
     texts = list(dict.fromkeys(map(_whole, (diagnosis, *diagnosis.alternatives))))
     more = len(texts) - _MOST
     named = texts[:_MOST] if more <= 0 else [*texts[:_MOST], f"{more} fault{'s' * (more > 1)} more"]
-    alone = not any(one.where.sides for one in diagnosis.also)  # nothing is said of the other side
+    alone = not any(one.where.sides for one in diagnosis.also)
     where = _where(diagnosis.where, alone=alone, explains=diagnosis.explains)
     what = " or ".join(named)
     if diagnosis.where.since is not None:
@@ -50,10 +40,7 @@ def sentence(diagnosis: Diagnosis | None) -> str:
 
 
 def remedy(diagnosis: Diagnosis | None, dtype: Format, up_to: int) -> str:
-    """Return what to change; empty where that is not known, or where equals would be mended differently.
-
-    up_to: number of positions that the code must hold.
-    """
+    """Return what to change up to so many positions; empty where unknown, or where equals differ in it."""
     if diagnosis is None:
         return ""
     if diagnosis.where.since is not None:
@@ -70,7 +57,7 @@ def option(diagnosis: Diagnosis | None) -> str:
     """Return the option that makes the result right; empty if there is none."""
     if diagnosis is None or diagnosis.where.since is not None:
         return ""
-    texts = set[str]()  # of equals, each of which is to be all that is wrong, of all of q and k
+    texts = set[str]()  # of equals
     for one in (diagnosis, *diagnosis.alternatives):
         parts = list(one.parts())
         told = [kinds()[part.code].option.format_map(_named(part)) for part in parts]
@@ -91,10 +78,7 @@ def template(text: str) -> str:
 
 
 def arithmetic(values: Mapping[str, Any]) -> str:
-    """Return in words how a recipe rotates: what is rounded before and after cos and sin, and its names.
-
-    values: those of `known_recipes.RecipeGroup`.
-    """
+    """Return in words how a recipe with such values rotates: what is rounded before and after cos and sin."""
     parts = []
     wide = _format(values, "angle") is FP64  # made of numbers as wide
     computed = _format(values, "computed")
@@ -105,7 +89,7 @@ def arithmetic(values: Mapping[str, Any]) -> str:
         if wide and stage != "angle" and _format(values, stage) is FP64:
             continue
         if _format(values, stage).precision != FP32.precision:
-            parts.append(f"{values[stage]} {_STAGES[stage]}")
+            parts.append(f"{values[stage]} {_called(stage)}")
     if _format(values, "frequency") is FP32 and computed.precision > FP32.precision:
         parts.append(f"frequencies computed in {computed}")
     form = str(values.get("form", "inverse_power"))
@@ -238,14 +222,19 @@ def _remedy(one: Diagnosis, dtype: Format, wide: Format) -> str:
 def _narrow(values: Mapping[str, Value], dtype: Format, wide: Format) -> str:
     """Return the names of the stages that are too narrow."""
     names = []
-    for stage, name in _STAGES.items():
+    for stage in [one for one in STAGE_CODES if one != "computed"]:
         most = dtype if stage in ("table", "rotation") else wide
         seen = _format(values, stage)
         if stage == "frequency":
             seen = min(seen, _format(values, "computed"), key=lambda fmt: fmt.precision)
         if seen.precision < min(most.precision, FP32.precision):
-            names.append(name + (_BUFFER if stage == "frequency" else ""))
+            names.append(_called(stage) + (_BUFFER if stage == "frequency" else ""))
     return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), *names[-1:]])
+
+
+def _called(stage: str) -> str:
+    """Return how the numbers of a stage are called."""
+    return STAGE_CODES[stage].removeprefix("narrow-")
 
 
 def _format(values: Mapping[str, Value], stage: str) -> Format:
@@ -268,10 +257,11 @@ def of_table(table: TableFinding) -> str:
     if diagnosis is None:
         return f"{much} (pair {table.worst['pair']}); nothing that was tried explains it, nor comes near."
     if diagnosis.code == "entries-off":
-        few = [table.rows[pair] for pair in table.strays] or table.off
+        values: Mapping[str, Any] = diagnosis.values
+        rows = values["things"] == "rows"
+        few = table.off if rows else [table.rows[pair] for pair in values["entries"]]
         largest = max(few, key=lambda row: abs(row[table.size]))
         first, told = largest.get("first_position_off"), diagnosis.where.position is not None
-        rows = diagnosis.values["things"] == "rows"
         begin = "" if first is None or told or rows else f", first at position {first}"
         rest = f"the rest agrees {_WITHIN}"
         if diagnosis.also:

@@ -78,7 +78,7 @@ def test_a_base_is_solved_wherever_a_call_begins(first) -> None:
     x = np.random.default_rng(0).standard_normal((2, 32, 64))
     at = np.arange(first, first + 32)
     y = by_hand(x, at, RopeSetting.of(64, base=12345.678))
-    *_, last = solving.base(at, x, y, RopeSetting.of(64), parse("fp64"))
+    *_, last = solving.Vectors(at, x, y, RopeSetting.of(64), parse("fp64")).base()
     assert last.diagnosis.values["base"] == 12345.678
 
 

@@ -17,7 +17,8 @@ from ropeaudit.features.explain.blames import DriftTolerance, NonfiniteScores, R
 from ropeaudit.features.explain.tracing import COMPARED, Likeness, Trace, expected
 from ropeaudit.recipes import STAGES
 from ropeaudit.recognition import wording
-from ropeaudit.recognition.known_recipes import NARROW, RecipeGroup
+from ropeaudit.recognition.diagnosis import STAGE_CODES
+from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.reports import Report, answers, settings
 from ropeaudit.reports.answers import STATUSES, Answer, Cause, Status
 from ropeaudit.reports.model_notes import model_notes
@@ -241,7 +242,7 @@ def _left_out(one: CodeExplanation) -> list[str]:
 _NOTABLE = 0.005  # of the mean square drift: stages below it are not named
 _STAGES, _OTHERS, _NAMED = 4, 5, 3  # named stages, other cases, named recipes
 _OTHERS_NARROW = {"trig": "narrow-table", "output": "narrow-output", "accumulate": "narrow-accumulator"}
-_CODES = NARROW | _OTHERS_NARROW  # stage -> code of `list diagnoses`
+_CODES = STAGE_CODES | _OTHERS_NARROW  # stage -> code of `list diagnoses`
 
 
 def answer(results: Sequence[Explanation | CodeExplanation]) -> Answer:

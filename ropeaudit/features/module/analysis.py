@@ -17,8 +17,8 @@ from ropeaudit.features.module.buffers import Buffer as Buffer
 from ropeaudit.features.module.buffers import run
 from ropeaudit.features.module.source import Expected, Source
 from ropeaudit.features.module.source import opened as of_path
-from ropeaudit.recognition import conversions
-from ropeaudit.recognition.conversions import Lost
+from ropeaudit.recognition import stored_values
+from ropeaudit.recognition.stored_values import Lost
 from ropeaudit.rope import scaling as scalings
 
 _LOADED = ("bfloat16", "float16", "float32", "float64")
@@ -104,5 +104,5 @@ def _lost(opened: Source) -> Sequence[Lost]:
     changed = [setting for _, setting in expected.settings(None) if setting.length == 0]
     rotated = [layer for layer, setting in expected.model.layers.items() if setting.pairs]
     declared = replace(expected.model, layers=dict(zip(rotated, changed, strict=True)))
-    opened.notes.extend(conversions.unseen(opened.gguf, declared))
-    return conversions.lost(opened.gguf, declared)
+    opened.notes.extend(stored_values.unseen(opened.gguf, declared))
+    return stored_values.lost(opened.gguf, declared)
