@@ -64,7 +64,7 @@ class Where:
 
     sides: "q", "k" or both. batch, heads: those alone, of so many heads. position, pair: that one alone.
     unrotated: dims that are not rotated. since: the position from which on it is so, those from `until` to
-    it are right. offset: the shift at which it was found. layers: those of a model.
+    it are right. offset: the shift at which it was found. gradient: it is of that. layers: of a model.
     """
 
     sides: tuple[str, ...] = ()
