@@ -162,9 +162,7 @@ def check(
         return not_begun([target for target in targets if target not in begun], "target")
 
     def made() -> Ticket | None:
-        from ropeaudit.features.check.report import check_ticket  # in-function: most checks write none
-
-        return None if interrupted else check_ticket(checked, cases[0], asked)
+        return None if interrupted else tables.check_ticket(checked, cases[0], asked)
 
     with (
         output_files.opened_for("--junit", junit, "junit") as file,

@@ -19,6 +19,7 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.audits.sweep import Audit
 from ropeaudit.conformance import environments
 from ropeaudit.conformance.finding import INTERRUPTED, MARGIN, PAIR
+from ropeaudit.conformance.score_drift import CHECKS as SCORES  # wrong where the rotation is
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, listed, place
 from ropeaudit.features.check.config_target import LIMIT
 from ropeaudit.recognition.diagnosis import codes, kinds
@@ -36,7 +37,6 @@ COLUMNS = table("check")
 _UNJUDGED = ("nothing to check", "left out", "not applicable")
 _OF_JUNIT = {"fail": "failure", "pass": "system-out", "info": "system-out"}  # all others are skipped
 _MARGIN = "times its maximum: last good position ÷ the model's maximum; 1 or more passes; `ropeaudit limit`."
-SCORES = ("drift", "long sequence", "growth", "tolerance")  # wrong where the rotation is
 UNEXPLAINED = "unexplained"
 _MOST_CAUSES, _MOST_FACTS = 3, 3
 _SHORT = 150  # characters of reasons: two lines
@@ -68,10 +68,7 @@ def report(
     findings: Sequence[str] = (),
     case: Case | None = None,
 ) -> Report:
-    """Return the report; `columns` chooses and orders what is shown and written.
-
-    findings: on waivers and calls. case: the RoPE setting of the options.
-    """
+    """Return the report. columns: what is shown and written; findings, case: as in `answer`."""
     rows, targets = [row(result) for result in results], dict[str, list[Checked]]()
     for one in results:
         targets.setdefault(one.target, []).append(one)
@@ -105,15 +102,11 @@ def notes(results: Sequence[Checked]) -> list[str]:
 def faults_of(results: Sequence[Checked]) -> list[Fault]:
     """Return what fails and is not waived, in order, without faults of ours."""
     faults = []
-    for one in results:
-        finding, found = one.finding, one.finding.diagnosis
-        if not finding.failed or finding.fault:
-            continue
-        behaves = ""
+    for one in (one for one in results if one.finding.failed and not one.finding.fault):
+        finding, found, behaves = one.finding, one.finding.diagnosis, ""
         if found is not None and found.explains:  # its equals and what is there beside it are said too
-            behaves = "behaves like: "
-            if found.certainty == "resembles":
-                behaves = "nothing that was tried explains it; the nearest: "
+            nearest = "nothing that was tried explains it; the nearest: "
+            behaves = nearest if found.certainty == "resembles" else "behaves like: "
         words = (one.seen, behaves + finding.resembles, finding.advice)
         message = printable("; ".join(filter(None, words)))
         rule = found.code if found else finding.check.replace(" ", "-")
@@ -124,9 +117,8 @@ def faults_of(results: Sequence[Checked]) -> list[Fault]:
 def junit(results: Sequence[Checked]) -> bytes:
     """Return checks as JUnit XML for CI: a suite per target and dtype, a case per check.
 
-    The elements and attributes are those that pytest writes (`--junit-xml`), without times, which are not
-    measured, and with the type of a failure: the code of its diagnosis. Skipped are a waived failure, a check
-    that does not apply and a target without RoPE; a note is in system-out.
+    As pytest writes it (`--junit-xml`), without times; the type of a failure is the code of its diagnosis.
+    Skipped are a waived failure, a check that does not apply and a target without RoPE.
     """
     root = ElementTree.Element("testsuites", name="ropeaudit check")
     suites: dict[tuple[str, str], list[Checked]] = {}
@@ -135,14 +127,9 @@ def junit(results: Sequence[Checked]) -> bytes:
     for (target, dtype), checks in suites.items():
         name = printable(target if dtype == NONE else f"{target} {dtype}")
         tags = [_OF_JUNIT.get(one.finding.status, "skipped") for one in checks]
-        counts = {
-            "errors": 0,
-            "failures": tags.count("failure"),
-            "skipped": tags.count("skipped"),
-            "tests": len(checks),
-        }
-        shown = {"name": name, **{kind: str(number) for kind, number in counts.items()}}
-        suite = ElementTree.SubElement(root, "testsuite", shown)
+        failures, skipped = (str(tags.count(tag)) for tag in ("failure", "skipped"))
+        shown = {"name": name, "errors": "0", "failures": failures, "skipped": skipped}
+        suite = ElementTree.SubElement(root, "testsuite", shown | {"tests": str(len(checks))})
         for one, tag in zip(checks, tags, strict=True):
             finding, measured = one.finding, one.measured_words
             layer = "" if one.layer in (NONE, "full_attention") else f" ({one.layer})"
@@ -161,10 +148,7 @@ def junit(results: Sequence[Checked]) -> bytes:
 
 
 def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answer:
-    """Return the answer of the checks of one target.
-
-    case: the RoPE setting of the options. findings: on waivers and calls.
-    """
+    """Return the answer of one target. findings: on waivers and calls."""
     target = own[0].target
     for one in own:
         if one.finding.status == "nothing to check":
@@ -173,14 +157,8 @@ def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answe
     doubtful = _by_cause([one for one in own if warns(one)])
     causes = [_cause(code, some) for code, some in groups.items()]
     causes += [replace(_cause(code, some), warning=True) for code, some in doubtful.items()]
-    facts = [
-        *_figures(own),
-        *_limits(own),
-        *_called(target, findings),
-        *_assumed(own, case),
-        *_noted(own),
-        *_missing(own, case, findings),
-    ]
+    facts = [*_figures(own), *_limits(own), *_called(target, findings), *_assumed(own, case)]
+    facts += [*_noted(own), *_missing(own, case, findings)]
     if len(causes) > 1:
         causes[0] = _shortened(causes[0], 2)
         causes[1:] = [replace(_shortened(one, 1), file="", source="") for one in causes[1:]]
@@ -194,10 +172,13 @@ def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answe
 
 def text(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> str:
     """Return the answer as text for a caller from Python: it names no command to type."""
-    plainly = [replace(one, finding=replace(one.finding, option="")) for one in own]
-    result = answer(plainly, case, findings)
+    result = answer(_without_options(own), case, findings)
     facts = [fact for fact in result.facts if fact[0] != "next"]
     return "\n".join(plain([replace(result, facts=facts)]))
+
+
+def _without_options(results: Sequence[Checked]) -> list[Checked]:
+    return [replace(one, finding=replace(one.finding, option="")) for one in results]
 
 
 def warns(one: Checked) -> bool:
@@ -211,10 +192,9 @@ def _decides(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
     """Return what the status rests on: how many checks fail, and why."""
     if not groups and (margin := _least(own)):
         return margin
-    judged, where = [one for one in own if one.judged], list[str]()
-    if judged:
-        first = judged[0]
-        where.append(listed([parse(name).short for name in _dtypes(judged)]))
+    judged = [one for one in own if one.judged]
+    where = [listed([parse(name).short for name in _dtypes(judged)])]
+    for first in judged[:1]:
         if first.setting is not None and first.setting.grid is not None:
             where.append(f"{first.setting.grid.count:,} tokens, {first.setting.grid.words}")
         elif first.kind in ("code", "case") and first.up_to:
@@ -241,8 +221,7 @@ def _dtypes(some: Sequence[Checked]) -> list[str]:
 def _by_cause(some: Sequence[Checked]) -> dict[str, list[Checked]]:
     """Return checks by the code of their cause, the one with most checks first.
 
-    Of codes that explain a check equally well it is the one that most checks share. Scores are wrong where
-    the rotation is, and have no cause of their own there.
+    Of equals it is the one that most checks share. Scores are wrong where the rotation is.
     """
     shared = Counter(code for one in some for code in _codes(one))
     own = {id(one): max(_codes(one), key=lambda code: shared[code]) for one in some}
@@ -330,16 +309,15 @@ def _figures(own: Sequence[Checked]) -> Facts:
         some, lines = [one for one in judged if one.dtype == dtype], Facts()
         by_name, worst = {one.finding.check: one.finding for one in some}, max(some, key=_excess)
         if wrong := sum(one.finding.failed for one in some):
-            lines = [("", f"{wrong} of {counted(len(some), 'check')} fail")] * several
-        else:
-            if excess := _excess(worst):
-                size = f"{_two(worst.finding.measured)} of {_two(worst.finding.allowed)} allowed"
-                lines.append(("rotation error", f"{size} ({percent(excess)})"))
-            if finding := by_name.get("tolerance"):
-                text = f"{percent(finding.measured)} of their RMS (limit {percent(finding.allowed)})"
-                if growth := by_name.get("growth"):
-                    text += f", {_two(growth.measured)} {growth.unit}"
-                lines.append(("score error", text))
+            by_name, lines = {}, [("", f"{wrong} of {counted(len(some), 'check')} fail")] * several
+        elif excess := _excess(worst):
+            size = f"{_two(worst.finding.measured)} of {_two(worst.finding.allowed)} allowed"
+            lines.append(("rotation error", f"{size} ({percent(excess)})"))
+        if finding := by_name.get("tolerance"):
+            text = f"{percent(finding.measured)} of their RMS (limit {percent(finding.allowed)})"
+            if growth := by_name.get("growth"):
+                text += f", {_two(growth.measured)} {growth.unit}"
+            lines.append(("score error", text))
         if several:
             lines = [(parse(dtype).short, "; ".join(f"{label} {text}".strip() for label, text in lines))]
         facts += lines
@@ -367,9 +345,8 @@ def _least(some: Sequence[Checked]) -> str:
         return ""
     least = min(limits, key=lambda one: one.finding.measured)
     layer = f" of {least.layer}" if len({one.layer for one in limits}) > 1 else ""
-    return (
-        f"{parse(least.dtype).short}, {least.finding.where.replace('seen to position ', 'seen to ')}{layer}"
-    )
+    where = least.finding.where.replace("seen to position ", "seen to ")
+    return f"{parse(least.dtype).short}, {where}{layer}"
 
 
 def _called(target: str, findings: Sequence[str]) -> Facts:
@@ -401,9 +378,8 @@ def _assumed(own: Sequence[Checked], case: Case) -> Facts:
 
 def _noted(own: Sequence[Checked]) -> Facts:
     """Return what informs and decides nothing."""
-    elsewhere, facts = ("cast module", LIMIT), dict[str, str]()
-    noted = [one for one in own if one.finding.status == "info" and not warns(one)]
-    for one in (one for one in noted if one.finding.check not in elsewhere):
+    noted, facts = [one for one in own if one.finding.status == "info" and not warns(one)], dict[str, str]()
+    for one in (one for one in noted if one.finding.check not in ("cast module", LIMIT)):
         several = sum(other.finding.check == one.finding.check for other in noted) > 1
         dtype = parse(one.dtype).short if one.dtype != NONE else ""
         which = ", ".join(filter(None, [dtype, one.finding.where])) if several else ""
@@ -415,9 +391,8 @@ def _missing(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Fac
     """Return what was not checked, with the reasons where there is room for them."""
     beyond = [text.partition(NOT_CHECKED)[2].rstrip(".") for text in findings if NOT_CHECKED in text]
     if any(one.finding.check == LIMIT for one in own):
-        beyond.append(
-            f"distances over {case.outline()[0].seq_len - 1} (ropeaudit limit --seq-len); other q and k"
-        )
+        farthest = case.outline()[0].seq_len - 1
+        beyond.append(f"distances over {farthest} (ropeaudit limit --seq-len); other q and k")
     reasons: dict[str, dict[str, None]] = {}  # reason -> names of checks, each once
     for finding in (one.finding for one in own):
         if finding.status in ("left out", "not applicable"):
@@ -451,12 +426,8 @@ _TOKENS = 256  # of the sequences whose drift is measured
 
 
 def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) -> Ticket | None:
-    """Return the ticket of the first failing target, or of a pass; None where neither is known.
-
-    case: the RoPE setting of the options. Runs a snippet.
-    """
-    # an option of this program is nothing to who reads a ticket
-    results = [replace(one, finding=replace(one.finding, option="")) for one in results]
+    """Return the ticket of the first failing target, or of a pass; None where neither is known."""
+    results = _without_options(results)  # which are nothing to who reads a ticket
     first = next((one for one in results if one.finding.failed and not one.finding.fault), None)
     if first is None:
         if not results or any(one.finding.fault for one in results):
@@ -465,9 +436,8 @@ def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) 
         judged = [one for one in results if one.judged]
         first_row, *rows = map(row, judged or results)  # its facts are what all agree on
         facts = {name: value for name, value in first_row.items() if all(one[name] == value for one in rows)}
-        told, why = report(results, None, {}), Reproduction(missing="no check fails")
-        facts |= {"checks": len(judged)}
-        return Ticket(f"{targets}: no check fails", told, facts, "No check fails.", why)
+        facts["checks"], why = len(judged), Reproduction(missing="no check fails")
+        return Ticket(f"{targets}: no check fails", report(results, None, {}), facts, "No check fails.", why)
     own = [one for one in results if one.target == first.target]
     own.sort(key=lambda one: not one.finding.failed)
     finding, where = first.finding, "" if first.dtype == NONE else f" in {first.dtype}"
