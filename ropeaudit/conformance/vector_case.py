@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,7 +24,7 @@ from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError, 
 from ropeaudit.rope import scaling
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions
+from ropeaudit.subjects import Positions, torch_arrays
 
 WANTS = ("rotated", "gradient")
 INTEGERS = ("int64", "int32")  # of positions
@@ -45,9 +44,8 @@ _SIZES = ("batch", *_HEADS)  # of a call, where they are not those of the case
 class CaseSpec:
     """All that a case depends on. offsets: the first positions of the calls, from 0 up.
 
-    context: positions that frequencies are computed for; `setting` has it. want: what is to be written back.
-    positions: their dtype. served: whether there are calls as servers make them too.
-    Raises: UsageError, UnknownName for what no case has.
+    context: positions that frequencies are computed for. want: what is to be written back. positions: their
+    dtype. served: whether there are calls as servers make them too. Raises: UsageError, UnknownName.
     """
 
     setting: RopeSetting
@@ -90,8 +88,8 @@ class CaseSpec:
     def served_calls(self) -> tuple[CaseCall, ...]:
         """The calls as servers make them, where they were asked for, at positions of the others.
 
-        The first row of a batch is the farthest, so that those of others are not wrapped to its positions. No
-        call has more numbers of q or k than two batch elements of the case.
+        The first row of a batch is the farthest, so that others are not wrapped to its positions. No call has
+        more numbers than two batch elements of the case.
         """
         heads, kv_heads, length, half = self.heads, self.kv_heads, self.seq_len, self.seq_len // 2
 
@@ -132,15 +130,11 @@ class CaseSpec:
 
     def outputs(self, call: CaseCall) -> dict[str, Entry]:
         """Return name -> file of what is to be written back for a call."""
-        prefix = "grad_" if self.want == "gradient" else ""
-        return {
-            prefix + name: _entry(
-                f"{prefix}{name}.{call.key}",
-                self.dtype.name,
-                (call.batch, heads, call.seq_len, self.setting.head_dim),
-            )
-            for name, heads in (("q", call.heads), ("k", call.kv_heads))
-        }
+        names = ("grad_q", "grad_k") if self.want == "gradient" else ("q", "k")
+        rest = call.seq_len, self.setting.head_dim
+        shapes = ((call.batch, heads, *rest) for heads in (call.heads, call.kv_heads))
+        each = zip(names, shapes, strict=True)
+        return {name: _entry(f"{name}.{call.key}", self.dtype.name, shape) for name, shape in each}
 
 
 def _entry(name: str, dtype: str, shape: tuple[int, ...]) -> Entry:
@@ -334,23 +328,12 @@ def content_of(path: Path, seen: str) -> bytes:
         raise BadInput(f"{seen}: {path.name} cannot be read: {reason}") from None
 
 
-# formats that programs store in files; float32 holds what is computed in tf32
-_STORED: dict[str, Any] = {
-    "float64": "<f8",
-    "float32": "<f4",
-    "float16": "<f2",
-    "bfloat16": ml_dtypes.bfloat16,
-    "float8_e4m3": ml_dtypes.float8_e4m3fn,
-    "float8_e5m2": ml_dtypes.float8_e5m2,
-}
-
-
 def stored(dtype: Format) -> np.dtype[Any]:
-    """Return the dtype of a format in a file. Raises: UsageError for tf32."""
-    if dtype.name not in _STORED:
-        raise UsageError(f"no file holds {dtype.name}; give one of {', '.join(_STORED)}")
-    kind: np.dtype[Any] = np.dtype(_STORED[dtype.name])
-    return kind
+    """Return the dtype of a format in a file. Raises: UsageError for tf32, which float32 holds."""
+    if dtype.name not in torch_arrays.DTYPES:
+        raise UsageError(f"no file holds {dtype.name}; give one of {', '.join(torch_arrays.DTYPES)}")
+    kind: np.dtype[Any] = torch_arrays.of_numpy(dtype)
+    return kind.newbyteorder("<") if kind.kind == "f" else kind
 
 
 def array(x: FloatArray, dtype: Format) -> NDArray[Any]:
