@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -18,17 +19,17 @@ from ropeaudit.conformance import (
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import ADAPTER, INTERRUPTED, Finding, faulty, not_applicable
 from ropeaudit.errors import ForeignError, RopeAuditError, did
-from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Where
 from ropeaudit.runtime import doing
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of code. names: of its findings, by default one, the check's.
+    """A check of code: what it asks, and what that needs.
 
-    own: whether it is made of own code alone, not of what an adapter calls. one_axis: whether positions have
-    to be those of a sequence.
+    run: makes its calls and judges them. names: of its findings, by default one, the check's. own: whether it
+    is made of own code alone, not of what an adapter calls. one_axis: whether positions have to be those of a
+    sequence.
     """
 
     run: Callable[[CodeUnderTest], Iterable[Finding]]
@@ -83,40 +84,42 @@ def names_of(name: str, code: CodeUnderTest) -> list[str]:
     return [name] if names is None else list(names(code))
 
 
-def findings(
-    code: CodeUnderTest, progress: Callable[[float], None] = lambda share: None
-) -> Iterator[Finding]:
+def findings(code: CodeUnderTest) -> Iterator[Finding]:
     """Run every check and yield its findings; what code raises is one, and so is a fault of a check.
 
-    progress gets the share that is done, from 0 to 1. Raises: UsageError and other errors of the request.
+    Raises: UsageError and other errors of the request.
     """
     left = {name: names_of(name, code) for name in CHECKS}
     for number, name in enumerate(CHECKS):
         doing.begin(f"check {number + 1} of {len(CHECKS)}: {name}")
-        code.on_share = doing.part(progress, number / len(CHECKS), (number + 1) / len(CHECKS))
         try:
-            code.on_share(0.0)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                for finding in made(name, code):
-                    told = _with_line(_with_remedy(finding, code), code)
-                    left[name] = [one for one in left[name] if one != told.check]
-                    yield told
-                    if name == "table end" and finding.failed:  # the others see what it takes
-                        code = replace(code, up_to=int(finding.measured))
+            told = (_with_line(_with_remedy(one, code), code) for one in made(name, code))
+            for finding in doing.each(told, functools.partial(_quietly, number / len(CHECKS))):
+                left[name] = [one for one in left[name] if one != finding.check]
+                yield finding
+                if name == "table end" and finding.failed:  # the others see what it takes
+                    code = replace(code, up_to=int(finding.measured))
         except KeyboardInterrupt:
             names = ", ".join(itertools.chain(*left.values())) or name
             yield Finding(INTERRUPTED, "fail", f"no pass: not run, or not to its end: {names}")
             raise
         except (ForeignError, MemoryError) as error:
-            file = getattr(error, "file", "")
-            line = getattr(error, "line", 0)
+            file, line = getattr(error, "file", ""), getattr(error, "line", 0)
             yield Finding(name, "fail", f"it {did(error)}", file=file, line=line)
         except RopeAuditError:
             raise
         except Exception as error:
             yield faulty(name, error)
         del left[name]
+
+
+@contextlib.contextmanager
+def _quietly(begun: float) -> Iterator[None]:
+    """Count what is done in the block from a share on, and let code warn nobody."""
+    with doing.within(begun, begun + 1 / len(CHECKS)), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        doing.step(0.0)
+        yield
 
 
 def _with_line(finding: Finding, code: CodeUnderTest) -> Finding:
@@ -146,5 +149,4 @@ def _with_remedy(finding: Finding, code: CodeUnderTest) -> Finding:
         if found.where in (Where(), replace(where, until=found.where.until, since=found.where.since)):
             found = replace(found, where=where, certainty="within rounding")
             finding = replace(finding, diagnosis=found)
-    remedy = wording.remedy(finding.diagnosis, code.dtype, code.up_to)
-    return replace(finding, remedy=remedy, option=wording.option(finding.diagnosis))
+    return finding.advised(code.dtype, code.up_to)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -16,7 +16,6 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import straddling
-from ropeaudit.conformance.finding import Finding, of_worst_pair
 from ropeaudit.errors import ForeignError
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification
@@ -24,6 +23,7 @@ from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import Searches
 from ropeaudit.recognition.verification import NOWHERE, GivenVectors, Places
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.runtime import doing
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling.code import CallOf, Code, Rotator
 
@@ -39,13 +39,12 @@ Both: TypeAlias = tuple[FloatArray, FloatArray]  # q and k
 
 @dataclass(slots=True)
 class Seen:
-    """What checks of one code share.
+    """What checks of one code share; None is for what was not looked for.
 
     wrong_rotation: whether one saw a pair out of place in plain calls. right_before: the first position that
-    is out of place, where those before are right. cost: seconds of a token.
-    searches: for what explains its calls. line: file and line of the first narrow operation; None until it is
-    looked for. first: the first position of the last call that was judged. answer: what one call of own code
-    came to; None until it is made.
+    is out of place, where those before are right. cost: seconds of a token. searches: for what explains its
+    calls. line: of the first narrow operation, with its file. first: the first position of the last call that
+    was judged. answer: what one call of own code came to.
     """
 
     wrong_rotation: bool = False
@@ -61,13 +60,11 @@ class Seen:
 class CodeUnderTest:
     """Code in a dtype.
 
-    up_to: number of positions, the last checked is up_to - 1. claimed: the recipe that it is held to; None
-    for what right code explains (`recognition.allowance.careful`). thorough: whether what takes long is done
-    too: compiling it, and any three axes of served calls together. sizes: whether heads of other sizes are
-    tried too.
-    environments: names of those that it is called in too. each_call: whether its frequencies follow the
-    length of each call (`every_position.followed`), which is then held to those for its own.
-    on_share: gets the share of the running check that is done. seen: what checks share.
+    up_to: number of positions. claimed: the recipe that it is held to; None for what right code explains
+    (`recognition.allowance.careful`). thorough: whether it is compiled too, and any three axes of calls go
+    together. sizes: whether heads of other sizes are tried too. environments: those that it is called in
+    too. each_call: whether its frequencies follow the length of each call (`every_position.followed`), which
+    is then held to those for its own.
     """
 
     tested: Code
@@ -80,7 +77,6 @@ class CodeUnderTest:
     sizes: bool = False
     environments: Sequence[str] = ()
     each_call: bool = False
-    on_share: Callable[[float], None] = lambda share: None
     seen: Seen = field(default_factory=Seen, init=False)
 
     @property
@@ -117,14 +113,10 @@ class CodeUnderTest:
 
     def why_no_rows(self) -> str:
         """Return why batch elements get no positions of their own; empty if they do."""
-        fit = self.tested.fit(self.setting)
-        if fit is not None and fit.rows:
-            return ""
-        if fit is None or fit.sure:
-            return "called so, it takes no row of positions for each batch element"
-        return (
-            "whether it takes a row of positions for each batch element is not known: plain calls are wrong"
-        )
+        fit, rows = self.tested.fit(self.setting), "row of positions for each batch element"
+        if fit is not None and not fit.sure and not fit.rows:
+            return f"whether it takes a {rows} is not known: plain calls are wrong"
+        return "" if fit is not None and fit.rows else f"called so, it takes no {rows}"
 
     def setting_at(self, at: Positions) -> RopeSetting:
         """Return the setting that a call at these positions is held to."""
@@ -139,10 +131,7 @@ class CodeUnderTest:
         return cast("ForeignRotator", self.rotator())
 
     def vectors(self, heads: int, length: int) -> Both:
-        """Return random q and k with all the bits of the dtype. Shapes: -> (h, s, d) twice.
-
-        Code that holds them in a narrower format then shows.
-        """
+        """Return random q and k with all the bits of the dtype. Shapes: -> (h, s, d) twice."""
         return _vectors(self.seed, self.dtype, (heads, length, self.setting.head_dim))
 
     def batch(self, heads: int, length: int, kv_heads: int | None = None, rows: int = BATCH) -> Both:
@@ -169,20 +158,22 @@ class CodeUnderTest:
         held |= {"each_call": self.each_call} | other
         return verification.judged(blocks, rotator, self.setting, self.dtype, **held)
 
-    def placed(self, check: str, worst: Places, detail: str) -> Finding:
-        """Return the finding of plain calls, and keep that a pair is misplaced."""
-        self.seen.wrong_rotation |= not worst.excess <= 1
-        return of_worst_pair(check, detail, worst)
-
     def up_to_a_wrong_one(
-        self, rotator: Rotator, calls: Sequence[CallOf], **other: Any
+        self, rotator: Rotator, calls: Sequence[CallOf], most: int | None = None, **other: Any
     ) -> tuple[Places, list[int]]:
-        """Make calls, q, k and positions each, up to the first that is wrong: the worst pair, and its number.
+        """Make calls up to the first that is wrong; return the worst pair, and the number of that call.
 
-        Raises: what the code raises.
+        most: how many are judged; those behind show what is wrong with the other side.
         """
-        judge, worst = self.judge(rotator, calls, **other), NOWHERE
-        for number in range(len(calls)):
+
+        def judge(number: int, explain: bool) -> Places:
+            doing.step(number / len(calls))
+            self.seen.first = int(calls[number][2].min())
+            block = made(rotator, calls[number])
+            return self.judged(rotator, [block], **({"explain": explain} | other))
+
+        worst = NOWHERE
+        for number in range(len(calls))[:most]:
             placed = judge(number, True)
             if not placed.excess <= 1:
                 others = range(number + 1, len(calls))
@@ -190,22 +181,11 @@ class CodeUnderTest:
             worst = max(worst, placed, key=lambda places: places.excess)
         return worst, []
 
-    def judge(
-        self,
-        rotator: Rotator,
-        calls: Sequence[CallOf],
-        **other: Any,
-    ) -> Callable[[int, bool], Places]:
-        """Return what makes a call by number and judges it, explained on request."""
 
-        def judge(number: int, explain: bool) -> Places:
-            self.on_share(number / len(calls))
-            q, k, at = calls[number]
-            self.seen.first = int(at.min())
-            block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))
-            return self.judged(rotator, [block], **({"explain": explain} | other))
-
-        return judge
+def made(rotator: Rotator, call: CallOf) -> CalledBlock:
+    """Make a call of an instance. Raises: what the code raises."""
+    q, k, at = call
+    return CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))
 
 
 def runs_at(given: Both, offsets: Sequence[int], step: int = 0) -> list[CallOf]:
@@ -223,10 +203,7 @@ def _vectors(seed: int, dtype: Format, shape: tuple[int, int, int]) -> Both:
 
 
 def some_offsets(code: CodeUnderTest, length: int, count: int) -> list[int]:
-    """Return up to `count` of the offsets that break positions, the first and the last with them.
-
-    Two where a call is dear.
-    """
+    """Return so many offsets that break positions, both ends too; two of dear code."""
     count = min(count, 2) if cost(code) > DEAR else count
     offsets = straddling(code.up_to, min(length, code.up_to))
     chosen = np.linspace(0, len(offsets) - 1, min(count, len(offsets))).round().astype(int)
@@ -236,9 +213,10 @@ def some_offsets(code: CodeUnderTest, length: int, count: int) -> list[int]:
 def cost(code: CodeUnderTest) -> float:
     """Return the seconds of CPU that one token takes; 0 where it raises."""
     if code.seen.cost is None:
-        code.seen.cost, at = 0.0, np.array([code.up_to - 1], dtype=np.int64)
-        with contextlib.suppress(ForeignError):  # the checks will see it
-            code.seen.cost = seconds_of_a_call(code.rotator(), code.given(1), at)
+        code.seen.cost = 0.0
+        with contextlib.suppress(ForeignError):
+            [(q, k, at)] = runs_at(code.given(1), [code.up_to - 1])
+            code.seen.cost = seconds_of_a_call(code.rotator(), (q, k), at)
     return code.seen.cost
 
 

@@ -2,8 +2,7 @@
 
 What an environment does by right is allowed: where it narrows a rotation, the allowance is that of right code
 in that dtype, whose positions, frequencies and angles are float32 all the same. State leaks where the same
-call differs on a new instance and on one that was called before: in another dtype, for another length, at
-another offset, with other heads or rows, in another environment.
+call differs on a new instance and on one that was called before in another way.
 Letters: b batch, h heads, s positions, d head_dim.
 """
 
@@ -12,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +20,7 @@ import numpy as np
 from ropeaudit import data
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import bits_differ, round_to
-from ropeaudit.conformance.code_under_test import DEAR, Both, CodeUnderTest, cost, runs_at
+from ropeaudit.conformance.code_under_test import DEAR, Both, CodeUnderTest, cost, made, runs_at
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.conformance.other_ways import Way, plain_calls, worst
 from ropeaudit.errors import ForeignError, RopeAuditError, did, one_line
@@ -39,6 +38,7 @@ from ropeaudit.subjects.calling.foreign import ForeignRotator
 
 # compile is a check of its own, and only a module can be moved
 DEFAULT = tuple(one.name for one in environments.chosen(["all"]) if one.kind not in ("none", "compile"))
+COMPILED = "compiled"
 _LENGTH, _SHORT = 64, 17  # positions of a call
 _UNDER = 256  # of one in an environment
 _AT = (0, 1000, 40503)  # its offsets, and the last positions
@@ -51,11 +51,6 @@ _ALIKE = SAME, OTHER_NUMBERS
 _LONGEST = 2**16  # positions of a call from 0
 _OFFSETS = (1000, 0)
 _DTYPES = ("fp32", "fp16", "bf16")
-_ONCE = (
-    "it is loaded once: each call has all those before it in its past, and state left by the very first call "
-    "cannot be detected"
-)
-_ANY = "compute what is stored anew where dtype, length or positions change"
 
 
 def check_name(environment: Environment) -> str:
@@ -89,71 +84,61 @@ def under(code: CodeUnderTest) -> Iterator[Finding]:
     Those that nobody requested are noted where it does not: code that is right is not wrong for them.
     """
     requested = tuple(code.environments) != DEFAULT
-    plain: list[CalledBlock] = []
-    for environment in environments.chosen(code.environments)[1:]:
-        placed = inside(code, environment)
-        if reason := placed.tested.refuses(code.setting, code.dtype):
-            yield not_applicable(check_name(environment), reason)
-        else:
-            plain = plain or _plain(code)
-            finding = _under(code, placed, plain, check_name(environment))
-            yield finding if requested or not finding.failed else replace(finding, status="info")
+    for finding in _under(code, {check_name(one): one for one in environments.chosen(code.environments)[1:]}):
+        yield finding if requested or not finding.failed else replace(finding, status="info")
 
 
-def _plain(code: CodeUnderTest) -> list[CalledBlock]:
-    """Return the calls to repeat in environments. Raises: what code raises."""
+def _under(code: CodeUnderTest, some: Mapping[str, Environment]) -> Iterator[Finding]:
+    """Yield what plain calls come to in environments. some: by names of checks."""
     length = min(_UNDER, code.up_to)
     last = code.up_to - length
     offsets = [0, last] if cost(code) > DEAR else [offset for offset in _AT if offset < last] + [last]
-    return list(plain_calls(code.rotator(), code.given(length), offsets))
+    plain: list[CalledBlock] = []
+    for name, environment in some.items():
+        placed = inside(code, environment)
+        if reason := placed.tested.refuses(code.setting, code.dtype):
+            yield not_applicable(name, reason)
+            continue
+        plain = plain or list(plain_calls(code.rotator(), code.given(length), offsets))
+        way = Way(placed, name, placed.rotator(), right_passes=True).take(plain)
+        if way.raised and name == COMPILED:
+            yield not_applicable(name, f"torch.compile does not work: it {way.raised}")
+            continue
+        firsts = ", ".join(str(one.first) for one in plain)
+        finding = way.finding(name, f"{environment.does}; {length} positions from {firsts} on")
+        finding = replace(finding, where=finding.where.removeprefix(f"{name}: "))
+        yield finding if way.raised else _told(code, placed, way, finding)
 
 
-def _under(
-    code: CodeUnderTest,
-    placed: CodeUnderTest,
-    plain: Sequence[CalledBlock],
-    name: str,
-) -> Finding:
-    """Judge calls in an environment, or tell what narrows them. placed: code in it."""
-    environment = placed.tested.environment
-    way = Way(placed, name, placed.rotator(), right_passes=True).take(plain)
-    offsets = ", ".join(str(one.first) for one in plain)
-    finding = way.finding(name, f"{environment.does}; {plain[0].length} positions from {offsets} on")
-    finding = replace(finding, where=finding.where.removeprefix(f"{name}: "))
-    if way.raised:
-        broken = f"torch.compile does not work: it {way.raised}"
-        return not_applicable(name, broken) if name == "compiled" else finding
-    differs = finding.failed or way.differing  # else nothing is narrower that shows
+def _told(code: CodeUnderTest, placed: CodeUnderTest, way: Way, finding: Finding) -> Finding:
+    """Return a finding with what is narrow in an environment. placed: code in it."""
+    environment, differs = placed.tested.environment, finding.failed or way.differing
+    # else nothing is narrower that shows
     cause = exposure.cause(placed.tested, code.setting, code.dtype) if differs else ""
     returned, by_right = _other_dtype(code, environment, way.instance)
     within = f"{cause}, within what is allowed here" if cause else ""
     if finding.failed:
         said = [cause or finding.detail, returned]
-        finding = replace(finding, remedy=_remedy(environment) if cause else "")
+        remedy = data.table("checks.toml")["under"].get(environment.kind, "") if cause else ""
+        finding = replace(finding, remedy=remedy)
     elif by_right:
         said = [finding.detail, within, returned]
     else:
         values = f"its values are within what is allowed ({finding.measured:.3g} of {finding.allowed:.3g})"
         said = [returned, values, within, finding.detail]
-        finding = Finding(name, "fail", "", differing=finding.differing, remedy=_KEEP)
+        finding = Finding(finding.check, "fail", "", differing=finding.differing, remedy=_KEEP)
     return replace(finding, detail="; ".join(filter(None, said)))
 
 
 def compiled(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether compiled code gives what eager code gives."""
-    placed = inside(code, environments.ENVIRONMENTS["compile"])
-    if reason := placed.tested.refuses(code.setting, code.dtype):
-        yield not_applicable("compiled", reason)
-        return
-    if not code.thorough:
+    compiler = environments.ENVIRONMENTS["compile"]
+    refused = inside(code, compiler).tested.refuses(code.setting, code.dtype)
+    if refused or code.thorough:
+        yield from _under(code, {COMPILED: compiler})
+    else:
         reason = "a compiler takes longer than all other checks together; --thorough makes it"
-        yield Finding("compiled", "left out", reason)
-        return
-    yield _under(code, placed, _plain(code), "compiled")
-
-
-def _remedy(environment: Environment) -> str:
-    return str(data.table("checks.toml")["under"].get(environment.kind, ""))
+        yield Finding(COMPILED, "left out", reason)
 
 
 def _other_dtype(code: CodeUnderTest, environment: Environment, rotator: Rotator) -> tuple[str, bool]:
@@ -179,9 +164,8 @@ def answer_of(code: CodeUnderTest) -> Answer | None:
     """Return what one call came to; None where an adapter makes it."""
     if code.own is not None and code.seen.answer is None:
         length = min(_ONE_CALL, code.up_to)
-        q, k = code.given(length)
-        at = np.arange(length, dtype=np.int64) + min(_FIRST, code.up_to - length)
-        code.seen.answer = code.own_rotator().answer(q, k, at)
+        [call] = runs_at(code.given(length), [min(_FIRST, code.up_to - length)])
+        code.seen.answer = code.own_rotator().answer(*call)
     return code.seen.answer
 
 
@@ -191,14 +175,15 @@ def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
     if answer is None:
         return
     some = code.own.overwritten if code.own and not answer.changed else []
-    wrong = [
-        (answer.changed_beside, f"it changes the {' and '.join(answer.changed_beside)} that it is given"),
-        (some, f"it changes its input in some calls, and returns another array: such as {''.join(some[:1])}"),
-        (answer.changed and not answer.in_place, "it changes its input, and returns another array"),
-    ]
+    told = ""
+    if answer.changed_beside:
+        told = f"it changes the {' and '.join(answer.changed_beside)} that it is given"
+    elif some:
+        told = f"it changes its input in some calls, and returns another array: such as {some[0]}"
+    elif answer.changed and not answer.in_place:
+        told = "it changes its input, and returns another array"
     kept = "what it is given is afterwards as before"
     right = "it rotates its input where it lies, and returns that or nothing" if answer.changed else kept
-    told = next((text for fails, text in wrong if fails), "")
     yield judged("inputs", not told, told or right)
 
 
@@ -210,11 +195,7 @@ def keys(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether what is returned has the dtype of what is given.
-
-    A narrower one fails, as it loses digits or range; a wider one is a warning: it loses nothing, but makes
-    all that follows wider, and attention wants q, k and v in one dtype.
-    """
+    """Yield whether what is returned has the dtype of what is given; wider ones lose nothing."""
     answer, given = answer_of(code), torch_arrays.spelled(code.dtype)
     if answer is None:
         yield not_applicable("dtype", "an adapter calls it, and hands on numbers alone")
@@ -247,10 +228,7 @@ def _holds(returned: str, dtype: Format) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of `batch` rows at positions first ... first + length - 1.
-
-    kind: how it differs from the one that it is made before. environment: its own alone.
-    """
+    """A call. kind: how it differs from the one behind it. environment: its own alone."""
 
     dtype: Format
     first: int
@@ -276,35 +254,36 @@ class Call:
         """Yield calls to make before it. others: environments to make it in first."""
         last = max(0, code.up_to - self.length)
         further = self.first + _FURTHER
-        elsewhere = further if further <= last else 0 if self.first else last
+        elsewhere = {"first": further if further <= last else 0 if self.first else last}
         whole = {"first": 0, "length": self.first + self.length}
-        from_0 = self.first > 0 and self.first + self.length <= _LONGEST
         changed: list[tuple[str, dict[str, Any]]] = [(SAME, {}), (OTHER_NUMBERS, {})]
-        for dtype in map(parse, _DTYPES):
-            if dtype is not self.dtype:
-                changed.append(("another dtype", {"dtype": dtype}))
-                changed += [("another dtype from 0", {"dtype": dtype, **whole})] * from_0
+        for dtype in (one for one in map(parse, _DTYPES) if one is not self.dtype):
+            changed.append(("another dtype", {"dtype": dtype}))
+            changed.append(("another dtype from 0", {"dtype": dtype, **whole}))
         changed += [
             ("longer", {"length": 2 * self.length}),
             ("shorter", {"length": max(1, self.length // 2)}),
+            ("another offset", elsewhere),
+            (REFILLED, elsewhere),
+            ("from 0", whole),
+            ("other heads", {"heads": 2 * self.heads}),
+            ("other batch", {"batch": self.batch + 1}),
+            *(("another environment", {"environment": one}) for one in others),
         ]
-        changed.append(("another offset", {"first": elsewhere}))
-        if code.own:  # an adapter makes arrays of its own
-            changed.append((REFILLED, {"first": elsewhere}))
-        changed += [("from 0", whole)] * from_0
-        changed += [("other heads", {"heads": 2 * self.heads})] * ("h" in code.order)
-        changed += [("other batch", {"batch": self.batch + 1})] * ("b" in code.order)
-        changed += [("another environment", {"environment": one}) for one in others]
+        lacks = {"other heads": "h" not in code.order, "other batch": "b" not in code.order}
+        lacks[REFILLED] = not code.own  # an adapter makes arrays of its own
+        lacks["another dtype from 0"] = not 0 < self.first <= _LONGEST - self.length
+        lacks["from 0"] = lacks["another dtype from 0"]
         for kind, fields in changed:
             call = replace(self, kind=kind, **fields)
             alike = kind not in _ALIKE and replace(call, kind=SAME) == self
-            if not alike and call.first + call.length <= code.up_to:
+            if not lacks.get(kind) and not alike and call.first + call.length <= code.up_to:
                 yield call
 
-    def made(self, code: CodeUnderTest, given: Both, instance: Rotator | None) -> Rotator | str:
-        """Return an instance that it was made of, or why it cannot be made.
+    def refused(self, code: CodeUnderTest, given: Both, rotator: Rotator) -> str:
+        """Make it of an instance; return why it cannot be made, empty if it was.
 
-        given: q and k of the call that follows, (b, h, s, d). instance: a new one by default.
+        given: q and k of the call that follows, (b, h, s, d).
         """
         q, k = given
         if self.kind != SAME:  # the same random numbers in every dtype, rounded to it
@@ -314,15 +293,11 @@ class Call:
         placed = code.tested.under(self.environment) if self.environment else code.tested
         if reason := placed.refuses(code.setting, self.dtype):
             return reason
-        rotator = instance or code.rotator()
-        if self.kind == REFILLED and isinstance(rotator, ForeignRotator):
-            rotator = rotator.refilling()
-        at = np.arange(self.length, dtype=np.int64) + self.first
         try:
-            rotator.otherwise(self.dtype, self.environment).rotate_both(q, k, at)
+            made(rotator.otherwise(self.dtype, self.environment), runs_at((q, k), [self.first])[0])
         except ForeignError as error:
             return one_line(error)
-        return rotator
+        return ""
 
 
 @functools.lru_cache(maxsize=16)
@@ -332,10 +307,7 @@ def _drawn(seed: int, side: int, shape: tuple[int, ...]) -> FloatArray:
 
 
 def state(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether a call gives the same after others on the same instance, in requested environments too.
-
-    Other bits within what is allowed are noted. What the code refuses before is left out, and said.
-    """
+    """Yield whether a call gives the same after others on the same instance."""
     others = environments.chosen(code.environments)[1:]
     same = [one for one in others if one.kind != "to"]  # in which the same instance can be called
     yield _after_others(code, "state", same if code.own else ())
@@ -353,14 +325,14 @@ def _after(
     plain: Sequence[CalledBlock],
     instance: Rotator | None,
 ) -> tuple[dict[Call, Way], list[str]]:
-    """Return what calls after earlier ones come to, and those that were refused.
-
-    instance: the one that makes all of them; None for a new one each.
-    """
+    """Return what calls come to after others, and what is refused. instance: None for new ones."""
     after, refused = dict[Call, Way](), list[str]()
     for number, earlier in enumerate(before, 1):
-        if isinstance(used := earlier.made(code, plain[0].given, instance), str):
-            refused.append(f"{earlier} ({earlier.kind}): {used}")
+        used = instance or code.rotator()
+        if earlier.kind == REFILLED and isinstance(used, ForeignRotator):
+            used = used.refilling()
+        if reason := earlier.refused(code, plain[0].given, used):
+            refused.append(f"{earlier} ({earlier.kind}): {reason}")
             continue
         with chance.other(number):  # so that code that draws random numbers differs
             after[earlier] = Way(code, f"after {earlier}", used).take(plain)
@@ -370,11 +342,8 @@ def _after(
 def _after_others(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> Finding:
     """Return the finding. others: environments in which the call is made before itself."""
     length = min(_LENGTH, code.up_to)
-    given = code.given(min(_LENGTH, code.up_to))
+    given, ways, refused = code.given(length), dict[tuple[Call, Call], Way](), list[str]()
     firsts = list(dict.fromkeys(min(first, code.up_to - length) for first in _OFFSETS))
-    ways = dict[tuple[Call, Call], Way]()
-    refused = list[str]()
-    changes = list[str]()
     for first in firsts[:1] if cost(code) > DEAR else firsts:
         call = Call(code.dtype, first, length, *given[0].shape[:2])
         plain = list(plain_calls(code.rotator(), given, [first]))
@@ -384,33 +353,33 @@ def _after_others(code: CodeUnderTest, name: str, others: Sequence[Environment])
         if ways and (left_out or any(way.differing or way.raised for way in after.values())):
             after, left_out = _after(code, before, plain, None)
         refused += left_out
-        for earlier, way in after.items():
-            ways[call, earlier] = way
-            if way.differing or way.raised:
-                size = f"{way.differing:,} of {way.elements:,} numbers differ by up to {way.apart:.3g}"
-                came = f"it {way.raised}" if way.raised else size
-                changes.append(f"{call.positions()} after {earlier} ({earlier.kind}): {came}")
+        ways |= {(call, earlier): way for earlier, way in after.items()}
     if not ways:
         return not_applicable(name, f"no other call works: {refused[0]}" if refused else "no other call fits")
+    changes = list[str]()
+    for (call, earlier), way in ways.items():
+        if way.differing or way.raised:
+            size = f"{way.differing:,} of {way.elements:,} numbers differ by up to {way.apart:.3g}"
+            came = f"it {way.raised}" if way.raised else size
+            changes.append(f"{call.positions()} after {earlier} ({earlier.kind}): {came}")
     new = code.tested.begins_anew  # else it is loaded once
     where = " and ".join(dict.fromkeys(call.positions() for call, _ in ways))
     beside = f"the same call {'on a new instance' if new else 'made before'}"
     parts = [f"{where} after {len(ways)} earlier calls, beside {beside}", *changes]
-    parts += [] if new else [_ONCE]
+    parts += [] if new else [data.table("checks.toml")["loaded once"]["detail"]]
     parts += [f"refused: {'; '.join(dict.fromkeys(refused))}"] if refused else []
     named = worst(list(ways.values()))
     finding = named.finding(name, detail := "; ".join(parts))
     if named.raised:
         finding = replace(finding, detail=f"{finding.detail}; {detail}")
-    if finding.failed and finding.diagnosis and finding.diagnosis.code == "random":
-        return finding
-    if finding.failed:
+    if finding.failed and (finding.diagnosis is None or finding.diagnosis.code != "random"):
         failing = {earlier.kind for (_, earlier), way in ways.items() if way.failed}
         known = [told for kind, told in data.table("checks.toml")["state"].items() if kind in failing]
         fixes = [one["remedy"] for one in known if not failing & set(one.get("unless", ()))]
         fixes = fixes[:1] if failing & {*_ALIKE} else list(dict.fromkeys(fixes))
-        return replace(finding, remedy="; ".join(fixes) if new else _ANY)
-    if changes:
+        fixes = fixes if new else [data.table("checks.toml")["loaded once"]["remedy"]]
+        return replace(finding, remedy="; ".join(fixes))
+    if changes and not finding.failed:
         within = f"what an earlier call left changes numbers, each within what is allowed; {finding.detail}"
         return replace(finding, status="info", detail=within)
     return finding
@@ -420,12 +389,8 @@ _THREADS, _CALLS = 2, 6
 
 
 def kept(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether what a call returned is the same after other calls, such as q's after k's.
-
-    A call alike follows, for a buffer may be kept for each shape, and one of another length.
-    """
-    rotator = code.own_rotator()
-    both = rotator.fit.convention.takes_keys
+    """Yield whether what a call returned stays after one alike, and one of another length."""
+    rotator, both = code.own_rotator(), code.takes_keys
     for length in {min(_LENGTH, code.up_to), 1}:
         q, k = code.given(length)
         at = np.arange(length, dtype=np.int64) + min(1, code.up_to - length)
@@ -434,9 +399,10 @@ def kept(code: CodeUnderTest) -> Iterator[Finding]:
             rotator.answer(x[:, :, :some], other[:, :, :some] if both else None, at[:some])
             now = rotator.kept_now()
             if differ := sum(int(bits_differ(a, b).sum()) for a, b in zip(before, now, strict=True)):
-                tokens = "1 token" if length == 1 else f"{length} tokens"
                 share = f"{differ:,} of {sum(x.size for x in before):,} numbers"
-                told = f"{share} that a call of {tokens} returned change with the next"
+                told = (
+                    f"{share} that a call of {length} token{'s' * (length > 1)} returned change with the next"
+                )
                 yield judged("results", False, told, diagnosis=Diagnosis("output-shared"))
                 return
     yield judged("results", True, "what calls of 1 and of many tokens returned is the same after others")
@@ -476,6 +442,5 @@ def _calls(code: CodeUnderTest, number: int) -> list[CallOf]:
     for turn in range(_CALLS):
         length = min((_LENGTH, _SHORT, 1)[turn % 3], code.up_to)
         q, k = (x[:, :1] for x in code.given(length))
-        offset = min(max(0, code.up_to - length), 1000 * (_THREADS * turn + number))
-        calls += runs_at((q, k), [offset])
+        calls += runs_at((q, k), [min(code.up_to - length, 1000 * (_THREADS * turn + number))])
     return calls

@@ -1,11 +1,10 @@
 """Whether each rotated pair, and its gradient, stands where its position says, in long and short calls.
 
-Each position up to the last must be taken at all, alone. Long calls see each position once, in blocks, with
-one head, and the first block with several; short calls see heads and batch elements at offsets that break
-positions, of an instance that was called before, and one call sees many of them. Code that is given k with q
-has fewer heads of k in two calls. Errors of rounding to nearest cancel out: a length, a phase or a delay that
-all pairs share hides below the allowance of each, and is looked for in their means. Rotating by a position is
-linear, and its transpose rotates back: a gradient of autograd is off by no more than a rotated vector may be.
+Long calls see each position once, in blocks, with one head, and the first block with several; short calls see
+heads and batch elements at offsets that break positions, of an instance that was called before. Errors of
+rounding to nearest cancel out: a length, a phase or a delay that all pairs share hides below the allowance of
+each, and is looked for in their means. Rotating is linear, and its transpose rotates back: a gradient of
+autograd is off by no more than a rotated vector may be.
 Letters: h heads, s positions, d head_dim, p pairs.
 """
 
@@ -18,14 +17,15 @@ from typing import cast
 
 import numpy as np
 
+from ropeaudit import data
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP64, FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import straddling
-from ropeaudit.conformance.code_under_test import HEADS, Both, CodeUnderTest, runs_at
+from ropeaudit.conformance.code_under_test import HEADS, Both, CodeUnderTest, made, runs_at
 from ropeaudit.conformance.finding import PAIR, Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, UsageError, did, one_line
-from ropeaudit.recognition import allowance, faults, verification
+from ropeaudit.recognition import allowance, faults
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import rms
@@ -51,10 +51,7 @@ _REMEDY = "compute what is returned from what is given, in torch and with gradie
 
 
 def table_end(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether the last position is taken, and where not, up to which position its table reaches.
-
-    A table that ends silently shows in `places`: there it is a wrong rotation.
-    """
+    """Yield whether the last position is taken; where not, up to which it reaches."""
     last = code.up_to - 1
     reason = _raised(code, last)
     if not reason:
@@ -78,9 +75,8 @@ def table_end(code: CodeUnderTest) -> Iterator[Finding]:
 
 def _raised(code: CodeUnderTest, position: int) -> str:
     """Return what a new instance raises for one token; empty for nothing."""
-    q, k = code.given(1)
     try:
-        code.rotator().rotate_both(q, k, np.array([position], dtype=np.int64))
+        made(code.rotator(), runs_at(code.given(1), [position])[0])
     except ForeignError as error:
         return one_line(error)
     return ""
@@ -95,29 +91,28 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
         k = k if heads > 1 or code.takes_keys or not code.own else q  # of x alone no one tells k from q
         for start in starts:
             at = np.arange(start, min(start + BLOCK, code.up_to), dtype=np.int64)
-            # what was given once is judged once
-            first = q[:, :, : at.size]
+            first = q[:, :, : at.size]  # what was given once is judged once
             calls.append((first, first if k is q else k[:, :, : at.size], at))
     worst, wrong = code.up_to_a_wrong_one(code.rotator(), calls)
     if not wrong:
         several = f"the first {min(BLOCK, code.up_to)} with {HEADS} heads"
         detail = f"all {code.up_to} positions, in calls of {BLOCK} with one head; {several}; q and k"
-    else:
-        q, _, at = calls[wrong[0]]
-        heads, start, length = q.shape[1], int(at[0]), min(BLOCK, code.up_to)
-        size = f"{length} positions" if heads == 1 else f"{length} positions with {heads} heads"
-        detail = f"calls of {size}; the first that is wrong is that of positions {start} to {at[-1]}"
-        if heads == 1 and start and worst.first > 0:  # in a block from 0 any base is right at first
-            code.seen.right_before = worst.first
-            detail += f", and position {worst.first} is the first that is wrong"
-    yield (None if wrong else biased(code)) or code.placed("rotation", worst, detail)
+        yield biased(code) or of_worst_pair("rotation", detail, worst)
+        return
+    (q, _, at), code.seen.wrong_rotation = calls[wrong[0]], True
+    heads, start, size = q.shape[1], int(at[0]), f"{min(BLOCK, code.up_to)} positions"
+    size += f" with {heads} heads" * (heads > 1)
+    detail = f"calls of {size}; the first that is wrong is that of positions {start} to {at[-1]}"
+    if heads == 1 and start and worst.first > 0:  # in a block from 0 any base is right at first
+        code.seen.right_before = worst.first
+        detail += f", and position {worst.first} is the first that is wrong"
+    yield of_worst_pair("rotation", detail, worst)
 
 
 def biased(code: CodeUnderTest) -> Finding | None:
     """Return that rotated q or k have a mean error; None where they have none, as errors of roundings have.
 
-    For code whose every pair is within its allowance. Float64 is not judged: means are computed in it.
-    Raises: ForeignError.
+    Float64 is not judged: means are computed in it.
     """
     if code.dtype is FP64:
         return None
@@ -135,9 +130,8 @@ def biased(code: CodeUnderTest) -> Finding | None:
     found = Diagnosis("bias", values, Where(sides=() if len(off) == 2 else tuple(off)), certainty="measured")
     text = f"every pair is within its allowance, and their mean error is no rounding: {'qk'[side]}"
     place = f"{'qk'[side]}, head {head}, the mean of all pairs at positions 0 to {at[-1]}"
-    measured, allowed = abs(float(means[side, head, which])), float(most[side, 0, which])
-    sizes = {"measured": measured, "allowed": allowed, "unit": PAIR}
-    return judged("rotation", False, text, where=place, diagnosis=found, **sizes)
+    sizes = abs(float(means[side, head, which])), float(most[side, 0, which]), PAIR
+    return Finding("rotation", "fail", text, *sizes, place, found)
 
 
 def _means(code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions) -> tuple[Array, Array]:
@@ -177,43 +171,38 @@ def batch_rows(code: CodeUnderTest) -> Iterator[Finding]:
     yield _at_offsets("batch rows", code, offsets, BATCH_STEP, where)
 
 
-def _at_offsets(
-    check: str,
-    code: CodeUnderTest,
-    offsets: list[int],
-    step: int,
-    detail: str,
-) -> Finding:
+def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, detail: str) -> Finding:
     """Return whether few heads at these offsets, fewer of k, and one call with many, are rotated right.
 
     step: tokens between the positions of two batch elements; 0 where they share positions.
     """
     rotator, fewer = code.rotator(), HEADS // 2
-    kinds = [(detail, runs_at(code.batch(HEADS, _SHORT), offsets, step))]
+    kinds = {detail: runs_at(code.batch(HEADS, _SHORT), offsets, step)}
+    less = f"{fewer} heads of k to {HEADS} of q"
     if not step and code.takes_keys:
         ends = list(dict.fromkeys((offsets[0], offsets[-1])))
-        less = f"{fewer} heads of k to {HEADS} of q"
-        kinds.append((less, runs_at(code.batch(HEADS, _SHORT, fewer), ends)))
+        kinds[less] = runs_at(code.batch(HEADS, _SHORT, fewer), ends)
     rows = _MANY_ROWS if "b" in code.order else 1
     heads = _MANY_HEADS if "h" in code.order else 1
     last = code.up_to - _FEW - step * (rows - 1)  # the last offset of such a call
     if rows * heads > 1 and last >= 0:
         many = f"{heads} heads, {rows} batch elements, {_FEW} tokens at offset {min(_FAR, last)}"
-        kinds.append((many, runs_at(code.batch(heads, _FEW, rows=rows), [min(_FAR, last)], step)))
+        kinds[many] = runs_at(code.batch(heads, _FEW, rows=rows), [min(_FAR, last)], step)
     worst, said = NOWHERE, list[str]()
-    for words, calls in kinds:
+    for words, calls in kinds.items():
         try:
             placed, wrong = code.up_to_a_wrong_one(rotator, calls)
         except ForeignError as error:
-            if calls[0][0].shape[1] == calls[0][1].shape[1]:
+            if words != less:
                 raise
             said.append(f"with fewer heads of k than of q it {did(error)}")
             continue
         said.append(words)
-        worst = placed if wrong else max(worst, placed, key=lambda places: places.excess)
+        worst = max(worst, placed, key=lambda places: places.excess)
         if wrong:
+            worst, code.seen.wrong_rotation = placed, True
             break
-    return code.placed(check, worst, "; ".join(said))
+    return of_worst_pair(check, "; ".join(said), worst)
 
 
 _DIMS, _QUARTERS = (64, 80, 96, 112, 128, 192, 256), (4, 1, 2, 3)  # rotary_dim in quarters of head_dim
@@ -223,8 +212,7 @@ _LENGTHS, _FIRSTS = (64, 1), (0, 1000)
 def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether code is right for each head_dim and rotary_dim that models have.
 
-    A part of the dims is rotated where code is told so: by tables, or by the number of dims. What raises is
-    noted: it passes no wrong numbers on.
+    A part of the dims is rotated where code is told so: by tables, or by the number of dims.
     """
     if not code.sizes:
         return
@@ -301,10 +289,7 @@ def _across(code: CodeUnderTest, border: int, end: int) -> tuple[Positions, list
 
 
 def switch(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether frequencies become others behind the border alone, and what cached keys are then.
-
-    Nothing of code that holds the frequencies of one length.
-    """
+    """Yield whether frequencies switch behind the border alone, and what cached keys are then."""
     border = code.setting.scaling.length_before
     if not code.each_call or not border:
         return
@@ -314,8 +299,7 @@ def switch(code: CodeUnderTest) -> Iterator[Finding]:
     rotator = code.rotator()
     worst, wrong = code.up_to_a_wrong_one(rotator, calls)
     if wrong:
-        q, k, at = calls[wrong[0]]
-        worst = _misplaced(code, CalledBlock(at, (q, k), rotator.rotate_both(q, k, at)), worst, border)
+        worst = _misplaced(code, made(rotator, calls[wrong[0]]), worst, border)
     told = f"calls of {', '.join(f'{end:,}' for end in ends)} positions"
     yield of_worst_pair(_NAME, f"{told}: up to {_TOKENS} tokens at their ends, and the last alone", worst)
     if wrong:
@@ -324,12 +308,8 @@ def switch(code: CodeUnderTest) -> Iterator[Finding]:
     apart, size = (np.abs(exact_rotation.complex_pairs(x, code.setting)) for x in (behind - before, given))
     most = float((apart / np.maximum(size, 1e-30)).max())
     then = " and each further position changes them again" * (code.setting.scaling.kind == "dynamic")
-    detail = (
-        f"keys that were cached before position {border:,} was reached were rotated with other frequencies "
-        f"than calls that reach it use{then}: the {at.size} tokens before it by up to {most:.3g} of "
-        f"the pair, so that decoding or prefilling in pieces across position {border:,} does not give what "
-        "one whole call gives; code that holds the frequencies of one length has no such switch"
-    )
+    words = {"border": border, "then": then, "tokens": at.size, "most": most}
+    detail = data.table("checks.toml")["switch"]["cached"].format(**words)
     yield noted(_NAME, detail, measured=most, unit=PAIR, where=f"from position {border:,} on")
 
 
@@ -348,14 +328,11 @@ def _misplaced(code: CodeUnderTest, block: CalledBlock, worst: Places, border: i
 
 def gradient(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether the gradient is rotated back, at offsets that break positions."""
+    why = "it returns cos and sin, through which no gradient has to flow" if code.composed else ""
     if code.dtype.storage_bits < _FEWEST_BITS:
-        yield not_applicable("gradient", f"autograd does not compute in {code.dtype}")
-        return
-    if code.composed:
-        yield not_applicable("gradient", "it returns cos and sin, through which no gradient has to flow")
-        return
-    if (rotator := backward(code)) is None:
-        yield not_applicable("gradient", "it takes and returns no torch tensors")
+        why = f"autograd does not compute in {code.dtype}"
+    if why or (rotator := backward(code)) is None:
+        yield not_applicable("gradient", why or "it takes and returns no torch tensors")
         return
     length = min(_SHORT, code.up_to)
     offsets = straddling(code.up_to, length)
@@ -400,10 +377,9 @@ def _cause(
 ) -> Diagnosis | None:
     """Return what explains a wrong gradient; calls: from the first wrong one on."""
     found, (q, k, at) = of_gradient(behaves), calls[0]
-    judge = code.judge(code.rotator(), calls)
     try:
         results = rotator.rotate_both(q, k, at)
-        forward = verification.with_other_side(judge(0, True), judge, range(1, len(calls)))
+        forward, _ = code.up_to_a_wrong_one(code.rotator(), calls, 1)
     except ForeignError:  # it then explains nothing
         return found
     if zero := [name for name, x in zip("qk", results, strict=True) if not np.any(x)]:

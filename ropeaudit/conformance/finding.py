@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ropeaudit.arithmetic.formats import Format
 from ropeaudit.errors import one_line
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis
@@ -61,6 +62,11 @@ class Finding:
     def advice(self) -> str:
         """What to change, or to check it with; empty where neither is known."""
         return f"{self.remedy}, or check it with {self.option}" if self.option else self.remedy
+
+    def advised(self, dtype: Format, up_to: int) -> Finding:
+        """Return it with what its diagnosis says to change, or to check it with."""
+        found = self.diagnosis
+        return replace(self, remedy=wording.remedy(found, dtype, up_to), option=wording.option(found))
 
     @property
     def failed(self) -> bool:

@@ -24,6 +24,7 @@ from ropeaudit.conformance.code_under_test import (
     Both,
     CodeUnderTest,
     cost,
+    made,
     runs_at,
     some_offsets,
 )
@@ -43,8 +44,9 @@ from ropeaudit.subjects.calling.foreign import ForeignRotator
 # seconds of CPU of a token, runs and their tokens, runs after a prefill and theirs: slow code is called less
 _RUNS = ((1e-3, 31, 16, 5, 64), (DEAR, 31, 8, 5, 8), (np.inf, 4, 8, 2, 8))
 _PREFILL, _LENGTH = 4096, 64
-# tokens of pieces, uneven, 1,024 in all; jax compiles every operation anew for each shape: those of other checks
+# tokens of pieces, uneven, 1,024 in all; those of other checks for jax, which compiles anew for each shape
 _PIECES, _COMPILED = (2, 3, 5, 7, 11, 61, 128, 317, 490), (17, 64) * 12 + (17, 17, 17, 1)
+_Q = Where(sides=("q",))
 _BY_OWN = ", each call held to the frequencies for its own length"
 # how vectors lie -> the axes that code must have for it, and words
 _VIEWS: dict[Strides, tuple[str, str]] = {
@@ -56,8 +58,7 @@ _VIEWS: dict[Strides, tuple[str, str]] = {
 
 def plain_calls(rotator: Rotator, given: Both, offsets: Iterable[int]) -> Iterator[CalledBlock]:
     """Call with all positions at once from each offset. Raises: what code raises."""
-    for q, k, at in runs_at(given, list(offsets)):
-        yield CalledBlock(at, given, rotator.rotate_both(q, k, at))
+    return (made(rotator, call) for call in runs_at(given, list(offsets)))
 
 
 def excess(
@@ -124,23 +125,21 @@ class Way:
         """Repeat plain calls this way until one fails. Raises: RopeAuditError."""
         rotator = self.form(self.instance)
         for one in plain:
-            at = one.at
             try:
-                mine = replace(one, rotated=rotator.rotate_both(*one.given, at))
+                mine = made(rotator, (*one.given, one.at))
             except ForeignError as error:
                 self.raised = did(error)
-                self.raised_at = f"{self.words}, positions {at[0]} to {at[-1]}"
+                self.raised_at = f"{self.words}, positions {one.at[0]} to {one.at[-1]}"
                 break
             over = [self._over(one, mine, side) for side in (0, 1)]
             side = int(over[1].max() > over[0].max())
-            b, h, s, p = (int(i) for i in np.unravel_index(int(over[side].argmax()), over[side].shape))
-            if (worst := float(over[side][b, h, s, p])) > self.places.excess:
-                part = next(part for part in self._parts(mine) if s < part.stop)
-                position, setting = int(at[s]), self.code.setting_at(at[part])
-                allowed = allowance.allowed_at(self.code.rule, setting, position, p)
-                self.places = Places(worst, "qk"[side], b, h, position, p, allowed=allowed)
-            if worst > 1:
-                self.places = replace(self.places, diagnosis=self._explained(one, mine, over, s))
+            row = int(np.unravel_index(int(over[side].argmax()), over[side].shape)[2])
+            part = next(part for part in self._parts(mine) if row < part.stop)
+            setting = self.code.setting_at(one.at[part])
+            placed = verification.furthest(over[side], "qk"[side], mine.rows(), setting, self.code.rule)
+            self.places = max(self.places, placed, key=lambda places: places.excess)
+            if placed.excess > 1:
+                self.places = replace(self.places, diagnosis=self._explained(one, mine, over, row))
                 break
         return self
 
@@ -173,10 +172,9 @@ class Way:
         different, parts = bits_differ(y, expected), self._parts(mine)
         self.differing += int(different.sum())
         self.elements += different.size
-        if different.any():
-            with np.errstate(invalid="ignore", over="ignore"):  # nan and inf in both are no difference
-                by = np.where(different, y.astype(np.float64) - expected.astype(np.float64), 0.0)
-            self.apart = max(self.apart, float(np.where(np.isnan(by), np.inf, np.abs(by)).max(initial=0.0)))
+        with np.errstate(invalid="ignore", over="ignore"):  # nan and inf in both are no difference
+            by = np.where(different, y.astype(np.float64) - expected.astype(np.float64), 0.0)
+        self.apart = max(self.apart, float(np.where(np.isnan(by), np.inf, np.abs(by)).max(initial=0.0)))
         over = excess(self.code, x, y, mine.at, parts)
         if len(parts) > 1:  # of other lengths, with other frequencies
             return over
@@ -202,14 +200,17 @@ class Way:
         def afresh() -> Rotator:
             return self.form(code.rotator())
 
+        def state(rotator: Rotator, block: CalledBlock) -> Diagnosis | None:
+            return verification.state(rotator, block, code.setting_at(block.at), code.rule)
+
         if found := verification.unstable(probed, mine, afresh, code.seen.searches):
             return found
         both = zip(mine.given, mine.rotated, strict=True)
         if all((excess(code, x, y, mine.at, own) <= 1).all() for x, y in both):
-            return self._state(code.rotator(), plain) or Diagnosis("right-so")
+            return state(code.rotator(), plain) or Diagnosis("right-so")
         parts = cut(self.lengths, mine.length)  # each a call of an instance of its own
         each = ((afresh() if len(parts) == 1 else code.rotator(), _some(mine, rows)) for rows in parts)
-        if all(found := self._state(rotator, block) for rotator, block in each):
+        if all(found := state(rotator, block) for rotator, block in each):
             return found
         if len(parts) > 1 and (code.seen.wrong_rotation or code.each_call):
             # a plain call is wrong too: the call that is wrong here shows whether it is so in the same way;
@@ -221,14 +222,10 @@ class Way:
         for name, x, y, part in zip("qk", mine.given, mine.rotated, over, strict=True):
             wrong = ~(excess(code, x, y, mine.at) <= 1)
             off = ~(part <= 1) & wrong  # a pair that only the plain call has out of place is right here
-            if (off if off.any() else wrong).any():  # as wrong as a plain call: else the other were alone
+            if wrong.any():  # where none is off, as wrong as a plain call: else the other were alone
                 sides[name] = MisplacedSide.of(off if off.any() else wrong, mine)
         asked = code.setting_at(mine.at), code.dtype, probed, code.seen.searches
         return rotation.joined(rotation.explained(sides, *asked, each_call=code.each_call))
-
-    def _state(self, rotator: Rotator, block: CalledBlock) -> Diagnosis | None:
-        """Return that it is state, where a new instance called alike is right."""
-        return verification.state(rotator, block, lambda x, y: excess(self.code, x, y, block.at))
 
 
 def worst(ways: Sequence[Way]) -> Way:
@@ -309,27 +306,22 @@ def _newest(code: CodeUnderTest) -> Finding | None:
     q, k = (x[None].astype(code.dtype.carrier) for x in code.vectors(HEADS, length))
     rotator = code.rotator()
     for count in (1, 2, length // 2):
-        given = np.ascontiguousarray(q[:, :, length - count :])
+        given, run = np.ascontiguousarray(q[:, :, length - count :]), np.arange(count, dtype=np.int64)
         try:
             rotated, _ = rotator.rotate_both(given, k, np.arange(length, dtype=np.int64))
         except ForeignError:  # it takes as many queries as keys
             return None
-        run = np.arange(count, dtype=np.int64)
-        both = ((given, given), (rotated, rotated))
-        at_end, from_0 = (
-            code.judged(rotator, [CalledBlock(run + first, *both)], explain=False)
-            for first in (length - count, 0)
-        )
+        both = (given, given), (rotated, rotated)
+        blocks = [CalledBlock(run + first, *both) for first in (length - count, 0)]
+        at_end, from_0 = (code.judged(rotator, [block], explain=False) for block in blocks)
         if at_end.excess <= 1:
             continue
-        if count == 1 and from_0.excess <= 1 and called_so.tables:
-            return noted("decode", "fewer queries than keys stand at the first positions, not at the last")
         if count == 1:
-            return None
-        found = "positions-from-0" if from_0.excess <= 1 else "unexplained"
+            told = "fewer queries than keys stand at the first positions, not at the last"
+            return noted("decode", told) if from_0.excess <= 1 and called_so.tables else None
+        found = Diagnosis("positions-from-0" if from_0.excess <= 1 else "unexplained", where=_Q)
         detail = f"the newest {count} of {length} tokens as queries, all of them as keys"
-        told = Diagnosis(found, where=Where(sides=("q",)))
-        return of_worst_pair("decode", detail, replace(at_end, diagnosis=told))
+        return of_worst_pair("decode", detail, replace(at_end, diagnosis=found))
     return None
 
 
@@ -372,25 +364,24 @@ def alone(code: CodeUnderTest) -> Iterator[Finding]:
     yield worst(ways).finding("alone", detail)
 
 
+def _lying(instance: Rotator, strides: Strides) -> Rotator:
+    return cast(ForeignRotator, instance).lying(strides)
+
+
 def strided(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether transposed, sliced and expanded views are rotated right."""
     instance, length = code.own_rotator(), min(_LENGTH, code.up_to)
     offsets = some_offsets(code, length, 3)
-    axes_of_code = set(shapes.plain(instance.fit.convention.order))
     plain = list(plain_calls(code.rotator(), code.given(length), offsets))
     done, refused = list[Way](), dict[str, list[str]]()
     for strides, (axes, words) in _VIEWS.items():
-        if not set(axes) <= axes_of_code:
+        if not set(axes) <= set(shapes.plain(instance.fit.convention.order)):
             continue
-
-        def lying(one: Rotator, strides: Strides = strides) -> Rotator:
-            return cast(ForeignRotator, one).lying(strides)
-
         calls = plain
         if strides == "expanded":  # plain calls in which all batch elements are the first
             q, k = (np.repeat(x[:1], len(x), axis=0) for x in code.given(length))
             calls = list(plain_calls(instance, (q, k), offsets))
-        way = Way(code, words, instance, lying).take(calls)
+        way = Way(code, words, instance, partial(_lying, strides=strides)).take(calls)
         if way.raised:
             refused.setdefault(way.raised, []).append(words)
         else:

@@ -15,18 +15,18 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ropeaudit import recipes
+from ropeaudit import data, recipes
 from ropeaudit.arithmetic.formats import FloatArray, parse
 from ropeaudit.conformance import score_drift, vector_case
 from ropeaudit.conformance.code_under_test import Both
 from ropeaudit.conformance.every_position import of_gradient
-from ropeaudit.conformance.finding import Finding, judged, of_worst_pair
+from ropeaudit.conformance.finding import Finding, of_worst_pair
 from ropeaudit.conformance.score_drift import ScoreRun, yardstick
 from ropeaudit.conformance.vector_case import RETURNED, CaseCall, CaseSpec, Entry, Key, VectorCase
 from ropeaudit.errors import BadInput, ForeignError
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
-from ropeaudit.recognition import allowance, verification, wording
+from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import Searches, common, explaining_recipe, kept_lengths
@@ -39,13 +39,7 @@ from ropeaudit.subjects.calling.code import Rotator, Unavailable
 from ropeaudit.tensor_files import tensors as tensorfiles
 
 _SOURCES = {"grad_q": "grad_rotated_q", "grad_k": "grad_rotated_k"}  # what is rotated to give it
-_SERVED = {  # call -> what it is
-    "ragged": "rows at positions of their own",
-    "one-token": "rows at positions of their own, one token each",
-    "packed": "sequences packed into a row, each from position 0",
-    "groups": "groups of query heads to a key head",
-    "one-key-head": "all query heads to one key head",
-}
+_AXES = ("batch", "heads", "seq", "head_dim")
 _ROTATED = 0.9  # share of pairs whose lengths agree, of a rotation
 
 CASE = "case.txt"  # the digest of the case, beside what is written back
@@ -111,10 +105,11 @@ def read_returned(case: VectorCase, output: str | Path) -> tuple[Arrays, bool]:
             remedy = "run the kernel on this case, or judge it by the other one"
             raise BadInput(f"{other}, {case.digest[:19]}...; {remedy}")
     if more or (lacking := sorted(wanted.keys() - tensors.keys())):
-        wrong = f"holds {', '.join(more[:4])}, which the case does not ask for"
-        if not more:
-            wrong = f"{len(lacking)} of {len(wanted)} arrays are missing, the first {lacking[0]}"
         first = ", ".join(f"{stem}.bin" for stem in list(wanted)[:4])
+        wrong = f"holds {', '.join(more[:4])}, which the case does not ask for"
+        wrong = (
+            wrong if more else f"{len(lacking)} of {len(wanted)} arrays are missing, the first {lacking[0]}"
+        )
         raise BadInput(f"{seen}: {wrong}; it asks for {first} ..., or {RETURNED}")
     arrays: Arrays = {}
     for stem, (key, name, entry) in wanted.items():
@@ -164,8 +159,7 @@ def findings(
 ) -> list[Finding]:
     """Return the checks of what was written back into `output_folder` for the case in `case_folder`.
 
-    recipe: what the kernel claims to follow; without it what right code in the dtype explains is allowed.
-    Raises: BadInput where a file is missing, damaged or of another case; UnknownName.
+    recipe: what the kernel claims to follow. Raises: BadInput, UnknownName.
     """
     case = vector_case.read(case_folder)
     spec = case.spec
@@ -223,11 +217,10 @@ def _written_back(case: VectorCase, returned: Arrays, named: bool) -> Finding:
     detail = f"{count} arrays of {len(returned)} calls came back, all finite"
     detail += "" if named else f"; it does not name its case ({CASE})"
     if problems:
-        more = f", and {len(problems) - 2} more" if len(problems) > 2 else ""
-        detail = "; ".join(problems[:2]) + more
-    sizes = {"measured": float(len(problems)), "allowed": 0.0}
-    unit = "arrays that are not finite, or what was given"
-    return judged("written back", not problems, detail, unit=unit, **sizes)
+        detail = "; ".join(problems[:2])
+        detail += f", and {len(problems) - 2} more" if len(problems) > 2 else ""
+    sizes = float(len(problems)), 0.0, "arrays that are not finite, or what was given"
+    return Finding("written back", "fail" if problems else "pass", detail, *sizes)
 
 
 def _rotation(spec: CaseSpec, placed: Mapping[int, Places]) -> Finding:
@@ -248,8 +241,7 @@ def _of_pair(name: str, detail: str, worst: Places, place: str, spec: CaseSpec, 
     found, where = worst.diagnosis, f"{place}: {worst.words}"
     if found and spec.want == "gradient":
         found = of_gradient(found)
-    told = {"remedy": wording.remedy(found, spec.dtype, up_to), "option": wording.option(found)}
-    return of_worst_pair(name, detail, worst, where=where, diagnosis=found, **told)
+    return of_worst_pair(name, detail, worst, where=where, diagnosis=found).advised(spec.dtype, up_to)
 
 
 def _served(spec: CaseSpec, call: CaseCall, worst: Places, known: Diagnosis | None) -> Finding:
@@ -261,10 +253,10 @@ def _served(spec: CaseSpec, call: CaseCall, worst: Places, known: Diagnosis | No
             break
     tokens = "1 token" if call.seq_len == 1 else f"{call.seq_len} tokens"
     rows = "1 batch element" if call.batch == 1 else f"{call.batch} batch elements"
-    key, up_to = str(call.key), int(call.positions().max()) + 1
-    detail = f"{_SERVED[key]}: {call.heads} and {call.kv_heads} heads, {rows}, {tokens}"
-    worst = replace(worst, diagnosis=found)
-    return _of_pair(key.replace("-", " "), detail, worst, key, spec, up_to)
+    key, worst = str(call.key), replace(worst, diagnosis=found)
+    what = data.table("checks.toml")["case"][key]
+    detail = f"{what}: {call.heads} and {call.kv_heads} heads, {rows}, {tokens}"
+    return _of_pair(key.replace("-", " "), detail, worst, key, spec, int(call.positions().max()) + 1)
 
 
 def _drifts(
@@ -292,7 +284,7 @@ def _drifts(
     return [
         score_drift.drift("drift", drifts, wanted, None),
         score_drift.growth(run, drifts, wanted),
-        score_drift.tolerance(drifts, claimed, setting, dtype),
+        score_drift.tolerance(run.called, drifts, claimed),
     ]
 
 
@@ -319,12 +311,10 @@ def misread(block: CalledBlock, setting: RopeSetting) -> Diagnosis | None:
     x, y = block.given[0], block.rotated[0]
     if kept_lengths(x, y, setting) >= _ROTATED:
         return None
-    b, h, s, d = y.shape
-    for order, other in (
-        (("batch", "seq", "heads", "head_dim"), y.reshape(b, s, h, d).transpose(0, 2, 1, 3)),
-        (("seq", "batch", "heads", "head_dim"), y.reshape(s, b, h, d).transpose(1, 2, 0, 3)),
-        (("heads", "batch", "seq", "head_dim"), y.reshape(h, b, s, d).transpose(1, 0, 2, 3)),
-    ):
+    sizes = dict(zip(_AXES, y.shape, strict=True))
+    for order in (("batch", "seq", "heads"), ("seq", "batch", "heads"), ("heads", "batch", "seq")):
+        axes = (*order, "head_dim")
+        other = y.reshape([sizes[axis] for axis in axes]).transpose([axes.index(axis) for axis in _AXES])
         if kept_lengths(x, other, setting) >= _ROTATED:
-            return Diagnosis("axes-order", {"order": order})
+            return Diagnosis("axes-order", {"order": axes})
     return None

@@ -1,8 +1,7 @@
 """How far scores are from the exact ones, how far they may be, and what that says of code.
 
 Scores are scaled, before softmax. They may drift as far as those of the recipe that code claims to follow, or
-that it resembles. A recipe that code resembles is a yardstick only where its formats are right, so that no
-pair may be off by more than right code explains: a cast table is not made right by being known.
+that it resembles, if that allows no pair more than right code does: a cast table is not right by being known.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -19,15 +17,15 @@ from ropeaudit import bounds
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import judging
 from ropeaudit.bounds import Bound, attainable
-from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest, runs_at
-from ropeaudit.conformance.finding import Finding, judged, not_applicable
+from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest, made, runs_at
+from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.engine import measure
 from ropeaudit.engine.plan import CellStatistics, Plan
 from ropeaudit.engine.statistics import Place
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
-from ropeaudit.recognition import allowance, known_recipes, verification, wording
+from ropeaudit.recognition import allowance, known_recipes, wording
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup
 from ropeaudit.recognition.rotation import explaining_recipe, held_to
@@ -43,7 +41,6 @@ CHECKS = ("drift", "long sequence", "growth", "tolerance")
 _SHORT, _LONG = 64, 4096  # positions of a sequence
 _MIDDLE = 1000  # an offset between the first and the last
 _ROWS = 256  # of a long sequence that are compared, each with each
-_UNIT = "RMS, in score units"
 _WIDER = "compute positions, frequencies and angles in float64: in float32 drift is predicted to be as large"
 
 
@@ -51,8 +48,7 @@ _WIDER = "compute positions, frequencies and angles in float64: in float32 drift
 class MeasuredDrift:
     """What was measured of the scores of some tokens at an offset, and how far they may drift.
 
-    tokens: how many, and of what where that is not all that was given. A score that is not finite drifts by
-    inf.
+    A score that is not finite drifts by inf.
     """
 
     cell: CellStatistics
@@ -207,14 +203,12 @@ def drift(
     detail = f"allowed: {RMS_FACTOR:g} times the predicted RMS of {wanted.text}, and its bound"
     if len(seen) > 1:
         detail = f"{worst.tokens} at offsets {', '.join(str(one.offset) for one in seen)}; {detail}"
-    found = {"where": worst.where, "diagnosis": behaves if worst.fails else None}
+    sizes, where = (worst.rms, worst.allowed, "RMS, in score units"), worst.where
     if worst.over_bound and not worst.over_prediction:
-        head, query, key = worst.place
-        found["where"] = f"{worst.where}, head {head}, rows {query} and {key}"
-        sizes = {"measured": worst.largest, "allowed": worst.most, "unit": "score units, the largest"}
-    else:
-        sizes = {"measured": worst.rms, "allowed": worst.allowed, "unit": _UNIT}
-    return judged(check, not worst.fails, detail, **sizes, **found)
+        where += ", head {}, rows {} and {}".format(*worst.place)
+        sizes = worst.largest, worst.most, "score units, the largest"
+    cause = behaves if worst.fails else None
+    return Finding(check, "fail" if worst.fails else "pass", detail, *sizes, where, cause)
 
 
 def growth(
@@ -234,11 +228,10 @@ def growth(
     first, last = seen[0], seen[-1]
     if not last.offset:
         return not_applicable("growth", f"{last.tokens} were judged at no other offset than 0")
-    found: dict[str, Any] = {"where": last.where}
     if (grown := judging.ratio(last.rms, first.rms)) <= judging.GROWTH:
         detail = f"drift at offset {last.offset} against that at offset 0, {last.tokens} each"
-        found |= {"measured": grown, "allowed": judging.GROWTH, "unit": "times that at offset 0"}
-        return judged("growth", True, detail, **found)
+        sizes = grown, judging.GROWTH, "times that at offset 0"
+        return Finding("growth", "pass", detail, *sizes, last.where)
     dtype = run.called.dtype
     subject = Emulated(attainable.careful(dtype), run.held_to(0))
     predicted = bounds.bound(subject, run.inputs, run.mask, 0).rms
@@ -261,20 +254,19 @@ def growth(
     times = f", {grown:.3g} times its drift at offset 0" if math.isfinite(grown) else ""
     reason = f", as that of {wanted.text}" if passed and word in ("growing", "coarse") else ""
     detail = f"against careful {dtype} code near offset 0; at offset {last.offset} drift is {word}"
-    found |= {"measured": excess, "allowed": allowed, "unit": "times that of careful code"}
-    found["diagnosis"] = None if passed else behaves
-    return judged("growth", passed, f"{detail}{times}{reason}", **found)
+    sizes = excess, allowed, "times that of careful code"
+    rest = f"{detail}{times}{reason}", *sizes, last.where, None if passed else behaves
+    return Finding("growth", "pass" if passed else "fail", *rest)
 
 
 def tolerance(
+    called: Called,
     seen: Sequence[MeasuredDrift],
     claimed: Resolved | None,
-    setting: RopeSetting,
-    dtype: Format,
     behaves: Diagnosis | None = None,
 ) -> Finding:
     """Return whether drift stays below 1 % of the scores' RMS everywhere."""
-    most = judging.TOLERANCE
+    most, setting, dtype = judging.TOLERANCE, called.setting, called.dtype
     if claimed is not None:
         return not_applicable("tolerance", f"recipe {claimed.recipe.name} says what is allowed")
     stored = attainable.storing(dtype, setting.rotary_dim / setting.head_dim)
@@ -284,10 +276,10 @@ def tolerance(
     worst = max(seen, key=lambda one: one.relative if math.isfinite(one.relative) else math.inf)
     passed = worst.relative <= most
     detail = f"drift against {most:.0%} of the RMS of the exact scores, at {len(seen)} lengths and offsets"
-    sizes: dict[str, Any] = {"measured": worst.relative, "allowed": most, "unit": "of the scores' RMS"}
+    sizes = worst.relative, most, "of the scores' RMS"
     remedy = "" if passed or behaves or worst.fails else _WIDER
-    cause = None if passed else behaves
-    return judged("tolerance", passed, detail, **sizes, where=worst.where, diagnosis=cause, remedy=remedy)
+    rest = detail, *sizes, worst.where, None if passed else behaves
+    return Finding("tolerance", "pass" if passed else "fail", *rest, remedy=remedy)
 
 
 def scores(code: CodeUnderTest) -> Iterator[Finding]:
@@ -320,7 +312,7 @@ def scores(code: CodeUnderTest) -> Iterator[Finding]:
     growing = [growth(*run, cause) for run in runs]
     # a long one may be as wrong at offset 0
     yield next((finding for finding in growing if finding.failed), growing[0])
-    yield tolerance(every, code.claimed, code.setting, code.dtype, cause)
+    yield tolerance(run.called, every, code.claimed, cause)
 
 
 def _run(code: CodeUnderTest, heads: int, length: int) -> ScoreRun:
@@ -346,8 +338,8 @@ def _called(
     offset: int,
 ) -> tuple[CalledBlock, RopeSetting, Format]:
     """Return the call of a sequence at an offset, with its setting and dtype."""
-    [(q, k, at)] = runs_at(code.batch(run.inputs.heads, run.inputs.seq_len, rows=1), [offset])
-    return CalledBlock(at, (q, k), run.rotator.rotate_both(q, k, at)), run.held_to(offset), code.dtype
+    [call] = runs_at(code.batch(run.inputs.heads, run.inputs.seq_len, rows=1), [offset])
+    return made(run.rotator, call), run.held_to(offset), code.dtype
 
 
 def _cause(code: CodeUnderTest, run: ScoreRun, drifts: Sequence[MeasuredDrift]) -> Diagnosis | None:
@@ -358,8 +350,7 @@ def _cause(code: CodeUnderTest, run: ScoreRun, drifts: Sequence[MeasuredDrift]) 
     last = max(failing, key=lambda drift: drift.offset)
     offsets = [last.offset, *(drift.offset for drift in drifts if drift is not last)]
     calls = runs_at(code.batch(run.inputs.heads, run.inputs.seq_len), offsets)
-    judge = code.judge(run.rotator, calls)
-    wrong = verification.with_other_side(judge(0, True), judge, range(1, len(calls)))
+    wrong, _ = code.up_to_a_wrong_one(run.rotator, calls, 1)
     if wrong.diagnosis is not None and wrong.diagnosis.explains:
         return wrong.diagnosis
     block, setting, dtype = _called(code, run, last.offset)

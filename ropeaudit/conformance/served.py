@@ -18,17 +18,17 @@ import numpy as np
 from ropeaudit import data
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.conformance.code_under_test import DEAR, CodeUnderTest, cost
+from ropeaudit.conformance.code_under_test import DEAR, CodeUnderTest, cost, made
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, did
 from ropeaudit.recognition import rotation, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import NOWHERE, Places
+from ropeaudit.runtime import doing
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import WroteAround
-from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.environments import INFERENCE
 from ropeaudit.subjects.calling.foreign import ForeignRotator
 
@@ -36,41 +36,12 @@ if TYPE_CHECKING:
     from ropeaudit.subjects.calling.conventions import Convention
 
 CHECKS = ("served calls", "memory")
-AXES: dict[str, tuple[Any, ...]] = {
-    "positions": (
-        *("run", "rows", "run from 0", "padded", "packed", "repeated", "gaps", "descending", "shuffled"),
-        "far apart",
-    ),
-    "tokens": (1, 2, 3, 7, 17, 64),
-    "batch": (1, 2, 5, 33),
-    "heads": (1, 2, 3, 8, 28, 33, 40, 64, 128),
-    "groups": (1, 0, 2, 4, 7, 8, 16),
-    "strides": ("contiguous", "packed", "unlike", "guarded", "transposed", "stepped", "expanded"),
-    "index": ("int64", "int32"),
-    "times": (1,),
-}
-_LARGE = 64  # times: outliers of q and k, which clamps and squares do not stand
-# sizes for jax, which compiles every operation anew for each shape
-_COMPILED: dict[str, list[Any]] = {"tokens": [1, 64], "batch": [1, 5], "heads": [1, 8], "groups": [1, 0, 4]}
+_TABLE = data.table("served_calls.toml")
+AXES: Mapping[str, Sequence[Any]] = _TABLE["axes"]
+LONG: Sequence[int] = _TABLE["long"]
+_BESIDE: Sequence[Mapping[str, Any]] = _TABLE["beside"]
 SIZES = {"tokens": "tokens", "batch": "rows", "heads": "heads"}  # axes whose values have an order, in words
 BY_ROW = ("rows", "padded")  # kinds of positions that differ between rows
-# tokens of calls that are large by them alone: a token more than tiles of powers of two hold, and many more
-LONG = (1311, 4097, 4223, 16385)
-_SERVER: dict[str, Any] = {"heads": 8, "groups": 4}
-# Beside what crosses the axes: what servers call most, of which any two values may be called without the
-# third (decode of a large batch, with q and k as they come out of a joint projection, a few tokens ahead of
-# each row, with one key head, a piece of one prompt), and calls that are large by one axis alone.
-_BESIDE: tuple[dict[str, Any], ...] = (
-    _SERVER | {"positions": "rows", "tokens": 1, "batch": 33},
-    _SERVER | {"positions": "rows", "tokens": 1, "batch": 33, "strides": "packed", "index": "int32"},
-    _SERVER | {"positions": "rows", "tokens": 3, "batch": 5, "strides": "packed"},
-    {"positions": "rows", "tokens": 1, "batch": 5, "heads": 8, "groups": 0},
-    _SERVER | {"tokens": 64, "strides": "packed"},
-    {"batch": 33, "heads": 8},
-    *({"tokens": tokens} for tokens in LONG),
-    {"tokens": 4097, "heads": 2},
-    {"times": _LARGE, "tokens": 17, "heads": 3},
-)
 # vectors of q in a call: usually, where two sizes make it larger, and where one alone does
 _USUAL, _MOST, MOST_ALONE = 2**11, 2**13, 2**16
 _POOL = 2**18 + 41  # random numbers: where a call needs more, no two rows are alike all the same
@@ -86,8 +57,7 @@ _BESIDE_IT = "write where the strides of each vector say, and not past its end"
 class ServedCall:
     """One call: the kind of its positions, its sizes, how vectors lie, and the integers of positions.
 
-    groups: query heads to a key head; 0 for one key head. times: what q and k are multiplied by. place: which
-    positions of that kind; calls that differ in sizes alone have the same as far as they go.
+    place: which positions of that kind; calls that differ in sizes alone have the same as far as they go.
     """
 
     positions: str = "run"
@@ -162,25 +132,17 @@ def words(axis: str, value: Any) -> str:
     >>> words("tokens", 1), words("groups", 0), words("heads", 40)
     ('1 token', 'one key head', '40 heads')
     """
-    if axis == "groups":
-        return f"{value} query heads to a key head" if value else "one key head"
-    if axis == "index":
-        return f"{value} positions"
-    if axis == "batch":
-        return f"a batch of {value}"
-    if axis == "times":
-        return f"q and k {value} times as large"
-    if axis in SIZES:
-        return f"{value:,} {axis if value > 1 else axis[:-1]}"
     named = data.table("checks.toml")["served"]
-    return str(named["packed qkv" if (axis, value) == ("strides", "packed") else value])
+    if axis in ("tokens", "heads"):
+        return f"{value:,} {axis if value > 1 else axis[:-1]}"
+    kind = {("groups", 0): "one key head", ("strides", "packed"): "packed qkv"}.get((axis, value), value)
+    return str(named.get(kind) or named[axis].format(value))
 
 
 def calls_of(values: _Values, fits: Fits, together: int = 2) -> list[ServedCall]:
     """Return calls that cover any so many values of different axes together, where they fit.
 
-    fits: whether a call may be made, of so many vectors at most. Calls that these values alone make large
-    have the least of all others.
+    Calls that these values alone make large have the least of all others.
     """
     covered = set[tuple[tuple[str, Any], ...]]()
     calls: list[ServedCall] = []
@@ -240,7 +202,7 @@ class _Came:
 def _possible(code: CodeUnderTest, convention: Convention) -> tuple[dict[str, list[Any]], str]:
     """Return values of each axis that code can take, and why not all positions."""
     values = {axis: list(some) for axis, some in AXES.items()}
-    values |= _COMPILED if convention.engine == "jax" else {}
+    values |= _TABLE["jax"] if convention.engine == "jax" else {}
     roles, order, left = set(convention.roles), convention.order, ""
     if convention.unplaced:  # a token that stands elsewhere is one of a longer call
         values["positions"], left = ["run from 0"], "it takes no positions: the first token is at 0"
@@ -267,10 +229,7 @@ def _possible(code: CodeUnderTest, convention: Convention) -> tuple[dict[str, li
 
 @dataclass(slots=True)
 class _Battery:
-    """The calls that one instance is given; q and k are parts of the same random numbers.
-
-    values: of each axis, those that the code can be called with.
-    """
+    """The calls of an instance, of the same random numbers. values: what it takes."""
 
     code: CodeUnderTest
     values: dict[str, list[Any]]
@@ -295,17 +254,15 @@ class _Battery:
 
     def calls(self) -> list[ServedCall]:
         """Return the calls, those large by one axis alone last; few where dear."""
-        calls = calls_of(self.values, self.fits, 3 if self.code.thorough else 2)
-        beside = _BESIDE
+        every = calls_of(self.values, self.fits, 3 if self.code.thorough else 2)
+        calls, beside = [replace(call, place=place) for place, call in enumerate(every)], _BESIDE
         if cost(self.code) > DEAR:
             kept, beside = np.unique(np.linspace(0, len(calls) - 1, _FEW).astype(int)), _BESIDE[-1:]
-            calls = [replace(calls[i], place=int(i)) for i in kept]
-        else:
-            calls = [replace(call, place=place) for place, call in enumerate(calls)]
+            calls = [calls[i] for i in kept]
         small = replace(_least(self.values), positions="run")
         long = LONG[::3] if self.code.tested.engine == "jax" else LONG
         for chosen in beside:
-            known = {axis: (*some, *long) for axis, some in self.values.items()} | {"times": (_LARGE,)}
+            known = {axis: (*some, *long) for axis, some in self.values.items()} | {"times": _TABLE["large"]}
             taken = {axis: one for axis, one in chosen.items() if one in known[axis]}
             call = replace(small, **taken, place=len(calls))
             alike = any(replace(one, place=call.place) == call for one in calls)
@@ -320,19 +277,13 @@ class _Battery:
             x = np.resize(pool[: math.prod(shape)], shape)  # again from the first where it ends
             sides.append(np.repeat(x[:1], len(x), axis=0) if call.strides == "expanded" else x)
         (q, k), at = (x * x.dtype.type(call.times) for x in sides), call.at(self.code.up_to, self.code.seed)
-        return CalledBlock(at, (q, k), self.instance.lying(call.strides, call.index).rotate_both(q, k, at))
+        return made(self.instance.lying(call.strides, call.index), (q, k, at))
 
     def places(self, call: ServedCall, explain: bool, block: CalledBlock | None = None) -> Places:
-        """Return the worst rotated pair of a call; explain: look for what explains it. block: as it was made.
-
-        Raises: as `made`.
-        """
-
-        def lying(rotator: ForeignRotator) -> Rotator:
-            return rotator.lying(call.strides, call.index)
-
-        held: dict[str, Any] = {"explain": explain, "afresh": lambda: lying(self.rotator())}
-        return self.code.judged(lying(self.instance), [block or self.made(call)], **held)
+        """Return the worst pair of a call. explain: find what explains it. block: as it was made."""
+        how = call.strides, call.index
+        held: dict[str, Any] = {"explain": explain, "afresh": lambda: self.rotator().lying(*how)}
+        return self.code.judged(self.instance.lying(*how), [block or self.made(call)], **held)
 
     def came(self, call: ServedCall) -> _Came:
         """Return what a call comes to."""
@@ -401,17 +352,14 @@ class _Battery:
 
 
 def served(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether code is right in calls as servers make them, and leaves the memory around q and k alone.
-
-    What it refuses by raising is noted: it passes no wrong numbers on.
-    """
+    """Yield whether code is right in calls as servers make them, and writes nowhere else."""
     convention = code.own_rotator().fit.convention
     values, left = _possible(code, convention)
     battery = _Battery(code, values)
     calls, wrong, worst = battery.calls(), list[ServedCall](), NOWHERE
     ways: dict[str, list[_Came]] = {"wrong": [], "around": [], "raises": [], "right": []}
     for number, call in enumerate(calls):
-        code.on_share(number / len(calls))
+        doing.step(number / len(calls))
         came = battery.came(call)
         worst = max(worst, came.places, key=lambda places: places.excess)
         wrong += [call] * (came.kind == "wrong")
@@ -422,19 +370,15 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
     detail = f"{len(calls)} calls of {'three' if code.thorough else 'two'} of {', '.join(axes)} together"
     detail += ", under torch.inference_mode" * (convention.engine == "torch")
     detail += f"; not called with other positions: {left}" if left else ""
-    shown: list[tuple[_Came, list[str]]] = []  # with all ways in which a diagnosis shows
+    shown: list[tuple[_Came, Places, dict[str, None]]] = []  # with all that a diagnosis takes to show
     for way in ways["wrong"]:
-        others = (call for call in wrong if call.has(way.call))
-        way = replace(way, places=battery.explained(way, others))
-        diagnosis = way.places.diagnosis
-        takes = next((takes for one, takes in shown if one.places.diagnosis == diagnosis), None)
-        if takes is None:
-            shown.append((way, [way.takes]))
-        elif way.takes not in takes:
-            takes.append(way.takes)
-    for way, takes in shown:
-        places, told = way.places, f"it takes {', or '.join(takes)}"
-        where = f"with {takes[0]}: {places.words}"
+        places = battery.explained(way, (call for call in wrong if call.has(way.call)))
+        alike = [takes for _, other, takes in shown if other.diagnosis == places.diagnosis]
+        for takes in alike[:1]:
+            takes[way.takes] = None
+        shown += [] if alike else [(way, places, {way.takes: None})]
+    for way, places, takes in shown:
+        told, where = f"it takes {', or '.join(takes)}", f"with {way.takes}: {places.words}"
         unexplained = places.diagnosis is not None and not places.diagnosis.explains
         remedy = _BY_STRIDES if unexplained and way.call.strides != PLAIN.strides else ""
         yield of_worst_pair("served calls", f"{told}; {detail}", places, where=where, remedy=remedy)

@@ -196,10 +196,10 @@ def judged(
     told = dict[str, Diagnosis]()
     if sides and explain:  # by chance, by state, or else by a fault
         block = sides[largest.side].block
-        own, rows = held_to(block), block.rows()
+        own = held_to(block)
         found = unstable(rotator, block, afresh, searches)
         if found is None and afresh:
-            found = state(afresh(), block, lambda x, y: excess(x, y, rows, own, rule))
+            found = state(afresh(), block, own, rule)
         told = {} if found is None else {"": found}
     for own in dict.fromkeys(held_to(side.block) for side in sides.values()) if explain and not told else ():
         alike = {name: side for name, side in sides.items() if held_to(side.block) == own}
@@ -226,15 +226,21 @@ def _misplaced(
         for name, x, y in zip("qk", block.given, block.rotated, strict=True):
             if over is None or y is not block.rotated[0]:  # what was given once is judged once
                 over = excess(x, y, block.rows(), own, rule)
-            batch, head, row, pair = map(int, np.unravel_index(int(over.argmax()), over.shape))
-            size, position = float(over[batch, head, row, pair]), int(block.rows()[batch, row])
-            if new := size > worst[name].excess:
-                allowed = allowance.allowed_at(rule, own, position, pair)
-                worst[name] = Places(size, name, batch, head, position, pair, allowed=allowed)
-            if size > 1:
+            placed = furthest(over, name, block.rows(), own, rule)
+            if new := placed.excess > worst[name].excess:
+                worst[name] = placed
+            if placed.excess > 1:
                 before, side = sides.get(name), MisplacedSide.of(over > 1, block)
                 sides[name] = side.beside(before, block if new else before.block) if before else side
     return [*worst.values()], {name: sides[name] for name in "qk" if name in sides}  # whichever was first
+
+
+def furthest(over: Array, side: str, rows: Positions, setting: RopeSetting, rule: Resolved) -> Places:
+    """Return the pair of a side that is furthest off. Shapes: over (b, h, s, p)."""
+    batch, head, row, pair = map(int, np.unravel_index(int(over.argmax()), over.shape))
+    position = int(rows[batch, row])
+    allowed = allowance.allowed_at(rule, setting, position, pair)
+    return Places(float(over[batch, head, row, pair]), side, batch, head, position, pair, allowed=allowed)
 
 
 def with_other_side(
@@ -281,18 +287,14 @@ def _worst(results: Sequence[Places]) -> Places:
     return beside(max(results, key=rank), results)
 
 
-def state(
-    rotator: Rotator,
-    block: CalledBlock,
-    over: Callable[[FloatArray, FloatArray], Array],
-) -> Diagnosis | None:
+def state(rotator: Rotator, block: CalledBlock, setting: RopeSetting, rule: Resolved) -> Diagnosis | None:
     """Return that it is state, where an instance puts all pairs of a block where they belong.
 
-    over: x and rotated y (b, h, s, d) -> the error of each pair over what is allowed.
+    rotator: of an instance that was not called before, or of a function that has no other.
     """
     how = "again" if getattr(rotator, "has_past", False) else "afresh"
-    rotated = rotator.rotate_both(*block.given, block.at)
-    right = all(bool((over(x, y) <= 1).all()) for x, y in zip(block.given, rotated, strict=True))
+    both = zip(block.given, rotator.rotate_both(*block.given, block.at), strict=True)
+    right = all((excess(x, y, block.rows(), setting, rule) <= 1).all() for x, y in both)
     return Diagnosis("state-left", {"how": how}) if right else None
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -28,6 +29,11 @@ def now() -> str:
 def step(share: float) -> None:
     """Say the share done, 0 to 1, of the part in whose block this is called."""
     _listener.get()(share)
+
+
+def listener() -> Listener:
+    """Return what is told of the steps at the moment, for work that takes it as an argument."""
+    return _listener.get()
 
 
 @contextlib.contextmanager
@@ -76,6 +82,20 @@ def each(
         if one is _END:
             return
         yield one  # type: ignore[misc]
+
+
+def in_parts(works: Sequence[Iterable[T]]) -> Iterator[T]:
+    """Yield the results of works in turn, the steps of each counted as of a part of equal size.
+
+    >>> with told(print):
+    ...     for _ in in_parts([(step(0.5) for _ in "a") for _ in "ab"]):
+    ...         pass
+    0.25
+    0.75
+    """
+    for number, work in enumerate(works):
+        ends = number / len(works), (number + 1) / len(works)
+        yield from each(work, functools.partial(within, *ends))
 
 
 def part(progress: Listener, begin: float, end: float) -> Listener:

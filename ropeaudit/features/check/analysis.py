@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Unpack
 
+from ropeaudit import data
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names, OnProgress, RopeArguments
 from ropeaudit.audits.cases import Case
@@ -107,28 +108,30 @@ def run(
     kinds, errors = [kind(target) for target in targets], list[RopeAuditError]()
     _check(kinds, case, options)
     by_name = kinds.count("case") > 1 and not Path(options.returned or "").suffix
-    steps = zip(targets, kinds, arguments.steps(progress, len(targets)), strict=True)
-    for done, (name, which, on_progress) in enumerate(steps, 1):
+
+    def answered(number: int) -> Iterator[Checked]:
+        own, name = options, targets[number]
         doing.begin(name)
-        own = options
-        if which == "case" and by_name:  # what came back is in folders of their names
+        if kinds[number] == "case" and by_name:  # what came back is in folders of their names
             folder = Path(name) if Path(name).is_dir() else Path(name).parent
             own = replace(options, returned=str(Path(options.returned or "", folder.resolve().name)))
-        target = Target(name, which, case, own, note, on_progress)
+        left = not_begun(targets[number + 1 :], "target")
         try:
-            yield from _answered(target, not_begun(targets[done:], "target"), alone=len(targets) == 1)
+            yield from _answered(Target(name, kinds[number], case, own, note), left, len(targets) == 1)
         except RopeAuditError as error:
             errors.append(error)
+
+    every = doing.in_parts([answered(number) for number in range(len(targets))])
+    yield from doing.each(every, lambda: doing.told(progress))
     if errors:  # each has a row
         errors[0].after_all = len(targets) > 1
         raise errors[0]
 
 
-def _answered(target: Target, left: str, *, alone: bool) -> Iterator[Checked]:
-    """Yield the checks of a target, and a failure where no check judges its RoPE, or one is at fault.
+def _answered(target: Target, left: str, alone: bool) -> Iterator[Checked]:
+    """Yield the checks of a target, and a failure where none judges it or it is broken off.
 
-    A question without an answer is no pass, nor is one that the user or an error broke off. left: what was
-    not begun then. alone: whether it is the one target; an error that is all there is has no row.
+    left: what was not begun then. alone: whether it is the one target; an error that is all has no row.
     """
     file, function = _CHECKS[target.kind]
     reasons = dict[str, str]()
@@ -171,22 +174,6 @@ _CHECKS: dict[Kind, tuple[str, str]] = {
     "gguf": ("checkpoint_target", "of_gguf"),
     "case": ("analysis", "of_case"),
 }
-_TYPED = {  # kind -> what to name as such a target
-    "code": "own code, FILE.py:NAME",
-    "gguf": "a .gguf file",
-    "checkpoint": "the folder of a checkpoint that --tokens runs",
-    "case": "a case of vectors",
-}
-# option -> the kinds of targets of which it needs one
-_NEEDS: dict[str, tuple[Kind, ...]] = {
-    **dict.fromkeys(("order", "table", "arguments", "environments", "thorough", "head_dims"), ("code",)),
-    **dict.fromkeys(("mrope", "axes", "grid", "write_wrapper"), ("code",)),
-    **dict.fromkeys(("model", "config"), ("code", "gguf")),
-    **dict.fromkeys(("text", "tokens"), ("checkpoint",)),
-    "device": ("code", "checkpoint"),
-    "returned": ("case",),
-}
-_FLAGS = {"arguments": "arg", "environments": "under"}
 
 
 def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
@@ -202,13 +189,14 @@ def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
             raise UsageError(f"{says} dtype and positions; leave out --dtype and --up-to")
     runs = options.text is not None or options.tokens is not None
     there = {which for which in kinds if which != "checkpoint" or runs}
-    for name, needed in _NEEDS.items():
+    table = data.table("checks.toml")
+    for name, needed in table["needs"].items():
         usual, given = (Case(), case) if hasattr(case, name) else (CheckOptions(), options)
         value = getattr(given, name)
         if value != getattr(usual, name) and not there & set(needed):
-            flag = _FLAGS.get(name, name.replace("_", "-"))
+            flag = {"arguments": "arg", "environments": "under"}.get(name, name.replace("_", "-"))
             typed = "" if value is True else f" {value if isinstance(value, str) else ','.join(value)}"
-            words = " or ".join(_TYPED[which] for which in needed)
+            words = " or ".join(table["targets"][which] for which in needed)
             instead = " or name the model or file as the target" * (name in ("model", "config"))
             raise UsageError(f"--{flag}{typed} goes with {words}; leave it out{instead}")
     if options.write_wrapper is not None and kinds.count("code") != 1:

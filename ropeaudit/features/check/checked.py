@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from ropeaudit.arithmetic.formats import Format
-from ropeaudit.audits import arguments
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.results import Result
 from ropeaudit.conformance.environments import DEFAULT
@@ -76,14 +75,10 @@ class Checked(Result):
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """What is requested of every target; what is None or empty goes by the kind of target.
+    """What is requested of every target: see `analysis.check`.
 
-    up_to: number of positions. text, tokens: what a whole model is to read, which runs it. returned: where a
-    kernel wrote what a case of vectors asks for. thorough: whether what takes long is done too. head_dims:
-    whether heads of other sizes are tried too. device: where code is called, and a whole model runs.
-    environments: names of those that code is called in too. write_wrapper: where a wrapper to edit goes, of
-    code that is not understood. table: the code that makes the tables of code that takes some.
-    arguments: of code, by name, which nothing else fills then.
+    What is None or empty goes by the kind of target. environments: its `under`; arguments: its `given`.
+    write_wrapper: where a wrapper to edit goes, of code that is not understood.
     """
 
     dtypes: tuple[Format, ...] = ()
@@ -107,8 +102,7 @@ class CheckOptions:
 class Target:
     """A thing to check as it was asked for: what each kind of it makes its checks from.
 
-    case: the RoPE setting of the options. note: gets remarks on how it is read or called. progress: gets the
-    share that is done. version: of what is checked, as far as it is known.
+    case: the RoPE setting of the options. note: gets remarks on how it is read or called.
     """
 
     name: str
@@ -116,7 +110,6 @@ class Target:
     case: Case
     options: CheckOptions
     note: Note
-    progress: Progress = arguments.silent
     version: str = NONE
 
     def checked(

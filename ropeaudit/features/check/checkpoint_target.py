@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ropeaudit.arithmetic.formats import FP32
-from ropeaudit.audits import arguments
 from ropeaudit.conformance.finding import Finding, Status, judged, not_applicable, noted
 from ropeaudit.features.check import config_target
 from ropeaudit.features.check.checked import Checked, Target
@@ -22,12 +20,11 @@ from ropeaudit.features.model import load
 from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module.analysis import FREQUENCIES, Buffer, ModuleAudit
-from ropeaudit.recognition import wording
 from ropeaudit.recognition.stored_values import FAR, NEAR
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.rope.gguf_metadata import GgufRope
-from ropeaudit.runtime import digests
+from ropeaudit.runtime import digests, doing
 
 _MODEL_DTYPES = ("fp32", "bf16")
 
@@ -41,17 +38,19 @@ def checks(target: Target) -> Iterator[Checked]:
             "--tokens and --text run the model, which needs",
             ", or leave them out: what is stored is checked without",
         )
-    of_config, *of_run = arguments.steps(target.progress, 2 if runs else 1)
+    yield from doing.in_parts([_of_files(target), _run(target)] if runs else [_of_files(target)])
+
+
+def _of_files(target: Target) -> Iterator[Checked]:
+    """Yield the checks of a config, and of what is stored."""
     if (Path(target.name) / "config.json").is_file():
-        yield from config_target.checks(replace(target, progress=of_config))
+        yield from config_target.checks(target)
     else:
         missing = not_applicable("config", "there is no config.json; give the model's folder")
         yield target.checked(missing)
     audit = _audited(target)
     yield from map(target.checked, _stored(audit))
     target.note(audit.source.notes)
-    if runs:
-        yield from _run(replace(target, progress=of_run[0]))
 
 
 def of_gguf(target: Target) -> Iterator[Checked]:
@@ -113,7 +112,7 @@ def _run(target: Target) -> Iterator[Checked]:
     audit = model_analysis.model(target.name, dtypes=names, **asked)
     place, seen = audit.device.label, set[int]()
     try:
-        for shifted in audit.run(target.progress):
+        for shifted in audit.run(doing.listener()):
             wide = [] if seen else [_decode(shifted)]
             wide += [] if shifted.offset in seen else [_structure(shifted)]
             seen.add(shifted.offset)
@@ -176,9 +175,9 @@ def _of_conversion(audit: ModuleAudit, rope: GgufRope) -> Iterator[Finding]:
     check, wrong = "conversion", [one for one in audit.buffers if one.wrong]
     for one in audit.lost:
         differs = f"{one.layer} layers differ" if one.layer else "the file differs"
-        remedy = wording.remedy(one.diagnosis, FP32, rope.model.maximum or 1)
-        found = {"diagnosis": one.diagnosis, "remedy": remedy, "option": wording.option(one.diagnosis)}
-        yield judged(check, False, f"{differs} from the config", where=one.keys, **found)
+        found = {"where": one.keys, "diagnosis": one.diagnosis}
+        finding = judged(check, False, f"{differs} from the config", **found)
+        yield finding.advised(FP32, rope.model.maximum or 1)
     for buffer in [] if audit.lost else wrong:
         detail = f"its frequencies are not those of {buffer.label}: {buffer.measured or buffer.finding}"
         named = buffer.stored.name

@@ -12,20 +12,19 @@ from typing import Any
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, parse
-from ropeaudit.audits import arguments
 from ropeaudit.audits.cases import FULL, Case
 from ropeaudit.conformance import code_checks, every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable, noted
 from ropeaudit.errors import BadOutput, ForeignError, RopeAuditError, UsageError, did
-from ropeaudit.features.check.checked import Checked, CheckOptions, Progress, Target
+from ropeaudit.features.check.checked import Checked, CheckOptions, Target
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, kinds
 from ropeaudit.reports import templates
 from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.rope import grids
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.runtime import atomic_files
+from ropeaudit.runtime import atomic_files, doing
 from ropeaudit.runtime.paths import shown_path
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import environments
@@ -58,10 +57,7 @@ def check_options(options: CheckOptions) -> None:
 
 
 def checks(target: Target) -> Iterator[Checked]:
-    """Yield the checks of code. Raises: see `analysis.check`.
-
-    Where its call is not understood, a requested wrapper to edit is written.
-    """
+    """Yield the checks of code. Raises: see `analysis.check`."""
     try:
         code = _loaded(target)
     except RopeAuditError as error:  # messages about it speak of a target, and of no --impl
@@ -78,12 +74,15 @@ def checks(target: Target) -> Iterator[Checked]:
         target.note([f"{target.name}: {text}" for text in texts])
         yield from of_code(code, target)
         return
-    for kind, progress in zip(kinds, arguments.steps(target.progress, len(kinds)), strict=True):
+
+    def of_layers(kind: str) -> Iterator[Checked]:
         given = replace(options, arguments={**options.arguments, told: kind})
-        own = replace(target, case=replace(case, layer=kind), options=given, progress=progress)
+        own = replace(target, case=replace(case, layer=kind), options=given)
         for one in of_code(_loaded(own), own):
             where = f"{one.finding.where}, {kind} layers" if one.finding.failed else one.finding.where
             yield replace(one, layer=kind, finding=replace(one.finding, where=where))
+
+    yield from doing.in_parts(list(map(of_layers, kinds)))
 
 
 def _loaded(target: Target) -> Code:
@@ -149,16 +148,15 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
             own = "and each call is held to those of its own: its largest position + 1"
             held = f"its frequencies follow each call's length, {own}"
         note([f"scaling {setting.scaling.kind} depends on the length; {held}"])
-    about: dict[str, Any] = {"version": code.version, "device": code.device.label}
-    about |= {"setting": setting, "up_to": up_to}
+    about: dict[str, Any] = {"version": code.version, "device": code.device.label, "up_to": up_to}
     file, line = code.place if isinstance(code, ForeignOwn) else ("", 0)
     if file.startswith(_LIBRARIES):
         file, line = "", 0  # a library's is in no repository of who reads it
-    for dtype, progress in zip(dtypes, arguments.steps(target.progress, len(dtypes)), strict=True):
-        asked = replace(tested, dtype=dtype, each_call=each_call)
-        for judged_at, finding in _at_its_own(asked, case, options.recipe, progress):
-            placed = finding if finding.line else replace(finding, file=file, line=line)
-            yield target.checked(placed, dtype.name, **about | {"setting": judged_at})
+    every = [replace(tested, dtype=dtype, each_call=each_call) for dtype in dtypes]
+    found = doing.in_parts([_at_its_own(asked, case, options.recipe) for asked in every])
+    for asked, finding in found:
+        placed = finding if finding.line else replace(finding, file=file, line=line)
+        yield target.checked(placed, asked.dtype.name, setting=asked.setting, **about)
     if fit and fit.convention.tables:
         yield from _of_tables(code, target, fit)
         return
@@ -176,7 +174,7 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
     builders = code.builders if isinstance(code, ForeignOwn) else ()
     makers = [options.table] if options.table else [f"{file}:{name}" for name in builders]
     told = [text for text in code.findings if not makers or OWN_TABLES not in text]
-    missing, reason = f"{target.name}: {NOT_CHECKED}", ""
+    missing = f"{target.name}: {NOT_CHECKED}"
     if len(makers) != 1:
         which = f"which of {', '.join(builders)} makes its tables: --table FILE.py:NAME says it."
         target.note([*told, f"{missing}{which}"] if makers else told)
@@ -185,20 +183,17 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
     try:
         other = factories.implementation(maker, device=options.device)
         own = other.fit(target.case.setting(options.up_to or UP_TO))
-        if own and not own.convention.composed and options.table is None:  # it makes what rotates
-            target.note(code.findings)
-            return
     except (RopeAuditError, ForeignError) as error:
         if options.table is not None:
             raise
-        reason = (
-            f"which makes its tables: {error.in_line if isinstance(error, RopeAuditError) else did(error)}"
-        )
-    if reason and options.table is None:
-        target.note([f"{missing}{maker}, {reason}.", *told])
+        why = error.in_line if isinstance(error, RopeAuditError) else did(error)
+        target.note([f"{missing}{maker}, which makes its tables: {why}.", *told])
+        return
+    if own and not own.convention.composed and options.table is None:  # it makes what rotates
+        target.note(code.findings)
         return
     alone = replace(options, table=None, order=None, write_wrapper=None, arguments={})
-    results = of_code(other, replace(target, name=maker, options=alone, progress=arguments.silent))
+    results = doing.each(of_code(other, replace(target, name=maker, options=alone)), doing.unheard)
     checked = list[Checked]()
     for one in results:
         checked.append(one)
@@ -210,8 +205,8 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
     told_base = isinstance(other, ForeignOwn) and "base" in (*other.told, *roles)
     sure = fit.sure and _is_no_setting(last.finding, told_base)
     if last.finding.failed and options.table is None and not sure:
-        reason = f"whose tables are others than these: --table {maker} says how"
-        target.note([f"{missing}{maker}, {reason}.", *told])
+        others = f"whose tables are others than these: --table {maker} says how."
+        target.note([f"{missing}{maker}, {others}", *told])
         return
     yield from checked
     for one in results:
@@ -230,10 +225,7 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
 
 
 def _is_no_setting(finding: Finding, told_base: bool) -> bool:
-    """Return whether what a wrong table shows is a fault in any setting, as a wrong exponent is.
-
-    told_base: whether what makes it is told the base.
-    """
+    """Return whether a wrong table is wrong in any setting. told_base: it is told the base."""
     found = finding.diagnosis
     if found is None or not found.explains or found.certainty == "resembles":
         return False
@@ -250,18 +242,18 @@ def _on_axes(case: Case, setting: RopeSetting, up_to: int) -> tuple[RopeSetting,
 
 
 def _at_its_own(
-    asked: CodeUnderTest, case: Case, recipe: str | None, progress: Progress
-) -> Iterator[tuple[RopeSetting, Finding]]:
-    """Yield the checks in one dtype, each with the setting that it is held to.
+    asked: CodeUnderTest, case: Case, recipe: str | None
+) -> Iterator[tuple[CodeUnderTest, Finding]]:
+    """Yield the checks in one dtype, each with the code at the setting that it is held to.
 
     That is the code's own base and number of dims where nobody asked for others.
     """
     before = list[str]()
-    for finding in _findings(asked, recipe, progress):
+    for finding in _findings(asked, recipe):
         unasked = _unasked(finding, case, asked)
         if not unasked:
             before.append(finding.check)
-            yield asked.setting, finding
+            yield asked, finding
             continue
         setting = asked.setting
         for part in unasked:
@@ -271,16 +263,16 @@ def _at_its_own(
                 setting = replace(setting, rotary_dim=int(float(str(part.values["seen"]))))
         found = replace(unasked[0], also=tuple(unasked[1:]))
         held = f"if that is meant, give {wording.option(found)}: everything else is judged with it"
-        yield setting, noted("setting", held, diagnosis=found)
-        again = _findings(replace(asked, setting=setting), recipe, progress)
-        yield from ((setting, one) for one in again if one.check not in before)
+        asked = replace(asked, setting=setting)
+        yield asked, noted("setting", held, diagnosis=found)
+        yield from ((asked, one) for one in _findings(asked, recipe) if one.check not in before)
         return
 
 
 def _unasked(finding: Finding, case: Case, asked: CodeUnderTest) -> list[Diagnosis]:
-    """Return what a failed rotation says of a base and a part of the dims, where nobody asked for others.
+    """Return what a failed rotation says of a base and a part of the dims that nobody asked for.
 
-    Of code that is told neither, and where they are in use: see `_in_use`.
+    Of code that is told neither, and where they are in use.
     """
     found = finding.diagnosis if finding.check == "rotation" and finding.failed else None
     if found is None or found.alternatives or found.certainty == "resembles":
@@ -299,16 +291,16 @@ def _unasked(finding: Finding, case: Case, asked: CodeUnderTest) -> list[Diagnos
 
 
 def _in_use(values: Mapping[str, Any]) -> bool:
-    """Return whether a base has two digits and is 1000 at least, as those of all published models.
+    """Return whether a model may have it: a base of two digits from 1000 up, quarters of the dims.
 
-    Others come from wrong exponents. Of dims: whether a quarter, half or three quarters of them rotate.
+    Others come from wrong exponents.
     """
     if "base" in values:
         return values["base"] >= 1000 and float(f"{values['base']:.1e}") == float(f"{values['base']:.10g}")
     return 4 * values["seen"] / values["head_dim"] in (1, 2, 3)
 
 
-def _findings(asked: CodeUnderTest, recipe: str | None, progress: Progress) -> Iterator[Finding]:
+def _findings(asked: CodeUnderTest, recipe: str | None) -> Iterator[Finding]:
     """Yield the checks in one dtype; of code that does not take it, that it does not."""
     code, setting = asked.tested, asked.setting
     if reason := code.refusal(setting, asked.dtype):
@@ -321,7 +313,7 @@ def _findings(asked: CodeUnderTest, recipe: str | None, progress: Progress) -> I
         return
     if recipe:
         asked = replace(asked, claimed=recipes.load(recipe).resolve(asked.dtype))
-    for finding in code_checks.findings(asked, progress):
+    for finding in code_checks.findings(asked):
         if finding.check == "rotation" and finding.failed and fit is not None and not fit.sure:
             nearest = f"the nearest way to call it is {fit.convention}, layout {fit.layout}"
             finding = replace(finding, detail=f"{finding.detail}; {nearest}")
@@ -329,10 +321,9 @@ def _findings(asked: CodeUnderTest, recipe: str | None, progress: Progress) -> I
 
 
 def _write_wrapper(path: str, target: str, needed: Mapping[str, str], why: str) -> str:
-    """Write a wrapper with the known arguments of a target; return how to use it.
+    """Write a wrapper with the needed arguments of a target; return how to use it.
 
-    needed: its arguments and what they are, empty where that is not known. Raises: BadOutput where the file
-    cannot be written.
+    Raises: BadOutput.
     """
     place, _, name = target.rpartition(":")
 

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from ropeaudit import recipes
+from ropeaudit import data, recipes
 from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.audits import arguments
 from ropeaudit.audits.cases import FULL, Case
 from ropeaudit.conformance.finding import MARGIN, Finding, Status, judged, not_applicable, noted
 from ropeaudit.errors import BadInput
-from ropeaudit.features.check.checked import Checked, Progress, Target
+from ropeaudit.features.check.checked import Checked, Target
 from ropeaudit.features.limit import analysis as limit_analysis
 from ropeaudit.features.limit.analysis import TOLERANCE, Limit, tolerance
 from ropeaudit.features.limit.report import told
@@ -30,7 +29,7 @@ from ropeaudit.rope.scaling import DECLARED, Scaling
 from ropeaudit.rope.scaling_names import short_name
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.rope.unused_keys import idle_scalings, unused_keys
-from ropeaudit.runtime import digests
+from ropeaudit.runtime import digests, doing
 from ropeaudit.subjects.factories import SubjectFactory, of_recipe
 from ropeaudit.tensor_files.rope_values import Dump
 
@@ -72,8 +71,7 @@ def checks(target: Target) -> Iterator[Checked]:
     cases = [replace(case, layer=layer) for layer in layers]
     yield from (target.checked(_read(config, model, one), case=one) for one in cases)
     yield target.checked(_keys(config, model, case))
-    for one, progress in zip(cases, arguments.steps(target.progress, len(cases)), strict=True):
-        yield from _of_layer(replace(target, progress=progress), one)
+    yield from doing.in_parts([_of_layer(target, one) for one in cases])
 
 
 def _read(config: Config, model: ModelRope, case: Case) -> Finding:
@@ -116,31 +114,19 @@ def _doubtful(scaling: Scaling) -> Iterator[str]:
     """Yield what transformers 5.23.0 only warns of in a scaling."""
     low, high = scaling.low or 1.0, scaling.high or 1.0
     fast, slow = scaling.beta_fast or 32, scaling.beta_slow or 1
-    below = "give a low_freq_factor below high_freq_factor"
-    if scaling.kind == "llama3" and low > high:
-        yield (
-            f"low_freq_factor = {low:g} is above high_freq_factor = {high:g}: llama3 divides frequencies of "
-            f"fewer than low_freq_factor rotations by the factor, keeps the others and blends none; {below}"
-        )
-    if scaling.kind == "llama3" and low == high:
-        both = f"low_freq_factor and high_freq_factor are both {high:g}"
-        yield f"{both}: llama3 blends frequencies between them, and none is; {below}"
-    if scaling.kind == "yarn" and fast < slow:
-        yield (
-            f"beta_fast = {fast:g} is below beta_slow = {slow:g}: yarn keeps frequencies of more than "
-            "beta_fast rotations and divides those of less than beta_slow, and between them both hold; swap "
-            "the two"
-        )
-    if scaling.kind == "yarn" and scaling.factor is None:
-        yield f"factor is null, for which {DECLARED} / {_ORIGINAL} = {scaling.stretch:g} is taken"
+    seen = {
+        "low above high": scaling.kind == "llama3" and low > high,
+        "low is high": scaling.kind == "llama3" and low == high,
+        "fast below slow": scaling.kind == "yarn" and fast < slow,
+        "no factor": scaling.kind == "yarn" and scaling.factor is None,
+    }
+    words = {"low": low, "high": high, "fast": fast, "slow": slow, "stretch": scaling.stretch}
+    told = data.table("checks.toml")["doubtful"]
+    yield from (told[name].format(**words) for name, holds in seen.items() if holds)
 
 
 def _lengths(config: Config, model: ModelRope, case: Case) -> str:
-    """Return which two lengths a config says where transformers 5.23.0 warns of them.
-
-    That is for llama3 where the one before scaling is not below the declared one, and for yarn wherever the
-    factor is not their ratio.
-    """
+    """Return which two lengths a config says where transformers 5.23.0 warns of them."""
     served, declared = model.served, model.declared
     original, reach = served.scaling.length_before, served.scaling.reach
     if original is None or declared is None or not served.disputed:
@@ -166,9 +152,7 @@ def _of_layer(target: Target, case: Case) -> Iterator[Checked]:
     if setting.scaling.depends_on_length:  # at every offset, those of its own length
         case = replace(case, length="shifted")
     dtypes, recipe = options.dtypes or tuple(map(parse, DTYPES)), recipes.load(options.recipe or RECIPE)
-    found = limits(
-        case, [of_recipe(recipe.resolve(dtype)) for dtype in dtypes], options.up_to, target.progress
-    )
+    found = limits(case, [of_recipe(recipe.resolve(dtype)) for dtype in dtypes], options.up_to)
     for dtype, finding in zip(dtypes, found, strict=True):
         yield target.checked(finding, dtype.name, case)
     for dtype in dtypes:
@@ -177,17 +161,12 @@ def _of_layer(target: Target, case: Case) -> Iterator[Checked]:
     yield target.checked(_switch_finding(setting), case=case)
 
 
-def limits(
-    case: Case, subjects: Sequence[SubjectFactory], up_to: int | None, progress: Progress
-) -> Iterator[Finding]:
-    """Yield how far each recipe holds. up_to: number of positions, None for `limit`'s.
-
-    measured is `margin` of `ropeaudit limit`: nan where there is no maximum. Raises: see `limit`.
-    """
+def limits(case: Case, subjects: Sequence[SubjectFactory], up_to: int | None) -> Iterator[Finding]:
+    """Yield how far each recipe holds, as `limit` does. up_to: None for that of `limit`."""
     seq_len = case.outline()[0].seq_len
     largest = limit_analysis.UP_TO if up_to is None else max(0, up_to - seq_len)
     accepted = [tolerance(TOLERANCE)]
-    for limit in limit_analysis.run([case], subjects, accepted, largest, None, progress):
+    for limit in limit_analysis.run([case], subjects, accepted, largest, None, doing.listener()):
         measured = math.nan if limit.margin is None else limit.margin
         sizes = (measured, 1.0, MARGIN) if limit.within is not None else (measured, math.nan, "")
         where = f"{limit.at_zero.implementation}: {_where(limit)}"
@@ -225,14 +204,9 @@ def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> F
     effect = f"{percent(near or 0.0)} of the scores' RMS within {NEAR} tokens"
     if distant is not None and far >= NEAR:
         effect += f" and {percent(distant)} at a distance of {far:,}"
-    return noted(
-        "cast module",
-        f".to({dtype.name}) would round inv_freq too (hf-model-cast): expected drift {effect}, for "
-        "independent Gaussian q and k; load it in the dtype, or cast the weights alone",
-        measured=math.nan if distant is None else distant,
-        unit="of the scores' RMS",
-        where=f"distance {far:,}",
-    )
+    detail = data.table("checks.toml")["config"]["cast"].format(dtype=dtype.name, effect=effect)
+    sizes = math.nan if distant is None else distant, math.nan, "of the scores' RMS"
+    return Finding("cast module", "info", detail, *sizes, f"distance {far:,}")
 
 
 def _switch_finding(setting: RopeSetting) -> Finding:
@@ -247,9 +221,7 @@ def _switch_finding(setting: RopeSetting) -> Finding:
     )
     largest = max(abs(b - a) / a for a, b in zip(before, after, strict=True) if a)
     then = "the long divisors" if scaling.kind == "longrope" else "others with each further position"
-    detail = (
-        f"up to {border:,} positions it has one set of frequencies and from {border + 1:,} on {then} (there "
-        f"by up to {percent(largest)}); keys that were rotated before do not fit those rotated after"
-    )
+    words = {"border": border, "behind": border + 1, "then": then, "most": percent(largest)}
+    detail = data.table("checks.toml")["config"]["switch"].format(**words)
     where = f"from {border + 1:,} positions on"
     return noted("frequency switch", detail, measured=float(border), unit="positions", where=where)
