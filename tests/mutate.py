@@ -4,29 +4,16 @@ Usage: python tests/mutate.py [--count 300] [--seed 0] [--jobs 2] [--only 'ropea
 
 Needs `pip install -e '.[test]'`. Nothing of the working tree is changed: mutants live in copies.
 
-1. The files are those of the package as it is: all but adapters of other libraries, data and
-   presentation, and of presentation what the rest imports (`core`).
-2. Mutants are made by `ast` (`mutation/operators.py`): comparisons and their boundaries, arithmetic,
-   constants, and/or and their operands, not, all/any, min/max and the like, returns, removed statements,
-   swapped arguments, ends of slices, defaults. They are sampled with a seed, one a line at most, evenly
-   over the lines, twice as densely where verdicts and numbers are made (`_WEIGHTY`).
-3. Which fast test runs which line is recorded once by coverage's contexts (`mutation/covering.py`;
-   a quarter of an hour on two cores), for each test file, and again when that file or the package
-   has changed. Code that runs at import belongs to the tests of what names it.
-4. A mutant runs in a fork of this process, which has imported numpy, torch, hypothesis and pytest but
-   not the package (`mutation/forked.py`), against the tests of its line up to the first failure: 25
-   quick ones that run little else, 75 more, then the rest (`mutation/held.py`), which take at most
-   `--budget` recorded seconds; the report says where that left tests out. Past a time limit it counts
-   as killed.
-5. Results go to build/mutation/results.jsonl as they come. A later call goes on from there: a killed
-   mutant of an unchanged file is not run again, a survivor is when a test has changed.
-6. Survivors that mean the same as the original are in `mutation/equivalent.json`: file, text of the
-   line, text of the mutated line, operator, reason. A line's text outlives its number.
+1. The files are those of the package but adapters, data and presentation (`core`).
+2. Mutants are made by `ast` (`mutation/operators.py`), and sampled with a seed, one a line at most.
+3. Which fast test runs which line is recorded once (`mutation/covering.py`; a quarter of an hour).
+4. A mutant runs in a fork of this process (`mutation/forked.py`), against the tests of its line up to the
+   first failure, the telling ones first (`mutation/held.py`). Past a time limit it counts as killed.
+5. Results go to build/mutation/results.jsonl as they come; a later call goes on from there.
+6. Survivors that mean the same are in `mutation/equivalent.json`, each with its reason.
 
 Printed: counts, the share killed of those that are not equivalent, and each survivor as a diff. The exit
-code is 1 below `--least` (0.95). Libraries were looked at: mutmut 3 mutates functions only (not constants,
-fields, defaults or decorated functions) and wraps each in a trampoline, cosmic-ray starts the
-whole command anew for each mutant, at ten seconds each.
+code is 1 below `--least` (0.95).
 """
 
 from __future__ import annotations

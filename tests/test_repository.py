@@ -123,12 +123,6 @@ def test_the_release_checklist_sees_what_is_missing() -> None:
     assert release.notes("# C\n\n## 1.0 (2026-12-01)\n\nb\n\n### c\n\n## 0.9\n\nd\n", "1.0") == "b\n\n### c"
     assert release.notes("## 1.0\n\nb\n", "1") == ""
     assert release.notes("## 1.0\n[b](c.md) [d](https://e)\n", "1.0").endswith("/v1.0/c.md) [d](https://e)")
-    text = "a" * 1000 + '[b](docs/b.md) [c](#c) [d](https://d) <img src="e.png">\n```\n[f](g)\n```\n'
-    assert [line.split()[4].strip(",") for line in release.of_description(text)] == ["docs/b.md", "e.png"]
-    assert list(release.of_names(["a", "b/__pycache__/c.pyc"], ["a", "d"], "wheel")) == [
-        "the wheel lacks d",
-        "the wheel holds b/__pycache__/c.pyc",
-    ]
     metadata = message_from_string("Version: 1\nProject-URL: Homepage, https://a\n\nshort")
     wrong = list(release.of_metadata(metadata, "2"))
     assert "version 1" in wrong[0]

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -303,27 +304,8 @@ FACTORIES = {
 }
 
 
-# Blocks with one of these are slow.
-SLOW = {
-    "anima.py": "imports diffusers in a process of its own: ten seconds",
-    "--seq-len 64k": "five seconds of two cores",
-    "-o limit.svg": "ten seconds",
-    "module diffusers.": "imports diffusers: five seconds",
-    "small-models/": "imports transformers and makes three small models: ten seconds",
-    "./llama-dir": "trains a tiny model and runs it three times: half a minute",
-    "dask scheduler": "starts a cluster",
-    "--ticket ": "runs a snippet in a process of its own: five seconds",
-    "ropeaudit check examples/kernel.py:apply_rope": "every position of 128k, and a config: ten seconds",
-    "ropeaudit limit --config my-model/config.json --recipe hf --dtype bf16": "five seconds",
-    "--dtype fp16,bf16 --recipe uniform,hf-tf32-matmul": "four searches: nine seconds",
-    "ropeaudit limit --recipe hf,hf-tf32-matmul": "two searches: nine seconds",
-    "--impl transformers-llama,transformers-llama-cast,transformers-cohere": "seven packages: six seconds",
-    "ropeaudit check ": "a whole check",
-    "--impl examples/kernel.py": "called at every offset, and what is wrong is explained",
-    "ropeaudit vectors ": "a program of its own reads and writes them",
-    "ropeaudit explain examples/": "called once a stage",
-    "assert_rope": "a whole check",
-}
+KNOWN = tomllib.loads(Path(__file__).with_name("documented.toml").read_text(encoding="utf-8"))
+SLOW = KNOWN["slow"]  # blocks with one of these are slow
 
 
 def marked(results: list[Block]) -> list[object]:

@@ -41,27 +41,7 @@ EXAMPLE = (
     "shift --impl examples/kernel.py:careless --dtype bf16 --offset 0,1000 --columns "
     "offset,verdict,diagnosis,resembles -f csv"
 )
-INTRODUCTION = """\
-A code names what explains wrong numbers; the same fault has the same code, whichever command sees it. A code
-stays; the sentence beside it has the numbers of the case, and its words may change.
-
-| where | how |
-| --- | --- |
-| rows of `shift` and `check` | `diagnosis` is the code, `resembles` the sentence, with where it holds |
-| rows of `module` | `diagnosis`; in JSON the `hypotheses` of a table have one each |
-| JUnit of `check` | the `type` of a failure |
-| waivers of `check` | `diagnosis = "wrong-base"` is of failures with that code ([waivers](check.md#in-ci)) |
-| tickets | the end of the title, and the facts of the row |
-| `ropeaudit list diagnoses CODE` | all that stands here of a code |
-
-`a+b` are two faults that are there together. `a|b` explain the numbers equally well: nothing that was called
-tells which, and a remedy is named only where it is the same. An empty cell: nothing has to be explained; in
-`module` also that nothing that was tried explains it, in `check` that what fails is no rotation (a limit, a
-key of a config).
-
-A sentence begins with where it holds, if that is not everywhere: "k alone", "head 1 of 4 alone", "pair 5
-alone", "positions 0 to 8999 are right, from 9000 on". Below, each is as printed for one case, and remedies
-are those of float32."""
+INTRODUCTION = Path(__file__).with_name("diagnoses.md").read_text(encoding="utf-8").rstrip("\n")
 
 
 def page() -> str:

@@ -8,6 +8,7 @@ from textwrap import indent
 
 import pytest
 from documented import (
+    KNOWN,
     ROOT,
     SLOW,
     Block,
@@ -23,33 +24,7 @@ from documented import (
     unknown,
 )
 
-NETWORK = "installs from the network"
-# How a command begins that is not run: why not, and where it is run instead. Its options are looked up.
-NOT_RUN = {
-    "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e . ": NETWORK
-    + "; its audit is the first output that README shows",
-    "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt -e '.[test]' ": NETWORK
-    + "; .ci/run runs it",
-    "pip install 'ropeaudit[cluster]'": NETWORK,
-    "pip install 'ropeaudit[plot]'": NETWORK,
-    "ropeaudit shift --model all --recipe hf,vllm-cuda --dtype fp16,bf16 --offset 0,1k-1m*4 -q ": "needs"
-    " an array of jobs on SLURM; test_sweep.py runs it as three jobs",
-    "ropeaudit report shard-": "reads what that job array wrote; test_sweep.py runs it",
-    "ropeaudit shift $AUDIT": "AUDIT stands in examples/github-actions.yml; test_ci_example.py runs it",
-    "from dask_jobqueue import SLURMCluster": "needs SLURM",
-    "ropeaudit shift --impl two_bases.py:Rope ": "needs equinox and jax, 620 MB",
-    "import equinox as eqx": "needs equinox and jax, 620 MB",
-    "ropeaudit shift --impl esm,flash-attn ": "needs esm and flash-attn",
-    "ropeaudit shift --impl all ": "half an hour",
-}
-# What takes too long even for the slow tests runs smaller: a part of it, what stands there instead, and why.
-SMALLER = {
-    "ropeaudit shift --model all --offset 0,1k-1m*4 --scheduler": (
-        "--model all",
-        "--model llama-3.1-8b,qwen3-8b",
-        "minutes, and a cluster is what is tried",
-    ),
-}
+NOT_RUN, SMALLER = KNOWN["not run"], KNOWN["smaller"]
 RESULTS = list(blocks())
 SHELL, PYTHON = ([block for block in RESULTS if block.language == name] for name in ("bash", "python"))
 SNIPPETS = [block for block in PYTHON if block.page == "docs/diagnoses.md"]  # lines of bodies of functions

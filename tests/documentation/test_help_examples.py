@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import json
+import tomllib
 from pathlib import Path
 
 import click
@@ -33,38 +34,8 @@ HELD = {
     "./my-model": language_model,
 }
 HELD |= {"config.json": write(json.dumps(CONFIG)), "shard-1.jsonl": report, "shard-2.jsonl": report}
-# An example -> its exit code, where it is not 0, and what it prints or a file that it writes.
-DONE = {
-    "shift --model llama-3.1-8b,qwen3-8b --offset 128k": (0, "qwen3-8b"),
-    "shift --impl rope.py:apply_rope --dtype bf16": (0, "rope.py:apply_rope"),
-    "shift --offset 0,32k -o x.json --fail-if 'drift_relative>1%'": (1, "x.json"),
-    "check rope.py:apply_rope": (0, "positions 0 to 131,071"),
-    "check llama-3.1-8b ./my-model": (1, "FAIL  ./my-model "),
-    "limit --model llama-3.1-8b --recipe hf": (0, "tolerance       1 %"),
-    "limit --config config.json --tolerance 0.1%": (0, "tolerance       0.1 %"),
-    "explain --recipe uniform --offset 128k": (0, "angle       bfloat16 -> float32"),
-    "explain --model llama-3.1-8b --by pair": (0, "wavelength"),
-    "explain rope.py:apply_rope --dtype bf16": (0, "behaves like"),
-    "parity hf vllm-cuda --model llama-3.1-8b": (
-        0,
-        "hf and vllm-cuda, llama-3.1-8b, bf16   scores 0.39 % apart",
-    ),
-    "parity rope.py:apply_rope transformers-llama --dtype bf16": (
-        0,
-        "rope.py:apply_rope and transformers-llama, bf16   scores 0.4",
-    ),
-    "vectors --model llama-3.1-8b -o cases": (0, "cases/manifest.json"),
-    "module ./my-model": (1, "nothing was judged"),
-    "model ./llama-dir --offset 32k": (0, "32,768"),
-    "decay --model llama-3.1-8b --distance 0-8192+16 -o decay.json": (0, "decay.json"),
-    "plot decay.json --kind decay -o decay.svg": (0, "decay.svg"),
-    "plot sweep.jsonl -o x.pdf --size 3.5x2.5 --title ''": (0, "x.pdf"),
-    "plot --kind heatmap --dtype fp16 --offset 128k -o heatmap.png": (0, "heatmap.png"),
-    "report shard-1.jsonl shard-2.jsonl -o sweep.jsonl": (0, "sweep.jsonl"),
-    "report sweep.jsonl --by model,dtype --worst": (0, "bfloat16"),
-    "report after.csv --against before.csv --fail-if 'drift_rms>1.1x'": (1, "2 cases   2 drift more"),
-    "list frequencies --model llama-3.1-8b --dtype bf16": (0, "wavelength"),
-}
+# An example -> its exit code, and what it prints or a file that it writes.
+DONE = tomllib.loads(Path(__file__).with_name("help_examples.toml").read_text(encoding="utf-8"))
 EXAMPLES: dict[str, list[str]] = {}  # by command
 for _line in help.examples():
     _name = "decay" if "decay" in _line else _line.partition(" ")[0]  # it is drawn once it is there

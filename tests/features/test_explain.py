@@ -168,11 +168,9 @@ def test_overflow_names_the_first_stage_and_what_repairs_it(capsys) -> None:
     result = explain(131072, "fp32", "hf", changes={"angle": "fp16"}, **TINY)
     assert (result.nonfinite.first, names(result)) == ("angle", {"angle"})
     assert main(["explain", "--recipe", "uniform", "--dtype", "fp16", "--offset", "128k", *SMALL]) == 0
-    first, cause, *more = capsys.readouterr().out.splitlines()
-    assert first == "FAIL  uniform   fp16, offset 131,072: scores 100 % nan or infinite"
-    assert cause == "error[nonfinite]: overflow, first where the stage position is in float16"
-    assert "no stage alone repairs all of them" in more[0]
-    assert "fix: --set position=fp32,angle=fp32   100 % nan or infinite -> " in more[1]
+    said = capsys.readouterr().out
+    assert "error[nonfinite]: overflow" in said
+    assert "fix: --set position=fp32,angle=fp32 " in said
 
 
 def test_inputs_that_overflow_are_named(tmp_path, capsys) -> None:

@@ -1,7 +1,9 @@
 """Faults planted in loaded models, a row each: verdict, cause, layers; right models get no alarm."""
 
 import shutil
-from typing import Any, NamedTuple
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import small_configs
@@ -19,7 +21,7 @@ from ropeaudit.recognition.diagnosis import codes
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.usefixtures("one_thread")
-LAYER, ALL = 2, {0, 1, 2, 3}  # a layer of four
+LAYER = 2  # of four
 
 
 def audited(folder, offset=1000, dtypes="fp32", **options):
@@ -196,67 +198,60 @@ def another_norm(model):
 
 
 class Fault(NamedTuple):
-    """A row: a small model, what spoils it, and what is found. layers: those whose rotation is wrong."""
+    """A row of model_faults.toml."""
 
     model: str
-    plant: Any
+    plant: str
     verdict: str
     code: str
     title: str
-    layers: set[int] = ALL
+    layers: tuple[int, ...] = (0, 1, 2, 3)
     dtypes: str = "fp32"
     offset: int = 1000
 
 
-LOADED, ROTATED = "wrong_frequencies", "wrong_rotation"
+LOADED = "wrong_frequencies"
 BASE, ONES = filled(of_base(5e5)), filled(torch.ones_like)
 HUGE = filled(lambda old: torch.full_like(old, 1.1e24))
 NAN = filled(lambda old: torch.full_like(old, float("nan")))
 CAST = filled(lambda old: old.bfloat16().to(old.dtype))
 HALF, BRAIN = torch.float16, torch.bfloat16
-FAULTS = [
-    Fault("llama", BASE, LOADED, "wrong-base", "base 500000 instead of 10000"),
-    Fault("deepseek_v3", HUGE, LOADED, "uninitialised", "uninitialised: 1.1e+24"),
-    Fault("gpt_neox", CAST, LOADED, "narrow-frequencies", "bfloat16 frequencies"),
-    Fault("mixtral", BASE, LOADED, "wrong-base", "base 500000 instead of "),
-    Fault("llama", zeros, LOADED, "uninitialised", "uninitialised: 0"),
-    Fault("gemma3_text", zeros, LOADED, "uninitialised", "uninitialised: 0", set()),
-    Fault("llama", NAN, LOADED, "nonfinite", "", set()),
-    Fault("llama", ONES, LOADED, "unexplained", ""),
-    Fault("deepseek_v3", on_meta, LOADED, "uninitialised", "uninitialised: "),
-    Fault(
-        "gemma3_text", filled(of_base(1e4), "full"), LOADED, "wrong-base", "base 10000 instead of ", {1, 2}
-    ),
-    Fault("llama, yarn", no_factor, LOADED, "attention-factor", ""),
-    Fault("phi3, longrope", no_factor, LOADED, "attention-factor", ""),
-    Fault("deepseek_v3, yarn", of_original, LOADED, "other-scaling", ""),
-    Fault("llama, llama3", of_original, LOADED, "other-scaling", ""),
-    Fault("llama", cast(HALF, torch.float32), LOADED, "narrow-frequencies", ""),
-    Fault("deepseek_v3", cast(BRAIN, torch.float32), LOADED, "narrow-frequencies", ""),
-    Fault("gpt_neox", cast(BRAIN), LOADED, "narrow-frequencies", "", set(), "bf16"),
-    Fault("gemma3_text", cast(HALF), LOADED, "narrow-frequencies", "", ALL, "fp16"),
-    Fault("llama", own_module(BASE), LOADED, "wrong-base", f"layer {LAYER}: base 500000 ", {LAYER}),
-    Fault("llama", both(BASE, in_layer(swapped)), LOADED, "wrong-base", "base 500000", ALL, "bf16"),
-    Fault("llama", another_norm, "inaccurate", "", "float32 logits are off", set()),
-    Fault("llama", in_layer(later), ROTATED, "positions-off", "layer 2: positions +1", {LAYER}, "bf16"),
-    Fault("mixtral", in_layer(later), ROTATED, "positions-off", "layer 2: positions +1", {LAYER}, "bf16"),
-    Fault("phi3", in_layer(later), ROTATED, "positions-off", "layer 2: positions +1", {LAYER}, "bf16"),
-    Fault("deepseek_v3", in_layer(swapped), ROTATED, "cos-sin-swapped", "layer 2: ", {LAYER}, "bf16"),
-    Fault("gpt_neox", in_layer(still), ROTATED, "no-rotation", "layer 2: ", {LAYER}, "bf16"),
-    Fault("llama", in_layer(noisy), ROTATED, "not-a-rotation", "layer 2: ", {LAYER}),
-    Fault("deepseek_v3", narrow_positions, ROTATED, "narrow-positions", "", ALL, "bf16"),
-    Fault("gpt_neox", narrow_positions, ROTATED, "narrow-positions", "", ALL, "bf16", 32768),
-    Fault("smollm3", of_layer(3, use_rope=1), ROTATED, "rotation-unasked", "layer 3: ", {3}, "bf16"),
-    Fault("cohere2", of_layer(0, sliding_window=None), ROTATED, "no-rotation", "layer 0: ", {0}, "bf16"),
-]
+PLANTS = {
+    "another base": BASE,
+    "huge": HUGE,
+    "cast": CAST,
+    "zeros": zeros,
+    "nan": NAN,
+    "ones": ONES,
+    "on meta": on_meta,
+    "another base of full attention": filled(of_base(1e4), "full"),
+    "no factor": no_factor,
+    "another original length": of_original,
+    "half and back": cast(HALF, torch.float32),
+    "brain and back": cast(BRAIN, torch.float32),
+    "brain": cast(BRAIN),
+    "half": cast(HALF),
+    "own module": own_module(BASE),
+    "another base, and swapped": both(BASE, in_layer(swapped)),
+    "another norm": another_norm,
+    "later": in_layer(later),
+    "swapped": in_layer(swapped),
+    "still": in_layer(still),
+    "noisy": in_layer(noisy),
+    "narrow positions": narrow_positions,
+    "rotates layer 3": of_layer(3, use_rope=1),
+    "no window in layer 0": of_layer(0, sliding_window=None),
+}
+TABLE = Path(__file__).with_name("model_faults.toml").read_text(encoding="utf-8")
+FAULTS = [Fault(**row) for row in tomllib.loads(TABLE)["faults"]]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda one: f"{one.model}: {one.code} {one.title}")
 def test_a_planted_fault_is_named_with_its_layers(fault, built, loads) -> None:
-    loads(fault.plant)
+    loads(PLANTS[fault.plant])
     one, told, _ = audited(built(fault.model), fault.offset, fault.dtypes)
     assert (one.verdict, codes(one.diagnosis)) == (fault.verdict, fault.code)
-    assert set(one.wrong_layers) == fault.layers
+    assert set(one.wrong_layers) == set(fault.layers)
     assert (told.status, told.decides) == ("FAIL", fault.verdict.replace("_", " "))
     assert told.causes[0].title.startswith(fault.title)
     if fault.verdict == LOADED:

@@ -1,12 +1,10 @@
 """Rows of `kernels.toml`: a kernel, how it is judged, and the exit code and codes that are right and today's.
 
-A table has `options` of all its kernels, `command`, `check` unless it says otherwise, and `file` where its
-heading is not its path; the others of its keys are kernels, with options of their own behind the name. A
-kernel has, by dtype, what is right: `[exit code, codes...]`, or that with `today` beside it where today's
-answer is another one. `a|b` is either of two codes, `...` any others beside them, as where threads meet by
-chance. `fast` is the dtype that is judged by few calls, in the fast part unless `why` says what makes the
-kernel slow; without it the first dtype is judged by whole batteries of calls, in the slow part. Other dtypes
-are in the exhaustive part, and so is what is `rare`: two others before it say the same.
+A table has `options` of all its kernels, `command` (else `check`), and `file` where its heading is no path;
+its other keys are kernels, with own options behind the name. A kernel has, by dtype, what is right:
+`[exit code, codes...]`, or that with `today` beside it. `a|b`: either of two codes; `...`: any others beside
+them. `fast`: the dtype that is judged by few calls, in the fast part unless `why` says what is slow; without
+it the first dtype is in the slow part. Other dtypes, and what is `rare`, are in the exhaustive part.
 """
 
 from __future__ import annotations
