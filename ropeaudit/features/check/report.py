@@ -279,6 +279,9 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
         facts.append(f"fix: {finding.remedy}")
     if title != finding.detail:
         facts += [finding.detail[finding.detail.index(mark) :] for mark in _WAIVERS if mark in finding.detail]
+    placed = list(dict.fromkeys(one.finding.check for one in some))
+    if all(name.startswith("under ") for name in placed):  # and nowhere else
+        title = f"{listed(placed)}: {title}"
     file, line = place(first)
     source = linecache.getline(file, line).strip() if line else ""
     return Cause(code, title, file, line, source, list(dict.fromkeys(filter(None, facts))))

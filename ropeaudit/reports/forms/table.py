@@ -112,11 +112,11 @@ def _shown(report: Report, rows: Sequence[Row], name: str) -> Shown:
 
 
 def fitted(report: Report, rows: Sequence[Row], width: int | None) -> tuple[list[Shown], list[str]]:
-    """Return the columns that fit a terminal, and the names of those left out."""
+    """Return the columns that fit a terminal, at least one, and the names of those left out."""
     shown, hidden = {name: _shown(report, rows, name) for name in report.screen}, list[str]()
-    for name in report.dispensable:
+    for name in (*report.dispensable, *reversed(report.screen)):
         needed = (min(one.natural, max(one.least, _WRAPPED)) + len(_GAP) for one in shown.values())
-        if width is None or sum(needed) - len(_GAP) <= width:
+        if width is None or len(shown) <= 1 or sum(needed) - len(_GAP) <= width:
             break
         if shown.pop(name, None) is not None:
             hidden.append(name)
@@ -143,7 +143,7 @@ def _table(report: Report, rows: Sequence[Row], shown: Sequence[Shown], width: i
 
 
 def _cut(line: Line, width: int) -> Line:
-    """Return a line without what a terminal has no room for, where no column may leave."""
+    """Return a line without what a terminal has no room for, where one column is left."""
     ends = itertools.accumulate((len(text) for text, _ in line), initial=0)
     return [(text[: max(width - begin, 0)], style) for (text, style), begin in zip(line, ends, strict=False)]
 
