@@ -255,12 +255,13 @@ class Convention:
         begins = self.unplaced or self.takes("offset", "totals")
         begins = begins or (self.takes("row_offset") and self.of_rows)
         parts = [Part((of_q, of_k), at)]
-        rows = list(shapes.by_row(parts[0])) if at.ndim == 2 else parts
         if grid is not None and self.takes(*signatures.GRID):
+            rows = list(shapes.by_row(parts[0])) if at.ndim == 2 else parts
             parts = [whole for one in rows for whole in shapes.of_grid(one, grid.count)]
         elif "t" in self.order:
             parts = list(self._packed(at, of_q))
         elif begins and not (at.ndim == 2 and (np.diff(at) == 1).all()):
+            rows = list(shapes.by_row(parts[0])) if at.ndim == 2 else parts
             parts = [
                 Part((one.tokens[0][:, run], one.tokens[1][:, run]), one.at[run])
                 for one in rows
