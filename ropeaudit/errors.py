@@ -154,7 +154,10 @@ class Late(ForeignError):
 
 
 def one_line(error: BaseException, longest: int = 200) -> str:
-    """Return the type and the message of an exception on one line, without its full stop."""
+    """Return the type and the message of an exception on one line, without its full stop.
+
+    longest: characters of the message.
+    """
     text = error.in_line if isinstance(error, RopeAuditError) else str(error)
     text = " ".join(text[: 8 * longest].split())[:longest].rstrip(" .")
     if isinstance(error, ForeignError):
@@ -170,7 +173,10 @@ def did(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def required_packages(by: str = "this") -> Iterator[None]:
-    """Within the block, raise MissingPackage for an error of a package that cannot be used."""
+    """Within the block, raise MissingPackage for any error that comes of a package that cannot be used.
+
+    by: what needs it, as the message says.
+    """
     try:
         yield
     except RopeAuditError:
@@ -182,7 +188,10 @@ def required_packages(by: str = "this") -> Iterator[None]:
 
 
 def unusable(error: BaseException, by: str = "this") -> MissingPackage | None:
-    """Return what to say of an error that comes of torch or pandas, else None."""
+    """Return what to say where an error comes of torch or pandas that cannot be used; None for any other.
+
+    It comes of one of them if it names it, or was raised within it, and importing that fails again.
+    """
     for package in _TELLING:
         if _concerns(error, package) and (why := _why_unusable(package, error)):
             return MissingPackage(f"{by} needs {package}, {why}")
@@ -196,7 +205,10 @@ def check_usable(package: str, by: str) -> None:
 
 
 def _why_unusable(package: str, first: BaseException | None = None) -> str:
-    """Return why torch or pandas cannot be imported, if so."""
+    """Return why torch or pandas cannot be imported, and what to type; empty where it can.
+
+    first: what was raised before; a second import of what is broken may fail for another reason.
+    """
     try:
         module = importlib.import_module(package)
     except Exception as error:  # of many kinds, by what is broken

@@ -242,7 +242,10 @@ def assert_shift_invariant(
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """What is expected of code: a recipe, as it was named, on a setting, and q and k in its format."""
+    """What is expected of code: a recipe on a setting, and q and k in its input format.
+
+    recipe: how it was named.
+    """
 
     name: str
     resolved: Resolved
@@ -277,7 +280,8 @@ class _Test:
     ) -> None:
         """Raise NotShiftInvariant if a rotated pair is not where its position says.
 
-        length: of a call of one head; None for q and k as they are.
+        by_batch: whether calls with positions of each batch element are made too. length: of a call of one
+        head; None for q and k as they are.
         """
         q, k = self.vectors()
         if length is not None:

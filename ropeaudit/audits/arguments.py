@@ -163,7 +163,10 @@ def chosen(
     backend: str = "numpy",
     stores_keys: bool = False,
 ) -> list[SubjectFactory]:
-    """Return every recipe, then every implementation, in every dtype."""
+    """Return every recipe, then every implementation in every environment, in every dtype, each once.
+
+    usual: recipes where neither is given. order: of the axes of own code. naming: what to type without code.
+    """
     names = listed(implementations)
     emulated = resolved(recipes or (() if names else usual), dtypes, changes, stores_keys)
     formed = [factories.of_recipe(one, backend, device) for one in emulated]

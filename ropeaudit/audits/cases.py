@@ -210,7 +210,11 @@ class Case:
         return offsets + [turns.start(offset) for offset in offsets] if turns else offsets
 
     def setting(self, seq_len: int) -> RopeSetting:
-        """Return the RoPE setting for `seq_len` positions; what is given goes first."""
+        """Return the RoPE setting for `seq_len` positions; what is given by hand overrides the model.
+
+        A rotary_dim of the whole head follows head_dim, and so does a scale of 1/sqrt(head_dim), or, with
+        another scaling, one that holds the old one's mscale. Raises: UsageError, BadShape.
+        """
         on_grid = self._tokens()
         if on_grid is not None:
             rope = on_grid.rope

@@ -103,9 +103,10 @@ def compare(
     ratio: float = RATIO,
     processors: tuple[str, str] | None = None,
 ) -> Difference:
-    """Join the rows of two reports, and say which changed. Raises: UsageError, BadInput.
+    """Join the rows of two reports by `case`, and say which changed.
 
-    processors: what computed each, empty where unknown; None: one and the same.
+    processors: what computed each of them, empty where that is not known; None: one and the same.
+    Raises: UsageError for a ratio, BadInput if rows cannot be told apart or none is in both.
     """
     if not 1 <= ratio < math.inf:
         raise UsageError(f"--ratio {ratio:g} is not 1 or more; try --ratio {RATIO}")
@@ -217,7 +218,10 @@ def meaning(column: str) -> str:
 
 
 class Order(NamedTuple):
-    """What the order of sums does to the scores of a case, in score units."""
+    """What the order of sums does to the scores of a case, in score units.
+
+    step: spacing of stored scores, 0 where all stay. mean, single: how far a mean or a score may move.
+    """
 
     sums: float  # RMS of the error of one
     step: float  # spacing of stored scores, 0 where all stay

@@ -190,7 +190,10 @@ def of_group(group: str) -> tuple[str, ...]:
 def written(
     rows: Sequence[Record], named: Sequence[str] = (), needed: Iterable[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """Return the columns that files have of rows, and those asked for by name."""
+    """Return the columns that files have of some rows, and those of them that were asked for by name.
+
+    named: columns, groups, "core", "all"; by default the core, unusual settings, and what rows are about.
+    """
     if named:
         words = {"all": EVERY}
         words |= {group: of_group(group) for group in ("core", *GROUPS)}

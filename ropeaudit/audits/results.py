@@ -13,7 +13,10 @@ T = TypeVar("T")
 
 
 class Result:
-    """What a function of this package returns, or yields several of."""
+    """What a function of this package returns, or yields several of.
+
+    report_module: where report(results, columns, metadata) is, and with `by` where rows are of several kinds.
+    """
 
     __slots__ = ()
     report_module: ClassVar[str]

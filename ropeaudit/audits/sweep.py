@@ -165,7 +165,11 @@ class Sweep:
     """The cells of an audit or its shard, in row order. done: cell -> row."""
 
     def __init__(self, audit: Audit, shard: tuple[int, int] = (1, 1), jobs: int = 1) -> None:
-        """Plan. shard: which of how many, from 1. jobs: how many cases at a time."""
+        """Plan; captured files are read, synthetic q and k are not made.
+
+        shard: which of how many, from 1. jobs: how many cases are in memory together.
+        Raises: what `Case.check` and `Case.outline` raise.
+        """
         number, count = shard
         if not 1 <= number <= count:
             raise UsageError(f"--shard {number}/{count} is not one of {count}; try --shard 1/{max(count, 1)}")
@@ -240,7 +244,10 @@ class Sweep:
         threads: int | None = None,
         crew: Callable[[int], Crew] | None = None,
     ) -> Iterator[Record]:
-        """Measure what is left, in tasks; yield each row once it is kept."""
+        """Measure what is left, in tasks; yield each row once `keep` has kept it.
+
+        threads: of this process. crew: starts the workers of so many tasks, which measure in its place.
+        """
         tasks = self.tasks(keep is None and crew is None)
         rows = self._elsewhere(tasks, crew) if crew else self._here(tasks, threads or run_metadata.threads())
         for number, row in doing.each(rows, lambda: doing.told(on_progress)):
@@ -335,7 +342,13 @@ def cells_of(audit: Audit, shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:
         before += seconds * len(offsets)
 
 
-def _of_shard(cells: int, before: float, seconds: float, whole: float, shard: tuple[int, int]) -> slice:
+def _of_shard(
+    cells: int,
+    before: float,
+    seconds: float,
+    whole: float,
+    shard: tuple[int, int],
+) -> slice:
     """Return which of some equal cells a shard measures."""
     number, count = shard
 

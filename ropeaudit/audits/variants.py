@@ -206,7 +206,10 @@ def summed(
     subject: Emulated,
     exact: Callable[[], FloatArray],
 ) -> FloatArray:
-    """Return q·k as the subject's accumulator sums it. Shapes: two of (n, d) -> (n, n)."""
+    """Return q·k as the subject's accumulator sums it, float32 where q is. Shapes: two of (n, d) -> (n, n).
+
+    Where that alone is float32, the error of float32 sums of rounded q and k is added to the exact ones.
+    """
     if subject.accumulate is FP64:
         return exact()
     if subject.accumulate is not FP32 or q.dtype == np.float32:

@@ -71,7 +71,10 @@ def finished(
     tasks: Sequence[Task],
     crew: Callable[[int], Crew],
 ) -> Generator[tuple[Task, Result]]:
-    """Yield tasks and what came of them, as they finish. Raises: what they raise."""
+    """Yield tasks and what came of them, as they finish. crew: makes one for so many tasks.
+
+    Raises: what was raised there; RopeAuditError if workers die again and again.
+    """
 
     def failed(future: Future[Result]) -> bool:
         return future.cancelled() or future.exception() is not None
@@ -190,7 +193,10 @@ class Dask(contextlib.AbstractContextManager["Dask"]):
     threads = None  # those that each has
 
     def __init__(self, scheduler: str, jobs: int, tell: Callable[[str], None]) -> None:
-        """Connect to an address, or start `jobs` processes here for "local"."""
+        """Connect. scheduler: the address of a running one, or "local" for `jobs` processes of this machine.
+
+        tell: takes a note.
+        """
         try:
             import dask
             import distributed

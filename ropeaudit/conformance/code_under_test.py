@@ -39,12 +39,13 @@ Both: TypeAlias = tuple[FloatArray, FloatArray]  # q and k
 
 @dataclass(slots=True)
 class Seen:
-    """What checks of one code share; None is for what was not looked for.
+    """What checks of one code share.
 
     wrong_rotation: whether one saw a pair out of place in plain calls. right_before: the first position that
-    is out of place, where those before are right. cost: seconds of a token. searches: for what explains its
-    calls. line: of the first narrow operation, with its file. first: the first position of the last call that
-    was judged. answer: what one call of own code came to.
+    is out of place, where those before are right. cost: seconds of a token.
+    searches: for what explains its calls. line: file and line of the first narrow operation; None until it is
+    looked for. first: the first position of the last call that was judged. answer: what one call of own code
+    came to; None until it is made.
     """
 
     wrong_rotation: bool = False
@@ -131,7 +132,10 @@ class CodeUnderTest:
         return cast("ForeignRotator", self.rotator())
 
     def vectors(self, heads: int, length: int) -> Both:
-        """Return random q and k with all the bits of the dtype. Shapes: -> (h, s, d) twice."""
+        """Return random q and k with all the bits of the dtype. Shapes: -> (h, s, d) twice.
+
+        Code that holds them in a narrower format then shows.
+        """
         return _vectors(self.seed, self.dtype, (heads, length, self.setting.head_dim))
 
     def batch(self, heads: int, length: int, kv_heads: int | None = None, rows: int = BATCH) -> Both:
@@ -203,7 +207,10 @@ def _vectors(seed: int, dtype: Format, shape: tuple[int, int, int]) -> Both:
 
 
 def some_offsets(code: CodeUnderTest, length: int, count: int) -> list[int]:
-    """Return so many offsets that break positions, both ends too; two of dear code."""
+    """Return up to `count` of the offsets that break positions, the first and the last with them.
+
+    Two where a call is dear.
+    """
     count = min(count, 2) if cost(code) > DEAR else count
     offsets = straddling(code.up_to, min(length, code.up_to))
     chosen = np.linspace(0, len(offsets) - 1, min(count, len(offsets))).round().astype(int)

@@ -195,7 +195,11 @@ def keys(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether what is returned has the dtype of what is given; wider ones lose nothing."""
+    """Yield whether what is returned has the dtype of what is given.
+
+    A narrower one fails, as it loses digits or range; a wider one is a warning: it loses nothing, but makes
+    all that follows wider, and attention wants q, k and v in one dtype.
+    """
     answer, given = answer_of(code), torch_arrays.spelled(code.dtype)
     if answer is None:
         yield not_applicable("dtype", "an adapter calls it, and hands on numbers alone")
@@ -228,7 +232,10 @@ def _holds(returned: str, dtype: Format) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call. kind: how it differs from the one behind it. environment: its own alone."""
+    """A call of `batch` rows at positions first ... first + length - 1.
+
+    kind: how it differs from the one that it is made before. environment: its own alone.
+    """
 
     dtype: Format
     first: int
@@ -307,7 +314,10 @@ def _drawn(seed: int, side: int, shape: tuple[int, ...]) -> FloatArray:
 
 
 def state(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether a call gives the same after others on the same instance."""
+    """Yield whether a call gives the same after others on the same instance, in requested environments too.
+
+    Other bits within what is allowed are noted. What the code refuses before is left out, and said.
+    """
     others = environments.chosen(code.environments)[1:]
     same = [one for one in others if one.kind != "to"]  # in which the same instance can be called
     yield _after_others(code, "state", same if code.own else ())
@@ -325,7 +335,10 @@ def _after(
     plain: Sequence[CalledBlock],
     instance: Rotator | None,
 ) -> tuple[dict[Call, Way], list[str]]:
-    """Return what calls come to after others, and what is refused. instance: None for new ones."""
+    """Return what calls after earlier ones come to, and those that were refused.
+
+    instance: the one that makes all of them; None for a new one each.
+    """
     after, refused = dict[Call, Way](), list[str]()
     for number, earlier in enumerate(before, 1):
         used = instance or code.rotator()
@@ -389,7 +402,10 @@ _THREADS, _CALLS = 2, 6
 
 
 def kept(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether what a call returned stays after one alike, and one of another length."""
+    """Yield whether what a call returned is the same after other calls, such as q's after k's.
+
+    A call alike follows, for a buffer may be kept for each shape, and one of another length.
+    """
     rotator, both = code.own_rotator(), code.takes_keys
     for length in {min(_LENGTH, code.up_to), 1}:
         q, k = code.given(length)

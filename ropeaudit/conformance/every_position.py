@@ -51,7 +51,10 @@ _REMEDY = "compute what is returned from what is given, in torch and with gradie
 
 
 def table_end(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether the last position is taken; where not, up to which it reaches."""
+    """Yield whether the last position is taken, and where not, up to which position its table reaches.
+
+    A table that ends silently shows in `places`: there it is a wrong rotation.
+    """
     last = code.up_to - 1
     reason = _raised(code, last)
     if not reason:
@@ -112,7 +115,8 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
 def biased(code: CodeUnderTest) -> Finding | None:
     """Return that rotated q or k have a mean error; None where they have none, as errors of roundings have.
 
-    Float64 is not judged: means are computed in it.
+    For code whose every pair is within its allowance. Float64 is not judged: means are computed in it.
+    Raises: ForeignError.
     """
     if code.dtype is FP64:
         return None
@@ -171,7 +175,13 @@ def batch_rows(code: CodeUnderTest) -> Iterator[Finding]:
     yield _at_offsets("batch rows", code, offsets, BATCH_STEP, where)
 
 
-def _at_offsets(check: str, code: CodeUnderTest, offsets: list[int], step: int, detail: str) -> Finding:
+def _at_offsets(
+    check: str,
+    code: CodeUnderTest,
+    offsets: list[int],
+    step: int,
+    detail: str,
+) -> Finding:
     """Return whether few heads at these offsets, fewer of k, and one call with many, are rotated right.
 
     step: tokens between the positions of two batch elements; 0 where they share positions.
@@ -212,7 +222,8 @@ _LENGTHS, _FIRSTS = (64, 1), (0, 1000)
 def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether code is right for each head_dim and rotary_dim that models have.
 
-    A part of the dims is rotated where code is told so: by tables, or by the number of dims.
+    A part of the dims is rotated where code is told so: by tables, or by the number of dims. What raises is
+    noted: it passes no wrong numbers on.
     """
     if not code.sizes:
         return
@@ -289,7 +300,10 @@ def _across(code: CodeUnderTest, border: int, end: int) -> tuple[Positions, list
 
 
 def switch(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether frequencies switch behind the border alone, and what cached keys are then."""
+    """Yield whether frequencies become others behind the border alone, and what cached keys are then.
+
+    Nothing of code that holds the frequencies of one length.
+    """
     border = code.setting.scaling.length_before
     if not code.each_call or not border:
         return

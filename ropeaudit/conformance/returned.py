@@ -159,7 +159,8 @@ def findings(
 ) -> list[Finding]:
     """Return the checks of what was written back into `output_folder` for the case in `case_folder`.
 
-    recipe: what the kernel claims to follow. Raises: BadInput, UnknownName.
+    recipe: what the kernel claims to follow; without it what right code in the dtype explains is allowed.
+    Raises: BadInput where a file is missing, damaged or of another case; UnknownName.
     """
     case = vector_case.read(case_folder)
     spec = case.spec
@@ -236,7 +237,14 @@ def _rotation(spec: CaseSpec, placed: Mapping[int, Places]) -> Finding:
     return _of_pair(name, detail, worst, f"offset {offset}", spec, spec.end)
 
 
-def _of_pair(name: str, detail: str, worst: Places, place: str, spec: CaseSpec, up_to: int) -> Finding:
+def _of_pair(
+    name: str,
+    detail: str,
+    worst: Places,
+    place: str,
+    spec: CaseSpec,
+    up_to: int,
+) -> Finding:
     """Judge the worst pair. up_to: number of positions."""
     found, where = worst.diagnosis, f"{place}: {worst.words}"
     if found and spec.want == "gradient":

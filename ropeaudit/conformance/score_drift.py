@@ -48,7 +48,8 @@ _WIDER = "compute positions, frequencies and angles in float64: in float32 drift
 class MeasuredDrift:
     """What was measured of the scores of some tokens at an offset, and how far they may drift.
 
-    A score that is not finite drifts by inf.
+    tokens: how many, and of what where that is not all that was given. A score that is not finite drifts by
+    inf.
     """
 
     cell: CellStatistics

@@ -57,7 +57,8 @@ _BESIDE_IT = "write where the strides of each vector say, and not past its end"
 class ServedCall:
     """One call: the kind of its positions, its sizes, how vectors lie, and the integers of positions.
 
-    place: which positions of that kind; calls that differ in sizes alone have the same as far as they go.
+    groups: query heads to a key head; 0 for one key head. times: what q and k are multiplied by. place: which
+    positions of that kind; calls that differ in sizes alone have the same as far as they go.
     """
 
     positions: str = "run"
@@ -142,7 +143,8 @@ def words(axis: str, value: Any) -> str:
 def calls_of(values: _Values, fits: Fits, together: int = 2) -> list[ServedCall]:
     """Return calls that cover any so many values of different axes together, where they fit.
 
-    Calls that these values alone make large have the least of all others.
+    fits: whether a call may be made, of so many vectors at most. Calls that these values alone make large
+    have the least of all others.
     """
     covered = set[tuple[tuple[str, Any], ...]]()
     calls: list[ServedCall] = []
@@ -229,7 +231,10 @@ def _possible(code: CodeUnderTest, convention: Convention) -> tuple[dict[str, li
 
 @dataclass(slots=True)
 class _Battery:
-    """The calls of an instance, of the same random numbers. values: what it takes."""
+    """The calls that one instance is given; q and k are parts of the same random numbers.
+
+    values: of each axis, those that the code can be called with.
+    """
 
     code: CodeUnderTest
     values: dict[str, list[Any]]
@@ -280,7 +285,10 @@ class _Battery:
         return made(self.instance.lying(call.strides, call.index), (q, k, at))
 
     def places(self, call: ServedCall, explain: bool, block: CalledBlock | None = None) -> Places:
-        """Return the worst pair of a call. explain: find what explains it. block: as it was made."""
+        """Return the worst rotated pair of a call; explain: look for what explains it. block: as it was made.
+
+        Raises: as `made`.
+        """
         how = call.strides, call.index
         held: dict[str, Any] = {"explain": explain, "afresh": lambda: self.rotator().lying(*how)}
         return self.code.judged(self.instance.lying(*how), [block or self.made(call)], **held)
@@ -352,7 +360,10 @@ class _Battery:
 
 
 def served(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether code is right in calls as servers make them, and writes nowhere else."""
+    """Yield whether code is right in calls as servers make them, and leaves the memory around q and k alone.
+
+    What it refuses by raising is noted: it passes no wrong numbers on.
+    """
     convention = code.own_rotator().fit.convention
     values, left = _possible(code, convention)
     battery = _Battery(code, values)

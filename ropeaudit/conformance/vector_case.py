@@ -44,8 +44,9 @@ _SIZES = ("batch", *_HEADS)  # of a call, where they are not those of the case
 class CaseSpec:
     """All that a case depends on. offsets: the first positions of the calls, from 0 up.
 
-    context: positions that frequencies are computed for. want: what is to be written back. positions: their
-    dtype. served: whether there are calls as servers make them too. Raises: UsageError, UnknownName.
+    context: positions that frequencies are computed for; `setting` has it. want: what is to be written back.
+    positions: their dtype. served: whether there are calls as servers make them too.
+    Raises: UsageError, UnknownName for what no case has.
     """
 
     setting: RopeSetting

@@ -46,10 +46,15 @@ def delivered(
     left: Callable[[list[T]], str] = lambda results: "",
     broken: Callable[[list[T]], Iterable[str]] = lambda results: (),
 ) -> int:
-    """Run an analysis and deliver its report, also where it was ended.
+    """Run an analysis and deliver its report; return the exit code.
 
-    also: files that are no reports, and what makes their content.
-    done, left: what an interruption says. broken: a line for each gate.
+    What was done before an error or a Ctrl-C is delivered too.
+
+    analysis: takes a function that gets the share done, from 0 to 1.
+    report: from the results and the metadata.
+    also: files that are no reports, each with what makes its content.
+    done, left: from the results, how many an interruption says are done, and a clause of what was not begun.
+    broken: from the results, a line for each --fail-if that was broken.
     """
     from ropeaudit.console.output_files import opened
 
@@ -92,7 +97,10 @@ def delivered_at_once(
     options: ReportOptions,
     code: int = DONE,
 ) -> int:
-    """Deliver a report that needs no progress bar; return the exit code."""
+    """Deliver a report that takes no time worth a progress bar; return the exit code.
+
+    report: from the metadata. code: what its rows come to.
+    """
     from ropeaudit.console.output_files import opened
 
     with opened(options.outputs) as files:
@@ -108,7 +116,11 @@ def deliver(
     broken: Callable[[], Iterable[str]] = tuple,
     alone: bool = False,
 ) -> int:
-    """Print a report, write its files, say its notes and what broke."""
+    """Print a report, write its files, say its notes and which --fail-if broke; return the exit code.
+
+    broken: makes a line for each that did, once everything is written.
+    alone: whether the finding alone is printed, and which files were written is said in the place of notes.
+    """
     code = output.print_line(report.headline) if alone else output.print_report(report, options)
     errors = fill([*((file, functools.partial(file.contents, report)) for file in files), *also])
     if not alone:
@@ -138,7 +150,10 @@ def fill(files: Filled) -> list[BadOutput]:
 
 
 def incomplete(report: Report, done: str) -> Report:
-    """Return a report that tells people and programs that it is partial."""
+    """Return a report that tells people and programs that it is partial.
+
+    done: how many things it has, as `say_interrupted` takes it.
+    """
     headline = f"Interrupted after {done}: {report.headline}" if report.headline else ""
     answers = report.answers
     if report.faults is None:  # of targets one by one it is said which was not checked to its end

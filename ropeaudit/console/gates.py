@@ -32,9 +32,11 @@ _GATE = re.compile(r"\s*(\w+)\s*(>=|<=|==|!=|>|<)\s*(\S+)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A condition such as drift_rms>0.01, which nan and a wrong rotation break too.
+    """A condition such as drift_rms>0.01; a value that is nan breaks it too, and so does a wrong rotation.
 
-    relative: the bound is a multiple of what the value was, as in 1.1x.
+    relative: the bound is a multiple of what the value was, as in drift_rms>1.1x.
+    meaning: of the column.
+    typed: the condition, as it was.
     """
 
     column: str
@@ -53,7 +55,10 @@ class Gate:
         return self.column in COLUMNS and COLUMNS[self.column].role == "drift"
 
     def broken_since(self, pair: Pair) -> bool:
-        """Return whether a case fails the run."""
+        """Return whether a case fails the run, against its earlier row if relative.
+
+        Unchanged is what stays nan, or changes no more than unchanged code may.
+        """
         if pair.after is None:
             return False
         if not self.relative:
@@ -80,7 +85,11 @@ Exempt: TypeAlias = Callable[[Gate, Row], bool]
 def parse(
     text: str, relative: bool = False, columns: Columns = COLUMNS, example: str = "drift_rms>0.01"
 ) -> Gate:
-    """Read COLUMN SIGN NUMBER, 1 % as 0.01; with `relative` also 1.1x."""
+    """Read COLUMN SIGN NUMBER, 1 % as 0.01; with `relative` also 1.1x. Raises: UsageError, UnknownName.
+
+    columns: those of the report.
+    example: a condition on them, for the message.
+    """
     match = _GATE.fullmatch(text)
     if not match:
         raise UsageError(f"--fail-if {text!r} is not COLUMN>NUMBER; try --fail-if '{example}'")
@@ -104,7 +113,10 @@ def broken_since(
     pairs: Sequence[Pair],
     exempt: Exempt = lambda gate, row: False,
 ) -> list[str]:
-    """Return a line for every gate that some case breaks. Raises: UsageError."""
+    """Return a line for every gate that some case breaks, compared with what it was.
+
+    exempt: rows that do not break a gate, whatever. Raises: UsageError if a row lacks the column of a gate.
+    """
     for gate in gates:
         sides = [row for pair in pairs for row in (pair.after, pair.before if gate.relative else None)]
         if any(row is not None and gate.column not in row for row in sides):
@@ -123,7 +135,10 @@ def broken_since(
 
 
 def _check_empty(gate: Gate, rows: Iterable[Row], count: int) -> None:
-    """Raise UsageError if a gate's column is empty in some row."""
+    """Raise UsageError if a gate's column is empty in some row, neither true nor false.
+
+    What was refused has no values, and breaks the gate.
+    """
     empty = [row for row in rows if row.get(gate.column) is None and row.get("verdict") != "refused"]
     if empty:
         group = COLUMNS[gate.column].group if gate.column in COLUMNS else ""

@@ -79,7 +79,10 @@ class GroupedCommand(click.Command):
     """A command whose function gets groups of options as objects."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Call the function, each group of options as one object."""
+        """Call the function, each group of options as one object.
+
+        Raises: UsageError if an output is an input or another output, whichever options name them.
+        """
         from ropeaudit.console import output_files  # in-function: --help writes no file
 
         if "form" in ctx.params and "outputs" in ctx.params:  # `-o -` is stdout, where the report goes anyhow

@@ -31,7 +31,11 @@ def axis(
     shown: str | None = None,
     metavar: str = "LIST",
 ) -> Callable[[F], F]:
-    """An option that takes lists and may be repeated."""
+    """An option that takes lists and may be repeated; its value is a tuple, each value once.
+
+    default: what holds where it is not given, as it could be typed. shown: what --help says instead, where
+    the command must know whether it was given.
+    """
     text = f"{help_}  [default: {default or shown}]" if default or shown else help_
     return click.option(
         flag,

@@ -40,7 +40,10 @@ def print_line(text: str) -> int:
 
 
 def _printed(write: Callable[[TextIO], object]) -> int:
-    """Call what writes to stdout; return the exit code."""
+    """Call what writes to stdout; return the exit code, 2 where that cannot be written.
+
+    A reader that has seen enough, as `head` has, is no error: the rest goes nowhere.
+    """
     out = sys.stdout
     try:
         write(out)

@@ -23,7 +23,11 @@ _BESIDE = {name: form for name, form in reports.REGISTRY.items() if form.metadat
 
 
 class OutputFile:
-    """A file to be, claimed and then written whole in one step, or a stream."""
+    """A file to be: claimed now, and written whole in one step once its bytes are there.
+
+    What is no file but a stream (a pipe, /dev/stdout) is opened here and written into. written: whether it
+    was. was_there: whether a report would be replaced.
+    """
 
     def __init__(self, path: str, form: str, flag: str = "-o") -> None:
         """Claim the path for a form. Raises: BadOutput if it cannot be written, MissingPackage.
@@ -93,7 +97,11 @@ def opened(
     form_of: Callable[[str], str] = reports.form_of,
     flag: str = "-o",
 ) -> Iterator[list[OutputFile]]:
-    """Claim all output files; their streams are closed at the end."""
+    """Claim all output files; their streams are closed at the end.
+
+    form_of: from a path to its form. A stream whose name does not say it takes that of stdout.
+    flag: the option that names them.
+    """
     forms = [_form(path, form_of) for path in outputs]
     with contextlib.ExitStack() as stack:
         files = []
@@ -113,7 +121,10 @@ def opened_for(flag: str, path: str | None, form: str) -> Iterator[OutputFile | 
 
 
 def _form(path: str, form_of: Callable[[str], str]) -> str:
-    """Return what a file is to hold. Raises: UsageError, UnknownName."""
+    """Return what a file is to hold.
+
+    Raises: UsageError if a form holds the reports of another command alone, UnknownName.
+    """
     context = click.get_current_context(silent=True)
     try:
         form = form_of(path)
@@ -206,7 +217,10 @@ class _Written(NamedTuple):
 
 
 def refuse_clashes(options: Mapping[str, Any]) -> None:
-    """Raise UsageError if an output is a file that is read, or another output."""
+    """Raise UsageError if an output, or what is written beside it, is a file that the options name.
+
+    So are two files that they write, stdout and stderr among them, if they are one.
+    """
     outputs = list(_written(options))
     if not outputs:
         return

@@ -20,7 +20,10 @@ Names = Callable[[], Iterable[str]]
 
 
 class Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # click before 8.5 takes no arguments
-    """A type whose values a function reads from text and the flag."""
+    """A type whose values a function reads from text and the flag, which its messages name.
+
+    Our own errors are no errors of click and pass through it as they are.
+    """
 
     def __init__(self, name: str, parse: Callable[[str, str], T], names: Iterable[str] = ()) -> None:
         """Take the function. names: all values of a closed list."""
@@ -48,7 +51,11 @@ def flag(param: click.Parameter | None) -> str:
     return max(param.opts, key=len)
 
 
-def joined(context: click.Context, param: click.Parameter, items: Iterable[Iterable[T]]) -> tuple[T, ...]:
+def joined(
+    context: click.Context,
+    param: click.Parameter,
+    items: Iterable[Iterable[T]],
+) -> tuple[T, ...]:
     """Return each value of an option once, of `all` every name."""
     values: list[Any] = [value for item in items for value in item]
     for word, names in (("all", ALL), ("usual", _USUAL)):
@@ -57,7 +64,11 @@ def joined(context: click.Context, param: click.Parameter, items: Iterable[Itera
     return tuple(dict.fromkeys(values))
 
 
-def merged(context: click.Context, param: click.Parameter, items: Iterable[Mapping[str, T]]) -> dict[str, T]:
+def merged(
+    context: click.Context,
+    param: click.Parameter,
+    items: Iterable[Mapping[str, T]],
+) -> dict[str, T]:
     """Return the entries of a repeatable option, of equal names the last."""
     return {name: value for item in items for name, value in item.items()}
 

@@ -74,8 +74,14 @@ def duration(seconds: float) -> str:
 T = TypeVar("T")
 
 
-def gathered(run: Callable[[Callable[[float], None]], Iterable[T]], quiet: bool) -> tuple[list[T], bool]:
-    """Return all that `run` yields, and whether the user broke it off."""
+def gathered(
+    run: Callable[[Callable[[float], None]], Iterable[T]],
+    quiet: bool,
+) -> tuple[list[T], bool]:
+    """Return all that `run` yields, and whether the user broke it off.
+
+    run takes a function that gets the share that is done, from 0 to 1.
+    """
     progress, results = Progress(quiet), []
     try:
         with held_back() as check:
@@ -95,7 +101,10 @@ def gathered(run: Callable[[Callable[[float], None]], Iterable[T]], quiet: bool)
 
 @contextlib.contextmanager
 def held_back() -> Iterator[Callable[[], None]]:
-    """Hold the first Ctrl-C back until what this gives is called."""
+    """Hold the first Ctrl-C, SIGTERM or SIGHUP back until what this gives is called, which raises it.
+
+    Waiting for code raises it too. A second one is not held back. Outside the main thread nothing is changed.
+    """
     pending, of_code = False, process.interrupted
 
     def check() -> None:

@@ -21,7 +21,11 @@ _AXES = (
 
 
 def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> list[Case]:
-    """Return the cross product of all settings, in the order of `_AXES`."""
+    """Return the cross product of all settings, in the order of `_AXES`.
+
+    more: fields of `Case` that few commands have options for: tuples of those in `_AXES`, else values.
+    Raises: UsageError, UnknownName, BadInput.
+    """
     from itertools import product
     from math import prod
 

@@ -32,10 +32,19 @@ _REMEDY = "move it away, or give another -o"
 class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
     """NAME.part, locked by this run."""
 
-    def __init__(self, name: str, sweep: Sweep, resume: bool, columns: Columns = lambda rows: ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        sweep: Sweep,
+        resume: bool,
+        columns: Columns = lambda rows: (),
+    ) -> None:
         """Open it; with `resume` it holds the rows of NAME.part, or those of NAME; so does the sweep.
 
-        columns: those that NAME must have. Raises: BadOutput, BadInput; then all stays.
+        columns: from rows, those that NAME must have of them. Raises:
+        BadOutput if another run writes it, or if rows are there and
+        `resume` is not given; BadInput if what is there are no rows, or not
+        those of the sweep. Then nothing is changed.
         """
         if not resume:
             refuse_another_shard(name, sweep)
@@ -165,7 +174,10 @@ def _content(number: int) -> bytes:
 
 
 def finished(name: str, columns: Columns = lambda rows: ()) -> list[Record]:
-    """Return the rows of NAME, if it is there. Raises: BadInput."""
+    """Return the rows of NAME, which is there already.
+
+    columns: from its rows, those that it must have. Raises: BadInput.
+    """
     form = reports.form_of(name)
     if not os.path.exists(name) or not os.path.getsize(name):
         return []
@@ -190,7 +202,10 @@ def line_of(row: Record) -> bytes:
 
 
 def parsed(path: str, content: bytes) -> tuple[list[Record], int]:
-    """Return the rows of whole lines, and their bytes. Raises: BadInput."""
+    """Return the rows of a file's whole lines and their bytes; the rest is torn.
+
+    Raises: BadInput if anything but rows stands there, a torn last one aside.
+    """
     length = content.rfind(b"\n") + 1
     tail = content[length:].rstrip(b"\0")  # of a row, or behind rows a few bytes of one, or zeros
     if length < len(content) and not (tail.startswith(_FIRST) or (length and _FIRST.startswith(tail))):

@@ -34,7 +34,10 @@ ticket_option = click.option(
 
 
 def write(file: OutputFile | None, make: Callable[[], Ticket | None]) -> int:
-    """Write the ticket and say so on stderr; return the exit code."""
+    """Write the ticket and say so on stderr; return the exit code, 2 where it cannot be written.
+
+    make: returns none where nothing was judged.
+    """
     if file is None:
         return 0
     from ropeaudit.runtime import run_metadata

@@ -24,7 +24,10 @@ _LARGEST = 10**20  # every 64-bit seed is below it, and Decimal holds it with a 
 
 
 def integer(text: str, flag: str) -> int:
-    """Read one whole number: 1000, -5, 16k (16 * 1024), 1m (1024²), 1e6, 2^20. Raises: UsageError."""
+    """Read one whole number: 1000, -5, 16k (16 * 1024), 1m (1024²), 1e6, 2^20.
+
+    Raises: UsageError. >>> integer("16k", "--offset")  ->  16384
+    """
     word = text.strip().lower()
     match = _POWER.fullmatch(word) or _SCALAR.fullmatch(word)
     if not match:

@@ -51,7 +51,12 @@ def never_forks() -> str:
 
 @dataclass
 class Session:
-    """One state of the code: what was opened, what calls before left here, and a voice."""
+    """One state of the code: what was opened, what calls before left here, and a voice.
+
+    opened: what the door's opener returned. state: what functions of ours keep from call to call.
+    say: tells the parent what begins, from which on its time limit counts. shared: whether the process
+    serves other sessions too.
+    """
 
     opened: Any  # what the door's opener returned
     say: Callable[[str], None]  # tells the parent what begins
@@ -168,7 +173,10 @@ class _Child:
         answered(opened, Session(None, self._began), message, self._reply)
 
     def _fork(self, passed: list[int]) -> None:
-        """Fork: the new process serves the passed socket. passed: that, and its own stdout and stderr."""
+        """Fork: the new process serves the passed socket as this one does, and ends.
+
+        passed: that socket, and its stdout and stderr where it gets such of its own.
+        """
         gc.freeze()  # a collection in the fork would copy shared memory
         if self.ours:  # it ends what it has started
             process_control(_ADOPT, 1)

@@ -74,7 +74,8 @@ def printed() -> list[str]:
 class _Worker:
     """A process that answers questions one by one, started here or forked.
 
-    above: the one that forked it. own: that which was started. streams: its stdout and stderr, or of `above`.
+    above: the one that forked it. own: that which was started. streams: its stdout and stderr; forks without
+    such of their own share those of the one above, and its lock.
     """
 
     def __init__(
@@ -244,7 +245,8 @@ class _Within:
 class Door:
     """Something of others, opened once, mostly in a child, and sessions that call it.
 
-    facts: what the opener said of it. why_no_forks: why sessions share the process. forks: their number.
+    facts: what the opener said of it. why_no_forks: why sessions share the process; empty where each has its
+    own. forks: how many there were.
     """
 
     def __init__(self, worker: _Worker | _Within, facts: Any, why_no_forks: str) -> None:
@@ -290,8 +292,9 @@ class Session:
     ) -> tuple[Any, Arrays]:
         """Return what our function returned in the child: JSON, and arrays by name.
 
-        function: `ropeaudit.module:name`, called with the session, the arguments and the arrays. heard: gets
-        what it says meanwhile. Raises: RopeAuditError, ForeignError.
+        function: `ropeaudit.module:name`, called with the session, the arguments and the arrays. what: its
+        words in an error. heard: gets what the function says meanwhile.
+        Raises: RopeAuditError that the function raised; ForeignError.
         """
         header = {"session": self._number, "function": function, "arguments": dict(arguments or {})}
         reply = self.worker.ask(header, what, arrays, heard)
@@ -395,7 +398,8 @@ def opened(
 ) -> Door:
     """Return a new process's door. opener: our function, arguments -> what is opened, facts.
 
-    needed: modules that the child imports. Raises: RopeAuditError of the opener; ForeignError.
+    needed: modules that the child imports; those that nobody but us wrote are so once for all doors.
+    Raises: RopeAuditError of the opener; ForeignError.
     """
     worker = _started(needed, limit)
     _outputs.append(worker.output)
@@ -435,7 +439,10 @@ def here() -> Session:
 
 
 def alone(needed: Sequence[str] = ()) -> Session:
-    """Return a session without others' code: it waits for ever, unless a limit is asked for."""
+    """Return a session without others' code: it waits for ever, unless a limit is asked for.
+
+    Raises: ForeignError.
+    """
     if os.environ.get(ROAD) == IN_PROCESS:
         return here()
     return opened("ropeaudit.door.child:nothing", {}, needed, limit(math.inf)).session()

@@ -201,7 +201,15 @@ class Tiles(Rotation, Generic[T]):
         of_panels = functools.partial(self._strip, rows.start, cols)
         yield from self.map(of_panels, *zip(*strips, strict=True))
 
-    def _strip(self, first_row: int, cols: slice, head: int, q: Rotated, k: Rotated, rows: slice) -> T:
+    def _strip(
+        self,
+        first_row: int,
+        cols: slice,
+        head: int,
+        q: Rotated,
+        k: Rotated,
+        rows: slice,
+    ) -> T:
         """Gather all tiles of some rows of a head against one panel of keys."""
         result, in_q = self.empty(), slice(rows.start - first_row, rows.stop - first_row)
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):

@@ -84,7 +84,14 @@ def of(inputs: Inputs, chosen: Pairs, seed: int) -> SampledInputs:
     )
 
 
-def choose(kind: str, sizes: tuple[int, int, int], d: int, mask: Mask, count: int, seed: int) -> Pairs:
+def choose(
+    kind: str,
+    sizes: tuple[int, int, int],
+    d: int,
+    mask: Mask,
+    count: int,
+    seed: int,
+) -> Pairs:
     """Choose `count` scores of synthetic q and k. sizes: h, g, s. Raises: BadShape."""
     heads, kv_heads, seq_len = sizes
     if kind != "gaussian" or (heads + kv_heads) * seq_len * d > WEIGHED:

@@ -43,7 +43,10 @@ def careful(dtype: Format) -> Resolved:
 
 
 def allowed(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
-    """Return the largest error of a rotated pair, over its length. Shapes: (s,) -> (s, p)."""
+    """Return the largest error of a rotated pair, over its length. Shapes: (s,) -> (s, p).
+
+    `phase` is that of the angle, `rounding_error` the rest.
+    """
     errors: Array = attention_factor(setting.scaling) * np.minimum(2.0, phase(recipe, setting, at))
     return errors + rounding_error(recipe, setting)
 
@@ -82,7 +85,8 @@ def phase_error(
 ) -> Array:
     """Return the phase by which frequencies and angles may be off. Shapes: (s,) -> (s, p).
 
-    The angle rounds as a product, as a sum where the offset is added separately, and as it is stored.
+    The angle rounds as a product, as a sum where the offset is added separately, and as it is stored. theta:
+    as in `frequency_error`.
     """
     theta = frequencies(setting) if theta is None else np.abs(theta)
     relative = frequency_error(setting, recipe, theta) + 2.0**-50
@@ -95,10 +99,11 @@ def frequency_error(
 ) -> Array:
     """Return by how much frequencies may be off, relative to each. Shapes: -> (p,).
 
-    In u: x_i rounds, and the logarithm or the slope of an exponential, each to x_i L at most (four of them);
-    the power, exponential or division is off by its library's error; a recurrence multiplies i times by a
-    step that is off by 2 and rounds each time; a scaling is a handful of operations more. recipe: `careful`
-    in float32 by default. theta: the frequencies, where they are known (p,).
+    Of one formula, in u: x_i rounds, and the logarithm or the slope of an exponential, each to x_i L at most
+    (four of them); the power, exponential or division is off by that of its library; a recurrence multiplies
+    i times by a step that is off by 2 and rounds each time; a scaling is a handful of operations more. What
+    is stored is allowed the same: it may have been computed so. recipe: `careful` in float32 by default.
+    theta: the frequencies, where they are known (p,).
     """
     recipe = recipe or careful(FP32)
     theta = frequencies(setting) if theta is None else np.abs(theta)
@@ -143,7 +148,13 @@ _IN_CACHE = 2**15  # pairs that are compared at once
 _HELD = 2**12  # tokens whose exact rotation is computed at once
 
 
-def excess(x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting, rule: Resolved) -> Array:
+def excess(
+    x: FloatArray,
+    y: FloatArray,
+    at: Positions,
+    setting: RopeSetting,
+    rule: Resolved,
+) -> Array:
     """Return the error of each pair over what is allowed to a recipe.
 
     The r last are the dims that are not rotated, two by two; what may overflow counts as 0. Shapes: x and
@@ -236,7 +247,8 @@ def narrower_format(
 def _rounds(fmt: Format, x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting) -> bool:
     """Return whether right code in a format may be as far off, in all directions as roundings are.
 
-    The mean error along the exact vectors of a factor or a base is larger. Shapes: x, y (h, s, d), at (s,).
+    The mean error, in directions of the exact vectors, is compared with that of an independent error a pair:
+    roundings of cos or sin may be shared; a factor's or a base's is larger. Shapes: x, y (h, s, d), at (s,).
     """
     if (excess(x[None], y[None], at[None], setting, careful(fmt)) > 1).any():
         return False

@@ -397,7 +397,10 @@ def _entries_off(
 
 
 def formats_holding(values: Array, most: int = 0) -> list[Format]:
-    """Return the formats narrower than float32 that hold all values but `most`; fp16 stands for tf32."""
+    """Return the formats narrower than float32 that hold all values but `most`.
+
+    tf32 is left out where float16 is among them, whose numbers are its numbers too.
+    """
     missed = {fmt: np.count_nonzero(cast(values, fmt) != values) for fmt in CASTS}
     fitting = [fmt for fmt, count in missed.items() if count <= most]
     return [fmt for fmt in fitting if not (fmt.name == "tf32" and CASTS[0] in fitting)]

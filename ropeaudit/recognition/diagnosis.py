@@ -63,8 +63,9 @@ class Where:
     """What a diagnosis is about, where that is not all of q and k; empty and None: all of it.
 
     sides: "q", "k" or both. batch, heads: those alone, of so many heads. position, pair: that one alone.
-    unrotated: dims that are not rotated. since: the position from which on it is so, those from `until` to
-    it are right. offset: the shift at which it was found. gradient: it is of that. layers: of a model.
+    unrotated: dims that are not rotated. since: the position from which on it is so; those before it, from
+    `until` on, are right. offset: the shift at which it was found. gradient: it is of the gradient, which is
+    the inverse rotation. layers: those of a model.
     """
 
     sides: tuple[str, ...] = ()
@@ -96,7 +97,8 @@ NO_CAUSE = ("unexplained", "not-a-rotation")  # codes of what was seen and not e
 class Diagnosis:
     """One explanation.
 
-    values: those that its sentence names. alternatives: others that explain as much. also: faults beside it.
+    values: those that its sentence names. alternatives: others that explain as much. also: further faults
+    that are there beside it, each by itself.
     Raises: KeyError where no diagnosis has such a code.
     """
 

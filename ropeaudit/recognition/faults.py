@@ -52,8 +52,10 @@ class Fault:
     change: the setting that stands in the place of another. seen: the positions that it takes. turn: what it
     makes of pairs and of the factors that rotate them. longer: by what rotated pairs are multiplied; times:
     dims that are not rotated, may be. recipe: what rounds on the way. crossed: whether q is taken for k.
-    rounded: the format of vectors before. fitted: it is no usual value, and numbers show it. mixes: it turns
-    pairs by the angles of others. stored: what a table was cast to in the end. cost: how far-fetched it is.
+    rounded: the format to which vectors are rounded before.
+    fitted: it is named only where numbers show it, and is no usual value. mixes: it turns pairs by the
+    angles of others. stored: the format that numbers of a table were cast to in the end. cost: how
+    far-fetched it is.
     """
 
     diagnosis: Diagnosis
@@ -140,7 +142,10 @@ def narrow(stages: Mapping[str, Value | Format], form: Value = "inverse_power") 
 
 
 def of_settings(asked: RopeSetting, shown: Array | None = None) -> Iterator[Fault]:
-    """Yield the settings that code often has instead of that asked for, and those fitted to `shown` (p,)."""
+    """Yield the settings that code often has instead of the one asked for.
+
+    shown: frequencies (p,) to which bases and scalings are fitted beside; those are yielded as `fitted`.
+    """
     layout = _OTHER_LAYOUT[asked.layout]
     yield _changed(Diagnosis("wrong-layout", {"layout": layout}), layout=layout)
     if asked.scaling != DEFAULT:
@@ -255,7 +260,10 @@ def _fitted_bases(asked: RopeSetting, shown: Array | None) -> list[float]:
 
 
 def bases_shown(theta: Array, exponents: Array) -> list[float]:
-    """Return the bases that frequencies (p,) show: by all, the fast third, the slow third, the slowest."""
+    """Return the base whose powers frequencies are: by all, the fast third, the slow third, the slowest.
+
+    Frequencies that show no base do not count; nothing where none does. Shapes: theta, exponents (p,).
+    """
     shows = np.flatnonzero((exponents > 0) & (theta > 0) & (theta < 1))
     third = -(-shows.size // 3)
     parts = (shows, shows[:third], shows[-third:], shows[-1:]) if shows.size else ()
@@ -328,7 +336,10 @@ def _shown_scalings(asked: RopeSetting, shown: Array) -> Iterator[Scaling]:
 
 
 def _faster(asked: RopeSetting, shown: Array) -> Iterator[Fault]:
-    """Yield positions times a factor above 1; times a smaller one they are a linear scaling."""
+    """Yield positions times a factor above 1; times a smaller one they are a linear scaling.
+
+    Where one is asked for, they are another. Nearer to 1 angles are off, such as by a rounded π.
+    """
     if asked.scaling.kind == "linear":
         return
     right = theta(asked)
@@ -410,7 +421,8 @@ def called(scaling: Scaling) -> str:
 def other_factors(asked: Scaling) -> tuple[float, ...]:
     """Return the attention factors that code usually has in the place of a scaling's.
 
-    None at all, that one twice, and that of the kind without a factor or weights of its own.
+    None at all, that one twice, and where the setting gives its own, or the weights of YaRN's formula, that
+    of the kind without them.
     """
     factor = attention_factor(asked)
     plain = replace(asked, attention_factor=None, mscale=None, mscale_all_dim=None)
@@ -447,7 +459,10 @@ def moved(code: str, number: int | None = None) -> Fault:
 def of_positions(
     first: int | None = None, position: int | None = None, factor: float = 1.0
 ) -> Iterator[Fault]:
-    """Yield other positions. first, position: the count and the place of the first wrong one."""
+    """Yield other positions. factor: on cos and sin.
+
+    first: the first of the given positions from which on it is wrong, counted. position: which one that is.
+    """
     told = Diagnosis("no-rotation")  # without the attention factor too
     yield Fault(told, seen=lambda rows, head: np.zeros_like(rows), turn=lambda z, turns: z)
     for code, row in _POSITIONS.items():

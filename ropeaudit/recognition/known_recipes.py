@@ -24,7 +24,10 @@ _WIDE_ROTATION = dict.fromkeys(("rotation", "output"), "fp64")
 
 @dataclass(frozen=True, slots=True)
 class CalledBlock:
-    """One call: its positions (s,), or (b, s) of batch elements, q and k (b, h, s, d) given and rotated."""
+    """One call and what it returned: positions as code is given them, q and k as given and as rotated.
+
+    Shapes: at (s,), or (b, s) where batch elements have positions of their own; q and k (b, h, s, d).
+    """
 
     at: Positions
     given: tuple[FloatArray, FloatArray]

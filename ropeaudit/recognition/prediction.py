@@ -31,7 +31,10 @@ def paired(x: FloatArray, setting: RopeSetting) -> Complex:
 def predicted(
     fault: Fault, asked: RopeSetting, x: FloatArray | None, at: Positions, dtype: Format
 ) -> Complex:
-    """Return what a fault makes of vectors (s, d) at positions (s,): (s, p + r), a table of none: (s, p)."""
+    """Return what a fault makes of vectors, or a table, at the positions that it takes.
+
+    Shapes: x (s, d), at (s,) -> (s, p + r), of a table (s, p).
+    """
     other = fault.setting(asked)
     if x is None:
         turns = _turns(fault, other, at, dtype)
@@ -69,7 +72,8 @@ def allowed(
     """Return how far pairs may be from what a fault makes of them, over their length.
 
     That is what is allowed to right code in the dtype, and twice the error of the recipe that the fault is.
-    at, taken: positions as given and as taken. Shapes: (s,) twice -> (s, p + r), of a table (s, p).
+    at, taken: the positions that are given, and those that it takes. Shapes: (s,) twice -> (s, p + r), of a
+    table (s, p).
     """
     rule, other = allowance.careful(dtype), fault.setting(asked)
     theta = faults.theta(other)

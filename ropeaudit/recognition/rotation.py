@@ -77,9 +77,10 @@ class MisplacedSide:
 
 @dataclass(slots=True)
 class Searches:
-    """What was looked for in other calls of the same code, as that takes seconds.
+    """What was looked for in other calls of the same code. in_vain: how often two faults were, and not found.
 
-    in_vain: how often two faults were, and not found. steady: kinds of calls that chance does not change.
+    A search takes seconds; what none found at some offsets is not looked for at all of them. steady: kinds of
+    calls that gave the same with other random numbers.
     """
 
     in_vain: int = 0
@@ -296,7 +297,15 @@ class _Side:
             for vector in self.off[:count]
         )
 
-    def _fits(self, fault: Fault, block: CalledBlock, vector: Vector, places: Rows, *, shows: bool) -> bool:
+    def _fits(
+        self,
+        fault: Fault,
+        block: CalledBlock,
+        vector: Vector,
+        places: Rows,
+        *,
+        shows: bool,
+    ) -> bool:
         """Return whether a fault explains a vector at some places of a call."""
         (b, h), rows = vector, block.rows()
         z, w, expected = self._predicted(fault, block, vector, places)
@@ -320,7 +329,10 @@ class _Side:
     def _predicted(
         self, fault: Fault, block: CalledBlock, vector: Vector, places: Rows
     ) -> tuple[faults.Complex, faults.Complex, faults.Complex]:
-        """Return pairs as given, as returned and by a fault, with dims not rotated where those are wrong."""
+        """Return a vector's pairs as given, as returned and by a fault.
+
+        With the dims that are not rotated, where those are out of place or others.
+        """
         (b, h), other = vector, fault.setting(self.setting)
         x = block.given[1 - self.index if fault.crossed else self.index][b, h][places]
         y, taken = block.rotated[self.index][b, h][places], fault.positions(block.rows(), h)[b][places]
@@ -354,7 +366,10 @@ class _Side:
     # ------------------------------------------------------------------------ candidates of this side
 
     def _known(self) -> Iterator[Fault]:
-        """Yield the known faults that matter here, beside them rows found by the other's heads."""
+        """Yield the known faults that matter here, as they may begin where this side is wrong first.
+
+        Beside them rows found by the other's heads.
+        """
         alone = self.side.heads.shape[1] == 1  # one head does not tell whether each gets its own
         own, other = (self.block.given[index].shape[1] for index in (self.index, 1 - self.index))
 

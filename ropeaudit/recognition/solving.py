@@ -239,14 +239,20 @@ def rules(rotated_as: Mapping[int, int], first: int) -> Iterator[Fault]:
 
 
 def recovered(points: NDArray[np.complex128]) -> Array:
-    """Return the frequencies that the phases of points show. Shapes: (n, p) -> (p,)."""
+    """Return the frequencies that the phases show, refined from position 1 to ever later ones.
+
+    Shapes: (n, p) -> (p,). Angles rounded coarsely lose count of rotations; early positions decide then.
+    """
     with np.errstate(all="ignore"):  # angles begin in row 0
         phases = np.angle(np.nan_to_num(points * np.conj(points[0] / np.abs(points[0]))))
     return _refined(phases[None])
 
 
 def recovered_alone(values: Array, *, sine: bool) -> Array:
-    """Return the frequencies, below a half or quarter turn, that cos or sin alone shows. Shapes: as above."""
+    """Return the frequencies that cos or sin alone shows: of two phases, the one nearer to what is predicted.
+
+    Shapes: (n, p) -> (p,). Frequencies are below half a turn for cos, a quarter for sin.
+    """
     with np.errstate(all="ignore"):
         phases = (np.arcsin if sine else np.arccos)(np.clip(np.nan_to_num(values), -1, 1))
     return _refined(np.stack([phases, (math.pi if sine else 0) - phases]))

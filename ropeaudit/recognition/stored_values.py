@@ -42,7 +42,8 @@ Guess: TypeAlias = tuple[TableFinding, str, RopeSetting]  # what is found, a sca
 def guessed(dump: Dump, of_base: Callable[[float], RopeSetting]) -> Guess | None:
     """Return what is found with a base that the values show; None where it explains nothing.
 
-    of_base: the setting of a base. A scaling that explains values is named, and the setting is without it.
+    A guess says what values are, not that they are right. of_base: the setting of a base. A scaling that
+    explains values is named, and the setting is without it.
     """
     any_base = of_base(1e4)
     if not dump.fits(any_base.pairs):
@@ -160,7 +161,11 @@ def unseen(file: GgufRope, declared: ModelRope) -> list[str]:
     return said
 
 
-def _of_layer(file: GgufRope, seen: RopeSetting, asked: RopeSetting) -> Iterator[tuple[Diagnosis, str]]:
+def _of_layer(
+    file: GgufRope,
+    seen: RopeSetting,
+    asked: RopeSetting,
+) -> Iterator[tuple[Diagnosis, str]]:
     """Yield what differs in a layer type, with the keys of the file that say it."""
     if not _near(seen.base, asked.base):
         yield Diagnosis("wrong-base", {"base": seen.base, "asked": asked.base}), "rope.freq_base"

@@ -41,11 +41,12 @@ _Call = TypeVar("_Call")
 class Places:
     """The rotated pair that is worst placed, of q and k at one offset.
 
-    excess: its error over what is allowed; above 1 it is out of place. side: "q" or "k". batch, head,
-    position (shifted), pair: which one. diagnosis: what explains it; None where nothing needs to. told: what
-    explains each wrong side by itself. first: the lowest position of the call that is out of place, -1 where
-    none is. allowed: the error that it may have, over its length. off: of q and k those with a pair out of
-    place. noun: what `position` counts, on a grid tokens.
+    excess: its error over what float32 positions and angles and roundings in the dtype explain; above 1 it
+    is out of place. side: "q" or "k". batch, head, position (shifted), pair: which one. diagnosis: what
+    explains it; None where nothing needs to. told: what explains each wrong side by itself, where sides were
+    looked at by themselves. first: the lowest position of the call that is out of place, -1 where none is.
+    allowed: the error that it may have, over its length. off: of q and k those that have a pair out of place.
+    noun: what `position` counts, on a grid tokens.
     """
 
     excess: float
@@ -81,8 +82,9 @@ NOWHERE = Places(-1.0, "q", 0, 0, 0, 0)  # before any call
 class GivenVectors:
     """What code is given: q (h, s, d) and k (g, s, d) at positions (s,) before the shift, in its dtype.
 
-    Random batch elements are added, `batch` in all, so that pairs that are 0 or alike in q and k, and what
-    mixes up batch elements, are seen too. They have all bits of the dtype: narrower formats show.
+    Batch elements with random numbers of their own are added, `batch` in all, so that pairs that are 0 or
+    alike in q and k, and what mixes up batch elements, are seen too. All is rounded to the dtype, so that
+    those have all of its bits: code that holds them in a narrower format shows.
     """
 
     q: FloatArray
@@ -140,9 +142,10 @@ def check(
 ) -> Places:
     """Return where the worst rotated pair stands of code that is called at positions + offset.
 
-    warm: the instance is called before the shift first, so that what it keeps of a call shows. by_batch: code
-    takes a row of positions for each batch element, and is called with such rows too; where a table ends
-    between the two, with earlier ones if there is room. afresh, held: as `judged` takes them.
+    warm: the instance is called at the positions before the shift first, so that what it keeps of a call
+    shows. by_batch: code takes a row of positions for each batch element, and is called with such rows too.
+    A table may end between the last position that was asked for and that of the other batch element, which
+    then stands before it, where there is room. afresh, held: as `judged` takes them.
     """
 
     def blocks(called: Rotator, step: int) -> Iterator[CalledBlock]:
@@ -183,8 +186,9 @@ def judged(
     """Return where the worst rotated pair stands of calls that were made.
 
     afresh: makes an instance without a past. rule: the recipe whose errors are allowed, by default
-    `allowance.careful`. explain: whether what explains a wrong one is looked for. each_call: whether each
-    call is held to the frequencies for its own length, its largest position + 1.
+    `allowance.careful`. searches: those of other calls of the same code. explain: whether what explains a
+    wrong one is looked for. each_call: whether each call is held to the frequencies for its own length, its
+    largest position + 1, and not to those of the setting.
     """
     rule = rule or allowance.careful(dtype)
 
@@ -250,7 +254,8 @@ def with_other_side(
 ) -> Places:
     """Return the places of a wrong call; where one side is right there, with what it is in other calls.
 
-    judge: makes a call and judges it, and explains what is wrong if that is asked for.
+    judge: makes a call and judges it, and explains what is wrong if that is asked for. Calls up to the first
+    in which the other side is wrong, or which raises, are made.
     """
 
     def explained() -> Iterator[Places]:
@@ -287,7 +292,12 @@ def _worst(results: Sequence[Places]) -> Places:
     return beside(max(results, key=rank), results)
 
 
-def state(rotator: Rotator, block: CalledBlock, setting: RopeSetting, rule: Resolved) -> Diagnosis | None:
+def state(
+    rotator: Rotator,
+    block: CalledBlock,
+    setting: RopeSetting,
+    rule: Resolved,
+) -> Diagnosis | None:
     """Return that it is state, where an instance puts all pairs of a block where they belong.
 
     rotator: of an instance that was not called before, or of a function that has no other.

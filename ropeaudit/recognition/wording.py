@@ -40,7 +40,10 @@ def sentence(diagnosis: Diagnosis | None) -> str:
 
 
 def remedy(diagnosis: Diagnosis | None, dtype: Format, up_to: int) -> str:
-    """Return what to change up to so many positions; empty where unknown, or where equals differ in it."""
+    """Return what to change; empty where that is not known, or where equals would be mended differently.
+
+    up_to: number of positions that the code must hold.
+    """
     if diagnosis is None:
         return ""
     if diagnosis.where.since is not None:
@@ -78,7 +81,10 @@ def template(text: str) -> str:
 
 
 def arithmetic(values: Mapping[str, Any]) -> str:
-    """Return in words how a recipe with such values rotates: what is rounded before and after cos and sin."""
+    """Return in words how a recipe rotates: what is rounded before and after cos and sin, and its names.
+
+    values: those of `known_recipes.RecipeGroup`.
+    """
     parts = []
     wide = _format(values, "angle") is FP64  # made of numbers as wide
     computed = _format(values, "computed")

@@ -21,14 +21,17 @@ R = TypeVar("R")
 
 
 class Form(NamedTuple):
-    """What is known of a form before its file is loaded.
+    """What is known of a form before its file is loaded; whoever treats forms differently asks this.
 
-    metadata: where those of the run stand; beside it in NAME.meta.json.
+    suffixes: of the files that hold it.
+    metadata: where those of the run stand: in the file, beside it in NAME.meta.json, nowhere.
     reads: whether it is read back; people alone read the others.
-    binary: it goes into files alone, and no run goes on from one.
+    binary: it goes into files alone, and a run that was broken off does not go on from one.
     command: the one whose reports it holds; empty where it is for all.
-    finding, notes: whether the form shows them.
+    finding, notes: whether who reads it on a screen reads them, so that stderr does not repeat them.
     header: whether a line above the rows can be left out.
+    package: what it needs, which the extra called like the form installs.
+    is_json: whether its lines are JSON, where a terminal escapes names as JSON does.
     """
 
     suffixes: tuple[str, ...]
@@ -152,7 +155,11 @@ def tabulated(
 ) -> Report:
     """Return a report of declared columns, headed by answers.
 
-    columns: if any, all that is shown and written. written: what goes into files.
+    screen: what a reader sees.
+    columns: instead, if there are any, all that is shown and written.
+    dispensable: those that may leave a narrow screen, as declared by default.
+    written: those that go into files, all by default.
+    said: other fields of a report.
     """
     from ropeaudit.reports.answers import headline  # in-function: `--help` answers nothing
 
@@ -196,7 +203,10 @@ def render(form: str, report: Report) -> str:
 
 
 def encoded(form: str, report: Report) -> bytes:
-    """Return the report as bytes of a file. Raises: UnknownName."""
+    """Return the report as bytes of a file; bytes in names that are no text are written out.
+
+    Raises: UnknownName.
+    """
     if form not in REGISTRY:
         raise UnknownName("report format", form, REGISTRY)
     content: str | bytes = functions(form).render(report)

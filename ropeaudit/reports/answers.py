@@ -33,11 +33,14 @@ _BEHIND = 12  # columns behind a long target for the first word of what decides
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a target fails, or what to beware of, where it is a warning.
+    """Why a target fails, or what to beware of.
 
     code: as `ropeaudit list diagnoses CODE` explains it, or the name of what failed.
-    file, line: of the definition at fault, from 1; 0 where it is not known. source: that line.
+    title: what it is, in a few words.
+    file, line: of the definition at fault, from 1; 0 where it is not known.
+    source: that line.
     facts: consequence, how it is known, what to change, a sentence each.
+    warning: whether it fails nothing.
     """
 
     code: str
@@ -53,8 +56,10 @@ class Cause:
 class Answer:
     """What was found of one target.
 
-    decides: what the status rests on, in a few words. causes: the largest first.
-    facts: label and text: what was measured, assumed and not checked, what to type next.
+    decides: what the status rests on, in a few words.
+    causes: the largest first.
+    facts: label and text: what was measured, how code was called, what was assumed, what was not checked,
+        what to type next.
     """
 
     status: Status
@@ -83,7 +88,10 @@ def headline(answers: Sequence[Answer]) -> str:
 
 
 def lines(answers: Sequence[Answer], width: int | None = None) -> list[Line]:
-    """Return the lines of answers: one whole; of several what fails."""
+    """Return the lines of some answers: one whole; of several a line each, with the causes of failures.
+
+    width: columns of a terminal; None wraps and cuts nothing.
+    """
     results: list[Line] = []
     for one in answers:
         results += _first(one, width)

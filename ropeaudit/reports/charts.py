@@ -47,7 +47,10 @@ _WIDE = 20  # largest over smallest from which on an axis is logarithmic
 
 @dataclass(slots=True)
 class Picture:
-    """A figure, its title, notes, and the inches that its content needs."""
+    """A figure, the finding that is its title, and notes of what it does not show.
+
+    height: inches that the content needs at the default width.
+    """
 
     figure: Figure
     title: str
@@ -77,7 +80,10 @@ _MOST_EXPECTED = 4  # lines beside which they can be told apart
 
 
 def drift(rows: Sequence[Row], headline: str, y: str = DRIFT) -> Picture:
-    """Return the picture of rows of `ropeaudit shift`. y: what is drawn."""
+    """Return the picture of rows of `ropeaudit shift`; drift in score units, offsets in tokens.
+
+    y: the numeric column that is drawn over the offset.
+    """
     measured = [row for row in rows if row.get("verdict") != "refused"]
     figure, (axes,) = new_figure(headline)
     notes = draw_drift(axes, measured, y)
@@ -87,7 +93,10 @@ def drift(rows: Sequence[Row], headline: str, y: str = DRIFT) -> Picture:
 
 
 def draw_drift(axes: Axes, rows: Sequence[Row], y: str = DRIFT) -> list[str]:
-    """Draw rows of `ropeaudit shift`, the lines that drift most; return notes."""
+    """Draw rows of `ropeaudit shift`, those of too many lines that drift most; return notes.
+
+    What is below zero somewhere stands on a linear scale; on another a line is broken where it has no place.
+    """
     columns, noun = settings.independent(rows), "lines, those that drift least,"
     shown, notes = _grouped(
         *(rows, lambda row: _name(row, columns), MOST_LINES, noun),
@@ -135,7 +144,11 @@ def _above_zero(line: Line) -> Array:
 
 
 def _draw_inexact(axes: Axes, rows: Sequence[Row]) -> None:
-    """Mark the offsets at which positions are no longer exact in a format."""
+    """Mark the offsets at which the longest sequence reaches a position that a format cannot hold.
+
+    A sequence of s positions reaches position p at offset p - s + 1. A letter stands above each, and the
+    legend has the words: within the axes they would cross the lines.
+    """
     left, right = axes.get_xlim()
     length = max((int(row.get("seq_len") or 1) for row in rows), default=1)
     # of a row without stages positions have the dtype
@@ -393,7 +406,10 @@ def labelled(axes: Axes) -> dict[str, Any]:
 
 
 def _legend(figure: Figure, axes: Axes) -> int:
-    """Add the legend beneath the axes; return how many lines it takes."""
+    """Add the legend beneath the axes, where it covers no line, in as many columns as its names allow.
+
+    Return how many lines it takes.
+    """
     once = labelled(axes)
     if not once:
         return 0
@@ -406,7 +422,10 @@ def _legend(figure: Figure, axes: Axes) -> int:
 
 
 def _bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
-    """Put names and words beside bars; return how many lines names take."""
+    """Put names to the left of horizontal bars, the first on top, and words to their right.
+
+    Return how many lines the names take.
+    """
     wrapped = [textwrap.fill(name, int(0.6 * _across()), break_on_hyphens=False) for name in names]
     axes.set_yticks(range(len(names)), wrapped)
     axes.set_ylim(len(names) - 0.5, -0.5)
@@ -490,7 +509,10 @@ def _cases(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[s
 
 
 def encoded(picture: Picture, suffix: str) -> bytes:
-    """Return the bytes of a file, the same for the same picture. Raises: UsageError."""
+    """Return the bytes of a file; the same picture gives the same bytes.
+
+    Raises: UsageError if title and legend leave no room for the axes.
+    """
     file = io.BytesIO()
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     with warnings.catch_warnings(record=True) as caught:

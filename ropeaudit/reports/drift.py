@@ -33,7 +33,11 @@ def report(
     extra_notes: Sequence[str] = (),
     needed: Sequence[str] = (),
 ) -> Report:
-    """Return the report of some records. needed: columns that are written too."""
+    """Return the report of some records; `columns` chooses and orders what is shown and written.
+
+    extra_notes: notes on the subjects, which come first. needed: columns that are written too, with their
+    groups.
+    """
     chosen, rows = columns, [record.as_dict() | _for_readers(record) for record in results]
     columns, named = records.written(results, columns, needed)
     wide = _screen(results, rows)

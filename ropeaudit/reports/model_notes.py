@@ -35,7 +35,10 @@ def model_notes(cases: Sequence[Case], offsets: Sequence[int] = ()) -> list[str]
 
 
 def notes_beside(case: Case) -> list[str]:
-    """Return notes on a case's model, and how far it serves."""
+    """Return notes on a case's model beside its setting, and how far it serves.
+
+    For commands that do not say what was read. Raises: UsageError, UnknownName, BadInput.
+    """
     model = case.declared()
     return [*([f"{model.name}: {note}" for note in model.notes] if model else []), *_range_notes(case)]
 

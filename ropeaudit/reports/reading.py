@@ -56,7 +56,12 @@ def form_of(path: str) -> str:
 
 
 def read(path: str) -> list[Row]:
-    """Return the rows of a report, completed by its metadata. Raises: BadInput."""
+    """Return the rows of a report, each with the columns of `records.COLUMNS` that it has.
+
+    What a row lacks is what the metadata of its file hold, or what the absence of a column implies.
+    What is undefined (nan, null, an empty cell) is nan in a column that always holds floats, None elsewhere.
+    Raises: BadInput, MissingPackage.
+    """
     form = form_of(path)
     if not reports.REGISTRY[form].reads:
         raise BadInput(f"{path!r} is for readers; give the .csv, .json or .jsonl of the same report")

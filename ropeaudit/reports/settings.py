@@ -28,7 +28,10 @@ def screen(
     first: Sequence[str],
     others: Sequence[str],
 ) -> list[str]:
-    """Return the columns to show, with the settings that differ."""
+    """Return the columns to show: of several models the model, `first`, settings that differ, `others`.
+
+    Of settings that follow from a model a reader sees the scaling; JSON and CSV have them all.
+    """
     names = independent(rows)
     names += [name for name in ("scaling",) if name not in names and name in varying(rows)]
     model = [name for name in names if name == "model"]
@@ -41,7 +44,10 @@ def dispensable(screen: Sequence[str], others: Sequence[str]) -> list[str]:
 
 
 def told_apart(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple[str, list[str]]:
-    """Return what all rows share, and what tells each apart."""
+    """Return what all rows share, in words, and what tells each from the others.
+
+    names: columns that always count; settings count too where they differ.
+    """
     implied = {*names, "scale"} if "head_dim" in varying(rows) else set(names)
     if all(one["rotary_dim"] == one["head_dim"] for one in rows):
         implied.add("rotary_dim")

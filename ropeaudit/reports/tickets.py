@@ -38,7 +38,10 @@ class NoSnippet(Exception):
 class Reproduction:
     """A snippet that prints a drift_rms of the report, or why there is none.
 
+    value: the number of the report.
+    where: its row, in words.
     file: what the code imports that the reader of a ticket does not have.
+    printed: the last line that it printed here.
     missing: why there is no code, or why it did not print the number.
     """
 
@@ -86,8 +89,10 @@ def reproduced(snippet: Reproduction) -> Reproduction:
 class Ticket:
     """A bug report of what one row shows, or that nothing is wrong.
 
-    title: without the folders of files; empty for the beginning of the headline.
-    expected: what is right, and why; empty where nothing is wrong.
+    title: without the folders of files; `by_code` ends it; empty for the beginning of the headline.
+    report: its headline and its notes say what was measured.
+    facts: of the row that the ticket is about.
+    expected: what is right, and why; empty where nothing is wrong, and then there is nothing to reproduce.
     """
 
     title: str
@@ -128,7 +133,11 @@ def file_name(target: str) -> str:
 
 
 def by_code(code: str | None) -> str:
-    """Return the end of a title: the code of the diagnosis, if any."""
+    """Return the end of a title: the code of the diagnosis, where there is one.
+
+    >>> by_code("wrong-base")
+    ' (wrong-base)'
+    """
     return f" ({code})" if code else ""
 
 

@@ -127,7 +127,10 @@ def columns(record: Record) -> Row:
 
 
 def notes(results: Iterable[Record], telling: Callable[[Record], Mapping[str, str]]) -> list[str]:
-    """Return what is wrong with rows; of several offsets the worst is told."""
+    """Return the same of several rows: those that differ in the offset alone are one note, of the worst.
+
+    telling: gives the settings of a row that differ among them.
+    """
     groups: dict[tuple[str, str], list[tuple[float, Record, str]]] = {}
     for record in results:
         if found := trouble(record):

@@ -32,7 +32,10 @@ def lock(number: int) -> bool | None:
 
 @contextlib.contextmanager
 def opened(target: Path) -> Iterator[IO[bytes]]:
-    """Yield a new file beside `target`, removed unless put elsewhere or `Kept`."""
+    """Yield a new file beside `target`, removed unless put elsewhere or `Kept`.
+
+    Those that killed runs left are cleared. Raises: OSError.
+    """
     import tempfile  # in-function: it loads compressors, and most runs write no file
 
     prefix = _prefix(target.name)
@@ -75,7 +78,11 @@ class Kept(OSError):
 
 
 def put(file: IO[bytes], target: Path) -> str:
-    """Put a file of `opened` in the place of `target`; return a copy that stays."""
+    """Put a file of `opened` in the place of `target`; return the name of a copy that stays.
+
+    Where `target` cannot be replaced, as a bind mount or in a folder that only grows, it is written into; in
+    the latter no copy can be removed. Raises: Kept.
+    """
     if os.name == "nt":  # there open files are not moved, and none is locked
         file.close()
     try:
@@ -104,7 +111,10 @@ def put(file: IO[bytes], target: Path) -> str:
 
 
 def write(contents: Mapping[Path, bytes]) -> list[str]:
-    """Write files in full, or leave what was there; return copies that stay."""
+    """Write files in full, or leave what was there; return the copies that cannot be removed again.
+
+    Raises: Kept, OSError.
+    """
     with contextlib.ExitStack() as stack:
         files = {target: stack.enter_context(opened(target)) for target in contents}
         for target, file in files.items():
@@ -114,7 +124,11 @@ def write(contents: Mapping[Path, bytes]) -> list[str]:
 
 @contextlib.contextmanager
 def folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder, which takes the place of `target` at the end."""
+    """Yield a new folder beside `target`, which takes its place whole at the end of the block.
+
+    Where the block raises, `target` is as it was. One that cannot be moved, as where it is mounted, is
+    emptied and filled anew. Raises: OSError.
+    """
     import shutil
     import tempfile
 

@@ -40,7 +40,10 @@ def begin(seed: int) -> None:
 
 @contextlib.contextmanager
 def put_back() -> Iterator[None]:
-    """Put back after the block what calls change: random numbers, gradients, dtype."""
+    """Put back after the block what calls change: random numbers, gradients, dtype.
+
+    Of Python, NumPy and torch, as far as loaded; other changes of code stay.
+    """
     torch: Any = sys.modules.get("torch")
     before = random.getstate(), np.random.get_state()  # noqa: NPY002
     loaded = hasattr(torch, "default_generator")

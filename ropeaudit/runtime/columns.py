@@ -25,16 +25,22 @@ _KINDS: dict[str, type[Any]] = {"text": str, "integer": int, "number": float, "b
 class Column:
     """A column: what it is called, what it holds, and how it is shown.
 
+    kind: str, int, float or bool.
+    meaning: one sentence for whoever reads the rows.
+    unit: of its numbers, empty where they have none.
     words: of text, where no others occur.
     optional: whether None stands for an undefined value.
-    screen: whether it is on the screen: true; any: where some row has a value; "not cpu": where some row has
-        another; "with NAME": where some row has a value of NAME.
+    style: how a screen shows it.
+    screen: whether it is on the screen, where a report has no order of its own: true; any: where some row has
+        a value; "not cpu": where some row has another; "with NAME": where some row has a value of NAME.
     after: the column behind which it stands there.
     leaves: its turn to leave a screen that is too narrow, 0 for never.
+    least_is_worst: whether small values are the bad ones.
     compared: its place among the columns that a comparison of reports looks at, 0 for none.
     group: with which other columns it is asked for; empty for those that are always there.
     implied: what a row holds whose file has no such column.
     sentence: whether it holds sentences, which CSV leaves out.
+    title: its heading, where that is not its name.
     """
 
     name: str

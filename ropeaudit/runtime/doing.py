@@ -99,5 +99,9 @@ def in_parts(works: Sequence[Iterable[T]]) -> Iterator[T]:
 
 
 def part(progress: Listener, begin: float, end: float) -> Listener:
-    """Return what takes the share that is done of a part."""
+    """Return what takes the share that is done of a part, which is from `begin` to `end` of the whole.
+
+    >>> part(print, 0.5, 1.0)(0.5)
+    0.75
+    """
     return lambda share: progress(begin + share * (end - begin))

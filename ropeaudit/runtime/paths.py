@@ -57,7 +57,10 @@ def is_stream(path: str) -> bool:
 
 
 def same(path: str, other: str) -> bool:
-    """Return whether two paths are one file; of missing files case is no difference."""
+    """Return whether two paths are one file: by name, links or hard links.
+
+    Of missing files, names that differ in case alone are one, as in some folders.
+    """
     try:
         one, two = os.path.realpath(path), os.path.realpath(other)
         if one == two:

@@ -58,7 +58,10 @@ def environment() -> dict[str, Any]:
 
 
 def kernels() -> dict[str, str]:
-    """Return NumPy's SIMD level, its BLAS and the kernel for this processor."""
+    """Return NumPy's SIMD level, its BLAS and the kernel for this processor.
+
+    They decide the order of float32 and float64 sums. Nothing without NumPy.
+    """
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return {}
@@ -90,7 +93,10 @@ def command_line() -> str:
 
 
 def gather() -> dict[str, Any]:
-    """Return all metadata of this run, its time in UTC to the second."""
+    """Return all metadata of this run, its time in UTC to the second.
+
+    SOURCE_DATE_EPOCH replaces that where it is set.
+    """
     fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
     try:
         moment = datetime.datetime.fromtimestamp(int(fixed), datetime.UTC)
@@ -101,7 +107,11 @@ def gather() -> dict[str, Any]:
 
 
 def hardware(audited: tuple[str, ...] = ()) -> dict[str, str]:
-    """Return what computes here: processor, devices, switches, BLAS, packages."""
+    """Return what computes here: processor, devices, CUDA, torch's switches of precision, BLAS, packages.
+
+    Every value is text, "unknown" where it cannot be found out. torch is imported, or why not is said.
+    audited: names of packages under audit.
+    """
     from importlib import metadata
 
     try:

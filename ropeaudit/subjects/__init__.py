@@ -30,6 +30,7 @@ class Subject(Protocol):
 
     Scores are formed from the rotated arrays by `ropeaudit.engine.measure`: q·k in `accumulate`, times
     the softmax scale, stored in `score` (`scale_after_store`: stored before and after scaling).
+    softmax, output: formats of the softmax and of what it gives.
     """
 
     name: str
@@ -52,7 +53,10 @@ class Subject(Protocol):
         """Return why seq_len positions from offset on are refused; empty if they are not."""
 
     def table(self, positions: Positions, offset: int) -> Any:
-        """Return what rotating at positions + offset needs: a subject may shift some of its axes only."""
+        """Return what rotating at positions + offset needs and all heads share.
+
+        They are separate because a subject may shift some of its position axes only.
+        """
 
     def rotate(self, x: FloatArray, table: Any) -> FloatArray:
         """Return x rotated by its positions. Shapes: (s, d) -> (s, d)."""
@@ -66,7 +70,10 @@ class Subject(Protocol):
 
 @runtime_checkable
 class RotatesHeads(Protocol):
-    """A subject that may rotate k otherwise than q, or each head by itself."""
+    """A subject that rotates all heads and gives back one: code may tell them apart.
+
+    It may rotate k otherwise than q, too.
+    """
 
     def rotate_head(self, x: FloatArray, table: Any, key: bool, head: int | None) -> FloatArray:
         """Return x of a head rotated; head: None of a single one. Shapes: (s, d) -> (s, d)."""

@@ -49,8 +49,9 @@ def implementation(
 ) -> Code:
     """Return the user's own code (module:name), or an entry of `list implementations`.
 
-    order: of the axes of own code; None: detected. changes: of stages, for tables that own code is given.
-    alone: without a recipe to change. arguments: by name. Raises: UsageError, BadInput, MissingPackage.
+    order: of the axes of own code, detected where it is None. changes: of stages, for tables that own code is
+    given. alone: whether there is no recipe for them to change. arguments: of own code, by name.
+    Raises: UsageError, BadInput, MissingPackage.
     """
     if is_own(name):
         from ropeaudit.subjects.calling import loading  # in-function: most audits need neither
@@ -75,7 +76,10 @@ def implementations(
     alone: bool = False,
     device: str | None = None,
 ) -> list[Code]:
-    """Return what several names stand for, each once; also "all", transformers:*."""
+    """Return what several names stand for, each once; also "all", transformers:*.
+
+    What cannot be loaded of a pattern, or of several, is refused with the reason.
+    """
     requested = dict.fromkeys(names, True)
     if any(name == "all" or "*" in name for name in requested):
         from ropeaudit.subjects import third_party  # in-function: most audits do without

@@ -182,7 +182,13 @@ class RerotatedKeys(Emulated):
         """Return x rotated once, as q. Shapes: (s, d) -> (s, d)."""
         return super().rotate(x, table.fresh)
 
-    def rotate_head(self, x: FloatArray, table: RerotatedTable, key: bool, head: int | None) -> FloatArray:
+    def rotate_head(
+        self,
+        x: FloatArray,
+        table: RerotatedTable,
+        key: bool,
+        head: int | None,
+    ) -> FloatArray:
         """Return x rotated, or of k stored and then rotated turn by turn. Shapes: (s, d) -> (s, d)."""
         if not key:
             return self.rotate(x, table)

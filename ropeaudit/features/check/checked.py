@@ -75,10 +75,14 @@ class Checked(Result):
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """What is requested of every target: see `analysis.check`.
+    """What is requested of every target; what is None or empty goes by the kind of target.
 
-    What is None or empty goes by the kind of target. environments: its `under`; arguments: its `given`.
-    write_wrapper: where a wrapper to edit goes, of code that is not understood.
+    up_to: number of positions. text, tokens: what a whole model is to read, which runs it. returned: where a
+    kernel wrote what a case of vectors asks for. thorough: whether what takes long is done too. head_dims:
+    whether heads of other sizes are tried too. device: where code is called, and a whole model runs.
+    environments: names of those that code is called in too. write_wrapper: where a wrapper to edit goes, of
+    code that is not understood. table: the code that makes the tables of code that takes some.
+    arguments: of code, by name, which nothing else fills then.
     """
 
     dtypes: tuple[Format, ...] = ()

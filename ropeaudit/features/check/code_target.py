@@ -57,7 +57,10 @@ def check_options(options: CheckOptions) -> None:
 
 
 def checks(target: Target) -> Iterator[Checked]:
-    """Yield the checks of code. Raises: see `analysis.check`."""
+    """Yield the checks of code. Raises: see `analysis.check`.
+
+    Where its call is not understood, a requested wrapper to edit is written.
+    """
     try:
         code = _loaded(target)
     except RopeAuditError as error:  # messages about it speak of a target, and of no --impl
@@ -225,7 +228,10 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
 
 
 def _is_no_setting(finding: Finding, told_base: bool) -> bool:
-    """Return whether a wrong table is wrong in any setting. told_base: it is told the base."""
+    """Return whether what a wrong table shows is a fault in any setting, as a wrong exponent is.
+
+    told_base: whether what makes it is told the base.
+    """
     found = finding.diagnosis
     if found is None or not found.explains or found.certainty == "resembles":
         return False
@@ -321,9 +327,10 @@ def _findings(asked: CodeUnderTest, recipe: str | None) -> Iterator[Finding]:
 
 
 def _write_wrapper(path: str, target: str, needed: Mapping[str, str], why: str) -> str:
-    """Write a wrapper with the needed arguments of a target; return how to use it.
+    """Write a wrapper with the known arguments of a target; return how to use it.
 
-    Raises: BadOutput.
+    needed: its arguments and what they are, empty where that is not known. Raises: BadOutput where the file
+    cannot be written.
     """
     place, _, name = target.rpartition(":")
 

@@ -126,7 +126,11 @@ def _doubtful(scaling: Scaling) -> Iterator[str]:
 
 
 def _lengths(config: Config, model: ModelRope, case: Case) -> str:
-    """Return which two lengths a config says where transformers 5.23.0 warns of them."""
+    """Return which two lengths a config says where transformers 5.23.0 warns of them.
+
+    That is for llama3 where the one before scaling is not below the declared one, and for yarn wherever the
+    factor is not their ratio.
+    """
     served, declared = model.served, model.declared
     original, reach = served.scaling.length_before, served.scaling.reach
     if original is None or declared is None or not served.disputed:

@@ -68,7 +68,10 @@ def report(
     findings: Sequence[str] = (),
     case: Case | None = None,
 ) -> Report:
-    """Return the report. columns: what is shown and written; findings, case: as in `answer`."""
+    """Return the report; `columns` chooses and orders what is shown and written.
+
+    findings: on waivers and calls. case: the RoPE setting of the options.
+    """
     rows, targets = [row(result) for result in results], dict[str, list[Checked]]()
     for one in results:
         targets.setdefault(one.target, []).append(one)
@@ -117,8 +120,9 @@ def faults_of(results: Sequence[Checked]) -> list[Fault]:
 def junit(results: Sequence[Checked]) -> bytes:
     """Return checks as JUnit XML for CI: a suite per target and dtype, a case per check.
 
-    As pytest writes it (`--junit-xml`), without times; the type of a failure is the code of its diagnosis.
-    Skipped are a waived failure, a check that does not apply and a target without RoPE.
+    The elements and attributes are those that pytest writes (`--junit-xml`), without times, which are not
+    measured, and with the type of a failure: the code of its diagnosis. Skipped are a waived failure, a check
+    that does not apply and a target without RoPE; a note is in system-out.
     """
     root = ElementTree.Element("testsuites", name="ropeaudit check")
     suites: dict[tuple[str, str], list[Checked]] = {}
@@ -148,7 +152,10 @@ def junit(results: Sequence[Checked]) -> bytes:
 
 
 def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answer:
-    """Return the answer of one target. findings: on waivers and calls."""
+    """Return the answer of the checks of one target.
+
+    case: the RoPE setting of the options. findings: on waivers and calls.
+    """
     target = own[0].target
     for one in own:
         if one.finding.status == "nothing to check":
@@ -221,7 +228,8 @@ def _dtypes(some: Sequence[Checked]) -> list[str]:
 def _by_cause(some: Sequence[Checked]) -> dict[str, list[Checked]]:
     """Return checks by the code of their cause, the one with most checks first.
 
-    Of equals it is the one that most checks share. Scores are wrong where the rotation is.
+    Of codes that explain a check equally well it is the one that most checks share. Scores are wrong where
+    the rotation is, and have no cause of their own there.
     """
     shared = Counter(code for one in some for code in _codes(one))
     own = {id(one): max(_codes(one), key=lambda code: shared[code]) for one in some}
@@ -429,7 +437,10 @@ _TOKENS = 256  # of the sequences whose drift is measured
 
 
 def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) -> Ticket | None:
-    """Return the ticket of the first failing target, or of a pass; None where neither is known."""
+    """Return the ticket of the first failing target, or of a pass; None where neither is known.
+
+    case: the RoPE setting of the options. Runs a snippet.
+    """
     results = _without_options(results)  # which are nothing to who reads a ticket
     first = next((one for one in results if one.finding.failed and not one.finding.fault), None)
     if first is None:

@@ -275,7 +275,12 @@ def _of_many(of_few: Callable[[Positions], Array], distances: Sequence[int]) -> 
     return np.concatenate([of_few(block) for block in blocks], axis=1)
 
 
-def _own_scores(setting: RopeSetting, inputs: Inputs, recipe: Resolved, distances: Positions) -> Array:
+def _own_scores(
+    setting: RopeSetting,
+    inputs: Inputs,
+    recipe: Resolved,
+    distances: Positions,
+) -> Array:
     """Return mean and RMS of a recipe's scores, and RMS of their drift. Shapes: (s,) -> (3, s)."""
     subject, origin = Emulated(recipe, setting), np.zeros(inputs.seq_len, np.int64)
     precision: exact_scores.Precision = "extended" if recipe.narrowest > FP32.precision else "double"

@@ -64,7 +64,11 @@ def _worst(rows: Sequence[Row]) -> list[tuple[Row, str]]:
 
 
 def _chart(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return drift against the offset as an image, or why there is none."""
+    """Return drift against the offset as a picture that matplotlib draws, or why there is none.
+
+    Rows without the columns that it needs have none; refused rows were not measured. The picture is an
+    image: its style is its own, and no name in it can be markup of the page.
+    """
     measured = [row for row in rows if row.keys() >= _DRAWN and row["verdict"] != "refused"]
     if not measured:
         return {}

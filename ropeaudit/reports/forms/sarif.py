@@ -26,7 +26,11 @@ _PROPERTY = _DATA | str.maketrans({":": "%3A", ",": "%2C"})
 
 
 class Fault(NamedTuple):
-    """One failure. rule: code of its diagnosis, or name of the check."""
+    """One failure. rule: code of its diagnosis, or the name of the check. message: what was seen.
+
+    file: relative to this folder where it is in it; empty where none is at fault. line: from 1, 0 where it is
+    not known. check: its name, with what it was made of; target: what was named on the command line.
+    """
 
     rule: str
     message: str

@@ -123,7 +123,12 @@ def fitted(report: Report, rows: Sequence[Row], width: int | None) -> tuple[list
     return list(shown.values()), hidden
 
 
-def _table(report: Report, rows: Sequence[Row], shown: Sequence[Shown], width: int | None) -> list[Line]:
+def _table(
+    report: Report,
+    rows: Sequence[Row],
+    shown: Sequence[Shown],
+    width: int | None,
+) -> list[Line]:
     """Return the lines of a table; its widest texts are wrapped until it fits."""
     widths, results = [one.natural for one in shown], list[Line]()
     room = sum(widths) if width is None else width - len(_GAP) * (len(shown) - 1)

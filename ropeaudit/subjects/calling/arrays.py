@@ -121,7 +121,10 @@ class Given:
 
 
 class Refilling:
-    """Code that is given integers, such as positions, in arrays of an earlier call."""
+    """Code that is given integers, such as positions, in arrays of an earlier call.
+
+    Servers keep such buffers, and write the positions of each call into them.
+    """
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -230,7 +233,10 @@ def known(returned: Any) -> Any:
 
 
 def listed(returned: Any) -> Any:
-    """Return a dict, a dataclass or a named tuple as a tuple: q, k, v first, if names tell them."""
+    """Return a dict, a dataclass or a named tuple as a tuple: q, k, v first.
+
+    Fields are told by names, `query_rotated` or `k_embed`, else kept in order.
+    """
     if isinstance(returned, Mapping):
         fields = dict(returned)
     elif dataclasses.is_dataclass(returned) and not isinstance(returned, type):
@@ -265,7 +271,10 @@ def parts(returned: Any, both: bool) -> tuple[Any, Any, Any]:
 
 
 def quietly(function: Any, positional: list[Any], named: dict[str, Any], device: Device = CPU) -> Any:
-    """Call without gradients and warnings, on the device; compiled code for every shape."""
+    """Call without gradients, on the device; do not warn of overflows and nans.
+
+    What torch compiled is compiled for every shape and dtype, past torch's limit; nothing is where `eager`.
+    """
     with np.errstate(all="ignore"), contextlib.ExitStack() as stack:
         if any(map(_is_tensor, (*positional, *named.values()))):
             stack.enter_context(torch().no_grad())
@@ -292,9 +301,10 @@ def table(
     changes: Changes,
     at: Positions,
 ) -> tuple[Any, Format | None]:
-    """Return cos, sin, both, cos + i sin or the angle in float32 or float64; its requested dtype, if any.
+    """Return cos, sin, both, cos + i sin or the angle, rounded once to float32; its dtype.
 
-    width: p pairs, or each twice, in halves or interleaved; both one after the other, woven or stacked.
+    Not at all for float64. dtype: the requested one of the table, None where none is. width: p pairs, or each
+    twice, in halves or interleaved; both one after the other, woven or stacked, or a matrix of each pair.
     Shapes: at (s,) -> (s, p), (s, r), both (s, 2p), (s, 2r), stacked (s, p, 2), matrices (s, p, 2, 2).
     """
     cos, sin, angle, stored = _cos_sin(dtype, tuple(sorted(changes.items())), setting, at.tobytes())
@@ -381,9 +391,10 @@ def applied(
     dtype: Format,
     width: str,
 ) -> FloatArray:
-    """Return x rotated by returned tables: in float64, rounded once to the dtype. Raises: WrongShape.
+    """Return x rotated by returned tables: in float64, rounded once to the dtype.
 
     width: what their columns are, of p pairs or of r dims. Shapes: x has the axes `letters`.
+    Raises: WrongShape.
     """
     batch = x.shape[letters.index("b")] if "b" in letters else 1
     length = x.shape[letters.index("s")]

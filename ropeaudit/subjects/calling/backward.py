@@ -28,7 +28,10 @@ class SwitchedOff(NoGradient):
 
 
 def switched_off(call: Callable[[], object]) -> bool:
-    """Return whether a call does all that it does with tensors that require grad with autograd off."""
+    """Return whether a call does all that it does with tensors that require grad with autograd off.
+
+    Code that cuts a tensor off, by detach() or .data, does so with autograd on.
+    """
     torch = arrays.torch()
     modes: set[bool] = set()
 
@@ -71,7 +74,8 @@ def gradients(
 class Backward:
     """A function that takes upstream gradients where another takes vectors, and returns gradients.
 
-    The vectors, on which they do not depend, are those in reverse order. in_place: it changed its copies.
+    As rotating is linear, they do not depend on the vectors: these are the upstream gradients with their dims
+    in reverse order. The function gets copies: in_place says whether it rotates its input where it lies.
     """
 
     function: Any

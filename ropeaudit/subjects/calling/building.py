@@ -70,7 +70,10 @@ class Builder:
 
 
 def builder(spec: str, target: Callable[..., Any], given: Mapping[str, Any]) -> Builder:
-    """Return how a function or class builds a module, with what does. Raises: BadInput."""
+    """Return how a function or class builds a module, with the first arguments that do.
+
+    Raises: BadInput.
+    """
     import torch
 
     if not (isinstance(target, type) and issubclass(target, torch.nn.Module)):
@@ -94,7 +97,11 @@ def builder(spec: str, target: Callable[..., Any], given: Mapping[str, Any]) -> 
     raise BadInput(f"{spec!r}: needs the arguments {needed}, not all of which are known; {_ARGUMENTS}")
 
 
-def possible_arguments(target: type[Any], given: Mapping[str, Any], length: int) -> Iterator[dict[str, Any]]:
+def possible_arguments(
+    target: type[Any],
+    given: Mapping[str, Any],
+    length: int,
+) -> Iterator[dict[str, Any]]:
     """Yield possible arguments of a class: one set for each config that may be meant."""
     rest = [name for name in signatures.needed(target) if name not in given]
     configs = [name for name in rest if name == "config" or name.endswith("_config")]
@@ -299,7 +306,10 @@ def can_be_copied(thing: Any) -> bool:
 
 
 def copied(thing: Any) -> Any:
-    """Return a deep copy, tensors by copy on write: 262,144 rows took 0.1 s a copy."""
+    """Return a deep copy, tensors by copy on write: 262,144 rows took 0.1 s a copy.
+
+    Raises: whatever its parts raise that cannot be copied.
+    """
     storages: dict[int, Any] = {}
     torch: Any = sys.modules.get("torch")
     if hasattr(torch, "Tensor"):

@@ -28,7 +28,10 @@ _OF_NUMPY = ("float16", "float32", "float64")
 
 @dataclass(slots=True)
 class _Instance:
-    """One instance at some positions; it may keep state: one thread at a time calls it."""
+    """One instance at some positions; it may keep state: one thread at a time calls it.
+
+    heads: what one call gave for all heads of q and of k, at the positions that are wanted.
+    """
 
     rotator: Rotator
     positions: Positions
@@ -70,9 +73,10 @@ class Called:
         return self.code.version
 
     def together(self, q: FloatArray, k: FloatArray, wanted: Positions | None = None) -> None:
-        """Let one call rotate all heads of these, where they are few.
+        """Let one call rotate all heads of these, where it is at all of their positions.
 
-        wanted: positions among 0, 1, ... whose rows alone are asked for. Shapes: (h, s, d), (g, s, d).
+        wanted: positions among 0, 1, ... whose rows alone are asked for. Of more than 2^24 numbers each head
+        has a call of its own. Shapes: (h, s, d), (g, s, d).
         """
         self.given = (q, k) if q.size + k.size <= _LARGEST else None
         self.wanted = wanted

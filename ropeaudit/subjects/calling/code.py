@@ -49,7 +49,12 @@ class Rotator(ABC):
     """One instance of code in a dtype and an environment; it may keep state."""
 
     @abstractmethod
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+    def rotate_both(
+        self,
+        q: FloatArray,
+        k: FloatArray,
+        at: Positions,
+    ) -> tuple[FloatArray, FloatArray]:
         """Return q and k as one call, if it takes both, rotates them; dims in given order.
 
         Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) -> two arrays like q and k.
@@ -73,7 +78,10 @@ class Rotator(ABC):
         return min(taken)
 
     def otherwise(self, dtype: Format, environment: Environment | None = None) -> Rotator:
-        """Return the instance, called in another dtype and, if given, environment."""
+        """Return the instance, called in another dtype and, if given, environment.
+
+        Raises: NotImplementedError where nothing is called, or in one way alone.
+        """
         raise NotImplementedError  # some rotators have no other dtype
 
 
@@ -145,7 +153,13 @@ class Code(ABC):
         """Return a new instance, which has seen no other dtype and no other positions."""
         raise MissingPackage(self.reason)
 
-    def logged(self, setting: RopeSetting, dtype: Format, x: FloatArray, length: int) -> dict[str, StageLog]:
+    def logged(
+        self,
+        setting: RopeSetting,
+        dtype: Format,
+        x: FloatArray,
+        length: int,
+    ) -> dict[str, StageLog]:
         """Return what torch does in one call: see `dispatch_log.logged`."""
         from ropeaudit.subjects.calling import dispatch_log  # in-function: it imports torch
 
@@ -181,7 +195,10 @@ class Unavailable(Code):
 
 
 def runs(positions: Positions) -> Iterator[tuple[slice, int]]:
-    """Yield the runs of consecutive positions, each as a slice and its first position."""
+    """Yield the runs of consecutive positions, each as a slice and its first position.
+
+    For code that takes a first position alone, whose roundings may depend on it.
+    """
     starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), positions.size]
     for start, stop in pairwise(starts):
         yield slice(start, stop), int(positions[start])

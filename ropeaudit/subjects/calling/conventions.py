@@ -72,8 +72,9 @@ class _Call:
 class Answer:
     """What a call returned: values (b, h, s, d), of k if both rotate. changed: q, k or x.
 
-    keys_dtype: of k, if it came back. in_place: it returned nothing, or its input. changed_beside: roles of
-    others that it changed. device: where it lies, as torch spells it; else empty. held: what it returned.
+    keys_dtype: of k, that of the values where k is not returned. in_place: it returned nothing, or its input.
+    changed_beside: the roles of other arrays that it changed. device: where what it returned lies, as torch
+    spells it; empty for arrays. held: what it returned.
     """
 
     values: FloatArray
@@ -91,15 +92,17 @@ class Answer:
 class Convention:
     """How to call a function: arguments, axes, device, and NumPy, torch or jax.
 
-    arguments: the role of each, with its keyword where it is passed by one. order: see `shapes`. rank: axes
-    of positions or tables; 4 are those of sbhd, for tokens in a row; of an offset, 1 is an integer, 0 an
-    array (1,), 2 one (b,); of a grid's sizes, 1 is a tuple, 2 an array (b, a). width: see `arrays.table`.
-    strides: see `arrays.Given`. index: the integers that positions are. narrow: whether cos and sin have the
-    dtype of the vectors. back: the order of q, k and v that were packed and come back apart. composed:
-    whether vectors are rotated here, by the cos and sin that came back. heads: "k without h": called for each
-    head of k; "q in groups": q is (b, s, g, h / g, d). axes: of positions with several, a, the order of all.
-    blocks: whether the dims of each axis are a block. doubtful: a name says otherwise, or nothing says where
-    tokens stand. keywords: whether positions that are not named are offered to **kwargs, or left out.
+    arguments: the role of each, with its keyword where it is passed by one.
+    order: see `shapes`. rank: axes of positions or tables; 4 are those of sbhd, for tokens in a row; of an
+    offset, 1 is an integer, 0 an array (1,), 2 one (b,); of a grid's sizes, 1 is a tuple, 2 an array (b, a).
+    width: of tables, p pairs or d dims in a layout. strides: of vectors. index: the integers that positions
+    are. narrow: whether cos and sin have the dtype of the vectors. back: the order of q, k and v that come
+    back apart, where they were given packed. composed: whether the function returns cos and sin, with which
+    vectors are rotated here. heads: "k without h": called once for each head of k, as it has no axis of them;
+    "q in groups": q has two, those of k and how many of q share one: (b, s, g, h / g, d).
+    axes: of positions with several, a, the order of all. blocks: whether the dims of each axis are a block.
+    doubtful: a name says otherwise, or nothing says where tokens stand, so that it is right or not meant.
+    keywords: whether positions that are not named are offered to **kwargs, or left out.
     """
 
     arguments: tuple[tuple[str | None, str], ...]
@@ -295,7 +298,8 @@ class Convention:
     def _packed(self, at: Positions, tokens: Tokens) -> Iterator[Part]:
         """Yield parts with the batch in one row: each consecutive run is a sequence.
 
-        Without positions, those that begin alike share a call; without tables or an offset, they are padded.
+        Without positions, sequences begin at the first row of tables or the offset, and
+        those that begin alike share a call; where there is neither, at position 0: others are padded.
         """
         rows = np.broadcast_to(at, tokens.shape)
         pieces = [
@@ -418,7 +422,13 @@ class Convention:
         rotated: FloatArray = shapes.lifted(values, order, letters, sizes)
         return rotated, dtype
 
-    def _check_shape(self, values: FloatArray, order: str, sizes: shapes.Sizes, what: str = "") -> None:
+    def _check_shape(
+        self,
+        values: FloatArray,
+        order: str,
+        sizes: shapes.Sizes,
+        what: str = "",
+    ) -> None:
         if values.shape != (expected := shapes.shape(order, sizes)):
             raise arrays.WrongShape(f"returns the shape {values.shape} for {what}{expected}")
 

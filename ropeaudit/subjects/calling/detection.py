@@ -49,8 +49,9 @@ class Fit:
     """How code is called. permuted: it takes interleaved pairs and returns them half-split.
 
     error: relative RMS distance of the best (batch, head) from the exact rotation. odd: those of another.
-    misfit: why the call does not fit at all. rows: whether it takes a row of positions for each of the batch.
-    unfit: why it fits no call in float32. backward: q and k rotate by -theta. keys: whether k is rotated so.
+    misfit: why the call does not fit at all; empty where it does. rows: whether it takes a row of positions
+    for each batch element. dtype: in which it was found out. unfit: why it fits no call in float32, or empty.
+    backward: it rotates q and k alike by the negative angle. keys: whether k, if it came back, is rotated so.
     """
 
     convention: Convention
@@ -80,7 +81,8 @@ class Fit:
     def rank(self) -> tuple[bool, bool, bool, bool, bool, float]:
         """The order of fits, best first: by whether they fit, doubt and error.
 
-        Of code that is always wrong, tables in the layout of its pairs come first.
+        Of code that is always wrong, tables in the layout of its pairs come first, and heads that are an axis
+        of their own, unless positions come first, as vLLM has them; all that does not fit is alike.
         """
         joined = "(" in self.convention.order and self.convention.roles[0] != "positions"
         width = TUPLES.get(self.convention.width, self.convention.width)
@@ -100,8 +102,9 @@ class Fit:
 class Trial:
     """What is tried: code of a name on a setting.
 
-    call: gives a new instance x (b, h, s, d) at positions in a dtype, by a convention. likely, engines: what
-    it may take and what makes its arrays, likeliest first. several: what to type for several axes.
+    call: gives a new instance x (b, h, s, d) at positions in a dtype, by a convention. likely: what it may
+    take, likeliest first. engines: what may make its arrays, likeliest first. device: where. order: of axes,
+    if one was asked for. dtype: of the vectors. several: what to type for several axes.
     """
 
     call: Callable[[Convention, FloatArray, Positions, Format], Answer]
@@ -308,6 +311,7 @@ def _by_row(best: Fit, trial: Trial) -> bool:
     """Return whether code may be given a row of positions for each batch element.
 
     It does where equal rows, or tables (b, s, d), give what (s,), or tables (1, s, d), give.
+    Positions that it takes and rotates otherwise by are for checks to see.
     """
     form = best.convention
     if form.by_batch and form.takes("positions"):
@@ -322,6 +326,7 @@ def _by_row(best: Fit, trial: Trial) -> bool:
 def _nearest_layout(convention: Convention, trial: Trial, rows: int = 0) -> Fit:
     """Call once, compare with both layouts, and return the nearest fit.
 
+    Frequencies may depend on the setting's length, or on that of this call.
     rows: in how many rows positions are given, all alike; 0 for one that batch elements share.
     """
     setting, dtype, shape = trial.setting, trial.dtype, (_BATCH, _HEADS, _LENGTH, trial.setting.head_dim)
@@ -380,9 +385,11 @@ def misfit(
 ) -> str:
     """Return why code that returned this cannot rotate, however wrongly; empty if it can.
 
-    Of wrong code each pair still goes into itself, by one matrix for all heads, each row of it a sinusoid of
-    the position. Code that was called wrongly does otherwise, but for a head, a row or the last token.
-    placed: whether something says where tokens stand. Shapes: x, values (b, h, s, d).
+    Wrong code has a wrong angle, base, direction or position, other dims, a lost sign or pair: still
+    each pair goes into itself alone, by one matrix for all heads, each row of it a sinusoid of the
+    position. Code that was called wrongly does otherwise, but for a head, a row or the last token.
+    placed: whether something says where tokens stand; else what turns nothing was not called as it wants.
+    Shapes: x, values (b, h, s, d).
     """
     changed = int(np.flatnonzero(np.r_[True, (values != x).any(axis=(0, 1, 2))])[-1])
     dims = dict.fromkeys((setting.rotary_dim, changed + changed % 2))

@@ -45,7 +45,10 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Tf32Products(_Mode):  # type: ignore[no-untyped-call]
-    """TF32 in software: rounds factors of float32 matrix products to nearest, ties to even."""
+    """While it is entered, rounds what float32 matrix products are formed of to 11 bits.
+
+    TF32 in software: operands are rounded to nearest, ties to even, as in the recipe `hf-tf32-matmul`.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, a product of rounded factors."""
@@ -162,6 +165,7 @@ def logged(
     """Return what torch does in one call of a new instance from 0: all stages, in order.
 
     x: what is rotated, numbers of the dtype. Shapes: x (h, length, d).
+    Raises: whatever the code raises.
     """
     log = DispatchLog(len(x), length, setting.head_dim, setting.pairs)
     torch_arrays.listeners.append(log.note_output)

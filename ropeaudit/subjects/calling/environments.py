@@ -29,7 +29,10 @@ class NothingToMove(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What code is called under. does: what it does, as a clause. dtype: to which it narrows numbers."""
+    """What code is called under. name: as it is requested. does: what it does, as a clause.
+
+    dtype: to which it narrows what it reaches; None where it narrows nothing.
+    """
 
     name: str
     kind: Kind
@@ -37,7 +40,10 @@ class Environment:
     dtype: Format | None = None
 
     def lacking(self, engine: str, dtype: Format, device: str = "cpu") -> str:
-        """Return why code of an engine cannot be called under it on a device; empty where it can."""
+        """Return why code of an engine cannot be called under it on a device; empty where it can.
+
+        dtype: of q and k. torch promotes between no two 16-bit dtypes under autocast.
+        """
         # torch promotes between no two 16-bit dtypes under autocast
         if self.kind == "autocast" and self.dtype and dtype.precision < 24 and dtype is not self.dtype:
             return f"under {self.name} nothing is {dtype}; give --dtype {self.dtype.short} or fp32"
@@ -91,7 +97,10 @@ class Environment:
         return self.entered() if self.kind == "default-dtype" else contextlib.nullcontext()
 
     def moved(self, thing: Any) -> Any:
-        """Return what was built, under `to` moved to the dtype, in place. Raises: NothingToMove."""
+        """Return what was built: under `to` its module is moved to the dtype, in place as users do.
+
+        Raises: NothingToMove.
+        """
         if self.kind == "to":
             owner = getattr(thing, "__self__", None)  # of a module's method
             module = next((one for one in (thing, owner) if is_module(one)), None)

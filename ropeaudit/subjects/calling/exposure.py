@@ -68,7 +68,10 @@ def cause(code: Code, setting: RopeSetting, dtype: Format) -> str:
 
 
 def angle_product(stages: Mapping[str, StageLog]) -> tuple[str, str]:
-    """Return the matrix product of positions and frequencies, and its dtype, or nothing."""
+    """Return the matrix product of positions and frequencies, and its dtype.
+
+    Both are empty where none does.
+    """
     products = stages["angle"].products if "angle" in stages else {}
     return next(iter(products.items()), ("", ""))
 
@@ -88,7 +91,10 @@ def stages(code: Code, setting: RopeSetting, dtype: Format) -> Mapping[str, Stag
 def consequence(
     code: Code, setting: RopeSetting, dtype: Format, offset: int, length: int
 ) -> tuple[str, bool]:
-    """Return what an environment leaves of a rotation at up to 4096 positions; whether less."""
+    """Return what an environment leaves of a rotation at up to 4096 positions; whether less.
+
+    It is less if fewer positions are distinct or cos is further off. Nothing where the code raises there.
+    """
     if code.clean is None:
         return "", False
     at = np.arange(min(length, _MOST), dtype=np.int64) + offset

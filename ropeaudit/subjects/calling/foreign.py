@@ -35,7 +35,10 @@ _THERE = ("answer", "kept", "kept_now", "at_once")  # methods that need nothing 
 
 
 class ForeignCode(Code):
-    """Code that a child has imported and not called; an entry of a list says how to."""
+    """Code that a child has imported and not called; an entry of a list says how to.
+
+    Each session has its own state: one for detection of own code, one per new instance.
+    """
 
     findings: list[str]
 
@@ -108,7 +111,13 @@ class ForeignCode(Code):
         """Return what calls a new instance, in a state of its own."""
         return ForeignRotator(self, setting, dtype, cast(Fit, self.fit(setting)), _Begun(dtype))
 
-    def logged(self, setting: RopeSetting, dtype: Format, x: FloatArray, length: int) -> dict[str, StageLog]:
+    def logged(
+        self,
+        setting: RopeSetting,
+        dtype: Format,
+        x: FloatArray,
+        length: int,
+    ) -> dict[str, StageLog]:
         """Return what torch does in one call: see `dispatch_log.logged`."""
         self.narrow_tables(setting, dtype)
         key = setting, dtype, length, self.environment
@@ -177,7 +186,10 @@ class ForeignOwn(ForeignCode):
         return fit
 
     def _note_fit(self, fit: Fit, placing: Sequence[str]) -> None:
-        """Note how it is called, and what is left out. Raises: UsageError for other stages."""
+        """Note how it is called, and what is left out. placing: arguments for positions.
+
+        Raises: UsageError where stages are to be changed that it does not get.
+        """
         form, what, reach = fit.convention, "computes the rest itself", ""
         if form.tables:
             reach = f"; {', '.join(TABLES)} of the tables can be changed"
@@ -287,7 +299,10 @@ class _Begun:
 
 @dataclass(slots=True)
 class ForeignRotator(Rotator):
-    """An instance called in a child, given arrays as users of own code give them."""
+    """An instance called in a child, given arrays as users of own code give them.
+
+    fit: how own code is called. steps: methods of the rotator there that were called before.
+    """
 
     code: ForeignCode
     setting: RopeSetting

@@ -45,7 +45,10 @@ HOME |= {  # of what code did
 
 @dataclass(slots=True)
 class Opened:
-    """Code as its import left it."""
+    """Code as its import left it.
+
+    again: imports it once more; None where that is dear or changes nothing. calls: sessions that were served.
+    """
 
     code: Code
     again: Callable[[], Code | None] | None = None  # imports it once more, unless that is dear
@@ -77,7 +80,10 @@ def facts(one: Opened) -> Header:
 
 
 def begin(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-    """Begin a session; return whether nothing has called the code since it was imported."""
+    """Begin a session: how the code is called, as known, and its environment.
+
+    Returns: whether nothing has called the code since it was imported.
+    """
     number = itertools.count(1)
     conventions.begins = lambda what: session.say(f"{what} {next(number)}")
     one: Opened = session.opened

@@ -49,7 +49,8 @@ def load(
 ) -> ForeignOwn:
     """Return the implementation that a spec names; its module is imported. Raises: UsageError, BadInput.
 
-    See `factories.implementation`. device: None for the CPU, or where a module lies.
+    changes: of the stages of tables that it is given; alone: whether there is nothing else to change.
+    device: None for the CPU, or where a module lies. arguments: by name, for every call, or for building.
     """
     where = _checked(spec)
     given: dict[str, Any] = {"spec": spec, "order": order, "changes": dict(changes), "device": device}
@@ -81,7 +82,10 @@ def here(
     device: str | None = None,
     arguments: Mapping[str, object] | None = None,
 ) -> tuple[OwnCode, Callable[[], OwnCode | None] | None]:
-    """Return the same, imported here, and what imports it once more; None where that is dear."""
+    """Return the same, imported here, and what imports it once more; None where that is dear.
+
+    That returns None where it can be executed but once. Raises: UsageError, BadInput.
+    """
     where, name = _checked(spec), spec.rpartition(":")[2]
     began = time.process_time()
     module, files = _import(where)
@@ -184,7 +188,10 @@ def _given(thing: Any, spec: str, arguments: Mapping[str, object]) -> Any:
 
 
 def _counted(thing: Any) -> Any:
-    """Return a factory of tables as a function of how many positions they hold."""
+    """Return a factory whose tables are of a largest length as a function of how many positions they hold.
+
+    What makes what can be called, and all else, stays as it is.
+    """
     if inspect.isclass(thing) or not signatures.is_factory(thing):
         return thing
     roles = signatures.Parameters.of(thing).roles

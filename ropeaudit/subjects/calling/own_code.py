@@ -156,7 +156,10 @@ class OwnCode(Code):
         return replace(answer, held=())
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return why jax does not take a dtype, or nothing can be built in its environment."""
+        """Return why jax does not take a dtype, or nothing can be built in its environment.
+
+        The rest shows in calls, or is asked of the environment before.
+        """
         if self.engine == "jax" and dtype is FP64 and not devices.jax_is_wide():
             return "jax makes float32 arrays of float64 ones; set JAX_ENABLE_X64=1"
         if self.clean is None:
@@ -170,7 +173,10 @@ class OwnCode(Code):
         return ""
 
     def instance(self, setting: RopeSetting) -> Any:
-        """Return a copy of an instance that was built once, or the function. Raises: UsageError."""
+        """Return a new instance, or the function; modules in eval mode.
+
+        Objects are built once a setting, which takes long, and copied. Raises: UsageError.
+        """
         thing = self.thing
         if setting in self.built_for:
             return self._for_inference(copied(self.built_for[setting]))
@@ -296,7 +302,12 @@ class OwnRotator(Rotator):
         """Whether a backward pass changed its leaves where they lay."""
         return isinstance(self.instance, Backward) and self.instance.in_place
 
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> tuple[FloatArray, FloatArray]:
+    def rotate_both(
+        self,
+        q: FloatArray,
+        k: FloatArray,
+        at: Positions,
+    ) -> tuple[FloatArray, FloatArray]:
         """Return q and k rotated, in one call if possible, in their order of dims."""
         if self.fit.convention.takes_keys:
             answer = self.answer(q, k, at)
@@ -351,14 +362,20 @@ class OwnRotator(Rotator):
         return replace(self, instance=Refilling(self.instance))
 
     def backward(self) -> OwnRotator:
-        """Return the same instance, whose backward pass is called as if it rotated: see `mirrored`."""
+        """Return the same instance, whose backward pass is called as if it rotated.
+
+        It takes and returns gradients of q and k, the second of each pair negated: they rotate as vectors do.
+        """
         fit = replace(self.fit, backward=not self.fit.backward)
         return replace(self, fit=fit, instance=Backward(self.instance, self.fit.convention))
 
     def otherwise(
         self, dtype: Format, environment: Environment | None = None, narrow: bool = False
     ) -> OwnRotator:
-        """Return the same in another dtype, and environment if given. narrow: its tables, too."""
+        """Return the same instance in another dtype, and in another environment if given.
+
+        narrow: whether tables are given in the dtype.
+        """
         fit = replace(self.fit, convention=replace(self.fit.convention, narrow=narrow))
         if environment is None:
             return replace(self, fit=fit, dtype=dtype)

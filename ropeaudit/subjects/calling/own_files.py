@@ -27,7 +27,8 @@ _LIBRARY = os.path.dirname(os.__file__)
 class OwnFiles:
     """The file or module under audit, and what it imports from its folder.
 
-    folder: from which it imports. name: of the module. file: if one was named. sources: file -> its bytes.
+    folder: from which it imports. name: of the module. file: where one was named; its folder is then first on
+    sys.path, else last. sources: file -> its bytes when they were first read.
     """
 
     folder: str

@@ -40,7 +40,10 @@ HEADLESS = ("bshd", "bhsd", "sbhd", "thd")  # orders of q beside which k may hav
 
 
 def of_arguments(function: Any, name: str, grid: bool = False) -> list[Convention]:
-    """Return what the arguments of a function may be, likeliest first. Raises: NotUnderstood."""
+    """Return what the arguments of a function may be, likeliest first. Raises: NotUnderstood.
+
+    grid: whether its tokens are those of a grid, whose sizes it may take.
+    """
     taken = Parameters.of(function)
     if grid:
         taken.of_grid()
@@ -62,7 +65,8 @@ def of_arguments(function: Any, name: str, grid: bool = False) -> list[Conventio
 def _by_number(taken: Parameters) -> Iterator[Convention]:
     """Yield what as many arguments as these may be, unless a name denies it.
 
-    Not: a table where it says positions, positions for lengths, another table where sines are first.
+    Not: a table where it says positions, positions where it says lengths, another table where sines are
+    first. Vectors come last alone where the name of no argument is known.
     """
     needed = [one for one in taken.fixed if one.name in taken.needed]
     # a default of 0 or "half" is no place for an array
@@ -130,7 +134,10 @@ def _of_roles(taken: Parameters, placing: set[Any], wanted: set[Any]) -> Convent
 
 
 def in_order(likely: Sequence[Convention], order: str | None, axes: bool) -> Iterator[Convention]:
-    """Yield each with what it leaves open; then rarer ones. axes: of a grid."""
+    """Yield each with the orders of axes, ranks and widths it leaves open; then rarer ones.
+
+    order: the one that was asked for. axes: whether positions have several, in each order of theirs.
+    """
     orders = (order,) if order else None
     apart = tuple(one for one in orders or HEADLESS if one in HEADLESS)
     both = [one for one in likely if {"q", "k"} <= set(one.roles)]

@@ -57,7 +57,8 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 class Parameters:
     """A function's parameters without *args and **kwargs.
 
-    roles: name -> what it is, or None. needed: without a default. variadic, keywords: whether it takes more.
+    roles: name -> what it is, None where that says nothing. needed: the names of those without a default.
+    variadic, keywords: whether it may take more of them.
     """
 
     fixed: tuple[inspect.Parameter, ...]
@@ -140,7 +141,10 @@ def called_of(cls: type[Any]) -> Any:
 
 
 def building(function: Any, scaled: bool = False) -> dict[str, str] | None:
-    """Return keyword -> role for a class or factory, also of a scaling; None if not known."""
+    """Return keyword -> role for a class or factory whose needs are known; else None.
+
+    scaled: whether the setting has a scaling, which is given wherever it is taken.
+    """
     if not_for_building(function):
         return None
     taken = Parameters.of(function)

@@ -39,11 +39,14 @@ class Entry:
     """An implementation that can be requested by name: a table of `data/adapters.toml`.
 
     A table PACKAGE:* is a family, classes of a package: PACKAGE:NAME, with .CLASS where a file has several.
-    file: the one here whose `adapter` calls it. needs: modules. package: whose version is recorded. extra:
-    what installs it. calls: what is called. code: lines that do. layouts, dtypes, scalings: the default
-    first. partial: whether it rotates a part of the head. movable: whether also elsewhere than on the CPU.
-    table: whether it has one from position 0. runs: whether it takes consecutive positions alone. target: a
-    class, package.module:CLASS. files, found, named: patterns of files in folder, classes and places.
+    file: the one here that calls it, whose `adapter` is constructed with this entry. needs: modules.
+    package: whose version is recorded. extra: what installs it. calls: what is called. code: lines that do.
+    layouts, dtypes, scalings: those that can be requested, the default first. engine: what computes.
+    partial: whether it rotates a part of the head. movable: whether it can be called elsewhere than on the
+    CPU. table: whether it has one from position 0. runs: whether it takes consecutive positions alone.
+    int32: whether its positions are. whole_base: whether its base is a whole number.
+    target: a family's class, package.module:CLASS. classes: how many. folder: a family's, as a module.
+    files, found: patterns of files there, and of class names. named: of places, whose group is the name.
     """
 
     name: str
@@ -196,7 +199,10 @@ def expanded(names: Iterable[str]) -> list[tuple[str, bool]]:
 
 
 def implementation(name: str, device: str | None = None) -> Code:
-    """Return an implementation by its name, on a device. Raises: UnknownName, MissingPackage."""
+    """Return an implementation by its name, to be called on a device.
+
+    Raises: UnknownName; MissingPackage, also of what cannot be imported; see `adapter.Adapter.on`.
+    """
     from ropeaudit.subjects.calling.foreign import ForeignCode  # in-function: lists need no process
 
     entry = entry_of(name)

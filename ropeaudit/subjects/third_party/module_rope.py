@@ -135,7 +135,10 @@ _APPLIED = {name: role for role, names in signatures.APPLIED.items() for name in
 
 
 def arguments(function: Any, x: torch.Tensor, tables: Any, order: str) -> dict[str, Any]:
-    """Return what a function is given to rotate x by tables. order: of the axes of x."""
+    """Return what a function is given to rotate x by tables. order: of the axes of x.
+
+    Raises: TypeError for an unknown argument, ValueError for tables that are not cos and sin.
+    """
     results: dict[str, Any] = {}
     for one in inspect.signature(function).parameters.values():
         role, needed = _APPLIED.get(one.name.lower(), ""), one.default is one.empty
@@ -184,8 +187,10 @@ class Way:
     """A class and a function that rotate heads of `size` dims, and which dims were requested.
 
     cls, given: what is built, and with what. roles: argument of its forward -> what it is. layer: its type.
-    place, shape: positions and vectors as they are given. axes: what a reader must know of these. function:
-    what rotates vectors by what that returns. places: the requested dims. returned: where these come back.
+    place, shape: positions and vectors as they are given. axes: what a reader must know of these.
+    function: what applies what that returns to vectors. order: of their axes.
+    layout: whether the dims of a pair stand beside each other. places: the requested dims, in that layout.
+    returned: where these come back.
     """
 
     cls: Any
@@ -276,7 +281,10 @@ def _rows(returned: Any, at: torch.Tensor, end: int) -> Any:
 
 
 def ways(module: Any, given: Mapping[str, Any], size: int, applying: Sequence[Any]) -> Iterator[Way]:
-    """Yield how a built module and functions may be called, likeliest first."""
+    """Yield how a built module and functions may be called, likeliest first.
+
+    None if its forward needs an unknown argument.
+    """
     taken = signatures.Parameters.of(module)
     roles = {one.name: _OF_FORWARD.get(one.name.lower(), "") for one in taken.fixed}
     if not all(roles[name] for name in taken.needed):
@@ -366,7 +374,10 @@ def measured(way: Way, module: Any, setting: RopeSetting) -> Way:
 
 
 class ModuleRope(Adapter):
-    """A class that returns cos and sin, or the like, and the function that rotates by them."""
+    """A class that returns cos and sin, or the like, and the function that rotates by them.
+
+    Dims that rotate are handed to it, in a head as large as it needs; others are left alone.
+    """
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
