@@ -1,1 +1,1 @@
-"""Cases in, records out."""
+"""Cases in, records out: audits, sweeps of them, what is compared between them."""

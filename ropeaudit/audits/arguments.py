@@ -1,4 +1,4 @@
-"""Arguments of public functions, as users give them."""
+"""Arguments of public functions, as users give them: names, and cases by fields."""
 
 from __future__ import annotations
 

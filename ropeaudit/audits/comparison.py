@@ -1,4 +1,7 @@
-"""Two reports of the same cases: which changed, are new or are gone."""
+"""Two reports of the same cases: which changed, which are new and which are gone.
+
+What two processors may differ by is no change: the order of sums (docs/method.md).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked, and its sweep: cells, each of which gives a row."""
+"""What is asked, and its sweep: cells, whose rows do not depend on what is measured with them."""
 
 from __future__ import annotations
 

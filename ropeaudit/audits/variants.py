@@ -1,4 +1,7 @@
-"""Many variants of one recipe on the same q and k; n sampled positions, d head_dim."""
+"""Many variants of one recipe on the same q and k, sharing tables, rotated q and k, and sums.
+
+Letters: h heads, g key-value heads, n sampled positions, d head_dim.
+"""
 
 from __future__ import annotations
 

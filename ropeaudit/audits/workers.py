@@ -1,4 +1,4 @@
-"""Tasks of a sweep in other processes: of a pool, or of Dask."""
+"""Tasks of a sweep in other processes: those of a pool on this machine, or of a Dask cluster."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 What an environment does by right is allowed: where it narrows a rotation, the allowance is that of right code
 in that dtype, whose positions, frequencies and angles are float32 all the same. State leaks where the same
-call differs on a new instance and on one that was called before in another way.
+call differs on a new instance and on one that was called before: in another dtype, for another length, at
+another offset, with other heads or rows, in another environment.
 Letters: b batch, h heads, s positions, d head_dim.
 """
 

@@ -1,4 +1,7 @@
-"""The road of a report: claim files, analyse, print, write, judge."""
+"""The road of a report: claim files, analyse with progress, print, write, judge.
+
+A file that cannot be written does not stop the others; a closed pipe silences stdout alone.
+"""
 
 from __future__ import annotations
 

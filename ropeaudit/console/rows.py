@@ -1,4 +1,8 @@
-"""Gathering rows with progress, and with Ctrl-C at a safe point."""
+"""Gathering rows with progress, and with Ctrl-C at a safe point.
+
+A Ctrl-C in the middle of a hand-over between threads might hang, so the first one waits for a safe point.
+SIGTERM and SIGHUP are heard like one.
+"""
 
 from __future__ import annotations
 

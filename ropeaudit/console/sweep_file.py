@@ -1,6 +1,9 @@
 """The rows of a run that is not over, in NAME.part beside the file NAME that it is to write.
 
-Each row is a line of JSON with its checksum; a torn line is dropped when the file is taken over.
+Each row is one line of JSON (with NaN and Infinity: nothing is lost) and its
+checksum, appended by one write. The file goes away when NAME is complete. A
+line torn by a dying machine or a full disk is dropped when the file is taken
+over; a file with anything else in it is refused and left as it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The child of a door: it imports code that is not ours, and forks for each session of calls.
 
 `python -P -m ropeaudit.door.child CONTROL PARENT`: CONTROL is a socket, PARENT the process with which it
-ends, or 0. Where a fork is not known to be safe (`why_no_forks`), it serves the sessions itself.
+ends, or 0. It imports what the door opens and calls nothing, so that each session begins without a past.
+Where a fork would hang, or is not known to be safe (`why_no_forks`), it serves the sessions itself.
 """
 
 from __future__ import annotations

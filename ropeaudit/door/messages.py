@@ -1,6 +1,7 @@
 """What a door and its child exchange: JSON and the bytes of arrays, never a pickle.
 
-What does not follow the form is `Malformed`: other code may write there, too.
+The child runs code that is not ours, which may write what it likes where it finds a descriptor: what does not
+follow the form is `Malformed`, and nothing of it is believed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Values of ours as JSON and arrays, and back: only data goes through a door, no code.
 
-What JSON has not is an object that says what it is.
+A number, text, True, False and None stand as they are, and a list as a list; anything else is an object that
+says what it is. Of a dataclass its fields are sent, and it is made by its own constructor on the other side.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Known ways to be wrong: another setting, other positions, other operands, roundings; all that is tried.
 
-Vectors, tables, lists of frequencies and divisors: all are explained by these, and by what `solving` finds.
+What is tried of rotated vectors, tables of cos and sin, lists of frequencies and divisors is enumerated here
+and nowhere else. Numbers that no list holds are solved for in `solving`.
 Letters: b batch elements, h heads, s positions, d head_dim, p pairs.
 """
 

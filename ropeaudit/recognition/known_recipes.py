@@ -1,4 +1,7 @@
-"""What the named recipes, and those like them, do to vectors."""
+"""What the named recipes, and those like them, do to vectors.
+
+Letters: b batch elements, h heads, s positions, d head_dim.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """What a fault makes of vectors and of tables, and how far from that right code may be.
 
-A table of cos and sin is what is made of vectors whose pairs are all 1.
-Letters: s positions, d head_dim, p pairs, r pairs of dims that are not rotated, which stand behind them.
+A table of cos and sin is what is made of vectors whose pairs are all 1. Behind pairs stand the dims that are
+not rotated, two by two.
+Letters: s positions, d head_dim, p pairs, r pairs of dims that are not rotated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Diagnoses in English: what is there, where, and what to change. Nothing else writes these sentences."""
+"""Diagnoses in English: what is there, where, and what to change. Nothing else writes these sentences.
+
+What reads a diagnosis reads its code and its values, never what stands here.
+"""
 
 from __future__ import annotations
 

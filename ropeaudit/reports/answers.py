@@ -1,4 +1,4 @@
-"""The answer of a command for people: what was found, why, what to change.
+"""The answer of a command for people: what was found, why, where, what to change, what was not checked.
 
     FAIL  rope.py:rotate   bf16, positions 0 to 131,071   1 cause, 9 of 23 checks
     error[narrow-positions]: positions and angles are rounded to bfloat16
@@ -6,7 +6,7 @@
        = fix: compute positions * inv_freq in float32
       not checked     torch.compile (--thorough)
 
-Laid out here as lines of pieces, each a text and a style.
+Laid out here as lines of pieces, each a text and a style, for a pipe and for a terminal of some width.
 """
 
 from __future__ import annotations

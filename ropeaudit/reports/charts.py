@@ -1,4 +1,9 @@
-"""Pictures of reports: a function a kind. matplotlib loads only to draw."""
+"""Pictures of reports: a function a kind. matplotlib loads only to draw.
+
+Colours are those of Okabe and Ito (jfly.uni-koeln.de/color), told apart by the colour-blind; every line has a
+dash and a marker of its own too, so that a print without colours can be read. Matplotlib's constrained layout
+places the parts of a figure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A RoPE setting in words; what was read of models, and what was not."""
+"""A RoPE setting in words; what was read of an audit's models, and what was not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reports read back: CSV, JSON, JSON Lines and Parquet; `-` is stdin."""
+"""Reports read back: CSV, JSON, JSON Lines and Parquet that carry the columns of `records.COLUMNS`.
+
+A column that a file lacks is read in its metadata, or is what its absence implies. `-` is stdin.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns that say what was measured, the same in every report."""
+"""The columns that say what was measured: model, RoPE setting, q and k; the same in every report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Templates of `data/templates`: of a page, of Markdown, of a ticket."""
+"""Templates of `data/templates`: what becomes of a report that people read as a page, Markdown or a ticket.
+
+Control characters, and marks that turn the direction of writing, are written out. In a page all is text.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Tickets: the finding, what is right, a snippet that shows it, versions."""
+"""Tickets: the finding, what was expected, a snippet and the command that show it again, facts, versions.
+
+That of rows of code is about the row that the answer is about. Its snippet, `data/templates/snippet.py.j2`,
+calls the code and prints the RMS of scores minus exact ones, without this package; it is run once here.
+"""
 
 from __future__ import annotations
 

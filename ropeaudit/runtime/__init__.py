@@ -1,1 +1,1 @@
-"""What surrounds a run."""
+"""What surrounds a run: threads, files, streams, the state of the process, metadata."""

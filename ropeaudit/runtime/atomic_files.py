@@ -1,4 +1,7 @@
-"""Files written beside their place, locked, and then put into it."""
+"""Files written beside their place and then put into it, even by several runs.
+
+It is locked while it is open; what nobody has locked was left by a killed run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The columns of every report, a table of `data/columns.toml` each."""
+"""The columns of every report, read from `data/columns.toml`: a table a report, a line a column.
+
+A row is a mapping from the names of its table to values; whoever makes it computes them.
+"""
 
 from __future__ import annotations
 

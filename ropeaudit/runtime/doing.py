@@ -1,4 +1,7 @@
-"""What a long run does at the moment, and which share of it is done."""
+"""What a long run does at the moment, and which share of it is done, for whoever waits for it.
+
+Work says `step`; the listener is in a context variable, within a block and never across a yield: `each`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metadata of a run."""
+"""The metadata of a run: versions, platform, hardware, threads, command line, time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work side by side on the threads of this process."""
+"""Work side by side on the threads of this process, with memory that stays with it."""
 
 from __future__ import annotations
 

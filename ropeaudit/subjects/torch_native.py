@@ -1,7 +1,8 @@
 """A recipe executed stage by stage by torch's own kernels on a device.
 
-Each stage is torch's operation in its own dtype, or in a wider one of its operands, and cast. tf32 and float8
-are rounded by `rounding.round_to` and carried in float32.
+Each stage is torch's operation in its own dtype, or in a wider one of its operands, and cast: pow casts a
+Python base to the dtype of its exponent, say. Of tf32 and float8 torch has no arithmetic on a CPU: they are
+rounded by `rounding.round_to` and carried in float32.
 
 Letters: s positions, d head_dim, p pairs. Units: tokens, radians.
 """

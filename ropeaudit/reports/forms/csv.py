@@ -1,6 +1,8 @@
 """CSV: a header, a row a case, full precision, no comments; see RFC 4180, with line feeds.
 
-An apostrophe guards what is a formula to a spreadsheet, or a command to GitHub.
+A cell is empty where its column does not apply, and nan where a number is none. An apostrophe guards text
+that a spreadsheet takes for a formula, and lines that GitHub takes for a command (::); `restored` removes it.
+Sentences are in JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""HTML: one page that needs no network, no server and no script to be read."""
+"""HTML: one page that needs no network, no server and no script to be read.
+
+`data/templates/page.html.j2` has its parts in their order. Names are text, never part of a script; a Content
+Security Policy allows the page's own style and script alone, by their hashes.
+"""
 
 from __future__ import annotations
 

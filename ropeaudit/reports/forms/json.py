@@ -1,4 +1,4 @@
-"""JSON: metadata and records; undefined is null, infinity "inf"."""
+"""JSON: one object with the metadata and the records; what is undefined is null, infinity the text "inf"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON Lines: an object a row, for streams."""
+"""JSON Lines: an object a row, for streams; undefined is null, infinity "inf"."""
 
 from __future__ import annotations
 

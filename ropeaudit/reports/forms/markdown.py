@@ -1,4 +1,4 @@
-"""Markdown: a report as one pastes it."""
+"""Markdown: command, finding, table, notes, legend, columns and environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""What fails, for code hosts: SARIF 2.1.0, and GitHub's annotations."""
+"""What fails, as code hosts show it beside the file: SARIF 2.1.0, and GitHub's annotations.
+
+SARIF has a result for each failure, a rule for each code that occurs.
+
+Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0.
+"""
 
 from __future__ import annotations
 

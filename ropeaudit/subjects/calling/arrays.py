@@ -1,4 +1,4 @@
-"""Arrays of code under audit, exactly, and tables that it is given or returns.
+"""Arrays of code under audit, exactly, and tables that it is given or returns: of torch or NumPy, in a dtype.
 
 Letters: b batch, s positions, d head_dim, r rotated dims, p pairs.
 """

@@ -36,7 +36,13 @@ def switched_off(call: Callable[[], object]) -> bool:
     modes: set[bool] = set()
 
     class Watch(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self,
+            func: Any,
+            types: Any,
+            args: Any = (),
+            kwargs: Any = None,
+        ) -> Any:
             given = [*args, *(kwargs or {}).values()]
             given += [x for each in given if isinstance(each, (list, tuple)) for x in each]
             if any(isinstance(x, torch.Tensor) and x.requires_grad for x in given):

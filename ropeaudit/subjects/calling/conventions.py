@@ -247,7 +247,13 @@ class Convention:
             held=tuple(array for one in answers for array in one.held),
         )
 
-    def _parts(self, at: Positions, x: FloatArray, k: FloatArray, grid: Grid | None) -> Iterator[Part]:
+    def _parts(
+        self,
+        at: Positions,
+        x: FloatArray,
+        k: FloatArray,
+        grid: Grid | None,
+    ) -> Iterator[Part]:
         """Yield what each call is given.
 
         Code that is told a first position is called for each consecutive run, that without an axis of the

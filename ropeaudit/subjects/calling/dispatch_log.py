@@ -1,4 +1,8 @@
-"""What torch does inside a rotation: the dtype and stage of every operation."""
+"""What torch does inside a rotation: the dtype and stage of every operation.
+
+Stages are distinguished by where numbers come from: positions times frequencies are angles, their cos and sin
+the table, x times the table the rotation. Letters: h heads, s positions, d head_dim, p pairs.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +111,13 @@ class DispatchLog(_Mode):
         if name in PRODUCTS:
             log.products.setdefault(name, _dtype_name(given[-1]))
 
-    def _stage(self, name: str, stages: set[str], given: list[torch.Tensor], out: torch.Tensor) -> str:
+    def _stage(
+        self,
+        name: str,
+        stages: set[str],
+        given: list[torch.Tensor],
+        out: torch.Tensor,
+    ) -> str:
         """Return the stage of an operation from those of its arguments, or nothing."""
         numbers, times = out.numel(), name in _TIMES
         if not given and name != "arange":  # zeros, a constant

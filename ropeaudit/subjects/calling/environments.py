@@ -1,4 +1,8 @@
-"""Environments in which code is called: what of torch is changed around each call."""
+"""Environments in which code is called: what of torch is changed around each call, and put back behind it.
+
+A clean call begins in the state in which the code's module left its import. An environment changes that for
+each call, `default-dtype` where instances are built too; `compile` wraps what is called, `to` moves it.
+"""
 
 from __future__ import annotations
 

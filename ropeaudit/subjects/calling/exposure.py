@@ -1,4 +1,8 @@
-"""What an environment changes of code: by which operation, and what of its rotation is left."""
+"""What an environment changes of code: by which operation, and what of its rotation is left.
+
+The cause is read from torch's operations, clean and in the environment; the consequence is measured.
+Letters: s positions, d head_dim, p pairs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The files of own code and their digest, found as `python FILE` or `-m NAME` does."""
+"""The files of own code and their digest, found as `python FILE` or `-m NAME` does.
+
+Importing changes this process: what is on sys.path and in sys.modules stays so.
+"""
 
 from __future__ import annotations
 

@@ -151,7 +151,12 @@ def given(x: FloatArray, tokens: Tokens, heads: slice) -> FloatArray:
     return x[rows, heads, places].swapaxes(1, 2)
 
 
-def joined(shape: tuple[int, ...], parts: list[Part], back: list[FloatArray], side: int) -> FloatArray:
+def joined(
+    shape: tuple[int, ...],
+    parts: list[Part],
+    back: list[FloatArray],
+    side: int,
+) -> FloatArray:
     """Return the vectors that came back, each where it belongs. Shapes: -> (b, h, s, d)."""
     if len(parts) == 1 and _every(parts[0].tokens[side], shape):
         return back[0].reshape(shape)

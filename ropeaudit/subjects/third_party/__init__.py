@@ -1,4 +1,7 @@
-"""Other people's implementations, tables of `data/adapters.toml`, imported when audited."""
+"""Other people's implementations, tables of `data/adapters.toml`, imported when audited.
+
+Most are called by the code of their table, see `adapter.py`; others by a file here that the table names.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Third-party code as adapters: what they take, and the known form of calls.
 
+Most are the code of a table of `data/adapters.toml`, which says what it is given.
 Letters: h heads, s positions, d head_dim.
 """
 

@@ -1,6 +1,7 @@
 """A package's RoPE class and its file's rotating function, as f(x, positions).
 
-Names of arguments say how it is called; the first way that rotates is taken.
+Names of arguments say how it is built, called and applied. Of the ways that they leave open the
+first is taken that rotates as requested.
 Letters: h heads, n positions, d head_dim, p pairs.
 """
 
