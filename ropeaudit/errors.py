@@ -76,7 +76,7 @@ class UsageError(RopeAuditError, ValueError):
 
 
 def withdrawn(kind: str, name: str) -> str:
-    """Return what to use instead of what is no longer there."""
+    """Return what to use instead of something of a kind that is no longer there; nothing for all else."""
     from ropeaudit import data  # in-function: it is needed for errors alone
 
     for instead, gone in data.table("help.toml")["withdrawn"].items():
@@ -127,14 +127,14 @@ class NotEmulated(RopeAuditError):
 
 
 def parser_reason(error: Exception) -> str:
-    """Return what a parser of JSON or TOML says of a file."""
+    """Return what a parser of JSON or TOML says of a file; of a huge integer without Python's advice."""
     if "set_int_max_str_digits" in str(error):
         return f"it holds an integer of more than {sys.get_int_max_str_digits():,} digits"
     return str(error)
 
 
 class ForeignError(Exception):
-    """What code that is not ours did instead of returning."""
+    """What code that is not ours did instead of returning: a finding of it, not a fault of the audit."""
 
 
 class Raised(ForeignError):

@@ -33,14 +33,14 @@ def _listed() -> dict[str, dict[str, str]]:
 
 
 class CommandGroup(NamedCommands):
-    """A group that imports a command when it is called."""
+    """A group that imports a command when it is called: `--help`, and each command, loads no other."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all names, in the order of `--help`."""
         return [name for lines in _listed().values() for name in lines]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, imported if it was not, or None."""
+        """Return a command, imported if it was not, or None if there is none of that name."""
         if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
             module = import_module(f"ropeaudit.features.{cmd_name}.command")
             self.add_command(next(each for each in vars(module).values() if isinstance(each, click.Command)))
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _unforeseen(error: Exception) -> int:
-    """Say what an unforeseen error comes of; return the exit code."""
+    """Say what an error that is not of this package comes of, and return the exit code."""
     if isinstance(error, MemoryError):
         return _refuse("out of memory; give a smaller --seq-len, --heads or --head-dim")
     if (missing := unusable(error)) is not None:
@@ -143,7 +143,7 @@ def _say(text: str, code: int) -> int:
 
 
 def _short(line: str) -> str:
-    """Return a line fit for any terminal."""
+    """A line fit for any terminal: no control characters, and no more than a screenful."""
     if len(line) > _LONGEST:
         line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
     from ropeaudit.reports.numbers import printable  # in-function: `--help` has nothing to say of errors
@@ -152,7 +152,7 @@ def _short(line: str) -> str:
 
 
 def _streams() -> tuple[TextIO, TextIO]:
-    """Return stdout and stderr, also where the caller has closed them."""
+    """Return stdout and stderr, with something in the place of those that the caller has closed (`>&-`)."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:

@@ -71,7 +71,7 @@ class GridArguments(CaseArguments, total=False):
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function refuse unknown arguments, and name what it lacks."""
+    """Let a function refuse arguments that it does not have, and name packages that it lacks."""
     code = function.__code__
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     takes_grids = any(GridArguments.__name__ in str(kind) for kind in function.__annotations__.values())
@@ -98,7 +98,7 @@ def cases_of(
     fields: CaseArguments | RopeArguments | GridArguments,
     grids: bool = False,
 ) -> list[Case]:
-    """Return the cases of a call, changed by `fields`, or of these alone."""
+    """Return the cases of a call: those given, changed by `fields`, or the one that `fields` describe."""
     given = [cases] if isinstance(cases, Case) else cases
     results = [Case(**completed(fields))] if given is None else [replace(case, **fields) for case in given]
     for name in () if grids else ("grid", "axes", "rerotate"):
@@ -144,7 +144,7 @@ def resolved(
     changes: Mapping[str, str] | None = None,
     stores_keys: bool = False,
 ) -> list[Resolved]:
-    """Return every recipe, changed, in every dtype."""
+    """Return every recipe, changed, in every dtype. stores_keys: whether k may have scales."""
     some = [recipes.load(name).changed(changes or {}) for name in listed(names)]
     return [recipe.resolve(fmt, stores_keys=stores_keys) for recipe in some for fmt in formats(dtypes)]
 
@@ -201,7 +201,7 @@ def by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple
 def loaded(
     cases: Iterable[Case], some: Sequence[SubjectFactory], offsets: Sequence[int]
 ) -> Iterator[tuple[Case, Inputs, RopeSetting, list[SubjectFactory]]]:
-    """Yield each case, in the layout of code, and what is looked at."""
+    """Yield each case, in the layout that code has where none is requested, and what is looked at."""
     for laid_out, part in [part for case in cases for part in by_layout(case, some)]:
         inputs, setting = laid_out.load()
         positions_fit(offsets, inputs.seq_len)

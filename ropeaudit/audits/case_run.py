@@ -85,7 +85,7 @@ class CaseRun:
         self.careful: dict[tuple[RopeSetting, Format], float] = {}
 
     def records(self, wanted: Iterable[tuple[SubjectFactory, int]]) -> Iterator[Record]:
-        """Yield the records of factories at offsets, setting by setting."""
+        """Yield the records of factories at offsets; those of a setting are measured together."""
         subjects = dict[tuple[int, RopeSetting, int], Subject]()
         cells, groups = list[CellResult](), dict[tuple[RopeSetting, int], list[CellResult]]()
         for factory, offset in wanted:
@@ -183,7 +183,7 @@ class CaseRun:
         return threads.worth(min(self.threads, strips), self.loaded.seq_len, short)
 
     def _bound(self, cells: Sequence[CellResult], at: RopeSetting) -> None:
-        """Set the bound of each cell, and what careful code attains."""
+        """Set the bound of each cell of a recipe, and what careful code attains."""
         known, wanted = list[CellResult](), list[tuple[Emulated, int]]()
         for one in cells if self.bounded else ():
             subject = one.subject  # no bound speaks of k that is stored otherwise than q
@@ -205,7 +205,11 @@ class CaseRun:
         for one in cells:
             one.careful = self.careful[at, one.subject.dtype]
 
-    def _attend(self, cells: Sequence[CellResult], offsets: Mapping[Subject, Sequence[int]]) -> None:
+    def _attend(
+        self,
+        cells: Sequence[CellResult],
+        offsets: Mapping[Subject, Sequence[int]],
+    ) -> None:
         """Measure the rows after softmax, if requested, in a second pass."""
         requested, loaded, at, subjects = self.requested, self.loaded, cells[0].setting, list(offsets)
         if not (requested and isinstance(loaded, Inputs)):
@@ -240,7 +244,7 @@ class CaseRun:
 
     @functools.cached_property
     def _vectors(self) -> GivenVectors:
-        """What code is given where its pairs are looked at."""
+        """What code is given where its pairs are looked at; random beside a sample."""
         from ropeaudit.recognition import verification
 
         loaded = self.loaded
@@ -252,7 +256,7 @@ class CaseRun:
         return verification.sampled(at, sizes, loaded.seq_len, loaded.seed)
 
     def _places(self, subject: Subject, offset: int) -> Places | None:
-        """Check where code puts the rotated pairs."""
+        """Check where code puts the rotated pairs; a recipe puts them where it says."""
         if not isinstance(subject, Called):
             return None
         from ropeaudit.recognition import allowance, verification  # in-function: seldom needed
@@ -324,7 +328,7 @@ class CaseRun:
 
 
 def _distinct(cell: CellResult, seq_len: int) -> int:
-    """Count the positions that stay different, on a grid the tokens."""
+    """Count the positions that stay different, part by part; on a grid the tokens."""
     subject, offset, count = cell.subject, cell.offset, 0
     if isinstance(subject, Emulated) and cell.setting.grid is not None:
         return subject.distinct_tokens(seq_len, offset)

@@ -109,14 +109,14 @@ class Case:
                 raise UsageError(f"{name} {value!r} is not a {'whole ' * (name in whole)}number")
 
     def load(self) -> tuple[Inputs, RopeSetting]:
-        """Return q and k and the RoPE setting. Raises: BadInput, UsageError."""
+        """Return q and k and the RoPE setting. Raises: BadInput, BadShape, UnknownName, UsageError."""
         if self.sample is not None:
             raise UsageError("--sample goes with shift alone; leave it out")
         sizes, setting, loaded = self._sized(in_memory=True)
         return loaded or inputs.make(self.qk, *sizes, setting, self.seed or 0), setting
 
     def draw(self) -> tuple[SampledInputs, RopeSetting]:
-        """Return rows of q and k for `sample` scores, and the setting."""
+        """Return rows of q and k for `sample` scores, and the setting; tell the share that is done."""
         count, seed = self.sample or 0, self.seed or 0
         sizes, setting, loaded = self._sized(in_memory=True)
         if loaded is not None:
@@ -126,7 +126,7 @@ class Case:
         return sampled_rows.synthetic(self.qk, sizes, setting, chosen, seed), setting
 
     def outline(self) -> tuple[Outline, RopeSetting]:
-        """Return what `load` or `draw` will give, without making it."""
+        """Return what `load` or `draw` will give, without making it. Raises: what they raise."""
         sizes, setting, loaded = self._sized()
         source, seed = self.qk, self.seed or 0
         if loaded is not None:
@@ -137,7 +137,7 @@ class Case:
         return Outline(*sizes, source, seed if seeded else None, loaded.digest if loaded else ""), setting
 
     def _sized(self, in_memory: bool = False) -> tuple[Sizes, RopeSetting, Inputs | None]:
-        """Check all; return sizes, setting and captured q and k."""
+        """Check all; return sizes, setting and captured q and k. in_memory: others are made."""
         needed = self.check(())
         if inputs.is_file(self.qk):
             loaded, setting = self._from_file()
@@ -163,7 +163,7 @@ class Case:
         return loaded, setting
 
     def check(self, offsets: Iterable[int]) -> int:
-        """Raise whatever is wrong; return the bytes that q and k need."""
+        """Raise whatever is wrong, before any work; return the bytes that made q and k need."""
         masks.check(self.mask)
         if self.length not in LENGTHS:
             raise UnknownName("length", self.length, LENGTHS)
@@ -308,12 +308,12 @@ class Case:
 
     @property
     def maximum(self) -> int | None:
-        """The number of positions that the setting serves, if known."""
+        """The number of positions that the setting serves, None where nothing says it."""
         return self.served.positions
 
     @property
     def served(self) -> Served:
-        """Up to where the setting serves, by model and scaling."""
+        """Up to where the setting serves: by what the model declares, and by the scaling."""
         model = self.declared()
         if self.scaling is not None:
             return Served(model.declared if model else None, _scaling(self.scaling))
@@ -407,7 +407,7 @@ def fits(needed: int, jobs: int = 1) -> None:
 
 
 def straddling(maximum: int, seq_len: int) -> list[int]:
-    """Return offsets that straddle the ends of integers of formats."""
+    """Return offsets for code, whose positions straddle the ends of integers that formats hold."""
     ends = [2**7, 2**8, 2**11, 2**12, 2**13, 2**14, 2**15, 65504, 2**16, 2**17]
     half = seq_len // 2 + 1
     last = max(0, maximum - seq_len)

@@ -26,7 +26,7 @@ _DECIDING = ("drift_rms", "floor_rms", "drift_max", "rotation_excess")  # what v
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A case before and after, None where a report lacks it."""
+    """A case before and after, None where a report lacks it. reordered: whether its sums may be."""
 
     before: Row | None
     after: Row | None
@@ -253,7 +253,7 @@ def order_of(row: Row) -> Order | None:
 
 
 def allowance(before: Row, after: Row, column: str) -> float:
-    """Return by how much the order of sums may change a column."""
+    """Return by how much the order of sums may change a column; inf where a last digit decides."""
     declared = records.COLUMNS[column]
     if column in _ANYWHERE:
         return math.inf
@@ -281,7 +281,7 @@ def allowance(before: Row, after: Row, column: str) -> float:
 
 
 def _of_attention(column: str, order: Order, row: Row, size: float) -> float:
-    """Return it after softmax: δ in scores moves weights by |δ|."""
+    """Return it after softmax, where δ in scores moves weights by |δ| in 1-norm."""
     queries, narrow = int(row["seq_len"]), 0.0
     if row.get("softmax") == "recipe":  # where weights are rounded
         formats = _stages(row).get("softmax", "fp64"), str(row.get("dtype") or "fp64")

@@ -39,7 +39,7 @@ def judge(row: Mapping[str, Any], wrong_rotation: bool) -> Verdict:
 
 
 def within(row: Mapping[str, Any], wrong_rotation: bool) -> bool | None:
-    """Return whether a row is good enough; None where undecided."""
+    """Return whether a row is good enough for its tolerance; None where that is undecided."""
     if row["nonfinite"] or wrong_rotation:
         return False
     relative, tolerance = row["drift_relative"], row["tolerance"]
@@ -52,7 +52,7 @@ def within(row: Mapping[str, Any], wrong_rotation: bool) -> bool | None:
 
 
 def rotates_wrongly(excess: float | None) -> bool:
-    """Return whether a pair is further off than any recipe's."""
+    """Return whether a pair is further off than any recipe's. excess: of code, None of a recipe."""
     return (excess or 0.0) > 1
 
 

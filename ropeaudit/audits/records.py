@@ -208,8 +208,13 @@ def written(
     return [*FIRST, *settings, *CORE[len(FIRST) :], *measured], []
 
 
-def _is_told(rows: Sequence[Record], name: str, asked: Iterable[str], groups: Iterable[str]) -> bool:
-    """Return whether files have a setting."""
+def _is_told(
+    rows: Sequence[Record],
+    name: str,
+    asked: Iterable[str],
+    groups: Iterable[str],
+) -> bool:
+    """Return whether files have a setting: asked for, or not what its absence implies."""
     column = COLUMNS[name]
     if column.group in asked or (column.group in groups and not column.optional):
         return True
@@ -226,7 +231,7 @@ def implied(name: str, row: Mapping[str, Any]) -> Any:
 
 
 def beside(rows: Sequence[Record], columns: Sequence[str]) -> dict[str, Any]:
-    """Return what was requested of rows, where columns do not say it."""
+    """Return what was requested of rows, and their sentences, where columns do not say it."""
     known = all(row.model != UNKNOWN for row in rows)
     left = [name for name in IDENTITY if known and name not in (*columns, "stages")]
     constant = {name for name in left if len({getattr(row, name) for row in rows}) == 1}
@@ -282,7 +287,7 @@ def _usual_scale(row: Mapping[str, Any]) -> float | None:
 
 @lru_cache(maxsize=256)
 def _stages(name: str, dtype: str) -> str:
-    """Return the stages of a recipe of ours; nothing of others."""
+    """Return the stages of a recipe that has a name; nothing of own recipes and of code."""
     bare, _, changes = name.rstrip("]").partition("[")
     try:
         recipe = recipes.named(bare).changed(recipes.parse_changes([changes]) if changes else {})

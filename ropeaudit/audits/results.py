@@ -40,7 +40,7 @@ class Results(Iterator[T]):
         self._source.close()
 
     def _repr_html_(self) -> str | None:
-        """Return the report of all that are to come."""
+        """Return the report of all that are to come, which can be iterated over as before."""
         self._ready.extend(self._source)
         ready: list[Any] = list(self._ready)
         return _shown(ready) if ready and isinstance(ready[0], Result) else None

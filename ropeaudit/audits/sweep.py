@@ -72,7 +72,7 @@ class Audit:
             raise UsageError(problem)
 
     def _problems(self) -> Iterator[str]:
-        """Yield what is wrong with what was given."""
+        """Yield what is wrong with what was given, as far as no name is looked up."""
         for offset in self.offsets:
             if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
                 yield f"offset {offset!r} is not a whole number of tokens"
@@ -119,7 +119,7 @@ class Audit:
         return any(getattr(case, name) is not None for case in self.cases)
 
     def factories(self) -> list[SubjectFactory]:
-        """Return every recipe, then every implementation, in every dtype."""
+        """Return every recipe, then every implementation, in every dtype, as the rows come; each once."""
         if not self._factories:
             some = arguments.chosen(
                 *(self.recipes, self.implementations, self.dtypes, self.changes, ()),
@@ -133,7 +133,7 @@ class Audit:
     def run(
         self, threads: int | None = None, progress: Callable[[float], None] | None = None
     ) -> Iterator[Record]:
-        """Yield the records by case, recipe, dtype, offset."""
+        """Yield the records by case, recipe, dtype, offset. progress gets the share done, 0 to 1."""
         return Sweep(self).run(progress or arguments.silent, threads=threads)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -147,7 +147,7 @@ class Audit:
 
 
 class Cell(NamedTuple):
-    """What a row is of. seconds: a guess of one core's time."""
+    """What a row is of. factory: its place in `Audit.factories`. seconds: a guess of one core's time."""
 
     case: Case
     factory: int
@@ -226,7 +226,7 @@ class Sweep:
         return [cell for number, cell in enumerate(self.cells) if number not in self.done]
 
     def tasks(self, whole: bool = False) -> list[Task]:
-        """Return what is to be measured, in order. whole: case by case."""
+        """Return what is to be measured, in order. whole: case by case, which is fastest."""
         left = [(number, cell) for number, cell in enumerate(self.cells) if number not in self.done]
         tasks = list[Task]()
         for _, group in itertools.groupby(left, key=lambda one: id(one[1].case)):
@@ -291,7 +291,7 @@ class Sweep:
         return [self.done[number] for number in sorted(self.done)]
 
     def findings(self) -> list[str]:
-        """Return each finding about called code once."""
+        """Return each finding about called code once, by factory, then by cell."""
         here = [factory.findings for factory in self.audit.factories()]
         told = zip(here, *(self._told[number] for number in sorted(self._told)), strict=True)
         return list(dict.fromkeys(text for of_factory in told for texts in of_factory for text in texts))
@@ -303,7 +303,7 @@ def seconds_of(task: Task) -> float:
 
 
 def _of_files(row: Record, cell: Cell) -> bool:
-    """Return whether both versions are digests of files."""
+    """Return whether both versions are digests of files, of which calls may import more."""
     return row.version.startswith(digests.MARK) and cell.key[1].startswith(digests.MARK)
 
 
@@ -315,7 +315,7 @@ def _otherwise(name: str, version: str) -> BadInput:
 
 
 def cells_of(audit: Audit, shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:
-    """Yield the cells of a shard, in order: neighbours."""
+    """Yield the cells of a shard, in order: neighbours, about as much work as of every other."""
     factories, offsets = audit.factories(), audit.offsets
     parts = []  # a case, its sizes and setting, a factory's place, the seconds of an offset
     for one in audit.cases:
@@ -349,7 +349,7 @@ def _of_shard(
     whole: float,
     shard: tuple[int, int],
 ) -> slice:
-    """Return which of some equal cells a shard measures."""
+    """Return which of some equal cells a shard measures. before, whole: seconds of all cells."""
     number, count = shard
 
     def shard_of(cell: int) -> int:
@@ -387,7 +387,7 @@ def cell_seconds(
     attention: bool = False,
     cells: int = 1,
 ) -> float:
-    """Return a guess of one core's time for a cell."""
+    """Return a guess of one core's time for a cell. cells: how many have the same q and k."""
     elements, turns = (sizes.heads + sizes.kv_heads) * sizes.seq_len * head_dim, case.rerotate or 0
     each = CELL_SECONDS + _GENERATED * elements / cells
     if case.sample is not None:

@@ -68,7 +68,7 @@ def sample(inputs: Inputs, setting: RopeSetting, variants: Sequence[Resolved]) -
 
 
 class ExactHead(NamedTuple):
-    """A head of rounded q and k, (n, d), and exact scores, (n, n)."""
+    """A head of q and k, rounded to the input format, (n, d), and its exact scores, (n, n)."""
 
     q: FloatArray
     k: FloatArray
@@ -89,7 +89,7 @@ class Bench:
         sample: Sample,
         recipe: Resolved,
     ) -> None:
-        """Compute the exact scores, which no variant changes."""
+        """Compute the exact scores of the sampled heads, which no variant changes."""
         self.inputs, self.setting, self.mask, self.axes = inputs, setting, mask, axes
         self.offset, self.sample, self.input = offset, sample, recipe.input
         self.precision: Precision = "extended" if recipe.narrowest > FP32.precision else "double"
@@ -228,7 +228,7 @@ def summed(
 
 
 def _grouped(variants: Sequence[Resolved], stages: Sequence[str]) -> list[list[Resolved]]:
-    """Return the variants whose stages have the same formats."""
+    """Return the variants in lists within which these stages have the same formats."""
     groups: dict[Any, list[Resolved]] = {}
     for variant in variants:
         groups.setdefault(tuple(getattr(variant, stage) for stage in stages), []).append(variant)

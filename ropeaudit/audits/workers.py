@@ -34,7 +34,7 @@ _one_at_a_time = threading.Lock()  # the process has one limit of BLAS threads
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a task: rows or an error; findings by factory."""
+    """What came of a task: rows or an error; by factory what was found of code. loaded: its versions."""
 
     rows: Sequence[Record] = ()
     findings: Sequence[Sequence[str]] = ()
@@ -48,7 +48,7 @@ def loaded_versions(audit: Audit) -> list[str]:
 
 
 def result_of(audit: Audit, threads: int | None, task: Task) -> Result:
-    """Measure a task, in a worker. threads: None for all of it."""
+    """Measure a task; this runs in a worker. threads: None for all that Dask gave it."""
     if threads is None:
         from distributed import get_worker
 
@@ -109,7 +109,7 @@ def finished(
 
 
 class Processes(contextlib.AbstractContextManager["Processes"]):
-    """Processes of this machine, which are gone at the end."""
+    """Processes of this machine; whatever they are at, they are gone at the end."""
 
     pause = 0.2  # seconds between two looks at them and for a Ctrl-C
 
@@ -149,7 +149,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
 @contextlib.contextmanager
 def quiet_children() -> Iterator[None]:
-    """Start processes that hear no Ctrl-C, and leave this folder."""
+    """Start processes that import nothing from this folder; none hears Ctrl-C until the end."""
     before, heard = os.environ.get(_ISOLATED), None
     os.environ[_ISOLATED] = "1"
     try:
@@ -244,7 +244,7 @@ class Dask(contextlib.AbstractContextManager["Dask"]):
         raise RopeAuditError(f"{problem}; {_SAFE}: {remedy}") from None
 
     def look(self, some: bool) -> None:
-        """Wait for workers, not for ever. Raises: RopeAuditError."""
+        """Wait for workers where there were no results: not for ever. Raises: RopeAuditError."""
         now = time.monotonic()
         if some:
             self.seen = self.looked = now

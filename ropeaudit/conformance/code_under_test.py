@@ -138,7 +138,13 @@ class CodeUnderTest:
         """
         return _vectors(self.seed, self.dtype, (heads, length, self.setting.head_dim))
 
-    def batch(self, heads: int, length: int, kv_heads: int | None = None, rows: int = BATCH) -> Both:
+    def batch(
+        self,
+        heads: int,
+        length: int,
+        kv_heads: int | None = None,
+        rows: int = BATCH,
+    ) -> Both:
         """Return random q (b, h, s, d) and k (b, g, s, d); batch elements differ."""
         q, k = self.vectors(heads, length)
         given = GivenVectors(q, k[:kv_heads], np.arange(length, dtype=np.int64), self.seed, rows)

@@ -142,7 +142,11 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
         yield Finding(COMPILED, "left out", reason)
 
 
-def _other_dtype(code: CodeUnderTest, environment: Environment, rotator: Rotator) -> tuple[str, bool]:
+def _other_dtype(
+    code: CodeUnderTest,
+    environment: Environment,
+    rotator: Rotator,
+) -> tuple[str, bool]:
     """Return a clause on unusual dtypes, and whether the environment makes them."""
     clean = answer_of(code)
     if clean is None or not isinstance(rotator, ForeignRotator):

@@ -89,8 +89,8 @@ class CaseSpec:
     def served_calls(self) -> tuple[CaseCall, ...]:
         """The calls as servers make them, where they were asked for, at positions of the others.
 
-        The first row of a batch is the farthest, so that others are not wrapped to its positions. No call has
-        more numbers than two batch elements of the case.
+        The first row of a batch is the farthest, so that those of others are not wrapped to its positions. No
+        call has more numbers of q or k than two batch elements of the case.
         """
         heads, kv_heads, length, half = self.heads, self.kv_heads, self.seq_len, self.seq_len // 2
 

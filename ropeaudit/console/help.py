@@ -15,7 +15,7 @@ from ropeaudit.errors import UnknownName, UsageError, withdrawn
 
 
 def examples() -> list[str]:
-    """Return what may be typed behind `ropeaudit`."""
+    """Return what may be typed behind `ropeaudit`, each with what it is for as a comment."""
     lines: list[str] = data.table("help.toml")["examples"]
     return lines
 
@@ -76,7 +76,7 @@ def commands(
 
 
 class GroupedCommand(click.Command):
-    """A command whose function gets groups of options as objects."""
+    """A command whose function gets groups of options as objects, and whose help ends in examples."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call the function, each group of options as one object.
@@ -114,7 +114,7 @@ class NamedCommands(click.Group):
         self.noun = noun
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments. Raises: click.UsageError without any."""
+        """Parse the arguments. Raises: click.UsageError without any, which names all commands."""
         if not (args or self.invoke_without_command or ctx.resilient_parsing):
             raise click.UsageError(f"Missing {self.noun}; give {', '.join(self.list_commands(ctx))}", ctx)
         return super().parse_args(ctx, args)
@@ -126,7 +126,7 @@ class NamedCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return name, command and arguments. Raises: UnknownName."""
+        """Return name, command and arguments. Raises: UnknownName, with the nearest."""
         if self.get_command(ctx, args[0]) is None and not (ctx.resilient_parsing or args[0].startswith("-")):
             if ctx.parent is None and (meant := _guessed(args[0])):
                 raise UsageError(f"unknown {self.noun} {args[0]!r}; type `{ctx.command_path} {meant}`")

@@ -115,7 +115,7 @@ def form_option(command: str = "") -> Any:
 
 
 def outputs_option(command: str = "") -> Any:
-    """Return the field that says into which files a report goes."""
+    """Return the field that says into which files the report of a command goes."""
     forms = (form for form in REGISTRY.values() if form.command in ("", command))
     table, *others = (form.suffixes[0] for form in forms)
     return option(

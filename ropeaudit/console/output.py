@@ -30,7 +30,7 @@ def metadata(options: ReportOptions) -> dict[str, Any]:
 
 
 def print_report(report: Report, screen: ScreenOptions) -> int:
-    """Print a report to stdout; return the exit code."""
+    """Print a report to stdout, on a terminal coloured and fitted to it; return the exit code."""
     return _printed(lambda out: _show(report, screen, out))
 
 
@@ -75,7 +75,7 @@ def _show(report: Report, screen: ScreenOptions, out: TextIO) -> None:
 
 
 def say_notes(report: Report, options: ReportOptions) -> None:
-    """Print the first notes of a report to stderr."""
+    """Print the first notes of a report to stderr, unless it shows them itself."""
     if options.quiet or reports.REGISTRY[options.form].notes:
         return
     for note in report.notes[:_MOST_NOTES]:

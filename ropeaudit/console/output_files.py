@@ -87,7 +87,7 @@ def part_of(path: str) -> str:
 
 
 def first_file(outputs: Sequence[str]) -> str | None:
-    """Return the first path that is no stream."""
+    """Return the first path that is no stream: beside it rows are stored as they finish."""
     return next((path for path in outputs if not paths.is_stream(path)), None)
 
 
@@ -139,7 +139,7 @@ def _form(path: str, form_of: Callable[[str], str]) -> str:
 
 
 def _check_place(target: Path, about: str, flag: str) -> None:
-    """Raise BadOutput unless a report can replace `target`."""
+    """Raise BadOutput unless a report or its metadata (`about`) can replace `target`."""
     named = f"{flag} {str(target)!r}"
     try:
         if atomic_files.may_be_cleared(target.name):
@@ -260,14 +260,14 @@ def _written(options: Mapping[str, Any]) -> Iterator[_Written]:
 
 
 def _may_import(code: str, path: str) -> bool:
-    """Return whether a path is a Python file beside a file of code."""
+    """Return whether a path is a Python file in the folder of a file of code, or below."""
     written, folder = os.path.realpath(path), os.path.dirname(os.path.realpath(code))
     both = code.endswith(".py") and written.endswith(".py") and os.path.isfile(written)
     return both and written.startswith(os.path.join(folder, ""))
 
 
 def _read(word: str) -> Iterator[str]:
-    """Yield the files that a word of an option may stand for."""
+    """Yield the files that a word of an option may stand for, as far as they are there."""
     named = list[str]()
     for part in (word, *word.split(",")):
         place, colon, _ = part.strip().rpartition(":")

@@ -25,11 +25,21 @@ class Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # click be
     Our own errors are no errors of click and pass through it as they are.
     """
 
-    def __init__(self, name: str, parse: Callable[[str, str], T], names: Iterable[str] = ()) -> None:
-        """Take the function. names: all values of a closed list."""
+    def __init__(
+        self,
+        name: str,
+        parse: Callable[[str, str], T],
+        names: Iterable[str] = (),
+    ) -> None:
+        """Take the function. name: for click. names: all values of a closed list."""
         self.name, self.parse, self.names = name, parse, tuple(names)
 
-    def convert(self, value: str | T, param: click.Parameter | None, ctx: click.Context | None) -> T:
+    def convert(
+        self,
+        value: str | T,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> T:
         """Return the value of some text. Raises: UsageError."""
         return self.parse(value, flag(param)) if isinstance(value, str) else value
 
@@ -56,7 +66,7 @@ def joined(
     param: click.Parameter,
     items: Iterable[Iterable[T]],
 ) -> tuple[T, ...]:
-    """Return each value of an option once, of `all` every name."""
+    """Return each value of an option once; `all` is every name, `usual` some models."""
     values: list[Any] = [value for item in items for value in item]
     for word, names in (("all", ALL), ("usual", _USUAL)):
         if word in values and flag(param) in names:
@@ -74,7 +84,7 @@ def merged(
 
 
 def number(example: str) -> Parsed[float]:
-    """Return the type of one real number, with an example."""
+    """Return the type of one real number; example: what its message tells to try."""
     return Parsed("number", lambda text, name: values.number(text, name, example))
 
 
@@ -91,7 +101,7 @@ def within(least: int, most: int, default: int) -> Parsed[int]:
 
 
 def one_of(kind: str, names: Iterable[str]) -> Parsed[str]:
-    """Return the type of a name from a closed list."""
+    """Return the type of a name from a closed list; kind: what the message calls it."""
     known = tuple(names)
 
     def parse(text: str, name: str) -> str:
@@ -103,7 +113,7 @@ def one_of(kind: str, names: Iterable[str]) -> Parsed[str]:
 
 
 def _relative(text: str, name: str) -> float:
-    """Return a tolerance of drift_relative."""
+    """Return a tolerance of drift_relative, the one that verdicts are judged by."""
     column, value = values.tolerance(text, name)
     if column != "drift_relative":
         raise UsageError(f"verdicts judge drift_relative, not {column}; try --fail-if '{column}>{value:g}'")
@@ -175,7 +185,7 @@ ARGUMENT = Parsed("argument", _argument)
 
 
 def _complete(context: click.Context, flag: str, incomplete: str) -> list[CompletionItem]:
-    """Return what the last element of a list may become."""
+    """Return what the last element of a list may become; files where an option takes them."""
     done, comma, word = incomplete.rpartition(",")
     of_columns = flag in ("--columns", "--fail-if", "--y")
     names = _columns(context) if of_columns else _names(flag)

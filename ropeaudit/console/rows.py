@@ -33,7 +33,7 @@ class Progress:
         self.begun = self.last = time.monotonic()
 
     def __call__(self, share: float) -> None:
-        """Show the share that is done, not too often."""
+        """Show the share that is done and a guess of what is left, not too often."""
         now = time.monotonic()
         wait = _REDRAW_SECONDS if self.terminal else _LOG_SECONDS
         if self.silent or now - self.begun < 1.0 or now - self.last < wait or share <= 0:

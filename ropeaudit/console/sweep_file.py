@@ -33,7 +33,7 @@ _REMEDY = "move it away, or give another -o"
 
 
 class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
-    """NAME.part, locked by this run."""
+    """NAME.part, locked by this run. full: no more fits. note: on rows found there."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
             )
 
     def hint(self) -> str:
-        """Return where the rows are that are in no report yet, once."""
+        """Return where the rows are that are in no report yet, to be said once; else nothing."""
         told, self.told = self.told, True
         if told or not (os.path.exists(self.path) and os.path.getsize(self.path)):
             return ""
@@ -137,7 +137,7 @@ def peek(name: str, sweep: Sweep) -> None:
 
 
 def _state(path: str) -> tuple[int, int] | None:
-    """Return what changes where a file is written anew."""
+    """Return what is another one once a file was written anew; None where there is none."""
     with contextlib.suppress(OSError, ValueError):
         there = os.stat(path)
         return there.st_ino, there.st_mtime_ns
@@ -218,7 +218,7 @@ def parsed(path: str, content: bytes) -> tuple[list[Record], int]:
 
 
 def _taken(sweep: Sweep, path: str, rows: Sequence[Record]) -> str:
-    """Give a sweep rows; return a note. Raises: BadInput."""
+    """Give a sweep rows; return a note. Raises: BadInput, also if two rows differ."""
     seen: dict[object, Record] = {}
     for row in rows:
         before = seen.setdefault(row.key(), row)
@@ -245,7 +245,7 @@ def _row(path: str, number: int, line: bytes) -> Record:
 
 
 def refuse_another_shard(name: str, sweep: Sweep) -> None:
-    """Raise BadOutput if NAME holds rows of another shard."""
+    """Raise BadOutput if NAME holds rows that another shard of the sweep measures."""
     earlier: list[Record] = []
     with contextlib.suppress(BadInput, UnknownName):  # whatever else is there may be replaced
         earlier = finished(name) if sweep.shard != (1, 1) else []

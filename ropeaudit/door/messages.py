@@ -68,7 +68,10 @@ class Message:
     arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
 
 
-def encoded(header: Mapping[str, Any], arrays: Arrays | None = None) -> Iterator[bytes | memoryview]:
+def encoded(
+    header: Mapping[str, Any],
+    arrays: Arrays | None = None,
+) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a message. Raises: TypeError, ValueError if it cannot be JSON."""
     whole = [(name, np.asarray(array, order="C")) for name, array in (arrays or {}).items()]
     held = dict(sorted(whole, key=lambda one: -one[1].itemsize))  # each begins where its numbers may

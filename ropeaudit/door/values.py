@@ -29,7 +29,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 class Values:
     """What both sides of a door know: dataclasses that are sent, objects sent by name.
 
-    constants: objects that arrive as themselves, such as the formats.
+    constants: objects of which there is one in a process, such as the formats: they arrive as themselves.
     """
 
     def __init__(self, classes: Iterable[type], constants: Iterable[Any] = ()) -> None:

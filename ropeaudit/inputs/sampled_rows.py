@@ -156,7 +156,12 @@ def _places(chosen: Pairs, group: int, seq_len: int) -> tuple[Ints, Ints]:
     return chosen.head * seq_len + chosen.query, chosen.head // group * seq_len + chosen.key
 
 
-def _streamed(generator: np.random.Generator, places: Ints, rows: int, d: int) -> NDArray[np.float16]:
+def _streamed(
+    generator: np.random.Generator,
+    places: Ints,
+    rows: int,
+    d: int,
+) -> NDArray[np.float16]:
     """Stream `rows` rows; return those at `places`. Shapes: (n,) -> (n, d)."""
     vectors = np.empty((places.size, d), np.float16)  # exact: on the grid of `on_16_bit_grid`
     order = np.argsort(places, kind="stable")

@@ -58,7 +58,12 @@ def allowed_at(recipe: Resolved, setting: RopeSetting, position: int, pair: int)
     return float(allowed(recipe, setting, np.array([position]))[0, pair])
 
 
-def phase(recipe: Resolved, setting: RopeSetting, at: Positions, theta: Array | None = None) -> Array:
+def phase(
+    recipe: Resolved,
+    setting: RopeSetting,
+    at: Positions,
+    theta: Array | None = None,
+) -> Array:
     """Return by how much a pair may be turned too far. Shapes: (s,) -> (s, p).
 
     Beside `phase_error`, rounding a position moves a pair: not at all while it is exact.
@@ -157,8 +162,8 @@ def excess(
 ) -> Array:
     """Return the error of each pair over what is allowed to a recipe.
 
-    The r last are the dims that are not rotated, two by two; what may overflow counts as 0. Shapes: x and
-    rotated y (b, h, s, d), at (b, s) -> (b, h, s, p + r).
+    The r last "pairs" are the dims that are not rotated, two by two. What may overflow counts as 0.
+    Shapes: x and rotated y (b, h, s, d), at (b, s) -> (b, h, s, p + r).
     """
     over = np.empty((*x.shape[:3], setting.head_dim // 2))
     step = max(1, _IN_CACHE // (x.shape[0] * x.shape[1] * max(1, setting.pairs)))
@@ -198,7 +203,12 @@ def _sides(x: FloatArray, setting: RopeSetting) -> tuple[Array, Array]:
     return first.astype(np.float64), second.astype(np.float64)
 
 
-def _over(error: tuple[Array, Array], size: tuple[Array, Array], limits: Any, dtype: Format) -> Array:
+def _over(
+    error: tuple[Array, Array],
+    size: tuple[Array, Array],
+    limits: Any,
+    dtype: Format,
+) -> Array:
     """Return the length of errors over what is allowed to pairs of a size, overwriting all of them."""
     for a, b in (error, size):
         if dtype is FP64:  # squares of smaller formats neither over- nor underflow
@@ -231,8 +241,8 @@ def narrower_format(
 ) -> Diagnosis | None:
     """Return the narrower format whose roundings explain vectors; None where none does.
 
-    holds: whether more than pairs is explained by a format. Shapes: given and rotated (b, h, s, d) each, at
-    (s,) or (b, s).
+    at: positions, or those of each batch element. holds: whether more than pairs is explained by a format.
+    Shapes: given and rotated q (b, h, s, d), k (b, g, s, d), at (s,) or (b, s).
     """
     rows = np.broadcast_to(at, (len(given[0]), at.shape[-1]))
     sides = [one for pair in zip(given, rotated, strict=True) for one in zip(*pair, rows, strict=True)]

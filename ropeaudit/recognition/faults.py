@@ -274,8 +274,8 @@ def bases_shown(theta: Array, exponents: Array) -> list[float]:
 def solved_base(theta: Array, exponents: Array, uncertain: Array) -> tuple[float, float]:
     """Return the logarithm of the base whose powers most frequencies are, and how uncertain it is.
 
-    It is the median of what each shows, weighted by how closely it does. theta: from 0 to 1. uncertain: how
-    far off each may be, radians per token. Shapes: (p,), p > 0.
+    It is the median of what each shows, weighted by how closely it does: few that are wrong move it little.
+    theta: from 0 to 1. uncertain: how far off each may be, radians per token. Shapes: (p,), p > 0.
     """
     logs, weights = -np.log(theta) / exponents, exponents * theta / uncertain
     order = np.argsort(logs)

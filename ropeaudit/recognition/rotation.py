@@ -98,7 +98,7 @@ def explained(
 ) -> dict[str, Diagnosis]:
     """Return what explains each wrong side, as `joined` takes it; under no name what explains all of them.
 
-    each_call: whether frequencies follow the length of a call.
+    each_call: whether frequencies follow the length of a call; then others than those asked for tell nothing.
     """
     if not sides:
         return {"": Diagnosis("unexplained")}  # right when called again

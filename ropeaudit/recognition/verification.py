@@ -239,7 +239,13 @@ def _misplaced(
     return [*worst.values()], {name: sides[name] for name in "qk" if name in sides}  # whichever was first
 
 
-def furthest(over: Array, side: str, rows: Positions, setting: RopeSetting, rule: Resolved) -> Places:
+def furthest(
+    over: Array,
+    side: str,
+    rows: Positions,
+    setting: RopeSetting,
+    rule: Resolved,
+) -> Places:
     """Return the pair of a side that is furthest off. Shapes: over (b, h, s, p)."""
     batch, head, row, pair = map(int, np.unravel_index(int(over.argmax()), over.shape))
     position = int(rows[batch, row])
@@ -316,8 +322,8 @@ def unstable(
 ) -> Diagnosis | None:
     """Return that it is random, where calls alike give different numbers with other seeds.
 
-    What counts its calls, or stores something, does the same of another instance: each seed gets one, where
-    `afresh` makes them.
+    What counts its calls, or stores something, does the same once more of another instance without a past:
+    each seed gets one, where `afresh` makes them. Calls of a kind that was steady are not made again.
     """
     results, kind = [], (type(rotator).__name__, min(block.length, 2))
     if searches is not None and kind in searches.steady:

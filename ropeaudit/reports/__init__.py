@@ -177,7 +177,7 @@ def tabulated(
 
 
 def only(results: Sequence[R]) -> R:
-    """Return the one result of a report. Raises: UsageError."""
+    """Return the one result that a report is about. Raises: UsageError for several."""
     if len(results) > 1:
         raise UsageError(
             f"a report is about one {type(results[0]).__name__}, and there are {len(results)}; give one"
@@ -214,7 +214,7 @@ def encoded(form: str, report: Report) -> bytes:
 
 
 def beside(path: str) -> str:
-    """Return where metadata stand that a report does not hold."""
+    """Return where the metadata of a report stand that does not hold them itself."""
     return f"{path}.meta.json"
 
 
@@ -225,7 +225,7 @@ def check_installed(form: str) -> None:
 
 
 def needed(package: str, what: str, extra: str) -> None:
-    """Raise MissingPackage if a package is not installed."""
+    """Raise MissingPackage if a package is not installed; `extra` is what to type for it."""
     if find_spec(package) is None:
         raise MissingPackage(f"{what} needs {package}; type: pip install 'ropeaudit[{extra}]'")
 

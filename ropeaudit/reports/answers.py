@@ -76,7 +76,7 @@ class Answer:
 
 
 def headline(answers: Sequence[Answer]) -> str:
-    """Return one sentence for several targets."""
+    """Return one sentence for several targets: how many fail, and the first that does."""
     if len(answers) < 2:
         return answers[0].headline if answers else ""
     for status, verb in (("FAIL", "fail"), ("WARN", "warn")):

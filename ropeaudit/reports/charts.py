@@ -64,7 +64,7 @@ class Picture:
 
 
 class Line(NamedTuple):
-    """A line: rows by ascending xs, ys or nan, and its look."""
+    """A line: rows by ascending xs, ys that are nan where missing, and its look."""
 
     rows: Sequence[Row]
     xs: Array
@@ -132,7 +132,7 @@ def draw_drift(axes: Axes, rows: Sequence[Row], y: str = DRIFT) -> list[str]:
 
 
 def _draw_line(axes: Axes, line: Line, y: str, name: str, signed: bool) -> None:
-    """Draw a line, intervals, and rings around what is out of tolerance."""
+    """Draw a line, the interval of sampled values, and rings around what is out of tolerance."""
     axes.plot(line.xs, line.ys if signed else _above_zero(line), label=name, **line.look)
     if sampled := [row for row in line.rows if y == DRIFT and row.get("drift_rms_low") is not None]:
         low, high = ([float(row[f"drift_rms_{end}"]) for row in sampled] for end in ("low", "high"))
@@ -144,7 +144,7 @@ def _draw_line(axes: Axes, line: Line, y: str, name: str, signed: bool) -> None:
 
 
 def _above_zero(line: Line) -> Array:
-    """Return the ys, nan where a logarithmic axis has no place."""
+    """Return the ys that have a place on a logarithmic axis; the others are nan."""
     return np.where(line.ys > 0, line.ys, np.nan)
 
 
@@ -176,7 +176,7 @@ _OF_CAUSE = dict(zip(_CAUSES, zip((RED, BLUE, GREEN, PURPLE, ORANGE), _HATCHES, 
 
 
 def stages(rows: Sequence[Row], headline: str) -> Picture:
-    """Return the picture of rows by stage."""
+    """Return the picture of rows by stage; `headline` is the finding of their report."""
     seen = [row for row in rows if not math.isfinite(value(row, "share")) or abs(row["share"]) >= _LEAST]
     cases, notes = _cases(seen, _MOST_PANELS)
     if len(seen) < len(rows):
@@ -242,7 +242,7 @@ _FEW = 40  # points of a line, each of which has a marker
 
 
 def decay(rows: Sequence[Row], headline: str) -> Picture:
-    """Return the picture of rows of `ropeaudit decay`, by source."""
+    """Return the picture of rows of `ropeaudit decay`, of scores by source; distances in tokens."""
     figure, panels = new_figure(headline, len(_PANELS), sharex=True)
     several, notes = len({row["setting"] for row in rows}) > 1, dict[str, None]()
     for axes, (column, title) in zip(panels, _PANELS.items(), strict=True):
@@ -343,7 +343,7 @@ def scores(drifts: Array, hidden: NDArray[np.bool_], title: str, over: str) -> P
 
 @contextlib.contextmanager
 def sized(size: tuple[float, float] | None) -> Iterator[None]:
-    """Give figures within it a size, with texts that fit it."""
+    """Give figures within it a size in inches, with texts and lines that fit it."""
     import matplotlib
 
     width, height = size or SIZE
@@ -363,7 +363,7 @@ def _across() -> int:
 
 
 def new_figure(title: str, panels: int = 1, **axes: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a title, and panels under each other."""
+    """Return a figure with the first clause of a title, and panels under each other."""
     from matplotlib.figure import Figure
 
     figure = Figure(layout="constrained")
@@ -373,7 +373,7 @@ def new_figure(title: str, panels: int = 1, **axes: Any) -> tuple[Figure, list[A
 
 
 def retitle(figure: Figure, title: str) -> None:
-    """Set the title, in up to three lines."""
+    """Set the title, in as many lines as it needs, up to three; none if it is empty."""
     lines = textwrap.fill(_plain(printable(title)), _across(), max_lines=3, placeholder=" …")
     figure.suptitle(lines, x=0.01, ha="left")
 
@@ -392,7 +392,7 @@ def _name(row: Row, columns: Iterable[str]) -> str:
 
 
 def _line(rows: Iterable[Row], x: str, y: str, number: int) -> Line:
-    """Return the line of two columns of rows; its number is its look."""
+    """Return the line of two columns of rows. number: of the line, by which it looks."""
     ordered = sorted(rows, key=lambda row: row[x])
     xs, ys = (np.array([value(row, name) for row in ordered]) for name in (x, y))
     return Line(ordered, xs, ys, line_look(number))
@@ -466,7 +466,7 @@ def _above(axes: Axes, x: float, text: str) -> None:
 
 
 def _edges(axes: Axes, lines: Iterable[Line], lost: str, nothing: str = "") -> None:
-    """Mark lost values at the top, zeros at the bottom."""
+    """Mark what no scale has a place for: lost values at the top, zeros at the bottom."""
     for line in lines:
         look = {"color": line.look["color"], "markeredgecolor": "white", "zorder": 5}
         places = {lost: ~np.isfinite(line.ys), nothing: line.ys == 0}
@@ -478,7 +478,7 @@ def _edges(axes: Axes, lines: Iterable[Line], lost: str, nothing: str = "") -> N
 
 
 def _fitting(name: str, number: int) -> str:
-    """Return a name that fits into a legend: of a long one its ends."""
+    """Return a name that fits into a legend: of a long one, its number and its ends."""
     half = min(90, _across()) // 2
     return name if len(name) <= 2 * half + 1 else f"[{number + 1}] {name[:half]}…{name[-half:]}"
 
@@ -497,7 +497,7 @@ def _grouped(
     noun: str,
     size: Callable[[list[Row]], float] = lambda group: 0.0,
 ) -> tuple[dict[str, list[Row]], list[str]]:
-    """Return the rows of each name, and a note of what is left out."""
+    """Return the rows of each name, the largest groups, and a note of the others."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(name(row), []).append(row)

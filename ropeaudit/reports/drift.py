@@ -232,7 +232,7 @@ def structure(results: Sequence[Record]) -> list[tuple[str, str]]:
 
 
 def _temperature(record: Record) -> list[str]:
-    """Say what an adaptive temperature does to what drift moves."""
+    """Say whether an adaptive temperature undoes or amplifies what drift moves."""
     plain, adaptive = _moved(record), record.attention_adaptive_tv_mean
     if not plain or adaptive is None:
         return []
@@ -269,7 +269,7 @@ def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
 
 
 def frozen_notes(results: Sequence[Record]) -> list[str]:
-    """Return a note that length-dependent frequencies were kept."""
+    """Return a note that length-dependent frequencies were kept, if offsets show it."""
     shifted = [record for record in results if record.length is not None and record.offset]
     lengths: dict[tuple[str, int], set[int | None]] = {}
     for record in results:

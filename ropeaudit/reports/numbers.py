@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def exact(value: Any) -> str:
-    """Return text that reads back as the same value.
+    """Return text that reads back as the same value; nothing for what does not apply, "nan" for no number.
 
     >>> exact(0.1), exact(None), exact(math.nan), exact(3)
     ('0.1', '', 'nan', '3')
@@ -62,7 +62,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return text with all written out that could steer a terminal or a runner.
+    r"""Return text with all written out that could steer a terminal, or a runner of GitHub that reads a log.
 
     >>> printable("a\x1b[31m"), printable("::error::x"), printable("a ##[error]")
     ('a\\x1b[31m', '\\::error::x', 'a #\\#[error]')
@@ -74,7 +74,7 @@ def printable(text: str) -> str:
 
 
 def printable_json(line: str) -> str:
-    r"""Return a line of JSON with what `printable` writes out, as JSON does.
+    r"""Return a line of JSON with what `printable` writes out, as JSON writes it: it stays what it was.
 
     >>> printable_json('"a\x9b\u00a0 ##[error]"')
     '"a\\u009b\\u00a0 #\\u0023[error]"'
@@ -87,7 +87,7 @@ def printable_json(line: str) -> str:
 
 
 def setting(value: Any) -> str:
-    """Return text for a number that somebody chose, as it was typed.
+    """Return text for a number that somebody chose, such as a base: as it was typed.
 
     >>> setting(10000.0), setting(0.08838834764831845), setting(128)
     ('10000', '0.0883883', '128')

@@ -18,7 +18,7 @@ _IMPLIED = ("length", "heads", "kv_heads")  # they go with the model, and say li
 
 
 def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the setting columns that differ from row to row."""
+    """Return the setting columns that differ from row to row: a reader must see these."""
     telling = [name for name in NAMES if name not in _IMPLIED]
     return [name for name in telling if len({repr(row[name]) for row in rows}) > 1]
 
@@ -107,7 +107,7 @@ def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def labels(cases: Sequence[Case]) -> list[str]:
-    """Return a label per case: its model and differing settings."""
+    """Return a label per case: its model and differing settings, or else the base."""
     every = [case.setting(case.maximum or 0) for case in cases]
     scalings, results = short_names(str(one.scaling) for one in every), []
     rows = [

@@ -60,13 +60,13 @@ def stages(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def sha256(text: str) -> str:
-    """Return the digest by which a policy lets a style or a script be."""
+    """Return the digest by which a Content Security Policy lets a style or a script be."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 @functools.cache
 def _environment() -> Environment:
-    """Return the environment of all templates."""
+    """Return the environment of all templates; a missing name in one is an error."""
     # in-function: few runs write pages
     from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
     from markupsafe import Markup

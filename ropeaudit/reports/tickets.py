@@ -63,7 +63,7 @@ class Reproduction:
 
 
 def reproduced(snippet: Reproduction) -> Reproduction:
-    """Run a snippet and compare its number with the report's."""
+    """Run a snippet in a new process and compare its number with the report's."""
     try:
         run = subprocess.run(  # its own interpreter; own code is that of --impl
             [sys.executable, "-P", "-c", snippet.code],
@@ -125,7 +125,7 @@ class Ticket:
 
 
 def file_name(target: str) -> str:
-    """Return what was audited, a file without its folder, which no reader has.
+    """Return what was audited, a file without its folder: a title is read where nobody has that folder.
 
     >>> file_name(__file__ + ":rotate")
     'tickets.py:rotate'
@@ -152,7 +152,7 @@ def worst(results: Sequence[Record]) -> Record | None:
 
 
 def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) -> Ticket:
-    """Return the ticket of a row, whose snippet is run."""
+    """Return the ticket of a row, whose snippet is run. factories: of all rows."""
     single = drift.report([record], (), {})
     where = "" if record.device == "cpu" else f" on {record.device}"
     called = f"The code itself was called{where}; scores were formed from it in float64."
@@ -252,7 +252,7 @@ def _convention(record: Record, code: Code) -> Convention:
 
 
 def _imported(place: str) -> tuple[list[str], str]:
-    """Return lines that import code, and the file that a reader lacks."""
+    """Return lines that import code as `own`, and the file that a reader lacks."""
     path = Path(place)
     if place.endswith(".py"):
         folder = f"sys.path.insert(0, {str(path.parent)!r})  # where {path.name} lies"

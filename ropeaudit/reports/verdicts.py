@@ -80,7 +80,7 @@ def under(environment: Any) -> list[str]:
 
 
 def case_name(row: Row) -> str:
-    """Return which case a row is of, as far as it says."""
+    """Return which case a row is of, as far as it says: model, subject, dtype and offset."""
     again = ["rerotated", row["rerotated"]] if row.get("rerotated") else []
     how = *under(row.get("environment")), *again
     names = (row.get("model"), row.get("implementation"), *how, row.get("dtype"))

@@ -168,7 +168,7 @@ def _empty(folder: Path) -> None:
 
 
 def _mode(target: Path) -> int:
-    """Return the permissions of a file, or those of a new one."""
+    """Return the permissions of the file that is replaced, or those of a new one."""
     try:
         return stat.S_IMODE(os.stat(target).st_mode)
     except OSError:

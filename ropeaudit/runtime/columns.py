@@ -66,7 +66,7 @@ class Column:
 
     @property
     def undefined(self) -> float | None:
-        """What stands for an undefined value: nan or None."""
+        """What stands for an undefined value: nan in a column that always holds floats, else None."""
         return math.nan if self.kind is float and not self.optional else None
 
     def shown(self, rows: Sequence[Row]) -> bool:
@@ -105,7 +105,7 @@ class Columns(dict[str, Column]):
 
     @cached_property
     def identity(self) -> tuple[str, ...]:
-        """The columns that say what was requested."""
+        """The columns that say what was requested: equal for the same cell of a sweep."""
         return self.having("case", "setting")
 
     @cached_property

@@ -22,7 +22,7 @@ def of_bytes(content: bytes) -> str:
 
 
 def of_arrays(arrays: Iterable[NDArray[np.float64]]) -> str:
-    """Return the digest of the shapes and numbers of arrays."""
+    """Return the digest of the shapes and numbers of arrays, however a file stores them."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(f"{array.shape}".encode())

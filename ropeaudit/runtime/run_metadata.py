@@ -26,7 +26,7 @@ def threads() -> int:
 
 
 def free_bytes() -> int:
-    """Return the bytes of memory that are free, or 64 GiB."""
+    """Return the bytes of memory that are free, as far as the system says; else 64 GiB."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             table = dict(line.split(":", 1) for line in file)
@@ -40,7 +40,7 @@ def free_bytes() -> int:
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, platform, threads and NumPy's kernels."""
+    """Return versions, platform, threads and what NumPy computes with as a flat mapping."""
     from importlib import metadata  # in-function: it takes as long as a small audit
 
     installed = {"python": platform.python_version()}

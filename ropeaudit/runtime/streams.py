@@ -20,7 +20,7 @@ _ASCII = str.maketrans(
 
 
 def silence() -> None:
-    """Send the rest of stdout nowhere."""
+    """Send the rest of stdout nowhere, or the interpreter complains while it shuts down."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

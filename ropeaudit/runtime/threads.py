@@ -60,7 +60,7 @@ def dropped() -> bool:
 
 @functools.cache
 def _blas() -> ThreadpoolController:
-    """Look for the libraries of this process once."""
+    """Look for the libraries of this process once: that takes as long as a small cell."""
     return ThreadpoolController()
 
 

@@ -76,4 +76,4 @@ class RotatesHeads(Protocol):
     """
 
     def rotate_head(self, x: FloatArray, table: Any, key: bool, head: int | None) -> FloatArray:
-        """Return x of a head rotated; head: None of a single one. Shapes: (s, d) -> (s, d)."""
+        """Return x of a head rotated; head: None for a single one. Shapes: (s, d) -> (s, d)."""

@@ -139,7 +139,13 @@ class TorchNative(OfRecipe):
         return values.astype(self.output.carrier, copy=False)
 
 
-def plain(base: float, rotary_dim: int, form: FrequencyForm, fmt: Format, on: Numbers) -> torch.Tensor:
+def plain(
+    base: float,
+    rotary_dim: int,
+    form: FrequencyForm,
+    fmt: Format,
+    on: Numbers,
+) -> torch.Tensor:
     """Return the numbers that `form` keeps of base^(-2i/rotary_dim), as torch computes them."""
 
     def each(operation: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:

@@ -276,9 +276,9 @@ def _at_its_own(
 
 
 def _unasked(finding: Finding, case: Case, asked: CodeUnderTest) -> list[Diagnosis]:
-    """Return what a failed rotation says of a base and a part of the dims that nobody asked for.
+    """Return what a failed rotation says of a base and a part of the dims, where nobody asked for others.
 
-    Of code that is told neither, and where they are in use.
+    Of code that is told neither, and where they are in use: see `_in_use`.
     """
     found = finding.diagnosis if finding.check == "rotation" and finding.failed else None
     if found is None or found.alternatives or found.certainty == "resembles":
@@ -297,9 +297,9 @@ def _unasked(finding: Finding, case: Case, asked: CodeUnderTest) -> list[Diagnos
 
 
 def _in_use(values: Mapping[str, Any]) -> bool:
-    """Return whether a model may have it: a base of two digits from 1000 up, quarters of the dims.
+    """Return whether a base has two digits and is 1000 at least, as those of all published models.
 
-    Others come from wrong exponents.
+    Others come from wrong exponents. Of dims: whether a quarter, half or three quarters of them rotate.
     """
     if "base" in values:
         return values["base"] >= 1000 and float(f"{values['base']:.1e}") == float(f"{values['base']:.10g}")

@@ -100,7 +100,12 @@ def _check(path: str, kind: str, rows: Sequence[Row], columns: str) -> None:
             )
 
 
-def heatmap(case: Case, recipe: Resolved, offset: int, progress: Callable[[float], None]) -> Picture:
+def heatmap(
+    case: Case,
+    recipe: Resolved,
+    offset: int,
+    progress: Callable[[float], None],
+) -> Picture:
     """Measure and draw drift of visible scores by query and key. offset: tokens.
 
     It is the root mean square over heads; hidden scores are white, those that are not finite in some head

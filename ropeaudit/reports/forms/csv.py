@@ -35,13 +35,13 @@ def render(report: Report) -> str:
 
 
 def written(report: Report) -> list[str]:
-    """Return the columns that a file has: none of sentences."""
+    """Return the columns that a file has: those of the report without sentences."""
     declared = {name: report.declared.get(name) for name in report.columns}
     return [name for name, column in declared.items() if column is None or not column.sentence]
 
 
 def decode(content: bytes) -> Iterator[Row]:
-    """Yield the rows of a file. Raises: ValueError, csv.Error."""
+    """Yield the rows of a file. Raises: ValueError, csv.Error where it is damaged."""
     reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig")), strict=True)  # spreadsheets add a mark
     _check_header(reader.fieldnames or ())
     for row in reader:

@@ -29,13 +29,13 @@ def render(report: Report) -> str:
 
 
 def decode(content: bytes) -> Sequence[Row]:
-    """Return the rows of a file. Raises: ValueError, KeyError, TypeError."""
+    """Return the rows of a file. Raises: ValueError, KeyError, TypeError where it is damaged."""
     rows: Sequence[Row] = loads(content)["records"]
     return rows
 
 
 def loads(content: str | bytes) -> Any:
-    """Return the value of JSON. Raises: ValueError, also for a key twice."""
+    """Return the value of JSON. Raises: ValueError where it is damaged, or has a key twice."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)

@@ -29,7 +29,7 @@ def render(report: Report) -> bytes:
 
 
 def decode(content: bytes) -> Sequence[Mapping[str, Any]]:
-    """Return the rows of a file. Raises: ValueError, OSError."""
+    """Return the rows of a file. Raises: ValueError, OSError where it is damaged."""
     import pyarrow
     from pyarrow import parquet
 
@@ -47,7 +47,7 @@ def about(content: bytes) -> Any:
 
 
 def _array(pyarrow: Any, values: Sequence[Any], kind: type) -> Any:
-    """Return a column of one type, by its values, else the declared."""
+    """Return a column of one type: where values leave it open, the declared one."""
     seen = [value for value in values if value is not None]
     if any(isinstance(value, str) for value in seen) or (not seen and kind is str):
         # UTF-8 must hold them; names of files may hold bytes that are no text

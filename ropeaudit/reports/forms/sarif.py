@@ -61,12 +61,12 @@ def annotation(fault: Fault) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text whose lines steer nothing."""
+    """Return text whose lines steer nothing; the runner reads the ends of lines."""
     return re.sub(r"[^\r\n]+", lambda line: printable(line[0]), text)
 
 
 def render(report: Report) -> str:
-    """Return one run. Raises: UsageError where nothing was judged."""
+    """Return one run. Raises: UsageError where the report is of no command that judges."""
     if report.faults is None:
         raise UsageError("sarif holds what fails in `ropeaudit check`; give the results of check")
     rules = list(dict.fromkeys(fault.rule for fault in report.faults))

@@ -76,7 +76,7 @@ def copied(array: Any) -> Any:
 
 
 class Given:
-    """Vectors as code is given them: apart, or views of one buffer, nan elsewhere."""
+    """Vectors as code is given them: apart, or views of one buffer, nan elsewhere: stray access is seen."""
 
     def __init__(
         self,
@@ -270,7 +270,12 @@ def parts(returned: Any, both: bool) -> tuple[Any, Any, Any]:
     raise kind(f"returns {len(returned)} things for one array")
 
 
-def quietly(function: Any, positional: list[Any], named: dict[str, Any], device: Device = CPU) -> Any:
+def quietly(
+    function: Any,
+    positional: list[Any],
+    named: dict[str, Any],
+    device: Device = CPU,
+) -> Any:
     """Call without gradients, on the device; do not warn of overflows and nans.
 
     What torch compiled is compiled for every shape and dtype, past torch's limit; nothing is where `eager`.

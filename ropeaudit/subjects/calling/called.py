@@ -136,7 +136,13 @@ class Called:
         """Return x rotated, as q. Shapes: (s, d) -> (s, d)."""
         return self.rotate_head(x, table, False, None)
 
-    def rotate_head(self, x: FloatArray, table: _Instance, key: bool, head: int | None) -> FloatArray:
+    def rotate_head(
+        self,
+        x: FloatArray,
+        table: _Instance,
+        key: bool,
+        head: int | None,
+    ) -> FloatArray:
         """Return x, a head of q or k, as a call with all heads rotates it; head None: alone.
 
         Shapes: (s, d) -> (s, d).

@@ -42,7 +42,7 @@ begins: Callable[[str], None] = lambda what: None  # noqa: E731
 
 @contextlib.contextmanager
 def contained() -> Iterator[None]:
-    """Turn what ends a process, and what has no text, into an error that can be told."""
+    """Turn what ends a process, such as SystemExit, and what has no text into an error that can be told."""
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:

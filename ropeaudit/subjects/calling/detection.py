@@ -366,7 +366,7 @@ def _nearest_layout(convention: Convention, trial: Trial, rows: int = 0) -> Fit:
 
 
 def sureness(fit: Fit) -> str:
-    """Return in words how sure it is that code is called as it wants."""
+    """Return in words how sure it is that code is called as it wants to be."""
     inside = f" in {fit.dtype}, for in float32 no call fits" if fit.unfit else ""
     if fit.sure:
         return f" (detected{inside})"

@@ -72,8 +72,8 @@ class OwnCode(Code):
     ) -> None:
         """Keep what is to be called; nothing is called here. Raises: UsageError for the device.
 
-        device: None for the one where a module lies, else the CPU. files: those that it is from, None of a
-        package. copied: whether a module is called as a copy on its device, too.
+        device: the one that was requested; None for the one where a module lies, else the CPU. files: those
+        that it is from, None of a package. copied: whether a module is called as a copy on its device, too.
         """
         self.changes: Changes = {stage: fmt for stage, fmt in changes.items() if stage in conventions.TABLES}
         self.name, self.thing, self.order, self._loaded, self.files = name, thing, order, version, files

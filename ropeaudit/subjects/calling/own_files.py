@@ -165,7 +165,7 @@ def of_module(name: str) -> OwnFiles | None:
 
 
 def _depth(path: Path) -> int:
-    """Return how many packages hold a file, by its imports."""
+    """Return how many packages hold a file, by relative imports or the name of a package above it."""
     if path.stem == "__init__":
         return 0
     try:

@@ -17,7 +17,7 @@ WRAP = "or fill in a wrapper, rotate(q, k, positions): ropeaudit check TARGET --
 
 
 class NotUnderstood(UsageError):
-    """What to give code is not known: a wrapper has to say it. place: where calls raised."""
+    """What to give code is not known: a wrapper has to say it. place: file and line where calls raised."""
 
     place: tuple[str, int] = "", 0
 
