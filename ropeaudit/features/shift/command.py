@@ -235,8 +235,8 @@ class ShiftOptions:
     epilog="Lists: 0,1000,16k; ranges: 1k-1m*2, 0-4096+256; k = 1024, m = 1024². Rows are the cross product. "
     "Exit code: 0 done, 1 a --fail-if was broken, 2 bad usage or input."
 )
-@options.calling_options
 @options.grouped(ShiftOptions, "asked")
+@options.calling_options
 def shift(asked: ShiftOptions) -> int:
     """Shift all positions and report how far the attention scores drift.
 
