@@ -265,7 +265,7 @@ class _Battery:
             kept, beside = np.unique(np.linspace(0, len(calls) - 1, _FEW).astype(int)), _BESIDE[-1:]
             calls = [calls[i] for i in kept]
         small = replace(_least(self.values), positions="run")
-        long = LONG[::3] if self.code.tested.engine == "jax" else LONG
+        long = _TABLE["long_of_jax"] if self.code.tested.engine == "jax" else LONG
         for chosen in beside:
             known = {axis: (*some, *long) for axis, some in self.values.items()} | {"times": _TABLE["large"]}
             taken = {axis: one for axis, one in chosen.items() if one in known[axis]}
