@@ -284,11 +284,11 @@ def quietly(
         if any(map(_is_tensor, (*positional, *named.values()))):
             stack.enter_context(torch().no_grad())
             stack.enter_context(device.current())
-            if (dynamo := sys.modules.get("torch._dynamo.config")) is not None:
-                stack.enter_context(dynamo.patch(**dict.fromkeys(_LIMITS, _COMPILATIONS)))
-            wanted = getattr(function, "compiled_on_request", False)
-            if eager and not wanted and hasattr(torch().compiler, "set_stance"):
-                stack.enter_context(torch().compiler.set_stance("force_eager"))
+        if (dynamo := sys.modules.get("torch._dynamo.config")) is not None:
+            stack.enter_context(dynamo.patch(**dict.fromkeys(_LIMITS, _COMPILATIONS)))
+        python = eager and "torch" in sys.modules and not getattr(function, "compiled_on_request", False)
+        if python and hasattr(torch().compiler, "set_stance"):
+            stack.enter_context(torch().compiler.set_stance("force_eager"))
         return function(*positional, **named)
 
 
