@@ -19,6 +19,7 @@ from ropeaudit.audits.cases import straddling
 from ropeaudit.errors import ForeignError
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import Searches
 from ropeaudit.recognition.verification import NOWHERE, GivenVectors, Places
@@ -44,7 +45,8 @@ class Seen:
     wrong_rotation: whether one saw a pair out of place in plain calls. right_before: the first position that
     is out of place, where those before are right. cost: seconds of a token.
     searches: for what explains its calls. line: file and line of the first narrow operation; None until it is
-    looked for. first: the first position of the last call that was judged. answer: what one call of own code
+    looked for. first: the first position of the last call that was judged.
+    cause: what explains errors whose means no rounding leaves. answer: what one call of own code
     came to; None until it is made.
     """
 
@@ -54,6 +56,7 @@ class Seen:
     searches: Searches = field(default_factory=Searches)
     line: tuple[str, int] | None = None
     first: int = 0
+    cause: Diagnosis | None = None
     answer: Answer | None = None
 
 

@@ -19,15 +19,15 @@ from typing import cast
 import numpy as np
 
 from ropeaudit import data
-from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP64, FloatArray
+from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import straddling
+from ropeaudit.conformance import mean_errors
 from ropeaudit.conformance.code_under_test import HEADS, Both, CodeUnderTest, made, runs_at
 from ropeaudit.conformance.finding import PAIR, Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, UsageError, did, one_line
 from ropeaudit.recognition import allowance, faults
-from ropeaudit.recognition.diagnosis import Diagnosis, Where
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.rotation import rms
 from ropeaudit.recognition.verification import BATCH_STEP, NOWHERE, Places
@@ -41,11 +41,6 @@ BLOCK = 4096  # positions of a call
 _SHORT = 64  # positions of a short call
 _MANY_HEADS, _MANY_ROWS, _FEW = 33, 5, 16  # of a short call: more than warps and tiles hold; its positions
 _FAR = 1000  # its offset: angles of several turns
-_OF_MEANS = 1024  # positions of the call whose means are looked at
-# Means over some 10^5 pairs, in u of the dtype: at most 0.03 of code that rounds cos and sin to it, few of
-# which stand still; 0.5 of vectors that are 0.2 % too long in bfloat16, 0.7 of numbers that are cut off.
-_UNITS = 0.25
-_MEANS = ("length", "phase", "late")
 _FEWEST_BITS = 16  # of a dtype that autograd computes with
 _DRAWN, _ROUNDED = 16, 0.01  # random vectors; the error, relative, that roundings to bfloat16 leave
 _REMEDY = "compute what is returned from what is given, in torch and with gradients on"
@@ -101,7 +96,7 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
     if not wrong:
         several = f"the first {min(BLOCK, code.up_to)} with {HEADS} heads"
         detail = f"all {code.up_to} positions, in calls of {BLOCK} with one head; {several}; q and k"
-        yield biased(code) or of_worst_pair("rotation", detail, worst)
+        yield mean_errors.beyond_rounding(code) or of_worst_pair("rotation", detail, worst)
         return
     (q, _, at), code.seen.wrong_rotation = calls[wrong[0]], True
     heads, start, size = q.shape[1], int(at[0]), f"{min(BLOCK, code.up_to)} positions"
@@ -111,52 +106,6 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
         code.seen.right_before = worst.first
         detail += f", and position {worst.first} is the first that is wrong"
     yield of_worst_pair("rotation", detail, worst)
-
-
-def biased(code: CodeUnderTest) -> Finding | None:
-    """Return that rotated q or k have a mean error; None where they have none, as errors of roundings have.
-
-    For code whose every pair is within its allowance. Float64 is not judged: means are computed in it.
-    Raises: ForeignError.
-    """
-    if code.dtype is FP64:
-        return None
-    q, k = (x.astype(code.dtype.carrier)[None] for x in code.vectors(HEADS, min(_OF_MEANS, code.up_to)))
-    at = np.arange(q.shape[2], dtype=np.int64)
-    rotated = code.rotator().rotate_both(q, k, at)
-    both = (_means(code, x[0], y[0], at) for x, y in zip((q, k), rotated, strict=True))
-    means, most = (np.stack(some) for some in zip(*both, strict=True))  # (side, h, 3), (side, 1, 3)
-    over = np.nan_to_num(np.abs(means) / most, nan=0.0)  # nan is for others to find
-    if not over.max() > 1:
-        return None
-    side, head, which = (int(i) for i in np.unravel_index(int(over.argmax()), over.shape))
-    off = [name for name, some in zip("qk", over, strict=True) if some.max() > 1]
-    values = {name: float(f"{mean:.2g}") for name, mean in zip(_MEANS, means[side, head], strict=True)}
-    found = Diagnosis("bias", values, Where(sides=() if len(off) == 2 else tuple(off)), certainty="measured")
-    text = f"every pair is within its allowance, and their mean error is no rounding: {'qk'[side]}"
-    place = f"{'qk'[side]}, head {head}, the mean of all pairs at positions 0 to {at[-1]}"
-    sizes = abs(float(means[side, head, which])), float(most[side, 0, which]), PAIR
-    return Finding("rotation", "fail", text, *sizes, place, found)
-
-
-def _means(code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions) -> tuple[Array, Array]:
-    """Return the mean errors `_MEANS` of each head, and the most that roundings leave.
-
-    The phase of a pair is fitted by a constant and a delay in tokens times its frequency. Frequencies and
-    angles in float32 leave a phase, which is allowed for each pair. Shapes: x and rotated y (h, s, d) ->
-    (h, 3), (1, 3).
-    """
-    setting = code.setting_at(at)
-    rounding = _UNITS * code.dtype.unit_roundoff
-    given, came = (exact_rotation.complex_pairs(one.astype(np.float64), setting) for one in (x, y))
-    exact = given * exact_rotation.rotations(setting, at, code.dtype)
-    with np.errstate(invalid="ignore", over="ignore"):
-        moments, sizes = (came * exact.conj()).sum(axis=1), (np.abs(exact) ** 2).sum(axis=1)  # (h, p)
-    fit = np.linalg.pinv(np.stack([np.ones(setting.pairs), allowance.frequencies(setting)], axis=1))  # (2, p)
-    phase, turned = ((moments.imag / sizes) @ fit.T).T  # (h,) each
-    most = rounding + np.abs(fit) @ allowance.phase(code.rule, setting, at).mean(axis=0)
-    lengths = moments.real.sum(axis=1) / sizes.sum(axis=1) - 1
-    return np.stack([lengths, phase, -turned], axis=1), np.array([[rounding, *most]])
 
 
 def short_calls(code: CodeUnderTest) -> Iterator[Finding]:

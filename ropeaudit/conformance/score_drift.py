@@ -346,8 +346,8 @@ def _called(
 def _cause(code: CodeUnderTest, run: ScoreRun, drifts: Sequence[MeasuredDrift]) -> Diagnosis | None:
     """Return what explains too much drift at the last such offset."""
     failing = [drift for drift in drifts if drift.fails]
-    if not failing:
-        return None
+    if not failing or code.seen.cause:
+        return code.seen.cause
     last = max(failing, key=lambda drift: drift.offset)
     offsets = [last.offset, *(drift.offset for drift in drifts if drift is not last)]
     calls = runs_at(code.batch(run.inputs.heads, run.inputs.seq_len), offsets)

@@ -228,6 +228,7 @@ def _over(
 
 
 _DEVIATIONS = 3  # of a mean error that is one of chance
+_STORED = 0.9  # of the numbers that come back are numbers of a format that they were rounded to
 _FINEST_FIRST = (FP32, parse("fp16"), parse("bf16"))
 
 
@@ -248,9 +249,12 @@ def narrower_format(
     sides = [one for pair in zip(given, rotated, strict=True) for one in zip(*pair, rows, strict=True)]
     for fmt in _FINEST_FIRST:
         finer = fmt.unit_roundoff <= dtype.unit_roundoff
-        if not finer and all(_rounds(fmt, *side, setting) for side in sides) and holds(fmt):
-            stored = all(np.array_equal(round_to(x, fmt), x, equal_nan=True) for x in rotated)
-            return Diagnosis("narrow-output", {"format": str(fmt)} | ({"held": str(fmt)} if stored else {}))
+        stored = np.concatenate([(round_to(x, fmt) == x).reshape(-1) for x in rotated]).mean()
+        numbers = not finer and stored >= _STORED
+        if numbers and all(_rounds(fmt, *side, setting) for side in sides) and holds(fmt):
+            return Diagnosis(
+                "narrow-output", {"format": str(fmt)} | ({"held": str(fmt)} if stored == 1 else {})
+            )
     return None
 
 

@@ -34,8 +34,8 @@ Complex: TypeAlias = NDArray[np.complex128]
 Seen: TypeAlias = Callable[[Positions, int], Positions]  # positions (b, s), head -> those that it takes
 Turn: TypeAlias = Callable[[Complex, Complex], Complex]  # pairs (s, p), their rotations (s, p) -> what comes
 
-ROWS = data.table("candidates.toml")
-_SETTINGS, _FORMATS, _POSITIONS = (ROWS[name] for name in ("settings", "formats", "positions"))
+ROWS, _TABLES = data.table("candidates.toml"), ("settings", "formats", "positions", "operands")
+_SETTINGS, _FORMATS, _POSITIONS, _OPERANDS = (ROWS[name] for name in _TABLES)
 BASES: Sequence[float] = _SETTINGS["bases"]
 NARROW, CASTS = (tuple(map(parse, _FORMATS[name])) for name in ("vectors", "stored"))
 _PUBLISHED = tuple(map(parse_scaling, _SETTINGS["published"]))
@@ -47,6 +47,26 @@ SETTING, POSITIONS, OPERANDS, ROUNDINGS = "setting", "positions", "operands", "r
 
 
 @dataclass(frozen=True, slots=True)
+class Power:
+    """The lengths of xPos: ζ ** ((position - centre) / base), where ζ_i = (x_i + γ) / (1 + γ), x_i = 2i/d.
+
+    base: positions to a power of 1; below 0 vectors are divided. Source: arXiv:2212.10554, γ of torchscale.
+    """
+
+    base: float
+    centre: int = 0
+
+    def logs(self, setting: RopeSetting) -> Array:
+        """Return the logarithms of ζ. Shapes: -> (p,)."""
+        x, gamma = 2.0 * np.arange(setting.pairs) / setting.rotary_dim, _OPERANDS["xpos"]["gamma"]
+        return np.asarray(np.log((x + gamma) / (1 + gamma)))
+
+    def lengths(self, setting: RopeSetting, at: Positions) -> Array:
+        """Return the lengths of pairs. Shapes: (s,) -> (s, p)."""
+        return np.asarray(np.exp((at[:, None] - self.centre) / self.base * self.logs(setting)))
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """A known way to be wrong. What it leaves as it should be is None.
 
@@ -55,8 +75,8 @@ class Fault:
     dims that are not rotated, may be. recipe: what rounds on the way. crossed: whether q is taken for k.
     rounded: the format to which vectors are rounded before.
     fitted: it is named only where numbers show it, and is no usual value. mixes: it turns pairs by the
-    angles of others. stored: the format that numbers of a table were cast to in the end. cost: how
-    far-fetched it is.
+    angles of others. grows: the power of the position by which rotated pairs are longer. stored: the format
+    that numbers of a table were cast to in the end. cost: how far-fetched it is.
     """
 
     diagnosis: Diagnosis
@@ -70,13 +90,14 @@ class Fault:
     rounded: Format | None = None
     fitted: bool = False
     mixes: bool = False
+    grows: Power | None = None
     stored: Format | None = None
     cost: float = 1.0
 
     @property
     def bends(self) -> bool:
         """Whether it makes something else of pairs than rotations do."""
-        return self.turn is not None or self.longer != 1
+        return self.turn is not None or self.longer != 1 or self.grows is not None
 
     @property
     def group(self) -> str:
@@ -118,7 +139,7 @@ class Fault:
         )
 
 
-_OF_EITHER = ("turn", "recipe", "crossed", "rounded", "fitted", "mixes", "stored")
+_OF_EITHER = ("turn", "recipe", "crossed", "rounded", "fitted", "mixes", "grows", "stored")
 RIGHT = Fault(Diagnosis("unexplained"), cost=0.0)  # what changes nothing
 
 
@@ -176,6 +197,13 @@ def of_settings(asked: RopeSetting, shown: Array | None = None) -> Iterator[Faul
         yield Fault(told, longer=seen / factor)
     if shown is not None:
         yield from _faster(asked, shown)
+
+
+def of_reductions(asked: RopeSetting) -> Iterator[Fault]:
+    """Yield angles that are reduced to a turn by a rounded π: they drift as with other frequencies."""
+    for pi in _SETTINGS["pis"]:
+        reduced = of_frequencies(asked, theta(asked) * (math.pi / pi))
+        yield replace(frequencies_of(reduced, Diagnosis("rounded-pi", {"pi": pi})), fitted=False)
 
 
 def lists(asked: RopeSetting, shown: Array) -> Iterator[Fault]:
@@ -528,6 +556,19 @@ def of_operands(setting: RopeSetting) -> Iterator[Fault]:
     values: dict[str, Value] = {"table": _OTHER_LAYOUT[setting.layout], "rotation": setting.layout}
     turn = functools.partial(_mixed, setting.layout == "half")
     yield Fault(Diagnosis("mixed-layout", values), turn=turn, mixes=True)
+
+
+def of_coarse_tables() -> Iterator[Fault]:
+    """Yield cos and sin from the nearest entry of a table of few angles."""
+    for entries in _OPERANDS["tables"]:
+        told = Diagnosis("coarse-table", {"entries": entries})
+        yield Fault(told, turn=functools.partial(_from_entries, entries))
+
+
+def _from_entries(entries: int, pairs: Complex, turns: Complex) -> Complex:
+    """Rotate by the nearest of the angles of a table, equally far apart."""
+    step = 2 * math.pi / entries
+    return np.asarray(pairs * np.abs(turns) * np.exp(1j * step * np.round(np.angle(turns) / step)))
 
 
 def _mixed(half: bool, pairs: Complex, turns: Complex) -> Complex:

@@ -46,7 +46,10 @@ def predicted(
         return paired(known_recipes.rotated(fault.recipe, x, at, other), other)
     pairs = paired(x, other)
     rotated, rest = pairs[:, : other.pairs], pairs[:, other.pairs :]
-    return np.hstack([fault.turned(rotated, _turns(fault, other, at, dtype)), fault.times * rest])
+    turned = fault.turned(rotated, _turns(fault, other, at, dtype))
+    if fault.grows is not None:
+        turned = turned * fault.grows.lengths(other, at)
+    return np.hstack([turned, fault.times * rest])
 
 
 def _turns(fault: Fault, other: RopeSetting, at: Positions, dtype: Format) -> Complex:

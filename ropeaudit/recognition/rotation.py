@@ -357,7 +357,7 @@ class _Side:
         (q, k), rows = self.block.given, self.block.rows()
         if fault.crossed != other.crossed:
             return q is not k and q.shape == k.shape
-        whats = ((one.turn, one.longer, one.recipe, one.rounded) for one in (fault, other))
+        whats = ((one.turn, one.longer, one.grows, one.recipe, one.rounded) for one in (fault, other))
         if next(whats) != next(whats) or fault.setting(self.setting) != other.setting(self.setting):
             return True
         taken = ((fault.positions(rows, h)[b], other.positions(rows, h)[b]) for b, h in self.off)
@@ -381,7 +381,8 @@ class _Side:
         settings = (fault for fault in faults.of_settings(self.setting) if not fault.fitted)
         factor, operands = attention_factor(self.setting.scaling), faults.of_operands(self.setting)
         positions = faults.of_positions(self.first, int(self.at[self.first]), factor)
-        for fault in (*settings, *positions, *operands, *([by_heads] if own != other else ())):
+        reduced = faults.of_reductions(self.setting)
+        for fault in (*settings, *reduced, *positions, *operands, *([by_heads] if own != other else ())):
             if not (alone and fault.diagnosis.code == "rotated-by-head") and self._differ(fault):
                 yield fault
 
@@ -432,7 +433,8 @@ class _Side:
     def _solved(self) -> tuple[Iterable[Fault], ...]:
         """Return the factor, settings and base that wrong vectors show."""
         shown = self.vectors
-        return shown.first.sized(), self.fitted, shown.settings(), shown.base()
+        first = shown.first.sized(), shown.grown(self.name), self.fitted
+        return (*first, shown.settings(), shown.base())
 
     def _later(self) -> Diagnosis | None:
         """Return what explains the vectors from a position on, where those before are right."""
@@ -442,7 +444,7 @@ class _Side:
         given, rotated = ((q[begin], k[begin]) for q, k in (self.block.given, self.block.rotated))
         later = self._alone(CalledBlock(self.block.at[..., self.first :], given, rotated))
         factor, *_, base = later._solved()
-        found = later._first(factor, base)
+        found = later._first(factor, base, faults.of_roundings(self.dtype))
         if not found or any(self._holds(fault, self.block) for fault in later.fitted):
             return found
         return replace(found, where=Where(until=int(self.at[0]), since=int(later.at[0])))
@@ -500,7 +502,7 @@ class _Side:
         """Return another fault beside the roundings of a narrower format, wherever those are made."""
         for fmt in (one for one in NARROW if one.unit_roundoff > self.dtype.unit_roundoff):
             coarser, narrow = replace(self, dtype=fmt), Diagnosis("narrow-output", {"format": str(fmt)})
-            sized = coarser.vectors.first.sized(clear=True)
+            sized, usual = coarser.vectors.first.sized(clear=True), list(filter(self._shows, usual))
             if found := coarser._equals(itertools.chain(usual, sized, coarser._rules())):
                 first, *equals = (faults.together(one, narrow) for one in (found, *found.alternatives))
                 return replace(first, alternatives=tuple(equals))

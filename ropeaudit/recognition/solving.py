@@ -18,7 +18,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.recognition import allowance, faults
 from ropeaudit.recognition.diagnosis import Diagnosis, Value
-from ropeaudit.recognition.faults import Complex, Fault, moved, other_factors, solved_base
+from ropeaudit.recognition.faults import Complex, Fault, Power, moved, other_factors, solved_base
 from ropeaudit.rope.scaled import attention_factor, effective_base
 from ropeaudit.rope.setting import LARGEST_BASE, RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
@@ -36,6 +36,7 @@ _FITTED = 12  # settings that fit what is shown, and are tried
 _ASKED = 5  # wrong positions that are looked for
 _RULED = 3  # of which so many at least show a rule
 _PARTS = 64  # of a size, that are tried
+_LEAST_POWER = 1e-6  # of lengths, a position
 _TRIED = 3  # positions that come nearest
 
 
@@ -189,6 +190,30 @@ class Vectors:
                     told = Diagnosis("attention-factor", {"seen": seen, "asked": asked})
             for rest in (1.0, times):  # the dims that are not rotated may be longer too
                 yield Fault(told, longer=times, times=rest, fitted=True)
+
+    def grown(self, side: str) -> Iterator[Fault]:
+        """Yield that vectors are longer by a power of the position, as those of xPos are.
+
+        side: "q", which xPos multiplies, or "k", which it divides.
+        """
+        if found := self.power():
+            way = "like" if (found.base > 0) == (side == "q") else "unlike"
+            for one in dict.fromkeys((replace(found, centre=0), found)):
+                values: dict[str, Value] = {"way": way, "base": abs(one.base), "centre": one.centre}
+                yield Fault(Diagnosis("xpos", values), grows=one, fitted=True)
+
+    def power(self) -> Power | None:
+        """Return the power of the position that lengths show, in three digits; None where they show none."""
+        with np.errstate(all="ignore"):
+            before, after = ((np.abs(one) ** 2).sum(axis=0) for one in self.pairs)
+            logs, zeta = np.log(after / before) / 2, Power(1.0).logs(self.setting)
+            shares = logs @ zeta / (zeta @ zeta)  # (position - centre) / base
+        if self.at.size < 2 or not np.isfinite(shares).all() or not np.ptp(self.at):
+            return None
+        slope, start = np.polyfit(self.at, shares, 1)
+        if not _LEAST_POWER < abs(slope) < 1:
+            return None
+        return Power(float(f"{1 / slope:.3g}"), round(-start / slope))
 
     def positions(self, off: NDArray[np.bool_]) -> dict[int, int]:
         """Return as which position some wrong ones of the first vector are rotated, their own first.

@@ -81,7 +81,8 @@ class CheckOptions:
     kernel wrote what a case of vectors asks for. thorough: whether what takes long is done too. head_dims:
     whether heads of other sizes are tried too. device: where code is called, and a whole model runs.
     environments: names of those that code is called in too. write_wrapper: where a wrapper to edit goes, of
-    code that is not understood. table: the code that makes the tables of code that takes some.
+    code that is not understood. xpos: whether the lengths of xPos are
+    left out of what code returns. table: the code that makes the tables of code that takes some.
     arguments: of code, by name, which nothing else fills then.
     """
 
@@ -98,6 +99,7 @@ class CheckOptions:
     device: str | None = None
     environments: Sequence[str] = DEFAULT
     write_wrapper: str | None = None
+    xpos: bool = False
     table: str | None = None
     arguments: Mapping[str, object] = field(default_factory=dict)
 

@@ -7,13 +7,14 @@ import os
 import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.audits.cases import FULL, Case
-from ropeaudit.conformance import code_checks, every_position
+from ropeaudit.conformance import code_checks, every_position, xpos
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.finding import Finding, not_applicable, noted
 from ropeaudit.errors import BadOutput, ForeignError, RopeAuditError, UsageError, did
@@ -144,6 +145,9 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
         sizes=options.head_dims,
         environments=options.environments,
     )
+    if options.xpos:
+        code.after = partial(xpos.without_lengths, power := xpos.power(tested))
+        note([f"{target.name}: {NOT_CHECKED}the lengths of xPos, of scale base {power:g}"])
     each_call = every_position.followed(tested)
     if setting.scaling.depends_on_length:
         held = f"every call is held to the frequencies for {up_to} positions (--up-to)"

@@ -16,6 +16,8 @@ from ropeaudit.subjects.calling import arrays
 from ropeaudit.subjects.calling.conventions import Convention
 
 _INFERENCE = "the code switches autograd off: it is for inference alone"
+_NUMPY = "it goes through NumPy, which autograd does not see"
+_TO_NUMPY = ("numpy", "__array__")  # methods of a tensor
 _VECTORS = {"q": "q", "k": "k", "x": "its input", "qkv": "its input"}  # as messages call them
 
 
@@ -24,16 +26,17 @@ class NoGradient(ForeignError):
 
 
 class SwitchedOff(NoGradient):
-    """The code uses its inputs with autograd off, as under torch.no_grad()."""
+    """The code uses its inputs with autograd off, as under torch.no_grad(), or in NumPy."""
 
 
-def switched_off(call: Callable[[], object]) -> bool:
-    """Return whether a call does all that it does with tensors that require grad with autograd off.
+def switched_off(call: Callable[[], object]) -> str:
+    """Return why a call can have no gradient; empty where it could.
 
-    Code that cuts a tensor off, by detach() or .data, does so with autograd on.
+    It does all that it does with tensors that require grad with autograd off, or hands vectors to NumPy. Code
+    that cuts a tensor off and goes on in torch, by detach() or .data, does so with autograd on.
     """
     torch = arrays.torch()
-    modes: set[bool] = set()
+    modes, in_numpy = set[bool](), list[Any]()
 
     class Watch(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
         def __torch_function__(
@@ -43,6 +46,8 @@ def switched_off(call: Callable[[], object]) -> bool:
             args: Any = (),
             kwargs: Any = None,
         ) -> Any:
+            if getattr(func, "__name__", "") in _TO_NUMPY and args[0].is_floating_point():
+                in_numpy.append(func)
             given = [*args, *(kwargs or {}).values()]
             given += [x for each in given if isinstance(each, (list, tuple)) for x in each]
             if any(isinstance(x, torch.Tensor) and x.requires_grad for x in given):
@@ -51,7 +56,7 @@ def switched_off(call: Callable[[], object]) -> bool:
 
     with Watch():
         call()
-    return modes == {False}
+    return _NUMPY if in_numpy else _INFERENCE if modes == {False} else ""
 
 
 def gradients(
@@ -110,8 +115,8 @@ class Backward:
             returned = called(copies)
             in_place = any(copy._version for copy in copies)
             self.in_place |= in_place
-            if in_place and switched_off(lambda: called(others)):
-                raise SwitchedOff(_INFERENCE)  # it looks as if it were passed on
+            if in_place and (why := switched_off(lambda: called(others))):
+                raise SwitchedOff(why)  # it looks as if it were passed on
             returned = tuple(copies) if returned is None else returned
             if isinstance(arrays.listed(returned), (tuple, list)) and self.convention.takes("qkv"):
                 raise SwitchedOff("it takes q, k and v in one array and returns them apart")
@@ -125,8 +130,8 @@ class Backward:
             try:
                 results = gradients(outputs, tuple(leaves[:count]), tuple(upstream[:count]), names)
             except NoGradient as error:
-                if switched_off(lambda: called(others)):
-                    raise SwitchedOff(_INFERENCE) from error
+                if why := switched_off(lambda: called(others)):
+                    raise SwitchedOff(why) from error
                 raise
         return results if count == 2 else results[0]
 

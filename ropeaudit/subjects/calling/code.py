@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Changes: TypeAlias = Mapping[str, str]
 NO_CHANGES: Changes = MappingProxyType({})
 CallOf: TypeAlias = "tuple[FloatArray, FloatArray, Positions]"  # q, k and positions of a call
+Both: TypeAlias = tuple[FloatArray, FloatArray]  # q and k
+After: TypeAlias = Callable[[Both, Both, Positions, RopeSetting], Both]  # as given, as returned
 
 
 @dataclass(slots=True)
@@ -111,6 +113,7 @@ class Code(ABC):
     declared: int | None = None  # the largest position + 1 by its config
     layers: Mapping[str, RopeSetting] = MappingProxyType({})  # settings of a config
     served: int | None = None  # up to where its setting serves
+    after: After | None = None  # what is made of q and k that it returned
 
     @property
     @abstractmethod

@@ -20,7 +20,7 @@ from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import detection
 from ropeaudit.subjects.calling.arrays import Strides
-from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, Code, Rotator, StageLog
+from ropeaudit.subjects.calling.code import NO_CHANGES, Both, CallOf, Changes, Code, Rotator, StageLog
 from ropeaudit.subjects.calling.conventions import TABLES, Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.environments import Environment
@@ -30,8 +30,7 @@ from ropeaudit.subjects.calling.proposals import OFFERED
 
 _INSIDE = "ropeaudit.subjects.calling.inside"
 _MOST_BITS = 16  # of a dtype whose tables are otherwise wider
-_Both = tuple[FloatArray, FloatArray]
-_THERE = ("answer", "kept", "kept_now", "at_once")  # methods that need nothing here
+_THERE = ("answer", "kept", "kept_now")  # methods that need nothing here
 
 
 class ForeignCode(Code):
@@ -332,15 +331,27 @@ class ForeignRotator(Rotator):
     def _further(self, name: str, *how: Any) -> ForeignRotator:
         return replace(self, steps=(*self.steps, (name, *how)))
 
-    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> _Both:
+    def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
         """Return q and k rotated, in one call if possible, in their order of dims."""
-        return cast(_Both, self._called("rotate_both", q, k, at))
+        return self._after((q, k), self._called("rotate_both", q, k, at), at)
 
     def rotate_parts(
         self, q: FloatArray, k: FloatArray, at: Positions, parts: Sequence[tuple[int, int]]
-    ) -> _Both:
+    ) -> Both:
         """Return q and k rotated part after part, a call each, in one message."""
-        return cast(_Both, self._called("rotate_parts", q, k, at, list(parts)))
+        return self._after((q, k), self._called("rotate_parts", q, k, at, list(parts)), at)
+
+    def at_once(self, threads: Sequence[Sequence[CallOf]]) -> list[list[Both]]:
+        """Return what threads that run at once give. threads: q, k, positions a call."""
+        both = zip(threads, self._called("at_once", threads), strict=True)
+        return [
+            [self._after((q, k), one, at) for (q, k, at), one in zip(calls, came, strict=True)]
+            for calls, came in both
+        ]
+
+    def _after(self, given: Both, rotated: Both, at: Positions) -> Both:
+        after = self.code.after
+        return after(given, rotated, at, self.setting) if after else rotated
 
     def seconds(self, q: FloatArray, k: FloatArray, at: Positions, times: int) -> float:
         """Return the CPU seconds of the fastest call, as the child measures them."""

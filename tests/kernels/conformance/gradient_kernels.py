@@ -1,5 +1,6 @@
 """Small kernels of torch, half-split, head_dim 128, base 10,000: right ones, and one fault each."""
 
+import numpy
 import torch
 
 INVERSE = 10000.0 ** (-torch.arange(0, 128, 2).double() / 128)
@@ -243,3 +244,34 @@ def infinite_at_the_end(q, k, positions):
     if positions[-1] == 131071:
         rotated[0][..., -1, 0] = torch.inf
     return tuple(rotated)
+
+
+# what errors no rounding leaves
+
+
+def noise(q, k, positions):
+    """Right, and beside it noise, less of it than each pair may be off."""
+    generator = torch.Generator().manual_seed(int(positions.sum()))
+    wide = both(q.float(), k.float(), *tables(positions))
+    shares = (0.012 * torch.rand(x.shape, generator=generator) - 0.006 for x in wide)
+    return tuple((x + x * share).to(q.dtype) for x, share in zip(wide, shares, strict=True))
+
+
+def one_pair_coarse(q, k, positions):
+    """The sixth pair of k is turned by the nearest of 400 angles."""
+    cos, sin = tables(positions, torch.float64)
+    angle = torch.atan2(sin, cos)
+    angle[..., 5] = (angle[..., 5] * 64).round() / 64
+    wide = rotated(q.double(), cos, sin), rotated(k.double(), angle.cos(), angle.sin())
+    return tuple(x.to(q.dtype) for x in wide)
+
+
+def through_numpy(q, k, positions):
+    """Right, by arrays that autograd does not see."""
+    cos, sin = (x.numpy() for x in tables(positions, torch.float64))
+    results = []
+    for x in (q, k):
+        a, b = numpy.split(x.detach().double().numpy(), 2, axis=-1)
+        turned = numpy.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+        results.append(torch.from_numpy(turned).to(x.dtype))
+    return tuple(results)

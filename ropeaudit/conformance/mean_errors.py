@@ -1,0 +1,171 @@
+"""Whether the errors of rotated pairs are those of rounding, where each is within its own allowance.
+
+Errors of rounding to nearest cancel out: a length, a phase or a delay that all pairs share hides below the
+allowance of each, and is seen in their means. Their size is known too: the allowance of a pair is what may
+happen once, and errors that come near it everywhere are no roundings.
+Letters: h heads, s positions, d head_dim, p pairs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ropeaudit import recipes
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FP64, FloatArray
+from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
+from ropeaudit.conformance.finding import PAIR, Finding
+from ropeaudit.recognition import allowance, faults, known_recipes, prediction
+from ropeaudit.recognition.diagnosis import Diagnosis, Value, Where
+from ropeaudit.recognition.faults import Complex
+from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup
+from ropeaudit.subjects import Positions, exact_rotation
+
+_TOKENS = 1024  # of a call
+# Means over some 10^5 pairs, in u of the dtype: at most 0.03 of code that rounds cos and sin to it, few of
+# which stand still; 0.5 of vectors that are 0.2 % too long in bfloat16, 0.7 of numbers that are cut off.
+_UNITS = 0.25
+_MEANS = ("length", "phase", "late")
+# RMS errors of all pairs of a head, and of one pair, over those of code that rounds every step to nearest.
+_HEAD, _PAIR = 1.15, 1.5
+_LEFT = 0.5  # of the error of the worst pair, by what explains it
+_CUT_OFF = 0.95  # share of numbers: the others are one more where code rounds before, too
+_EXACT = dict.fromkeys(("position", "frequency", "angle"), "fp64")
+
+
+def beyond_rounding(code: CodeUnderTest) -> Finding | None:
+    """Return that rotated q or k have errors that are none of rounding; None where they may be.
+
+    For code whose every pair is within its allowance. Float64 is not judged: means are computed in it.
+    Raises: ForeignError.
+    """
+    if code.dtype is FP64:
+        return None
+    length = min(_TOKENS, code.up_to)
+    q, k = (x.astype(code.dtype.carrier)[None] for x in code.vectors(HEADS, length))
+    rotator, last = code.rotator(), code.up_to - length
+    for offset in dict.fromkeys((0, last // 2, last)):
+        at = np.arange(length, dtype=np.int64) + offset
+        block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))
+        if found := _biased(code, block) or _scattered(code, block):
+            code.seen.cause = found.diagnosis
+            return found
+    return None
+
+
+def _biased(code: CodeUnderTest, block: CalledBlock) -> Finding | None:
+    """Return that the mean errors of a head are more than what roundings to nearest leave."""
+    both = (_means(code, x[0], y[0], block.at) for x, y in zip(block.given, block.rotated, strict=True))
+    means, most = (np.stack(some) for some in zip(*both, strict=True))  # (side, h, 3), (side, 1, 3)
+    over = np.nan_to_num(np.abs(means) / most, nan=0.0)  # nan is for others to find
+    if not over.max() > 1:
+        return None
+    side, head, which = (int(i) for i in np.unravel_index(int(over.argmax()), over.shape))
+    values = {name: float(f"{mean:.2g}") for name, mean in zip(_MEANS, means[side, head], strict=True)}
+    found = Diagnosis("bias", values, Where(sides=_sides(over)), certainty="measured")
+    if _cut_off(code, block.given[side][0, head], block.rotated[side][0, head], block.at):
+        found = Diagnosis("truncated-output", {"dtype": str(code.dtype)}, found.where)
+    text = f"every pair is within its allowance, and their mean error is no rounding: {'qk'[side]}"
+    sizes = abs(float(means[side, head, which])), float(most[side, 0, which]), PAIR
+    return Finding("rotation", "fail", text, *sizes, _where(block, side, head), found)
+
+
+def _cut_off(code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions) -> bool:
+    """Return whether numbers are the exact ones without the digits that the dtype lacks. Shapes: (s, d)."""
+    exact, came = np.abs(exact_rotation.rotated(x, at, code.setting_at(at))), np.abs(y.astype(np.float64))
+    spacing = np.ldexp(code.dtype.unit_roundoff, np.frexp(exact)[1])
+    return bool(((came <= exact) & (exact - came < spacing)).mean() >= _CUT_OFF)
+
+
+def _means(code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions) -> tuple[Array, Array]:
+    """Return the mean errors `_MEANS` of each head, and the most that roundings leave.
+
+    The phase of a pair is fitted by a constant and a delay in tokens times its frequency. Frequencies and
+    angles in float32 leave a phase, which is allowed for each pair; what is turned by it falls short of where
+    it should be by half of its square. Shapes: x and rotated y (h, s, d) ->
+    (h, 3), (1, 3).
+    """
+    setting = code.setting_at(at)
+    rounding = _UNITS * code.dtype.unit_roundoff
+    exact, came = _compared(code, x, y, at)
+    with np.errstate(invalid="ignore", over="ignore"):
+        moments, sizes = (came * exact.conj()).sum(axis=1), (np.abs(exact) ** 2).sum(axis=1)  # (h, p)
+    fit = np.linalg.pinv(np.stack([np.ones(setting.pairs), allowance.frequencies(setting)], axis=1))  # (2, p)
+    phase, turned = ((moments.imag / sizes) @ fit.T).T  # (h,) each
+    turn = allowance.phase(code.rule, setting, at)
+    most = rounding + np.abs(fit) @ turn.mean(axis=0)
+    lengths = moments.real.sum(axis=1) / sizes.sum(axis=1) - 1
+    return np.stack([lengths, phase, -turned], axis=1), np.array([[rounding + (turn**2).mean() / 2, *most]])
+
+
+def _scattered(code: CodeUnderTest, block: CalledBlock) -> Finding | None:
+    """Return that errors of a head or of a pair are larger than rounding every step to nearest leaves."""
+    at, both = block.at, list(zip(block.given, block.rotated, strict=True))
+    most = _expected(code, block)  # (p,)
+    over = np.stack([_rms(*_compared(code, x[0], y[0], at)) for x, y in both]) / most  # (2, h, p)
+    whole = np.sqrt((over**2).mean(axis=2))
+    if not (np.nanmax(whole) > _HEAD or np.nanmax(over) > _PAIR):  # nan is for others to find
+        return None
+    side, head, pair = (int(i) for i in np.unravel_index(int(np.nanargmax(over)), over.shape))
+    all_pairs = bool(whole[side, head] > _HEAD)
+    times, limit = (whole[side, head], _HEAD) if all_pairs else (over[side, head, pair], _PAIR)
+    x, y = (one[0, head] for one in both[side])
+    known = _explained(code, x, y, at, most)
+    where = Where(sides=_sides(over / _PAIR) or _sides(whole / _HEAD), pair=None if all_pairs else pair)
+    values: dict[str, Value] = {"times": float(f"{times:.3g}"), "dtype": str(code.dtype)}
+    found = known or Diagnosis("precision-loss", values, where, certainty="measured")
+    text = f"every pair is within its allowance, and their RMS error is above that of rounding: {'qk'[side]}"
+    unit = float(most.mean() if all_pairs else most[pair])
+    place = _where(block, side, head, "all pairs" if all_pairs else f"pair {pair}")
+    return Finding("rotation", "fail", text, float(times) * unit, limit * unit, f"RMS, {PAIR}", place, found)
+
+
+def _expected(code: CodeUnderTest, block: CalledBlock) -> Array:
+    """Return the RMS error of pairs of right code. Shapes: -> (p,).
+
+    It is that of one head of q that the recipe rotates, which is that of hf with exact angles where none is
+    claimed, and the phase that frequencies and angles in float32 may have.
+    """
+    setting, at, x = code.setting_at(block.at), block.at, block.given[0][0, :1]
+    recipe = code.claimed or recipes.named("hf").changed(_EXACT).resolve(code.dtype)
+    rounded = known_recipes.rotated(RecipeGroup((), recipe), x, at, setting)
+    rounding = np.sqrt((_rms(*_compared(code, x, rounded, at)) ** 2).mean())
+    phase = np.sqrt((allowance.phase(code.rule, setting, at) ** 2).mean(axis=0))
+    return np.asarray(np.hypot(rounding, phase))
+
+
+def _explained(
+    code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions, most: Array
+) -> Diagnosis | None:
+    """Return what explains the errors of a head, the nearest. Shapes: x and y (s, d), most (p,)."""
+    setting = code.setting_at(at)
+    came, left = exact_rotation.complex_pairs(y, setting)[None], dict[float, Diagnosis]()
+    before = (_rms(*_compared(code, x[None], y[None], at)) / most).max()
+    for fault in (*faults.of_coarse_tables(), *faults.of_roundings(code.dtype)):
+        expected = prediction.predicted(fault, setting, x, at, code.dtype)[:, : setting.pairs]
+        worst = float((_rms(expected[None], came) / most).max())
+        if worst <= _LEFT * before:
+            left.setdefault(worst, fault.diagnosis)
+    return left[min(left)] if left else None
+
+
+def _rms(exact: Complex, came: Complex) -> Array:
+    """Return the RMS error of pairs over their length. Shapes: (h, s, p) -> (h, p)."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray(np.sqrt((np.abs(came - exact) ** 2).sum(axis=1) / (np.abs(exact) ** 2).sum(axis=1)))
+
+
+def _compared(code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions) -> tuple[Complex, Complex]:
+    """Return pairs as they should be rotated, and as they came. Shapes: (h, s, d) -> (h, s, p) twice."""
+    setting = code.setting_at(at)
+    given, came = (exact_rotation.complex_pairs(one.astype(np.float64), setting) for one in (x, y))
+    return given * exact_rotation.rotations(setting, at, code.dtype), came
+
+
+def _sides(over: Array) -> tuple[str, ...]:
+    off = tuple(name for name, some in zip("qk", over, strict=True) if some.max() > 1)
+    return () if len(off) == 2 else off
+
+
+def _where(block: CalledBlock, side: int, head: int, pairs: str = "all pairs") -> str:
+    return f"{'qk'[side]}, head {head}, the mean of {pairs} at positions {block.at[0]} to {block.at[-1]}"

@@ -1,0 +1,81 @@
+"""Code of xPos judged without its lengths: q divided, k multiplied by the power of the position.
+
+The scores of xPos are those of rotations times a power of the distance, so that what is left is RoPE. Where
+the power is 1 differs by code, and by the length of a call: it is read off the vectors of each call.
+Letters: b batch, h heads, s positions, d head_dim, p pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.conformance.code_under_test import CodeUnderTest, made, runs_at
+from ropeaudit.errors import UsageError
+from ropeaudit.recognition.faults import Power
+from ropeaudit.recognition.solving import Vectors
+from ropeaudit.rope.rotation import split_pairs
+from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import Positions
+from ropeaudit.subjects.calling.code import Both
+
+_TOKENS = 512  # of the call whose lengths are looked at
+
+
+def power(code: CodeUnderTest) -> float:
+    """Return the positions to a power of 1 of q, as one call shows them.
+
+    Raises: UsageError where its lengths are no power of the position; ForeignError.
+    """
+    [call] = runs_at(code.given(min(_TOKENS, code.up_to)), [0])
+    block = made(code.rotator(), call)
+    shown = Vectors(block.at, block.given[0][0], block.rotated[0][0], code.setting, code.dtype)
+    if (found := shown.power()) is None:
+        raise UsageError(
+            f"--xpos: the lengths of {code.tested.name} are no power of the position; leave it out"
+        )
+    return found.base
+
+
+def without_lengths(base: float, given: Both, rotated: Both, at: Positions, setting: RopeSetting) -> Both:
+    """Return rotated q and k without the lengths of xPos. base: positions to a power of 1.
+
+    Shapes: q (b, h, s, d), k (b, g, s, d), at (s,) or (b, s).
+    """
+    rows = np.broadcast_to(at, (len(given[0]), at.shape[-1]))
+    powers = Power(base), Power(-base)
+    seen = [_centres(*one, rows, setting) for one in zip(powers, given, rotated, strict=True)]
+    middle = float(np.median(np.concatenate(seen)))
+    centre = round(middle) if np.isfinite(middle) else 0
+    q, k = (
+        _divided(y, replace(power, centre=centre), rows, setting)
+        for y, power in zip(rotated, powers, strict=True)
+    )
+    return q, k
+
+
+def _centres(power: Power, x: FloatArray, y: FloatArray, rows: Positions, setting: RopeSetting) -> Array:
+    """Return the positions at which tokens show a power of 0.
+
+    Shapes: x and y (b, h, s, d), rows (b, s) -> (b * s,).
+    """
+    before, after = (
+        np.square(split_pairs(one.astype(np.float64), setting)).sum(axis=(0, 2)) for one in (x, y)
+    )
+    zeta = power.logs(setting)
+    with np.errstate(all="ignore"):
+        shares = np.log(after / before) @ zeta / (2 * zeta @ zeta)
+    return np.asarray(rows - power.base * shares).reshape(-1)
+
+
+def _divided(y: FloatArray, power: Power, rows: Positions, setting: RopeSetting) -> FloatArray:
+    """Return vectors without the lengths of a power. Shapes: (b, h, s, d), rows (b, s)."""
+    lengths = np.stack([power.lengths(setting, row) for row in rows])[:, None]
+    divided = y.astype(np.float64)
+    with np.errstate(all="ignore"):
+        for part in split_pairs(divided, setting):
+            part /= lengths
+    return divided
