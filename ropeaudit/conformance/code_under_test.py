@@ -66,9 +66,9 @@ class CodeUnderTest:
 
     up_to: number of positions. claimed: the recipe that it is held to; None for what right code explains
     (`recognition.allowance.careful`). thorough: whether it is compiled too, and any three axes of calls go
-    together. sizes: whether heads of other sizes are tried too. environments: those that it is called in
-    too. each_call: whether its frequencies follow the length of each call (`every_position.followed`), which
-    is then held to those for its own.
+    together. sizes: whether heads of other sizes are tried too. negative: whether it is called at negative
+    positions too. environments: those that it is called in too. each_call: whether its frequencies follow
+    the length of each call (`every_position.followed`), which is then held to those for its own.
     """
 
     tested: Code
@@ -79,6 +79,7 @@ class CodeUnderTest:
     seed: int = 0
     thorough: bool = False
     sizes: bool = False
+    negative: bool = False
     environments: Sequence[str] = ()
     each_call: bool = False
     seen: Seen = field(default_factory=Seen, init=False)

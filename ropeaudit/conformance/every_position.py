@@ -115,6 +115,21 @@ def short_calls(code: CodeUnderTest) -> Iterator[Finding]:
     yield _at_offsets("short calls", code, offsets, 0, where)
 
 
+def negative_positions(code: CodeUnderTest) -> Iterator[Finding]:
+    """Yield whether calls at and across negative positions are right, where that was asked for."""
+    if not code.negative:
+        return
+    if code.setting.scaling.depends_on_length:
+        yield not_applicable(
+            "negative positions", f"{code.setting.scaling.kind} goes by the length of a call"
+        )
+        return
+    offsets = [-_FAR, -_SHORT, -_SHORT // 2]
+    where = f"{HEADS} heads, 2 batch elements, {_SHORT} tokens from {', '.join(map(str, offsets))} on"
+    worst, _ = code.up_to_a_wrong_one(code.rotator(), runs_at(code.batch(HEADS, _SHORT), offsets))
+    yield of_worst_pair("negative positions", where, worst)
+
+
 def batch_rows(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether batch elements at positions of their own are rotated by them."""
     if why := code.why_no_rows():

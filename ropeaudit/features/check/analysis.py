@@ -45,6 +45,7 @@ def check(
     seed: int = 0,
     thorough: bool = False,
     head_dims: bool = False,
+    negative: bool = False,
     xpos: bool = False,
     device: str | None = None,
     text: str | None = None,
@@ -70,7 +71,8 @@ def check(
     dtype explains is allowed), for configs the one that is judged (hf by default).
     order: of the axes of own code, such as "bhsd". thorough: whether torch code is compiled too, and any
     three axes of served calls go together. head_dims: whether code is
-    tried with heads of other sizes too. xpos: whether the lengths that code of
+    tried with heads of other sizes too. negative: whether it is called at negative positions too, as code
+    that takes relative ones is. xpos: whether the lengths that code of
     xPos gives q and k are not judged. device: where code is called, and a checkpoint's model runs. text,
     tokens: what that model reads, as in `ropeaudit.model`; without them it is not run. under: environments
     that code is called in too, such as "tf32"; "none" for none. waive: a TOML file of accepted failures.
@@ -85,6 +87,7 @@ def check(
         *(formats, up_to, recipe, order, seed, text, tokens, returned),
         thorough=thorough,
         head_dims=head_dims,
+        negative=negative,
         xpos=xpos,
         device=device,
         environments=tuple(arguments.listed(under)),

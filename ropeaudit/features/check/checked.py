@@ -79,10 +79,10 @@ class CheckOptions:
 
     up_to: number of positions. text, tokens: what a whole model is to read, which runs it. returned: where a
     kernel wrote what a case of vectors asks for. thorough: whether what takes long is done too. head_dims:
-    whether heads of other sizes are tried too. device: where code is called, and a whole model runs.
-    environments: names of those that code is called in too. write_wrapper: where a wrapper to edit goes, of
-    code that is not understood. xpos: whether the lengths of xPos are
-    left out of what code returns. table: the code that makes the tables of code that takes some.
+    whether heads of other sizes are tried too. negative: whether negative positions are given too. device:
+    where code is called, and a whole model runs. environments: names of those that code is called in too.
+    write_wrapper: where a wrapper to edit goes, of code that is not understood. xpos: whether the lengths of
+    xPos are left out of what code returns. table: the code that makes the tables of code that takes some.
     arguments: of code, by name, which nothing else fills then.
     """
 
@@ -96,6 +96,7 @@ class CheckOptions:
     returned: str | None = None
     thorough: bool = False
     head_dims: bool = False
+    negative: bool = False
     device: str | None = None
     environments: Sequence[str] = DEFAULT
     write_wrapper: str | None = None

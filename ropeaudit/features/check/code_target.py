@@ -143,6 +143,7 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
         seed=options.seed,
         thorough=options.thorough,
         sizes=options.head_dims,
+        negative=options.negative,
         environments=options.environments,
     )
     if options.xpos:

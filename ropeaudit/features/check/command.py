@@ -59,6 +59,9 @@ class CheckReportOptions(options.ReportOptions):
 @click.option("--seed", type=NATURAL, metavar="N", default=0, help="Seed of q and k.  [default: 0]")
 @click.option("--thorough", is_flag=True, help="Compile code too, and cross more sizes: slower.")
 @click.option("--head-dims", is_flag=True, help="Try heads of 64 to 256 dims, and parts of them.")
+@click.option(
+    "--negative", is_flag=True, help="Give negative positions too, to code that takes relative ones."
+)
 @click.option("--xpos", is_flag=True, help="Judge code of xPos without the lengths that it gives q and k.")
 @options.axis(
     "--under",

@@ -246,6 +246,12 @@ def infinite_at_the_end(q, k, positions):
     return tuple(rotated)
 
 
+def indexed(q, k, positions):
+    """Right from 0 up: a table is read from its end where a position is negative."""
+    cos, sin = tables(torch.arange(4096), torch.float64)
+    return both(q, k, cos[positions], sin[positions])
+
+
 # what errors no rounding leaves
 
 
