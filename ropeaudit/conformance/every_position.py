@@ -96,6 +96,8 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
     if not wrong:
         several = f"the first {min(BLOCK, code.up_to)} with {HEADS} heads"
         detail = f"all {code.up_to} positions, in calls of {BLOCK} with one head; {several}; q and k"
+        if mean_errors.too_few(code):
+            detail += "; not checked: means of errors, of so few"
         yield mean_errors.beyond_rounding(code) or of_worst_pair("rotation", detail, worst)
         return
     (q, _, at), code.seen.wrong_rotation = calls[wrong[0]], True

@@ -22,12 +22,15 @@ from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup
 from ropeaudit.subjects import Positions, exact_rotation
 
 _TOKENS = 1024  # of a call
+_FEWEST = 2**12  # pairs of a head: of fewer, the roundings of a table that all heads share do not cancel out
 # Means over some 10^5 pairs, in u of the dtype: at most 0.03 of code that rounds cos and sin to it, few of
 # which stand still; 0.5 of vectors that are 0.2 % too long in bfloat16, 0.7 of numbers that are cut off.
 _UNITS = 0.25
 _MEANS = ("length", "phase", "late")
 # RMS errors of all pairs of a head, and of one pair, over those of code that rounds every step to nearest.
+# One that has one rounding less has 0.6 of them, whatever the pair; none of 60 right kernels has 1.05.
 _HEAD, _PAIR = 1.15, 1.5
+_CHANCE = 3  # five standard errors of an RMS, times the root of the number of errors: 0.6 by rounding
 _LEFT = 0.5  # of the error of the worst pair, by what explains it
 _CUT_OFF = 0.95  # share of numbers: the others are one more where code rounds before, too
 _EXACT = dict.fromkeys(("position", "frequency", "angle"), "fp64")
@@ -39,7 +42,7 @@ def beyond_rounding(code: CodeUnderTest) -> Finding | None:
     For code whose every pair is within its allowance. Float64 is not judged: means are computed in it.
     Raises: ForeignError.
     """
-    if code.dtype is FP64:
+    if code.dtype is FP64 or too_few(code):
         return None
     length = min(_TOKENS, code.up_to)
     q, k = (x.astype(code.dtype.carrier)[None] for x in code.vectors(HEADS, length))
@@ -51,6 +54,11 @@ def beyond_rounding(code: CodeUnderTest) -> Finding | None:
             code.seen.cause = found.diagnosis
             return found
     return None
+
+
+def too_few(code: CodeUnderTest) -> bool:
+    """Return whether there are too few pairs for their means to tell anything."""
+    return min(_TOKENS, code.up_to) * code.setting.pairs < _FEWEST
 
 
 def _biased(code: CodeUnderTest, block: CalledBlock) -> Finding | None:
@@ -101,23 +109,26 @@ def _means(code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions) -> 
 def _scattered(code: CodeUnderTest, block: CalledBlock) -> Finding | None:
     """Return that errors of a head or of a pair are larger than rounding every step to nearest leaves."""
     at, both = block.at, list(zip(block.given, block.rotated, strict=True))
-    most = _expected(code, block)  # (p,)
-    over = np.stack([_rms(*_compared(code, x[0], y[0], at)) for x, y in both]) / most  # (2, h, p)
-    whole = np.sqrt((over**2).mean(axis=2))
-    if not (np.nanmax(whole) > _HEAD or np.nanmax(over) > _PAIR):  # nan is for others to find
+    expected = _expected(code, block)  # (p,)
+    over = np.stack([_rms(*_compared(code, x[0], y[0], at)) for x, y in both]) / expected  # (2, h, p)
+    over = np.nan_to_num(over, nan=0.0)  # nan is for others to find
+    whole, chance = np.sqrt((over**2).mean(axis=2)), _CHANCE / np.sqrt(at.size)
+    most_whole, most_pair = _HEAD + chance / np.sqrt(expected.size), _PAIR + chance
+    beyond = np.maximum(whole / most_whole, over.max(axis=2) / most_pair)  # (2, h)
+    if not beyond.max() > 1:
         return None
-    side, head, pair = (int(i) for i in np.unravel_index(int(np.nanargmax(over)), over.shape))
-    all_pairs = bool(whole[side, head] > _HEAD)
-    times, limit = (whole[side, head], _HEAD) if all_pairs else (over[side, head, pair], _PAIR)
+    side, head = (int(i) for i in np.unravel_index(int(beyond.argmax()), beyond.shape))
+    pair = None if whole[side, head] > most_whole else int(over[side, head].argmax())
+    times, most = (whole[side, head], most_whole) if pair is None else (over[side, head, pair], most_pair)
     x, y = (one[0, head] for one in both[side])
-    known = _explained(code, x, y, at, most)
-    where = Where(sides=_sides(over / _PAIR) or _sides(whole / _HEAD), pair=None if all_pairs else pair)
+    known = _explained(code, x, y, at, expected)
     values: dict[str, Value] = {"times": float(f"{times:.3g}"), "dtype": str(code.dtype)}
-    found = known or Diagnosis("precision-loss", values, where, certainty="measured")
+    told = Diagnosis("precision-loss", values, Where(sides=_sides(beyond), pair=pair), certainty="measured")
     text = f"every pair is within its allowance, and their RMS error is above that of rounding: {'qk'[side]}"
-    unit = float(most.mean() if all_pairs else most[pair])
-    place = _where(block, side, head, "all pairs" if all_pairs else f"pair {pair}")
-    return Finding("rotation", "fail", text, float(times) * unit, limit * unit, f"RMS, {PAIR}", place, found)
+    unit = float(expected.mean() if pair is None else expected[pair])
+    place = _where(block, side, head, "all pairs" if pair is None else f"pair {pair}")
+    sizes = float(times) * unit, float(most) * unit, f"RMS, {PAIR}"
+    return Finding("rotation", "fail", text, *sizes, place, known or told)
 
 
 def _expected(code: CodeUnderTest, block: CalledBlock) -> Array:
