@@ -16,7 +16,7 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.audits.sweep import Audit, Sweep
 from ropeaudit.errors import BadInput
 from ropeaudit.inputs import captured
-from ropeaudit.tensor_files import checkpoints
+from ropeaudit.tensor_files import tensors
 
 SMALL = ["shift", "--heads", "1", "--seq-len", "3", "--head-dim", "4", "--recipe", "hf", "--dtype", "fp16"]
 
@@ -97,7 +97,7 @@ def test_an_archive_that_is_packed_too_well(tmp_path, monkeypatch) -> None:
         captured.read(str(tmp_path / "x.npz"))
     (tmp_path / "x.npz").rename(tmp_path / "x.safetensors")  # whatever it is called
     with pytest.raises(BadInput, match="more than tensors can be packed"):
-        checkpoints.read([tmp_path / "x.safetensors"], lambda *_: True)
+        tensors.searched([tmp_path / "x.safetensors"], lambda *_: True)
 
 
 def test_tensors_without_room(tmp_path, monkeypatch) -> None:
@@ -117,7 +117,7 @@ def test_tensors_without_room(tmp_path, monkeypatch) -> None:
     with pytest.raises(BadInput, match="are free"):
         captured.read(f"{tmp_path}/q.npy,{tmp_path}/q.npy")
     with pytest.raises(BadInput, match="are free"):
-        checkpoints.read([tmp_path / "x.pt"], lambda name, shape, head: "inv_freq" in name)
+        tensors.searched([tmp_path / "x.pt"], lambda name, shape, head: "inv_freq" in name)
 
 
 # ---------------------------------------------------------------------------- numbers

@@ -17,7 +17,7 @@ from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.runtime.streams import quiet_transformers
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling.devices import CPU, Device
-from ropeaudit.tensor_files import checkpoints
+from ropeaudit.tensor_files import tensors as tensorfiles
 
 LEFT = (
     "uninitialised, for loading left it on `meta`, without memory; the model's code has to compute it in "
@@ -85,7 +85,7 @@ def open_folder(spec: str, trusted: bool) -> Folder:
         raise BadInput(
             f"{spec!r}: {seen}; give the local folder of a model, with config.json and *.safetensors{hub}"
         )
-    files = checkpoints.files(path)
+    files = tensorfiles.files(path)
     config = hf_json.load(spec)
     if not isinstance(config, dict):
         raise BadInput(f"{spec!r}: config.json holds no object; give the folder of a model")

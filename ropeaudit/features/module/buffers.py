@@ -26,8 +26,8 @@ from ropeaudit.recognition.stored_values import Guess, drifts, guessed
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import digests
 from ropeaudit.tensor_files import rope_values
-from ropeaudit.tensor_files.checkpoints import StoredTensor
 from ropeaudit.tensor_files.rope_values import Dump
+from ropeaudit.tensor_files.tensors import StoredTensor
 
 if TYPE_CHECKING:
     from ropeaudit.features.module.source import Expected, Source

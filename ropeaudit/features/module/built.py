@@ -25,7 +25,7 @@ from ropeaudit.runtime.streams import quiet_transformers
 from ropeaudit.subjects.calling import building, loading
 from ropeaudit.subjects.calling.building import Builder
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.tensor_files import checkpoints
+from ropeaudit.tensor_files import tensors as tensorfiles
 from ropeaudit.tensor_files.tensors import of_torch
 
 BUILT = "built"
@@ -79,7 +79,7 @@ def opened(
     if named := [name for name in unreal if buffers.kind_by_name(name, tuple(tensors[name].shape))]:
         notes.append(f"{named[0]} is on the meta device and holds no values; load the weights first")
     real = [of_torch(name, one) for name, one in tensors.items() if name not in unreal]
-    stored, _ = checkpoints.chosen(real, buffers.may_be_buffer)
+    stored, _ = tensorfiles.chosen(real, buffers.may_be_buffer)
     found = buffers.recognised(stored, loaded=BUILT)
     if modes is None:
         modes = [BUILT] if builder.cls is None else list(MODES)[: 4 if _library(builder.cls) else 3]
@@ -136,7 +136,7 @@ def _loaded(
         if tensor is None or tensor.is_meta:
             notes.append(f"{was.name} holds no values {in_words(mode)}")
             continue
-        now = checkpoints.stored(of_torch(was.name, tensor))
+        now = tensorfiles.stored(of_torch(was.name, tensor))
         if now.dtype == was.dtype and np.array_equal(now.values, was.values, equal_nan=True):
             now = was  # shared: tables may be large
         yield replace(one, stored=now, loaded=mode, as_built=was)

@@ -17,9 +17,9 @@ from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.scaling import DEFAULT, Scaling, Served
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.tensor_files import checkpoints, gguf_files
+from ropeaudit.tensor_files import gguf_files
 from ropeaudit.tensor_files import tensors as tensorfiles
-from ropeaudit.tensor_files.checkpoints import StoredTensor
+from ropeaudit.tensor_files.tensors import StoredTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,8 @@ def opened(spec: str, expected: Expected) -> Source:
                 "config.json names custom code (auto_map), which was not executed: tensors were read"
             )
         expected = replace(expected, model=of_config(data, name, str(beside), expected.base, notes))
-    kind = "dump" if checkpoints.is_dump(Path(spec)) else "checkpoint"
-    kind = "gguf" if gguf else "graph" if checkpoints.is_graph(path) else kind
+    kind = "dump" if tensorfiles.is_dump(Path(spec)) else "checkpoint"
+    kind = "gguf" if gguf else "graph" if tensorfiles.is_graph(path) else kind
     return Source(spec, kind, buffers, count, expected, notes, gguf=gguf)
 
 
@@ -159,14 +159,14 @@ def _of_files(spec: str) -> tuple[list[Buffer], int]:
     paths = tensorfiles.paths(spec)
     if len(paths) > 2:
         raise BadInput(f"{spec!r}: names {len(paths)} files; give one, or cos.npy,sin.npy")
-    files = [file for path in paths for file in checkpoints.files(path)]
-    dumped = checkpoints.is_dump(paths[0])
-    tensors, count = checkpoints.read(files, (lambda *_: True) if dumped else may_be_buffer)
+    files = [file for path in paths for file in tensorfiles.files(path)]
+    dumped = tensorfiles.is_dump(paths[0])
+    tensors, count = tensorfiles.searched(files, (lambda *_: True) if dumped else may_be_buffer)
     if len(paths) == 2:
         tensors = [replace(one, name=name) for one, name in zip(tensors, ("cos", "sin"), strict=True)]
-    lone = count == 1 and not checkpoints.is_graph(paths[0])
+    lone = count == 1 and not tensorfiles.is_graph(paths[0])
     if lone and not tensors:
-        tensors, _ = checkpoints.read(files, lambda *_: True)
+        tensors, _ = tensorfiles.searched(files, lambda *_: True)
     buffers = recognised(tensors, dumped, lone)
     if dumped and not buffers:
         held = ", ".join(f"{one.name[:40]} of shape {one.shape}" for one in tensors[:8]) or "nothing"
