@@ -50,7 +50,7 @@ def _of_files(target: Target) -> Iterator[Checked]:
         yield target.checked(missing)
     audit = _audited(target)
     yield from map(target.checked, _stored(audit))
-    target.note(audit.source.notes)
+    target.note(audit.notes)
 
 
 def of_gguf(target: Target) -> Iterator[Checked]:
@@ -59,7 +59,7 @@ def of_gguf(target: Target) -> Iterator[Checked]:
     Raises: BadInput, MissingPackage.
     """
     audit = _audited(target)
-    rope = audit.source.gguf
+    rope = audit.gguf
     assert rope is not None  # noqa: S101
     digest = digests.of_bytes(repr((rope.architecture, rope.model, rope.divisors)).encode())
     about: dict[str, Any] = {
@@ -68,7 +68,7 @@ def of_gguf(target: Target) -> Iterator[Checked]:
         "up_to": rope.model.maximum or 0,
     }
     yield from (target.checked(finding, **about) for finding in _of_conversion(audit, rope))
-    target.note(audit.source.notes)
+    target.note(audit.notes)
 
 
 def _audited(target: Target) -> ModuleAudit:
@@ -80,9 +80,9 @@ def _audited(target: Target) -> ModuleAudit:
 
 def _stored(audit: ModuleAudit) -> Iterator[Finding]:
     """Yield what was found of RoPE buffers: one finding for all that are alike."""
-    expected = audit.source.expected
+    expected = audit.expected
     if not audit.buffers:
-        why = f"none of {audit.source.tensors} tensors is a RoPE buffer; the code computes them"
+        why = f"none of {audit.tensors} tensors is a RoPE buffer; the code computes them"
         yield not_applicable("stored buffers", why)
     alike: dict[tuple[object, ...], list[Buffer]] = {}
     for one in audit.buffers:
@@ -112,7 +112,7 @@ def _run(target: Target) -> Iterator[Checked]:
     audit = model_analysis.model(target.name, dtypes=names, **asked)
     place, seen = audit.device.label, set[int]()
     try:
-        for shifted in audit.run(doing.listener()):
+        for shifted in audit:
             wide = [] if seen else [_decode(shifted)]
             wide += [] if shifted.offset in seen else [_structure(shifted)]
             seen.add(shifted.offset)
@@ -182,7 +182,7 @@ def _of_conversion(audit: ModuleAudit, rope: GgufRope) -> Iterator[Finding]:
         detail = f"its frequencies are not those of {buffer.label}: {buffer.measured or buffer.finding}"
         named = buffer.stored.name
         yield judged(check, False, detail.rstrip("."), where=named, diagnosis=buffer.diagnosis)
-    if not audit.source.explicit:
+    if not audit.explicit:
         yield noted(check, "nothing says what it should be; put config.json beside it, or give --config")
     elif not audit.lost and not wrong:
         declared = ", ".join(dict.fromkeys(one.label for one in audit.buffers))

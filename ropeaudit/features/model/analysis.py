@@ -22,6 +22,7 @@ from ropeaudit.features.model import layers, load
 from ropeaudit.features.model.layers import UNHEARD, HeadDrift, RotatedPairs
 from ropeaudit.features.model.load import Folder, Tokens, read_tokens
 from ropeaudit.recognition import wording
+from ropeaudit.runtime import doing
 from ropeaudit.subjects.calling import devices
 from ropeaudit.subjects.calling.devices import CPU, Device
 
@@ -61,7 +62,7 @@ class NotShifted(BadInput):
 
 @dataclass(frozen=True, slots=True)
 class Shifted:
-    """A model in a dtype at an offset. verdict: one word of `WRONG`, or of `verdict_of`.
+    """A model in a dtype at an offset. verdict: of `WRONG`, or none, precision, structure, overflow.
 
     change: columns of logits by name, and how many of those are nonfinite. heads: score drift of each.
     cause: of a structural change (frequencies, learned positions, position table, mask, query scale, other),
@@ -134,16 +135,12 @@ class ModelAudit(Result):
             raise BadInput(error.fault, "give a smaller model or --tokens", path) from None
 
     def __iter__(self) -> Iterator[Shifted]:
-        """Run it."""
-        return self.run()
-
-    def run(self, progress: Callable[[float], None] = lambda share: None) -> Iterator[Shifted]:
-        """Yield dtype by dtype, offset by offset; float64 runs first. Raises: RopeAuditError."""
+        """Run it dtype by dtype, offset by offset; float64 runs first. Raises: RopeAuditError."""
         self.check()
         done, total = itertools.count(1), (1 + len(self.dtypes)) * (1 + len(self.offsets))
 
         def step() -> None:
-            progress(next(done) / total)
+            doing.step(next(done) / total)
 
         ids = self.tokens.ids
         runner, judge_holds, base = self._loaded(FP64, None)
@@ -187,7 +184,11 @@ class ModelAudit(Result):
         places = layers.check_layers(self.folder, own[1], self.pairs, fmt, offset, known)
         layer = together([(n, one.diagnosis) for n, one in places.items() if one.diagnosis])
         decode = self.decoded.wrong if self.decoded else None
-        verdict = verdict_of(change, offset)
+        verdict = "precision" if change["change_max"] else "none"
+        if change["nonfinite"]:
+            verdict = "overflow"
+        elif change["structural_max"] > structure_allowed(change, offset):
+            verdict = "structure"
         cause = {"structure": structure, "none": "none"}.get(verdict, "rounding")
         if held:
             verdict = "wrong_frequencies"
@@ -296,15 +297,6 @@ def model(
     chosen = read_tokens(opened, text, tokens, seed)
     formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
     return ModelAudit(opened, chosen, formats, numbers, save_qk, place)
-
-
-def verdict_of(change: Mapping[str, Any], offset: int) -> str:
-    """Judge a shift's change: none, precision, structure or overflow."""
-    if change["nonfinite"]:
-        return "overflow"
-    if change["structural_max"] > structure_allowed(change, offset):
-        return "structure"
-    return "precision" if change["change_max"] else "none"
 
 
 def structure_allowed(change: Mapping[str, Any], offset: int) -> float:

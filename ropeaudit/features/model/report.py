@@ -22,6 +22,7 @@ from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report, only, tabulated
 from ropeaudit.reports.answers import Answer, Cause
 from ropeaudit.reports.numbers import counted, short
+from ropeaudit.runtime import doing
 from ropeaudit.runtime.columns import table
 
 SCHEMA = 1
@@ -304,8 +305,7 @@ def in_child(
 def begin(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     """Read a model in the child."""
     audit = analysis.model(**arguments["asked"])
-    run = audit.run(lambda share: session.say(repr(share)))
-    session.state.update(audit=audit, run=run, results=[], asked=arguments)
+    session.state.update(audit=audit, run=iter(audit), results=[], asked=arguments)
     return {}, {}
 
 
@@ -313,7 +313,8 @@ def step(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, A
     """Run it in one dtype at one offset, and return the report of all so far."""
     state, held = session.state, dict[str, Any]()
     asked, results = state["asked"], state["results"]
-    one = next(state["run"], None)
+    with doing.told(lambda share: session.say(repr(share))):
+        one = next(state["run"], None)
     if one is None:
         return {"report": None}, {}
     results.append(one)

@@ -30,7 +30,7 @@ from ropeaudit.tensor_files.rope_values import Dump
 from ropeaudit.tensor_files.tensors import StoredTensor
 
 if TYPE_CHECKING:
-    from ropeaudit.features.module.source import Expected, Source
+    from ropeaudit.features.module.analysis import Expected, ModuleAudit
 
 FREQUENCIES = ("inv_freq", "periods")
 CASTS = ("bfloat16", "float16")
@@ -253,26 +253,26 @@ def dump_of(parts: Sequence[Buffer]) -> Dump | None:
 _Compared: TypeAlias = Mapping[str, Any]  # fields of `Buffer` that a table has
 
 
-def run(source: Source) -> Iterator[Buffer]:
+def run(audit: ModuleAudit) -> Iterator[Buffer]:
     """Yield the audited buffers. Raises: BadInput where none fits what is expected."""
-    groups = list(grouped(source.buffers))
+    groups = list(grouped(audit.found))
     dumps = [dump_of(parts) for parts in groups]
-    if source.kind == "dump" and None in dumps:
+    if audit.kind == "dump" and None in dumps:
         lone = groups[dumps.index(None)][0].stored
         raise BadInput(
-            f"{source.spec!r}: {lone.name} of shape {lone.shape} has no partner of that shape; "
+            f"{audit.spec!r}: {lone.name} of shape {lone.shape} has no partner of that shape; "
             "give cos and sin"
         )
-    expected, tables = source.expected, [dump for dump in dumps if dump is not None]
+    expected, tables = audit.expected, [dump for dump in dumps if dump is not None]
     misfit = bool(tables and expected.pairs()) and not any(
         dump.fits(pairs) for dump in tables for _, pairs in expected.pairs()
     )
-    known = source.kind == "gguf" or source.own  # its own config says nothing then
+    known = audit.kind == "gguf" or audit.own  # its own config says nothing then
     if misfit and not known and not any(_of_other_dims(one, expected) for one in tables):
         first, (label, pairs) = groups[0][0].stored, expected.pairs()[0]
         shape = "x".join(map(str, first.shape)) or "scalar"
         raise BadInput(
-            f"{source.spec!r}: {first.name} has shape {shape} and {label} has {pairs} pairs; "
+            f"{audit.spec!r}: {first.name} has shape {shape} and {label} has {pairs} pairs; "
             "give what belongs to these tensors with --config, --model, --head-dim or --rotary-dim"
         )
     compared: dict[tuple[object, ...], _Compared] = {}  # layers, and loading modes, share their tables
@@ -283,7 +283,7 @@ def run(source: Source) -> Iterator[Buffer]:
             like = as_built.get(name, {})
             key = digests.of_arrays(dump.arrays.values()), like.get("label"), like.get("guessed")
             if key not in compared:
-                compared[key] = _compared(dump, expected, misfit and not source.own, like)
+                compared[key] = _compared(dump, expected, misfit and not audit.own, like)
             found |= compared[key]
             as_built.setdefault(name, found)
         yield from (_judged(buffer, len(parts) == 1, found) for buffer in parts)

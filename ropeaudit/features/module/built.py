@@ -18,9 +18,9 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.errors import BadInput, RopeAuditError, one_line
-from ropeaudit.features.module import buffers, source
+from ropeaudit.features.module import analysis, buffers
+from ropeaudit.features.module.analysis import Expected, ModuleAudit
 from ropeaudit.features.module.buffers import Buffer
-from ropeaudit.features.module.source import Expected, Source
 from ropeaudit.runtime.streams import quiet_transformers
 from ropeaudit.subjects.calling import building, loading
 from ropeaudit.subjects.calling.building import Builder
@@ -57,7 +57,7 @@ def opened(
     arguments: Mapping[str, Any],
     modes: Sequence[str] | None,
     dtypes: Sequence[Format],
-) -> Source:
+) -> ModuleAudit:
     """Return the buffers of a module as built, and in each mode. Raises: BadInput, UsageError.
 
     arguments: of the code. modes: None for all that a class has, and as built of a function.
@@ -72,7 +72,7 @@ def opened(
     config, own = getattr(module, "config", None), False
     if expected.model is None and config is not None and hasattr(config, "to_dict"):
         own = True
-        model = source.of_config(config.to_dict(), type(module).__name__, spec, expected.base, notes)
+        model = analysis.of_config(config.to_dict(), type(module).__name__, spec, expected.base, notes)
         expected = replace(expected, model=model)
     tensors = _tensors(module)
     unreal = [name for name, one in tensors.items() if one.is_meta]
@@ -89,7 +89,7 @@ def opened(
         if found and mode != BUILT:
             loaded += _loaded(builder, mode, found, notes)
     notes = list(dict.fromkeys(notes))
-    return Source(spec, "module", loaded, len(tensors), expected, notes, module, list(wanted), own)
+    return ModuleAudit(spec, "module", loaded, len(tensors), expected, notes, module, list(wanted), own)
 
 
 def _tensors(module: Any) -> dict[str, Any]:

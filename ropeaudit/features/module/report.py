@@ -63,8 +63,8 @@ def report(
         *(COLUMNS, SCHEMA, rows, COLUMNS.screen(rows) if rows else [], columns, metadata),
         answers=[Answer(*_decided(audit), _causes(audit), _facts(audit))],
         brief=not columns,
-        notes=list(audit.source.notes),
-        further=_of_pairs(audit.buffers) if audit.source.kind == "dump" else {},
+        notes=list(audit.notes),
+        further=_of_pairs(audit.buffers) if audit.kind == "dump" else {},
     )
 
 
@@ -119,10 +119,10 @@ def _of_pairs(buffers: Sequence[Buffer]) -> dict[str, Report]:
 
 def _decided(audit: ModuleAudit) -> tuple[Status, str, str]:
     """Return the status, the source, and what it rests on: what was not judged is no pass."""
-    source, buffers = audit.source, audit.buffers
+    buffers = audit.buffers
     status: Status = "FAIL"
-    total = counted(len(buffers), f"RoPE {source.noun}")
-    none = f"no RoPE {source.noun} among {counted(source.tensors, 'tensor')}"
+    total = counted(len(buffers), f"RoPE {audit.noun}")
+    none = f"no RoPE {audit.noun} among {counted(audit.tensors, 'tensor')}"
     if audit.lost:
         decides = f"{counted(len(audit.lost), 'setting')} lost in conversion"
     elif audit.wrong:
@@ -131,28 +131,28 @@ def _decided(audit: ModuleAudit) -> tuple[Status, str, str]:
         status, decides = "OK", f"{len(buffers)} of {total} within float32 rounding"
     elif audit.judged:
         status, decides = "WARN", f"no cast shows in {total}; nothing says which values are right"
-    elif source.buffers:
-        some = source.kind != "gguf" and any(one.judged for one in buffers)
+    elif audit.found:
+        some = audit.kind != "gguf" and any(one.judged for one in buffers)
         decides = "not all was judged" if some else "nothing was judged"
-    elif source.module is None:
+    elif audit.module is None:
         decides = f"nothing was judged: {none}"
     else:
         decides = f"nothing is stored: {none}; {_check(audit)} calls it"
-    return status, source.spec, decides
+    return status, audit.spec, decides
 
 
 def _check(audit: ModuleAudit) -> str:
     """Return the command that calls a module, under the loading modes that it knows."""
-    under = ",".join(mode for mode in audit.source.modes if mode in ENVIRONMENTS)
-    return f"`ropeaudit check {audit.source.spec}{under and f' --under {under}'}`"
+    under = ",".join(mode for mode in audit.modes if mode in ENVIRONMENTS)
+    return f"`ropeaudit check {audit.spec}{under and f' --under {under}'}`"
 
 
 def _wrong(audit: ModuleAudit) -> str:
     """Return how many buffers were cast and are off, and in which loading modes."""
-    several, modes = len(audit.source.modes) > 1, dict[str, list[str]]()
+    several, modes = len(audit.modes) > 1, dict[str, list[str]]()
     for mode in dict.fromkeys(one.loaded for one in audit.buffers if one.wrong):
         own = [one for one in audit.buffers if one.loaded == mode]
-        of = f"of {counted(len(own), f'RoPE {audit.source.noun}')}"
+        of = f"of {counted(len(own), f'RoPE {audit.noun}')}"
         cast = sum(one.cast != "none" for one in own)
         counts = {"cast": cast, "off": sum(one.wrong for one in own) - cast}
         words = " and ".join(f"{count} {of} {word}" for word, count in counts.items() if count)
@@ -189,8 +189,8 @@ def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer]) -> Cause:
     more = f" and {len(rest)} more" if rest else ""
     used = f"; used by {first.stored.use.words}" if first.stored.use is not None else ""
     file, line = "", 0
-    if audit.source.module is not None:
-        holder = audit.source.module.get_submodule(first.stored.name.rpartition(".")[0])
+    if audit.module is not None:
+        holder = audit.module.get_submodule(first.stored.name.rpartition(".")[0])
         file, line = place(type(holder))
     facts = [
         f"{first.stored.name}{more}{_mode(first)}: {cast or measured or 'off'}{used}",
@@ -204,7 +204,7 @@ def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer]) -> Cause:
 
 def _remedy(audit: ModuleAudit, one: Buffer) -> str:
     """Return what to do about a wrong buffer; empty where nothing is known."""
-    own = one.remedy(audit.source.expected) if audit.source.kind == "checkpoint" else ""
+    own = one.remedy(audit.expected) if audit.kind == "checkpoint" else ""
     return own or wording.remedy(one.diagnosis, FP32, _POSITIONS)
 
 
@@ -229,8 +229,8 @@ def _effect(one: Buffer) -> str:
 
 def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
     """Return what was measured, against what, what was not checked, and what to type."""
-    source, buffers, facts = audit.source, audit.buffers, dict[str, str]()
-    if source.module is not None:
+    buffers, facts = audit.buffers, dict[str, str]()
+    if audit.module is not None:
         off = {one.loaded for one in buffers if one.wrong}
         held = dict.fromkeys(one.loaded for one in buffers if one.loaded not in off)
         facts["nothing off" if off else "loaded"] = ", ".join(map(built.in_words, held))
@@ -243,31 +243,31 @@ def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
     facts["compared with"] = " and ".join(name for name, guessed in given.items() if not guessed)
     if assumed := " and ".join(name for name, guessed in given.items() if guessed):
         facts["assumed"] = f"{assumed}, from the values (--config, --model or --base says what is right)"
-    if source.gguf is not None and not source.explicit:
-        rope = source.gguf
+    if audit.gguf is not None and not audit.explicit:
+        rope = audit.gguf
         facts["read"] = setting_words(rope.setting, rope.model.axes, rope.model.served)
     facts["not checked"] = "; ".join(_unchecked(audit))
-    if source.kind == "gguf" and not source.explicit and not audit.wrong:
+    if audit.kind == "gguf" and not audit.explicit and not audit.wrong:
         facts["next"] = "put its config.json beside it, or give --config"
     elif not buffers:
-        facts["next"] = _TO_GIVE.get(source.kind, "")
+        facts["next"] = _TO_GIVE.get(audit.kind, "")
     else:
-        rows = f"{'pair by pair' if source.kind == 'dump' else 'all rows'}: -v"
+        rows = f"{'pair by pair' if audit.kind == 'dump' else 'all rows'}: -v"
         facts["next"] = f"{rows}    bug report: --ticket FILE" if audit.wrong else rows
     return [fact for fact in facts.items() if fact[1]]
 
 
 def _unchecked(audit: ModuleAudit) -> list[str]:
     """Return what was not checked, and what the source does not show."""
-    parts, source = list[str](), audit.source
+    parts = list[str]()
     for one in audit.buffers:
         if one.table is None and not one.nonfinite:
             parts.append(f"{one.stored.name} ({one.finding.rstrip('.')})")
         if one.stored.use is not None and one.stored.use.mixed:
             parts.append(f"{one.stored.name} as converted, which differs by node")
-    if source.module is None:
+    if audit.module is None:
         return [*parts[:3], "positions and the code that rotates (check FILE:NAME)"]
-    tried = {mode.partition(":")[0] for mode in source.modes}
+    tried = {mode.partition(":")[0] for mode in audit.modes}
     left = ", ".join(mode for mode in built.MODES if mode not in tried)
     others = [f"other loading modes: {left} (--loaded)"] if left else []
     called = f"forward, which was not called: {_check(audit)} calls it"
@@ -279,12 +279,12 @@ def _ticket(audit: ModuleAudit, said: Report) -> Ticket:
     alone = Reproduction(missing="a module has to be built and loaded as it is")
     wrong = [one for one in audit.buffers if one.wrong]
     if not wrong:
-        title = f"RoPE of {file_name(audit.source.spec)}: {said.answers[0].decides}"
-        facts = {"source": audit.source.spec, "buffers": len(audit.buffers)}
+        title = f"RoPE of {file_name(audit.spec)}: {said.answers[0].decides}"
+        facts = {"source": audit.spec, "buffers": len(audit.buffers)}
         return Ticket(title, said, facts, "", alone)
     one = max(wrong, key=_size)
     held = "is not what it should be" if one.cast == "none" else f"is {one.cast}"
-    name = f"RoPE {audit.source.noun} {one.stored.name} {held}{_mode(one)}"
+    name = f"RoPE {audit.noun} {one.stored.name} {held}{_mode(one)}"
     remedy = _remedy(audit, one)
     expected = _EXPECTED.format(one.against) + (f" {remedy[:1].upper()}{remedy[1:]}." if remedy else "")
     said = replace(said, headline=f"{one.stored.name}{_mode(one)}: {one.finding}")
