@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,10 +64,6 @@ class Use:
         return f"{self.nodes[0]}{more}{f', as {self.through[-1]}' if self.through else ''}"
 
 
-# constants by name; by the name of a value the nodes that take it, with what they call it
-_Scope: TypeAlias = tuple[list[tuple[str, Any]], defaultdict[str, list[tuple[Any, str]]]]
-
-
 def parts(path: Path) -> Iterator[Part]:
     """Yield .onnx constants. Raises: BadInput, MissingPackage, what parsers raise."""
     if find_spec("onnx") is None:
@@ -87,9 +83,8 @@ def parts(path: Path) -> Iterator[Part]:
         raise BadInput(f"{str(path)!r}: holds no graph; give a model in ONNX's format")
     bodies = [(model.graph.node, model.graph.initializer), *((one.node, ()) for one in model.functions)]
     for body in bodies:
-        scope: _Scope = ([], defaultdict(list))
-        _add(scope, *body)
-        constants, consumers = scope
+        constants, consumers = list[tuple[str, Any]](), defaultdict[str, list[tuple[Any, str]]](list)
+        _add(constants, consumers, *body)
         for name, tensor in constants:
             floats = tensor.data_type in _FLOATS
             use = _use_of(name, consumers) if floats else Use()
@@ -100,10 +95,15 @@ def parts(path: Path) -> Iterator[Part]:
             yield Part(name, read, tuple(tensor.dims), floats, use=use)
 
 
-def _add(scope: _Scope, nodes: Any, initializers: Any) -> None:
+def _add(
+    constants: list[tuple[str, Any]],
+    consumers: dict[str, list[tuple[Any, str]]],
+    nodes: Any,
+    initializers: Any,
+) -> None:
+    """Add constants by name, and by the name of a value the nodes that take it, with what they call it."""
     from onnx import TensorProto
 
-    constants, consumers = scope
     constants += [(tensor.name, tensor) for tensor in initializers]
     for node in nodes:
         first = 2 if node.domain == "com.microsoft" else 1
@@ -121,7 +121,7 @@ def _add(scope: _Scope, nodes: Any, initializers: Any) -> None:
                 constants.append((node.output[0], made))
         for attribute in node.attribute:
             for graph in [attribute.g] if attribute.type == _GRAPH else attribute.graphs:
-                _add(scope, graph.node, graph.initializer)
+                _add(constants, consumers, graph.node, graph.initializer)
 
 
 def _values(path: Path, name: str, tensor: Any) -> NDArray[Any]:

@@ -285,7 +285,8 @@ def _explanation(
     sample = variants.sample(inputs, setting, list(rounded.values()))
     bench = Bench(inputs, setting, case.mask, axes, offset, sample, recipe)
     (drift,) = bench.drifts([recipe])
-    accepted = tolerance or blames.usual(drift)
+    usual = ("", math.nan) if drift.nonfinite else ("drift_rms", blames.USUAL_SHARE * drift.rms)
+    accepted = tolerance or DriftTolerance(*usual, given=False)
     with doing.within(0.0, _SHARE_OF_WORK):
         drifts = bench.drifts(rounded.values(), doing.step, accepted.moments)
     positions = inputs.seq_len + max(0, offset)

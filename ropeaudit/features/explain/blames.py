@@ -9,7 +9,7 @@ Source: Shapley, "A value for n-person games", 1953.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -117,12 +117,6 @@ def tolerance(given: str | tuple[str, float]) -> DriftTolerance:
     if not (math.isfinite(bound) and bound >= 0):
         raise UsageError(f"--tolerance {column}={bound:g}: give a finite number that is not negative")
     return DriftTolerance(column, float(bound))
-
-
-def usual(drift: Statistics) -> DriftTolerance:
-    """Return the default tolerance: a tenth of the RMS drift, or finite scores."""
-    column, bound = ("", math.nan) if drift.nonfinite else ("drift_rms", USUAL_SHARE * drift.rms)
-    return DriftTolerance(column, bound, given=False)
 
 
 REST = "float64"  # what float64 in every stage leaves
@@ -247,28 +241,27 @@ class Design:
         return tuple(ranked)
 
     def remedies(self) -> list[Remedy]:
-        """Return the best set of every size, up to the first that is enough."""
+        """Return of every size the set that leaves the least drift, up to the first that is enough.
+
+        Of those that are enough it is the one with the fewest stages in float64.
+        """
         if self._meets(self.without()):
             return [self._remedy({})]
         order, remedies = [stage for stage in SHARED if stage in self.names], list[Remedy]()
         for size in range(1, 0 if self.bench.reference.nonfinite else len(order) + 1):
-            remedies.append(self._best(list(combinations(order, size))))
+            sets = sorted(combinations(order, size), key=lambda stages: _size(self.without(*stages)))
+            if meeting := [stages for stages in sets if self._meets(self.without(*stages))]:
+                some = [self._narrowest(stages) for stages in meeting[:_MOST_SETS]]
+                fewest = min(some, key=lambda one: ([*one.widths.values()].count(FP64), _size(one.drift)))
+                return [*remedies, fewest]
+            nonfinite, least = _size(self.without(*sets[0]))
+            remedies.append(self._narrowest(sets[0], (nonfinite, least * _ALIKE)))
             if remedies[-1].meets:
                 break
         return remedies
 
-    def _best(self, sets: Sequence[tuple[str, ...]]) -> Remedy:
-        """Return the set with the fewest float64 stages, else the least drift."""
-        order = sorted(sets, key=lambda stages: _size(self.without(*stages)))
-        meeting = [stages for stages in order if self._meets(self.without(*stages))]
-        if meeting:
-            remedies = [self._narrowest(stages, self._meets) for stages in meeting[:_MOST_SETS]]
-            return min(remedies, key=lambda r: ([*r.widths.values()].count(FP64), _size(r.drift)))
-        nonfinite, least = _size(self.without(*order[0]))
-        return self._narrowest(order[0], lambda drift: _size(drift) <= (nonfinite, least * _ALIKE))
-
-    def _narrowest(self, stages: Sequence[str], enough: Callable[[Statistics], bool]) -> Remedy:
-        """Return a set in the narrowest formats that are enough."""
+    def _narrowest(self, stages: Sequence[str], most: tuple[int, float] | None = None) -> Remedy:
+        """Return a set in the narrowest formats that meet the tolerance, or leave at most such a drift."""
         narrow = [s for s in stages if any(f.precision < FP32.precision for f in formats(self.recipe, s))]
         for count in range(len(narrow), 0, -1):
             tries = [
@@ -276,8 +269,8 @@ class Design:
             ]
             variants = (widened(self.recipe, widths) for widths in tries)
             drifts = self.bench.drifts(variants, moments=self.accepted.moments)
-            good = [(_size(drift), i) for i, drift in enumerate(drifts) if enough(drift)]
-            if good:
+            enough = [self._meets(drift) if most is None else _size(drift) <= most for drift in drifts]
+            if good := [(_size(drift), i) for i, drift in enumerate(drifts) if enough[i]]:
                 return self._remedy(tries[min(good)[1]])
         return self._remedy(dict.fromkeys(stages, FP64))
 

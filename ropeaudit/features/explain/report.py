@@ -13,7 +13,7 @@ from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.explain import blames
 from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
-from ropeaudit.features.explain.blames import DriftTolerance, NonfiniteScores, Remedy
+from ropeaudit.features.explain.blames import DriftTolerance, Remedy
 from ropeaudit.features.explain.tracing import COMPARED, Likeness, Trace, expected
 from ropeaudit.recipes import STAGES
 from ropeaudit.recognition import wording
@@ -274,19 +274,17 @@ def _of_case(one: Explanation, called: Sequence[tuple[str, str]] = ()) -> tuple[
     facts += [*called, *_around(one), ("next", f"{why}all rows: -v    by pair: --by pair")]
     model = "" if one.case.model_name == "none" else f"{one.case.model_name}, "
     target = f"{model}{one.code or one.implementation}"
-    causes = [_overflow(one, one.nonfinite, accepted)] if one.nonfinite else []
+    causes = list[Cause]()
+    if one.nonfinite:
+        first, repairs = one.blames[0], " or ".join(one.nonfinite.repaired_by)
+        where = "q and k are stored" if first.stage == "input" else f"the stage {first.stage} is"
+        alone = f"{repairs} alone repairs" if repairs else "no stage alone repairs"
+        said = f"{alone} all of them; shares are not defined while scores are not finite"
+        fix = "--set input=fp32" if first.stage == "input" else _fix(one, accepted)
+        title = f"overflow, first where {where} in {first.format}"
+        causes.append(Cause("nonfinite", title, facts=[said, f"fix: {fix}"]))
     worse = math.inf if one.nonfinite else accepted.value(one.drift, one.reference)
     return worse, Answer("OK" if good else "FAIL", target, decides, causes, facts)
-
-
-def _overflow(one: Explanation, nonfinite: NonfiniteScores, accepted: DriftTolerance) -> Cause:
-    first, repairs = one.blames[0], " or ".join(nonfinite.repaired_by)
-    where = "q and k are stored" if first.stage == "input" else f"the stage {first.stage} is"
-    alone = f"{repairs} alone repairs" if repairs else "no stage alone repairs"
-    why = f"{alone} all of them; shares are not defined while scores are not finite"
-    fix = "--set input=fp32" if first.stage == "input" else _fix(one, accepted)
-    title = f"overflow, first where {where} in {first.format}"
-    return Cause("nonfinite", title, facts=[why, f"fix: {fix}"])
 
 
 def _amount(one: Explanation, drift: Statistics, accepted: DriftTolerance) -> str:
@@ -375,7 +373,10 @@ def _told_of_code(one: CodeExplanation) -> list[tuple[float, Answer]]:
         decides, causes = "it could not be called", [Cause("refused", trace.refused, warning=True)]
     elif not trace.likely:
         status, decides = "FAIL" if trace.faults else "WARN", "behaves like no known recipe"
-        causes = [_unlike(trace)]
+        last = max(trace.faults, default=0)  # the largest offset that is wrong
+        fix = wording.remedy(trace.faults.get(last), trace.dtype, last)
+        code, title = trace.diagnosis() or "unexplained", trace.told() or "no known implementation matches"
+        causes = [Cause(code, title, facts=[f"fix: {fix}"] if fix else [], warning=not trace.faults)]
     facts = [*called, ("setting", f"head_dim {trace.setting.head_dim}, base {trace.setting.base:g}")]
     facts.append(("not checked", "other offsets, other q and k than these"))
     facts.append(("next", f"all checks: ropeaudit check {trace.name}    all rows: -v"))
@@ -405,11 +406,3 @@ def _arithmetic(group: RecipeGroup, names: Sequence[str] | None = None) -> str:
 
 def _shortened(names: Sequence[str]) -> Sequence[str]:
     return names if len(names) <= _NAMED else (*names[:_NAMED], f"{len(names) - _NAMED} more")
-
-
-def _unlike(trace: Trace) -> Cause:
-    """Return why code is like no recipe, at the largest offset that is wrong."""
-    last = max(trace.faults, default=0)
-    fix = wording.remedy(trace.faults.get(last), trace.dtype, last)
-    code, title = trace.diagnosis() or "unexplained", trace.told() or "no known implementation matches"
-    return Cause(code, title, facts=[f"fix: {fix}"] if fix else [], warning=not trace.faults)

@@ -56,11 +56,6 @@ class Decoded:
         return self.diagnosis if self.differs else None
 
     @property
-    def rank(self) -> tuple[bool, bool, bool, float]:
-        """How bad it is: wrong cause, other logits, moved row; else by size."""
-        return self.wrong is not None, self.differs, bool(self.way), 0.0 if self.way else self.change
-
-    @property
     def words(self) -> str:
         """How decode differs from one pass, in words; empty where it does not."""
         if not self.way:
@@ -104,7 +99,10 @@ def compare(
         return str(error)
     except Exception as error:  # whatever a model's own code raises
         return f"`generate` raised {one_line(error, 200)}"
-    return max(found, key=lambda one: one.rank)
+    # a wrong cause, other logits, a moved row; else by size
+    return max(
+        found, key=lambda one: (bool(one.wrong), one.differs, bool(one.way), not one.way and one.change)
+    )
 
 
 def _generated(runner: Runner, rows: Sequence[list[int]]) -> tuple[Any, Pass]:

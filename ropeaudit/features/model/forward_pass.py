@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, one_line
 from ropeaudit.features.model import held, load
+from ropeaudit.features.model.held import array
 from ropeaudit.features.model.layers import LayerVectors, RotatingCall, off
 from ropeaudit.subjects.calling.devices import CPU, Device
 
@@ -121,8 +122,9 @@ class Pass(TorchFunctionMode):
         self.rows: dict[str, tuple[bool, list[Any]]] = {}
         self.experts: list[Any] = []
         self._positions = None if positions is None else positions.untyped_storage().data_ptr()
-        self._learned = {value.data_ptr(): name for name, value in model.named_parameters()}
-        self._stored = {value.data_ptr(): name for name, value in model.named_buffers()}
+        # of each tensor of the model its name, and whether it is a parameter
+        self._tables = {value.data_ptr(): (name, False) for name, value in model.named_buffers()}
+        self._tables |= {value.data_ptr(): (name, True) for name, value in model.named_parameters()}
         self.forget()
 
     def forget(self) -> None:
@@ -158,14 +160,14 @@ class Pass(TorchFunctionMode):
         (heard, self._heard), self._attended = (self._heard, []), True
         if query.shape[-1] == key.shape[-1]:  # else keys have dims of their own
             number, size = self._number(module), query.shape[-2]
-            self.last.setdefault(number, []).append((_array(query[:, :, -1]), _array(key[:, :, -1])))
+            self.last.setdefault(number, []).append((array(query[:, :, -1]), array(key[:, :, -1])))
             if size == key.shape[-2]:  # else keys are joined, or those of a cache
                 past = 0 if getattr(module, "is_causal", True) is not False else size
                 visible = np.tri(size, size, past, np.bool_)
                 if attention_mask is not None:  # added, or true where scores are visible
                     plane = attention_mask[0, 0, :, :size]
                     visible = np.array((plane if plane.dtype == torch.bool else plane > -1).cpu().numpy())
-                self.layers[number] = LayerVectors(_array(query[0]), _array(key[0]), scale, visible)
+                self.layers[number] = LayerVectors(array(query[0]), array(key[0]), scale, visible)
                 for call in heard:  # the last is the one whose q and k these are
                     starts = [_start(*both) for both in zip((query[0], key[0]), call.after, strict=True)]
                     if starts[0] is not None and starts[0] == starts[1]:
@@ -205,7 +207,7 @@ class Pass(TorchFunctionMode):
             if isinstance(result, tuple) and len(result) == len(given) == 2:
                 alike = zip(given, result, strict=True)
                 if all(x.ndim == 4 and len(x) == 1 and x.shape == y.shape for x, y in alike):
-                    before, after = ([_array(x[0]) for x in both] for both in (given, result))
+                    before, after = ([array(x[0]) for x in both] for both in (given, result))
                     self._heard.append(RotatingCall((before[0], before[1]), (after[0], after[1])))
             return result
 
@@ -227,13 +229,11 @@ class Pass(TorchFunctionMode):
         """Note the rows that an integer tensor looks up in a table of floats."""
         table = next((one for one in tensors if one.is_floating_point() and one.ndim == 2), None)
         indices = next((one for one in tensors if one.dtype in (torch.int64, torch.int32)), None)
-        if table is None or indices is None:
-            return
-        pointer, by_position = table.data_ptr(), indices.untyped_storage().data_ptr() == self._positions
-        if not (by_position or pointer in self._learned or pointer in self._stored):
-            return  # rows of an intermediate result, such as the tokens of an expert
-        name = self._learned.get(pointer) or self._stored.get(pointer, "")
-        self.rows[name] = pointer in self._learned, indices.cpu().tolist()
+        if table is not None and indices is not None:
+            by_position = indices.untyped_storage().data_ptr() == self._positions
+            name, learned = self._tables.get(table.data_ptr(), ("", False))
+            if name or by_position:  # else of an intermediate result, such as the tokens of an expert
+                self.rows[name] = learned, indices.cpu().tolist()
 
 
 def _start(whole: Any, part: Array) -> int | None:
@@ -248,10 +248,6 @@ def _start(whole: Any, part: Array) -> int | None:
             if bool((own == torch.from_numpy(part).to(own)).all()):
                 return start
     return None
-
-
-def _array(x: Any) -> Array:
-    return np.array(x.detach().cpu().double().numpy())
 
 
 def _tensors(value: Any) -> list[Any]:

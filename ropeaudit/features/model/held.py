@@ -64,7 +64,10 @@ def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
     for name, module in tabled(model).items():
         tables = computed_tables(rebuilt(module, model.config))
         for key, table in computed_tables(module).items():
-            found[f"{name}.{key}"] = _of_table(table, tables.get(key))
+            values, right = array(table).reshape(-1), tables.get(key)
+            other = right is not None and right.shape == table.shape and not agree(table, right)
+            if other or not np.isfinite(values).all():
+                found[f"{name}.{key}"] = _wild(values) or Diagnosis("unexplained")
     return tuple(Held(name.lstrip("."), one) for name, one in found.items() if one is not None)
 
 
@@ -81,6 +84,11 @@ def together(found: Sequence[tuple[int | None, Diagnosis]]) -> Diagnosis | None:
     return replace(first, where=replace(first.where, layers=own if None not in layers else ()))
 
 
+def array(x: Any) -> Array:
+    """Return the values of a tensor in float64."""
+    return np.array(x.detach().cpu().double().numpy())
+
+
 def rotaries(model: Any) -> dict[str, Any]:
     """Return the modules that hold rotary frequencies, by name."""
     return {name: module for name, module in model.named_modules() if frequencies(module, original=True)}
@@ -92,7 +100,7 @@ def frequencies(module: Any, *, original: bool = False) -> dict[str, Array]:
     original: with those that a module keeps beside.
     """
     return {
-        key: values.detach().to("cpu", torch.float64).reshape(-1).numpy()
+        key: array(values).reshape(-1)
         for key, values in module._buffers.items()
         if values is not None and key.endswith("inv_freq") and (original or "original" not in key)
     }
@@ -116,22 +124,18 @@ def _of_frequencies(
         return None
     if found := _wild(values):
         return found
-    if built is None:
-        fitting = [one for one, theta in asked if theta.shape == values.shape]
-    else:
-        fitting = [one for one, theta in asked if _near(theta, built)]
+    alike = [theta.shape == values.shape if built is None else _near(theta, built) for _, theta in asked]
+    setting = next((one for (one, _), fits in zip(asked, alike, strict=True) if fits), None)
     try:
-        if built is not None and not fitting:
-            fitting = [of_frequencies(RopeSetting.of(2 * values.size), built)]
-        if not fitting:
+        if setting is None and built is not None:
+            setting = of_frequencies(RopeSetting.of(2 * values.size), built)
+        if setting is None:
             return None
-        finding = check(Dump("", "inv_freq", frequencies=values), fitting[0])
+        finding = check(Dump("", "inv_freq", frequencies=values), setting)
     except RopeAuditError:  # numbers that no setting may have, or of other dims
         return Diagnosis("unexplained")
-    found = finding.diagnosis
-    if finding.agrees or (found and found.certainty != "resembles"):
-        return None if finding.agrees else found
-    return Diagnosis("unexplained")
+    known = finding.agrees or (finding.diagnosis and finding.diagnosis.certainty != "resembles")
+    return finding.diagnosis if known else Diagnosis("unexplained")
 
 
 def _near(values: Array, built: Array) -> bool:
@@ -150,13 +154,6 @@ def _wild(values: Array) -> Diagnosis | None:
         return Diagnosis("uninitialised", {"value": float(values[int(sizes.argmax())])})
     tiny = sizes[(sizes > 0) & (sizes < _LEAST)]
     return Diagnosis("uninitialised", {"value": float(tiny.min())}) if tiny.size else None
-
-
-def _of_table(table: Any, built: Any) -> Diagnosis | None:
-    """Return what is wrong with a computed table of cos and sin; None for nothing."""
-    values = table.detach().to("cpu", torch.float64).reshape(-1).numpy()
-    other = built is not None and built.shape == table.shape and not agree(table, built)
-    return _wild(values) or Diagnosis("unexplained") if other or not np.isfinite(values).all() else None
 
 
 def _wider(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -237,8 +234,7 @@ def agree(table: Any, built: Any) -> bool:
     if table.shape != built.shape:
         return False
     rounding = torch.finfo(table.dtype).eps + len(table) * 2.0**-22
-    other = built.detach().to("cpu", torch.float64)
-    return bool(((table.detach().to("cpu", torch.float64) - other).abs() <= rounding).all())
+    return bool((np.abs(array(table) - array(built)) <= rounding).all())
 
 
 def tabled(model: Any) -> dict[str, Any]:

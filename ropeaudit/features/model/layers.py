@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -162,22 +162,15 @@ def drifts(
             change = (later_q - q) @ later_k.T + q @ (later_k - k).T
             change = np.where(base.visible, change, 0.0) * base.scale
             norms = [np.hypot(*pairs.split(x)).mean(axis=0) for x in (q, k)]
-            own = _by_pair(q, k, later_q, later_k, pairs) * base.scale
+            # a pair's part of the change is a product of 4 columns, whose norm their Gram matrices tell
+            parts = [pairs.split(x) for x in (later_q - q, q, later_k, later_k - k)]
+            left, right = (np.stack([*parts[i], *parts[i + 1]], axis=-1).transpose(1, 2, 0) for i in (0, 2))
+            grams = (left @ left.transpose(0, 2, 1)) * (right @ right.transpose(0, 2, 1))
+            own = np.sqrt(np.maximum(grams.sum(axis=(1, 2)), 0.0)) / max(q.shape[0], 1) * base.scale
             sizes = float(np.abs(change).max()), float(np.sum(change**2)), float(np.sum(reference**2))
             of_pairs = np.stack([wavelength, *norms, own])
             results.append(HeadDrift(layer, head, int(base.visible.sum()), *sizes, of_pairs))
     return results
-
-
-def _by_pair(q: Array, k: Array, later_q: Array, later_k: Array, pairs: RotatedPairs) -> Array:
-    """Return the RMS, over all q and k, of every pair's part of the change of q·k. Shapes: (s, d) -> (p,).
-
-    The change (q' - q)·k' + q·(k' - k) is a product of 4 columns, whose norm their Gram matrices tell.
-    """
-    parts = [pairs.split(x) for x in (later_q - q, q, later_k, later_k - k)]
-    left, right = (np.stack([*parts[i], *parts[i + 1]], axis=-1).transpose(1, 2, 0) for i in (0, 2))
-    grams = (left @ left.transpose(0, 2, 1)) * (right @ right.transpose(0, 2, 1))
-    return np.asarray(np.sqrt(np.maximum(grams.sum(axis=(1, 2)), 0.0)) / max(q.shape[0], 1))
 
 
 _MOST_UNEXPLAINED = 2  # layers of which it is looked for what explains them: the search is long
@@ -197,10 +190,17 @@ def check_layers(
     pairs: how layers rotate in float64; also of those that do not where the config says that they do.
     known: what explains each wrong layer, if that is known.
     """
+    rope = folder.rope if known_type(folder.config) else None
+    if rope is None:
+        return {}
     still = [n for n, own in pairs.items() if own is NO_PAIRS and seen.calls]  # else none is known to
+    alone, kinds = next(iter(rope.layers)) if len(rope.layers) == 1 else "", rope.kinds_of_layers
     rule = FP32 if dtype is FP64 else dtype  # transformers' float64 keeps float32 tables
     results, first, in_vain = dict[int, Places](), None, 0
-    for layer, setting in sorted(_settings(folder, {*seen.calls, *still}).items()):
+    for layer in sorted({*seen.calls, *still}):
+        if not alone and layer not in kinds and layer not in rope.still:
+            continue
+        setting = None if layer in rope.still else rope.layers[alone or kinds[layer]]
         call, own, both = seen.calls.get(layer), pairs.get(layer), seen.layers.get(layer)
         if call is None and both is not None and setting is not None:
             call = RotatingCall((both.q, both.k), (both.q, both.k))
@@ -223,18 +223,14 @@ def check_layers(
     return results
 
 
-def _settings(folder: Folder, layers: Iterable[int]) -> dict[int, RopeSetting | None]:
-    """Return layer -> its setting, None without rotation; {} for an unknown type."""
-    rope = folder.rope if known_type(folder.config) else None
-    if rope is None:
-        return {}
-    alone, kinds = next(iter(rope.layers)) if len(rope.layers) == 1 else "", rope.kinds_of_layers
-    kind = {n: alone or kinds[n] for n in layers if alone or n in kinds}
-    return {n: None if n in rope.still else rope.layers[kind[n]] for n in layers if n in {*kind, *rope.still}}
-
-
 def _judged(
-    call: RotatingCall, setting: RopeSetting | None, joined: bool, offset: int, rule: Format, *, explain: bool
+    call: RotatingCall,
+    setting: RopeSetting | None,
+    joined: bool,
+    offset: int,
+    rule: Format,
+    *,
+    explain: bool,
 ) -> Places | None:
     """Return where the worst pair of a call stands; None where it cannot be judged.
 
@@ -291,12 +287,17 @@ def save_qk(
     for kind, members in groups.items():
         file, which = Path(path), f"{listed(members)} ({kind})" if kind else listed(members)
         file = file.with_name(f"{file.stem}-{kind or 'other'}{file.suffix}") if len(groups) > 1 else file
-        sides = zip(*(_before(layers[layer], calls[layer]) for layer in members), strict=True)
+        arrays = dict[str, Array]()
         try:
-            # contiguous: safetensors writes the bytes as they lie
-            arrays = {
-                name: np.ascontiguousarray(np.stack(own)) for name, own in zip("qk", sides, strict=True)
-            }
+            for index, name in enumerate("qk"):
+                sides = []
+                for call, vectors in ((calls[layer], layers[layer]) for layer in members):
+                    whole, before = (vectors.q, vectors.k)[index], call.before[index]
+                    given = np.broadcast_to(before, (*whole.shape[:-1], before.shape[-1]))
+                    rest = np.delete(whole, np.s_[call.start : call.start + before.shape[-1]], axis=-1)
+                    sides.append(np.concatenate([given, rest], axis=-1))
+                # contiguous: safetensors writes the bytes as they lie
+                arrays[name] = np.ascontiguousarray(np.stack(sides))
             content = safetensors.save(arrays, {"layers": ",".join(map(str, members))})
             atomic_files.write({Path(paths.behind(str(file))): content})
         except ValueError:
@@ -312,13 +313,3 @@ def save_qk(
         command += f" --layer {kind}" if kind and kind != "full_attention" else ""
         results.append(f"q and k before RoPE of {which} are in {file}; `{command}` audits them")
     return results
-
-
-def _before(vectors: LayerVectors, call: RotatingCall) -> list[Array]:
-    """Return q and k of a layer with the dims first that it rotates, before that."""
-    sides = []
-    for whole, before in zip((vectors.q, vectors.k), call.before, strict=True):
-        given = np.broadcast_to(before, (*whole.shape[:-1], before.shape[-1]))
-        rest = np.delete(whole, np.s_[call.start : call.start + before.shape[-1]], axis=-1)
-        sides.append(np.concatenate([given, rest], axis=-1))
-    return sides

@@ -190,19 +190,15 @@ def module(
         if value:
             raise UsageError(f"{flag} says how a module is built, and {source!r} is a file; leave it out")
     audit = opened(source, expected)
-    return replace(audit, buffers=list(run(audit)), lost=_lost(audit))
-
-
-def _lost(audit: ModuleAudit) -> Sequence[Lost]:
-    """Return what the conversion to GGUF lost; note what was not compared."""
-    expected = audit.expected
-    if audit.gguf is None or expected.model is None:
-        return ()
-    changed = [setting for _, setting in expected.settings(None) if setting.length == 0]
-    rotated = [layer for layer, setting in expected.model.layers.items() if setting.pairs]
-    declared = replace(expected.model, layers=dict(zip(rotated, changed, strict=True)))
-    audit.notes.extend(stored_values.unseen(audit.gguf, declared))
-    return stored_values.lost(audit.gguf, declared)
+    audit = replace(audit, buffers=list(run(audit)))
+    file, declared = audit.gguf, audit.expected.model
+    if file is None or declared is None:
+        return audit
+    changed = [setting for _, setting in audit.expected.settings(None) if setting.length == 0]
+    rotated = [layer for layer, setting in declared.layers.items() if setting.pairs]
+    declared = replace(declared, layers=dict(zip(rotated, changed, strict=True)))
+    audit.notes.extend(stored_values.unseen(file, declared))
+    return replace(audit, lost=stored_values.lost(file, declared))
 
 
 def opened(spec: str, expected: Expected) -> ModuleAudit:
@@ -269,7 +265,13 @@ def _of_files(spec: str) -> tuple[list[Buffer], int]:
     return buffers, count
 
 
-def of_config(data: Any, name: str, source: str, base: float | None, notes: list[str]) -> ModelRope | None:
+def of_config(
+    data: Any,
+    name: str,
+    source: str,
+    base: float | None,
+    notes: list[str],
+) -> ModelRope | None:
     """Return what a config says, or None with a note where it is not understood."""
     try:
         return hf_config.from_config(data, name, repr(source), base)

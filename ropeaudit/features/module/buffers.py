@@ -203,30 +203,22 @@ def _kind_by_shape(values: NDArray[Any]) -> str:
 
 
 def grouped(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-    """Yield buffers that make one table: cos and its sin, or one alone."""
-    left = {id(buffer): buffer for buffer in buffers}
-    for buffer in [one for one in buffers if one.what == "cos"]:
-        partner = _partner(buffer, [one for one in left.values() if one.what == "sin"])
-        if partner is not None:
-            del left[id(buffer)], left[id(partner)]
-            yield [buffer, partner]
-    yield from ([buffer] for buffer in left.values())
+    """Yield buffers that make one table: cos and its sin, by its name or its values, or one alone."""
 
-
-def _partner(cos: Buffer, sines: Sequence[Buffer]) -> Buffer | None:
-    """Return the sin of a cos: beside it, by its name or else by its values."""
-    prefix, _, last = cos.stored.name.rpartition(".")
-
-    def likeness(sine: Buffer) -> float:
-        beside, _, name = sine.stored.name.rpartition(".")
+    def likeness(cos: Buffer, sine: Buffer) -> float:
+        (prefix, _, last), (beside, _, name) = (one.stored.name.rpartition(".") for one in (cos, sine))
         if (sine.loaded, sine.stored.shape, beside) != (cos.loaded, cos.stored.shape, prefix):
             return 0.0
-        if name == last.replace("cos", "sin"):
-            return 2.0
-        return rope_values.partners(cos.values, sine.values)
+        return 2.0 if name == last.replace("cos", "sin") else rope_values.partners(cos.values, sine.values)
 
-    best = max(sines, key=likeness, default=None)
-    return best if best is not None and likeness(best) else None
+    left = {id(buffer): buffer for buffer in buffers}
+    for buffer in [one for one in buffers if one.what == "cos"]:
+        likely = {key: likeness(buffer, one) for key, one in left.items() if one.what == "sin"}
+        best = max(likely, key=likely.__getitem__, default=None)
+        if best is not None and likely[best]:
+            del left[id(buffer)]
+            yield [buffer, left.pop(best)]
+    yield from ([buffer] for buffer in left.values())
 
 
 def dump_of(parts: Sequence[Buffer]) -> Dump | None:
