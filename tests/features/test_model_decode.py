@@ -1,16 +1,16 @@
 """Decode with a cache beside one pass: what rotates it by other positions is named, the rest is a warning."""
 
+import functools
 import json
 import math
 import shutil
 import sys
 
 import pytest
+import test_model_faults
 import torch
 from command_line import ran
 
-from ropeaudit.features.model.analysis import model as model_audit
-from ropeaudit.features.model.report import report
 from ropeaudit.recognition.diagnosis import codes
 
 transformers = pytest.importorskip("transformers")
@@ -18,12 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 LAYER = 2  # of four
 
 
-def audited(folder, tokens="24"):
-    """Return the result, and the answer with its notes."""
-    audit = model_audit(str(folder), 1, "fp32", tokens=tokens)
-    [one] = audit
-    said = report([audit], None, {}, shifted=[one])
-    return one, said.answers[0], said.notes
+audited = functools.partial(test_model_faults.audited, offset=1)
 
 
 def warned(told):
@@ -305,7 +300,7 @@ def raises(model):
 )
 def test_what_is_not_compared_is_said_with_its_reason(name, plant, tokens, reason, built, loads) -> None:
     loads(plant)
-    one, told, notes = audited(built(name), tokens)
+    one, told, notes = audited(built(name), tokens=tokens)
     assert (one.decoded, one.diagnosis) == (None, None)
     assert f"decode with a cache was not compared: {reason}" in notes
     assert f"decode with a cache ({reason})" in dict(told.facts)["not checked"]

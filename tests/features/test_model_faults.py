@@ -24,9 +24,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 LAYER = 2  # of four
 
 
-def audited(folder, offset=1000, dtypes="fp32", **options):
+def audited(folder, offset=1000, dtypes="fp32", tokens="24", **options):
     """Return the first result, and the answer with its notes."""
-    audit = model_audit(str(folder), offset, dtypes, tokens="24", **options)
+    audit = model_audit(str(folder), offset, dtypes, tokens=tokens, **options)
     shifted = list(audit)
     said = report([audit], None, {}, shifted=shifted)
     return shifted[0], said.answers[0], said.notes

@@ -160,3 +160,7 @@ def test_missing_shards_and_other_configs(tmp_path, capsys) -> None:
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "../other.safetensors"}}))
     assert "a shard lies outside the folder" in refused(capsys, folder)
+    index.write_text("{}")
+    assert "no weight_map" in refused(capsys, folder)
+    index.unlink()
+    assert "1 of 2 shards" in refused(capsys, folder)  # the names say how many there are
