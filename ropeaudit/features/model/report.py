@@ -288,31 +288,24 @@ def in_child(
     With each comes the report of all so far. asked: arguments of `analysis.model`. Raises: RopeAuditError.
     """
     given = {"asked": dict(asked), "columns": list(columns), "by": by, "threshold": threshold}
-    doing = "loading"
     try:
         session = process.alone((_HERE, "torch", "transformers"))
-        session.ask(f"{_HERE}:begin", given)
-        doing = "running"
         while True:
-            told, arrays = session.ask(f"{_HERE}:step", heard=lambda text: progress(float(text)))
+            told, arrays = session.ask(f"{_HERE}:step", given, heard=lambda text: progress(float(text)))
             if told["report"] is None:
                 return
             yield told["verdict"], VALUES.unpacked(told["report"], dict(arrays))
     except ForeignError as error:
-        raise BadInput(f"{str(asked['folder'])!r}: {doing} it {did(error)}") from None
+        raise BadInput(f"{str(asked['folder'])!r}: running it {did(error)}") from None
 
 
-def begin(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-    """Read a model in the child."""
-    audit = analysis.model(**arguments["asked"])
-    session.state.update(audit=audit, run=iter(audit), results=[], asked=arguments)
-    return {}, {}
-
-
-def step(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-    """Run it in one dtype at one offset, and return the report of all so far."""
+def step(session: Session, asked: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """Run a model, which is opened first, in one dtype at one offset; return the report of all so far."""
     state, held = session.state, dict[str, Any]()
-    asked, results = state["asked"], state["results"]
+    if not state:
+        audit = analysis.model(**asked["asked"])
+        state.update(audit=audit, run=iter(audit), results=[])
+    results = state["results"]
     with doing.told(lambda share: session.say(repr(share))):
         one = next(state["run"], None)
     if one is None:
