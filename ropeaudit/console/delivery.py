@@ -95,21 +95,6 @@ def delivered(
     return worst(code, INTERRUPTED if interrupted else DONE, BAD_USE if errors else DONE)
 
 
-def delivered_at_once(
-    report: Callable[[Metadata], Report],
-    options: ReportOptions,
-    code: int = DONE,
-) -> int:
-    """Deliver a report that takes no time worth a progress bar; return the exit code.
-
-    report: from the metadata. code: what its rows come to.
-    """
-    from ropeaudit.console.output_files import opened
-
-    with opened(options.outputs) as files:
-        return worst(code, deliver(report(output.metadata(options)), files, options))
-
-
 def deliver(
     report: Report,
     files: Sequence[OutputFile],

@@ -14,7 +14,6 @@ from typing import IO, Any, NamedTuple
 import click
 
 from ropeaudit import reports
-from ropeaudit.console import output
 from ropeaudit.errors import BadOutput, UnknownName, UsageError
 from ropeaudit.reports import Report
 from ropeaudit.runtime import atomic_files, paths
@@ -68,9 +67,7 @@ class OutputFile:
                 with self.stream:
                     self.stream.write(contents[0])
             else:
-                for left in atomic_files.write(dict(zip(self.targets, contents, strict=True))):
-                    where = f"a copy of {self.path!r} cannot be removed from its folder: {left!r}"
-                    output.say(f"warning: {where}")
+                atomic_files.write(dict(zip(self.targets, contents, strict=True)))
         except OSError as error:
             if isinstance(error, BrokenPipeError) and paths.descriptor(self.path) == 1:
                 return  # nobody reads on, as where a report is printed

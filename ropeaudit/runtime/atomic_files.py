@@ -80,17 +80,16 @@ class Kept(OSError):
     """A file could not be written; filename: where its content stands."""
 
 
-def put(file: IO[bytes], target: Path) -> str:
-    """Put a file of `opened` in the place of `target`; return the name of a copy that stays.
+def put(file: IO[bytes], target: Path) -> None:
+    """Put a file of `opened` in the place of `target`.
 
-    Where `target` cannot be replaced, as a bind mount or in a folder that only grows, it is written into; in
-    the latter no copy can be removed. Raises: Kept.
+    Where `target` cannot be replaced, as a bind mount or in a folder that only grows, it is written into.
+    Raises: Kept.
     """
     if os.name == "nt":  # there open files are not moved, and none is locked
         file.close()
     try:
         os.replace(file.name, target)
-        return ""
     except OSError:
         copy = Path(file.name)
         try:
@@ -106,23 +105,16 @@ def put(file: IO[bytes], target: Path) -> str:
             except OSError:
                 kept = copy
             raise Kept(error.errno, error.strerror, str(kept)) from None
-        try:
-            os.unlink(copy)
-        except OSError:
-            return str(copy)
-        return ""
 
 
-def write(contents: Mapping[Path, bytes]) -> list[str]:
-    """Write files in full, or leave what was there; return the copies that cannot be removed again.
-
-    Raises: Kept, OSError.
-    """
+def write(contents: Mapping[Path, bytes]) -> None:
+    """Write files in full, or leave what was there. Raises: Kept, OSError."""
     with contextlib.ExitStack() as stack:
         files = {target: stack.enter_context(opened(target)) for target in contents}
         for target, file in files.items():
             fill(file, contents[target], target)
-        return [copy for target, file in files.items() if (copy := put(file, target))]
+        for target, file in files.items():
+            put(file, target)
 
 
 @contextlib.contextmanager

@@ -228,18 +228,6 @@ def test_what_stands_twice_in_a_report_is_refused(folder, capsys) -> None:
         assert "'offset' twice" in ran(capsys, ["report", name], 2).err
 
 
-def test_a_copy_that_its_folder_keeps_is_named(tmp_path, monkeypatch, capsys) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(os, "replace", refuse)
-    monkeypatch.setattr(os, "unlink", refuse)
-    assert main(["decay", "--distance", "0-16+8", "--head-dim", "16", "-o", str(tmp_path / "x.json")]) == 0
-    assert json.loads((tmp_path / "x.json").read_text())
-    (copy,) = (path for path in tmp_path.glob(".*") if path.stat().st_size)
-    assert str(copy) in capsys.readouterr().err
-
-
 HOSTILE = [
     *("::error::x", "::set-output name=a::b", "  ::warning::x", "a ##[error]b", "a\n::error::x"),
     *("\r::error::", "\x1b[31mred", "\x9b31m", "\x07", "a\x00b", "\u202ecod.exe", "\u2066a", "\u200b"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from ropeaudit.arithmetic.formats import FORMATS, FP32
 from ropeaudit.audits import comparison, judging, records
-from ropeaudit.recipes import Recipe, all_recipes
+from ropeaudit.recipes import all_recipes
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Kind, Where, kinds
 from ropeaudit.rope import axial
@@ -24,12 +24,6 @@ _UP_TO = 131072  # positions that code must hold whose remedy is told
 def _row(kind: str, one: object, /, **own: Any) -> Row:
     """Return a row of a list: its own columns, and attributes of the same names."""
     return {name: own[name] if name in own else getattr(one, name) for name in table(f"list-{kind}")}
-
-
-def recipe_row(one: Recipe) -> Row:
-    """Return the row of a recipe."""
-    runs = f"refused: {one.refused}" if one.refused else "yes"
-    return _row("recipes", one, recipe=one.name, runs=runs, **one.stages)
 
 
 def entry_row(one: Entry) -> Row:
@@ -108,7 +102,10 @@ def explained_rows(one: Kind) -> list[Row]:
 
 # what `ropeaudit list` takes -> its rows
 LISTS: dict[str, Callable[[], Iterable[Row]]] = {
-    "recipes": lambda: map(recipe_row, all_recipes()),
+    "recipes": lambda: (
+        _row("recipes", x, recipe=x.name, runs=f"refused: {x.refused}" if x.refused else "yes", **x.stages)
+        for x in all_recipes()
+    ),
     "implementations": lambda: map(entry_row, third_party.listed()),
     "formats": lambda: (_row("formats", x, format=x.name, aliases=" ".join(x.aliases)) for x in FORMATS),
     "models": layer_rows,

@@ -149,8 +149,10 @@ def frequencies(
 
     cases = settings.cases(rope)
     tables = list(analysis.frequencies(dtype or analysis.DTYPES, recipe, max_position, cases=cases))
-    return delivery.delivered_at_once(
-        lambda metadata: analysis.report(tables, output.columns, metadata), output
+    return delivery.delivered(
+        lambda _: tables,
+        lambda tables, metadata: analysis.report(tables, output.columns, metadata),
+        output,
     )
 
 

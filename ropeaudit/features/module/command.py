@@ -69,10 +69,10 @@ def module(output: ReportOptions, ticket: str | None, **asked: Any) -> int:
     asked |= {"dtypes": list(asked.pop("dtype")), "loaded": list(asked.pop("loaded")) or None}
     broken, report, made = run(asked, output.chosen_columns(COLUMNS))
     with output_files.opened_for("--ticket", ticket, "ticket") as file:
-        code = delivery.delivered_at_once(
-            lambda metadata: with_metadata(report, metadata),
+        code = delivery.delivered(
+            lambda _: [report],
+            lambda reports, metadata: with_metadata(reports[0], metadata),
             output,
-            delivery.BROKEN if broken else delivery.DONE,
         )
         written = tickets.write(file, lambda: made)
-    return delivery.worst(code, written)
+    return delivery.worst(code, written, delivery.BROKEN if broken else delivery.DONE)
