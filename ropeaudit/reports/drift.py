@@ -38,7 +38,11 @@ def report(
     extra_notes: notes on the subjects, which come first. needed: columns that are written too, with their
     groups.
     """
-    chosen, rows = columns, [record.as_dict() | _for_readers(record) for record in results]
+    chosen, rows = columns, []
+    for record in results:
+        refused, trouble = record.verdict == "refused", verdicts.trouble(record)
+        growth = math.nan if refused else judging.ratio(record.drift_rms, record.floor_rms)
+        rows.append(record.as_dict() | {"growth": growth, "note": trouble.words if trouble else ""})
     columns, named = records.written(results, columns, needed)
     wide = _screen(results, rows)
     seen = [name for name in wide if name not in _VERBOSE]
@@ -70,13 +74,6 @@ def _screen(results: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     names = settings.screen(rows, [subject, dtype], others)
     alike = [name for name in (subject, dtype, "offset") if len({row[name] for row in rows}) == 1]
     return [name for name in names if "model" not in names or name not in alike]  # the answer says them
-
-
-def _for_readers(record: Record) -> dict[str, Any]:
-    """Return the columns of a row that people alone see."""
-    growth = math.nan if record.verdict == "refused" else judging.ratio(record.drift_rms, record.floor_rms)
-    trouble = verdicts.trouble(record)
-    return {"growth": growth, "note": trouble.words if trouble else ""}
 
 
 def legend(results: Sequence[Record]) -> str:
@@ -112,18 +109,20 @@ def answer(results: Sequence[Record]) -> Answer:
     wrong = worst.verdict in ("overflow", "wrong_rotation") or quality == "no"
     missing = any(record.verdict == "refused" for record in results)
     status: Status = "FAIL" if wrong else "WARN" if quality != "yes" or missing else "OK"
-    facts = [
-        ("rows", _counts(results)) if len(results) > 1 else None,
-        ("after softmax", _after_softmax(worst)) if _moved(worst) is not None else None,
-        ("sample", _estimated(worst)) if worst.sample else None,
-        *structure(results),
-    ]
+    facts = list[tuple[str, str]]()
+    if len(results) > 1:
+        facts.append(("rows", _counts(results)))
+    if _moved(worst) is not None:
+        facts.append(("after softmax", _after_softmax(worst)))
+    if worst.sample:
+        facts.append(("sample", _estimated(worst)))
+    facts += structure(results)
     return Answer(
         status,
         " ".join([*verdicts.model(worst), verdicts.called(worst)]),
         _decides(results, worst, quality),
         _causes(worst) if wrong else (),
-        [fact for fact in facts if fact is not None],
+        facts,
     )
 
 
