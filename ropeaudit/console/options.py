@@ -11,7 +11,7 @@ import click
 
 from ropeaudit import data, door
 from ropeaudit.console import parameters
-from ropeaudit.console.parameters import CHANGES, TARGETS, Parsed, joined, merged, number, one_of
+from ropeaudit.console.parameters import TARGETS, Parsed, joined, merged, one_of
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.reports import FORMS, REGISTRY
 
@@ -54,9 +54,9 @@ def words(metavar: str, name: str, required: bool = True) -> Callable[[F], F]:
     return click.argument(name, metavar=shown, nargs=-1, required=required, type=TARGETS, callback=joined)
 
 
-def described(flag: str) -> Callable[[F], F]:
-    """An option of several commands, as `data/options.toml` describes it."""
-    said = {name: value for name, value in _TOLD[flag].items() if name != "list"}
+def described(flag: str, **code: Any) -> Callable[[F], F]:
+    """An option of several commands, as `data/options.toml` describes it. code: what is none of its data."""
+    said = {name: value for name, value in _TOLD[flag].items() if name != "list"} | code
     said["help"] = said["help"].format_map(_TOLD["phrases"])
     if "type" in said:
         said["type"] = getattr(parameters, said["type"])
@@ -189,12 +189,7 @@ class RopeOptions:
     scaling: tuple[str, ...] = told("--scaling")
     clip: tuple[float, ...] = told("--clip")
     layout: tuple[str, ...] = told("--layout")
-    scale: float | None = option(
-        "--scale",
-        type=number("0.125"),
-        metavar="X",
-        help="Softmax scale.  [default: 1/sqrt(head_dim)]",
-    )
+    scale: float | None = told("--scale")
 
 
 screen_options = grouped(ScreenOptions, "screen")
@@ -202,17 +197,7 @@ report_options = grouped(ReportOptions, "output")
 qk_options = grouped(QKOptions, "vectors")
 rope_options = grouped(RopeOptions, "rope")
 
-changes_option = click.option(
-    "--set",
-    "changes",
-    type=CHANGES,
-    multiple=True,
-    callback=merged,
-    metavar="STAGE=FORMAT",
-    help="Change a stage of every recipe: angle=fp64, frequency_form=divide, ... output=e4m3:head "
-    "stores keys with a scale a head (tensor, head, token, channel; input: before the rotation; int8 too).",
-)
-
+changes_option = described("--set changes", callback=merged)
 recipe_option = described("--recipe")
 impl_option = described("--impl")
 order_option = described("--order")
@@ -241,26 +226,10 @@ def _for_this_run(context: click.Context, name: str, value: str) -> None:
     )
 
 
-_TIMEOUT = click.option(
-    "--timeout",
-    type=number("120"),
-    metavar="SECONDS",
-    expose_value=False,
-    callback=_timeout,
-    help="Seconds that code may take for its import, and for a call, in its process.  [default: 120]",
-)
-_IN_PROCESS = click.option(
-    "--in-process",
-    is_flag=True,
-    expose_value=False,
-    callback=_in_process,
-    help="Call code in this process, for a debugger. What it changes here stays changed.",
-)
-
-
 def calling_options(command: Any) -> Any:
     """Add the options of how code is called in its process."""
-    return _TIMEOUT(_IN_PROCESS(command))
+    in_process = described("--in-process", expose_value=False, callback=_in_process)
+    return described("--timeout", expose_value=False, callback=_timeout)(in_process(command))
 
 
 length_option = described("--length")

@@ -182,6 +182,7 @@ RELATIVE = Parsed("tolerance", _relative)
 SHARD = Parsed("shard", _shard)
 CHANGES = Parsed("changes", _changes)
 ARGUMENT = Parsed("argument", _argument)
+SCALE, SECONDS = number("0.125"), number("120")
 
 
 def _complete(context: click.Context, flag: str, incomplete: str) -> list[CompletionItem]:
