@@ -76,20 +76,23 @@ def delivered(
             metadata = output.metadata(options) | ({} if stages is None else {"stages": stages})
             made = report(results, metadata)
             made = incomplete(made, done(results)) if partial else made
+            others = {file: functools.partial(content, results) for file, content in also}
+            kept = {file for file in (*files, *others) if partial and file.was_there()}  # an earlier report
             code = deliver(
                 made,
-                replaceable(files, partial),
+                [file for file in files if file not in kept],
                 options,
-                also=[
-                    (file, functools.partial(content, results))
-                    for file, content in also
-                    if replaceable([file], partial)
-                ],
+                also=[(file, content) for file, content in others.items() if file not in kept],
                 broken=lambda: () if partial else broken(results),
             )
     if partial and (results or not errors):
+        every = [*files, *(file for file, _ in also)]
         why = "interrupted" if interrupted else "stopped by an error"
-        say_interrupted(done(results), [*files, *(file for file, _ in also)], left(results), why)
+        written = " and written" if any(file.written for file in every) else ""
+        unwritten = [repr(file.path) for file in every if not file.written and file.was_there()]
+        are = "is" if len(unwritten) == 1 else "are"
+        as_before = f"; {', '.join(unwritten)} {are} left as before" if unwritten else ""
+        output.say(f"{why}: {done(results)} done{written}{as_before}{left(results)}")
     for error in errors:
         output.say_error(error)
     return worst(code, INTERRUPTED if interrupted else DONE, BAD_USE if errors else DONE)
@@ -140,7 +143,7 @@ def fill(files: Filled) -> list[BadOutput]:
 def incomplete(report: Report, done: str) -> Report:
     """Return a report that tells people and programs that it is partial.
 
-    done: how many things it has, as `say_interrupted` takes it.
+    done: how many things it has, in words.
     """
     headline = f"Interrupted after {done}: {report.headline}" if report.headline else ""
     answers = report.answers
@@ -155,16 +158,3 @@ def incomplete(report: Report, done: str) -> Report:
         ]
     metadata = {**report.metadata, "interrupted": f"after {done}"}
     return replace(report, headline=headline, answers=answers, metadata=metadata)
-
-
-def replaceable(files: Sequence[OutputFile], partial: bool) -> list[OutputFile]:
-    """Return the files to write; a partial report replaces no earlier one."""
-    return [file for file in files if not (partial and file.was_there())]
-
-
-def say_interrupted(done: str, files: Sequence[OutputFile], hint: str, why: str) -> None:
-    """Say that a run was broken off, how much is done, and what was left."""
-    written = " and written" if any(file.written for file in files) else ""
-    left = [repr(file.path) for file in files if not file.written and file.was_there()]
-    message = f"; {', '.join(left)} {'is' if len(left) == 1 else 'are'} left as before" if left else ""
-    output.say(f"{why}: {done} done{written}{message}{hint}")

@@ -139,7 +139,7 @@ def _check_place(target: Path, about: str, flag: str) -> None:
     """Raise BadOutput unless a report or its metadata (`about`) can replace `target`."""
     named = f"{flag} {str(target)!r}"
     try:
-        if atomic_files.may_be_cleared(target.name):
+        if atomic_files.LEFT.fullmatch(target.name):
             raise BadOutput(f"{named} has a name of ropeaudit's own, which runs remove; give another")
         if target.is_dir():
             raise BadOutput(f"{named} is a folder; give a file's name")
@@ -221,8 +221,8 @@ def refuse_clashes(options: Mapping[str, Any]) -> None:
     outputs = list(_written(options))
     if not outputs:
         return
-    asked = (word for name, value in options.items() if name not in _WRITTEN for word in _words(value))
-    read = [path for word in asked for path in _read(word)]
+    asked = [value for name, value in options.items() if name not in _WRITTEN]
+    read = [path for word in _words(asked) for path in _read(word)]
     for one in outputs:
         if (hit := next((path for path in read if paths.same(one.file, path)), None)) is not None:
             raise UsageError(f"{one} is one of the files to read ({hit!r}); give another name")

@@ -15,7 +15,9 @@ from typing import IO
 
 _SUFFIX = ".ropeaudit"
 _LONGEST = 40  # characters of a name that stay
-_LEFT = re.compile(r"(\..+\.)[a-z0-9_]{8}" + re.escape(_SUFFIX), re.DOTALL)  # being written, or left
+LEFT = re.compile(
+    r"(\..+\.)[a-z0-9_]{8}" + re.escape(_SUFFIX), re.DOTALL
+)  # being written, or left by a killed run
 
 
 def lock(number: int) -> bool | None:
@@ -61,11 +63,6 @@ def opened(target: Path) -> Iterator[IO[bytes]]:
         if stays != name:
             with contextlib.suppress(OSError):
                 os.unlink(name)
-
-
-def may_be_cleared(name: str) -> bool:
-    """Return whether a file of this name looks like one that a killed run left."""
-    return _LEFT.fullmatch(name) is not None
 
 
 def fill(file: IO[bytes], content: bytes, target: Path) -> None:
@@ -178,7 +175,7 @@ def _clear(folder: Path, prefix: str) -> None:
     """Remove the files that no run has open; where that is unknown, none."""
     names: list[str] = []
     with contextlib.suppress(OSError):  # a folder may be for writing alone
-        names = [name for name in os.listdir(folder) if (left := _LEFT.fullmatch(name)) and left[1] == prefix]
+        names = [name for name in os.listdir(folder) if (left := LEFT.fullmatch(name)) and left[1] == prefix]
     for path in (os.path.join(folder, name) for name in names):
         with contextlib.suppress(OSError):
             number = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
