@@ -109,7 +109,11 @@ def assert_rope(
     wanted = arguments.listed(under) or (DEFAULT if full else ("none",))
     most = _QUICK if up_to is None and not full else up_to
     options = CheckOptions(
-        *(tuple(arguments.formats(dtypes)), most, recipe, order, seed),
+        tuple(arguments.formats(dtypes)),
+        most,
+        recipe,
+        order,
+        seed,
         thorough=full,
         head_dims=head_dims,
         device=device,
@@ -287,8 +291,11 @@ class _Test:
         if length is not None:
             q, k = (np.resize(x[:1], (1, length, self.setting.head_dim)) for x in (q, k))
         seen = verification.check(
-            *(rotator, self.setting, self.resolved.dtype),
-            *(GivenVectors(q, k, np.arange(q.shape[1], dtype=np.int64)), offset),
+            rotator,
+            self.setting,
+            self.resolved.dtype,
+            GivenVectors(q, k, np.arange(q.shape[1], dtype=np.int64)),
+            offset,
             afresh=lambda: rotator.code.rotator(self.setting, self.resolved.dtype),
             rule=self.resolved,
             by_batch=by_batch,

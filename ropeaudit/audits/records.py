@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar
 
 from ropeaudit import __version__, recipes
 from ropeaudit.arithmetic.formats import parse
-from ropeaudit.audits.judging import REFUSALS, Refused, Verdict
+from ropeaudit.audits.judging import REFUSALS
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.rope import scaling as scalings
@@ -25,96 +25,21 @@ UNKNOWN = "unknown"  # a setting that a file does not say
 APART = ("schema", "version", "tolerance", "case")
 _DIGITS = 12  # 48 bits: two of a million cases agree once in 500 sweeps
 
+COLUMNS = table("shift")
+_Fields: Any = make_dataclass(
+    "_Fields",
+    [(name, column.kind | None if column.optional else column.kind) for name, column in COLUMNS.items()],
+    bases=(Result,),
+    frozen=True,
+    slots=True,
+)
 
-@dataclass(frozen=True, slots=True)
-class Record(Result):
+
+class Record(_Fields):  # type: ignore[misc]  # its fields are data
     """One case: RoPE setting x inputs x subject x dtype x offset. `data/columns.toml` explains each field."""
 
+    __slots__ = ()
     report_module: ClassVar[str] = "ropeaudit.reports.drift"
-    schema: int
-    implementation: str
-    dtype: str
-    offset: int
-    model: str
-    scaling: str
-    clip: float | None
-    length: int | None
-    axes: str
-    backend: str
-    version: str
-    device: str
-    environment: str | None
-    layout: str
-    head_dim: int
-    rotary_dim: int
-    base: float
-    scale: float
-    seq_len: int
-    heads: int
-    kv_heads: int
-    mask: str
-    source: str
-    seed: int | None
-    sample: int | None
-    softmax: str | None
-    anchor: int | None
-    grid: str | None
-    offset_t: float | None
-    offset_h: float | None
-    offset_w: float | None
-    stages: str
-    case: str
-    tolerance: float
-    rerotated: str | None
-    scores: int
-    nonfinite: int
-    distinct_positions: int
-    reference_rms: float
-    reference_error: float
-    drift_max: float
-    drift_mean_abs: float
-    drift_rms: float
-    drift_rms_low: float | None
-    drift_rms_high: float | None
-    drift_bias: float
-    drift_relative: float
-    attainable_rms: float
-    excess: float
-    floor_rms: float
-    change_max: float
-    change_rms: float
-    structural_max: float
-    structural_rms: float
-    predicted_rms: float | None
-    bound_max: float | None
-    attention_tv_max: float | None
-    attention_tv_mean: float | None
-    attention_kl_max: float | None
-    top1_flips: float | None
-    entropy_reference: float | None
-    entropy: float | None
-    weight_reference: float | None
-    weight: float | None
-    right_token: float | None
-    attention_adaptive_tv_mean: float | None
-    attention_d: float | None
-    attention_d_logit: float | None
-    worst_head: int | None
-    worst_query: int | None
-    worst_key: int | None
-    rotation_excess: float | None
-    rotation_side: str | None
-    rotation_batch: int | None
-    rotation_head: int | None
-    rotation_position: int | None
-    rotation_pair: int | None
-    resembles: str | None
-    key_norm_growth: float | None
-    within_tolerance: bool | None
-    verdict: Verdict
-    diagnosis: str | None
-    refused: Refused | None
-    reason: str | None
 
     def key(self) -> tuple[str, str, float]:
         """Return what tells cells of a sweep apart."""
@@ -144,21 +69,40 @@ class Record(Result):
         return dict(zip(COLUMNS, _values(self), strict=True))
 
 
-COLUMNS = table("shift")
 IDENTITY = COLUMNS.identity
-_NAMES = tuple(
-    name for name in Record.__dataclass_fields__ if name in IDENTITY and name not in (*APART, "offset")
-)
+_NAMES = tuple(name for name in COLUMNS if name in IDENTITY and name not in (*APART, "offset"))
 _values: Callable[[Record], tuple[Any, ...]] = attrgetter(*COLUMNS)
 
 # What every file has, CSV without sentences, in the order in which a reader asks.
 FIRST = ("implementation", "dtype", "offset")
 CORE = (
     *FIRST,
-    *("drift_relative", "drift_rms", "drift_max", "change_rms", "excess"),
-    *("within_tolerance", "verdict", "diagnosis", "refused", "reason"),
-    *("floor_rms", "reference_rms", "reference_error", "distinct_positions", "nonfinite", "scores"),
-    *("seq_len", "heads", "head_dim", "base", "mask", "source", "seed", "tolerance", "case", "schema"),
+    "drift_relative",
+    "drift_rms",
+    "drift_max",
+    "change_rms",
+    "excess",
+    "within_tolerance",
+    "verdict",
+    "diagnosis",
+    "refused",
+    "reason",
+    "floor_rms",
+    "reference_rms",
+    "reference_error",
+    "distinct_positions",
+    "nonfinite",
+    "scores",
+    "seq_len",
+    "heads",
+    "head_dim",
+    "base",
+    "mask",
+    "source",
+    "seed",
+    "tolerance",
+    "case",
+    "schema",
 )
 # the others by group -> whether a row says, before anything is measured, that they are asked for
 GROUPS: dict[str, Callable[[Record], bool]] = {

@@ -37,14 +37,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# colours of Okabe and Ito (jfly.uni-koeln.de/color), told apart by the colour-blind
 ORANGE, GREEN, RED, BLUE, PURPLE, GREY = "#E69F00", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#666666"
 _COLOURS = (BLUE, RED, GREEN, PURPLE, ORANGE, "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 _MARKERS = "osD^vP*X"
 _HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")
 _THIN: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (2, 2))}
-MOST_LINES, _MOST_BARS, _MOST_PANELS, _MOST_POSITIONS = 24, 48, 6, 2048
+MOST_LINES, _MOST_BARS, _MOST_PANELS = 24, 48, 6
 SIZE = (8.6, 4.8)  # inches
 _FULL = (5.0, 3.5)  # inches: in a smaller figure texts and lines are smaller
 _WIDE = 20  # largest over smallest from which on an axis is logarithmic
@@ -70,6 +69,11 @@ class Line(NamedTuple):
     xs: Array
     ys: Array
     look: dict[str, Any]
+
+    @property
+    def above_zero(self) -> Array:
+        """The ys that have a place on a logarithmic axis; the others are nan."""
+        return np.where(self.ys > 0, self.ys, np.nan)
 
 
 # --- drift against the offset
@@ -102,13 +106,15 @@ def draw_drift(axes: Axes, rows: Sequence[Row], y: str = DRIFT) -> list[str]:
 
     What is below zero somewhere stands on a linear scale; on another a line is broken where it has no place.
     """
-    columns, noun = settings.independent(rows), "lines, those that drift least,"
+    columns = settings.independent(rows)
     shown, notes = _grouped(
-        *(rows, lambda row: _name(row, columns), MOST_LINES, noun),
+        rows,
+        lambda row: _name(row, columns),
+        MOST_LINES,
+        "lines, those that drift least,",
         size=lambda group: max(badness(row, y) for row in group),
     )
     lines = [_line(group, "offset", y, number) for number, group in enumerate(shown.values())]
-    # on a logarithmic scale a line is broken where it has no place
     signed = any((line.ys < 0).any() for line in lines)
     axes.set_yscale("linear" if signed else "log")
     for name, line in zip(shown, lines, strict=True):
@@ -133,7 +139,7 @@ def draw_drift(axes: Axes, rows: Sequence[Row], y: str = DRIFT) -> list[str]:
 
 def _draw_line(axes: Axes, line: Line, y: str, name: str, signed: bool) -> None:
     """Draw a line, the interval of sampled values, and rings around what is out of tolerance."""
-    axes.plot(line.xs, line.ys if signed else _above_zero(line), label=name, **line.look)
+    axes.plot(line.xs, line.ys if signed else line.above_zero, label=name, **line.look)
     if sampled := [row for row in line.rows if y == DRIFT and row.get("drift_rms_low") is not None]:
         low, high = ([float(row[f"drift_rms_{end}"]) for row in sampled] for end in ("low", "high"))
         at = [row["offset"] for row in sampled]
@@ -141,11 +147,6 @@ def _draw_line(axes: Axes, line: Line, y: str, name: str, signed: bool) -> None:
     if ringed := [row for row in line.rows if bad(row) and 0 < value(row, y) < math.inf]:
         xs, ys = [row["offset"] for row in ringed], [row[y] for row in ringed]
         axes.plot(xs, ys, "o", label="out of tolerance", ms=11, mfc="none", mec=RED, zorder=1)
-
-
-def _above_zero(line: Line) -> Array:
-    """Return the ys that have a place on a logarithmic axis; the others are nan."""
-    return np.where(line.ys > 0, line.ys, np.nan)
 
 
 def _draw_inexact(axes: Axes, rows: Sequence[Row]) -> None:
@@ -172,7 +173,8 @@ def _draw_inexact(axes: Axes, rows: Sequence[Row]) -> None:
 
 _LEAST = 0.0005  # of the mean square drift: a smaller share reads 0.0 % and has no bar to be seen
 _CAUSES = ("aliasing", "sensitivity", "quantisation", "cancellation", "overflow")
-_OF_CAUSE = dict(zip(_CAUSES, zip((RED, BLUE, GREEN, PURPLE, ORANGE), _HATCHES, strict=False), strict=True))
+_LOOKS = zip((RED, BLUE, GREEN, PURPLE, ORANGE), _HATCHES, strict=False)
+_OF_CAUSE = dict(zip(_CAUSES, _LOOKS, strict=True))
 
 
 def stages(rows: Sequence[Row], headline: str) -> Picture:
@@ -215,7 +217,7 @@ def frequencies(rows: Sequence[Row], headline: str, length: int) -> Picture:
             number,
         )
         lines.append(line)
-        axes.plot(line.xs, _above_zero(line), label=name, ms=3, **line.look)
+        axes.plot(line.xs, line.above_zero, label=name, ms=3, **line.look)
         for row in group:
             if isinstance(row["pair"], str) and row["part_rms"]:
                 axes.axhline(row["part_rms"], **_THIN | {"color": line.look["color"]})

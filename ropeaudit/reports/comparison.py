@@ -71,7 +71,12 @@ def report(
     silent = set(records.COLUMNS) - set(reading.told([pair.row for pair in shown]))
     left_out = {f"{name}{part}" for name in silent for part in ("", *_PARTS)} if shown else set()
     made = tabulated(
-        *(COLUMNS, SCHEMA, rows, screen, columns, {"ratio": compared.ratio, **metadata}),
+        COLUMNS,
+        SCHEMA,
+        rows,
+        screen,
+        columns,
+        {"ratio": compared.ratio, **metadata},
         answers=[answer(compared)],
         dispensable=_DISPENSABLE,
         written=[name for name in COLUMNS if name not in left_out],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -56,7 +57,11 @@ def report(
         notes += _temperature(worst_of(results))
     stored = records.beside(results, columns) if metadata else {}
     return tabulated(
-        *(_declared(results, chosen, named), records.SCHEMA, rows, seen, columns if chosen else ()),
+        _declared(results, chosen, named),
+        records.SCHEMA,
+        rows,
+        seen,
+        columns if chosen else (),
         metadata={**stored, **metadata},
         answers=[answer(results)],
         dispensable=settings.dispensable(wide, _SHOWN.dispensable),
@@ -72,8 +77,10 @@ def _screen(results: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     axes = () if any(map(moved_apart, results)) else ("offset_t", "offset_h", "offset_w")
     subject, dtype, *others = (name for name in _SHOWN.screen(rows) if name not in axes)
     names = settings.screen(rows, [subject, dtype], others)
+    if "model" not in names:
+        return names
     alike = [name for name in (subject, dtype, "offset") if len({row[name] for row in rows}) == 1]
-    return [name for name in names if "model" not in names or name not in alike]  # the answer says them
+    return [name for name in names if name not in alike]  # the answer says them
 
 
 def legend(results: Sequence[Record]) -> str:
@@ -132,7 +139,8 @@ def _decides(results: Sequence[Record], worst: Record, quality: str) -> str:
     where = " ".join(["in", short_format(worst.dtype), *named, f"at offset {worst.offset:,}"])
     limit = "" if math.isnan(worst.tolerance) else f" (limit {percent(worst.tolerance)})"
     if worst.verdict == "refused":
-        return f"refused in {'all ' * (len(results) > 1)}{counted(len(results), 'row')}: {worst.why}"
+        every = "all " if len(results) > 1 else ""
+        return f"refused in {every}{counted(len(results), 'row')}: {worst.why}"
     if worst.verdict == "overflow":
         kind = "sampled scores" if worst.sample else "scores"
         lost = f"{worst.nonfinite:,} of {worst.scores:,} {kind} are nan or infinite"
@@ -173,10 +181,17 @@ def _right(results: Sequence[Record], worst: Record) -> str:
 
 
 def _counts(results: Sequence[Record]) -> str:
-    words = {"no": "out of tolerance", "undecided": "undecided", "yes": "within tolerance", "": "not judged"}
-    rows = [verdicts.columns(one) for one in results]
-    kinds = ["refused" if row["verdict"] == "refused" else words[verdicts.quality(row)] for row in rows]
-    listed = [f"{kinds.count(word):,} {word}" for word in (*words.values(), "refused") if word in kinds]
+    words = {
+        "no": "out of tolerance",
+        "undecided": "undecided",
+        "yes": "within tolerance",
+        "": "not judged",
+    }
+    kinds = Counter[str]()
+    for one in results:
+        quality = words[verdicts.quality(verdicts.columns(one))]
+        kinds["refused" if one.verdict == "refused" else quality] += 1
+    listed = [f"{kinds[word]:,} {word}" for word in (*words.values(), "refused") if kinds[word]]
     return f"{', '.join(listed)}, of {len(results):,}"
 
 
@@ -187,7 +202,8 @@ def _causes(worst: Record) -> list[Cause]:
 
     code = worst.diagnosis or ("nonfinite" if worst.nonfinite else "unexplained")
     known = kinds().get(code.partition("+")[0].partition("|")[0])
-    title = printable(worst.resembles or (known.title if known else "nothing that was tried explains it"))
+    title = known.title if known else "nothing that was tried explains it"
+    title = printable(worst.resembles or title)
     facts = [f"rotates {verdicts.wrong_pair(worst)}"] if not worst.rotation_excess <= 1 else []
     return [Cause(code, title, facts=facts)]
 
@@ -273,8 +289,10 @@ def frozen_notes(results: Sequence[Record]) -> list[str]:
     lengths: dict[tuple[str, int], set[int | None]] = {}
     for record in results:
         lengths.setdefault((record.scaling, record.seq_len), set()).add(record.length)
-    kept = all(len(some) == 1 for some in lengths.values()) and len({one.offset for one in results}) > 1
-    if not (shifted and kept) or any(record.structural_max > 0 for record in results):
+    one_length = all(len(some) == 1 for some in lengths.values())
+    offsets = {record.offset for record in results}
+    changed = any(record.structural_max > 0 for record in results)
+    if not (shifted and one_length and len(offsets) > 1) or changed:
         return []
     return [
         f"scaling {shifted[0].scaling.partition(':')[0]} depends on the length; frequencies are those for "

@@ -76,9 +76,8 @@ def facts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return, as facts, what all rows assume, and their q and k."""
     texts: dict[str, dict[str, None]] = {"assumed": {}, "read": {}, "measured with": {}}
     for one in rows:
-        read = (
-            f"base {setting(one['base'])}, head_dim {one['head_dim']}, scaling {short_name(one['scaling'])}"
-        )
+        read = f"base {setting(one['base'])}, head_dim {one['head_dim']}"
+        read += f", scaling {short_name(one['scaling'])}"
         texts["assumed" if one["model"] == "none" else "read"][read] = None
         drawn = "" if one["seed"] is None else f" (seed {one['seed']})"
         sizes = f"{counted(one['seq_len'], 'token')}, {counted(one['heads'], 'head')}"

@@ -173,10 +173,12 @@ def trouble(record: Record) -> Trouble | None:
         return None
     remedy = _remedy(record, collapsed)
     if record.nonfinite:
-        every = record.nonfinite == record.scores
         kind = "sampled score" if record.sample else "score"
-        share = f"every {kind} is" if every else f"{record.nonfinite} of {record.scores} {kind}s are"
-        return Trouble(f"nonfinite{remedy}", record.nonfinite, lost, f": {share} nan or infinite{remedy}")
+        share = f"{record.nonfinite} of {record.scores} {kind}s are"
+        if record.nonfinite == record.scores:
+            share = f"every {kind} is"
+        clause = f": {share} nan or infinite{remedy}"
+        return Trouble(f"nonfinite{remedy}", record.nonfinite, lost, clause)
     words = f"{short_format(record.dtype)} collapses {length:,} positions to {count:,}"
     clause = f": {count} of {length} positions stay distinct{remedy}"
     return Trouble(f"collapsed{remedy}", -count, words, clause)
@@ -198,15 +200,19 @@ def _remedy(record: Record, collapsed: bool) -> str:
     nonfinite_at_zero = record.nonfinite and math.isnan(record.floor_rms)  # not for the position's size alone
     if collapsed and "position" in formats and not nonfinite_at_zero:
         wide = FP64 if abs(record.offset) + record.seq_len > FP32.first_inexact_integer else FP32
-        narrow = [s for s in ("position", "angle") if s in formats and formats[s].precision < wide.precision]
+        stages = [stage for stage in ("position", "angle") if stage in formats]
+        narrow = [stage for stage in stages if formats[stage].precision < wide.precision]
         if "position" in narrow:
             return f"; keep {' and '.join(f'{stage}s' for stage in narrow)} in {wide}"
     if not record.nonfinite:
         return ""
-    small = [s for s, fmt in formats.items() if fmt.largest < FP32.largest and s not in _AFTER_SCORES]
+    before_softmax = {stage: fmt for stage, fmt in formats.items() if stage not in _AFTER_SCORES}
+    small = [stage for stage, fmt in before_softmax.items() if fmt.largest < FP32.largest]
+    if not small and formats:
+        return "; float32 does not hold these numbers: try --dtype fp64"
     if small and "position" in formats:
         return f"; keep in float32 which of {', '.join(small)} overflows (`ropeaudit explain` names it)"
-    return "" if small or not formats else "; float32 does not hold these numbers: try --dtype fp64"
+    return ""
 
 
 _SAME = 1.05  # times the clean drift: what differs less is no change
@@ -221,20 +227,16 @@ def environment_notes(factories: Sequence[SubjectFactory], results: Sequence[Rec
         if record.verdict == "refused" or not under(record.environment):
             continue
         beside = clean.get(repr(_CASE(record)))
-        if beside is not None and _worse(record, beside):
+        if beside is None:
+            continue
+        lost = record.nonfinite > beside.nonfinite or record.distinct_positions < beside.distinct_positions
+        if lost or record.drift_rms > _SAME * beside.drift_rms + record.reference_error:
             key = record.implementation, str(record.environment)
             groups.setdefault(key, []).append((record, beside))
     return [
         printable(f"{subject} under {environment}: {_change(factories, worse)}.")
         for (subject, environment), worse in groups.items()
     ]
-
-
-def _worse(record: Record, clean: Record) -> bool:
-    """Return whether a row is worse than the clean one."""
-    if record.nonfinite > clean.nonfinite or record.distinct_positions < clean.distinct_positions:
-        return True
-    return record.drift_rms > _SAME * clean.drift_rms + record.reference_error
 
 
 def _change(factories: Sequence[SubjectFactory], worse: Sequence[tuple[Record, Record]]) -> str:

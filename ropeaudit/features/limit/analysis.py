@@ -173,7 +173,7 @@ class Limit(Result):
     def _times(self, offset: int | None) -> float | None:
         if self.within is None or offset is None or offset < 0:
             return None
-        return (offset + self.at_zero.seq_len) / (self.within + self.at_zero.seq_len)
+        return float((offset + self.at_zero.seq_len) / (self.within + self.at_zero.seq_len))
 
 
 _SURE = 1 - 2.0**-30  # float64 roundings of a tolerance
@@ -367,7 +367,7 @@ class CaseLimits:
             error += self.bound(regime, 0) + record.reference_error
         if accepted.column == RELATIVE:
             largest *= record.reference_rms
-        return error <= largest * _SURE
+        return bool(error <= largest * _SURE)
 
     def _bound(self, regime: Regime, offset: int) -> float:
         """Return the drift bound for offsets up to this one, at a regime's frequencies."""

@@ -30,7 +30,8 @@ def entry_row(one: Entry) -> Row:
     """Return the row of an implementation; a family's layout is known only when called."""
     several = one.target or one.classes > 1
     return _row(
-        *("implementations", one),
+        "implementations",
+        one,
         implementation=one.name,
         layouts="one of two" if several else " ".join(one.layouts),
         dtypes=" ".join(one.dtypes),
@@ -51,7 +52,8 @@ def axes_row(one: AxialRope) -> Row:
     """Return the row of position axes."""
     pairs = [pair.axis for pair in one.pairs()]
     return _row(
-        *("axes", one),
+        "axes",
+        one,
         axes=" ".join(one.axes),
         dims="+".join(str(2 * pairs.count(axis)) for axis in range(len(one.axes))),
         base=" ".join(dict.fromkeys(f"{base:g}" for base in one.base)),

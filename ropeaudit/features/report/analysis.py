@@ -142,7 +142,8 @@ def rows_of(files: Sequence[str]) -> tuple[list[tuple[str, Row]], Counter[str]]:
                 results.append((path, row))
             else:
                 first, before = results[same]
-                results[same] = first, {**row, **{name: v for name, v in before.items() if _says(v)}}
+                said = {name: value for name, value in before.items() if _says(value)}
+                results[same] = first, {**row, **said}
     return results, counts
 
 
@@ -214,7 +215,8 @@ def report(
     about, some = {"by": by, **metadata}, [answer(results)]
     if not worst:
         rows = [{"schema": SCHEMA, **group.names, **row(group)} for group in results]
-        written, screen = list(rows[0]) if rows else ["schema", *by, *OWN], [*by, *OWN.screen(rows)]
+        written = list(rows[0]) if rows else ["schema", *by, *OWN]
+        screen = [*by, *OWN.screen(rows)]
         return tabulated(SUMMARY, SCHEMA, rows, screen, columns, about, some, OWN.dispensable, written)
     whole = [group.worst for group in results if group.worst]
     known, column = reading.told(whole), [group.column for group in results[:1]]
@@ -242,7 +244,9 @@ def answer(results: Sequence[Group]) -> Answer:
         facts.append((f"worst {column}", f"{short(worst[column])}, of {case_name(worst)}"))
     if len(measured) < len(rows):
         facts.append(("refused", f"{len(rows) - len(measured):,}"))
-    status: Status = "FAIL" if known["no"] or nonfinite else "OK" if known["yes"] == len(rows) else "WARN"
+    status: Status = "OK" if known["yes"] == len(rows) else "WARN"
+    if known["no"] or nonfinite:
+        status = "FAIL"
     return Answer(status, counted(len(rows), "case"), decides, facts=facts)
 
 
@@ -252,7 +256,9 @@ def _place(group: Group) -> str:
     words = [str(worst[name]) for name in names if worst[name] != "none"]
     several = [name for name in settings.independent(group.rows) if name not in (*by, *names)]
     words += [f"{name}={setting(worst.get(name))}" for name in several]
-    return " ".join([*words, f"at offset {worst['offset']}"] if "offset" not in by else words) or "there"
+    if "offset" not in by:
+        words.append(f"at offset {worst['offset']}")
+    return " ".join(words) or "there"
 
 
 def merged(
