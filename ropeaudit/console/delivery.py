@@ -12,7 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ropeaudit.console import output, rows
+from ropeaudit.door import process
 from ropeaudit.errors import BadOutput, RopeAuditError
+from ropeaudit.reports import REGISTRY
 from ropeaudit.reports.numbers import counted
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ Metadata: TypeAlias = Mapping[str, Any]
 Stages: TypeAlias = Mapping[str, Mapping[str, str]]  # "subject dtype" -> stage -> format
 Filled: TypeAlias = Iterable[tuple["OutputFile", Callable[[], Sequence[bytes]]]]
 DONE, BROKEN, BAD_USE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
+_MOST_NOTES = 8
 WORST_FIRST = (OUR_FAULT, INTERRUPTED, BROKEN, BAD_USE, DONE)
 
 
@@ -112,15 +115,20 @@ def deliver(
     broken: makes a line for each that did, once everything is written.
     alone: whether the finding alone is printed, and which files were written is said in the place of notes.
     """
-    code = output.print_line(report.headline) if alone else output.print_report(report, options)
+    code = output.print_report(report, options, alone)
     errors = fill([*((file, functools.partial(file.contents, report)) for file in files), *also])
-    if not alone:
-        output.say_notes(report, options)
-    elif not options.quiet:
+    if alone and not options.quiet:
         for file in (file for file in files if file.written):
             size = "" if file.stream else f", {os.path.getsize(file.path) / 1e6:.2g} MB"
             output.say(f"wrote {file.path}: {len(report.rows)} rows{size}")
-    output.say_printed(options)
+    elif not (alone or options.quiet or REGISTRY[options.form].notes):  # which shows them itself
+        for note in report.notes[:_MOST_NOTES]:
+            output.say(f"note: {note}")
+        if len(report.notes) > _MOST_NOTES:
+            output.say(f"note: {len(report.notes) - _MOST_NOTES} more notes; -f json has all")
+    if options.verbose:
+        for line in process.printed():
+            output.say(f"printed by code: {line}")
     failures = list(broken())
     for line in failures:
         output.say(line)

@@ -46,9 +46,6 @@ class Gate:
     meaning: str = ""
     typed: str = ""
 
-    def __str__(self) -> str:
-        return self.typed
-
     @property
     def of_drift(self) -> bool:
         """Whether it is on drift, which misses errors that q and k share."""
@@ -120,7 +117,7 @@ def broken_since(
     for gate in gates:
         sides = [row for pair in pairs for row in (pair.after, pair.before if gate.relative else None)]
         if any(row is not None and gate.column not in row for row in sides):
-            raise UsageError(f"--fail-if '{gate}': the reports lack the column {gate.column}")
+            raise UsageError(f"--fail-if '{gate.typed}': the reports lack the column {gate.column}")
     lines, seen = [], [pair for pair in pairs if pair.after is not None]
     judged = [(gate, [pair for pair in seen if not exempt(gate, pair.row)]) for gate in gates]
     for gate, some in judged:
@@ -144,17 +141,17 @@ def _check_empty(gate: Gate, rows: Iterable[Row], count: int) -> None:
         group = COLUMNS[gate.column].group if gate.column in COLUMNS else ""
         why = GROUP_HINTS.get(group) or f"it is {gate.meaning}"
         raise UsageError(
-            f"--fail-if '{gate}': {gate.column} is empty in {len(empty)} of {count} rows, the first "
+            f"--fail-if '{gate.typed}': {gate.column} is empty in {len(empty)} of {count} rows, the first "
             f"{case_name(empty[0])}; {why}; leave the condition out"
         )
 
 
 def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:
     value_seen = "nan" if row[gate.column] is None else row[gate.column]
-    seen = f"{gate.column} = {value_seen}{was} ({gate})"
+    seen = f"{gate.column} = {value_seen}{was} ({gate.typed})"
     if gate.of_drift and _rotates_wrongly(row):
         error = times(row.get("rotation_excess") or math.nan)
         seen = f"wrong rotation (rotation error {error}× allowed); {gate.column} itself is {value_seen},"
     elif row[gate.column] is None or math.isnan(row[gate.column]):
-        seen = f"{gate.column} is nan, which fails {gate},"
+        seen = f"{gate.column} is nan, which fails {gate.typed},"
     return f"failed: {seen} for {case_name(row)}; {failing} of {of} cases fail"

@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TextIO
 
@@ -16,8 +15,6 @@ from ropeaudit.errors import RopeAuditError
 from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import printable, printable_json
 from ropeaudit.runtime import streams
-
-_MOST_NOTES = 8
 
 
 def metadata(options: ReportOptions) -> dict[str, Any]:
@@ -29,24 +26,18 @@ def metadata(options: ReportOptions) -> dict[str, Any]:
     return gather()
 
 
-def print_report(report: Report, screen: ScreenOptions) -> int:
-    """Print a report to stdout, on a terminal coloured and fitted to it; return the exit code."""
-    return _printed(lambda out: _show(report, screen, out))
+def print_report(report: Report, screen: ScreenOptions, alone: bool = False) -> int:
+    """Print a report to stdout, on a terminal coloured and fitted to it, or its finding alone.
 
-
-def print_line(text: str) -> int:
-    """Print a line of text to stdout and return the exit code."""
-    return _printed(lambda out: out.write(f"{printable(text)}\n"))
-
-
-def _printed(write: Callable[[TextIO], object]) -> int:
-    """Call what writes to stdout; return the exit code, 2 where that cannot be written.
-
-    A reader that has seen enough, as `head` has, is no error: the rest goes nowhere.
+    A reader that has seen enough, as `head` has, is no error: the rest goes nowhere. Return the exit code, 2
+    where stdout cannot be written.
     """
     out = sys.stdout
     try:
-        write(out)
+        if alone:
+            out.write(f"{printable(report.headline)}\n")
+        else:
+            _show(report, screen, out)
         out.flush()
     except BrokenPipeError:  # the reader has seen enough, as `head` does
         streams.silence()
@@ -72,24 +63,6 @@ def _show(report: Report, screen: ScreenOptions, out: TextIO) -> None:
     text = reports.render(screen.form, report)
     shown = printable_json if form.is_json else printable
     out.write("\n".join(map(shown, text.split("\n"))) if out.isatty() else text)
-
-
-def say_notes(report: Report, options: ReportOptions) -> None:
-    """Print the first notes of a report to stderr, unless it shows them itself."""
-    if options.quiet or reports.REGISTRY[options.form].notes:
-        return
-    for note in report.notes[:_MOST_NOTES]:
-        say(f"note: {note}")
-    if len(report.notes) > _MOST_NOTES:
-        say(f"note: {len(report.notes) - _MOST_NOTES} more notes; -f json has all")
-
-
-def say_printed(options: ScreenOptions) -> None:
-    """Print what code printed in its process to stderr, where -v asks for all."""
-    process = sys.modules.get("ropeaudit.door.process")  # where nothing was called it is not loaded
-    if process is not None and options.verbose:
-        for line in process.printed():
-            say(f"printed by code: {line}")
 
 
 def say(text: str, before: str = "ropeaudit: ") -> None:

@@ -8,7 +8,6 @@ places the parts of a figure.
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import itertools
 import math
@@ -118,7 +117,15 @@ def draw_drift(axes: Axes, rows: Sequence[Row], y: str = DRIFT) -> list[str]:
     signed = any((line.ys < 0).any() for line in lines)
     axes.set_yscale("linear" if signed else "log")
     for name, line in zip(shown, lines, strict=True):
-        _draw_line(axes, line, y, _plain(name), signed)
+        axes.plot(line.xs, line.ys if signed else line.above_zero, label=_plain(name), **line.look)
+        # the interval of sampled values, and rings around what is out of tolerance
+        if sampled := [row for row in line.rows if y == DRIFT and row.get("drift_rms_low") is not None]:
+            low, high = ([float(row[f"drift_rms_{end}"]) for row in sampled] for end in ("low", "high"))
+            at = [row["offset"] for row in sampled]
+            axes.fill_between(at, low, high, color=line.look["color"], alpha=0.2, lw=0)
+        if ringed := [row for row in line.rows if bad(row) and 0 < value(row, y) < math.inf]:
+            at, sizes = [row["offset"] for row in ringed], [row[y] for row in ringed]
+            axes.plot(at, sizes, "o", label="out of tolerance", ms=11, mfc="none", mec=RED, zorder=1)
     nothing = "no drift at all" if y == DRIFT else "zero"
     _edges(axes, lines, "nan or infinite scores", "" if signed else nothing)
     if y == DRIFT and len(lines) <= _MOST_EXPECTED:
@@ -135,18 +142,6 @@ def draw_drift(axes: Axes, rows: Sequence[Row], y: str = DRIFT) -> list[str]:
     axes.set_xlabel("offset added to every position (tokens)")
     axes.set_ylabel("RMS drift (score units)" if y == DRIFT else y.replace("_", " "))
     return notes
-
-
-def _draw_line(axes: Axes, line: Line, y: str, name: str, signed: bool) -> None:
-    """Draw a line, the interval of sampled values, and rings around what is out of tolerance."""
-    axes.plot(line.xs, line.ys if signed else line.above_zero, label=name, **line.look)
-    if sampled := [row for row in line.rows if y == DRIFT and row.get("drift_rms_low") is not None]:
-        low, high = ([float(row[f"drift_rms_{end}"]) for row in sampled] for end in ("low", "high"))
-        at = [row["offset"] for row in sampled]
-        axes.fill_between(at, low, high, color=line.look["color"], alpha=0.2, lw=0)
-    if ringed := [row for row in line.rows if bad(row) and 0 < value(row, y) < math.inf]:
-        xs, ys = [row["offset"] for row in ringed], [row[y] for row in ringed]
-        axes.plot(xs, ys, "o", label="out of tolerance", ms=11, mfc="none", mec=RED, zorder=1)
 
 
 def _draw_inexact(axes: Axes, rows: Sequence[Row]) -> None:
@@ -249,7 +244,11 @@ def decay(rows: Sequence[Row], headline: str) -> Picture:
     several, notes = len({row["setting"] for row in rows}) > 1, dict[str, None]()
     for axes, (column, title) in zip(panels, _PANELS.items(), strict=True):
         names = ["setting"] * several + ["source"] * (column == "rms_relative")
-        groups, left_out = _grouped(rows, functools.partial(_words, names), MOST_LINES, "lines")
+
+        def words(row: Row, names: Sequence[str] = names) -> str:
+            return printable(" ".join(str(row[name]) for name in names)) or "exact"
+
+        groups, left_out = _grouped(rows, words, MOST_LINES, "lines")
         notes |= dict.fromkeys(left_out)
         lines = []
         for number, (name, group) in enumerate(groups.items()):
@@ -268,10 +267,6 @@ def decay(rows: Sequence[Row], headline: str) -> Picture:
     _legend(figure, panels[0])
     panels[-1].set_xlabel("distance between query and key (tokens)")
     return Picture(figure, headline, list(notes), height=8.0)
-
-
-def _words(columns: Sequence[str], row: Row) -> str:
-    return printable(" ".join(str(row[name]) for name in columns)) or "exact"
 
 
 def limit(rows: Sequence[Row], headline: str) -> Picture:

@@ -71,7 +71,13 @@ def read(path: str) -> list[Row]:
     reports.check_installed(form)
     decode = reports.functions(form).decode
     rows = _parsed(path, lambda content: [_typed(*one) for one in enumerate(decode(content), 1)])
-    told_of = _requested(path)
+    told_of = about(path)
+    beside = reports.REGISTRY[form].metadata != "within"
+    parts = [told_of.get(part, {}) for part in ("constants", "stages", "by_case")]
+    if not all(isinstance(part, dict) for part in parts) or (
+        beside and told_of.get(form) != digests.of_bytes(content_of(path))  # they are of another file
+    ):
+        told_of = {}
     constants = _settings(told_of.get("constants"))
     results: list[Row] = []
     for row in rows:
@@ -130,16 +136,6 @@ def about(path: str) -> dict[str, Any]:
     except _DAMAGED:
         return {}
     return whole if isinstance(whole, dict) else {}
-
-
-def _requested(path: str) -> dict[str, Any]:
-    """Return what the metadata of a report say of its rows, if they are of it."""
-    name, whole = form_of(path), about(path)
-    beside = reports.REGISTRY[name].metadata != "within"
-    if beside and whole.get(name) != digests.of_bytes(content_of(path)):
-        return {}
-    parts = {part: whole.get(part, {}) for part in ("constants", "stages", "by_case")}
-    return parts if all(isinstance(part, dict) for part in parts.values()) else {}
 
 
 def processor(path: str) -> str:

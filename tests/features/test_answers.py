@@ -101,7 +101,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def screens(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
     reports: list[Report] = []
 
-    def keep(report: Report, screen: output.ScreenOptions) -> int:
+    def keep(report: Report, screen: output.ScreenOptions, alone: bool = False) -> int:
         reports.append(replace(report, verbose=screen.verbose))
         return 0
 

@@ -139,7 +139,7 @@ def parse(texts: Iterable[str], up_to: int | None) -> list[Gate]:
         if up_to is not None and gate.sign in ("<", "<=") and gate.column in _OFFSETS and last > up_to:
             enough = math.ceil(last) if math.isfinite(last) else "an offset and a condition below it"
             raise UsageError(
-                f"--fail-if '{gate}': offsets are looked at up to {up_to} alone; try --up-to {enough}"
+                f"--fail-if '{gate.typed}': offsets are looked at up to {up_to} alone; try --up-to {enough}"
             )
     return conditions
 

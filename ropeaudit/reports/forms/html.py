@@ -33,6 +33,11 @@ def render(report: Report) -> str:
     headline = " ".join(report.headline.split()) or "ropeaudit"
     counts = Counter(str(row["verdict"]) for row in report.rows if "verdict" in row)
     unknown = [name for name in counts if name not in judging.VERDICTS]
+    shared = {}  # the settings that are the same in every row
+    for name in _SHARED:
+        values = {repr(row.get(name)) for row in rows}
+        if len(values) == 1 and rows[0].get(name) is not None:
+            shared[heading(name)] = setting(rows[0][name])
     page = templates.render(
         "page.html.j2",
         report=report,
@@ -45,7 +50,7 @@ def render(report: Report) -> str:
         meanings=judging.VERDICTS,
         worst=_worst(rows),
         chart=_chart(rows),
-        shared=_shared(rows),
+        shared=shared,
         ticket=_ticket(report).split("\n"),
     )
     return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
@@ -100,13 +105,3 @@ def _ticket(report: Report) -> str:
         notes = [f"The {_MOST_IN_TICKET} worst of {count:,} cases are shown.", *report.notes[:_MOST_NOTES]]
         report = replace(report, rows=worst, notes=notes)
     return markdown.render(report)
-
-
-def _shared(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the settings that are the same in every row."""
-    same = {}
-    for name in _SHARED:
-        values = {repr(row.get(name)) for row in rows}
-        if len(values) == 1 and rows[0].get(name) is not None:
-            same[heading(name)] = setting(rows[0][name])
-    return same

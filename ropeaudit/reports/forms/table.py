@@ -77,20 +77,16 @@ def _blocks(report: Report, width: int | None) -> Iterator[list[Line]]:
         below += [f"Hidden (terminal too narrow): {titles}"] * bool(hidden)
         yield _styled(below if report.header else [], "dim", width)
     if report.shows_rows:
-        yield _styled(_notes(report) if report.header else [], "dim", width)
+        shown = report.notes if report.verbose else report.notes[:MOST_NOTES]  # without -v the first few
+        more = len(report.notes) - len(shown)
+        notes = [*(f"note: {note}" for note in shown), *[f"{counted(more, 'more note')}: -v"] * (more > 0)]
+        yield _styled(notes if report.header else [], "dim", width)
         for other in report.further.values():
             yield from _blocks(other, width) if other.headline else ()
 
 
 def _styled(texts: Sequence[str], style: str, width: int | None) -> list[Line]:
     return [[(part, style)] for text in texts for part in _wrapped(printable(text), width)]
-
-
-def _notes(report: Report) -> list[str]:
-    """Return the notes of the rows that are shown: without -v the first few."""
-    shown = report.notes if report.verbose else report.notes[:MOST_NOTES]
-    more = len(report.notes) - len(shown)
-    return [*(f"note: {note}" for note in shown), *[f"{counted(more, 'more note')}: -v"] * (more > 0)]
 
 
 class Shown(NamedTuple):
