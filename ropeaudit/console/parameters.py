@@ -150,12 +150,6 @@ def _targets(text: str, name: str) -> list[str]:
     return [text] if alone else values.names(text, name)
 
 
-def _changes(text: str, name: str) -> dict[str, str]:
-    from ropeaudit import recipes  # in-function: --help loads no NumPy
-
-    return recipes.parse_changes([text])
-
-
 def _argument(text: str, name: str) -> dict[str, object]:
     """Return an argument of a call: a Python literal, or text that is none."""
     key, equals, value = text.partition("=")
@@ -180,7 +174,7 @@ PATHS = Parsed("paths", _targets)
 TARGETS = Parsed("targets", _targets)
 RELATIVE = Parsed("tolerance", _relative)
 SHARD = Parsed("shard", _shard)
-CHANGES = Parsed("changes", _changes)
+CHANGES = Parsed("changes", lambda text, name: _module("recipes").parse_changes([text]))
 ARGUMENT = Parsed("argument", _argument)
 SCALE, SECONDS = number("0.125"), number("120")
 

@@ -110,11 +110,6 @@ class Report:
         rows = shortened(self.rows) if "scaling" in screen else self.rows
         return replace(self, rows=rows, screen=screen, verbose_screen=())
 
-    @property
-    def shows_rows(self) -> bool:
-        """Whether people see the rows: those of a brief report with -v alone."""
-        return self.verbose or not self.brief
-
     def title(self, name: str) -> str:
         """Return the heading of a column: the one that it declares, else its name."""
         column = self.declared.get(name)

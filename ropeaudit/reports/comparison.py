@@ -91,8 +91,9 @@ def _elsewhere(results: Difference) -> str:
         return "on a processor that is not recorded"
     if before == after:
         return ""
-    sides = [side.replace(",", "").split() for side in (before, after)]
-    old, new = ([word for word in side if word not in other] for side, other in (sides, sides[::-1]))
+    first, second = (side.replace(",", "").split() for side in (before, after))
+    old = [word for word in first if word not in second]
+    new = [word for word in second if word not in first]
     return f"on another processor ({' '.join(old)} → {' '.join(new)})"
 
 
@@ -115,7 +116,8 @@ def answer(results: Difference) -> Answer:
     if less:
         facts.append(("drift less", f"{len(less)}, most: {_sentence(max(less, key=_size))}"))
     if rest:
-        facts.append(("otherwise", f"{len(rest)}, first: {case_name(rest[0].row)} in {_listed(rest[0])}"))
+        other = f"{case_name(rest[0].row)} in {_listed(rest[0])}"
+        facts.append(("otherwise", f"{len(rest)}, first: {other}"))
     if apart:
         facts.append(("not compared", " and ".join(apart)))
     if changed and all(results.processors) and elsewhere:

@@ -23,7 +23,11 @@ _SHOWN = table("shift", "shift-readers")
 # what must agree for two rows to be of the same case but for their subject
 _BESIDE = (
     *(name for name in settings.NAMES if name != "layout"),
-    *("dtype", "offset", "sample", "tolerance", "rerotated"),
+    "dtype",
+    "offset",
+    "sample",
+    "tolerance",
+    "rerotated",
 )
 
 
@@ -256,9 +260,8 @@ def _temperature(record: Record) -> list[str]:
     if 0.95 <= ratio <= 1.05:
         return [f"{where} neither undoes nor amplifies what drift moves."]
     does = "amplifies" if ratio > 1 else "undoes part of"
-    return [
-        f"{where} {does} what drift moves: {percent(adaptive)} of the weight instead of {percent(plain)}."
-    ]
+    share = f"{percent(adaptive)} of the weight instead of {percent(plain)}"
+    return [f"{where} {does} what drift moves: {share}."]
 
 
 def _estimated(record: Record) -> str:

@@ -28,8 +28,9 @@ def model_notes(cases: Sequence[Case], offsets: Sequence[int] = ()) -> list[str]
         model = group[0].declared()
         if model is not None:
             notes += _of_model(model, group)
-        if group[0].config is None or group[0].scaling is not None:  # else it is said with what was read
-            notes += _range_notes(group[0])
+        read = group[0].config is not None and group[0].scaling is None  # then it is said with that
+        if group[0].served.disputed and not read:
+            notes.append(f"{_name(group[0])} serves {group[0].served.words}")
         notes += _beyond(group, offsets)
     return list(dict.fromkeys(notes))
 
@@ -40,7 +41,10 @@ def notes_beside(case: Case) -> list[str]:
     For commands that do not say what was read. Raises: UsageError, UnknownName, BadInput.
     """
     model = case.declared()
-    return [*([f"{model.name}: {note}" for note in model.notes] if model else []), *_range_notes(case)]
+    notes = [f"{model.name}: {note}" for note in model.notes] if model else []
+    if case.served.disputed:
+        notes.append(f"{_name(case)} serves {case.served.words}")
+    return notes
 
 
 def _of_model(model: ModelRope, cases: Sequence[Case]) -> list[str]:
@@ -59,11 +63,6 @@ def _of_model(model: ModelRope, cases: Sequence[Case]) -> list[str]:
             "--layer all audits them"
         )
     return notes
-
-
-def _range_notes(case: Case) -> list[str]:
-    """Return up to where a setting serves, if scaling and model disagree."""
-    return [f"{_name(case)} serves {case.served.words}"] if case.served.disputed else []
 
 
 def _name(case: Case) -> str:

@@ -52,10 +52,10 @@ def told_apart(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple
     if all(one["rotary_dim"] == one["head_dim"] for one in rows):
         implied.add("rotary_dim")
     others = [name for name in independent(rows) if name not in implied]
-    words = [
-        [_word(name, one[name]) for name in names] + [f"{name} {_word(name, one[name])}" for name in others]
-        for one in rows
-    ]
+    words = []
+    for one in rows:
+        always = [_word(name, one[name]) for name in names]
+        words.append(always + [f"{name} {_word(name, one[name])}" for name in others])
     alike = [len(set(column)) == 1 for column in zip(*words, strict=True)]
     shared, *own = (
         ", ".join(word for word, same in zip(one, alike, strict=True) if word and same == (number == 0))

@@ -219,17 +219,6 @@ def test_where_it_comes_from_is_said(tmp_path: Path, capsys) -> None:
     assert f"$ {ABOUT['command']}" in text
 
 
-def test_files_are_merged_and_equal_rows_count_once(tmp_path: Path) -> None:
-    first = written(tmp_path, "a.json", RESULTS[:8])
-    second = written(tmp_path, "b.csv", RESULTS[4:])
-    built = merged([first, second], None, {})
-    assert [row["offset"] for row in built.rows] == [one.offset for one in RESULTS]
-    assert built.screen[0] == "file"
-    assert "4 rows stand in these files more than once" in built.notes[0]
-    assert [Path(row["file"]).name for row in built.rows] == ["a.json"] * 8 + ["b.csv"] * 4
-    assert "file" not in built.columns  # data files stay what `shift` writes
-
-
 def test_a_file_of_few_columns_makes_a_page(tmp_path: Path) -> None:
     path = tmp_path / "few.csv"
     path.write_text("implementation,dtype,offset,drift_rms,verdict\nhf,bfloat16,1000,0.5,growing\n")

@@ -277,7 +277,15 @@ def merged(
     told = reading.told([row for _, row in pairs])
     if data and len(paths) > 1:
         pairs = [(path, record.as_dict()) for path, record in whole(pairs)]
-    rows = [_filled(path, row) for path, row in pairs]
+    rows = []
+    for path, row in pairs:
+        for name in _NEEDED:
+            if name not in row:
+                raise BadInput(f"{path!r} has no column {name}; write it again without --columns")
+        if row["verdict"] not in VERDICTS:
+            known = ", ".join(VERDICTS)
+            raise BadInput(f"{path!r} has a verdict {row['verdict']!r}; there are {known}")
+        rows.append({name: row.get(name, value) for name, value in _UNDEFINED.items()} | {"file": path})
     try:
         results = [reading.record(row) for row in rows]
         described = drift.report(results, columns or (), metadata)
@@ -298,17 +306,6 @@ def merged(
         },
         declared={**described.declared, "file": _FILE},
     )
-
-
-def _filled(path: str, row: Row) -> Row:
-    """Return a whole row with its file. Raises: BadInput."""
-    for name in _NEEDED:
-        if name not in row:
-            raise BadInput(f"{path!r} has no column {name}; write it again without --columns")
-    if row["verdict"] not in VERDICTS:
-        known = ", ".join(VERDICTS)
-        raise BadInput(f"{path!r} has a verdict {row['verdict']!r}; there are {known}")
-    return {name: row.get(name, value) for name, value in _UNDEFINED.items()} | {"file": path}
 
 
 def carried(path: str) -> dict[str, Any]:

@@ -64,10 +64,11 @@ def lines(report: Report, width: int | None) -> list[Line]:
 
 def _blocks(report: Report, width: int | None) -> Iterator[list[Line]]:
     report = report.for_readers()
+    shows_rows = report.verbose or not report.brief
     if report.header:
         said = answers.lines(report.answers, width)
         yield said or _styled([report.headline] * bool(report.headline), "bold", width)
-    if report.screen and report.shows_rows:
+    if report.screen and shows_rows:
         rows = report.rows if width is None or report.verbose else report.rows[:MOST_ROWS]
         names, hidden = fitted(report, rows, width)
         yield _table(report, rows, names, width)
@@ -76,7 +77,7 @@ def _blocks(report: Report, width: int | None) -> Iterator[list[Line]]:
         below += report.legend.splitlines()
         below += [f"Hidden (terminal too narrow): {titles}"] * bool(hidden)
         yield _styled(below if report.header else [], "dim", width)
-    if report.shows_rows:
+    if shows_rows:
         shown = report.notes if report.verbose else report.notes[:MOST_NOTES]  # without -v the first few
         more = len(report.notes) - len(shown)
         notes = [*(f"note: {note}" for note in shown), *[f"{counted(more, 'more note')}: -v"] * (more > 0)]
