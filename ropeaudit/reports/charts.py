@@ -304,7 +304,8 @@ def limit(rows: Sequence[Row], headline: str) -> Picture:
     axes.set_xlim(left=1)
     axes.set_xlabel(f"last position that meets {tolerances} (tokens)")
     _legend(figure, axes)
-    return Picture(figure, headline, _left_out(len(rows), _MOST_BARS, "rows"), height=1.8 + 0.24 * lines)
+    notes = _left_out(len(rows), _MOST_BARS, "rows")
+    return Picture(figure, headline, notes, height=1.8 + 0.24 * lines)
 
 
 # --- one case by query and key

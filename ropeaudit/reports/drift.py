@@ -119,14 +119,20 @@ def answer(results: Sequence[Record]) -> Answer:
     quality = verdicts.quality(verdicts.columns(worst))
     wrong = worst.verdict in ("overflow", "wrong_rotation") or quality == "no"
     missing = any(record.verdict == "refused" for record in results)
-    status: Status = "FAIL" if wrong else "WARN" if quality != "yes" or missing else "OK"
+    status: Status = "OK" if quality == "yes" and not missing else "WARN"
+    if wrong:
+        status = "FAIL"
     facts = list[tuple[str, str]]()
     if len(results) > 1:
         facts.append(("rows", _counts(results)))
     if _moved(worst) is not None:
         facts.append(("after softmax", _after_softmax(worst)))
-    if worst.sample:
-        facts.append(("sample", _estimated(worst)))
+    if worst.sample:  # how many scores it is of all, and its interval
+        every = masks.count(worst.mask, worst.seq_len) * worst.heads
+        text = f"{worst.scores:,} of {every:,} scores"
+        if worst.drift_rms_low is not None and not math.isnan(worst.drift_rms_low):
+            text += f"; drift rms {short(worst.drift_rms_low)} to {short(worst.drift_rms_high)} (95 %)"
+        facts.append(("sample", f"{text}; a fault at one position of thousands is likely missed"))
     facts += structure(results)
     return Answer(
         status,
@@ -262,15 +268,6 @@ def _temperature(record: Record) -> list[str]:
     does = "amplifies" if ratio > 1 else "undoes part of"
     share = f"{percent(adaptive)} of the weight instead of {percent(plain)}"
     return [f"{where} {does} what drift moves: {share}."]
-
-
-def _estimated(record: Record) -> str:
-    """Say how many scores a sample is of all, and its interval."""
-    every = masks.count(record.mask, record.seq_len) * record.heads
-    text = f"{record.scores:,} of {every:,} scores"
-    if record.drift_rms_low is not None and not math.isnan(record.drift_rms_low):
-        text += f"; drift rms {short(record.drift_rms_low)} to {short(record.drift_rms_high)} (95 %)"
-    return f"{text}; a fault at one position of thousands is likely missed"
 
 
 def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:

@@ -164,8 +164,12 @@ def whole(pairs: Iterable[tuple[str, Row]]) -> list[tuple[str, Record]]:
 def _agree(first: Row, second: Row) -> bool:
     """Return whether two rows say the same, as far as both say something."""
     shared = [name for name in first if name in second and name != "stages"]
-    judged = (name for name in shared if name in _ALWAYS or (_says(first[name]) and _says(second[name])))
-    return all(_finite(first[name]) == _finite(second[name]) for name in judged)
+    for name in shared:
+        one, other = first[name], second[name]
+        judged = name in _ALWAYS or (_says(one) and _says(other))
+        if judged and _finite(one) != _finite(other):
+            return False
+    return True
 
 
 def _says(value: Any) -> bool:

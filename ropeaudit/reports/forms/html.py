@@ -38,6 +38,11 @@ def render(report: Report) -> str:
         values = {repr(row.get(name)) for row in rows}
         if len(values) == 1 and rows[0].get(name) is not None:
             shared[heading(name)] = setting(rows[0][name])
+    worst: dict[tuple[str, str], Row] = {}  # of each subject and dtype
+    judged = [row for row in rows if row.keys() >= _JUDGED and bad(row)]
+    for row in sorted(judged, key=severity, reverse=True):
+        worst.setdefault((str(row["implementation"]), str(row["dtype"])), row)
+    most = list(worst.values())[:_MOST_WORST]
     page = templates.render(
         "page.html.j2",
         report=report,
@@ -48,7 +53,7 @@ def render(report: Report) -> str:
         qualities=Counter(known for row in report.rows if (known := quality(row))),
         verdicts={name: counts[name] for name in (*unknown, *reversed(judging.VERDICTS)) if counts[name]},
         meanings=judging.VERDICTS,
-        worst=_worst(rows),
+        worst=[(row, drift.answer([record(row)]).headline) for row in most],
         chart=_chart(rows),
         shared=shared,
         ticket=_ticket(report).split("\n"),
@@ -60,16 +65,6 @@ def fragment(report: Report) -> str:
     """Return the report as a part of another page, without style."""
     part = templates.render("fragment.html.j2", report=report)
     return part.encode("ascii", "xmlcharrefreplace").decode("ascii")
-
-
-def _worst(rows: Sequence[Row]) -> list[tuple[Row, str]]:
-    """Return the worst case of each of the worst subjects and dtypes in words."""
-    worst: dict[tuple[str, str], Row] = {}
-    for row in sorted(
-        (row for row in rows if row.keys() >= _JUDGED and bad(row)), key=severity, reverse=True
-    ):
-        worst.setdefault((str(row["implementation"]), str(row["dtype"])), row)
-    return [(row, drift.answer([record(row)]).headline) for row in list(worst.values())[:_MOST_WORST]]
 
 
 def _chart(rows: Sequence[Row]) -> dict[str, Any]:
