@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -60,7 +60,7 @@ class Gate:
             return False
         if not self.relative:
             seen = pair.after[self.column]
-            if seen is None:  # of what was refused nothing is known; of others `_check_empty` says so
+            if seen is None:  # of what was refused nothing is known; no other is empty
                 return pair.after.get("verdict") == "refused"
             wrong = math.isnan(seen) or (self.of_drift and _rotates_wrongly(pair.after))
             return wrong or _OPERATORS[self.sign](seen, self.bound)
@@ -112,7 +112,8 @@ def broken_since(
 ) -> list[str]:
     """Return a line for every gate that some case breaks, compared with what it was.
 
-    exempt: rows that do not break a gate, whatever. Raises: UsageError if a row lacks the column of a gate.
+    exempt: rows that do not break a gate, whatever. Raises: UsageError if a row lacks the column of a gate,
+    or is empty there, neither true nor false.
     """
     for gate in gates:
         sides = [row for pair in pairs for row in (pair.after, pair.before if gate.relative else None)]
@@ -121,7 +122,15 @@ def broken_since(
     lines, seen = [], [pair for pair in pairs if pair.after is not None]
     judged = [(gate, [pair for pair in seen if not exempt(gate, pair.row)]) for gate in gates]
     for gate, some in judged:
-        _check_empty(gate, [pair.row for pair in some], len(seen))
+        empty = [pair.row for pair in some if pair.row.get(gate.column) is None]
+        empty = [row for row in empty if row.get("verdict") != "refused"]  # which breaks the gate
+        if empty:
+            group = COLUMNS[gate.column].group if gate.column in COLUMNS else ""
+            why = GROUP_HINTS.get(group) or f"it is {gate.meaning}"
+            raise UsageError(
+                f"--fail-if '{gate.typed}': {gate.column} is empty in {len(empty)} of {len(seen)} rows, "
+                f"the first {case_name(empty[0])}; {why}; leave the condition out"
+            )
     for gate, some in judged:
         failing = [pair for pair in some if gate.broken_since(pair)]
         if failing:
@@ -129,21 +138,6 @@ def broken_since(
             was = f", before {old.get(gate.column)}" if old and gate.relative else ""
             lines.append(_line(gate, failing[0].row, was, len(failing), len(seen)))
     return lines
-
-
-def _check_empty(gate: Gate, rows: Iterable[Row], count: int) -> None:
-    """Raise UsageError if a gate's column is empty in some row, neither true nor false.
-
-    What was refused has no values, and breaks the gate.
-    """
-    empty = [row for row in rows if row.get(gate.column) is None and row.get("verdict") != "refused"]
-    if empty:
-        group = COLUMNS[gate.column].group if gate.column in COLUMNS else ""
-        why = GROUP_HINTS.get(group) or f"it is {gate.meaning}"
-        raise UsageError(
-            f"--fail-if '{gate.typed}': {gate.column} is empty in {len(empty)} of {count} rows, the first "
-            f"{case_name(empty[0])}; {why}; leave the condition out"
-        )
 
 
 def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:
