@@ -308,7 +308,14 @@ class _Test:
             result = f"a rotated pair is off by {seen.excess * seen.allowed:.3g} relative to the pair"
             self.fail(result, f"{seen.allowed:.3g}", offset, place, seen.diagnosis or _UNEXPLAINED)
 
-    def fail(self, seen: str, allowed: str, offset: int, place: str, found: Diagnosis) -> None:
+    def fail(
+        self,
+        seen: str,
+        allowed: str,
+        offset: int,
+        place: str,
+        found: Diagnosis,
+    ) -> None:
         """Raise NotShiftInvariant. found: what explains it."""
         begin = "behaves like: " if found.explains else ""
         right = f"allowed for recipe {self.recipe}: {allowed}"

@@ -171,7 +171,13 @@ class Bench:
                     results[variant].add(self.drift(head, out), self.exact[head].block)
         return {variant: results[one] for one, alike in same.items() for variant in alike}
 
-    def rotated(self, side: Side, head: int, table: Table, variant: Resolved) -> FloatArray:
+    def rotated(
+        self,
+        side: Side,
+        head: int,
+        table: Table,
+        variant: Resolved,
+    ) -> FloatArray:
         """Return q or k of a query head as the variant stores it. Shapes: -> (n, d)."""
         x = self.exact[head].q if side == "q" else self.exact[head].k
         return kernel.rotate(Emulated(variant, self.setting, self.axes), side, x, table)

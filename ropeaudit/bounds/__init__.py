@@ -223,7 +223,13 @@ class PhaseWeights:
     means: Array
 
     @np.errstate(all="ignore")
-    def __init__(self, subject: Emulated, offset: int, blocks: Blocks, phase: PhaseAt) -> None:
+    def __init__(
+        self,
+        subject: Emulated,
+        offset: int,
+        blocks: Blocks,
+        phase: PhaseAt,
+    ) -> None:
         seq_len = blocks.seq_len
         self._phase: Callable[[Positions], Phase] = lambda steps: phase(subject, steps, offset)
         self.input = subject.input
@@ -248,7 +254,13 @@ class PhaseWeights:
             self.even = self.largest.max(axis=0)
             self.means = join_panels(sums, coarse, np.add, 1) / blocks.sizes[:, None]
 
-    def _panel(self, start: int, stop: int, fine: int, coarse: int) -> tuple[Array, Array]:
+    def _panel(
+        self,
+        start: int,
+        stop: int,
+        fine: int,
+        coarse: int,
+    ) -> tuple[Array, Array]:
         """Return largest phase errors by block, sums of weights: (b, p), (5, b, p)."""
         steps = np.arange(start, stop, dtype=np.int64)
         errors = self._phase(steps)

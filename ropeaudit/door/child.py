@@ -125,7 +125,13 @@ def described(error: BaseException) -> dict[str, Any]:
 class _Child:
     """What is done with messages of the control socket. ours: no others' code ran here."""
 
-    def __init__(self, control: socket.socket, opened: Any, shares: bool, ours: bool) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        opened: Any,
+        shares: bool,
+        ours: bool,
+    ) -> None:
         self.control, self.opened, self.shares, self.ours = control, opened, shares, ours
         self.reader, self.waiting, self.passed = Reader(), list[Message](), list[int]()
         self.sessions: dict[int, Session] = {}

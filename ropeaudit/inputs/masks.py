@@ -89,7 +89,13 @@ def panels(mask: Mask, seq_len: int, size: int) -> Iterator[tuple[slice, slice]]
             yield rows, cols
 
 
-def tiles(mask: Mask, rows: slice, cols: slice, size: int, seq_len: int) -> Iterator[slice]:
+def tiles(
+    mask: Mask,
+    rows: slice,
+    cols: slice,
+    size: int,
+    seq_len: int,
+) -> Iterator[slice]:
     """Yield the keys within `cols` that some query of `rows` sees, `size` at a time."""
     seen = columns(mask, rows, seq_len)
     first, last = max(cols.start, seen.start), min(cols.stop, seen.stop)

@@ -285,7 +285,13 @@ class _Side:
 
     # ------------------------------------------------------------------------ prediction and score
 
-    def _holds(self, fault: Fault, block: CalledBlock, *, shows: bool = True) -> bool:
+    def _holds(
+        self,
+        fault: Fault,
+        block: CalledBlock,
+        *,
+        shows: bool = True,
+    ) -> bool:
         """Return whether a fault explains some vectors; a few positions first, then wrong ones too."""
         size, off = block.length, self.wrong_rows if block is self.block else np.arange(0)
         few = np.unique(np.r_[: min(2, size), size // 2, max(0, size - 2) : size, off[:1]])

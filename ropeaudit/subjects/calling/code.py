@@ -70,7 +70,13 @@ class Rotator(ABC):
         first, second = (np.concatenate(results, axis=2) for results in zip(*rotated, strict=True))
         return first, second
 
-    def seconds(self, q: FloatArray, k: FloatArray, at: Positions, times: int) -> float:
+    def seconds(
+        self,
+        q: FloatArray,
+        k: FloatArray,
+        at: Positions,
+        times: int,
+    ) -> float:
         """Return the CPU seconds of the fastest call. Raises: whatever the code raises."""
         taken = []
         for _ in range(times):

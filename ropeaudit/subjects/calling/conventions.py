@@ -332,7 +332,14 @@ class Convention:
             where = np.concatenate([np.arange(size) for size in room]) if pads else there
             yield Part((every, every), where, tuple(size - behind for size in room), room)
 
-    def _once(self, call: _Call, part: Part, x: FloatArray, k: FloatArray, letters: str) -> Answer:
+    def _once(
+        self,
+        call: _Call,
+        part: Part,
+        x: FloatArray,
+        k: FloatArray,
+        letters: str,
+    ) -> Answer:
         """Call once, with all axes. Shapes: x and k have the axes `letters`."""
         sizes = dict(zip(letters, x.shape, strict=True))
         of_keys = {"h": 1, **dict(zip(letters, k.shape, strict=True))}

@@ -353,7 +353,13 @@ class ForeignRotator(Rotator):
         after = self.code.after
         return after(given, rotated, at, self.setting) if after else rotated
 
-    def seconds(self, q: FloatArray, k: FloatArray, at: Positions, times: int) -> float:
+    def seconds(
+        self,
+        q: FloatArray,
+        k: FloatArray,
+        at: Positions,
+        times: int,
+    ) -> float:
         """Return the CPU seconds of the fastest call, as the child measures them."""
         return float(self._called("seconds", q, k, at, times))
 
