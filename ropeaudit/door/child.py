@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ropeaudit.door import ROAD, SPAWN
-from ropeaudit.door.messages import HOME, Arrays, Message, Reader, encoded, write
+from ropeaudit.door.messages import HOME, Arrays, Message, encoded, received, write
 from ropeaudit.errors import one_line
 
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -59,10 +59,10 @@ class Session:
     serves other sessions too.
     """
 
-    opened: Any  # what the door's opener returned
-    say: Callable[[str], None]  # tells the parent what begins
-    shared: bool = False  # whether the process serves other sessions too
-    state: dict[str, Any] = field(default_factory=dict)  # what functions of ours keep
+    opened: Any
+    say: Callable[[str], None]
+    shared: bool = False
+    state: dict[str, Any] = field(default_factory=dict)
 
 
 Header = Mapping[str, Any]
@@ -133,16 +133,15 @@ class _Child:
         ours: bool,
     ) -> None:
         self.control, self.opened, self.shares, self.ours = control, opened, shares, ours
-        self.reader, self.waiting, self.passed = Reader(), list[Message](), list[int]()
-        self.sessions: dict[int, Session] = {}
+        self.passed, self.sessions = list[int](), dict[int, Session]()
         self.forks: dict[int, int | None] = {}  # process -> how it ended, once that is known
         self.pid, self.to = _getpid(), None  # to: number of the question that is answered
 
     def run(self) -> None:
-        """Serve until the parent is gone."""
-        while (message := self._next()) is not None:
-            header = message.header
-            self.to = header.get("to")
+        """Serve until the parent is gone. Raises: BrokenPipeError then."""
+        while True:
+            message = received(self._taken)
+            header, self.to = message.header, message.header.get("to")
             if "open" in header:
                 self._open(message)
             elif "fork" in header:
@@ -223,26 +222,22 @@ class _Child:
             _exit(0)  # a fork that code made itself must not answer
         write(self.control.fileno(), message)
 
-    def _next(self) -> Message | None:
-        """Return the parent's next message, or None at the end; keep passed descriptors."""
-        while not self.waiting:
+    def _taken(self, room: memoryview) -> int:
+        """Read what the parent sent, wait for some; keep passed descriptors."""
+        while True:
             left = [one for one, status in self.forks.items() if status is None or self.ours]
-            if not _select([self.control], [], [], _REAPED if left else None)[0]:
-                for one in [-1] if self.ours else left:  # else those that have ended stay zombies
-                    with contextlib.suppress(ChildProcessError):
-                        while (ended := _waitpid(one, os.WNOHANG))[0]:
-                            self.forks[ended[0]] = ended[1]
-                continue
-            if hasattr(socket, "recv_fds"):
-                count, passed, *_ = self.control.recvmsg_into([self.reader.room()], socket.CMSG_LEN(_PASSED))
-                for *_, sent in passed:
-                    self.passed += [_moved_high(one) for one in array.array("i", sent)]
-            else:
-                count = self.control.recv_into(self.reader.room())
-            if not count:
-                return None
-            self.waiting.extend(self.reader.took(count))
-        return self.waiting.pop(0)
+            if _select([self.control], [], [], _REAPED if left else None)[0]:
+                break
+            for one in [-1] if self.ours else left:  # else those that have ended stay zombies
+                with contextlib.suppress(ChildProcessError):
+                    while (ended := _waitpid(one, os.WNOHANG))[0]:
+                        self.forks[ended[0]] = ended[1]
+        if not hasattr(socket, "recv_fds"):
+            return self.control.recv_into(room)
+        count, passed, *_ = self.control.recvmsg_into([room], socket.CMSG_LEN(_PASSED))
+        for *_, sent in passed:
+            self.passed += [_moved_high(one) for one in array.array("i", sent)]
+        return count
 
 
 def enter(here: Header) -> None:

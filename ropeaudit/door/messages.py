@@ -10,7 +10,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,6 @@ _MAGIC = b"rope"
 _PREFIX = struct.Struct("<4sI")  # the magic, the length of the header
 _LONGEST_HEADER = 2**26  # bytes
 _LARGEST = 2**36  # bytes of arrays in one message
-_SCRATCH = 2**16  # bytes that are read at once where no array is awaited
 _KINDS = "fciub"  # of NumPy's dtypes: no objects and no text
 # before others patch them
 _write, _encoded, _decoded = os.write, json.JSONEncoder().encode, json.JSONDecoder().decode
@@ -73,8 +72,7 @@ def encoded(
     arrays: Arrays | None = None,
 ) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a message. Raises: TypeError, ValueError if it cannot be JSON."""
-    whole = [(name, np.asarray(array, order="C")) for name, array in (arrays or {}).items()]
-    held = dict(sorted(whole, key=lambda one: -one[1].itemsize))  # each begins where its numbers may
+    held = {name: np.asarray(array, order="C") for name, array in (arrays or {}).items()}
     listed = [[name, array.dtype.str, list(array.shape)] for name, array in held.items()]
     if refused := [name for name, array in held.items() if array.dtype.kind not in _KINDS]:
         raise TypeError(f"arrays of {held[refused[0]].dtype} are not sent")
@@ -98,53 +96,30 @@ def write(descriptor: int, data: bytes | memoryview) -> None:
         left = left[_write(descriptor, left) :]
 
 
-class Reader:
-    """Messages of a stream: bytes go to `room`, and `took` is told how many."""
+def received(take: Callable[[memoryview], int]) -> Message:
+    """Return the next message. take: waits, reads what there is into a room, and returns how many bytes.
 
-    def __init__(self) -> None:
-        self._ahead, self._scratch = bytearray(), memoryview(bytearray(_SCRATCH))
-        self._head: tuple[dict[str, Any], list[_Described]] | None = None
-        self._body, self._filled = memoryview(b""), 0
+    Raises: BrokenPipeError where nobody writes any more; Malformed.
+    """
 
-    def room(self) -> memoryview:
-        """Return where the next bytes go."""
-        return self._scratch if self._head is None else self._body[self._filled :]
+    def filled(size: int) -> memoryview:
+        try:
+            whole = np.empty(size, np.uint8).data
+        except MemoryError:
+            raise Malformed("arrays larger than the memory") from None
+        left = whole
+        while left:
+            if not (count := take(left)):
+                raise BrokenPipeError
+            left = left[count:]
+        return whole
 
-    def took(self, count: int) -> Iterator[Message]:
-        """Yield the messages that are complete with so many bytes. Raises: Malformed."""
-        if self._head is None:
-            self._ahead += self._scratch[:count]
-        else:
-            self._filled += count
-        while (message := self._next()) is not None:
-            yield message
-
-    def _next(self) -> Message | None:
-        if self._head is None:
-            if len(self._ahead) < _PREFIX.size:
-                return None
-            magic, length = _PREFIX.unpack_from(self._ahead)
-            if magic != _MAGIC or length > _LONGEST_HEADER:
-                raise Malformed("bytes that are no message")
-            if len(self._ahead) < (end := _PREFIX.size + length):
-                return None
-            self._head = _described(bytes(self._ahead[_PREFIX.size : end]))
-            try:
-                self._body = np.empty(sum(size for *_, size in self._head[1]), np.uint8).data
-            except MemoryError:
-                raise Malformed("arrays larger than the memory") from None
-            came = self._ahead[end : end + len(self._body)]
-            self._filled, self._body[: len(came)] = len(came), came
-            del self._ahead[: end + len(came)]
-        if self._filled < len(self._body):
-            return None
-        header, described = self._head
-        arrays, start = {}, 0
-        for name, dtype, shape, size in described:
-            arrays[name] = np.frombuffer(self._body[start : start + size], dtype).reshape(shape)
-            start += size
-        self._head = None
-        return Message(header, arrays)
+    magic, length = _PREFIX.unpack(filled(_PREFIX.size))
+    if magic != _MAGIC or length > _LONGEST_HEADER:
+        raise Malformed("bytes that are no message")
+    header, described = _described(bytes(filled(length)))
+    arrays = {name: np.frombuffer(filled(size), kind).reshape(shape) for name, kind, shape, size in described}
+    return Message(header, arrays)
 
 
 def _described(text: bytes) -> tuple[dict[str, Any], list[_Described]]:

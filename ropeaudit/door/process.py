@@ -22,7 +22,7 @@ from typing import IO, Any, cast
 from ropeaudit import errors
 from ropeaudit.door import IN_PROCESS, ROAD, TIMEOUT, child
 from ropeaudit.door.child import ONE_THREAD, never_forks
-from ropeaudit.door.messages import HOME, Arrays, Malformed, Message, Reader, again, encoded, send
+from ropeaudit.door.messages import HOME, Arrays, Malformed, Message, again, encoded, received, send
 from ropeaudit.errors import Ended, ForeignError, Late, Raised
 
 LIMIT = 120.0  # seconds without a call that ends
@@ -93,7 +93,7 @@ class _Worker:
         self.lock = threading.RLock()
         if above is not None and self.shares:
             self.output, self.lock = above.output, above.lock
-        self._reader, self._asked = Reader(), 0  # questions
+        self._asked = 0  # questions
         self._what, self._late = "", ""  # what it does; why it was ended, if it was
 
     def ask(
@@ -135,7 +135,7 @@ class _Worker:
         return message
 
     def _answer(self, heard: Heard) -> Message:
-        """Wait for the answer and read the output. Raises: Late, OSError, Malformed."""
+        """Wait for the answer. Raises: Late, OSError, Malformed."""
         deadline = time.monotonic() + self.limit
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
             waiting.add(thread := threading.get_ident())
@@ -145,24 +145,25 @@ class _Worker:
             for stream in self.output.streams:
                 if not stream.closed:
                     selector.register(stream, selectors.EVENT_READ)
-            while (left := deadline - time.monotonic()) > 0:
-                for key, _ in selector.select(min(left, _LONGEST_WAIT)):
-                    if key.fileobj is not self.socket:
+
+            def taken(room: memoryview) -> int:
+                """Read what it sent, wait for some, and meanwhile take in its prints."""
+                while (left := deadline - time.monotonic()) > 0:
+                    for key, _ in selector.select(min(left, _LONGEST_WAIT)):
+                        if key.fileobj is self.socket:
+                            return self.socket.recv_into(room)
                         if not self.output.read(cast(IO[bytes], key.fileobj)):
                             selector.unregister(key.fileobj)
-                        continue
-                    if not (count := self.socket.recv_into(self._reader.room())):
-                        raise BrokenPipeError
-                    for message in self._reader.took(count):
-                        if "began" not in message.header:
-                            if message.header.get("to") != self._asked or not _KNOWN & message.header.keys():
-                                raise Malformed("an answer to nothing that was asked")
-                            return message
-                        self._what, deadline = str(message.header["began"]), time.monotonic() + self.limit
-                        heard(self._what)
-        _kill(self.pid)
-        self._late = f"has not returned after {self.limit:g} s, in {self._what}"
-        raise Late(self._late)
+                _kill(self.pid)
+                self._late = f"has not returned after {self.limit:g} s, in {self._what}"
+                raise Late(self._late)
+
+            while "began" in (message := received(taken)).header:
+                self._what, deadline = str(message.header["began"]), time.monotonic() + self.limit
+                heard(self._what)
+        if message.header.get("to") != self._asked or not _KNOWN & message.header.keys():
+            raise Malformed("an answer to nothing that was asked")
+        return message
 
     def fork(self, limit: float, *, prints: bool = False) -> _Worker:
         """Let it fork, and return that process. prints: to own pipes. Raises: ForeignError."""
@@ -390,18 +391,24 @@ def limit(otherwise: float = LIMIT) -> float:
     raise errors.UsageError(f"{TIMEOUT}={text} is no time to wait; give seconds, such as 120")
 
 
-def opened(
+def door(
     opener: str,
     arguments: Mapping[str, Any],
     needed: Sequence[str] = (),
-    limit: float = LIMIT,
+    otherwise: float = LIMIT,
 ) -> Door:
-    """Return a new process's door. opener: our function, arguments -> what is opened, facts.
+    """Return the door of a new process, or of this one if asked for.
 
-    needed: modules that the child imports; those that nobody but us wrote are so once for all doors.
+    opener: our function, arguments -> what is opened, facts. needed: modules that the child imports; those
+    that nobody but us wrote are so once for all doors. otherwise: seconds that a call may take, see `limit`.
     Raises: RopeAuditError of the opener; ForeignError.
     """
-    worker = _started(needed, limit)
+    if os.environ.get(ROAD) == IN_PROCESS:
+        for name in needed:  # no part of its own import
+            child.imported(name)
+        with _told():
+            return within(*child.named(opener)(dict(arguments)))
+    worker = _started(needed, limit(otherwise))
     _outputs.append(worker.output)
     here: dict[str, Any] = {"environment": dict(os.environ), "folder": "", "path": sys.path}
     with contextlib.suppress(OSError):  # it is gone
@@ -415,27 +422,9 @@ def opened(
     return Door(worker, said["facts"], said["why_no_forks"])
 
 
-def door(opener: str, arguments: Mapping[str, Any], needed: Sequence[str] = ()) -> Door:
-    """Return the door of an opener, as `opened` takes it: a process, or this one if asked for.
-
-    Raises: RopeAuditError of the opener; ForeignError.
-    """
-    if os.environ.get(ROAD) != IN_PROCESS:
-        return opened(opener, arguments, needed, limit())
-    for name in needed:  # no part of its own import
-        child.imported(name)
-    with _told():
-        return within(*child.named(opener)(dict(arguments)))
-
-
 def within(opened: Any, facts: Any) -> Door:
     """Return the door of what was opened in this process, and what is said of it."""
     return Door(_Within(opened), facts, IN_PROCESS)
-
-
-def here() -> Session:
-    """Return a session in this process."""
-    return within(None, {}).session()
 
 
 def alone(needed: Sequence[str] = ()) -> Session:
@@ -443,6 +432,4 @@ def alone(needed: Sequence[str] = ()) -> Session:
 
     Raises: ForeignError.
     """
-    if os.environ.get(ROAD) == IN_PROCESS:
-        return here()
-    return opened("ropeaudit.door.child:nothing", {}, needed, limit(math.inf)).session()
+    return door("ropeaudit.door.child:nothing", {}, needed, math.inf).session()

@@ -78,7 +78,7 @@ def functions(monkeypatch) -> None:
 
 def opened(folder: Path, text: str, limit: float = 60.0) -> Door:
     (folder / "k.py").write_text(text)
-    return process.opened("door.functions:open_file", {"file": str(folder / "k.py")}, limit=limit)
+    return process.door("door.functions:open_file", {"file": str(folder / "k.py")}, otherwise=limit)
 
 
 def called(session: Session, x: np.ndarray = X) -> tuple[dict, np.ndarray]:
@@ -272,8 +272,8 @@ def test_the_child_ends_with_its_parent(road, tmp_path) -> None:
     code = (
         "import sys, time\n"
         f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
-        "from ropeaudit.door.process import opened\n"
-        f"door = opened('door.functions:open_file', {{'file': {str(tmp_path / 'k.py')!r}}})\n"
+        "from ropeaudit.door.process import door\n"
+        f"door = door('door.functions:open_file', {{'file': {str(tmp_path / 'k.py')!r}}})\n"
         "session = door.session()\n"
         "print(door.facts['pid'], session.worker.pid, flush=True)\n"
         "time.sleep(99)\n"

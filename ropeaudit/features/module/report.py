@@ -304,7 +304,7 @@ def run(asked: Mapping[str, Any], columns: Sequence[str] | None) -> tuple[bool, 
     given = {"asked": _VALUES.packed([dict(asked), columns], arrays)}
     try:
         alone = (_HERE, "torch", "transformers")
-        session = process.alone(alone) if built.is_code(spec) else process.here()
+        session = process.alone(alone) if built.is_code(spec) else process.within(None, {}).session()
         told, held = session.ask(f"{_HERE}:answered", given, arrays)
     except ForeignError as error:
         raise BadInput(f"{spec!r}: {did(error)}") from None
