@@ -54,9 +54,9 @@ def implementation(
     Raises: UsageError, BadInput, MissingPackage.
     """
     if is_own(name):
-        from ropeaudit.subjects.calling import loading  # in-function: most audits need neither
+        from ropeaudit.subjects.calling import foreign  # in-function: most audits need neither
 
-        return loading.load(name, order, changes or {}, alone, device, arguments)
+        return foreign.load(name, order, changes or {}, alone, device, arguments)
     if arguments:
         raise UsageError(f"--arg {next(iter(arguments))} is for own code, FILE.py:NAME; leave it out")
     if changes and alone:

@@ -7,7 +7,7 @@ from net.kernel_rows import KERNELS
 
 from ropeaudit import RopeSetting, UsageError
 from ropeaudit.main import main
-from ropeaudit.subjects.calling import loading
+from ropeaudit.subjects.calling import foreign
 from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 
@@ -86,7 +86,7 @@ def test_it_is_said_how_many_calls_raised_at_which_line() -> None:
     path = KERNELS / "cases" / "always_raises.py"
     for name, how, line in ("shape_called", "every call", 21), ("wrong_axis", r"\d+ of \d+ calls", 26):
         with pytest.raises(UsageError, match=rf"{how} of .* raised \w+Error \({path.name}:{line}\)") as told:
-            loading.load(f"{path}:{name}").fit(RopeSetting.of(16))
+            foreign.load(f"{path}:{name}").fit(RopeSetting.of(16))
         assert told.value.place == (str(path), line)
 
 

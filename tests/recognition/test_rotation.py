@@ -29,7 +29,7 @@ from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.scaling import parse as scaling
 from ropeaudit.subjects import exact_rotation as exactly
-from ropeaudit.subjects.calling import loading
+from ropeaudit.subjects.calling import foreign
 from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.emulated import Emulated
@@ -447,7 +447,7 @@ def test_an_option_that_is_offered_makes_the_code_right(name: str, given) -> Non
         (wrong,) = shift(1000, "fp32", implementations=spec, **sizes, layout="half")
         assert wrong.verdict == "wrong_rotation"
         [(option, value)] = given.items()
-        own = loading.load(spec)
+        own = foreign.load(spec)
         (finding,) = every_position.short_calls(CodeUnderTest(own, RopeSetting.of(80), parse("fp32"), 8192))
         offered = f"--{option} {value if option == 'layout' else f'{value:g}'}"
         assert wording.option(finding.diagnosis) == offered

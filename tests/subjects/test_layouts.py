@@ -17,7 +17,7 @@ from ropeaudit import RopeSetting
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.features.parity.analysis import parity
 from ropeaudit.main import main
-from ropeaudit.subjects.calling import loading
+from ropeaudit.subjects.calling import foreign
 
 ROPE = """
 import numpy as np
@@ -138,7 +138,7 @@ def pair(folder: Path, layout: str) -> tuple[str, str]:
 
 def judged(*specs: str) -> tuple[list[bool], list[str]]:
     """Return whether each rotates right, and its version. All are loaded before the first of them rotates."""
-    codes = [loading.load(spec) for spec in specs]
+    codes = [foreign.load(spec) for spec in specs]
     rotators = [code.rotator(SETTING, FP32) for code in codes]
     x, at = np.random.default_rng(0).standard_normal((1, 4, 8)).astype(np.float32), np.array([0, 1, 5, 77])
     turned = [rotator.rotate_both(x[None], x[None], at)[0][0] for rotator in rotators]

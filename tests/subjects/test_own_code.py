@@ -16,7 +16,7 @@ from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling import loading, proposals, signatures
 from ropeaudit.subjects.calling.conventions import Convention
-from ropeaudit.subjects.calling.foreign import in_process
+from ropeaudit.subjects.calling.foreign import in_process, load
 from ropeaudit.subjects.calling.own_code import OwnCode
 
 SETTING = RopeSetting.of(64)
@@ -41,11 +41,11 @@ FOUND = {
 def test_signature_order_and_layout_are_found_out() -> None:
     wrong = {}
     for name, found in FOUND.items():
-        fit = loading.load(f"{PATH}:{name}").fit(SETTING)
+        fit = load(f"{PATH}:{name}").fit(SETTING)
         form = fit.convention
         seen = form.order, fit.layout, fit.odd, fit.permuted, form.engine, fit.error < 1e-5
         engine = "numpy" if name == "numpy_one" else "torch"
-        again = loading.load(f"{PATH}:{name}", found[0]).fit(SETTING)
+        again = load(f"{PATH}:{name}", found[0]).fit(SETTING)
         if seen != (*found, (), name == "deepseek", engine, True) or again.convention != fit.convention:
             wrong[name] = seen, again
     assert wrong == {}
@@ -78,7 +78,6 @@ def test_what_is_measured_is_a_plain_computation() -> None:
         1000, "bf16", implementations=f"{PATH}:bhsd", heads=1, seq_len=16, head_dim=64, mask="full"
     )
     from ropeaudit.inputs import qk
-    from ropeaudit.subjects.calling.loading import load
 
     built = qk.make("gaussian", 1, 1, 16, SETTING, 0)
     rotator = load(f"{PATH}:bhsd").rotator(SETTING, parse("bf16"))
@@ -234,9 +233,9 @@ def test_orders_are_a_closed_list(capsys) -> None:
     assert main(["shift", "--impl", f"{PATH}:bhsd", "--order", "hbsd"]) == 2
     assert "unknown --order 'hbsd'" in capsys.readouterr().err
     with pytest.raises(RopeAuditError, match="nothing was checked"):
-        loading.load(f"{PATH}:sd", "bhsd").fit(SETTING)
+        load(f"{PATH}:sd", "bhsd").fit(SETTING)
     with pytest.raises(UnknownName):
-        loading.load(f"{PATH}:nope")
+        load(f"{PATH}:nope")
 
 
 def test_samples_of_own_code(capsys) -> None:
@@ -328,7 +327,7 @@ def test_a_table_that_ends_with_the_positions_of_the_request_is_no_fault_of_ours
 def test_sizes_that_pass_for_parts_are_no_way_to_call() -> None:
     """Three heads are unpacked as q, k and v; with four there is nothing to unpack."""
     with pytest.raises(UsageError, match=r"(?s)nothing was checked.*too many values"):
-        loading.load(f"{PATH}:fused", "bshd").fit(SETTING)
+        load(f"{PATH}:fused", "bshd").fit(SETTING)
 
 
 def test_code_that_works_in_place_and_stops_is_wrong_and_not_refused() -> None:

@@ -1,34 +1,159 @@
-"""Code that runs in a process of its own, the user's or a list's, asked through a door."""
+"""Code that runs in a process of its own, the user's or a list's, asked through a door.
+
+The functions above `ForeignCode` run there: they import code, and call it as messages ask.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 
-from ropeaudit.arithmetic.formats import FP32, FloatArray, Format
-from ropeaudit.door import process
-from ropeaudit.door.messages import Malformed
+from ropeaudit.arithmetic.formats import FORMATS, FP32, FloatArray, Format
+from ropeaudit.door import child, process
+from ropeaudit.door.child import Header
+from ropeaudit.door.messages import HOME, Arrays, Malformed
 from ropeaudit.door.process import Door, Session
-from ropeaudit.errors import Ended, ForeignError, Late, RopeAuditError, UsageError
+from ropeaudit.door.values import Values
+from ropeaudit.errors import BadInput, Ended, ForeignError, Late, RopeAuditError, UsageError, did
+from ropeaudit.rope.axial import AxialRope
+from ropeaudit.rope.grids import Grid
+from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, torch_arrays
-from ropeaudit.subjects.calling import detection
+from ropeaudit.subjects.calling import arrays as given_arrays
+from ropeaudit.subjects.calling import backward, conventions, detection, loading, proposals, signatures
 from ropeaudit.subjects.calling.arrays import Strides
 from ropeaudit.subjects.calling.code import NO_CHANGES, Both, CallOf, Changes, Code, Rotator, StageLog
 from ropeaudit.subjects.calling.conventions import TABLES, Answer, Convention
-from ropeaudit.subjects.calling.detection import Fit
+from ropeaudit.subjects.calling.detection import Fit, NoFit
+from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.inside import VALUES, Opened, facts
-from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OWN_TABLES, OwnCode, fit_key
-from ropeaudit.subjects.calling.proposals import OFFERED
+from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OWN_TABLES, OwnCode, OwnRotator, fit_key
 
-_INSIDE = "ropeaudit.subjects.calling.inside"
+VALUES = Values(
+    [
+        *(RopeSetting, Scaling, Grid, AxialRope, Environment, Device),
+        *(Fit, Convention, Answer, StageLog),
+    ],
+    FORMATS,
+)
+HOME |= {  # of what code did
+    one.__name__: one
+    for one in (
+        *(given_arrays.WrongShape, given_arrays.WroteAround, given_arrays.TwoTables),
+        *(backward.NoGradient, backward.SwitchedOff, signatures.NotUnderstood, NoFit),
+    )
+}
+
+
+@dataclass(slots=True)
+class Opened:
+    """Code as its import left it.
+
+    again: imports it once more; None where that is dear or changes nothing. calls: sessions that were served.
+    """
+
+    code: Code
+    again: Callable[[], Code | None] | None = None
+    calls: int = 0
+
+
+def opened(arguments: Header) -> tuple[Opened, Header]:
+    """Import the code that a spec names. Raises: UsageError, BadInput."""
+    one = Opened(*loading.here(**arguments))
+    if isinstance(one.code, OwnCode) and one.code.compiles:
+        importlib.import_module("torch._dynamo")  # once for all sessions
+    return one, facts(one)
+
+
+# attributes that the other side is told, and what an adapter has in their place
+_FACTS = dict.fromkeys(("name", "engine", "differentiable", "layouts", "order", "built"))
+_FACTS |= {"flag": None, "told": [], "builders": (), "compiles": False}
+
+
+def facts(one: Opened) -> Header:
+    """Return what the other side is told of code that was opened."""
+    code, thing = one.code, getattr(one.code, "thing", None)
+    told = {name: getattr(code, name, other) for name, other in _FACTS.items()}
+    told |= {"changes": dict(code.changes), "loaded_version": code.version}
+    told |= {"device": replace(code.device, of_jax=None)}  # of_jax stays in this process
+    told |= {"has_instances": code.begins_anew, "again": one.again is not None}
+    told |= {"needed": signatures.needed(thing), "layered": signatures.layered(thing)}
+    return cast(Header, VALUES.packed(told | {"place": signatures.place(thing)}, {}))
+
+
+def begin(session: child.Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """Begin a session: how the code is called, as known, and its environment.
+
+    Returns: whether nothing has called the code since it was imported.
+    """
+    number = itertools.count(1)
+    conventions.begins = lambda what: session.say(f"{what} {next(number)}")
+    one: Opened = session.opened
+    code = one.code
+    told = VALUES.unpacked(arguments["told"], dict(arrays))
+    anew = told["first"] or not one.calls
+    if not told["first"]:
+        if session.shared and one.calls and one.again is not None:
+            code = one.again() or one.code
+        one.calls += 1
+    vars(code).update(told["known"])
+    given_arrays.eager = told["eager"]
+    if isinstance(code, OwnCode):
+        for key, fit in told["fits"].items():
+            here = replace(fit.convention, device=code.device)  # one of this process
+            code.fits[key] = replace(fit, convention=here)
+            code.engine = fit.convention.engine
+    session.state.update(code=code.under(told["environment"]), rotators={})
+    return {"anew": anew or code is not one.code}, {}
+
+
+def asked(session: child.Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """Return what is asked of the code, and what became known of it."""
+    given, results = VALUES.unpacked(arguments["given"], dict(arrays)), dict[str, Any]()
+    code: Code = session.state["code"]
+    called = partial(_called, session.state) if arguments["asked"] == "called" else None
+    value = (called or getattr(code, arguments["asked"]))(*given)
+    overwritten, files = list(getattr(code, "overwritten", ())), getattr(code, "files", None)
+    version = 0 if files is None else len(files.sources), code.version  # of how many files
+    known = replace(code.device, of_jax=None), list(code.findings), overwritten, version
+    return VALUES.packed((value, known), results), results
+
+
+def _called(
+    state: dict[str, Any],
+    setting: RopeSetting,
+    dtype: Format,
+    steps: list[Any],
+    method: str,
+    number: int,
+    *given: Any,
+) -> Any:
+    """Return what a method of the session's rotator returns. steps: how it is made. number: a seed."""
+    rotators, key = state["rotators"], ""  # by their setup
+    if not rotators:
+        rotators[key] = state["code"].rotator(setting, dtype)
+    for name, *how in steps:
+        rotator, key = rotators[key], f"{key} {name}{how}"
+        if key not in rotators:
+            rotators[key] = getattr(rotator, name)(*how)
+    rotator = rotators[key]
+    with chance.other(number):
+        value = getattr(rotator, method)(*given)
+    if isinstance(value, Answer):
+        value = replace(value, held=())
+    return value, isinstance(rotator, OwnRotator) and rotator.in_place
+
+
 _MOST_BITS = 16  # of a dtype whose tables are otherwise wider
 _THERE = ("answer", "kept", "kept_now")  # methods that need nothing here
 
@@ -42,7 +167,7 @@ class ForeignCode(Code):
     findings: list[str]
 
     def __init__(self, door: Door) -> None:
-        """Keep the door of an `inside.Opened`, and take over `inside.facts`."""
+        """Keep the door of an `Opened`, and take over `facts`."""
         self.door, self.facts = door, VALUES.unpacked(door.facts, {})
         vars(self).update(self.facts)
         self._seen = (0, self.loaded_version)
@@ -75,16 +200,16 @@ class ForeignCode(Code):
             "environment": self.environment,
             "first": first,  # its code is that of all later ones
         }
-        begun, _ = session.ask(f"{_INSIDE}:begin", {"told": VALUES.packed(told, arrays)}, arrays)
+        begun, _ = session.ask(f"{__name__}:begin", {"told": VALUES.packed(told, arrays)}, arrays)
         if not begun["anew"]:
             self.facts["again"] = False  # its file can be executed but once
         return session
 
     def ask(self, session: Session, asked: str, *given: Any) -> Any:
-        """Return the answer of `inside`. Raises: RopeAuditError, ForeignError, `messages.HOME`."""
+        """Return the answer of `asked`. Raises: RopeAuditError, ForeignError, `messages.HOME`."""
         arrays: dict[str, Any] = {}
         told = {"asked": asked, "given": VALUES.packed(list(given), arrays)}
-        answer, results = session.ask(f"{_INSIDE}:asked", told, arrays)
+        answer, results = session.ask(f"{__name__}:asked", told, arrays)
         try:
             value, known = VALUES.unpacked(answer, dict(results))
             self.device, findings, overwritten, version = known
@@ -202,7 +327,7 @@ class ForeignOwn(ForeignCode):
         zeros = [str(name) for name, role in form.arguments if role in ("row_offset", "padding")]
         passed = f"{form.arguments[-1][0]} is passed by **kwargs"
         if not fit.sure:
-            passed += f"; of {', '.join(OFFERED)} none has the effect of a position"
+            passed += f"; of {', '.join(proposals.OFFERED)} none has the effect of a position"
         notes = (
             (ignored, f"{what}: --set {', '.join(ignored)} changes the recipes alone"),
             (True, f"called as {form}, layout {fit.layout}{detection.sureness(fit)}"),
@@ -279,6 +404,32 @@ class ForeignOwn(ForeignCode):
             self.door.look_again()
         self.narrow_tables(setting, dtype)
         return super().rotator(setting, dtype)
+
+
+def load(
+    spec: str,
+    order: str | None = None,
+    changes: Changes = NO_CHANGES,
+    alone: bool = False,
+    device: str | None = None,
+    arguments: Mapping[str, object] | None = None,
+) -> ForeignOwn:
+    """Return the implementation that a spec names; its module is imported. Raises: UsageError, BadInput.
+
+    changes: of the stages of tables that it is given; alone: whether there is nothing else to change.
+    device: None for the CPU, or where a module lies. arguments: by name, for every call, or for building.
+    """
+    where = loading.checked(spec)
+    given: dict[str, Any] = {"spec": spec, "order": order, "changes": dict(changes), "device": device}
+    given["arguments"] = dict(arguments or {})
+    likely = ["torch", "ropeaudit.subjects.calling.dispatch_log"]  # that all targets share
+    with contextlib.suppress(OSError):
+        if Path(where).is_file():
+            likely = likely if b"torch" in Path(where).read_bytes() else []
+    try:
+        return ForeignOwn(process.door(f"{__name__}:opened", given, [__name__, *likely]), changes, alone)
+    except ForeignError as error:
+        raise BadInput(f"{where} cannot be imported: it {did(error)}") from None
 
 
 def in_process(own: OwnCode) -> ForeignOwn:

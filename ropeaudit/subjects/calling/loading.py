@@ -10,16 +10,13 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ropeaudit.door import process
 from ropeaudit.errors import (
     BadInput,
-    ForeignError,
     RopeAuditError,
     UnknownName,
     UsageError,
-    did,
     one_line,
     required_packages,
 )
@@ -30,44 +27,12 @@ from ropeaudit.subjects.calling.code import NO_CHANGES, Changes
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.calling.own_files import OwnFiles
 
-if TYPE_CHECKING:
-    from ropeaudit.subjects.calling.foreign import ForeignOwn
-
-_INSIDE = "ropeaudit.subjects.calling.inside"
 _DEAR = 0.5  # seconds of CPU of an import above which a file is executed once
 _ROWS = 8  # of a table that shows that a factory makes one
 _EXAMPLE = "try mypackage.rope:apply_rope or path/to/file.py:apply_rope"
 
 
-def load(
-    spec: str,
-    order: str | None = None,
-    changes: Changes = NO_CHANGES,
-    alone: bool = False,
-    device: str | None = None,
-    arguments: Mapping[str, object] | None = None,
-) -> ForeignOwn:
-    """Return the implementation that a spec names; its module is imported. Raises: UsageError, BadInput.
-
-    changes: of the stages of tables that it is given; alone: whether there is nothing else to change.
-    device: None for the CPU, or where a module lies. arguments: by name, for every call, or for building.
-    """
-    where = _checked(spec)
-    given: dict[str, Any] = {"spec": spec, "order": order, "changes": dict(changes), "device": device}
-    given["arguments"] = dict(arguments or {})
-    from ropeaudit.subjects.calling.foreign import ForeignOwn  # in-function: it imports this
-
-    likely = ["torch", "ropeaudit.subjects.calling.dispatch_log"]  # that all targets share
-    with contextlib.suppress(OSError):
-        if Path(where).is_file():
-            likely = likely if b"torch" in Path(where).read_bytes() else []
-    try:
-        return ForeignOwn(process.door(f"{_INSIDE}:opened", given, [_INSIDE, *likely]), changes, alone)
-    except ForeignError as error:
-        raise BadInput(f"{where} cannot be imported: it {did(error)}") from None
-
-
-def _checked(spec: str) -> str:
+def checked(spec: str) -> str:
     """Return the file or module of a spec. Raises: UsageError."""
     where, _, name = spec.rpartition(":")
     if not where or not name.isprintable() or not all(part.isidentifier() for part in name.split(".")):
@@ -86,7 +51,7 @@ def here(
 
     That returns None where it can be executed but once. Raises: UsageError, BadInput.
     """
-    where, name = _checked(spec), spec.rpartition(":")[2]
+    where, name = checked(spec), spec.rpartition(":")[2]
     began = time.process_time()
     module, files = _import(where)
     version = "none"

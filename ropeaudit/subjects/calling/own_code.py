@@ -28,9 +28,10 @@ from ropeaudit.subjects.calling import (
     conventions,
     devices,
     environments,
+    proposals,
     signatures,
 )
-from ropeaudit.subjects.calling.arrays import Refilling, Strides
+from ropeaudit.subjects.calling.arrays import Engine, Refilling, Strides
 from ropeaudit.subjects.calling.backward import Backward, mirrored
 from ropeaudit.subjects.calling.building import can_be_copied, copied, is_module
 from ropeaudit.subjects.calling.code import NO_CHANGES, CallOf, Changes, Code, Rotator
@@ -154,6 +155,15 @@ class OwnCode(Code):
         if any(nothing) and not answer.changed:
             raise arrays.WrongShape("returns None and leaves what it is given as it was")
         return replace(answer, held=())
+
+    def forms(self, setting: RopeSetting) -> tuple[list[Convention], Engine, list[str], str]:
+        """Return what it may take, its engine, arguments for positions, and what to type for several axes."""
+        function, grid = self.instance(setting), setting.grid is not None
+        roles = signatures.Parameters.of(function).roles
+        placing = [name for name, role in roles.items() if role in signatures.PLACING]
+        likely = proposals.of_arguments(function, self.name, grid)
+        several = "" if grid else signatures.of_several(self.name, function)
+        return likely, signatures.engine(function), placing, several
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Return why jax does not take a dtype, or nothing can be built in its environment.

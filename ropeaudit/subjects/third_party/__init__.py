@@ -32,7 +32,7 @@ from ropeaudit.rope.setting import Layout
 from ropeaudit.subjects.calling.code import Code
 
 if TYPE_CHECKING:
-    from ropeaudit.subjects.calling.inside import Opened
+    from ropeaudit.subjects.calling.foreign import Opened
 
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -138,7 +138,6 @@ class Entry:
         return members
 
 
-_INSIDE = "ropeaudit.subjects.calling.inside"
 _SHARED = ("torch", "transformers")  # imported once for all
 ALL = "all"  # that is installed
 _TABLES = {name: Entry.of(name, table) for name, table in tomllib.loads(data.text("adapters.toml")).items()}
@@ -206,7 +205,7 @@ def implementation(name: str, device: str | None = None) -> Code:
 
     Raises: UnknownName; MissingPackage, also of what cannot be imported; see `adapter.Adapter.on`.
     """
-    from ropeaudit.subjects.calling.foreign import ForeignCode  # in-function: lists need no process
+    from ropeaudit.subjects.calling import foreign  # in-function: lists need no process
 
     entry = entry_of(name)
     if not entry.installed:
@@ -214,7 +213,7 @@ def implementation(name: str, device: str | None = None) -> Code:
     needed = [package for package in _SHARED if package in (*entry.needs, entry.engine, entry.package)]
     given = {"name": name, "device": device}
     try:
-        return ForeignCode(process.door(f"{__name__}:opened", given, [_INSIDE, *needed]))
+        return foreign.ForeignCode(process.door(f"{__name__}:opened", given, [foreign.__name__, *needed]))
     except ForeignError as error:
         told = f"--impl {name} cannot be imported: it {did(error)}; {entry.install}"
         raise MissingPackage(told) from None
@@ -222,7 +221,7 @@ def implementation(name: str, device: str | None = None) -> Code:
 
 def opened(arguments: Mapping[str, Any]) -> tuple[Opened, Mapping[str, Any]]:
     """Import an entry's code, as a door's opener. Raises: MissingPackage, UsageError."""
-    from ropeaudit.subjects.calling.inside import Opened, facts  # in-function: lists open nothing
+    from ropeaudit.subjects.calling.foreign import Opened, facts  # in-function: lists open nothing
 
     entry = entry_of(arguments["name"])
     try:
