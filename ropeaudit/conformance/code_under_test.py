@@ -114,7 +114,7 @@ class CodeUnderTest:
     @property
     def takes_keys(self) -> bool:
         """Whether it is given k with q in one call."""
-        return self.convention is not None and self.convention.takes_keys
+        return self.convention is not None and self.convention.takes("k", "qkv")
 
     def why_no_rows(self) -> str:
         """Return why batch elements get no positions of their own; empty if they do."""

@@ -37,7 +37,7 @@ from ropeaudit.recognition.rotation import MisplacedSide
 from ropeaudit.recognition.verification import NOWHERE, Places
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling import shapes
-from ropeaudit.subjects.calling.arrays import Strides, WrongShape
+from ropeaudit.subjects.calling.arrays import Strides
 from ropeaudit.subjects.calling.code import Rotator
 from ropeaudit.subjects.calling.foreign import ForeignRotator
 
@@ -168,7 +168,7 @@ class Way:
         """
         x, expected, y = mine.given[side], plain.rotated[side], mine.rotated[side]
         if y.shape != expected.shape:
-            raise WrongShape(f"{self.words}: the shape {y.shape} comes back for {expected.shape}")
+            raise shapes.WrongShape(f"{self.words}: the shape {y.shape} comes back for {expected.shape}")
         different, parts = bits_differ(y, expected), self._parts(mine)
         self.differing += int(different.sum())
         self.elements += different.size
@@ -301,7 +301,7 @@ def _newest(code: CodeUnderTest) -> Finding | None:
     the end of its keys.
     """
     length, called_so = min(_LENGTH, code.up_to), code.convention
-    if called_so is None or not (called_so.takes_keys and (called_so.unplaced or called_so.tables)):
+    if called_so is None or not (called_so.takes("k", "qkv") and (called_so.unplaced or called_so.tables)):
         return None
     q, k = (x[None].astype(code.dtype.carrier) for x in code.vectors(HEADS, length))
     rotator = code.rotator()

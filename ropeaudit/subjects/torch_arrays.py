@@ -41,14 +41,6 @@ def of_numpy(fmt: Format) -> Any:
     return np.dtype(getattr(ml_dtypes, spelled(fmt), None) or fmt.name)
 
 
-def to_torch(x: FloatArray, fmt: Format) -> torch.Tensor:
-    """Return x, whose values are exact in `fmt`, as a new tensor of that dtype."""
-    import torch
-
-    with unseen():
-        return torch.from_numpy(np.ascontiguousarray(x)).to(dtype(fmt), copy=True)
-
-
 def to_numpy(x: torch.Tensor) -> FloatArray:
     """Return a tensor's values, unrounded, in float64 if it is that, else float32."""
     import torch

@@ -12,8 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ropeaudit.arithmetic.formats import FORMATS, Format
-from ropeaudit.door.messages import Malformed
-from ropeaudit.door.values import Values
+from ropeaudit.door.messages import Malformed, Values
 from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.rope.presets import all_presets
 from ropeaudit.rope.scaling import Scaling

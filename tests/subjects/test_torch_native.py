@@ -78,7 +78,7 @@ def test_hugging_face_bit_for_bit(dtype: str) -> None:
         llama.LlamaConfig(hidden_size=1024, num_attention_heads=8, head_dim=128)
     )
     x = plotted(POSITIONS.size, dtype)
-    q = torch_arrays.to_torch(x, fmt)[None, None]
+    q = torch.from_numpy(x).to(torch_arrays.dtype(fmt))[None, None]
     cos, sin = module(q, torch.from_numpy(POSITIONS + 5)[None])
     expected, _ = llama.apply_rotary_pos_emb(q, q, cos, sin)
     subject = native("hf", dtype)
@@ -168,7 +168,7 @@ def test_rounding_once_is_exact_until_the_cast() -> None:
     once = native("hf", "bf16", rotation_rounding="once")
     theirs = Emulated(once.recipe, place)
     table = theirs.table(POSITIONS, 0)
-    tensors = tuple(torch_arrays.to_torch(part, parse("bf16")) for part in table)
+    tensors = tuple(torch.from_numpy(part).bfloat16() for part in table)
     assert np.mean(once.rotate(x, tensors) != theirs.rotate(x, table)) < 0.001
 
 

@@ -11,8 +11,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.door import process
 from ropeaudit.door.child import Header, Session
-from ropeaudit.door.messages import Arrays
-from ropeaudit.door.values import Values
+from ropeaudit.door.messages import Arrays, Values
 from ropeaudit.errors import BadInput, ForeignError, UnknownName, did
 from ropeaudit.features.model import analysis, load
 from ropeaudit.features.model.analysis import THRESHOLD, UNCOMPARED, UNSEEN, ModelAudit, Shifted

@@ -12,8 +12,7 @@ from ropeaudit.audits import records
 from ropeaudit.door import process
 from ropeaudit.door.child import Header
 from ropeaudit.door.child import Session as Inside
-from ropeaudit.door.messages import Arrays
-from ropeaudit.door.values import Values
+from ropeaudit.door.messages import Arrays, Values
 from ropeaudit.errors import BadInput, ForeignError, did
 from ropeaudit.features.module import analysis, built
 from ropeaudit.features.module.analysis import ModuleAudit

@@ -25,6 +25,7 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling.code import Changes
 from ropeaudit.subjects.calling.devices import CPU, Device
+from ropeaudit.subjects.calling.shapes import WrongShape
 from ropeaudit.subjects.emulated import Emulated
 
 Engine: TypeAlias = Literal["torch", "numpy", "jax"]
@@ -35,10 +36,6 @@ _MARGIN = 256  # numbers before, between and after what lies in a buffer
 eager = False  # whether what code compiles is called as Python
 _LIMITS = ("recompile_limit", "accumulated_recompile_limit")
 _COMPILATIONS = 2**16  # of one function: as many as there are shapes
-
-
-class WrongShape(ForeignError):
-    """What came back is no rotated array."""
 
 
 class WroteAround(ForeignError):
@@ -60,7 +57,8 @@ def new_array(x: FloatArray, dtype: Format, engine: Engine, device: Device = CPU
     """Return a new array without rounding: a tensor on the device, or one of NumPy."""
     if engine == "torch":
         with torch_arrays.unseen():
-            return device.put(torch_arrays.to_torch(x, dtype))
+            values = torch().from_numpy(np.ascontiguousarray(x))
+            return device.put(values.to(torch_arrays.dtype(dtype), copy=True))
     return x.astype(torch_arrays.of_numpy(dtype))
 
 

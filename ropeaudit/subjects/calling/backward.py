@@ -12,7 +12,7 @@ from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.errors import ForeignError
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.calling import arrays
+from ropeaudit.subjects.calling import arrays, shapes
 from ropeaudit.subjects.calling.conventions import Convention
 
 _INFERENCE = "the code switches autograd off: it is for inference alone"
@@ -124,7 +124,7 @@ class Backward:
             outputs = tuple(part for part in both if part is not None)
             for output, x in zip(outputs, upstream, strict=False):
                 if output.shape != x.shape:
-                    raise arrays.WrongShape(f"returns the shape {tuple(output.shape)} for {tuple(x.shape)}")
+                    raise shapes.WrongShape(f"returns the shape {tuple(output.shape)} for {tuple(x.shape)}")
             count = len(outputs)
             names = tuple(_VECTORS[roles[number]] for number in at[:count])
             try:

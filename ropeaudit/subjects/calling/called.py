@@ -18,9 +18,9 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import Ended, ForeignError, Late, one_line
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, Raised
-from ropeaudit.subjects.calling.arrays import WrongShape
 from ropeaudit.subjects.calling.code import Code, Rotator
 from ropeaudit.subjects.calling.devices import advice
+from ropeaudit.subjects.calling.shapes import WrongShape
 
 _LARGEST = 2**24  # numbers of q and k that one call rotates: 64 MiB of float32
 _OF_NUMPY = ("float16", "float32", "float64")

@@ -183,11 +183,6 @@ class Convention:
         return told or self.unplaced
 
     @property
-    def takes_keys(self) -> bool:
-        """Whether it is given k with q in one call."""
-        return self.takes("k", "qkv")
-
-    @property
     def grouped(self) -> bool:
         """Whether k may have fewer heads than q; packed qkv must then state the numbers."""
         return not self.takes("qkv") or ("H" in self.order and self.takes("heads", "kv_heads"))
@@ -372,12 +367,10 @@ class Convention:
             returned = arrays.applied(returned, x, letters, call.setting, call.dtype, self.width)
             dtype = torch_arrays.spelled(call.dtype)
             return Answer(returned, None, dtype, changed, "", False, changed_beside)
-        first, second, last = arrays.parts(returned, self.takes_keys)
+        first, second, last = arrays.parts(returned, self.takes("k", "qkv"))
         keys, third, keys_dtype = None, None, ""
         if "qkv" in arguments and second is None:
             results, dtype = arrays.values(first)
-            packed = {**sizes, "3": 3} if "3" in self.order else {**sizes, "h": sizes["h"] + 2 * of_keys["h"]}
-            self._check_shape(results, self.order, packed)
             values, keys, third = shapes.unpacked(results, self.order, letters, sizes, of_keys["h"])
         else:
             values, dtype = self._rotated(first, sizes, letters)
@@ -422,7 +415,7 @@ class Convention:
             return returned
         for role, one in zip("qk", both, strict=True):
             if getattr(one, "shape", None) != given[role].shape:
-                raise arrays.WrongShape(f"does not return {role} as {tuple(given[role].shape)}")
+                raise shapes.WrongShape(f"does not return {role} as {tuple(given[role].shape)}")
         return tuple(one.reshape(arguments[role].shape) for role, one in zip("qk", both, strict=True))
 
     def _rotated(
@@ -430,20 +423,7 @@ class Convention:
     ) -> tuple[FloatArray, str]:
         """Return the values that came back, in the original axes, and their dtype."""
         values, dtype = arrays.values(returned)
-        order = self.back or self.order
-        self._check_shape(values, order, sizes, what)
-        rotated: FloatArray = shapes.lifted(values, order, letters, sizes)
-        return rotated, dtype
-
-    def _check_shape(
-        self,
-        values: FloatArray,
-        order: str,
-        sizes: shapes.Sizes,
-        what: str = "",
-    ) -> None:
-        if values.shape != (expected := shapes.shape(order, sizes)):
-            raise arrays.WrongShape(f"returns the shape {values.shape} for {what}{expected}")
+        return shapes.lifted(values, self.back or self.order, letters, sizes, what), dtype
 
     def _argument(
         self, role: str, shape: tuple[int, ...], part: Part, call: _Call, heads: tuple[int, int]

@@ -197,9 +197,9 @@ def _try(form: Convention, trial: Trial, best: Fit | None = None) -> Fit | Excep
         alone = form.unplaced or form.takes("totals")
         rotates = alone and not fit.misfit and np.isfinite(fit.error)
         if fit.doubtful and not rotates:
-            raise arrays.WrongShape(fit.misfit or "does not rotate as it would, called so")
+            raise shapes.WrongShape(fit.misfit or "does not rotate as it would, called so")
         if form.counts and fit.odd:
-            raise arrays.WrongShape("rotates some heads otherwise, given a length for each token")
+            raise shapes.WrongShape("rotates some heads otherwise, given a length for each token")
         if best is not None and fit.rank >= best.rank:
             return best
         # three heads may pass for q, k and v

@@ -19,9 +19,8 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FORMATS, FP32, FloatArray, Format
 from ropeaudit.door import child, process
 from ropeaudit.door.child import Header
-from ropeaudit.door.messages import HOME, Arrays, Malformed
+from ropeaudit.door.messages import HOME, Arrays, Malformed, Values
 from ropeaudit.door.process import Door, Session
-from ropeaudit.door.values import Values
 from ropeaudit.errors import BadInput, Ended, ForeignError, Late, RopeAuditError, UsageError, did
 from ropeaudit.rope.axial import AxialRope
 from ropeaudit.rope.grids import Grid
@@ -30,7 +29,15 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import arrays as given_arrays
-from ropeaudit.subjects.calling import backward, conventions, detection, loading, proposals, signatures
+from ropeaudit.subjects.calling import (
+    backward,
+    conventions,
+    detection,
+    loading,
+    proposals,
+    shapes,
+    signatures,
+)
 from ropeaudit.subjects.calling.arrays import Strides
 from ropeaudit.subjects.calling.code import NO_CHANGES, Both, CallOf, Changes, Code, Rotator, StageLog
 from ropeaudit.subjects.calling.conventions import TABLES, Answer, Convention
@@ -49,7 +56,7 @@ VALUES = Values(
 HOME |= {  # of what code did
     one.__name__: one
     for one in (
-        *(given_arrays.WrongShape, given_arrays.WroteAround, given_arrays.TwoTables),
+        *(shapes.WrongShape, given_arrays.WroteAround, given_arrays.TwoTables),
         *(backward.NoGradient, backward.SwitchedOff, signatures.NotUnderstood, NoFit),
     )
 }

@@ -1,15 +1,25 @@
-"""Finding the user's own code: package.module:name, or path/to/file.py:name."""
+"""Finding the user's own code: package.module:name, or path/to/file.py:name.
+
+It is found as `python FILE` or `-m NAME` does, and has a digest of its files.
+Importing changes this process: what is on sys.path and in sys.modules stays so.
+"""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import importlib
+import importlib.util
 import inspect
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.machinery import FrozenImporter, ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ropeaudit.errors import (
@@ -22,14 +32,18 @@ from ropeaudit.errors import (
 )
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import chance, digests
-from ropeaudit.subjects.calling import building, conventions, own_files, signatures
+from ropeaudit.runtime.paths import INSTALLED
+from ropeaudit.subjects.calling import building, conventions, signatures
 from ropeaudit.subjects.calling.code import NO_CHANGES, Changes
 from ropeaudit.subjects.calling.own_code import OwnCode
-from ropeaudit.subjects.calling.own_files import OwnFiles
 
 _DEAR = 0.5  # seconds of CPU of an import above which a file is executed once
 _ROWS = 8  # of a table that shows that a factory makes one
 _EXAMPLE = "try mypackage.rope:apply_rope or path/to/file.py:apply_rope"
+# what audits compute with, or Python loads before it executes a file: never an own file
+_SHARED = {"__main__", "ropeaudit", "numpy", "torch", "jax", "jaxlib", "ml_dtypes", "importlib", "encodings"}
+_SHARED |= set(sys.builtin_module_names)
+_LIBRARY = os.path.dirname(os.__file__)
 
 
 def checked(spec: str) -> str:
@@ -215,7 +229,7 @@ def _import(where: str) -> tuple[Any, OwnFiles | None]:
     if by_path and not Path(where).is_file():
         raise BadInput(f"{where}: there is no such file; {_EXAMPLE}")
     try:
-        files = own_files.of_file(Path(where)) if by_path else own_files.of_module(where)
+        files = of_file(Path(where)) if by_path else of_module(where)
         chance.begin(0)
         with required_packages(where), conventions.contained():
             return (importlib.import_module(where) if files is None else files.load()), files
@@ -238,3 +252,165 @@ def _import(where: str) -> tuple[Any, OwnFiles | None]:
         ends = getattr(error, "type", "") == "SystemExit"
         hint = "; put what it runs behind `if __name__ == '__main__':`" if ends else ""
         raise BadInput(f"{where} cannot be imported: {one_line(error)}{hint}") from None
+
+
+@dataclass(slots=True)
+class OwnFiles:
+    """The file or module under audit, and what it imports from its folder.
+
+    folder: from which it imports. name: of the module. file: where one was named; its folder is then first on
+    sys.path, else last. sources: file -> its bytes when they were first read.
+    """
+
+    folder: str
+    name: str
+    file: str
+    sources: dict[str, bytes] = field(default_factory=dict)
+    _seen: set[str] = field(default_factory=set)  # modules loaded at the last look
+    _version: str = ""
+
+    def load(self) -> ModuleType:
+        """Import the module. Raises: ImportError, and whatever it raises."""
+        importlib.invalidate_caches()
+        sys.dont_write_bytecode = True
+        sys.path.insert(0 if self.file else len(sys.path), self.folder)
+        self._make_room()
+        if not self.file:
+            root = self.name.partition(".")[0]
+            spec = PathFinder.find_spec(root, [self.folder])
+            if spec is not None and spec.loader is not None and root not in sys.modules:
+                _executed(spec)  # it comes first, before an installed one of its name
+            return importlib.import_module(self.name)
+        with contextlib.suppress(OSError):  # else the import says it
+            self.sources[self.file] = Path(self.file).read_bytes()
+        if parent := self.name.rpartition(".")[0]:
+            importlib.import_module(parent)
+        python = self.file.endswith(".py")
+        spec = importlib.util.spec_from_file_location(self.name, self.file) if python else None
+        if spec is None:
+            raise ImportError("it is no Python file")
+        return _executed(spec)
+
+    def again(self) -> OwnFiles:
+        """Return the files as before import, with modules out of sys.modules."""
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if isinstance(file, str) and self._owns(file) and name != "__main__":
+                del sys.modules[name]
+        return OwnFiles(self.folder, self.name, self.file, self.sources)
+
+    def _make_room(self) -> None:
+        """Unload modules whose names hide files of the folder in this process."""
+        names = [self.name.partition(".")[0]] if not self.file else list(sys.modules)
+        for name in names:
+            if name in _SHARED or "." in name or name not in sys.modules or FrozenImporter.find_spec(name):
+                continue
+            place = Path(self.folder, name)
+            places = [one for one in (place / "__init__.py", place.with_suffix(".py")) if one.is_file()]
+            if places and str(places[0]) != getattr(sys.modules[name], "__file__", None):
+                for loaded in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+                    del sys.modules[loaded]
+
+    @property
+    def version(self) -> str:
+        """The digest of files imported by now; of several, with their names in the folder."""
+        if len(self._seen) != len(sys.modules):
+            for name in sys.modules.keys() - self._seen:
+                file = getattr(sys.modules.get(name), "__file__", None)
+                if isinstance(file, str) and file.endswith(".py") and self._owns(file):
+                    with contextlib.suppress(OSError):
+                        self.sources[file] = self.sources.get(file) or Path(file).read_bytes()
+            self._seen, files = set(sys.modules), self.sources.items()
+            named = sorted((os.path.relpath(path, self.folder), content) for path, content in files)
+            lines = [f"{Path(name).as_posix()} {digests.of_bytes(content)}\n" for name, content in named]
+            whole = "".join(lines).encode("utf-8", "surrogateescape")
+            self._version = digests.of_bytes(named[0][1] if len(named) == 1 else whole)
+        return self._version
+
+    def _owns(self, file: str) -> bool:
+        path = Path(os.path.abspath(file))
+        if file == self.file or not path.is_relative_to(self.folder):
+            return file == self.file
+        below = path.parents[: len(path.parents) - len(Path(self.folder).parents) - 1]
+        return not INSTALLED & set(path.parts) and not any(map(_holds_packages, below))
+
+
+@functools.cache
+def _holds_packages(folder: Path) -> bool:
+    """Return whether packages were installed into a folder, as `pip install --target` does."""
+    with contextlib.suppress(OSError):  # of a folder that is gone
+        return any(one.name.endswith(".dist-info") for one in os.scandir(folder))
+    return False
+
+
+def _executed(spec: ModuleSpec) -> ModuleType:
+    module, arguments = importlib.util.module_from_spec(spec), sys.argv
+    sys.modules[spec.name] = module  # dataclasses look themselves up there
+    sys.argv = [str(spec.origin)]
+    try:
+        if spec.loader is not None:
+            spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(spec.name, None)
+        raise
+    finally:
+        sys.argv = arguments
+    return module
+
+
+def of_file(path: Path) -> OwnFiles:
+    """Return the files of a file: nothing is executed yet."""
+    resolved = path.resolve()  # as sys.path[0] of `python file.py`
+    depth = _depth(resolved)
+    package = ".".join(resolved.parts[-depth - 1 : -1])
+    name = f"ropeaudit_own_{path.stem.replace('.', '_')}"
+    return OwnFiles(
+        str(resolved.parents[depth]), f"{package}.{name}" if package else name, str(path.absolute())
+    )
+
+
+def of_module(name: str) -> OwnFiles | None:
+    """Return the files of a module that is imported by its name, from this folder or sys.path.
+
+    None for installed ones, those of the standard library and of this package.
+    """
+    root, folder = name.partition(".")[0], ""
+    if root in _SHARED:
+        return None
+    with contextlib.suppress(OSError):  # of a folder that is gone
+        folder = os.getcwd()
+    importlib.invalidate_caches()
+    spec = PathFinder.find_spec(root, [folder, *sys.path])
+    if spec is None:
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(root)
+    origin = [spec.origin] if spec and spec.has_location and spec.origin else []
+    for place in (spec and spec.submodule_search_locations) or origin:
+        found = os.path.dirname(os.path.abspath(place))
+        if found != _LIBRARY and not INSTALLED & set(Path(found).parts):
+            return OwnFiles(found, name, "")
+    return None
+
+
+def _depth(path: Path) -> int:
+    """Return how many packages hold a file, by relative imports or the name of a package above it."""
+    if path.stem == "__init__":
+        return 0
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return 0
+    depth = max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0)
+    names = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    names |= {one.name for node in nodes if isinstance(node, ast.Import) for one in node.names}
+    roots, most = {name.partition(".")[0] for name in names} - _SHARED, len(path.parents) - 1
+    holding = (
+        number
+        for number, folder in enumerate(path.parents, 1)
+        if folder.name in roots and (folder / "__init__.py").is_file()
+    )
+    depth = max(depth, next(holding, 0))
+    while 0 < depth < most and (path.parents[depth] / "__init__.py").is_file():
+        depth += 1
+    depth = min(depth, most)
+    return depth if all(folder.name.isidentifier() for folder in path.parents[:depth]) else 0

@@ -13,7 +13,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from ropeaudit.subjects.calling import (
     devices,
     environments,
     proposals,
+    shapes,
     signatures,
 )
 from ropeaudit.subjects.calling.arrays import Engine, Refilling, Strides
@@ -38,8 +39,10 @@ from ropeaudit.subjects.calling.code import NO_CHANGES, CallOf, Changes, Code, R
 from ropeaudit.subjects.calling.conventions import Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.own_files import OwnFiles
 from ropeaudit.subjects.exact_rotation import half_split
+
+if TYPE_CHECKING:
+    from ropeaudit.subjects.calling.loading import OwnFiles
 
 _GUESSED = ("class", "first_period", "last_period")  # roles whose values an answer names
 _PATIENCE = 5e-3  # seconds that a thread waits for its turn
@@ -153,7 +156,7 @@ class OwnCode(Code):
         except Exception as error:  # of a package that it needs
             raise unusable(error) or error from None
         if any(nothing) and not answer.changed:
-            raise arrays.WrongShape("returns None and leaves what it is given as it was")
+            raise shapes.WrongShape("returns None and leaves what it is given as it was")
         return replace(answer, held=())
 
     def forms(self, setting: RopeSetting) -> tuple[list[Convention], Engine, list[str], str]:
@@ -319,7 +322,7 @@ class OwnRotator(Rotator):
         at: Positions,
     ) -> tuple[FloatArray, FloatArray]:
         """Return q and k rotated, in one call if possible, in their order of dims."""
-        if self.fit.convention.takes_keys:
+        if self.fit.convention.takes("k", "qkv"):
             answer = self.answer(q, k, at)
             first, second = answer.values, answer.keys
             if second is None:  # it takes k and returns q alone

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ropeaudit import data
 from ropeaudit.arithmetic.formats import FloatArray
+from ropeaudit.errors import ForeignError
 from ropeaudit.subjects import Positions
 
 ORDERS = tuple(data.table("calls.toml")["orders"])
@@ -77,8 +78,14 @@ def laid(x: FloatArray, order: str, letters: str) -> FloatArray:
     return np.ascontiguousarray(turned).reshape(shape(order, dict(zip(single, turned.shape, strict=True))))
 
 
-def lifted(x: FloatArray, order: str, letters: str, sizes: Sizes) -> FloatArray:
-    """Return the inverse of `laid`; the sizes must fit."""
+class WrongShape(ForeignError):
+    """What came back is no rotated array."""
+
+
+def lifted(x: FloatArray, order: str, letters: str, sizes: Sizes, what: str = "") -> FloatArray:
+    """Return the inverse of `laid`. Raises: WrongShape where the sizes, of `what`, do not fit."""
+    if x.shape != (expected := shape(order, sizes)):
+        raise WrongShape(f"returns the shape {x.shape} for {what}{expected}")
     single = _single(order)
     apart = x.reshape([sizes[letter] for letter in single])
     return apart.transpose([single.index(letter) for letter in letters])
@@ -97,7 +104,7 @@ def packed(three: tuple[FloatArray, FloatArray, FloatArray], order: str, letters
 
 
 def unpacked(x: FloatArray, order: str, letters: str, sizes: Sizes, keys: int) -> list[FloatArray]:
-    """Return q, k and v out of one array. sizes: those of q. keys: heads of k."""
+    """Return q, k and v out of one array. sizes: those of q. keys: heads of k. Raises: WrongShape."""
     if "3" in order:
         return list(lifted(x, order, "3" + letters, {**sizes, "3": 3}))
     heads = sizes["h"]
