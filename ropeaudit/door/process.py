@@ -257,16 +257,15 @@ class Door:
         if isinstance(worker, _Worker):
             self.close = weakref.finalize(self, worker.end)
 
-    def session(self) -> Session:
-        """Return a new state that nothing has called yet. Raises: Ended."""
-        if isinstance(self._worker, _Within) or self.why_no_forks:
-            return Session(self, self._worker, next(self._numbers))
+    def session(self, *, first: bool = False) -> Session:
+        """Return a new state that nothing has called yet. Raises: Ended.
+
+        first: that of the parent of all forks: later ones inherit it.
+        """
+        if first or isinstance(self._worker, _Within) or self.why_no_forks:
+            return Session(self, self._worker, 0 if first else next(self._numbers))
         self.forks += 1
         return Session(self, self._worker.fork(self._worker.limit))
-
-    def first_session(self) -> Session:
-        """Return the session of the parent of all forks: later ones inherit its state."""
-        return Session(self, self._worker)
 
     def look_again(self) -> None:
         """Ask whether the child still forks. Raises: Ended."""

@@ -36,7 +36,7 @@ class _Instance:
     rotator: Rotator
     positions: Positions
     lock: threading.Lock
-    heads: tuple[FloatArray, FloatArray] | None = None  # of one call, of q and k
+    heads: tuple[FloatArray, FloatArray] | None = None
 
 
 class Called:

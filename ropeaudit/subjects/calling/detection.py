@@ -143,12 +143,6 @@ def fit(trial: Trial) -> Fit:
     raise unfit[0]
 
 
-def engines(likely: Engine, device: Device) -> Sequence[Engine]:
-    """Return what may make the arrays of code, likeliest first; NumPy's only on the CPU."""
-    both: tuple[Engine, ...] = (likely, "torch" if likely == "numpy" else "numpy")
-    return both if device.is_cpu else tuple(one for one in both if one != "numpy")
-
-
 def _fit_in(trial: Trial) -> Fit:
     """Return the nearest fit in a dtype, with the first engine that has one."""
     sure = _SURE + trial.dtype.unit_roundoff  # error of a right call

@@ -38,7 +38,7 @@ from ropeaudit.subjects.calling import (
     shapes,
     signatures,
 )
-from ropeaudit.subjects.calling.arrays import Strides
+from ropeaudit.subjects.calling.arrays import Engine, Strides
 from ropeaudit.subjects.calling.code import NO_CHANGES, Both, CallOf, Changes, Code, Rotator, StageLog
 from ropeaudit.subjects.calling.conventions import TABLES, Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit, NoFit
@@ -98,7 +98,7 @@ def facts(one: Opened) -> Header:
     return cast(Header, VALUES.packed(told | {"place": signatures.place(thing)}, {}))
 
 
-def begin(session: child.Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+def _begin(session: child.Session, told: Mapping[str, Any]) -> bool:
     """Begin a session: how the code is called, as known, and its environment.
 
     Returns: whether nothing has called the code since it was imported.
@@ -107,7 +107,6 @@ def begin(session: child.Session, arguments: Header, arrays: Arrays) -> tuple[He
     conventions.begins = lambda what: session.say(f"{what} {next(number)}")
     one: Opened = session.opened
     code = one.code
-    told = VALUES.unpacked(arguments["told"], dict(arrays))
     anew = told["first"] or not one.calls
     if not told["first"]:
         if session.shared and one.calls and one.again is not None:
@@ -121,15 +120,16 @@ def begin(session: child.Session, arguments: Header, arrays: Arrays) -> tuple[He
             code.fits[key] = replace(fit, convention=here)
             code.engine = fit.convention.engine
     session.state.update(code=code.under(told["environment"]), rotators={})
-    return {"anew": anew or code is not one.code}, {}
+    return anew or code is not one.code
 
 
 def asked(session: child.Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     """Return what is asked of the code, and what became known of it."""
     given, results = VALUES.unpacked(arguments["given"], dict(arrays)), dict[str, Any]()
+    name = arguments["asked"]
+    ours: dict[str, Callable[..., Any]] = {"begin": _begin, "called": _called}
+    value = ours[name](session, *given) if name in ours else getattr(session.state["code"], name)(*given)
     code: Code = session.state["code"]
-    called = partial(_called, session.state) if arguments["asked"] == "called" else None
-    value = (called or getattr(code, arguments["asked"]))(*given)
     overwritten, files = list(getattr(code, "overwritten", ())), getattr(code, "files", None)
     version = 0 if files is None else len(files.sources), code.version  # of how many files
     known = replace(code.device, of_jax=None), list(code.findings), overwritten, version
@@ -137,7 +137,7 @@ def asked(session: child.Session, arguments: Header, arrays: Arrays) -> tuple[He
 
 
 def _called(
-    state: dict[str, Any],
+    session: child.Session,
     setting: RopeSetting,
     dtype: Format,
     steps: list[Any],
@@ -146,9 +146,9 @@ def _called(
     *given: Any,
 ) -> Any:
     """Return what a method of the session's rotator returns. steps: how it is made. number: a seed."""
-    rotators, key = state["rotators"], ""  # by their setup
+    rotators, key = session.state["rotators"], ""  # by their setup
     if not rotators:
-        rotators[key] = state["code"].rotator(setting, dtype)
+        rotators[key] = session.state["code"].rotator(setting, dtype)
     for name, *how in steps:
         rotator, key = rotators[key], f"{key} {name}{how}"
         if key not in rotators:
@@ -198,7 +198,7 @@ class ForeignCode(Code):
 
     def session(self, *, first: bool = False) -> Session:
         """Return a new state of the code, in its environment; first: of all forks. Raises: ForeignError."""
-        session, arrays = self.door.first_session() if first else self.door.session(), dict[str, Any]()
+        session = self.door.session(first=first)
         known = {"declared": self.declared, "served": self.served, "narrow": self.narrow}
         told = {
             "known": known | {"layers": dict(self.layers), "changes": dict(self.changes)},
@@ -207,8 +207,7 @@ class ForeignCode(Code):
             "environment": self.environment,
             "first": first,  # its code is that of all later ones
         }
-        begun, _ = session.ask(f"{__name__}:begin", {"told": VALUES.packed(told, arrays)}, arrays)
-        if not begun["anew"]:
+        if not self.ask(session, "begin", told):
             self.facts["again"] = False  # its file can be executed but once
         return session
 
@@ -303,7 +302,8 @@ class ForeignOwn(ForeignCode):
                 raise
 
         likely, engine, placing, several = self.ask(sessions[-1], "forms", key)
-        engines = detection.engines(engine, self.device)
+        both: tuple[Engine, Engine] = (engine, "torch" if engine == "numpy" else "numpy")  # likeliest first
+        engines = [one for one in both if one != "numpy" or self.device.is_cpu]
         known = self.name, key, likely, engines, self.device, self.order
         try:
             fit = detection.fit(detection.Trial(call, *known, several=several))
@@ -466,7 +466,7 @@ class ForeignRotator(Rotator):
     dtype: Format
     fit: Fit
     begun: _Begun
-    steps: tuple[tuple[Any, ...], ...] = ()  # methods called before
+    steps: tuple[tuple[Any, ...], ...] = ()
 
     @property
     def has_past(self) -> bool:
