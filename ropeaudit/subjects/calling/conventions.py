@@ -274,7 +274,8 @@ class Convention:
         if self.unplaced and "t" not in self.order:
             parts = [self._padded(*one.tokens, one.at) for one in parts]
         parts = [row for one in parts for row in shapes.by_row(one)] if missing else parts
-        heads, alone = [(slice(None), slice(None))], [slice(head, head + 1) for head in range(k.shape[1])]
+        heads = [(slice(None), slice(None))]
+        alone = [slice(head, head + 1) for head in range(k.shape[1])]
         if missing > 1:
             heads = [(head, head) for head in alone]
         elif self.heads == "k without h":
@@ -306,7 +307,8 @@ class Convention:
         pieces = [
             (row[run], first) for row, each in zip(tokens, rows, strict=True) for run, first in runs(each)
         ]
-        packed, behind = self.takes("cu_seqlens"), int(self.takes("cu_padded"))  # tokens of padding of each
+        packed = self.takes("cu_seqlens")
+        behind = int(self.takes("cu_padded"))  # tokens of padding of each
         groups, pads = np.zeros(len(pieces), np.int64), False
         if not packed and self.takes("offset"):
             groups = np.arange(len(pieces))
@@ -409,7 +411,8 @@ class Convention:
         ]
         begins("call")
         chance.begin(chance.number())
-        plain, named = [one for name, one in filled if not name], {name: one for name, one in filled if name}
+        plain = [one for name, one in filled if not name]
+        named = {name: one for name, one in filled if name}
         returned = arrays.known(arrays.quietly(call.function, plain, named, self.device))
         if not self.heads or (both := arrays.parts(returned, True)[:2])[0] is None:
             return returned

@@ -323,7 +323,8 @@ def _nearest_layout(convention: Convention, trial: Trial, rows: int = 0) -> Fit:
     Frequencies may depend on the setting's length, or on that of this call.
     rows: in how many rows positions are given, all alike; 0 for one that batch elements share.
     """
-    setting, dtype, shape = trial.setting, trial.dtype, (_BATCH, _HEADS, _LENGTH, trial.setting.head_dim)
+    setting, dtype = trial.setting, trial.dtype
+    shape = (_BATCH, _HEADS, _LENGTH, setting.head_dim)
     x = round_to(np.random.default_rng(0).standard_normal(shape).astype(np.float32), dtype)
     x = x.astype(dtype.carrier)
     positions = np.arange(_START, _START + _LENGTH, dtype=np.int64)

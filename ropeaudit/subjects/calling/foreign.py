@@ -277,7 +277,8 @@ class ForeignOwn(ForeignCode):
         """Return how it is called, found once. Raises: UsageError, ForeignError."""
         if self.clean is not None:
             fit = self.clean.fit(setting)
-            self.engine, self.changes, self.device = self.clean.engine, self.clean.changes, self.clean.device
+            self.engine, self.changes = self.clean.engine, self.clean.changes
+            self.device = self.clean.device
             return fit
         key = fit_key(setting, self.flag)
         if key in self._failed:
@@ -302,7 +303,8 @@ class ForeignOwn(ForeignCode):
                 raise
 
         likely, engine, placing, several = self.ask(sessions[-1], "forms", key)
-        both: tuple[Engine, Engine] = (engine, "torch" if engine == "numpy" else "numpy")  # likeliest first
+        # likeliest first
+        both: tuple[Engine, Engine] = (engine, "torch" if engine == "numpy" else "numpy")
         engines = [one for one in both if one != "numpy" or self.device.is_cpu]
         known = self.name, key, likely, engines, self.device, self.order
         try:

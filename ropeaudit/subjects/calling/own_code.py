@@ -160,7 +160,7 @@ class OwnCode(Code):
         return replace(answer, held=())
 
     def forms(self, setting: RopeSetting) -> tuple[list[Convention], Engine, list[str], str]:
-        """Return what it may take, its engine, arguments for positions, and what to type for several axes."""
+        """Return what it may take, its engine, arguments for positions, what to type for several axes."""
         function, grid = self.instance(setting), setting.grid is not None
         roles = signatures.Parameters.of(function).roles
         placing = [name for name, role in roles.items() if role in signatures.PLACING]
