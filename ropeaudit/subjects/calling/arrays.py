@@ -118,29 +118,27 @@ class Given:
             raise WroteAround("it changes what lies around q and k in memory")
 
 
-class Refilling:
-    """Code that is given integers, such as positions, in arrays of an earlier call.
+def refilling(function: Any) -> Any:
+    """Return code that is given integers, such as positions, in arrays of an earlier call.
 
     Servers keep such buffers, and write the positions of each call into them.
     """
+    held: dict[tuple[Any, ...], Any] = {}
 
-    def __init__(self, function: Any) -> None:
-        self._function = function
-        self._held: dict[tuple[Any, ...], Any] = {}
-
-    def __call__(self, *plain: Any, **named: Any) -> Any:
-        """Call it."""
-        held = [self._kept(n, one) for n, one in enumerate(plain)]
-        return self._function(*held, **{name: self._kept(name, one) for name, one in named.items()})
-
-    def _kept(self, name: object, given: Any) -> Any:
+    def filled(name: object, given: Any) -> Any:
         """Return the array that is kept for an argument, filled with what is given."""
         integer = isinstance(given, np.ndarray) and given.dtype.kind == "i"
         if not integer and not (_is_tensor(given) and given.dtype in (torch().int32, torch().int64)):
             return given
-        kept = self._held.setdefault((name, given.dtype, tuple(given.shape)), given)
+        kept = held.setdefault((name, given.dtype, tuple(given.shape)), given)
         kept[...] = given
         return kept
+
+    def called(*plain: Any, **named: Any) -> Any:
+        given = [filled(n, one) for n, one in enumerate(plain)]
+        return function(*given, **{name: filled(name, one) for name, one in named.items()})
+
+    return called
 
 
 _Lies: TypeAlias = dict[str, tuple[int, tuple[int, ...]]]  # where each begins, and its strides

@@ -44,7 +44,7 @@ from ropeaudit.subjects.calling.conventions import TABLES, Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit, NoFit
 from ropeaudit.subjects.calling.devices import Device
 from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OWN_TABLES, OwnCode, OwnRotator, fit_key
+from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OWN_TABLES, OwnCode, OwnRotator
 
 VALUES = Values(
     [
@@ -114,11 +114,6 @@ def _begin(session: child.Session, told: Mapping[str, Any]) -> bool:
         one.calls += 1
     vars(code).update(told["known"])
     given_arrays.eager = told["eager"]
-    if isinstance(code, OwnCode):
-        for key, fit in told["fits"].items():
-            here = replace(fit.convention, device=code.device)  # one of this process
-            code.fits[key] = replace(fit, convention=here)
-            code.engine = fit.convention.engine
     session.state.update(code=code.under(told["environment"]), rotators={})
     return anew or code is not one.code
 
@@ -196,13 +191,16 @@ class ForeignCode(Code):
         """Whether a new instance has no past, as its process or its file is started anew."""
         return not self.door.why_no_forks or bool(self.facts["has_instances"] or self.facts["again"])
 
-    def session(self, *, first: bool = False) -> Session:
-        """Return a new state of the code, in its environment; first: of all forks. Raises: ForeignError."""
+    def session(self, fit: Fit | None = None, *, first: bool = False) -> Session:
+        """Return a new state of the code, in its environment. Raises: ForeignError.
+
+        fit: how it is called, where that is known. first: whether it is that of all forks.
+        """
         session = self.door.session(first=first)
-        known = {"declared": self.declared, "served": self.served, "narrow": self.narrow}
+        known = {"declared": self.declared, "served": self.served, "layers": dict(self.layers)}
+        call = {"found": fit, "narrow": self.narrow}
         told = {
-            "known": known | {"layers": dict(self.layers), "changes": dict(self.changes)},
-            "fits": self.fits,
+            "known": known | {"changes": dict(self.changes), "engine": self.engine} | call,
             "eager": self.eager,
             "environment": self.environment,
             "first": first,  # its code is that of all later ones
@@ -252,7 +250,7 @@ class ForeignCode(Code):
         self.narrow_tables(setting, dtype)
         key = setting, dtype, length, self.environment
         if key not in self._logs:  # one clean log serves all environments
-            self._logs[key] = self.ask(self.session(), "logged", setting, dtype, x, length)
+            self._logs[key] = self.ask(self.session(self.fit(setting)), "logged", setting, dtype, x, length)
         return self._logs[key]
 
 
@@ -280,7 +278,8 @@ class ForeignOwn(ForeignCode):
             self.engine, self.changes = self.clean.engine, self.clean.changes
             self.device = self.clean.device
             return fit
-        key = fit_key(setting, self.flag)
+        # a layout counts only where an argument says it
+        key = replace(setting, layout=setting.layout if self.flag else "half", scale=1.0)
         if key in self._failed:
             raise self._failed[key]
         if key not in self.fits:
@@ -483,7 +482,7 @@ class ForeignRotator(Rotator):
     def _called(self, method: str, *given: Any) -> Any:
         """Return what a method of the rotator made by `steps` returns."""
         if self.begun.session is None:
-            self.begun.session = self.code.session()
+            self.begun.session = self.code.session(self.fit)
         asked = self.setting, self.begun.dtype, list(map(list, self.steps)), method, chance.number()
         value, self.begun.in_place = self.code.ask(self.begun.session, "called", *asked, *given)
         return value

@@ -32,7 +32,7 @@ from ropeaudit.subjects.calling import (
     shapes,
     signatures,
 )
-from ropeaudit.subjects.calling.arrays import Engine, Refilling, Strides
+from ropeaudit.subjects.calling.arrays import Engine, Strides
 from ropeaudit.subjects.calling.backward import Backward, mirrored
 from ropeaudit.subjects.calling.building import can_be_copied, copied, is_module
 from ropeaudit.subjects.calling.code import NO_CHANGES, CallOf, Changes, Code, Rotator
@@ -62,6 +62,7 @@ class OwnCode(Code):
     findings: list[str]
     own = True
     builders: Sequence[str] = ()  # names of what may make tables
+    found: Fit | None = None  # how it is called
 
     def __init__(
         self,
@@ -84,7 +85,6 @@ class OwnCode(Code):
         self._copied = copied
         self.findings = []
         self.overwritten: list[str] = []  # calls that changed q or k and returned another array
-        self.fits: dict[RopeSetting, Fit] = {}
         self.narrow: dict[Format, bool] = {}
         self.built_for: dict[RopeSetting, Any] = {}  # never called
         self.flag = cast("Layout | None", signatures.flag(thing))
@@ -129,10 +129,6 @@ class OwnCode(Code):
         if other is not self:
             other.built_for, other._copied = {}, self._copied or environment.kind == "to"
         return other
-
-    def fit(self, setting: RopeSetting) -> Fit:
-        """Return how it is called, as it was found out."""
-        return self.fits[fit_key(setting, self.flag)]
 
     def tried(
         self,
@@ -250,14 +246,15 @@ class OwnCode(Code):
 
     def rotator(self, setting: RopeSetting, dtype: Format) -> OwnRotator:
         """Return the rotator of a new instance, or of the module itself without a copy."""
-        fit = self.fit(setting)
+        fit = cast(Fit, self.found)
         if fit.layout != setting.layout and fit.sure:
             self._note(f"behaves like {fit.layout} pairs; it is audited as {setting.layout}, as asked")
         if self.clean is not None and not self.begins_anew and self.files is None:
             self._note("was called clean before: what it cached then is not made under it")
         lies_there = is_module(self.thing) and (self._follows or self.device.holds(self.thing))
         instance = self.thing if lies_there and not self._copied else self.instance(setting)
-        fit = replace(fit, convention=replace(fit.convention, narrow=self.narrow.get(dtype, False)))
+        narrow = self.narrow.get(dtype, False)
+        fit = replace(fit, convention=replace(fit.convention, narrow=narrow, device=self.device))
         return OwnRotator(self, fit, setting, dtype, self.environment.wrapped(instance))
 
     def build(self, setting: RopeSetting) -> None:
@@ -372,7 +369,7 @@ class OwnRotator(Rotator):
 
     def refilling(self) -> OwnRotator:
         """Return the same instance, given positions in one tensor that is refilled."""
-        return replace(self, instance=Refilling(self.instance))
+        return replace(self, instance=arrays.refilling(self.instance))
 
     def backward(self) -> OwnRotator:
         """Return the same instance, whose backward pass is called as if it rotated.
@@ -416,11 +413,6 @@ class OwnRotator(Rotator):
             return answer
         keys = None if answer.keys is None else mirrored(answer.keys, self.setting)
         return replace(answer, values=mirrored(answer.values, self.setting), keys=keys)
-
-
-def fit_key(setting: RopeSetting, flag: str | None) -> RopeSetting:
-    """Return the setting that identifies a fit: layout counts only with a flag."""
-    return replace(setting, layout=setting.layout if flag else "half", scale=1.0)
 
 
 class _Turns:
