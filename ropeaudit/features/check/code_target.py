@@ -31,7 +31,6 @@ from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import environments
 from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.detection import Fit
-from ropeaudit.subjects.calling.foreign import ForeignOwn
 from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OWN_TABLES
 from ropeaudit.subjects.calling.signatures import NotUnderstood
 
@@ -70,7 +69,7 @@ def checks(target: Target) -> Iterator[Checked]:
             error.msg = message
         raise
     case, options = target.case, target.options
-    told = code.layered if isinstance(code, ForeignOwn) else ""
+    told = code.layered
     kinds = case.layers() if case.layer == FULL else ()
     if len(kinds) < 2 or not told or told in options.arguments:
         left = [kind for kind in kinds if kind != case.layer_type]
@@ -105,7 +104,7 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
     """Yield the same of code that was loaded."""
     case, options, note = target.case, target.options, target.note
     note(notes_beside(case))
-    if options.thorough and isinstance(code, ForeignOwn):
+    if options.thorough:
         code.eager = False
     up_to = options.up_to or min(case.maximum or UP_TO, _LARGEST)
     if code.own and case.maximum and up_to <= case.maximum:
@@ -125,14 +124,13 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
         code.fit(setting)
     except NotUnderstood as error:
         seen, *known = error.lines
-        if isinstance(code, ForeignOwn) and code.place[1]:
+        if code.place[1]:
             told = error.place[1] and not error.place[0].startswith(_LIBRARIES)
             file, line = error.place if told else code.place
             source = linecache.getline(file, line).strip()
             known.insert(0, f"  --> {shown_path(Path(file))}:{line}   {source}")
         if options.write_wrapper is not None:
-            needed = code.needed if isinstance(code, ForeignOwn) else {}
-            written = _write_wrapper(options.write_wrapper, target.name, needed, seen)
+            written = _write_wrapper(options.write_wrapper, target.name, code.needed, seen)
             known[-1] = f"   = {written}"
         raise NotUnderstood("\n".join((seen, *known))) from None
     if options.write_wrapper is not None:
@@ -157,7 +155,7 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
             held = f"its frequencies follow each call's length, {own}"
         note([f"scaling {setting.scaling.kind} depends on the length; {held}"])
     about: dict[str, Any] = {"version": code.version, "device": code.device.label, "up_to": up_to}
-    file, line = code.place if isinstance(code, ForeignOwn) else ("", 0)
+    file, line = code.place
     if file.startswith(_LIBRARIES):
         file, line = "", 0  # a library's is in no repository of who reads it
     every = [replace(tested, dtype=dtype, each_call=each_call) for dtype in dtypes]
@@ -179,12 +177,11 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
     What cannot be called is a note, unless it was named.
     """
     options, file = target.options, target.name.rpartition(":")[0]
-    builders = code.builders if isinstance(code, ForeignOwn) else ()
-    makers = [options.table] if options.table else [f"{file}:{name}" for name in builders]
+    makers = [options.table] if options.table else [f"{file}:{name}" for name in code.builders]
     told = [text for text in code.findings if not makers or OWN_TABLES not in text]
     missing = f"{target.name}: {NOT_CHECKED}"
     if len(makers) != 1:
-        which = f"which of {', '.join(builders)} makes its tables: --table FILE.py:NAME says it."
+        which = f"which of {', '.join(code.builders)} makes its tables: --table FILE.py:NAME says it."
         target.note([*told, f"{missing}{which}"] if makers else told)
         return
     [maker] = makers
@@ -210,7 +207,7 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
     last = checked[-1]
     own = other.fit(last.setting) if last.setting else own
     roles = own.convention.roles if own else ()
-    told_base = isinstance(other, ForeignOwn) and "base" in (*other.told, *roles)
+    told_base = other.own and "base" in (*other.told, *roles)
     sure = fit.sure and _is_no_setting(last.finding, told_base)
     if last.finding.failed and options.table is None and not sure:
         others = f"whose tables are others than these: --table {maker} says how."

@@ -116,6 +116,13 @@ class Code(ABC):
     built = False
     loaded_version = ""
     differentiable = False  # whether autograd runs through what an adapter calls
+    eager = False  # whether what it compiles is called as Python
+    flag: Layout | None = None  # the layout that an argument says by default
+    needed: Mapping[str, str] = MappingProxyType({})  # its arguments without a default
+    layered = ""  # that which is the type of a layer
+    told: Sequence[str] = ()  # roles of what an instance is built from
+    builders: Sequence[str] = ()  # names of what may make tables
+    place = "", 0  # file and line where it is defined
     declared: int | None = None  # the largest position + 1 by its config
     layers: Mapping[str, RopeSetting] = MappingProxyType({})  # settings of a config
     served: int | None = None  # up to where its setting serves

@@ -82,16 +82,15 @@ def opened(arguments: Header) -> tuple[Opened, Header]:
     return one, facts(one)
 
 
-# attributes that the other side is told, and what an adapter has in their place
-_FACTS = dict.fromkeys(("name", "engine", "differentiable", "layouts", "order", "built"))
-_FACTS |= {"flag": None, "told": [], "builders": (), "compiles": False}
+# attributes that the other side is told
+_FACTS = ("name", "engine", "differentiable", "layouts", "order", "built", "flag", "told", "builders")
 
 
 def facts(one: Opened) -> Header:
     """Return what the other side is told of code that was opened."""
     code, thing = one.code, getattr(one.code, "thing", None)
-    told = {name: getattr(code, name, other) for name, other in _FACTS.items()}
-    told |= {"changes": dict(code.changes), "loaded_version": code.version}
+    told = {name: getattr(code, name) for name in _FACTS} | {"loaded_version": code.version}
+    told |= {"changes": dict(code.changes), "eager": isinstance(code, OwnCode) and code.compiles}
     told |= {"device": replace(code.device, of_jax=None)}  # of_jax stays in this process
     told |= {"has_instances": code.begins_anew, "again": one.again is not None}
     told |= {"needed": signatures.needed(thing), "layered": signatures.layered(thing)}
@@ -176,7 +175,6 @@ class ForeignCode(Code):
         self.findings, self.overwritten = [], list[str]()
         self.fits: dict[RopeSetting, Fit] = {}
         self.narrow: dict[Format, bool] = {}
-        self.eager = bool(self.facts["compiles"])  # what it compiles is called as Python
         self.ready: set[RopeSetting] = set()  # for which an instance was built, and not called
         self._uncalled: dict[str, Session] = {}  # by environment
         self._logs: dict[tuple[Any, ...], dict[str, StageLog]] = {}
@@ -258,12 +256,6 @@ class ForeignOwn(ForeignCode):
     """Own code in a child."""
 
     own = True
-    flag: Layout | None  # the layout that an argument says by default
-    needed: Mapping[str, str]  # its arguments without a default
-    layered: str  # that which is the type of a layer, or empty
-    told: Sequence[str]  # roles of what an instance is built from
-    builders: Sequence[str]  # names of what may make tables
-    place: tuple[str, int]  # where it is defined; "" and 0: unknown
 
     def __init__(self, door: Door, requested: Changes = NO_CHANGES, alone: bool = False) -> None:
         """Keep the door and the requested stages. alone: they apply to nothing else."""

@@ -61,7 +61,6 @@ class OwnCode(Code):
     layouts: tuple[Layout, ...] = ("half", "interleaved")
     findings: list[str]
     own = True
-    builders: Sequence[str] = ()  # names of what may make tables
     found: Fit | None = None  # how it is called
 
     def __init__(
@@ -90,6 +89,7 @@ class OwnCode(Code):
         self.flag = cast("Layout | None", signatures.flag(thing))
         self.engine = signatures.engine(thing)
         self.built = inspect.isclass(thing) or (not is_module(thing) and signatures.is_factory(thing))
+        self.told = list((signatures.building(thing) or {}).values()) if self.begins_anew else []
         self._follows = device is None  # the module that is made
         if self.engine == "numpy" and device is not None and device.strip().lower() != "cpu":
             raise UsageError(
@@ -266,11 +266,6 @@ class OwnCode(Code):
     def begins_anew(self) -> bool:
         """Whether it is more than a function, which has no instance but itself."""
         return is_module(self.thing) or self.built
-
-    @property
-    def told(self) -> list[str]:
-        """What an instance is told as it is built: roles, such as "dim"."""
-        return list((signatures.building(self.thing) or {}).values()) if self.begins_anew else []
 
     def note_answer(self, answer: Answer, dtype: Format) -> None:
         """Note what is worth knowing of an answer."""
