@@ -187,6 +187,17 @@ def required_packages(by: str = "this") -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def reported(kind: type[RopeAuditError], what: str, remedy: str = "") -> Iterator[None]:
+    """Within the block, raise an error that is none of ours as one of a kind: what, then what was raised."""
+    try:
+        yield
+    except RopeAuditError:
+        raise
+    except Exception as error:  # whatever code of others raises
+        raise kind(f"{what} {one_line(error)}", remedy) from None
+
+
 def unusable(error: BaseException, by: str = "this") -> MissingPackage | None:
     """Return what to say where an error comes of torch or pandas that cannot be used; None for any other.
 

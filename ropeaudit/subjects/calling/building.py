@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ropeaudit.arithmetic.formats import FP32, Format
-from ropeaudit.errors import BadInput, RopeAuditError, UsageError, one_line
+from ropeaudit.errors import BadInput, UsageError, reported
 from ropeaudit.rope.scaling import HF_NAMES
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays
@@ -46,12 +46,8 @@ class Builder:
         """Return a new module in eval mode. Raises: BadInput."""
         import torch
 
-        try:
+        with reported(BadInput, f"{self.spec!r}: raised", _ARGUMENTS):
             module = self.target(**self.arguments)
-        except RopeAuditError:
-            raise
-        except Exception as error:  # whatever other people's code raises
-            raise BadInput(f"{self.spec!r}: raised {one_line(error)}; {_ARGUMENTS}") from None
         if not isinstance(module, torch.nn.Module):
             raise BadInput(f"{self.spec!r}: returned a {type(module).__name__}; {GIVE}")
         return module.eval()

@@ -15,7 +15,6 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import ForeignError
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import exact_rotation
-from ropeaudit.subjects.calling.called import Called
 from ropeaudit.subjects.calling.code import Code, StageLog
 
 _LOGGED = 48  # positions of the call whose operations are looked at
@@ -119,7 +118,7 @@ def _measured(code: Code, setting: RopeSetting, dtype: Format, at: np.ndarray) -
     x = np.zeros((1, 1, at.size, setting.head_dim), dtype.carrier)
     pairs = setting.pairs
     x[..., slice(0, pairs) if setting.layout == "half" else slice(0, 2 * pairs, 2)] = 1.0
-    rotated, _ = Called(code, setting, dtype).rotator().rotate_both(x, x, at)
+    rotated, _ = code.rotator(setting, dtype).rotate_both(x, x, at)
     rows = rotated[0, 0].astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         seen = exact_rotation.complex_pairs(rows, setting).real

@@ -28,6 +28,7 @@ from ropeaudit.errors import (
     UnknownName,
     UsageError,
     one_line,
+    reported,
     required_packages,
 )
 from ropeaudit.rope.setting import RopeSetting
@@ -78,12 +79,8 @@ def here(
             thing = _counted(_given(_named(module, where, name), spec, arguments or {}))
             return OwnCode(printable, thing, order, version, changes, device, files)
 
-    try:
+    with reported(BadInput, f"{spec} cannot be looked at:"):  # whatever an attribute raises that is code
         own = made(module, files)
-    except RopeAuditError:
-        raise
-    except Exception as error:  # whatever an attribute raises that is code
-        raise BadInput(f"{spec} cannot be looked at: {one_line(error)}") from None
     with contextlib.suppress(Exception), conventions.contained():  # of what lies beside it
         own.builders = _builders(module, name)
     if files is None or time.process_time() - began > _DEAR:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
-from ropeaudit.errors import RopeAuditError, UsageError, one_line, unusable
+from ropeaudit.errors import UsageError, reported, unusable
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, torch_arrays
@@ -205,14 +205,10 @@ class OwnCode(Code):
             }
             for name in (one for one, role in parameters.items() if role in _GUESSED):
                 self._note(f"is built with {name} {getattr(given[name], '__name__', given[name])}")
-            try:
-                with self.environment.built(), conventions.contained():
-                    chance.begin(chance.number())
-                    thing = self.thing(**given)
-            except RopeAuditError:
-                raise
-            except Exception as error:  # whatever it raises is reported
-                raise _NotBuilt(f"{self.name} cannot be built with {given}: {one_line(error)}") from None
+            built = reported(_NotBuilt, f"{self.name} cannot be built with {given}:")
+            with built, self.environment.built(), conventions.contained():
+                chance.begin(chance.number())
+                thing = self.thing(**given)
             thing = building.initialised(thing)
             if not callable(thing):
                 raise UsageError(f"{self.name} makes a {type(thing).__name__}, which cannot be called")
@@ -232,13 +228,9 @@ class OwnCode(Code):
         if self._follows:
             self.device = devices.of_module(thing) or self.device
         else:
-            try:
+            where = f"--device {self.device.name}: {self.name}"
+            with reported(UsageError, f"{where} cannot be moved there:"):
                 thing = self.device.moved(thing)
-            except RopeAuditError:
-                raise
-            except Exception as error:  # whatever it raises is reported
-                why = f"{self.name} cannot be moved there: {one_line(error)}"
-                raise UsageError(f"--device {self.device.name}: {why}") from None
         if thing.training:
             thing.eval()
             self._note(f"{NOT_CHECKED}training mode: a module is called in eval mode")
