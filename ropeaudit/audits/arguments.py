@@ -188,11 +188,11 @@ def by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple
     """Yield a case for each layout of neighbouring code, unless one is given."""
     every = list(range(len(factories)))
     requested = case.layout is not None or case.model is not None or case.config is not None
-    if requested or not any(factory.layout for factory in factories):
+    if requested or not any(factory.code for factory in factories):
         yield case, every
         return
     setting = case.outline()[1]
-    results = [factory.layout(setting) if factory.layout else None for factory in factories]
+    results = [factory.code.layout(setting) if factory.code else None for factory in factories]
     usual = next((layout for layout in results if layout), None)
     for layout, some in itertools.groupby(every, key=lambda index: results[index] or usual):
         yield replace(case, layout=layout), list(some)

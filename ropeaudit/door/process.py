@@ -287,17 +287,16 @@ class Session:
         function: str,
         arguments: Mapping[str, Any] | None = None,
         arrays: Arrays | None = None,
-        what: str = "a call",
         heard: Heard = lambda text: None,
     ) -> tuple[Any, Arrays]:
         """Return what our function returned in the child: JSON, and arrays by name.
 
-        function: `ropeaudit.module:name`, called with the session, the arguments and the arrays. what: its
-        words in an error. heard: gets what the function says meanwhile.
+        function: `ropeaudit.module:name`, called with the session, the arguments and the arrays. heard: gets
+        what the function says meanwhile.
         Raises: RopeAuditError that the function raised; ForeignError.
         """
         header = {"session": self._number, "function": function, "arguments": dict(arguments or {})}
-        reply = self.worker.ask(header, what, arrays, heard)
+        reply = self.worker.ask(header, "a call", arrays, heard)
         return reply.header["returned"], reply.arrays
 
 

@@ -11,7 +11,7 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.errors import ForeignError, RopeAuditError, UnknownName, UsageError, did
 from ropeaudit.recipes import Resolved
 from ropeaudit.rope.axes import Axes
-from ropeaudit.rope.setting import LAYOUTS, Layout, RopeSetting
+from ropeaudit.rope.setting import LAYOUTS, RopeSetting
 from ropeaudit.subjects import Subject, Uncalled
 from ropeaudit.subjects.emulated import Emulated
 
@@ -25,14 +25,13 @@ BACKENDS = ("numpy", "torch")  # what executes recipes
 class SubjectFactory:
     """A subject in a dtype. make: from the RoPE setting and the position axes. stages: stage -> format.
 
-    layout: that of its code. findings: of its code, as they come. Either `code` is there, or `recipe`.
+    findings: of its code, as they come. Either `code` is there, or `recipe`.
     """
 
     name: str
     dtype: Format
     make: Callable[[RopeSetting, Axes | None], Subject]
     stages: Mapping[str, str]
-    layout: Callable[[RopeSetting], Layout] | None = None
     findings: Sequence[str] = ()
     environment: str = "none"
     code: Code | None = None
@@ -145,7 +144,7 @@ def called(code: Code, dtype: Format, alone: bool = True) -> SubjectFactory:
         return Called(code, setting, dtype)
 
     return SubjectFactory(
-        *(code.name, dtype, make, {"input": dtype.name}, code.layout, code.findings),
+        *(code.name, dtype, make, {"input": dtype.name}, code.findings),
         environment=code.environment_label,
         code=code,
     )
