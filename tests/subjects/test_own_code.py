@@ -15,7 +15,6 @@ from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
 from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling import loading, proposals, signatures
-from ropeaudit.subjects.calling.conventions import Convention
 from ropeaudit.subjects.calling.foreign import in_process, load
 from ropeaudit.subjects.calling.own_code import OwnCode
 
@@ -379,10 +378,3 @@ def test_a_call_is_told_of_as_many_tokens_as_it_gets() -> None:
         calls.clear()
         rotator.rotate_both(x, x, at)
         assert calls == [expected]
-
-
-def test_vectors_alone_and_a_length_place_no_token() -> None:
-    told = {("q", "k"): True, ("q", "positions"): False, ("until",): True}
-    for roles, unplaced in told.items():
-        convention = Convention(tuple((None, role) for role in roles))
-        assert convention.unplaced is unplaced
