@@ -2,10 +2,10 @@
 
 Each position up to the last must be taken at all, alone. Long calls see each position once, in blocks, with
 one head, and the first block with several; short calls see heads and batch elements at offsets that break
-positions, of an instance that was called before, and one call sees many of them. Code that is given k with q
-has fewer heads of k in two calls. Errors of rounding to nearest cancel out: a length, a phase or a delay that
-all pairs share hides below the allowance of each, and is looked for in their means. Rotating by a position is
-linear, and its transpose rotates back: a gradient of autograd is off by no more than a rotated vector may be.
+positions, of an instance that was called before, and one call sees many of them. Code that is given k with
+q has fewer heads of k in two calls. What hides below the allowance of each pair is looked for in
+`mean_errors`. Rotating by a position is linear, and its transpose rotates back: a gradient of autograd is
+off by no more than a rotated vector may be.
 Letters: h heads, s positions, d head_dim, p pairs.
 """
 

@@ -28,7 +28,7 @@ _FEWEST = 2**12  # pairs of a head: of fewer, the roundings of a table that all 
 _UNITS = 0.25
 _MEANS = ("length", "phase", "late")
 # RMS errors of all pairs of a head, and of one pair, over those of code that rounds every step to nearest.
-# One that has one rounding less has 0.6 of them, whatever the pair; none of 60 right kernels has 1.05.
+# Code that rounds its results alone has 0.6 of them, and 0.65 in its worst pair.
 _HEAD, _PAIR = 1.15, 1.5
 _CHANCE = 3  # five standard errors of an RMS, times the root of the number of errors: 0.6 by rounding
 _LEFT = 0.5  # of the error of the worst pair, by what explains it
@@ -90,8 +90,7 @@ def _means(code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions) -> 
 
     The phase of a pair is fitted by a constant and a delay in tokens times its frequency. Frequencies and
     angles in float32 leave a phase, which is allowed for each pair; what is turned by it falls short of where
-    it should be by half of its square. Shapes: x and rotated y (h, s, d) ->
-    (h, 3), (1, 3).
+    it should be by half of its square. Shapes: x and rotated y (h, s, d) -> (h, 3), (1, 3).
     """
     setting = code.setting_at(at)
     rounding = _UNITS * code.dtype.unit_roundoff
