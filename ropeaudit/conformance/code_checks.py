@@ -43,7 +43,7 @@ CHECKS = {
     "table end": Check(every_position.table_end, one_axis=True),
     "rotation": Check(every_position.places),
     "short calls": Check(every_position.short_calls),
-    "negative positions": Check(every_position.negative_positions, one_axis=True),
+    "negative positions": Check(every_position.negative_positions, every_position.names_of_negative),
     "batch rows": Check(every_position.batch_rows),
     "decode": Check(other_ways.decode),
     "pieces": Check(other_ways.pieces),

@@ -117,9 +117,17 @@ def short_calls(code: CodeUnderTest) -> Iterator[Finding]:
     yield _at_offsets("short calls", code, offsets, 0, where)
 
 
+def names_of_negative(code: CodeUnderTest) -> list[str]:
+    """Return the name of the check of negative positions, where it was asked for."""
+    return ["negative positions"] if code.negative else []
+
+
 def negative_positions(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether calls at and across negative positions are right, where that was asked for."""
     if not code.negative:
+        return
+    if code.setting.grid is not None:
+        yield not_applicable("negative positions", "positions have several axes")
         return
     if code.setting.scaling.depends_on_length:
         yield not_applicable(

@@ -13,7 +13,7 @@ from cases import first_fast
 from planted import Planted, plant, under_test
 
 from ropeaudit import parse
-from ropeaudit.conformance import code_checks, code_under_test, every_position
+from ropeaudit.conformance import code_checks, code_under_test, mean_errors
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.errors import RopeAuditError
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
@@ -246,7 +246,7 @@ def test_one_side_is_alone_only_where_the_other_is_right_in_all_of_the_calls(che
 
 def test_a_mean_error_is_told_by_its_size() -> None:
     path = KERNELS.parents[1] / "cases" / "bias.py"
-    found = every_position.biased(under_test(f"{path}:k_1004"))
+    found = mean_errors.beyond_rounding(under_test(f"{path}:k_1004"))
     assert codes(found.diagnosis) == "bias"
     assert found.diagnosis.values["length"] == 0.004
 
