@@ -14,7 +14,7 @@ from ropeaudit import recipes
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP64, FloatArray
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
-from ropeaudit.conformance.finding import PAIR, Finding
+from ropeaudit.conformance.finding import PAIR, Finding, of_worst_pair
 from ropeaudit.recognition import allowance, faults, known_recipes, prediction
 from ropeaudit.recognition.diagnosis import Diagnosis, Value, Where
 from ropeaudit.recognition.faults import Complex
@@ -39,7 +39,8 @@ _EXACT = dict.fromkeys(("position", "frequency", "angle"), "fp64")
 def beyond_rounding(code: CodeUnderTest) -> Finding | None:
     """Return that rotated q or k have errors that are none of rounding; None where they may be.
 
-    For code whose every pair is within its allowance. Float64 is not judged: means are computed in it.
+    For code whose every pair is within its allowance; where one is not in these calls, that is said.
+    Float64 is not judged: means are computed in it.
     Raises: ForeignError.
     """
     if code.dtype is FP64 or too_few(code):
@@ -50,6 +51,9 @@ def beyond_rounding(code: CodeUnderTest) -> Finding | None:
     for offset in dict.fromkeys((0, last // 2, last)):
         at = np.arange(length, dtype=np.int64) + offset
         block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))
+        if not (worst := code.judged(rotator, [block])).excess <= 1:
+            code.seen.wrong_rotation = True
+            return of_worst_pair("rotation", f"{HEADS} heads, {length} positions from {offset} on", worst)
         if found := _biased(code, block) or _scattered(code, block):
             code.seen.cause = found.diagnosis
             return found

@@ -249,7 +249,8 @@ def narrower_format(
     sides = [one for pair in zip(given, rotated, strict=True) for one in zip(*pair, rows, strict=True)]
     for fmt in _FINEST_FIRST:
         finer = fmt.unit_roundoff <= dtype.unit_roundoff
-        stored = np.concatenate([(round_to(x, fmt) == x).reshape(-1) for x in rotated]).mean()
+        turned = [x[..., : setting.rotary_dim] for x in rotated]  # the other dims may be passed on
+        stored = np.concatenate([(round_to(x, fmt) == x).reshape(-1) for x in turned]).mean()
         numbers = not finer and stored >= _STORED
         if numbers and all(_rounds(fmt, *side, setting) for side in sides) and holds(fmt):
             return Diagnosis(

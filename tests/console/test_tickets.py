@@ -233,5 +233,5 @@ def test_a_drift_that_only_the_check_judges_has_its_snippet(here, capsys) -> Non
     line = ["--dtype", "bf16", "--up-to", "256", "--head-dim", "64", "--ticket", "t.md", "-q"]
     assert main(["check", "faults.py:longer", *line]) == 1
     text = Path("t.md").read_text()
-    assert text.startswith("# faults.py:longer: drift in bfloat16 fails")
+    assert text.startswith("# faults.py:longer: rotation in bfloat16 fails (precision-loss)")
     assert "It prints `drift_rms 0.008" in text
