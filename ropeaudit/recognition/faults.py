@@ -34,8 +34,9 @@ Complex: TypeAlias = NDArray[np.complex128]
 Seen: TypeAlias = Callable[[Positions, int], Positions]  # positions (b, s), head -> those that it takes
 Turn: TypeAlias = Callable[[Complex, Complex], Complex]  # pairs (s, p), their rotations (s, p) -> what comes
 
-ROWS, _TABLES = data.table("candidates.toml"), ("settings", "formats", "positions", "operands")
-_SETTINGS, _FORMATS, _POSITIONS, _OPERANDS = (ROWS[name] for name in _TABLES)
+ROWS = data.table("candidates.toml")
+_SETTINGS, _FORMATS = ROWS["settings"], ROWS["formats"]
+_POSITIONS, _OPERANDS = ROWS["positions"], ROWS["operands"]
 BASES: Sequence[float] = _SETTINGS["bases"]
 NARROW, CASTS = (tuple(map(parse, _FORMATS[name])) for name in ("vectors", "stored"))
 _PUBLISHED = tuple(map(parse_scaling, _SETTINGS["published"]))

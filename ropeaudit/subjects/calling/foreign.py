@@ -490,7 +490,16 @@ class ForeignRotator(Rotator):
         self, q: FloatArray, k: FloatArray, at: Positions, parts: Sequence[tuple[int, int]]
     ) -> Both:
         """Return q and k rotated part after part, a call each, in one message."""
-        return self._after((q, k), self._called("rotate_parts", q, k, at, list(parts)), at)
+        rotated = cast(Both, self._called("rotate_parts", q, k, at, list(parts)))
+        if self.code.after is None:
+            return rotated
+        first, second = rotated  # each part was a call of its own
+        some = [np.s_[:, :, i:j] for i, j in parts]
+        each = [
+            self._after((q[one], k[one]), (first[one], second[one]), at[..., i:j])
+            for one, (i, j) in zip(some, parts, strict=True)
+        ]
+        return np.concatenate([x for x, _ in each], axis=2), np.concatenate([x for _, x in each], axis=2)
 
     def at_once(self, threads: Sequence[Sequence[CallOf]]) -> list[list[Both]]:
         """Return what threads that run at once give. threads: q, k, positions a call."""

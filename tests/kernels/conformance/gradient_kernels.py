@@ -272,6 +272,15 @@ def one_pair_coarse(q, k, positions):
     return tuple(x.to(q.dtype) for x in wide)
 
 
+def centred(q, k, positions):
+    """xPos whose power is 1 in the middle of each call."""
+    place = (positions.double() - positions.shape[-1] // 2)[..., None]
+    power = ((torch.arange(0, 128, 2).double() + 51.2) / 179.2) ** (place / 512)
+    power = torch.cat([power, power], -1)
+    wide_q, wide_k = both(q.double(), k.double(), *tables(positions, torch.float64))
+    return (wide_q * power).to(q.dtype), (wide_k / power).to(k.dtype)
+
+
 def through_numpy(q, k, positions):
     """Right, by arrays that autograd does not see."""
     cos, sin = (x.numpy() for x in tables(positions, torch.float64))
