@@ -89,6 +89,7 @@ def check(
         head_dims=head_dims,
         negative=negative,
         xpos=xpos,
+        one_layer="layer" in rope,
         device=device,
         environments=tuple(arguments.listed(under)),
         table=table,

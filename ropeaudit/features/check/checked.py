@@ -82,7 +82,8 @@ class CheckOptions:
     whether heads of other sizes are tried too. negative: whether negative positions are given too. device:
     where code is called, and a whole model runs. environments: names of those that code is called in too.
     write_wrapper: where a wrapper to edit goes, of code that is not understood. xpos: whether the lengths of
-    xPos are left out of what code returns. table: the code that makes the tables of code that takes some.
+    xPos are left out of what code returns. one_layer: whether a layer type of the config was named. table:
+    the code that makes the tables of code that takes some.
     arguments: of code, by name, which nothing else fills then.
     """
 
@@ -101,6 +102,7 @@ class CheckOptions:
     environments: Sequence[str] = DEFAULT
     write_wrapper: str | None = None
     xpos: bool = False
+    one_layer: bool = False
     table: str | None = None
     arguments: Mapping[str, object] = field(default_factory=dict)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import sysconfig
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,16 +14,18 @@ from typing import Any
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, parse
-from ropeaudit.audits.cases import FULL, Case
+from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import code_checks, every_position, xpos
-from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.finding import Finding, not_applicable, noted
+from ropeaudit.conformance.code_under_test import CodeUnderTest, runs_at, some_offsets
+from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
 from ropeaudit.errors import BadOutput, ForeignError, RopeAuditError, UsageError, did
 from ropeaudit.features.check.checked import Checked, CheckOptions, Target
 from ropeaudit.recognition import wording
-from ropeaudit.recognition.diagnosis import Diagnosis, Where, kinds
+from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes, kinds
+from ropeaudit.recognition.verification import Places
 from ropeaudit.reports import templates
 from ropeaudit.reports.model_notes import notes_beside
+from ropeaudit.reports.numbers import counted
 from ropeaudit.rope import grids
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import atomic_files, doing
@@ -41,6 +44,8 @@ _FLAG = "--write-wrapper"
 _VIDEO = (48, 20, 32)  # tokens on the axes of M-RoPE, the last ones up to --up-to
 _LIBRARIES = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
 _CONFIGS = ("config", "rope_parameters")  # roles that tell a class all of a setting
+_OF_A_TYPE, _CALLS = 64, 3  # tokens of calls for a layer type, and calls
+_TELL_TYPE = "give each layer the frequencies of its type; of code for one type alone: --layer TYPE"
 _LARGEST = 2**24  # positions that are checked without --up-to, whatever a setting serves
 
 
@@ -70,22 +75,18 @@ def checks(target: Target) -> Iterator[Checked]:
         raise
     case, options = target.case, target.options
     told = code.layered
-    kinds = case.layers() if case.layer == FULL else ()
-    if len(kinds) < 2 or not told or told in options.arguments:
-        left = [kind for kind in kinds if kind != case.layer_type]
-        texts = (f"{NOT_CHECKED}{kind} layers, which rotate otherwise: --layer {kind}." for kind in left)
-        target.note([f"{target.name}: {text}" for text in texts])
+    if options.one_layer or len(case.layers()) < 2 or not told or told in options.arguments:
         yield from of_code(code, target)
         return
 
     def of_layers(kind: str) -> Iterator[Checked]:
-        given = replace(options, arguments={**options.arguments, told: kind})
+        given = replace(options, arguments={**options.arguments, told: kind}, one_layer=True)
         own = replace(target, case=replace(case, layer=kind), options=given)
         for one in of_code(_loaded(own), own):
             where = f"{one.finding.where}, {kind} layers" if one.finding.failed else one.finding.where
             yield replace(one, layer=kind, finding=replace(one.finding, where=where))
 
-    yield from doing.in_parts(list(map(of_layers, kinds)))
+    yield from doing.in_parts(list(map(of_layers, case.layers())))
 
 
 def _loaded(target: Target) -> Code:
@@ -163,12 +164,39 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
     for asked, finding in found:
         placed = finding if finding.line else replace(finding, file=file, line=line)
         yield target.checked(placed, asked.dtype.name, setting=asked.setting, **about)
+    findings = list(code.findings)  # of its own setting
+    if not options.one_layer and len(case.layers()) > 1:
+        finding = replace(_of_layer_types(every[0], case), file=file, line=line)
+        yield target.checked(finding, every[0].dtype.name, setting=setting, **about)
     if fit and fit.convention.tables:
         yield from _of_tables(code, target, fit)
         return
     if options.table is not None:
         raise UsageError(f"--table {options.table}: {target.name} takes no cos and sin; leave it out")
-    note(code.findings)
+    note(findings)
+
+
+def _of_layer_types(asked: CodeUnderTest, case: Case) -> Finding:
+    """Return whether code that is findings no layer type is right for each that rotates in a config."""
+    model, said, wrong = case.declared(), list[str](), list[Places]()
+    counts = Counter(model.kinds_of_layers.values() if model else ())
+    for kind in case.layers():
+        setting = replace(case, layer=kind).setting(asked.up_to)
+        own = replace(asked, setting=replace(setting, layout=asked.setting.layout))
+        layers = f"{kind} ({counted(counts[kind], 'layer')})" if counts[kind] else kind
+        try:
+            length = min(_OF_A_TYPE, own.up_to)
+            calls = runs_at(own.given(length), some_offsets(own, length, _CALLS))
+            places, off = own.up_to_a_wrong_one(own.rotator(), calls)
+        except (RopeAuditError, ForeignError) as error:
+            said.append(f"not known for {layers}: it {did(error)}")
+            continue
+        wrong += [places] * bool(off)
+        said.append(f"{codes(places.diagnosis) or 'wrong' if off else 'right'} for {layers}")
+    if not wrong:
+        return judged("layer types", True, ", ".join(said))
+    more = {"where": wrong[0].words, "diagnosis": wrong[0].diagnosis, "remedy": _TELL_TYPE}
+    return judged("layer types", False, ", ".join(said), **more)
 
 
 def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:

@@ -146,7 +146,8 @@ def check(
     if len(cases) != 1:
         raise UsageError("check takes one RoPE setting at a time; give a single value of each option")
     formats = tuple(dict.fromkeys(map(parse, dtype)))
-    asked = CheckOptions(dtypes=formats, environments=under or DEFAULT, **requested)
+    requested |= {"dtypes": formats, "environments": under or DEFAULT, "one_layer": bool(rope.layer)}
+    asked = CheckOptions(**requested)
     accepted = waivers.read(waive) if waive is not None else []
     findings: list[str] = []
     checked: list[Checked] = []
