@@ -177,7 +177,7 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
 
 
 def _of_layer_types(asked: CodeUnderTest, case: Case) -> Finding:
-    """Return whether code that is findings no layer type is right for each that rotates in a config."""
+    """Return whether code that is told no layer type is right for each that rotates in a config."""
     model, said, wrong = case.declared(), list[str](), list[Places]()
     counts = Counter(model.kinds_of_layers.values() if model else ())
     for kind in case.layers():
