@@ -118,7 +118,7 @@ def test_a_limit_within_the_maximum_fails() -> None:
     results = by_check(list(analysis.run([path], Case(heads=1, seq_len=32), options, lambda share: None)))
     assert results["limit"].finding.failed
     assert results["limit"].finding.measured < 1
-    assert "uniform: fails at position" in results["limit"].finding.where
+    assert "uniform: fails at distance" in results["limit"].finding.where
 
 
 @pytest.mark.parametrize(

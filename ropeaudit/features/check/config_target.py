@@ -179,7 +179,9 @@ def limits(case: Case, subjects: Sequence[SubjectFactory], up_to: int | None) ->
 
 def _where(limit: Limit) -> str:
     """Return up to where nothing fails, also as a multiple of the model's maximum, rounded down."""
-    failing = limit.last_position(limit.first_failure_seen)
+    failing, apart = limit.last_position(limit.first_failure_seen), limit.failing_distance
+    if limit.standing == "fails" and apart is not None and (failing is None or apart < failing):
+        return f"fails at distance {apart:,}"
     if limit.standing == "fails" and failing is not None:
         return f"fails at position {failing:,}"
     last = limit.last_position(max(limit.boundary.proved, limit.boundary.held_up_to))

@@ -401,9 +401,11 @@ def _noted(own: Sequence[Checked]) -> Facts:
 def _missing(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Facts:
     """Return what was not checked, with the reasons where there is room for them."""
     beyond = [text.partition(NOT_CHECKED)[2].rstrip(".") for text in findings if NOT_CHECKED in text]
-    if any(one.finding.check == LIMIT for one in own):
-        farthest = case.outline()[0].seq_len - 1
-        beyond.append(f"distances over {farthest} (ropeaudit limit --seq-len); other q and k")
+    if limits := [one.finding.detail for one in own if one.finding.check == LIMIT]:
+        apart = f"distances over {case.outline()[0].seq_len - 1} (ropeaudit limit --seq-len)"
+        if all("; distance " in detail for detail in limits):
+            apart = "distances between those tested"
+        beyond.append(f"{apart}; other q and k")
     reasons: dict[str, dict[str, None]] = {}  # reason -> names of checks, each once
     for finding in (one.finding for one in own):
         if finding.status in ("left out", "not applicable"):

@@ -24,6 +24,7 @@ from ropeaudit.bounds.terms import last_exact_offset
 from ropeaudit.console import values
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.limit.boundary_search import WITHIN, Boundary, OffsetSearch, boundary
+from ropeaudit.features.limit.distances import COLUMNS, Distances
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT
 from ropeaudit.rope.setting import RopeSetting
@@ -88,7 +89,9 @@ class Limit(Result):
     frequencies, and those of the unshifted one were used. changing: each offset was measured with its own.
     at_zero, at_measured, at_failure: what was measured at offset 0, at measured_up_to, at first_failure_seen.
     called: whether it is code, of which nothing is proved unless every offset was measured, and then for
-    these q and k, and these calls, alone. findings: how it is called, and what it does then.
+    these q and k, and these calls, alone. distances: between a query and a key, what was measured of them up
+    to the model's last, else to 128k; None of code, on axes, and for columns that they have not.
+    at_distance: the value at the first that failed. findings: how it is called, and what it does then.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.limit.report"
@@ -103,6 +106,8 @@ class Limit(Result):
     at_measured: Record | None
     at_failure: Record | None
     called: bool = False
+    distances: Boundary | None = None
+    at_distance: float | None = None
     findings: tuple[str, ...] = ()
 
     @property
@@ -138,6 +143,16 @@ class Limit(Result):
         """The same where every smaller offset is proved; None where a smaller one may fail."""
         return self.boundary.failing if self.boundary.exhaustive else None
 
+    @property
+    def failing_distance(self) -> int | None:
+        """The smallest distance that was measured to fail; None if none was, or none measured."""
+        return self.distances.failing if self.distances else None
+
+    @property
+    def measured_distance(self) -> int | None:
+        """The largest measured distance below that; others below it may fail. None where 0 fails."""
+        return self.distances.held_up_to if self.distances and self.distances.failing != 0 else None
+
     def last_position(self, offset: int | None) -> int | None:
         """Return the last position of the sequence at an offset."""
         return None if offset is None else offset + self.at_zero.seq_len - 1
@@ -154,7 +169,7 @@ class Limit(Result):
         within, failing = self.within, self.first_failure_seen
         if within is None:
             return "unjudged"
-        if failing is not None and failing <= within:
+        if (failing is not None and failing <= within) or self.failing_distance is not None:
             return "fails"
         if self.proved_up_to is not None and self.proved_up_to >= within:
             return "holds"
@@ -162,8 +177,14 @@ class Limit(Result):
 
     @property
     def margin(self) -> float | None:
-        """How many times its maximum the positions are up to which no failure was seen."""
-        return self._times(max(self.boundary.proved, self.boundary.held_up_to))
+        """How many times its maximum the positions are up to which no failure was seen; so of distances."""
+        margin, failing = (
+            self._times(max(self.boundary.proved, self.boundary.held_up_to)),
+            self.failing_distance,
+        )
+        if margin is None or failing is None:
+            return margin
+        return min(margin, failing / (self.case.maximum or 1))
 
     @property
     def proved_margin(self) -> float | None:
@@ -306,6 +327,8 @@ class CaseLimits:
         self.run = CaseRun(case, inputs, setting, threads=run_metadata.threads(), bounded=False)
         self.bound = functools.cache(self._bound)
         self.records: dict[int, Record] = {}
+        farthest = case.maximum or min(CODE_UP_TO, up_to + self.seq_len)
+        self.distances = Distances(case, setting, inputs, subject, farthest - 1)
         self.total = 1
 
     def limits(self, tolerances: Sequence[Tolerance], budget: int | None) -> list[Limit]:
@@ -380,7 +403,11 @@ class CaseLimits:
     def limit(self, accepted: Tolerance, bound: int | None) -> Limit:
         """Return what is known of a tolerance; every measured record counts."""
         held = {offset: accepted.holds(record) for offset, record in self.records.items()}
-        known = boundary(held, -1 if bound is None else bound, self.up_to)
+        known, apart, value = boundary(held, -1 if bound is None else bound, self.up_to), None, None
+        if accepted.column in COLUMNS and self.distances.known:
+            apart = self.distances.boundary(accepted.column, accepted.value, self.landmarks())
+            if apart.failing is not None:
+                value = self.distances.value(accepted.column, apart.failing)
         return Limit(
             case=self.case,
             tolerance=accepted,
@@ -393,6 +420,8 @@ class CaseLimits:
             at_measured=self.records.get(known.held_up_to),
             at_failure=None if known.failing is None else self.records[known.failing],
             called=self.subject.code is not None,
+            distances=apart,
+            at_distance=value,
             findings=tuple(self.subject.findings),
         )
 

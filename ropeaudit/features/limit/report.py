@@ -37,6 +37,8 @@ def row(one: Limit) -> dict[str, Any]:
         "measured_position": one.last_position(one.measured_up_to),
         "failure_position": one.last_position(one.first_failure_seen),
         "evaluated": one.boundary.tested,
+        "measured_distances": one.distances.held if one.distances else None,
+        "value_at_distance": one.at_distance,
     }
     return {name: values[name] for name in COLUMNS}
 
@@ -80,6 +82,8 @@ def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer
     decides = ", ".join(f"{count} {word}" for word, count in counts.items())
     if worst.first_failure_seen is not None:
         decides += f"; worst: {name}, fails at {worst.first_failure_seen:,}"
+    elif worst.failing_distance is not None:
+        decides += f"; worst: {name}, fails at distance {worst.failing_distance:,}"
     target = ", ".join(filter(None, [shared, f"{len(limits)} cases"]))
     return Answer(status(worst), target, decides, _causes(worst), [*facts, *around])
 
@@ -91,15 +95,15 @@ def status(one: Limit) -> Status:
     failing = one.last_position(one.first_failure_seen)
     short = one.standing in ("partly", "unjudged")
     if one.case.maximum is None:
-        short = failing is not None and failing < CODE_UP_TO
+        short = (failing is not None and failing < CODE_UP_TO) or one.failing_distance is not None
     misplaced = one.at_failure is not None and one.at_failure.verdict == "wrong_rotation"
     return "WARN" if misplaced or short else "OK"
 
 
 def _badness(one: Limit) -> tuple[int, float]:
     """Return what sorts limits, the worst first: by status, then by the first failure."""
-    failing = one.last_position(one.first_failure_seen)
-    last = math.inf if failing is None else failing / (one.case.maximum or 1)
+    failing = (one.last_position(one.first_failure_seen), one.failing_distance)
+    last = min((place / (one.case.maximum or 1) for place in failing if place is not None), default=math.inf)
     return list(STATUSES).index(status(one)), last
 
 
@@ -110,21 +114,24 @@ def known(one: Limit) -> str:
         if one.at_zero.verdict == "refused":
             return f"it cannot be called: {printable(one.at_zero.why)}"
         within = f", of {maximum:,} positions" if one.standing == "fails" else ""
-        return f"{failure(one)} at offset {one.first_failure_seen:,}{within}"
+        return f"{first_failure(one)}{within}"
     if one.standing == "holds":
         times = _times(one.proved_margin)
         over = f", {times} times over" if times else ""
-        return f"within tolerance through all {maximum:,} positions{over}"
+        return f"within tolerance at every offset of all {maximum:,} positions{over}"
     fails = "" if tests.failing is None or one.frozen else f"; fails at {tests.failing:,}"
+    first = f"{first_failing_distance(one)}; " if one.failing_distance is not None else ""
     if tests.exhaustive:
-        return f"within tolerance at every offset to {tests.proved:,}{fails}"
+        return f"{first}within tolerance at every offset to {tests.proved:,}{fails}"
     if times := _times(one.margin):
         return f"no failure seen to offset {tests.held_up_to:,}, {times} times its {maximum:,} positions"
     reach = {"partly": f", short of its {maximum:,} positions", "unseen": ", all it serves"}
     clause = reach.get(one.standing, "")
     if one.frozen:
         clause = f", all at frequencies of {one.at_zero.length:,} positions"
-    return f"no failure in {counted(tests.held, 'tested offset')} to {tests.held_up_to:,}{clause}{fails}"
+    return (
+        f"{first}no failure in {counted(tests.held, 'tested offset')} to {tests.held_up_to:,}{clause}{fails}"
+    )
 
 
 def told(one: Limit) -> str:
@@ -141,6 +148,9 @@ def evidence(one: Limit) -> list[tuple[str, str]]:
     if tests.failing is not None:
         label = "first failure" if tests.exhaustive else "failure seen"
         facts.append((label, f"offset {_place(one, tests.failing)}: {failure(one)}"))
+    if one.distances is not None:
+        measured = f"{counted(one.distances.held, 'distance')} to {one.distances.held_up_to:,}: none fails"
+        facts.append(("distance", "; ".join(filter(None, [measured, first_failing_distance(one)]))))
     if proved is None:
         return [*facts, ("proven", "nothing: this is code, and not every offset was measured")]
     if proved == 0:
@@ -152,6 +162,20 @@ def evidence(one: Limit) -> list[tuple[str, str]]:
 
 def _place(one: Limit, offset: int) -> str:
     return f"{offset:,} (last position {one.last_position(offset):,})"
+
+
+def first_failure(one: Limit) -> str:
+    """Return what fails first: at an offset, or at a distance between a query and a key."""
+    offset, distance = one.first_failure_seen, one.failing_distance
+    if offset is not None and (distance is None or offset <= distance):
+        return f"{failure(one)} at offset {offset:,}"
+    return first_failing_distance(one)
+
+
+def first_failing_distance(one: Limit) -> str:
+    """Return the value at the first failing distance; empty where none fails."""
+    distance = one.failing_distance
+    return "" if distance is None else f"{_value(one, one.at_distance or math.nan)} at distance {distance:,}"
 
 
 def failure(one: Limit) -> str:
@@ -168,7 +192,12 @@ def failure(one: Limit) -> str:
         return f"{record.nonfinite:,} of {record.scores:,} scores are nan or infinite"
     if math.isnan(value):
         return f"{column} is not defined"
-    if column == RELATIVE:
+    return _value(one, value)
+
+
+def _value(one: Limit, value: float) -> str:
+    """Return a value of the tolerance's column, in digits that tell it from the tolerance."""
+    if (column := one.tolerance.column) == RELATIVE:
         return verdicts.distinct_percent(value, one.tolerance.value)
     text = f"{value:.4g}"
     return f"{column} {value if float(text) == one.tolerance.value else text}"
@@ -211,12 +240,18 @@ def _around(
         gaps.append(f"other frequencies than those of {zero.length:,} positions (--length shifted)")
     elif one.case.maximum is not None and one.within is None:
         gaps.append(f"its {one.case.maximum:,} positions: the sequence is longer")
-    gaps += [f"distances over {zero.seq_len - 1}: --seq-len", "other q and k"]
+    if any(limit.distances is None for limit in limits):
+        gaps.append(f"distances over {zero.seq_len - 1}: --seq-len")
+    elif not all(limit.distances.exhaustive for limit in limits if limit.distances):
+        gaps.append("distances between those tested, and with an offset")
+    gaps.append("other q and k")
     command = f"check {zero.implementation}"
     if one.called:
         gaps.append(f"other calls, such as one token: ropeaudit {command}")
     else:
         recipe = zero.implementation.partition("[")[0]
         command = f"explain --recipe {recipe} --offset {one.first_failure_seen} (same options)"
+        if first_failure(one) == first_failing_distance(one):
+            command = f"decay --recipe {recipe} --dtype {zero.dtype} (same options)"
     cause = f"ropeaudit {command};  " if status(one) == "FAIL" else ""
     return [*facts, ("not checked", "; ".join(gaps)), ("next", f"{cause}all columns: -v")]
