@@ -41,7 +41,7 @@ class Distances:
     ) -> None:
         self.case, self.setting, self.inputs, self.factory = case, setting, inputs, factory
         self.up_to = min(up_to, masks.reach(case.mask, up_to + 1))
-        random = np.random.default_rng([inputs.seed, 7])
+        random = np.random.default_rng([inputs.seed or 0, 7])
         self.head = np.sort(random.integers(0, inputs.heads, _PAIRS))
         self.query, self.key = random.integers(0, inputs.seq_len, (2, _PAIRS))
         self.seen = functools.cache(self._seen)
@@ -68,7 +68,7 @@ class Distances:
             SideRows(k, self.head // inputs.group * inputs.seq_len + self.key),
         )
         sizes = inputs.heads, inputs.kv_heads, last + 1
-        some = SampledInputs(at, *rows, *sizes, inputs.source, inputs.seed)
+        some = SampledInputs(at, *rows, *sizes, inputs.source, inputs.seed or 0)
         setting = self.case.setting_at(self.setting, inputs.seq_len, max(0, distance + 1 - inputs.seq_len))
         plan = Plan([self._subject(setting)], [[0]], some, setting, self.case.mask)
         return measure_sampled(plan, 1)[0, 0]
