@@ -165,19 +165,14 @@ def _circle_table() -> Array:
     """Return the _STEPS points of the circle, rows (cos, cos low, sin, sin low)."""
     table = np.empty((4, _STEPS))
     with precise():
-        cos, sin = _decimal_cos_sin(2 * PI / _STEPS)
+        angle, parts, term, n = 2 * PI / _STEPS, [Decimal(0), Decimal(0)], Decimal(1), 0
+        while abs(term) > Decimal(10) ** -(DIGITS + 2):  # the Taylor series
+            parts[n % 2] += term if n % 4 < 2 else -term
+            n += 1
+            term = term * angle / n
+        cos, sin = parts
         c, s = Decimal(1), Decimal(0)
         for step in range(_STEPS):
             table[:, step] = *words(c)[:2], *words(s)[:2]
             c, s = c * cos - s * sin, s * cos + c * sin
     return table
-
-
-def _decimal_cos_sin(angle: Decimal) -> tuple[Decimal, Decimal]:
-    """Return the Taylor series in the current decimal context, for a small angle."""
-    parts, term, n = [Decimal(0), Decimal(0)], Decimal(1), 0
-    while abs(term) > Decimal(10) ** -(DIGITS + 2):
-        parts[n % 2] += term if n % 4 < 2 else -term
-        n += 1
-        term = term * angle / n
-    return parts[0], parts[1]

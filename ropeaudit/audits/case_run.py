@@ -97,12 +97,18 @@ class CaseRun:
             cells.append(CellResult(subjects[key], offset, at, origin))
             groups.setdefault((at, origin), []).append(cells[-1])
         done = 0
-        for batch in (batch for group in groups.values() for batch in self._batches(group)):
-            with doing.within(done / len(cells), (done + len(batch)) / len(cells)):
-                self._measure_batch(batch)
-            done += len(batch)
-            if len(groups) == 1:  # else their order is another
-                yield from map(self._record, batch)
+        for group in groups.values():
+            room = len(group)  # that of a sample, which rotates block by block
+            if isinstance(self.loaded, Inputs):
+                called = [one.subject.bytes_together for one in group if isinstance(one.subject, Called)]
+                largest = max(plan.cell_bytes(group[0].setting, self.loaded.seq_len), *called, 0)
+                room = max(1, plan.CACHE_BYTES // largest - 1)
+            for batch in (group[start : start + room] for start in range(0, len(group), room)):
+                with doing.within(done / len(cells), (done + len(batch)) / len(cells)):
+                    self._measure_batch(batch)
+                done += len(batch)
+                if len(groups) == 1:  # else their order is another
+                    yield from map(self._record, batch)
         if len(groups) > 1:
             yield from map(self._record, cells)
 
@@ -113,15 +119,6 @@ class CaseRun:
         if isinstance(subject, Called) and isinstance(self.loaded, Inputs):
             subject.together(self.loaded.q, self.loaded.k)
         return scaled_keys.stored(subject, self.loaded)
-
-    def _batches(self, cells: Sequence[CellResult]) -> Iterator[Sequence[CellResult]]:
-        """Cut a setting's cells into batches; a sample rotates block by block."""
-        room = len(cells)
-        if isinstance(self.loaded, Inputs):
-            called = [one.subject.bytes_together for one in cells if isinstance(one.subject, Called)]
-            largest = max(plan.cell_bytes(cells[0].setting, self.loaded.seq_len), *called, 0)
-            room = max(1, plan.CACHE_BYTES // largest - 1)
-        yield from (cells[start : start + room] for start in range(0, len(cells), room))
 
     def _measure_batch(self, batch: Sequence[CellResult]) -> None:
         """Measure cells together; a subject that ends its process is refused."""
@@ -155,8 +152,21 @@ class CaseRun:
         for one in cells:
             one.measured, one.floor = measured[one.subject, one.offset], floors[one.subject, 0].drift
         self._bound(cells, at)
-        with doing.within(_DRIFT, 1.0):
-            self._attend(cells, offsets)
+        if self.requested and isinstance(self.loaded, Inputs):
+            # the rows after softmax, in a second pass
+            from ropeaudit.engine import attention_pass  # in-function: seldom needed
+            from ropeaudit.engine.attention_pass import Rounding, RowOptions
+
+            subjects, worth = list(offsets), self._worth(_SHORT)
+            fits(attention_pass.bytes_needed(at, self.loaded.seq_len, worth))
+            own = self.requested.softmax == "recipe"
+            roundings = [Rounding(one.softmax, one.output) if own else None for one in subjects]
+            options = RowOptions(self.requested.anchor, qk.BEHIND.get(self.loaded.source), roundings)
+            rows = Plan(subjects, list(offsets.values()), self.loaded, at, self.case.mask, origin)
+            with doing.within(_DRIFT, 1.0), _reported(subjects):
+                seen = attention_pass.measure(rows, options, worth)
+            for one in cells:
+                one.attention = seen[subjects.index(one.subject), one.offset]
         for one in cells:
             one.structural = self._structural(at, one.offset, one.subject.input)
             one.places = self._places(one.subject, one.offset)
@@ -204,29 +214,6 @@ class CaseRun:
             self.careful[at, dtype] = limit.rms
         for one in cells:
             one.careful = self.careful[at, one.subject.dtype]
-
-    def _attend(
-        self,
-        cells: Sequence[CellResult],
-        offsets: Mapping[Subject, Sequence[int]],
-    ) -> None:
-        """Measure the rows after softmax, if requested, in a second pass."""
-        requested, loaded, at, subjects = self.requested, self.loaded, cells[0].setting, list(offsets)
-        if not (requested and isinstance(loaded, Inputs)):
-            return
-        from ropeaudit.engine import attention_pass  # in-function: seldom needed
-        from ropeaudit.engine.attention_pass import Rounding, RowOptions
-
-        worth = self._worth(_SHORT)
-        fits(attention_pass.bytes_needed(at, loaded.seq_len, worth))
-        own = requested.softmax == "recipe"
-        roundings = [Rounding(one.softmax, one.output) if own else None for one in subjects]
-        options = RowOptions(requested.anchor, qk.BEHIND.get(loaded.source), roundings)
-        rows = Plan(subjects, list(offsets.values()), loaded, at, self.case.mask, cells[0].origin)
-        with _reported(subjects):
-            seen = attention_pass.measure(rows, options, worth)
-        for one in cells:
-            one.attention = seen[subjects.index(one.subject), one.offset]
 
     def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Statistics:
         """Return what the shift does to exact scores; in most settings nothing."""

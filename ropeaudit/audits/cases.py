@@ -21,7 +21,7 @@ from ropeaudit.rope import axes as sequence_axes
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.scaling import Served
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.rope.setting import Layout, RopeSetting, is_whole
 from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects import scaled_keys
 from ropeaudit.subjects.scaled_keys import Turns
@@ -139,15 +139,10 @@ class Case:
     def _sized(self, in_memory: bool = False) -> tuple[Sizes, RopeSetting, Inputs | None]:
         """Check all; return sizes, setting and captured q and k. in_memory: others are made."""
         needed = self.check(())
-        if inputs.is_file(self.qk):
-            loaded, setting = self._from_file()
-            return (loaded.heads, loaded.kv_heads, loaded.seq_len), setting, loaded
-        if in_memory:
-            fits(needed)
-        return *self._synthetic(), None
-
-    def _from_file(self) -> tuple[Inputs, RopeSetting]:
-        """Return captured q and k and the setting that goes with them."""
+        if not inputs.is_file(self.qk):
+            if in_memory:
+                fits(needed)
+            return *self._synthetic(), None
         loaded = inputs.from_file(self.qk)
         _, seq_len, head_dim = loaded.q.shape
         on_grid = self._tokens()
@@ -160,7 +155,7 @@ class Case:
         largest = float(np.abs(loaded.q).max() * np.abs(loaded.k).max() * setting.scale)
         if 0.0 < largest < SMALLEST_SCORE:
             raise BadInput(f"{self.qk!r}: scores of at most {largest:.1g} would vanish in float32")
-        return loaded, setting
+        return (loaded.heads, loaded.kv_heads, loaded.seq_len), setting, loaded
 
     def check(self, offsets: Iterable[int]) -> int:
         """Raise whatever is wrong, before any work; return the bytes that made q and k need."""
@@ -391,7 +386,7 @@ def _positive(name: str, value: int) -> int:
 def positions_fit(offsets: Iterable[int], seq_len: int) -> None:
     """Raise UsageError unless offsets are whole, and shifted positions exact in float64."""
     for offset in offsets:
-        if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
+        if not is_whole(offset):
             raise UsageError(f"offset {offset!r} is not a whole number of tokens")
         if abs(offset) + seq_len > LIMIT:
             raise UsageError(f"offset {offset} takes some of {seq_len} positions past 2^53")

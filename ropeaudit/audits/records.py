@@ -224,11 +224,6 @@ def _word(value: Any) -> str:
     return repr(float(value)) if isinstance(value, float) else str(value)
 
 
-def _usual_scale(row: Mapping[str, Any]) -> float | None:
-    size = row.get("head_dim") or 0  # a file may say anything
-    return 1 / math.sqrt(size) if size > 0 else None
-
-
 @lru_cache(maxsize=256)
 def _stages(name: str, dtype: str) -> str:
     """Return the stages of a recipe that has a name; nothing of own recipes and of code."""
@@ -246,7 +241,8 @@ def _stages(name: str, dtype: str) -> str:
 FOLLOWING: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "version": lambda row: __version__,
     "rotary_dim": lambda row: row.get("head_dim"),
-    "scale": _usual_scale,
+    # a file may say anything
+    "scale": lambda row: 1 / math.sqrt(row["head_dim"]) if (row.get("head_dim") or 0) > 0 else None,
     "kv_heads": lambda row: row.get("heads"),
     "stages": lambda row: _stages(str(row.get("implementation")), str(row.get("dtype"))),
 }

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import numpy as np
-
 from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.audits import arguments, judging, records
 from ropeaudit.audits.arguments import DTYPES
@@ -23,7 +21,7 @@ from ropeaudit.engine.plan import TILE_COLUMNS, AttentionOptions
 from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.inputs import masks
 from ropeaudit.recipes import DEFAULT
-from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.rope.setting import RopeSetting, is_whole
 from ropeaudit.runtime import digests, doing, run_metadata
 from ropeaudit.subjects import factories, scaled_keys
 from ropeaudit.subjects.factories import SubjectFactory
@@ -68,13 +66,11 @@ class Audit:
         if problem := next(self._problems(), None):
             raise UsageError(problem)
         object.__setattr__(self, "offsets", tuple(dict.fromkeys(int(offset) for offset in self.offsets)))
-        if problem := next(self._problems_of_recipes(), None):
-            raise UsageError(problem)
 
     def _problems(self) -> Iterator[str]:
-        """Yield what is wrong with what was given, as far as no name is looked up."""
+        """Yield what is wrong with what was given; names are looked up last."""
         for offset in self.offsets:
-            if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
+            if not is_whole(offset):
                 yield f"offset {offset!r} is not a whole number of tokens"
             elif abs(offset) >= LIMIT:
                 yield f"offset {offset} is past 2^53 - 1 = {LIMIT - 1}, the largest allowed"
@@ -104,9 +100,6 @@ class Audit:
                 yield f"--{name} is computed by NumPy; leave out --backend {self.backend}"
         if self.attention and self._asks("sample"):
             yield "--attention looks at whole rows; leave out --sample"
-
-    def _problems_of_recipes(self) -> Iterator[str]:
-        """Yield what is wrong with recipes that store k with scales."""
         for recipe in [one.recipe.recipe for one in self.factories() if one.recipe is not None]:
             if self._asks("sample"):
                 scaled_keys.check_sampled(recipe)
@@ -397,12 +390,8 @@ def cell_seconds(
     if accumulate and parse(accumulate).precision < FP32.precision:
         score += _STEP * head_dim * (1 + attention)  # its scores are formed twice
     each += _TURN * turns * sizes.kv_heads * sizes.seq_len * head_dim
-    return each + _ROTATED * elements + score * sizes.heads * _formed(case.mask, sizes.seq_len)
-
-
-def _formed(mask: masks.Mask, seq_len: int) -> int:
-    """Return about how many scores a head has in tiles not masked whole."""
-    if mask == "full":
-        return seq_len**2
-    half = seq_len * min(seq_len, TILE_COLUMNS) // 2  # what the tiles at one edge hide
-    return min(masks.count("causal", seq_len) + half, masks.count(mask, seq_len) + 3 * half)
+    seq_len, formed = sizes.seq_len, sizes.seq_len**2  # scores of a head in tiles not masked whole, about
+    if case.mask != "full":
+        half = seq_len * min(seq_len, TILE_COLUMNS) // 2  # what the tiles at one edge hide
+        formed = min(masks.count("causal", seq_len) + half, masks.count(case.mask, seq_len) + 3 * half)
+    return each + _ROTATED * elements + score * sizes.heads * formed

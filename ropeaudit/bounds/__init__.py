@@ -448,7 +448,17 @@ class _CellBound:
         # on the diagonal q and k make the same phase error: that part is taken out again
         q, k, summed = self.q, self.k, self.blocks.sum
         both, rest = summed(q.squares, k.squares), summed(q.rest_squares, k.rest_squares)
-        from_phases = np.where(self.weights.small, self._small_phases(), self._large_phases(both))
+        known, own, cosine, sine, noise = self.weights.means
+        # half of x y ((known(m) - known(n))^2 + noise(m) + noise(n))
+        squares = summed(q.squares * own, k.squares) + summed(q.squares, k.squares * own)
+        alike = self.blocks.diagonal(q.squares, k.squares * noise)
+        small = squares / 2 - summed(q.squares * known, k.squares * known) - alike
+        # x y (1 - mean cosine of the phase error): the mean of |1 - e^(i error)|^2 / 2
+        large = both
+        for weight in (cosine, sine):
+            large = large - summed(q.squares * weight, k.squares * weight)
+        large = large + self.blocks.diagonal(q.squares, k.squares * np.expm1(-noise))
+        from_phases = np.where(self.weights.small, small, large)
         rotated, others = 0.5 * float(both.sum()) / count, float(rest.sum()) / count
         relative = 2 * self.rotated.variance + (2 * self.rotated.bias) ** 2
         mean = (
@@ -519,18 +529,3 @@ class _CellBound:
         if self.setting.rotary_dim < self.setting.head_dim:
             error += np.multiply(self._relative(self.unrotated), outer(q.rest, k.rest), out=spare)
         return error
-
-    def _small_phases(self) -> Array:
-        """Return half of x y ((known(m) - known(n))^2 + noise(m) + noise(n)), summed. Shapes: -> (p,)."""
-        q, k, summed = self.q, self.k, self.blocks.sum
-        known, own = self.weights.means[:2]
-        squares = summed(q.squares * own, k.squares) + summed(q.squares, k.squares * own)
-        alike = self.blocks.diagonal(q.squares, k.squares * self.weights.means[4])
-        return squares / 2 - summed(q.squares * known, k.squares * known) - alike
-
-    def _large_phases(self, both: Array) -> Array:
-        """Return x y (1 - mean cosine of the phase error), summed: the mean of |1 - e^(i error)|^2 / 2."""
-        q, k = self.q, self.k
-        for weight in self.weights.means[2:4]:
-            both = both - self.blocks.sum(q.squares * weight, k.squares * weight)
-        return both + self.blocks.diagonal(q.squares, k.squares * np.expm1(-self.weights.means[4]))

@@ -284,7 +284,23 @@ def rotated_pair(subject: Emulated) -> PairError:
     Each product adds u times itself and the sum u times itself; products of |x| |cos| and |y| |sin| are
     sqrt 2 |x + iy| at most.
     """
-    recipe, (weight, grown, table_small, noise, bias) = subject.recipe, _table_error(subject)
+    # cos and sin: computed, multiplied by the attention factor, stored
+    recipe, trig, table = subject.recipe, subject.recipe.trig, subject.recipe.table
+    u, weight, bias = trig.unit_roundoff, 1.0, 0.0
+    grown, table_small = (1 + u) * (1 + _COSINE), trig.smallest_subnormal / math.sqrt(2)
+    noise = u * u
+    factor = attention_factor(subject.setting.scaling)
+    exact = exact_frequencies.attention_factor(subject.setting.scaling)
+    if factor != 1.0 or exact != 1:
+        weight, used = float(exact), float(round_to(np.array(factor), trig))
+        bias = abs(float(Decimal(used) / exact - 1))
+        grown, noise = grown * (1 + bias) * (1 + u), noise + u * u
+        table_small *= 2 * used + 2
+    if table is not None:
+        v = table.unit_roundoff
+        grown, table_small = grown * (1 + v), table_small * (1 + v) + table.smallest_subnormal / math.sqrt(2)
+        noise += v * v if table.precision < trig.precision else 0.0
+    # rotated by them and stored
     rotation, output = recipe.rotation, recipe.output
     u, each = rotation.unit_roundoff, recipe.recipe.rotation_rounding == "each"
     rotate, noise = (u * (math.sqrt(2) * (1 + u) + 1), noise + 2 * u * u) if each else (u, noise + u * u)
@@ -296,28 +312,6 @@ def rotated_pair(subject: Emulated) -> PairError:
         noise += v * v if output.precision < rotation.precision else 0.0
     worst = grown * (1 + rotate) - 1 + table_small / weight * (1 + rotate)
     return PairError(weight, worst, small, NOISE * noise, bias)
-
-
-def _table_error(subject: Emulated) -> tuple[float, float, float, float, float]:
-    """Return the errors of cos and sin: computed, multiplied by the attention factor, stored.
-
-    weight, by how much they grow at most, what underflow adds, noise and bias: see `PairError`.
-    """
-    trig, table = subject.recipe.trig, subject.recipe.table
-    u, weight, bias = trig.unit_roundoff, 1.0, 0.0
-    grown, small = (1 + u) * (1 + _COSINE), trig.smallest_subnormal / math.sqrt(2)
-    noise = u * u
-    factor = attention_factor(subject.setting.scaling)
-    exact = exact_frequencies.attention_factor(subject.setting.scaling)
-    if factor != 1.0 or exact != 1:
-        weight, used = float(exact), float(round_to(np.array(factor), trig))
-        bias = abs(float(Decimal(used) / exact - 1))
-        grown, small, noise = grown * (1 + bias) * (1 + u), small * (2 * used + 2), noise + u * u
-    if table is not None:
-        v = table.unit_roundoff
-        grown, small = grown * (1 + v), small * (1 + v) + table.smallest_subnormal / math.sqrt(2)
-        noise += v * v if table.precision < trig.precision else 0.0
-    return weight, grown, small, noise, bias
 
 
 def unrotated_dim(subject: Emulated, inputs: Inputs | SampledInputs) -> PairError:

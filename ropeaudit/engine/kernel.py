@@ -1,8 +1,7 @@
 """The kernel: rotate, form scores, subtract the exact ones, gather statistics.
 
-Every measurement is a shape of it: whole tiles (`measure`), sampled pairs (`sampled_scores`), rows of
-attention (`attention_pass`), two rotations against each other (`pair`), variants of a recipe, scores by
-distance.
+Every measurement is a shape of it: whole tiles, sampled pairs, two rotations against each other (`measure`),
+rows of attention (`attention_pass`), variants of a recipe, scores by distance.
 
 Letters: s positions, d head_dim, r and c rows and columns of a tile, n pairs.
 """

@@ -18,7 +18,7 @@ from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference.exact_scores import Precision
-from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.rope.setting import RopeSetting, is_whole
 from ropeaudit.subjects import Positions, Subject
 
 PANEL = 8192  # positions rotated at once
@@ -43,7 +43,7 @@ class AttentionOptions:
     def __post_init__(self) -> None:
         if self.softmax not in SOFTMAX:
             raise UnknownName("softmax", str(self.softmax), SOFTMAX)
-        if isinstance(self.anchor, bool) or not isinstance(self.anchor, (int, np.integer)):
+        if not is_whole(self.anchor):
             raise UsageError(f"anchor {self.anchor!r} is not a whole number of tokens; try --anchor {ANCHOR}")
 
     @classmethod

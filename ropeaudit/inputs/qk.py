@@ -7,15 +7,17 @@ Letters: h heads, g key-value heads, s positions, d head_dim, f fast pairs, t di
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.errors import BadShape, UnknownName, UsageError
+from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaled import attention_factor
@@ -30,6 +32,16 @@ _FEWEST_FAST = 4  # pairs, where there are so many; else the fastest quarter of 
 _TOKENS = 256  # among at least so many on both sides
 _WEIGHT = 0.95  # the right token's, of the exact softmax
 _LARGEST_SCORE = 1024.0  # beyond it 16-bit scores cannot distinguish neighbours
+
+# of captured ones
+_NAMES = {"q": ("q", "query"), "k": ("k", "key")}
+_REMEDIES = {
+    "is a folder": "give a file with q and k",
+    "no such file": "or give gaussian, ones or arange",
+    "the file is empty": "give one with q and k",
+}
+# Squares of scores, and the low parts of products, stay clear of overflow and of underflow's grid.
+_SMALLEST, _LARGEST = 1e-60, 1e60
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +188,69 @@ def on_16_bit_grid(x: Array) -> Array:
 
 
 def from_file(spec: str) -> Inputs:
-    """Return captured q and k; see `ropeaudit.inputs.captured.read`. Raises: BadInput, BadShape."""
-    from ropeaudit.inputs import captured  # in-function: seldom needed
+    """Return q and k, captured from a real model, in float64, exactly as a file stores them.
 
-    q, k = captured.read(spec)
+    It holds two tensors called q and k (or query and key), or there is a .npy of each. No pickle is run.
+    Shapes: (h, s, d) and (g, s, d); (b, h, s, d), of batch b, is folded into (b*h, s, d).
+    Raises: BadInput, BadShape.
+    """
+    from ropeaudit.tensor_files import tensors as tensorfiles  # in-function: seldom needed
+
+    paths = tensorfiles.paths(spec)
+    for path in paths:
+        if wrong := tensorfiles.wrong(path):
+            raise BadInput(
+                f"--qk {str(path)!r}: {wrong}; {_REMEDIES.get(wrong, 'give a file that can be read')}"
+            )
+
+    def read() -> Mapping[str, NDArray[Any]]:
+        if len(paths) == 2:
+            return {name: next(tensorfiles.parts(p)).read(...) for name, p in zip("qk", paths, strict=True)}
+        path, known = paths[0], (".safetensors", ".npz", ".pt", ".pth")
+        if path.suffix.lower() not in known:
+            seen = "one .npy file holds one tensor" if path.suffix == ".npy" else "unknown kind of file"
+            remedy = f"give one of {', '.join(known)}, or a pair q.npy,k.npy"
+            raise BadInput(f"--qk {str(path)!r}: {seen}; {remedy}")
+        return tensorfiles.read(path, {name for names in _NAMES.values() for name in names})
+
+    tensors = tensorfiles.guarded(f"--qk {spec!r}", paths[0], read)
+    q, k = (_heads(spec, which, tensors) for which in _NAMES)
+    if q.shape[1:] != k.shape[1:]:
+        raise BadInput(
+            f"--qk {spec!r}: q has shape {q.shape} and k {k.shape}; they must agree in positions and head_dim"
+        )
     name = spec if spec.isprintable() else repr(spec)[1:-1]
     return Inputs(q, k, name, None, digests.of_arrays((q, k)))
+
+
+def _heads(spec: str, name: str, tensors: Mapping[str, NDArray[Any]]) -> Array:
+    """Check one tensor and bring it to (h, s, d) in float64."""
+    from ropeaudit.tensor_files import tensors as tensorfiles
+
+    called = next((one for one in _NAMES[name] if one in tensors), None)
+    if called is None:
+        seen = f"no tensor called {' or '.join(_NAMES[name])}; it holds {tensorfiles.listed(tensors)}"
+        raise BadInput(f"--qk {spec!r}: {seen}")
+    tensor = tensorfiles.real(f"--qk {spec!r}: {name}", tensors[called])
+    if tensor.ndim not in (3, 4) or 0 in tensor.shape or tensor.shape[-1] % 2:
+        raise BadInput(
+            f"--qk {spec!r}: {name} has shape {tensor.shape}; give (heads, seq, head_dim) or "
+            "(batch, heads, seq, head_dim), none of them 0, head_dim even"
+        )
+    with np.errstate(over="ignore", invalid="ignore"):  # what becomes inf or nan here is refused below
+        values = tensor.astype(np.float64).reshape(-1, *tensor.shape[-2:])
+    if not np.isfinite(values).all():
+        bad = int(values.size - np.isfinite(values).sum())
+        raise BadInput(
+            f"--qk {spec!r}: {name} has {bad} nan or infinite values of {values.size}; give finite ones"
+        )
+    largest = float(np.abs(values).max())
+    if largest > _LARGEST or 0.0 < largest < _SMALLEST:
+        raise BadInput(
+            f"--qk {spec!r}: the largest value of {name} is {largest:.3g}; "
+            f"give one between {_SMALLEST:g} and {_LARGEST:g}"
+        )
+    return values
 
 
 def is_file(spec: str) -> bool:

@@ -31,7 +31,12 @@ def frequencies(setting: RopeSetting) -> list[Decimal]:
             return _of_axes(setting.grid.rope)
         if scaling.kind == "explicit":
             return [Decimal(value) for value in scaling.frequencies or ()]
-        log_base = _log_base(setting)
+        log_base = Decimal(setting.base).ln()
+        if scaling.kind == "dynamic":  # it multiplies the base by a power of the length
+            maximum, factor = Decimal(scaling.maximum or 1), Decimal(scaling.factor or 1)
+            length = max(Decimal(setting.length), maximum)
+            exponent = Decimal(d) / (d - 2)
+            log_base += exponent * (factor * length / maximum - (factor - 1)).ln()
         thetas = [(-log_base * 2 * i / d).exp() for i in range(setting.pairs)]
         formula = FORMULAS[scaling.kind]
         return [+formula(theta, i, setting) for i, theta in enumerate(thetas)]
@@ -76,17 +81,6 @@ def _stretch(scaling: Scaling) -> Decimal:
     return _ONE
 
 
-def _log_base(setting: RopeSetting) -> Decimal:
-    """Return ln base; dynamic scaling multiplies the base by a power of the length."""
-    scaling, log = setting.scaling, Decimal(setting.base).ln()
-    if scaling.kind != "dynamic":
-        return log
-    maximum, factor = Decimal(scaling.maximum or 1), Decimal(scaling.factor or 1)
-    length = max(Decimal(setting.length), maximum)
-    exponent = Decimal(setting.rotary_dim) / (setting.rotary_dim - 2)
-    return log + exponent * (factor * length / maximum - (factor - 1)).ln()
-
-
 def _unchanged(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
     return theta
 
@@ -108,12 +102,6 @@ def _longrope(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
 
 
 def _yarn(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:
-    weight = _yarn_ramp(pair, setting)
-    return weight * theta / _stretch(setting.scaling) + (1 - weight) * theta
-
-
-def _yarn_ramp(pair: int, setting: RopeSetting) -> Decimal:
-    """Return 0 for pairs that rotate often enough to stay, 1 for interpolated ones."""
     scaling, d = setting.scaling, setting.rotary_dim
     two_log_base = 2 * Decimal(setting.base).ln()
 
@@ -127,7 +115,9 @@ def _yarn_ramp(pair: int, setting: RopeSetting) -> Decimal:
     low, high = max(low, Decimal(0)), min(high, Decimal(d - 1))
     if low == high:
         high += Decimal("0.001")
-    return min(max((pair - low) / (high - low), Decimal(0)), _ONE)
+    # 0 for pairs that rotate often enough to stay, 1 for interpolated ones
+    weight = min(max((pair - low) / (high - low), Decimal(0)), _ONE)
+    return weight * theta / _stretch(scaling) + (1 - weight) * theta
 
 
 def _llama3(theta: Decimal, pair: int, setting: RopeSetting) -> Decimal:

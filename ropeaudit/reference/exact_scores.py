@@ -67,25 +67,20 @@ def distance_table(distances: Array, setting: RopeSetting) -> tuple[Pair, Pair]:
     x = distances[:, None] if grid is None else grid.per_pair(distances.astype(np.int64))
     cos, sin = dd.unit_circle(x, words)
     if setting.clipped:
-        cos, sin = _clipped(cos, sin, distances[:, None] * words[0], setting.clip)
+        # at angles beyond +-clip radians stand the values at +-clip
+        with dd.precise():
+            radian = dd.words(1 / (2 * dd.PI))
+            limit = float(Decimal(setting.clip) / (2 * dd.PI))
+        at_cos, at_sin = dd.unit_circle(np.full((1, 1), setting.clip), radian)
+        rotations = distances[:, None] * words[0]
+        beyond, sign = np.abs(rotations) > limit, np.sign(rotations)
+        cos = np.where(beyond, at_cos[0], cos[0]), np.where(beyond, at_cos[1], cos[1])
+        sin = np.where(beyond, sign * at_sin[0], sin[0]), np.where(beyond, sign * at_sin[1], sin[1])
     factor = exact_frequencies.attention_factor(setting.scaling)
     if factor == 1:
         return cos, sin
     high, low, _ = (np.float64(word) for word in dd.words(factor))
     return dd.multiply(cos, (high, low)), dd.multiply(sin, (high, low))
-
-
-def _clipped(cos: Pair, sin: Pair, rotations: Array, clip: float) -> tuple[Pair, Pair]:
-    """Replace the values at angles beyond +-clip radians by those at +-clip. Shapes: all (s, p)."""
-    with dd.precise():
-        radian = dd.words(1 / (2 * dd.PI))
-        limit = float(Decimal(clip) / (2 * dd.PI))
-    at_cos, at_sin = dd.unit_circle(np.full((1, 1), clip), radian)
-    beyond, sign = np.abs(rotations) > limit, np.sign(rotations)
-    return (
-        (np.where(beyond, at_cos[0], cos[0]), np.where(beyond, at_cos[1], cos[1])),
-        (np.where(beyond, sign * at_sin[0], sin[0]), np.where(beyond, sign * at_sin[1], sin[1])),
-    )
 
 
 @dataclass(frozen=True, slots=True)

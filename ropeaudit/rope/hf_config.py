@@ -233,7 +233,18 @@ def _check_rotates(config: Config, model: str, rotates: bool) -> None:
 
 
 def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSetting:
-    kind = _kind(rope)
+    names = [rope[key] for key in ("rope_type", "type") if rope.get(key) is not None]
+    named = next((key for key in ("rope_type", "type") if key in rope), "")
+    if named and rope[named] is None:  # transformers asks for "type" where there is no "rope_type"
+        raise BadInput(f"{named} = null names no scaling; leave it out, or give one of {', '.join(_KINDS)}")
+    kinds = [_LEGACY.get(name, name) if isinstance(name, str) else name for name in names]
+    for kind in kinds:
+        if kind not in _KINDS:
+            known = ", ".join((*_KINDS, *_LEGACY))
+            raise BadInput(f"rope_type = {shown(kind)} is not understood; known: {known}")
+    if len(set(kinds)) > 1:
+        raise BadInput(f"rope_type = {shown(names[0])} and type = {shown(names[1])} differ; keep one")
+    kind = str(kinds[0]) if kinds else "default"
     taken = hf_json.of_type(model, "scalings")
     if taken is not None and kind not in ("default", *taken):
         others = "no scaling that is known here" if not taken else f"no scaling but {', '.join(taken)}"
@@ -380,22 +391,6 @@ _KINDS = tuple(name for name, rules in KINDS.items() if rules.in_config)
 _LEGACY = {"su": "longrope", "mrope": "default"}
 _KEYS = {name: key for key, name in HF_NAMES.items()}  # of parameters, as the file calls them
 _OUTSIDE = ("maximum", "fraction")  # not read in the RoPE parameters, or not as one of the scaling's own
-
-
-def _kind(rope: Config) -> str:
-    """Return the kind of scaling, by default "default". Raises: BadInput."""
-    names = [rope[key] for key in ("rope_type", "type") if rope.get(key) is not None]
-    named = next((key for key in ("rope_type", "type") if key in rope), "")
-    if named and rope[named] is None:  # transformers asks for "type" where there is no "rope_type"
-        raise BadInput(f"{named} = null names no scaling; leave it out, or give one of {', '.join(_KINDS)}")
-    kinds = [_LEGACY.get(name, name) if isinstance(name, str) else name for name in names]
-    for kind in kinds:
-        if kind not in _KINDS:
-            known = ", ".join((*_KINDS, *_LEGACY))
-            raise BadInput(f"rope_type = {shown(kind)} is not understood; known: {known}")
-    if len(set(kinds)) > 1:
-        raise BadInput(f"rope_type = {shown(names[0])} and type = {shown(names[1])} differ; keep one")
-    return str(kinds[0]) if kinds else "default"
 
 
 def _scaling(config: Config, rope: Config, kind: str, fraction: float | None) -> Scaling:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -112,6 +113,11 @@ class RopeSetting:
     def clipped(self) -> bool:
         """Return whether angles are capped, so that scores depend on more than the distance."""
         return math.isfinite(self.clip)
+
+
+def is_whole(value: object) -> bool:
+    """Return whether a value is a whole number, one of NumPy too."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _check_dim(name: str, value: int) -> None:

@@ -15,7 +15,7 @@ from ropeaudit.audits import sweep
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.sweep import Audit, Sweep
 from ropeaudit.errors import BadInput
-from ropeaudit.inputs import captured
+from ropeaudit.inputs import qk
 from ropeaudit.tensor_files import tensors
 
 SMALL = ["shift", "--heads", "1", "--seq-len", "3", "--head-dim", "4", "--recipe", "hf", "--dtype", "fp16"]
@@ -86,7 +86,7 @@ def test_an_array_that_declares_more_than_it_holds(tmp_path) -> None:
     archive(tmp_path / "x.npz", npy(HUGE, bytes(4096)), False)
     for spec in (f"{tmp_path}/q.npy,{tmp_path}/q.npy", str(tmp_path / "x.npz")):
         with pytest.raises(BadInput, match=r"17,179,869,184 bytes, and holds 4,096"):
-            captured.read(spec)
+            qk.from_file(spec)
 
 
 @pytest.mark.usefixtures("unread")
@@ -94,7 +94,7 @@ def test_an_archive_that_is_packed_too_well(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("ropeaudit.tensor_files.tensors._FREE_OF_DOUBT", 2**20)
     archive(tmp_path / "x.npz", npy((1, 2**13, 128), bytes(2**22)), True)
     with pytest.raises(BadInput, match="more than tensors can be packed"):
-        captured.read(str(tmp_path / "x.npz"))
+        qk.from_file(str(tmp_path / "x.npz"))
     (tmp_path / "x.npz").rename(tmp_path / "x.safetensors")  # whatever it is called
     with pytest.raises(BadInput, match="more than tensors can be packed"):
         tensors.searched([tmp_path / "x.safetensors"], lambda *_: True)
@@ -109,13 +109,13 @@ def test_tensors_without_room(tmp_path, monkeypatch) -> None:
     save_file({"q": np.zeros((1, 2**12, 4)), "k": np.zeros((1, 2**12, 4))}, tmp_path / "x.safetensors")
     archive(tmp_path / "x.npz", npy((1, 2**12, 4), bytes(2**16)), True)
     np.save(tmp_path / "q.npy", np.zeros((1, 2**12, 4)))
-    assert captured.read(str(tmp_path / "x.npz"))[0].shape == (1, 2**12, 4)
+    assert qk.from_file(str(tmp_path / "x.npz")).q.shape == (1, 2**12, 4)
     monkeypatch.setattr("ropeaudit.runtime.run_metadata.free_bytes", lambda: 2**16)
     for name in ("x.pt", "x.safetensors", "x.npz"):
         with pytest.raises(BadInput, match="are free; give a smaller part"):
-            captured.read(str(tmp_path / name))
+            qk.from_file(str(tmp_path / name))
     with pytest.raises(BadInput, match="are free"):
-        captured.read(f"{tmp_path}/q.npy,{tmp_path}/q.npy")
+        qk.from_file(f"{tmp_path}/q.npy,{tmp_path}/q.npy")
     with pytest.raises(BadInput, match="are free"):
         tensors.searched([tmp_path / "x.pt"], lambda name, shape, head: "inv_freq" in name)
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple, TypeAlias, Unpack
 
-import numpy as np
-
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, chosen, loaded, steps
 from ropeaudit.audits.case_run import CaseRun
@@ -27,7 +25,7 @@ from ropeaudit.features.limit.boundary_search import WITHIN, Boundary, OffsetSea
 from ropeaudit.features.limit.distances import COLUMNS, Distances
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import DEFAULT
-from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.rope.setting import RopeSetting, is_whole
 from ropeaudit.runtime import doing, run_metadata
 from ropeaudit.runtime.threads import mapping
 from ropeaudit.subjects.emulated import Emulated
@@ -281,8 +279,7 @@ def run(
 ) -> Iterator[Limit]:
     """Check the arguments, and yield the limits by case, subject and tolerance. Raises: as `limit`."""
     for name, value, least in (("--up-to", up_to, 0), ("--budget", budget, FEWEST)):
-        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        if value is not None and not (whole and value >= least):
+        if value is not None and not (is_whole(value) and value >= least):
             raise UsageError(f"{name} {value!r} is not a whole number from {least} up")
     fits(max(case.check([UP_TO if up_to is None else up_to]) for case in cases))
     work = steps(on_progress, len(cases) * len(some))

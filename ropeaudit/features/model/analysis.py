@@ -27,8 +27,7 @@ from ropeaudit.subjects.calling import devices
 from ropeaudit.subjects.calling.devices import CPU, Device
 
 if TYPE_CHECKING:
-    from ropeaudit.features.model.decode import Decoded
-    from ropeaudit.features.model.forward_pass import Pass, Runner
+    from ropeaudit.features.model.forward_pass import Decoded, Pass, Runner
     from ropeaudit.features.model.held import Held
     from ropeaudit.recognition.diagnosis import Diagnosis
     from ropeaudit.recognition.verification import Places
@@ -234,8 +233,7 @@ class ModelAudit(Result):
         self, runner: Runner, base: Pass, step: Callable[[], None]
     ) -> tuple[dict[int, Pass], dict[int, str]]:
         """Return float64 passes without q and k, and what shifts change, by offset."""
-        from ropeaudit.features.model import decode
-        from ropeaudit.features.model.forward_pass import cause_of
+        from ropeaudit.features.model.forward_pass import cause_of, compare_decode
 
         if not base.reads and any(self.offsets):
             raise NotShifted(
@@ -250,7 +248,7 @@ class ModelAudit(Result):
         self.pairs |= {n: layers.rotated_pairs(call) for n, call in base.calls.items()}
         if self.save is not None:
             self.saved = layers.save_qk(self.save, self.folder, base.layers, base.calls)
-        found = decode.compare(runner, self.tokens.ids, base, self.pairs, STRUCTURE)
+        found = compare_decode(runner, self.tokens.ids, base, self.pairs, STRUCTURE)
         if isinstance(found, str):
             self.folder.note(f"{UNCOMPARED}{found}")
         else:

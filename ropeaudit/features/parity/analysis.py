@@ -18,7 +18,7 @@ from ropeaudit.audits.case_run import setting_columns
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.audits.judging import TOLERANCE, ratio
 from ropeaudit.audits.results import Result
-from ropeaudit.engine.pair import PairStatistics, compare
+from ropeaudit.engine.measure import PairStatistics, compare
 from ropeaudit.engine.plan import Plan
 from ropeaudit.errors import ForeignError, UnknownName, UsageError, one_line
 from ropeaudit.inputs.qk import Inputs
