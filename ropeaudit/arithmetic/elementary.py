@@ -71,7 +71,12 @@ def cos_sin(angles: FloatArray, fmt: Format, twice: bool = False) -> tuple[Float
         flat = value.reshape(-1)
         where = _near_midpoint(flat, fmt)
         if where.size:
-            flat[where] = _few(wide.reshape(-1)[where], which, twice)
+            few = wide.reshape(-1)[where]
+            high, low = (part[:, 0] for part in dd.unit_circle(few[:, None], _rotations_per_radian())[which])
+            if which == 1 and not twice:
+                tiny = np.abs(few) < _TINY
+                high, low = np.where(tiny, few, high), np.where(tiny, few**3 / -6, low)
+            flat[where] = high if twice else dd.to_odd((high, low))
     return round_own(values[0], fmt), round_own(values[1], fmt)
 
 
@@ -95,17 +100,6 @@ def _near_midpoint(values: NDArray[np.float64], fmt: Format) -> NDArray[np.intp]
             near = np.abs(steps - np.rint(steps)) <= np.abs(steps) * (_ULPS * 2.0**-52)
             found.append(start + np.flatnonzero(near & (np.abs(block) < fmt.smallest_normal) & (block != 0)))
     return np.concatenate(found) if found else np.zeros(0, np.intp)
-
-
-def _few(angles: NDArray[np.float64], which: int, nearest: bool) -> NDArray[np.float64]:
-    """Return cos (which = 0) or sin (1) of angles, rounded to nearest or odd. Shapes: (n,) -> (n,)."""
-    high, low = (part[:, 0] for part in dd.unit_circle(angles[:, None], _rotations_per_radian())[which])
-    if nearest:
-        return high
-    if which == 1:
-        tiny = np.abs(angles) < _TINY
-        high, low = np.where(tiny, angles, high), np.where(tiny, angles**3 / -6, low)
-    return dd.to_odd((high, low))
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ from ropeaudit.subjects.emulated import Emulated
 
 # errors of the angles of a subject, at steps (s,) + offset
 PhaseAt = Callable[[Emulated, Positions, int], Phase]
+Strip = tuple[slice, slice, NDArray[np.bool_]]  # rows, the columns they see and unseen places
 
 PANEL = 512  # positions at once
 _BLOCKS = 256  # of largest norms
@@ -143,7 +144,13 @@ class Blocks:
         farthest = np.maximum(rows[1] - 1 - cols[0], cols[1] - 1 - rows[0])
         reach = masks.reach(mask, seq_len)
         self.distance: Array = np.minimum(farthest, reach).astype(np.float64)
-        self.strips = list(_strips(masks.counts(mask, rows, cols) > 0))
+        visible, self.strips = masks.counts(mask, rows, cols) > 0, list[Strip]()
+        for start in range(0, len(visible), _ROWS):
+            some = slice(start, min(start + _ROWS, len(visible)))
+            columns = np.flatnonzero(visible[some].any(axis=0))
+            if columns.size:
+                between = slice(int(columns[0]), int(columns[-1]) + 1)
+                self.strips.append((some, between, ~visible[some, between]))
         cuts = _edges(seq_len, self.coarse)
         count, lags = len(self.sizes), reach // self.coarse + 2
         self._shares = []
@@ -173,16 +180,6 @@ class Blocks:
         Shapes: (h, b, p), (h, b, p) -> (p,).
         """
         return np.asarray((q * k / self.sizes[:, None]).sum(axis=(0, 1)))
-
-
-def _strips(seen: NDArray[np.bool_]) -> Iterator[tuple[slice, slice, NDArray[np.bool_]]]:
-    """Yield rows, the columns they see and unseen places. Shapes: seen (b, b)."""
-    for start in range(0, len(seen), _ROWS):
-        rows = slice(start, min(start + _ROWS, len(seen)))
-        columns = np.flatnonzero(seen[rows].any(axis=0))
-        if columns.size:
-            cols = slice(int(columns[0]), int(columns[-1]) + 1)
-            yield rows, cols, ~seen[rows, cols]
 
 
 def reduce_blocks(values: Array, size: int, operation: np.ufunc, axis: int) -> Array:

@@ -172,8 +172,18 @@ def _roundings(subject: Emulated, position: Array) -> tuple[Array, Array]:
     product, angle = recipe.angle
     worst, variance = np.zeros((2, len(position), cached.size))
     if form == "recurrence":
-        raw, worst, variance = _recurrence(position[:, 0], cached, product)
-        raw, low = dd.two_product(raw, weight := effect(subject.setting, recipe.frequency[1]))
+        angles, raw = np.empty_like(worst), position[:, 0]
+        before, noise = np.zeros((2, len(position)))
+        for i, step in enumerate(cached):
+            current = round_to(raw, product).astype(np.float64)
+            half = half_ulp(raw, product)
+            if i == 0:
+                half = np.where(current != raw, half, 0.0)
+            wide = 0.0 if product is FP64 else 2.0**-53
+            angles[:, i], worst[:, i] = current, before + half + wide * np.abs(raw)
+            variance[:, i] = noise + half**2 / 3
+            raw, before, noise = current * step, worst[:, i] * abs(step), variance[:, i] * step**2
+        raw, low = dd.two_product(angles, weight := effect(subject.setting, recipe.frequency[1]))
         worst, variance, inexact = worst * np.abs(weight), variance * weight**2, low != 0
     elif form == "divide":
         raw = position / cached
@@ -189,20 +199,6 @@ def _roundings(subject: Emulated, position: Array) -> tuple[Array, Array]:
     other = np.where(second != first, half_ulp(first, angle), 0.0)
     worst = np.where(np.isfinite(second), worst + other, np.inf)
     return worst, variance + (half**2 + other**2) / 3
-
-
-def _recurrence(position: Array, step: Array, fmt: Format) -> tuple[Array, Array, Array]:
-    """Return angles, largest errors, variances. Shapes: (s,), (p,) -> three of (s, p)."""
-    angles, worst, variance = np.empty((3, position.size, step.size))
-    raw, before, noise = position, np.zeros(position.size), np.zeros(position.size)
-    for i in range(step.size):
-        current = round_to(raw, fmt).astype(np.float64)
-        half = half_ulp(raw, fmt) if i else np.where(current != raw, half_ulp(raw, fmt), 0.0)
-        wide = 0.0 if fmt is FP64 else 2.0**-53
-        angles[:, i], worst[:, i] = current, before + half + wide * np.abs(raw)
-        variance[:, i] = noise + half**2 / 3
-        raw, before, noise = current * step[i], worst[:, i] * abs(step[i]), variance[:, i] * step[i] ** 2
-    return angles, worst, variance
 
 
 def half_ulp(x: Array, fmt: Format) -> Array:

@@ -62,7 +62,11 @@ def measure(cases: Plan[Inputs], options: RowOptions, threads: int) -> dict[Cell
     done = 0
     with mapping(threads) as mapped:
         for some in _chunks(cases, cells):
-            for share, part in _strips(_with_anchors(cases, some, options.anchor), options, mapped):
+            offsets: list[list[int]] = [[] for _ in cases.subjects]
+            for index, offset in some:  # before those of each subject the anchor
+                offsets[index] = list(dict.fromkeys([options.anchor, *offsets[index], offset]))
+            chunk = replace(cases, offsets=offsets, precision="double")
+            for share, part in _strips(chunk, options, mapped):
                 for cell in some:
                     results[cell].merge(part[cell])
                 doing.step((done + share * len(some)) / len(cells))
@@ -100,14 +104,6 @@ def _chunks(cases: Plan[Inputs], cells: Sequence[CellIndex]) -> Iterator[list[Ce
             chunk = []
         chunk.append(cell)
     yield chunk
-
-
-def _with_anchors(cases: Plan[Inputs], cells: Sequence[CellIndex], anchor: int) -> Plan[Inputs]:
-    """Return the plan of some cells, before those of each subject the anchor."""
-    offsets: list[list[int]] = [[] for _ in cases.subjects]
-    for index, offset in cells:
-        offsets[index] = list(dict.fromkeys([anchor, *offsets[index], offset]))
-    return replace(cases, offsets=offsets, precision="double")
 
 
 def _strips(

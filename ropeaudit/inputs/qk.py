@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format, parse
+from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import BadInput, BadShape, UnknownName, UsageError
 from ropeaudit.rope.frequencies import frequencies
@@ -117,7 +117,17 @@ def make(
     head_dim = setting.head_dim
     q_shape, k_shape = (heads, seq_len, head_dim), (kv_heads, seq_len, head_dim)
     if kind in ("gaussian", RANDN):
-        q, k = (_randn if kind == RANDN else _gaussian)(seed, (q_shape, k_shape))
+        if kind == RANDN:
+            import torch
+
+            of_torch = torch.Generator().manual_seed(seed)
+            drawn = (torch.randn(x, generator=of_torch, dtype=torch.float32) for x in (q_shape, k_shape))
+            q, k = (one.bfloat16().half().numpy().astype(np.float64) for one in drawn)
+        else:  # a head at a time, in the cache
+            generator, (q, k) = np.random.default_rng(seed), map(np.empty, (q_shape, k_shape))
+            for head in (*q, *k):
+                generator.standard_normal(out=head)
+                head[...] = on_16_bit_grid(head)
         inputs = Inputs(q, k, kind, seed)
         inputs._unchanged.update(dict.fromkeys((FP32, parse("fp16"), parse("bf16")), True))
         return inputs
@@ -156,24 +166,6 @@ def check_kind(kind: str, known: Sequence[str] = SYNTHETIC) -> None:
     """Raise UnknownName unless `kind` is one of those that are known."""
     if kind not in known:
         raise UnknownName("--qk", kind, known, "(or a file: .safetensors, .npz, .pt, q.npy,k.npy)")
-
-
-def _randn(seed: int, shapes: Iterable[tuple[int, ...]]) -> list[Array]:
-    """Return seeded torch.randn of each shape, on the 16-bit grid."""
-    import torch
-
-    generator = torch.Generator().manual_seed(seed)
-    numbers = (torch.randn(shape, generator=generator, dtype=torch.float32) for shape in shapes)
-    return [one.bfloat16().half().numpy().astype(np.float64) for one in numbers]
-
-
-def _gaussian(seed: int, shapes: Iterable[tuple[int, ...]]) -> list[Array]:
-    """Draw normal numbers on the 16-bit grid, a head at a time, in the cache."""
-    generator, arrays = np.random.default_rng(seed), [np.empty(shape) for shape in shapes]
-    for head in (head for array in arrays for head in array):
-        generator.standard_normal(out=head)
-        head[...] = on_16_bit_grid(head)
-    return arrays
 
 
 def check_head(kind: str, seq_len: int, setting: RopeSetting) -> None:
@@ -264,7 +256,21 @@ def _positional(
     """Return q and k of any token of each key-value head, (g, d) each; `seed` chooses phases of psi."""
     speeds = frequencies(setting, "inverse_power", FP64)
     fast = np.argsort(-speeds, kind="stable")[: max(speeds.size // 4, min(_FEWEST_FAST, speeds.size))]
-    size = _size(kind, speeds[fast], max(seq_len, _TOKENS), setting)
+    # the |psi_i| at which softmax gives the right token `_WEIGHT`
+    tokens = max(seq_len, _TOKENS)
+    t = np.arange(1.0, tokens + 1.0)
+    # in units of |psi_i|² * scale
+    gaps = sum((1.0 - np.cos(t * speed) for speed in speeds[fast]), np.zeros_like(t))
+    largest_sum, low, high = 1.0 / _WEIGHT - 1.0, 0.0, _LARGEST_SCORE / max(fast.size, 1)
+    if 2.0 * np.exp(-high * gaps).sum() > largest_sum:
+        raise UsageError(
+            f"--qk {kind} needs fast frequencies to tell {tokens} tokens apart, and the {fast.size} "
+            f"fastest of rotary_dim {setting.rotary_dim} do not; give a larger --rotary-dim or --qk gaussian"
+        )
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if 2.0 * np.exp(-middle * gaps).sum() <= largest_sum else (middle, high)
+    size = float(np.sqrt(high / setting.scale) / attention_factor(setting.scaling))
     phases = np.random.default_rng(seed).uniform(0.0, 2 * np.pi, (kv_heads, fast.size))
     sides = []
     for by in (0.0, BEHIND[kind] * speeds[fast]):
@@ -273,20 +279,3 @@ def _positional(
             part[:, fast] = size * of(phases + by)
         sides.append(x)
     return sides[0], sides[1]
-
-
-def _size(kind: str, speeds: FloatArray, tokens: int, setting: RopeSetting) -> float:
-    """Return the |psi_i| at which softmax gives the right token `_WEIGHT`."""
-    t = np.arange(1.0, tokens + 1.0)
-    # in units of |psi_i|² * scale
-    gaps = sum((1.0 - np.cos(t * speed) for speed in speeds), np.zeros_like(t))
-    largest_sum, low, high = 1.0 / _WEIGHT - 1.0, 0.0, _LARGEST_SCORE / max(speeds.size, 1)
-    if 2.0 * np.exp(-high * gaps).sum() > largest_sum:
-        raise UsageError(
-            f"--qk {kind} needs fast frequencies to tell {tokens} tokens apart, and the {speeds.size} "
-            f"fastest of rotary_dim {setting.rotary_dim} do not; give a larger --rotary-dim or --qk gaussian"
-        )
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if 2.0 * np.exp(-middle * gaps).sum() <= largest_sum else (middle, high)
-    return float(np.sqrt(high / setting.scale) / attention_factor(setting.scaling))

@@ -212,7 +212,14 @@ def opened(spec: str, expected: Expected) -> ModuleAudit:
     if gguf_files.is_gguf(path):
         file = gguf_files.read(path)
         gguf = gguf_metadata.of_file(file, path.stem, repr(spec))
-        buffers, count = _of_metadata(gguf), file.tensors
+        buffers, count = [], file.tensors
+        for layer, setting in gguf.model.layers.items():
+            name = "rope" if len(gguf.model.layers) == 1 else f"rope ({layer})"
+            ends = (" (short)", " (long)") if setting.scaling.kind == "longrope" else ("",)
+            for end, one in zip(ends, setting.short_and_long(), strict=True):
+                values = np.array([float(theta) for theta in exact_frequencies.frequencies(one)])
+                stored = StoredTensor(f"{gguf.architecture}.{name}{end}", "float32", values.shape, values)
+                buffers.append(Buffer(stored, "inv_freq"))
         notes += [f"{key} is missing: {default}" for key, default in gguf.missing.items()]
     else:
         buffers, count = _of_files(spec)
@@ -227,19 +234,6 @@ def opened(spec: str, expected: Expected) -> ModuleAudit:
     kind = "dump" if tensorfiles.is_dump(Path(spec)) else "checkpoint"
     kind = "gguf" if gguf else "graph" if tensorfiles.is_graph(path) else kind
     return ModuleAudit(spec, kind, buffers, count, expected, notes, gguf=gguf)
-
-
-def _of_metadata(rope: GgufRope) -> list[Buffer]:
-    """Return the frequencies of a GGUF file by layer type: longrope has two."""
-    buffers = []
-    for layer, setting in rope.model.layers.items():
-        name = "rope" if len(rope.model.layers) == 1 else f"rope ({layer})"
-        ends = (" (short)", " (long)") if setting.scaling.kind == "longrope" else ("",)
-        for end, one in zip(ends, setting.short_and_long(), strict=True):
-            values = np.array([float(theta) for theta in exact_frequencies.frequencies(one)])
-            stored = StoredTensor(f"{rope.architecture}.{name}{end}", "float32", values.shape, values)
-            buffers.append(Buffer(stored, "inv_freq"))
-    return buffers
 
 
 def _of_files(spec: str) -> tuple[list[Buffer], int]:
