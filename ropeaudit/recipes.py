@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from ropeaudit import data
-from ropeaudit.arithmetic import scaled_formats
+from ropeaudit.arithmetic import rounding
 from ropeaudit.arithmetic.formats import FP32, FP64, Format, parse
-from ropeaudit.arithmetic.scaled_formats import ScaledFormat
+from ropeaudit.arithmetic.rounding import ScaledFormat
 from ropeaudit.errors import BadInput, NotEmulated, RopeAuditError, UnknownName, UsageError, parser_reason
 from ropeaudit.rope.frequencies import FrequencyForm, check_form
 
@@ -251,7 +251,7 @@ def _from_table(name: str, table: Mapping[str, Any], parent: Recipe | None = Non
     if len(scaled) > 1:
         raise UsageError("keys are stored with scales at one stage: give input or output, not both")
     for stage, text in scaled.items():
-        rest["keys"] = stage, scaled_formats.parse(_string(stage, text))
+        rest["keys"] = stage, rounding.parse_scaled(_string(stage, text))
     if parent:
         return replace(parent, name=name, stages=stages, **rest)
     return Recipe(name, stages, **rest)
@@ -266,7 +266,7 @@ def _chain(stage: str, text: str, dtype: Format) -> tuple[Format, ...]:
         raise UsageError(
             f"{stage} = {text!r}: k is stored with scales at {' or '.join(KEYS)}; try --set output={text}"
         )
-    if text.strip().lower() in scaled_formats.SCALED_ALONE:
+    if text.strip().lower() in rounding.SCALED_ALONE:
         raise UsageError(
             f"{stage} = {text!r}: its codes are stored with scales alone, at {' or '.join(KEYS)}; "
             f"try --set output={text.strip()}:head"

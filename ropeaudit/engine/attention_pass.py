@@ -214,7 +214,7 @@ class Rounding(NamedTuple):
     stored: Format
 
 
-@np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")
+@np.errstate(all="ignore")
 def softmax(scores: Array, rounding: Rounding | None = None) -> tuple[Array, Array]:
     """Return the weights of every row and their natural logarithms; -inf where a weight is 0.
 
@@ -255,7 +255,7 @@ def beta(entropy: Array) -> Array:
     return np.where(entropy > 0.5, np.maximum(np.polyval(TEMPERATURE, entropy), 1.0), 1.0)
 
 
-@np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")
+@np.errstate(all="ignore")
 def adapted(scores: Array, weights: Array, rounding: Rounding | None = None) -> Array:
     """Return weights at each row's adaptive temperature. Shapes: all (r, c)."""
     sharper = beta(entropies(weights, np.log(weights + 1e-9)))
@@ -318,7 +318,7 @@ class ReferenceRows:
     right: the column that each row is meant to attend to, -1 for none; None where no row is.
     """
 
-    @np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")
+    @np.errstate(all="ignore")
     def __init__(
         self,
         scores: Array,
@@ -333,7 +333,7 @@ class ReferenceRows:
         self.entropy = float(entropies(self.weights, self.logs).sum())
         self.weight = float(self.weights.max(axis=1).sum())
 
-    @np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")
+    @np.errstate(all="ignore")
     def compare(self, scores: Array, rounding: Rounding | None = None) -> tuple[Attention, Array]:
         """Compare scores with the exact ones; return statistics and weights."""
         result = Attention(rows=len(scores), entropy_reference=self.entropy, weight_reference=self.weight)
@@ -358,7 +358,7 @@ class ReferenceRows:
         return result, weights
 
 
-@np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")
+@np.errstate(all="ignore")
 def divergences(exact: Array, exact_logs: Array, weights: Array, logs: Array) -> Array:
     """Return Σ p* log(p*/p) + Σ p - Σ p* of every row, without cancellation where p is near p*.
 

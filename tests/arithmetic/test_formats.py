@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ropeaudit.arithmetic import doubledouble as dd
-from ropeaudit.arithmetic import scaled_formats
+from ropeaudit.arithmetic import rounding
 from ropeaudit.arithmetic.formats import FORMATS, Format, parse
 from ropeaudit.arithmetic.rounding import bits_differ, round_in_place, round_nearest, round_to
 from ropeaudit.errors import UnknownName
@@ -289,7 +289,7 @@ def test_a_nan_stays_one_on_the_ways_to_a_rounding(fmt: Format) -> None:
 @pytest.mark.parametrize("spec", ["int8:head", "e4m3:token", "e5m2:tensor"])
 def test_a_nan_stays_one_in_codes_with_a_scale(spec: str) -> None:
     for dtype in (np.float32, np.float64):
-        stored = scaled_formats.parse(spec).stored(nans(dtype), np.ones(1, dtype))
+        stored = rounding.parse_scaled(spec).stored(nans(dtype), np.ones(1, dtype))
         assert np.isnan(stored).all()
 
 

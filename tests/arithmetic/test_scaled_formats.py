@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis.extra.numpy import arrays
 
-from ropeaudit.arithmetic import scaled_formats
+from ropeaudit.arithmetic import rounding
 
 NUMBERS = arrays(np.float32, st.integers(1, 40), elements=st.floats(-1e4, 1e4, width=32))
 LARGEST = {"int8": 127.0, "e4m3": 448.0, "e5m2": 57344.0}
@@ -27,7 +27,7 @@ def in_torch(name: str, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", LARGEST)
 @given(x=NUMBERS)
 def test_every_bit_is_torchs(name: str, x: np.ndarray) -> None:
-    stored = scaled_formats.parse(f"{name}:tensor").stored(x, np.abs(x).max())
+    stored = rounding.parse_scaled(f"{name}:tensor").stored(x, np.abs(x).max())
     assert stored.dtype == np.float32
     assert stored.tobytes() == in_torch(name, x).tobytes()
 
@@ -35,7 +35,7 @@ def test_every_bit_is_torchs(name: str, x: np.ndarray) -> None:
 @given(x=NUMBERS)
 def test_int8_is_within_half_a_step(x: np.ndarray) -> None:
     largest = np.abs(x).max()
-    stored = scaled_formats.parse("int8:tensor").stored(x, largest).astype(np.float64)
+    stored = rounding.parse_scaled("int8:tensor").stored(x, largest).astype(np.float64)
     # half a step, and four float32 roundings: of scale, quotient (up to 127 steps), product
     room = float(largest) / 254 + 4 * 2.0**-24 * float(largest) + 2.0**-149 * 128
     assert np.abs(stored - x).max() <= room
@@ -44,5 +44,5 @@ def test_int8_is_within_half_a_step(x: np.ndarray) -> None:
 def test_what_is_not_finite_is_not_hidden() -> None:
     x = np.array([1.0, np.inf], np.float32)
     for name in LARGEST:
-        stored = scaled_formats.parse(f"{name}:token").stored(x, np.abs(x).max())
+        stored = rounding.parse_scaled(f"{name}:token").stored(x, np.abs(x).max())
         assert not np.isfinite(stored).any() or not np.isfinite(stored[1])
