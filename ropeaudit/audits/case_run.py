@@ -150,7 +150,8 @@ class CaseRun:
             with doing.unheard():
                 floors = self._measure({subject: [0] for subject in offsets}, at, 0)
         for one in cells:
-            one.measured, one.floor = measured[one.subject, one.offset], floors[one.subject, 0].drift
+            one.measured = measured[one.subject, one.offset]
+            one.floor = floors[one.subject, 0].drift
         self._bound(cells, at)
         if self.requested and isinstance(self.loaded, Inputs):
             # the rows after softmax, in a second pass

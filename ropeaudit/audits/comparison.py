@@ -273,7 +273,8 @@ def allowance(before: Row, after: Row, column: str) -> float:
         # attainable_rms, from excess where the report has no column of it
         drift, excess = float(after.get("drift_rms") or 0.0), float(after.get("excess") or 0.0)
         unit = float(after.get("attainable_rms") or 0.0) or (drift / excess if excess else 0.0)
-    errors, both = 2.0 if column.startswith("change_") else 1.0, (old + new) * unit  # against itself: two
+    errors = 2.0 if column.startswith("change_") else 1.0  # against itself: two
+    both = (old + new) * unit
     if column in _MAXIMA:
         return summed + errors * order.single
     own = 0.0 if column == "drift_bias" else (errors * order.sums) ** 2 / both if both else math.inf

@@ -146,27 +146,21 @@ def written(
     rows = [row for row in rows if row.model != UNKNOWN]  # a file said too little of the others
     asked = {COLUMNS[name].group for name in needed} - {""}
     groups = asked | {group for group, about in GROUPS.items() if any(map(about, rows))}
+
+    def is_told(name: str) -> bool:
+        """Return whether files have a setting: asked for, or not what its absence implies."""
+        column = COLUMNS[name]
+        if column.group in asked or (column.group in groups and not column.optional):
+            return True
+        if name == "stages":  # metadata hold them
+            return False
+        sizes = ({"head_dim": row.head_dim, "heads": row.heads} for row in rows)
+        return any(getattr(row, name) != implied(name, one) for row, one in zip(rows, sizes, strict=True))
+
     others = [name for name in COLUMNS if name not in CORE]
-    settings = [name for name in others if name in IDENTITY and _is_told(rows, name, asked, groups)]
+    settings = [name for name in others if name in IDENTITY and is_told(name)]
     measured = [name for name in others if name not in IDENTITY and COLUMNS[name].group in groups]
     return [*FIRST, *settings, *CORE[len(FIRST) :], *measured], []
-
-
-def _is_told(
-    rows: Sequence[Record],
-    name: str,
-    asked: Iterable[str],
-    groups: Iterable[str],
-) -> bool:
-    """Return whether files have a setting: asked for, or not what its absence implies."""
-    column = COLUMNS[name]
-    if column.group in asked or (column.group in groups and not column.optional):
-        return True
-    if name == "stages":  # metadata hold them
-        return False
-    return any(
-        getattr(row, name) != implied(name, {"head_dim": row.head_dim, "heads": row.heads}) for row in rows
-    )
 
 
 def implied(name: str, row: Mapping[str, Any]) -> Any:

@@ -84,7 +84,8 @@ def finished(
     while left:
         started = set[int]()
         with crew(len(left)) as workers, contextlib.suppress(BrokenProcessPool):
-            run, submit = functools.partial(result_of, audit, workers.threads), workers.executor.submit
+            run = functools.partial(result_of, audit, workers.threads)
+            submit = workers.executor.submit
             with workers.around():
                 waiting = {submit(run, task): number for number, task in left.items()}
             while waiting:
@@ -108,45 +109,6 @@ def finished(
             )
 
 
-class Processes(contextlib.AbstractContextManager["Processes"]):
-    """Processes of this machine; whatever they are at, they are gone at the end."""
-
-    pause = 0.2  # seconds between two looks at them and for a Ctrl-C
-
-    def __init__(self, jobs: int, tasks: int) -> None:
-        """Start up to `jobs` of them, which share the processors."""
-        self.threads = max(1, run_metadata.threads() // jobs)
-        context, isolated = multiprocessing.get_context("spawn"), _ISOLATED in os.environ
-        with quiet_children():
-            self.executor: ProcessPoolExecutor = ProcessPoolExecutor(
-                min(jobs, tasks), context, _begin, (isolated,)
-            )
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
-        self.executor.shutdown(wait=True, cancel_futures=True)
-
-    def around(self) -> contextlib.AbstractContextManager[None]:
-        """Return a block in which processes may start."""
-        return quiet_children()
-
-    def look(self, some: bool) -> None:
-        """End all if one is dead."""
-        if connection.wait([process.sentinel for process in self.processes()], 0):
-            self._end()
-
-    def processes(self) -> list[Any]:
-        """Return those that were started, to which there is no public way."""
-        return list((self.executor._processes or {}).values())
-
-    def _end(self) -> None:
-        """Kill the workers, whatever they are at; their futures end too."""
-        for process in self.processes():
-            process.kill()
-        # else the pool waits for the rest of a result that a dead worker began
-        self.executor._result_queue._writer.close()  # type: ignore[attr-defined]
-
-
 @contextlib.contextmanager
 def quiet_children() -> Iterator[None]:
     """Start processes that import nothing from this folder; none hears Ctrl-C until the end."""
@@ -163,6 +125,42 @@ def quiet_children() -> Iterator[None]:
         os.environ.pop(_ISOLATED)
         if before is not None:
             os.environ[_ISOLATED] = before
+
+
+class Processes(contextlib.AbstractContextManager["Processes"]):
+    """Processes of this machine; whatever they are at, they are gone at the end."""
+
+    pause = 0.2  # seconds between two looks at them and for a Ctrl-C
+    around = staticmethod(quiet_children)  # a block in which processes may start
+
+    def __init__(self, jobs: int, tasks: int) -> None:
+        """Start up to `jobs` of them, which share the processors."""
+        self.threads = max(1, run_metadata.threads() // jobs)
+        context, isolated = multiprocessing.get_context("spawn"), _ISOLATED in os.environ
+        with quiet_children():
+            self.executor: ProcessPoolExecutor = ProcessPoolExecutor(
+                min(jobs, tasks), context, _begin, (isolated,)
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        self.executor.shutdown(wait=True, cancel_futures=True)
+
+    def look(self, some: bool) -> None:
+        """End all if one is dead."""
+        if connection.wait([process.sentinel for process in self.processes()], 0):
+            self._end()
+
+    def processes(self) -> list[Any]:
+        """Return those that were started, to which there is no public way."""
+        return list((self.executor._processes or {}).values())
+
+    def _end(self) -> None:
+        """Kill the workers, whatever they are at; their futures end too."""
+        for process in self.processes():
+            process.kill()
+        # else the pool waits for the rest of a result that a dead worker began
+        self.executor._result_queue._writer.close()  # type: ignore[attr-defined]
 
 
 def _begin(isolated: bool) -> None:

@@ -155,7 +155,8 @@ class Blocks:
         count, lags = len(self.sizes), reach // self.coarse + 2
         self._shares = []
         for lag in range(1 - count if mask == "full" else 0, min(lags, count)):
-            q, k = slice(max(lag, 0), count + min(lag, 0)), slice(max(-lag, 0), count - max(lag, 0))
+            q = slice(max(lag, 0), count + min(lag, 0))
+            k = slice(max(-lag, 0), count - max(lag, 0))
             seen = masks.counts(mask, (cuts[:-1][q], cuts[1:][q]), (cuts[:-1][k], cuts[1:][k]))
             self._shares.append((q, k, (seen / (self.sizes[q] * self.sizes[k]))[:, None]))
         self._dense: Array | None = None

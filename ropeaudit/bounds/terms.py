@@ -294,7 +294,8 @@ def rotated_pair(subject: Emulated) -> PairError:
         table_small *= 2 * used + 2
     if table is not None:
         v = table.unit_roundoff
-        grown, table_small = grown * (1 + v), table_small * (1 + v) + table.smallest_subnormal / math.sqrt(2)
+        grown = grown * (1 + v)
+        table_small = table_small * (1 + v) + table.smallest_subnormal / math.sqrt(2)
         noise += v * v if table.precision < trig.precision else 0.0
     # rotated by them and stored
     rotation, output = recipe.rotation, recipe.output

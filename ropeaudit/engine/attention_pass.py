@@ -170,7 +170,8 @@ def _strip(
     hidden = masks.hidden(cases.mask, rows, cols)
     places = np.arange(rows.start, rows.stop)
     right = None if options.behind is None else places - options.behind - cols.start
-    keys, everyone = np.arange(cols.start, cols.stop), (np.array(0), np.array(cases.inputs.seq_len))
+    keys = np.arange(cols.start, cols.stop)
+    everyone = (np.array(0), np.array(cases.inputs.seq_len))
     share = 1.0 / masks.counts(cases.mask, everyone, (keys, keys + 1))  # of a query of a key
 
     def formed(cell: CellIndex) -> Array:

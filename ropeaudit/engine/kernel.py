@@ -166,7 +166,8 @@ def measure(
         if paired:
             form_pairs(*factors, subject, scale, out)
         else:
-            form(*factors, subject, scale, out, spare)
+            accumulate(*factors, subject, out)
+            store(out, subject, scale, spare)
         if number:
             own = np.subtract(formed, base, out=spare)
             masks.hide(own, block.hidden)
@@ -194,32 +195,13 @@ def tile_format(subject: Subject) -> Format:
 def formed(q: FloatArray, k: FloatArray, subject: Subject, scale: float) -> Values:
     """Return a tile's float64 scores. Shapes: q (r, d), k (d, c) -> (r, c)."""
     out = np.empty((q.shape[0], k.shape[1]), tile_format(subject).carrier)
-    form(q, k, subject, scale, out)
+    accumulate(q, k, subject, out)
+    store(out, subject, scale)
     return out.astype(np.float64, copy=False)
 
 
-def form(
-    q: FloatArray,
-    k: FloatArray,
-    subject: Subject,
-    scale: float,
-    out: Values,
-    scratch: Values | None = None,
-) -> None:
-    """Write the subject's scores of a tile into `out`, which has `tile_format`; so has `scratch`.
-
-    float32 and float64 accumulate in the order of BLAS; a narrower accumulator adds the d products
-    one after the other, each sum rounded once: acc = round(acc + q_j * k_j).
-    The scale multiplies in the accumulator's arithmetic: before the one store, or after a first
-    store (`scale_after_store`) with a second one behind it.
-    Shapes: q (..., r, d), k (..., d, c) -> out (..., r, c).
-    """
-    accumulate(q, k, subject, out)
-    store(out, subject, scale, scratch)
-
-
 def form_pairs(q: FloatArray, k: FloatArray, subject: Subject, scale: float, out: Values) -> None:
-    """Write the subject's scores of rows of q with the same rows of k into `out`, as `form` does.
+    """Write the subject's scores of rows of q with the same rows of k into `out`, as `formed` does.
 
     float32 and float64 accumulate in products of a few rows, of which the diagonal counts; as their shape is
     another, a kernel may sum in another order than in a tile, with errors of the same size.
@@ -240,7 +222,12 @@ def form_pairs(q: FloatArray, k: FloatArray, subject: Subject, scale: float, out
 
 
 def accumulate(q: FloatArray, k: FloatArray, subject: Subject, out: Values) -> None:
-    """Write unscaled q·k. Shapes: q (..., r, d), k (..., d, c) -> out (..., r, c)."""
+    """Write unscaled q·k of a tile into `out`, which has `tile_format`.
+
+    float32 and float64 accumulate in the order of BLAS; a narrower accumulator adds the d products
+    one after the other, each sum rounded once: acc = round(acc + q_j * k_j).
+    Shapes: q (..., r, d), k (..., d, c) -> out (..., r, c).
+    """
     if not native(q, subject):
         out[...] = _sequential(q[..., None], k[..., None, :, :], subject.accumulate)
     elif q.dtype == out.dtype:
@@ -255,7 +242,11 @@ def native(q: FloatArray, subject: Subject) -> bool:
 
 
 def store(out: Values, subject: Subject, scale: float, scratch: Values | None = None) -> None:
-    """Scale sums and round them to the score's format, where they lie."""
+    """Scale sums and round them to the score's format, where they lie; `scratch` is like them.
+
+    The scale multiplies in the accumulator's arithmetic: before the one store, or after a first
+    store (`scale_after_store`) with a second one behind it.
+    """
     if scale != 1.0:
         if subject.scale_after_store:
             _round(out, subject.score, scratch)

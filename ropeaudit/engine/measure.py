@@ -12,7 +12,7 @@ Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and c
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -101,7 +101,8 @@ class Rotation:
 
     def _tables(self, panel: slice) -> dict[CellIndex | None, Any]:
         positions = self.plan.at(panel)
-        numbers, cells = (positions + self.plan.origin).astype(np.float64), [*self.plan.cells(), None]
+        numbers = (positions + self.plan.origin).astype(np.float64)
+        cells = [*self.plan.cells(), None]
 
         def table(cell: CellIndex | None) -> Any:
             if cell is None:
@@ -158,11 +159,9 @@ class Tile(NamedTuple):
 
 
 class Tiles(Rotation, Generic[T]):
-    """A pass over heads, panels and tiles of a plan; each strip of rows gathers a T."""
+    """A pass over heads, panels and tiles of a plan; each strip of rows gathers a T, at first `empty()`."""
 
-    def empty(self) -> T:
-        """Return what a strip's tiles are gathered in."""
-        raise NotImplementedError
+    empty: Callable[[], T]
 
     def gather(self, tile: Tile, result: T) -> None:
         """Take in a tile."""
@@ -225,9 +224,7 @@ class _CellTiles(Tiles[Measured]):
     def __init__(self, cases: Plan[Inputs], mapped: Map) -> None:
         super().__init__(cases, mapped)
         self.workspace = Workspace()
-
-    def empty(self) -> Measured:
-        return {cell: CellStatistics() for cell in self.plan.cells()}
+        self.empty = lambda: {cell: CellStatistics() for cell in cases.cells()}
 
     def gather(self, tile: Tile, result: Measured) -> None:
         """Compute the reference of each key in a tile, and compare its subjects with it."""
@@ -273,7 +270,8 @@ def measure_sampled(cases: Plan[SampledInputs], threads: int) -> Measured:
                 exact_scores.distance_table((chosen.query[rows] + origin).astype(np.float64), setting),
                 exact_scores.distance_table((chosen.key[rows] + origin).astype(np.float64), setting),
             )
-            sides, block = (sampled.q[rows], sampled.k[rows]), Block.pairs(rows.start, chosen.weight[rows])
+            sides = (sampled.q[rows], sampled.k[rows])
+            block = Block.pairs(rows.start, chosen.weight[rows])
             for key, members in groups.items():
                 q, k = kernel.exact_factors(sides, key.input, tables, setting, key.precision)
                 exact, error = exact_scores.paired(q, k), exact_scores.certificate(q, k)
@@ -368,13 +366,10 @@ class _PairTiles(Tiles[PairStatistics]):
 
     def __init__(self, cases: Plan[Inputs], mapped: Map, bits: Format) -> None:
         super().__init__(cases, mapped)
-        self.bits, self.cells = bits, cases.cells()
+        self.bits, self.cells, self.empty = bits, cases.cells(), PairStatistics
         keys = {index: key for key, members in self.groups.items() for index in members}
         self.keys = [keys[index] for index, _ in self.cells]
         self.compared: dict[tuple[Side, int, int], tuple[int, int]] = {}
-
-    def empty(self) -> PairStatistics:
-        return PairStatistics()
 
     def rotated(self, side: Side, head: int, panel: slice) -> Rotated:
         result, where = super().rotated(side, head, panel), (side, head, panel.start)

@@ -108,7 +108,8 @@ def hidden(mask: Mask, rows: slice, cols: slice) -> NDArray[np.bool_] | None:
     later, outside = cols.stop - 1 > rows.start, cols.start <= rows.stop - 1 - width
     if mask == "full" or not (later or outside):
         return None
-    keys, queries = np.arange(cols.start, cols.stop)[None, :], np.arange(rows.start, rows.stop)[:, None]
+    keys = np.arange(cols.start, cols.stop)[None, :]
+    queries = np.arange(rows.start, rows.stop)[:, None]
     if not outside:
         return keys > queries
     return (keys > queries) | (keys <= queries - width)

@@ -11,14 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from typing import TYPE_CHECKING
 
 from ropeaudit.arithmetic.doubledouble import PI, precise
 from ropeaudit.rope.scaling import Scaling
 from ropeaudit.rope.setting import RopeSetting
-
-if TYPE_CHECKING:
-    from ropeaudit.rope.axial import AxialRope
 
 _ONE = Decimal(1)
 
@@ -28,7 +24,13 @@ def frequencies(setting: RopeSetting) -> list[Decimal]:
     scaling, d = setting.scaling, setting.rotary_dim
     with precise():
         if setting.grid is not None:
-            return _of_axes(setting.grid.rope)
+            rope = setting.grid.rope
+            logs = [Decimal(base).ln() for base in rope.base]
+            factor = {"1": _ONE, "2pi": 2 * PI, "pi/2": PI / 2}[rope.factor]
+            return [  # factor · base^(-numerator/denominator), radians per unit of a pair's axis
+                factor * (-logs[axis] * numerator / denominator).exp() if denominator else Decimal(0)
+                for axis, numerator, denominator in rope.pairs()
+            ]
         if scaling.kind == "explicit":
             return [Decimal(value) for value in scaling.frequencies or ()]
         log_base = Decimal(setting.base).ln()
@@ -40,16 +42,6 @@ def frequencies(setting: RopeSetting) -> list[Decimal]:
         thetas = [(-log_base * 2 * i / d).exp() for i in range(setting.pairs)]
         formula = FORMULAS[scaling.kind]
         return [+formula(theta, i, setting) for i, theta in enumerate(thetas)]
-
-
-def _of_axes(rope: AxialRope) -> list[Decimal]:
-    """Return factor · base^(-numerator/denominator) of every pair, radians per unit of its axis."""
-    logs = [Decimal(base).ln() for base in rope.base]
-    factor = {"1": _ONE, "2pi": 2 * PI, "pi/2": PI / 2}[rope.factor]
-    return [
-        factor * (-logs[axis] * numerator / denominator).exp() if denominator else Decimal(0)
-        for axis, numerator, denominator in rope.pairs()
-    ]
 
 
 def attention_factor(scaling: Scaling) -> Decimal:

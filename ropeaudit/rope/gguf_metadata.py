@@ -24,7 +24,9 @@ from ropeaudit.tensor_files.gguf_files import GgufFile
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _TYPES = ("none", "linear", "yarn", "longrope")
-_FREQS, _SHORT, _LONG = "rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"
+_FREQS = "rope_freqs.weight"
+_SHORT = "rope_factors_short.weight"
+_LONG = "rope_factors_long.weight"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from ropeaudit.rope.scaled import mscale
 from ropeaudit.rope.scaling import HF_NAMES, KINDS, Scaling, Served
 from ropeaudit.rope.setting import Layout, RopeSetting
 
-_HEADS, _HIDDEN = ("num_attention_heads", "n_head", "n_heads"), ("hidden_size", "n_embd", "d_model")
+_HEADS = ("num_attention_heads", "n_head", "n_heads")
+_HIDDEN = ("hidden_size", "n_embd", "d_model")
 _KV_HEADS, _POSITIONS = ("num_key_value_heads", "num_kv_heads"), hf_json.POSITIONS
 _SPELLINGS = {keys[0]: keys for keys in (_HEADS, _KV_HEADS, _POSITIONS)}
 _FULL, _SLIDING = hf_json.LAYER_TYPES[:2]
@@ -177,7 +178,16 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
         kept = base is None or "rope_theta" in config  # --base stands before a default
         # a base that is one of these is used whatever rope_theta says beside them
         given = {name: value for name, value in own_scaling.items() if kept or name != "rope_theta"}
-    _check_rotates(config, model, rotates=bool(given) or theta is not None)
+    kind, rotates = config.get("position_embedding_type"), bool(given) or theta is not None
+    reason = next((f"{key} = true" for key in ("alibi", "mla_use_nope") if flag(config, key)), None)
+    if flag(config, "rotary") is False:
+        reason = "rotary = false"
+    elif kind in ("nope", "alibi") or (kind == "absolute" and not rotates):
+        reason = f"position_embedding_type = {kind}"
+    elif hf_json.is_one(model, "no_rope") and not rotates:
+        reason = f"model_type = {model}"
+    if reason:
+        raise NotRotated.because(reason)
     of_code: float | None = hf_json.of_type(model, "base")  # ChatGLM's times its rope_ratio
     if of_code is not None and hf_json.is_one(model, "base_times_ratio"):
         ratio = config.get("rope_ratio")
@@ -217,19 +227,6 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
         if layers[layer]["rope_theta"] <= 1 and theta_choice[0] != "--base":
             raise BadInput(f"{theta_choice[0]} = {shown(theta_choice[1])} is not a finite number above 1")
     return layers, defaults
-
-
-def _check_rotates(config: Config, model: str, rotates: bool) -> None:
-    kind = config.get("position_embedding_type")
-    reason = next((f"{key} = true" for key in ("alibi", "mla_use_nope") if flag(config, key)), None)
-    if flag(config, "rotary") is False:
-        reason = "rotary = false"
-    elif kind in ("nope", "alibi") or (kind == "absolute" and not rotates):
-        reason = f"position_embedding_type = {kind}"
-    elif hf_json.is_one(model, "no_rope") and not rotates:
-        reason = f"model_type = {model}"
-    if reason:
-        raise NotRotated.because(reason)
 
 
 def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSetting:

@@ -277,7 +277,10 @@ class Served:
     @property
     def words(self) -> str:
         """The number of positions, with both candidates where there are two."""
-        scaling, declared, positions, reach = self.scaling, self.declared, self.positions, self.scaling.reach
+        scaling = self.scaling
+        declared = self.declared
+        positions = self.positions
+        reach = self.scaling.reach
         if positions is None:
             return "nothing says for how many positions"
         if not scaling.rules.original:

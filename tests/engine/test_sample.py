@@ -149,7 +149,8 @@ def test_a_score_of_a_pair_is_that_of_a_tile(dtype, changes, bits) -> None:
         for x in (built.q, built.k)
     )
     tile = np.empty((40, 40), kernel.tile_format(who).carrier)
-    kernel.form(q, np.ascontiguousarray(k.T), who, setting.scale, tile)
+    kernel.accumulate(q, np.ascontiguousarray(k.T), who, tile)
+    kernel.store(tile, who, setting.scale)
     m, n = np.divmod(np.arange(1600), 40)
     kernel.form_pairs(q[m], k[n], who, setting.scale, result := np.empty(len(m)))
     if bits:

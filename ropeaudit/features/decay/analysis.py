@@ -113,7 +113,9 @@ def decay(
     >>> ones.failing
     1707
     """
-    compared, given, kinds = requested(recipes, dtypes, changes), arguments.cases_of(cases, case), listed(qk)
+    compared = requested(recipes, dtypes, changes)
+    given = arguments.cases_of(cases, case)
+    kinds = listed(qk)
     files = {name: inputs.from_file(name) for name in kinds if inputs.is_file(name)}
     for name in kinds:
         if name not in files:

@@ -50,7 +50,8 @@ def gather(bench: Bench, recipe: Resolved, count: int) -> tuple[dict[str, Array]
     finite. count: scores of the sampled heads.
     """
     setting, table, size = bench.setting, bench.table(recipe), bench.sample.positions.size
-    (squares, products), norms = np.zeros((2, setting.pairs + 1)), np.full((2, setting.pairs + 1), np.nan)
+    squares, products = np.zeros((2, setting.pairs + 1))
+    norms = np.full((2, setting.pairs + 1), np.nan)
     norms[:, :-1] = whole = terms = 0.0
     with mapping(1), np.errstate(invalid="ignore", over="ignore", under="ignore"):
         for head, exact in bench.exact.items():

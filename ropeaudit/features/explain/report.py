@@ -375,7 +375,8 @@ def _told_of_code(one: CodeExplanation) -> list[tuple[float, Answer]]:
         status, decides = "FAIL" if trace.faults else "WARN", "behaves like no known recipe"
         last = max(trace.faults, default=0)  # the largest offset that is wrong
         fix = wording.remedy(trace.faults.get(last), trace.dtype, last)
-        code, title = trace.diagnosis() or "unexplained", trace.told() or "no known implementation matches"
+        code = trace.diagnosis() or "unexplained"
+        title = trace.told() or "no known implementation matches"
         causes = [Cause(code, title, facts=[f"fix: {fix}"] if fix else [], warning=not trace.faults)]
     facts = [*called, ("setting", f"head_dim {trace.setting.head_dim}, base {trace.setting.base:g}")]
     facts.append(("not checked", "other offsets, other q and k than these"))

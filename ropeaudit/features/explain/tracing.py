@@ -95,7 +95,8 @@ class Trace:
         """Return what explains code at its largest wrong offset, if anything."""
         if not self.faults:
             return ""
-        last, everywhere = max(self.faults), len(self.faults) >= len(self.drifts) - 1  # at 0 most are right
+        last = max(self.faults)
+        everywhere = len(self.faults) >= len(self.drifts) - 1  # at 0 most are right
         return wording.sentence(self.faults[last]) + ("" if everywhere else f" at offset {last}")
 
     def diagnosis(self) -> str:

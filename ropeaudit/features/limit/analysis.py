@@ -217,7 +217,9 @@ def last_that(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 def regimes(case: Case, setting: RopeSetting, seq_len: int, up_to: int) -> list[Regime]:
     """Return the first two regimes up to an offset; one where frequencies stay the same."""
-    found, first, setting_at = list[Regime](), 0, functools.partial(case.setting_at, setting, seq_len)
+    found = list[Regime]()
+    first = 0
+    setting_at = functools.partial(case.setting_at, setting, seq_len)
     while first <= up_to and len(found) < _REGIMES:
         at = setting_at(first)
 

@@ -283,7 +283,9 @@ def compare(own: tuple[Pass, Pass], exact: tuple[Pass, Pass], ids: list[int]) ->
 
     Beside them: nonfinite, how many are nan or infinite, and logits_max. Numbers that need all are nan then.
     """
-    sums, largest, targets = defaultdict[str, float](float), defaultdict[str, float](float), torch.tensor(ids)
+    sums = defaultdict[str, float](float)
+    largest = defaultdict[str, float](float)
+    targets = torch.tensor(ids)
     nonfinite = flips = 0
     for start in range(0, len(ids), _ROWS):
         a, b, exact_a, exact_b = (one.logits[start : start + _ROWS].double() for one in (*own, *exact))

@@ -195,7 +195,8 @@ def read_tokens(folder: Folder, text: str | None, given: str | None, seed: int) 
     """
     import numpy as np
 
-    vocabulary, maximum = hf_json.needed(folder.text, ("vocab_size", "n_vocab"), 2**31), folder.maximum
+    vocabulary = hf_json.needed(folder.text, ("vocab_size", "n_vocab"), 2**31)
+    maximum = folder.maximum
     try:
         ids = [int(word) for word in given.split(",")] if given is not None else []
     except ValueError:

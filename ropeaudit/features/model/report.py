@@ -93,7 +93,8 @@ def answer(
     causes = list[Cause]()
     for cause in (_wrong(*pair) for pair in wrong):  # the first of a code stands for it
         causes += [] if cause.code in [one.code for one in causes] else [cause]
-    worst, structural = max(summary, key=_change), [row for row in summary if row["cause"] in _STRUCTURE]
+    worst = max(summary, key=_change)
+    structural = [row for row in summary if row["cause"] in _STRUCTURE]
     if structural and not wrong:
         worst = max(structural, key=lambda row: row["structural_rms"])
         size = f"float64 logits change too; rounding adds {short(worst['precision_rms'])} in {worst['dtype']}"

@@ -312,7 +312,8 @@ def report(
     for one in results:
         refused = f"{one.dtype} at offset {one.offset}: {one.refused}."
         notes = [*notes, *one.findings, *([refused] if one.refused else one.differences)]
-    notes, shown = list(dict.fromkeys(notes)), (COLUMNS, SCHEMA, rows, screen, columns, metadata, some)
+    notes = list(dict.fromkeys(notes))
+    shown = (COLUMNS, SCHEMA, rows, screen, columns, metadata, some)
     return tabulated(*shown, notes=notes, brief=not columns)
 
 
