@@ -1,19 +1,22 @@
-"""Options of several commands, in groups whose fields they are."""
+"""Options of several commands, in groups whose fields they are, and the cases that they make."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ropeaudit import data, door
 from ropeaudit.console import parameters
 from ropeaudit.console.parameters import TARGETS, Parsed, joined, merged, one_of
-from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.errors import UnknownName, UsageError, withdrawn
 from ropeaudit.reports import FORMS, REGISTRY
+
+if TYPE_CHECKING:
+    from ropeaudit.audits.cases import Case
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -234,3 +237,59 @@ def calling_options(command: Any) -> Any:
 
 length_option = described("--length")
 no_header_option = described("--no-header")
+
+
+def _file(text: str, flag: str) -> str:
+    """Return the file of a ticket. Raises: UsageError, UnknownName."""
+    if withdrawn(flag, text):
+        raise UnknownName(flag, text, ())
+    if not text.strip():
+        raise UsageError(f"{flag} {text!r} names no file; give one, or leave it out")
+    return text
+
+
+ticket_option = click.option(
+    "--ticket",
+    type=Parsed("file", _file),
+    metavar="FILE",
+    help="Write a bug report in Markdown too. Its snippet is run once.",
+)
+
+
+_MOST_CASES = 100_000
+# fields of a case that take lists, in the order in which cases come: the first changes last
+_AXES = (
+    *("qk", "seq_len", "model", "config", "layer", "scaling", "head_dim", "rotary_dim", "base", "clip"),
+    *("layout", "mrope", "axes", "grid", "axis", "mask", "seed", "rerotate"),
+)
+
+
+def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> list[Case]:
+    """Return the cross product of all settings, in the order of `_AXES`.
+
+    more: fields of `Case` that few commands have options for: tuples of those in `_AXES`, else values.
+    Raises: UsageError, UnknownName, BadInput.
+    """
+    from itertools import product
+    from math import prod
+
+    from ropeaudit.audits.cases import Case, completed
+
+    groups: list[RopeOptions | QKOptions] = [rope, vectors] if vectors else [rope]
+    given = {option.name: getattr(group, option.name) for group in groups for option in fields(group)} | more
+    lists: dict[str, Sequence[Any]] = {name: given.pop(name, ()) or (None,) for name in _AXES}
+    count = prod(map(len, lists.values()))
+    if count > _MOST_CASES:
+        raise UsageError(f"these lists make {count} settings; at most {_MOST_CASES} are allowed: shorten one")
+    single = {name: value for name, value in given.items() if value is not None}
+    results = []
+    for combination in product(*lists.values()):
+        listed = zip(lists, combination, strict=True)
+        own = completed({name: value for name, value in listed if value is not None})
+        layer = own.pop("layer", None)
+        case = Case(**own, **single)
+        if layer not in (None, "all", *case.layers()) and case.declared() is not None:
+            raise UnknownName("layer type", layer, case.layers(), "(or all)")
+        for one in case.layers() if layer == "all" else [layer]:
+            results.append(Case(**own, **single, layer=one) if one else case)
+    return results

@@ -20,7 +20,7 @@ from ropeaudit import reports
 from ropeaudit.audits import records
 from ropeaudit.audits.records import Record, shown
 from ropeaudit.audits.sweep import Sweep
-from ropeaudit.console import output
+from ropeaudit.console import delivery
 from ropeaudit.console.output_files import part_of
 from ropeaudit.errors import BadInput, BadOutput, UnknownName
 from ropeaudit.reports import reading
@@ -89,7 +89,7 @@ class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
                 os.ftruncate(self.number, self.length)
             self.full = True
             stored = "the rows in it are whole" if self.length else "no row is stored"
-            output.say(
+            delivery.say(
                 f"warning: {self.path!r} cannot be written: {error.strerror}; {stored}, and those that are "
                 "measured from here on are in the report alone"
             )
@@ -108,7 +108,7 @@ class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
             self.remove()
         self.close()
         if hint := self.hint():
-            output.say(hint)
+            delivery.say(hint)
 
     def close(self) -> None:
         """Close it; without rows it goes away."""

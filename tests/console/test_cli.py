@@ -13,7 +13,7 @@ from command_line import ran
 
 from ropeaudit.audits import records
 from ropeaudit.console import values
-from ropeaudit.console.rows import Progress
+from ropeaudit.console.delivery import Progress
 from ropeaudit.main import main
 from ropeaudit.runtime import doing
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from cases import first_fast
 
+from ropeaudit.console.delivery import print_report
 from ropeaudit.console.options import ScreenOptions
-from ropeaudit.console.output import print_report
 from ropeaudit.reports import Report
 from ropeaudit.runtime import streams
 

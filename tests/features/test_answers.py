@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeaudit.console import output
+from ropeaudit.console import delivery
 from ropeaudit.main import main
 from ropeaudit.reports import Report
 from ropeaudit.reports.forms import table
@@ -101,11 +101,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def screens(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
     reports: list[Report] = []
 
-    def keep(report: Report, screen: output.ScreenOptions, alone: bool = False) -> int:
+    def keep(report: Report, screen: delivery.ScreenOptions, alone: bool = False) -> int:
         reports.append(replace(report, verbose=screen.verbose))
         return 0
 
-    monkeypatch.setattr(output, "print_report", keep)
+    monkeypatch.setattr(delivery, "print_report", keep)
     main(command.split())
     results = {}
     for width in LONGEST:

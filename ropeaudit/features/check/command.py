@@ -10,8 +10,8 @@ import click
 
 from ropeaudit.console import options
 from ropeaudit.console.help import command
+from ropeaudit.console.options import ticket_option
 from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, NATURAL, TEXT, merged
-from ropeaudit.console.tickets import ticket_option
 from ropeaudit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def check(
     """
     from ropeaudit.arithmetic.formats import parse
     from ropeaudit.conformance.environments import DEFAULT
-    from ropeaudit.console import delivery, output_files, settings, tickets
+    from ropeaudit.console import delivery, output_files
     from ropeaudit.features.check import analysis, waivers
     from ropeaudit.features.check import report as tables
     from ropeaudit.features.check.checked import CheckOptions, not_begun
@@ -142,7 +142,7 @@ def check(
     from ropeaudit.reports.numbers import counted
 
     columns = output.chosen_columns(tables.COLUMNS)
-    cases = settings.cases(rope, mrope=mrope, axes=axes, grid=grid)
+    cases = options.cases(rope, mrope=mrope, axes=axes, grid=grid)
     if len(cases) != 1:
         raise UsageError("check takes one RoPE setting at a time; give a single value of each option")
     formats = tuple(dict.fromkeys(map(parse, dtype)))
@@ -184,7 +184,7 @@ def check(
         for fault in tables.faults_of(checked) if github else ():
             click.echo(annotation(fault), err=True)
         interrupted = code == delivery.INTERRUPTED
-        written = tickets.write(ticket_file, made)
+        written = delivery.write_ticket(ticket_file, made)
     if interrupted:
         return code
     warned = strict and any(map(tables.warns, checked))
@@ -195,7 +195,7 @@ def check(
 def _ours(checked: Sequence[Checked], output: CheckReportOptions) -> int:
     """Say which checks are at fault themselves; return the exit code."""
     from ropeaudit.console import delivery
-    from ropeaudit.console.output import say
+    from ropeaudit.console.delivery import say
 
     faults = [one for one in checked if one.finding.fault]
     for one in faults:

@@ -88,7 +88,7 @@ def decay(
     bound and the sum of Men et al., with the first distance at which it is negative.
     """
     from ropeaudit.audits.arguments import stages
-    from ropeaudit.console import delivery, settings
+    from ropeaudit.console import delivery
     from ropeaudit.features.decay import analysis
     from ropeaudit.features.decay.analysis import COLUMNS, report
     from ropeaudit.reports.numbers import counted
@@ -96,7 +96,7 @@ def decay(
 
     columns = output.chosen_columns(COLUMNS)
     output.check_header(no_header)
-    compared, cases = analysis.requested(recipe, dtype, changes), settings.cases(rope)
+    compared, cases = analysis.requested(recipe, dtype, changes), options.cases(rope)
     return delivery.delivered(
         lambda on_progress: analysis.decay(
             distance or None,

@@ -70,7 +70,7 @@ def explain(
     shows the dtypes of its stages, as torch's operations show them.
     """
     from ropeaudit.audits import arguments
-    from ropeaudit.console import delivery, settings
+    from ropeaudit.console import delivery
     from ropeaudit.features.explain import analysis, blames
     from ropeaudit.features.explain.report import COLUMNS, check_kind, report
     from ropeaudit.recipes import DEFAULT
@@ -79,7 +79,7 @@ def explain(
     kind = by or ("dtypes" if implementations else "stage")
     check_kind(kind, bool(implementations))
     columns = output.chosen_columns(COLUMNS[kind], f"(in rows by {kind})")
-    cases = settings.cases(rope, vectors)
+    cases = options.cases(rope, vectors)
     named = recipe, implementations, dtype, changes, DEFAULT
     chosen = arguments.chosen(*named, device, order, under, naming=analysis.NAMING)
     bound = None if tolerance is None else blames.tolerance(tolerance)

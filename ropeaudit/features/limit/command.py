@@ -94,13 +94,13 @@ def limit(
     and the smallest that was seen to fail. Models are judged by the positions that they are made for.
     """
     from ropeaudit.audits import arguments
-    from ropeaudit.console import delivery, settings
+    from ropeaudit.console import delivery
     from ropeaudit.features.limit import analysis
     from ropeaudit.features.limit.report import COLUMNS, report
     from ropeaudit.recipes import DEFAULT
 
     columns = output.chosen_columns(COLUMNS)
-    cases = settings.cases(rope, vectors, length=length)
+    cases = options.cases(rope, vectors, length=length)
     chosen = arguments.chosen(recipe, impl, dtype, changes, DEFAULT, device)
     largest = [analysis.usual_up_to(case, one) for case in cases for one in chosen]
     conditions = parse(gates, min(largest) if up_to is None else up_to)

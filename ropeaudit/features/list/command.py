@@ -13,6 +13,7 @@ from ropeaudit.console.options import (
     RopeOptions,
     ScreenOptions,
     axis,
+    cases,
     report_options,
     rope_options,
     screen_options,
@@ -44,7 +45,7 @@ def _print(
     **shown: Any,
 ) -> int:
     """Print a list of `columns.LISTS`, or some rows of it. shown: fields of the report that differ."""
-    from ropeaudit.console import output
+    from ropeaudit.console import delivery
     from ropeaudit.features.list.columns import LISTS
     from ropeaudit.reports import Report
     from ropeaudit.runtime.columns import table
@@ -52,7 +53,7 @@ def _print(
     columns = table(f"list-{kind}")
     listed = list(LISTS[kind]() if rows is None else rows)
     fields = shown or {"screen": columns.screen(listed), "dispensable": columns.dispensable}
-    return output.print_report(Report(listed, list(columns), declared=columns, **fields), screen)
+    return delivery.print_report(Report(listed, list(columns), declared=columns, **fields), screen)
 
 
 def _plain(kind: str) -> click.Command:
@@ -144,11 +145,10 @@ def frequencies(
 
     Beside them stand the positions that number formats merge, and what recipes store.
     """
-    from ropeaudit.console import delivery, settings
+    from ropeaudit.console import delivery
     from ropeaudit.features.list import frequencies as analysis
 
-    cases = settings.cases(rope)
-    tables = list(analysis.frequencies(dtype or analysis.DTYPES, recipe, max_position, cases=cases))
+    tables = list(analysis.frequencies(dtype or analysis.DTYPES, recipe, max_position, cases=cases(rope)))
     return delivery.delivered(
         lambda _: tables,
         lambda tables, metadata: analysis.report(tables, output.columns, metadata),
@@ -163,7 +163,7 @@ def environment(screen: ScreenOptions) -> int:
 
     Attach it to a bug ticket.
     """
-    from ropeaudit.console import output
+    from ropeaudit.console import delivery
     from ropeaudit.reports import Report
     from ropeaudit.runtime import run_metadata
     from ropeaudit.subjects import third_party
@@ -172,7 +172,7 @@ def environment(screen: ScreenOptions) -> int:
     known = run_metadata.environment()
     known |= {name: value for name, value in run_metadata.hardware(audited).items() if name not in known}
     rows = [{"what": name, "value": str(text)} for name, text in known.items()]
-    return output.print_report(Report(rows, ["what", "value"], ["what", "value"]), screen)
+    return delivery.print_report(Report(rows, ["what", "value"], ["what", "value"]), screen)
 
 
 for _command in (implementations, *map(_plain, _PLAIN), diagnoses, frequencies, environment):

@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from ropeaudit.console.help import command
-from ropeaudit.console.options import ReportOptions, axis, calling_options, report_options
+from ropeaudit.console.options import ReportOptions, axis, calling_options, report_options, ticket_option
 from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, merged, number
-from ropeaudit.console.tickets import ticket_option
 
 
 @command(
@@ -62,7 +61,7 @@ def module(output: ReportOptions, ticket: str | None, **asked: Any) -> int:
     periods, angles, cos and sin. Without a config, a model or --base nothing says what their frequencies
     should be, and the base is guessed from the values.
     """
-    from ropeaudit.console import delivery, output_files, tickets
+    from ropeaudit.console import delivery, output_files
     from ropeaudit.features.module.report import COLUMNS, run
     from ropeaudit.reports import with_metadata
 
@@ -74,5 +73,5 @@ def module(output: ReportOptions, ticket: str | None, **asked: Any) -> int:
             lambda reports, metadata: with_metadata(reports[0], metadata),
             output,
         )
-        written = tickets.write(file, lambda: made)
+        written = delivery.write_ticket(file, lambda: made)
     return delivery.worst(code, written, delivery.BROKEN if broken else delivery.DONE)

@@ -46,13 +46,13 @@ def parity(
     from itertools import chain
 
     from ropeaudit.audits import arguments
-    from ropeaudit.console import delivery, settings
+    from ropeaudit.console import delivery
     from ropeaudit.features.parity import analysis
     from ropeaudit.features.parity.analysis import COLUMNS, report
 
     columns = output.chosen_columns(COLUMNS)
     pairs = analysis.named(a, b, arguments.formats(dtype), changes, device)
-    cases = settings.cases(rope, vectors)
+    cases = options.cases(rope, vectors)
     return delivery.delivered(
         lambda on_progress: analysis.run(cases, pairs, offset, on_progress),
         lambda measured, metadata: report(measured, columns, metadata),

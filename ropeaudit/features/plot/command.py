@@ -90,7 +90,7 @@ def plot(
     """Draw a report of another command, FILE (- is stdin), or measure a case and draw it by query and key."""
     from ropeaudit import reports
     from ropeaudit.audits.arguments import resolved
-    from ropeaudit.console import delivery, output, output_files, settings
+    from ropeaudit.console import delivery, output_files
     from ropeaudit.recipes import DEFAULT
 
     _check(kind, file, outputs)
@@ -103,7 +103,7 @@ def plot(
             with charts.sized(size):
                 if kind == "heatmap" or file is None:
                     recipes = resolved(recipe or DEFAULT[:1], dtype or "bf16", changes)
-                    picture = _heatmap(settings.cases(rope, vectors), recipes, offset or (1000,), quiet)
+                    picture = _heatmap(options.cases(rope, vectors), recipes, offset or (1000,), quiet)
                 else:
                     from ropeaudit.features.plot.pictures import picture as of_report
 
@@ -122,9 +122,9 @@ def plot(
     if written and not quiet:
         title = f"wrote {', '.join(written)}: {picture.title}"
         for text in (title, *(f"note: {note}" for note in picture.notes)):
-            output.say(text)
+            delivery.say(text)
     for one in errors:
-        output.say_error(one)
+        delivery.say_error(one)
     return delivery.BAD_USE if errors else delivery.DONE
 
 
@@ -152,7 +152,7 @@ def _heatmap(
     quiet: bool,
 ) -> Picture:
     """Measure the one case that the options describe, and draw it. Raises: RopeAuditError."""
-    from ropeaudit.console import rows
+    from ropeaudit.console import delivery
     from ropeaudit.features.plot import pictures
     from ropeaudit.reports.model_notes import model_notes
 
@@ -161,7 +161,7 @@ def _heatmap(
         raise UsageError(f"--kind heatmap draws one case and these options make {count}; give one value each")
 
     one = cases[0], recipes[0], offsets[0]
-    results, interrupted = rows.gathered(lambda on_progress: [pictures.heatmap(*one, on_progress)], quiet)
+    results, interrupted = delivery.gathered(lambda on_progress: [pictures.heatmap(*one, on_progress)], quiet)
     if interrupted:
         raise KeyboardInterrupt
     [picture] = results

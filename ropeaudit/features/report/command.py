@@ -61,7 +61,6 @@ def report(
     from ropeaudit.audits import comparison, records
     from ropeaudit.console import delivery, output_files
     from ropeaudit.console import gates as conditions
-    from ropeaudit.console import output as out
     from ropeaudit.features.report import analysis
     from ropeaudit.reports import comparison as changes
 
@@ -82,18 +81,18 @@ def report(
             requested = [conditions.parse(text, relative=True) for text in gates]
             found = analysis.diff(against, files, comparison.RATIO if ratio is None else ratio)
             broken = conditions.broken_since(requested, found.pairs)
-            made = changes.report([found], columns, out.metadata(output), unchanged)
+            made = changes.report([found], columns, delivery.metadata(output), unchanged)
         elif by:
             columns = output.chosen_columns(records.COLUMNS if worst else ["schema", *by, *analysis.OWN])
             results = analysis.summary(files, by, column or analysis.COLUMN)
-            made = analysis.report(results, columns, out.metadata(output), worst)
+            made = analysis.report(results, columns, delivery.metadata(output), worst)
         else:
             columns = output.chosen_columns(
                 ["file", *records.CHOICES], "(`ropeaudit list columns` explains them)"
             )
             forms = (output.form, *(file.form for file in targets))
             data = any(reports.REGISTRY[form].reads for form in forms)
-            made = analysis.merged(files, columns, out.metadata(output), data)
+            made = analysis.merged(files, columns, delivery.metadata(output), data)
         usual = click.get_current_context().get_parameter_source("form") is ParameterSource.DEFAULT
         alone = usual and bool(targets)  # of one that goes into files alone the finding is printed
         return delivery.deliver(made, targets, output, broken=lambda: broken, alone=alone)

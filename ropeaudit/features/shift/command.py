@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ropeaudit.console import options, output_files, tickets
+from ropeaudit.console import options, output_files
 from ropeaudit.console.help import command
 from ropeaudit.console.options import filled_by, listed, option
 from ropeaudit.console.parameters import (
@@ -183,7 +183,7 @@ class ShiftOptions:
         help="Offset that attention_d compares with (AnchorAttention).  [default: 16]",
     )
     output: options.ReportOptions = filled_by(options.report_options)
-    ticket: str | None = filled_by(tickets.ticket_option)
+    ticket: str | None = filled_by(options.ticket_option)
     sweeping: SweepOptions = filled_by(options.grouped(SweepOptions, "sweeping"))
     no_header: bool = filled_by(options.no_header_option)
     gates: tuple[str, ...] = option(
@@ -209,12 +209,11 @@ class ShiftOptions:
     def audit(self) -> Audit:
         """Return what is to be measured. Raises: UsageError, UnknownName, BadInput."""
         from ropeaudit.audits.sweep import Audit
-        from ropeaudit.console import settings
         from ropeaudit.engine.plan import AttentionOptions
         from ropeaudit.features.shift import analysis
 
         more = {name: getattr(self, name) for name in _OF_CASES}
-        cases = settings.cases(self.rope, self.vectors, **more)
+        cases = options.cases(self.rope, self.vectors, **more)
         return Audit(
             cases,
             recipes=self.recipe or None,
@@ -276,7 +275,7 @@ def shift(asked: ShiftOptions) -> int:
             report = drift.report(results, output.columns, {}, needed=needed)
             return tickets_of.ticket(worst, report, audit.factories())
 
-        written = tickets.write(file, ticket)
+        written = delivery.write_ticket(file, ticket)
     return delivery.worst(code, written)
 
 
@@ -297,7 +296,7 @@ class Baseline:
         Where no case is in both, `broken` raises what is wrong: the rows must be written first.
         """
         from ropeaudit.audits import comparison
-        from ropeaudit.console.output import say
+        from ropeaudit.console.delivery import say
         from ropeaudit.reports.comparison import report as changes_of
         from ropeaudit.runtime import run_metadata
 
@@ -333,7 +332,7 @@ def _measured(
     """Measure and deliver the report, rows stored on the way; return the exit code."""
     from ropeaudit.audits import records
     from ropeaudit.audits.comparison import Pair
-    from ropeaudit.console import delivery, gates, output
+    from ropeaudit.console import delivery, gates
     from ropeaudit.reports.numbers import counted
 
     chosen, sweeping, needed = asked.output, asked.sweeping, [gate.column for gate in conditions]
@@ -342,7 +341,7 @@ def _measured(
 
     def note(text: str) -> None:
         if not chosen.quiet:
-            output.say(f"note: {text}")
+            delivery.say(f"note: {text}")
 
     def columns(some: Sequence[Record]) -> list[str]:
         return records.written(some, chosen.columns, needed)[0]
@@ -379,7 +378,7 @@ def _measured(
             broken=broken,
         )
     if uncalled := next((one.reason for one in sweep.results() if one.refused == "uncalled"), None):
-        output.say_error(UsageError(uncalled))
+        delivery.say_error(UsageError(uncalled))
         code = delivery.worst(code, delivery.BAD_USE)
     return code
 
@@ -422,8 +421,7 @@ def _show_plan(sweep: Sweep, resume: bool, options: options.ReportOptions) -> in
     """Print what would be measured; no file is written, and NAME.part is only read."""
     from ropeaudit.audits import records
     from ropeaudit.audits.sweep import START_SECONDS
-    from ropeaudit.console import output, output_files, sweep_file
-    from ropeaudit.console.rows import duration
+    from ropeaudit.console import delivery, sweep_file
     from ropeaudit.reports import Report
     from ropeaudit.runtime import run_metadata
 
@@ -446,8 +444,8 @@ def _show_plan(sweep: Sweep, resume: bool, options: options.ReportOptions) -> in
         columns=list(_PLAN),
         screen=list(_PLAN),
         headline=f"{len(cells)} cells, {state}: {scores} scores; before measuring anything, a rough guess: "
-        f"{duration(max(seconds, 1))} of one core.",
+        f"{delivery.duration(max(seconds, 1))} of one core.",
         legend=_PLAN_LEGEND,
         metadata={**about, **run_metadata.gather()},
     )
-    return output.print_report(report, options)
+    return delivery.print_report(report, options)

@@ -86,22 +86,22 @@ def vectors(
     A case is a folder of raw little-endian files, the same as .safetensors, and a manifest that says what
     they hold and what to write back. Several models or dtypes make a folder for each.
     """
-    from ropeaudit.console import delivery, output, rows, settings
+    from ropeaudit.console import delivery
     from ropeaudit.features.vectors import analysis
 
     lengths = () if seq_len is None else (seq_len,)
-    cases = settings.cases(rope, seed=(seed,), heads=heads, kv_heads=kv_heads, seq_len=lengths)
-    results, interrupted = rows.gathered(
+    cases = options.cases(rope, seed=(seed,), heads=heads, kv_heads=kv_heads, seq_len=lengths)
+    results, interrupted = delivery.gathered(
         lambda on_progress: analysis.vectors(
             folder, dtype, offset, cases=cases, on_progress=on_progress, **asked
         ),
         quiet=False,
     )
     if interrupted:
-        output.say("interrupted: nothing was written")
+        delivery.say("interrupted: nothing was written")
         return delivery.INTERRUPTED
     made, told = analysis.report(results, None, {}), screen.form == "table"  # whose answer holds the notes
-    code = output.print_report(replace(made, notes=[]) if told else made, screen)
+    code = delivery.print_report(replace(made, notes=[]) if told else made, screen)
     for note in () if told else made.notes:
-        output.say(f"note: {note}")
+        delivery.say(f"note: {note}")
     return code
