@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TextIO
 
 import click
 
@@ -77,7 +76,15 @@ def cli(context: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; no exception leaves this function."""
-    stdout, stderr = _streams()
+    # something stands in the place of streams that the caller has closed (`>&-`)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = _Closed()
+    stdout, stderr = sys.stdout, sys.stderr
+    for stream in (stdout, stderr):
+        if isinstance(stream, io.TextIOWrapper):  # ASCII terminals must not end in a fault
+            stream.reconfigure(errors=streams.PLAIN)
     try:
         code = cli.main(args=arguments, prog_name="ropeaudit", standalone_mode=False)
         sys.stdout.flush()
@@ -149,18 +156,6 @@ def _short(line: str) -> str:
     from ropeaudit.reports.numbers import printable  # in-function: `--help` has nothing to say of errors
 
     return printable(line)
-
-
-def _streams() -> tuple[TextIO, TextIO]:
-    """Return stdout and stderr, with something in the place of those that the caller has closed (`>&-`)."""
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    if sys.stdout is None:
-        sys.stdout = _Closed()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # ASCII terminals must not end in a fault
-            stream.reconfigure(errors=streams.PLAIN)
-    return sys.stdout, sys.stderr
 
 
 class _Closed(io.StringIO):

@@ -20,6 +20,12 @@ from ropeaudit.runtime.columns import Columns, table
 _NOTABLE = 0.01  # share of the norm of the keys
 _VERBOSE = ("drift_max", "change_rms", "verdict")  # on the screen with -v alone
 _SHOWN = table("shift", "shift-readers")
+_QUALITIES = {
+    "no": "out of tolerance",
+    "undecided": "undecided",
+    "yes": "within tolerance",
+    "": "not judged",
+}
 # what must agree for two rows to be of the same case but for their subject
 _BESIDE = (
     *(name for name in settings.NAMES if name != "layout"),
@@ -124,7 +130,12 @@ def answer(results: Sequence[Record]) -> Answer:
         status = "FAIL"
     facts = list[tuple[str, str]]()
     if len(results) > 1:
-        facts.append(("rows", _counts(results)))
+        kinds = Counter[str]()
+        for one in results:
+            word = _QUALITIES[verdicts.quality(verdicts.columns(one))]
+            kinds["refused" if one.verdict == "refused" else word] += 1
+        counts = [f"{kinds[word]:,} {word}" for word in (*_QUALITIES.values(), "refused") if kinds[word]]
+        facts.append(("rows", f"{', '.join(counts)}, of {len(results):,}"))
     if _moved(worst) is not None:
         facts.append(("after softmax", _after_softmax(worst)))
     if worst.sample:  # how many scores it is of all, and its interval
@@ -188,21 +199,6 @@ def _right(results: Sequence[Record], worst: Record) -> str:
         return ""
     more = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
     return f"; {names[0]}{more} within it"
-
-
-def _counts(results: Sequence[Record]) -> str:
-    words = {
-        "no": "out of tolerance",
-        "undecided": "undecided",
-        "yes": "within tolerance",
-        "": "not judged",
-    }
-    kinds = Counter[str]()
-    for one in results:
-        quality = words[verdicts.quality(verdicts.columns(one))]
-        kinds["refused" if one.verdict == "refused" else quality] += 1
-    listed = [f"{kinds[word]:,} {word}" for word in (*words.values(), "refused") if kinds[word]]
-    return f"{', '.join(listed)}, of {len(results):,}"
 
 
 def _causes(worst: Record) -> list[Cause]:
