@@ -44,7 +44,7 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import chance
 from ropeaudit.subjects.calling import conventions, environments
 from ropeaudit.subjects.calling.arrays import Engine
-from ropeaudit.subjects.calling.called import Called
+from ropeaudit.subjects.calling.code import Called
 from ropeaudit.subjects.calling.foreign import ForeignOwn, ForeignRotator, in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.emulated import Emulated

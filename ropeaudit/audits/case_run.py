@@ -28,12 +28,11 @@ from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing, threads
-from ropeaudit.subjects import Raised, RotatesHeads, Subject, Uncalled, scaled_keys
-from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.emulated import Emulated, OfRecipe
+from ropeaudit.subjects import Raised, RotatesHeads, Subject, Uncalled, emulated
+from ropeaudit.subjects.calling.code import Called
+from ropeaudit.subjects.emulated import Emulated, OfRecipe, RerotatedKeys
 from ropeaudit.subjects.exact_rotation import Exact
 from ropeaudit.subjects.factories import SubjectFactory
-from ropeaudit.subjects.scaled_keys import RerotatedKeys
 
 if TYPE_CHECKING:
     from ropeaudit.engine.attention_pass import Attention
@@ -118,7 +117,7 @@ class CaseRun:
             return RerotatedKeys(subject.recipe, subject.setting, subject.axes, turns, self.loaded)
         if isinstance(subject, Called) and isinstance(self.loaded, Inputs):
             subject.together(self.loaded.q, self.loaded.k)
-        return scaled_keys.stored(subject, self.loaded)
+        return emulated.stored(subject, self.loaded)
 
     def _measure_batch(self, batch: Sequence[CellResult]) -> None:
         """Measure cells together; a subject that ends its process is refused."""

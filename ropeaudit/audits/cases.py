@@ -23,8 +23,8 @@ from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.scaling import Served
 from ropeaudit.rope.setting import Layout, RopeSetting, is_whole
 from ropeaudit.runtime import run_metadata
-from ropeaudit.subjects import scaled_keys
-from ropeaudit.subjects.scaled_keys import Turns
+from ropeaudit.subjects import emulated
+from ropeaudit.subjects.emulated import Turns
 
 if TYPE_CHECKING:
     from ropeaudit.rope.grids import Grid
@@ -188,7 +188,7 @@ class Case:
     @property
     def turns(self) -> Turns | None:
         """How stored keys are rotated again, if they are. Raises: UsageError."""
-        found, problem = scaled_keys.turns(self.rerotate, self.turn), ""
+        found, problem = emulated.turns(self.rerotate, self.turn), ""
         if self.clip is not None:
             problem = "clipped angles do not add up, so keys cannot be rotated again; leave out --clip"
         elif self.grid is not None or self.axes is not None:

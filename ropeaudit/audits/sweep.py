@@ -23,7 +23,7 @@ from ropeaudit.inputs import masks
 from ropeaudit.recipes import DEFAULT
 from ropeaudit.rope.setting import RopeSetting, is_whole
 from ropeaudit.runtime import digests, doing, run_metadata
-from ropeaudit.subjects import factories, scaled_keys
+from ropeaudit.subjects import emulated, factories
 from ropeaudit.subjects.factories import SubjectFactory
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Audit:
             yield "--attention looks at whole rows; leave out --sample"
         for recipe in [one.recipe.recipe for one in self.factories() if one.recipe is not None]:
             if self._asks("sample"):
-                scaled_keys.check_sampled(recipe)
+                emulated.check_sampled(recipe)
             if recipe.keys and self._asks("rerotate"):
                 scaled = f"{recipe.keys[0]}={recipe.keys[1]} stores keys with scales"
                 yield f"{scaled}; leave it out, or leave out --rerotate"

@@ -33,9 +33,9 @@ from ropeaudit.recognition.rotation import rms
 from ropeaudit.recognition.verification import BATCH_STEP, NOWHERE, Places
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling import signatures
-from ropeaudit.subjects.calling.backward import NoGradient, SwitchedOff, mirrored
 from ropeaudit.subjects.calling.code import CallOf, Rotator
 from ropeaudit.subjects.calling.foreign import ForeignRotator
+from ropeaudit.subjects.calling.own_code import NoGradient, SwitchedOff, mirrored
 
 BLOCK = 4096  # positions of a call
 _SHORT = 64  # positions of a short call

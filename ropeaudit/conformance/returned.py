@@ -33,9 +33,8 @@ from ropeaudit.recognition.rotation import Searches, common, explaining_recipe, 
 from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling.backward import mirrored
-from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.calling.code import Rotator, Unavailable
+from ropeaudit.subjects.calling.code import Called, Rotator, Unavailable
+from ropeaudit.subjects.calling.own_code import mirrored
 from ropeaudit.tensor_files import tensors as tensorfiles
 
 _SOURCES = {"grad_q": "grad_rotated_q", "grad_k": "grad_rotated_k"}  # what is rotated to give it

@@ -31,8 +31,7 @@ from ropeaudit.recognition.known_recipes import CalledBlock, RecipeGroup
 from ropeaudit.recognition.rotation import explaining_recipe, held_to
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.calling.code import Rotator
+from ropeaudit.subjects.calling.code import Called, Rotator
 from ropeaudit.subjects.emulated import Emulated
 
 RMS_FACTOR = 1.5  # measured RMS drift is 0.8 to 1.3 times the predicted RMS: docs/method.md

@@ -21,8 +21,7 @@ from ropeaudit.reports.numbers import percent, short
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.runtime.run_metadata import command_line
 from ropeaudit.subjects import Subject, third_party
-from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.calling.code import Code
+from ropeaudit.subjects.calling.code import Called, Code
 from ropeaudit.subjects.calling.conventions import Convention
 from ropeaudit.subjects.factories import SubjectFactory
 from ropeaudit.subjects.third_party import adapter

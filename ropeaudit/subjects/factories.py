@@ -126,8 +126,7 @@ def in_environments(code: Code, names: Iterable[str]) -> list[Code]:
 
 def called(code: Code, dtype: Format, alone: bool = True) -> SubjectFactory:
     """Return the factory of called code. alone: whether it is the only one."""
-    from ropeaudit.subjects.calling.called import Called
-    from ropeaudit.subjects.calling.code import Unavailable
+    from ropeaudit.subjects.calling.code import Called, Unavailable
     from ropeaudit.subjects.calling.signatures import NotUnderstood
 
     def make(setting: RopeSetting, axes: Axes | None) -> Subject:

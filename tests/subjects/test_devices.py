@@ -25,7 +25,7 @@ from ropeaudit.errors import UsageError
 from ropeaudit.features.check import config_target
 from ropeaudit.main import main
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import devices
+from ropeaudit.subjects.calling import environments
 from ropeaudit.testing import assert_shift_invariant
 
 FILE = str(Path(kernels.__file__))
@@ -161,7 +161,7 @@ def test_numpy_code_and_adapters_without_torch_stay_on_the_cpu(capsys, tmp_path)
     pytest.importorskip("onnxruntime")
     message = refused(capsys, "shift", "--impl", "onnxruntime", "--device", NAME)
     assert "onnxruntime is called on the CPU alone; leave it out" in message
-    assert factories.implementation("onnxruntime", device="cpu").device == devices.CPU
+    assert factories.implementation("onnxruntime", device="cpu").device == environments.CPU
 
 
 # ---------------------------------------------------------------------------- every command
@@ -373,7 +373,7 @@ def test_a_triton_kernel_in_tritons_interpreter() -> None:
 def test_positions_that_jax_would_cut_off_are_refused(monkeypatch) -> None:
     config = SimpleNamespace(jax_enable_x64=False)
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(config=config, device_put=lambda x, _: x))
-    put = devices.Device(of_jax=object()).put
+    put = environments.Device(of_jax=object()).put
     assert put(np.array([2**31 - 1])) == 2**31 - 1
     with pytest.raises(OverflowError, match="JAX_ENABLE_X64=1"):
         put(np.array([2**31]))

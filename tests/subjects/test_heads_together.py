@@ -10,7 +10,7 @@ import pytest
 
 from ropeaudit import limit, parity, shift
 from ropeaudit.main import main
-from ropeaudit.subjects.calling import called
+from ropeaudit.subjects.calling import code
 
 FILE = kernels_heads.__file__
 SIZES = {"heads": 4, "seq_len": 64, "head_dim": 32}
@@ -67,7 +67,7 @@ def test_code_that_moves_one_head_of_four_resembles_no_recipe(capsys) -> None:
 
 
 def test_what_is_too_large_for_one_call_is_called_head_by_head(monkeypatch) -> None:
-    monkeypatch.setattr(called, "_LARGEST", 0)
+    monkeypatch.setattr(code, "_LARGEST", 0)
     (row,) = shift(500, "fp32", implementations=f"{FILE}:last_query", **SIZES)
     assert row.verdict == "wrong_rotation"
     assert row.drift_relative < 1e-6

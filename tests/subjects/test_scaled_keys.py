@@ -11,7 +11,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
 from ropeaudit.main import main
 from ropeaudit.recipes import named
-from ropeaudit.subjects import scaled_keys
+from ropeaudit.subjects import emulated
 from ropeaudit.subjects.emulated import Emulated
 
 GROUPS = {"tensor": (0, 1, 2), "head": (1, 2), "token": (2,), "channel": (1,)}  # axes of (g, s, d)
@@ -36,7 +36,7 @@ def test_keys_are_those_of_torch(group: str, codes: str, stage: str, offset: int
     bf16, at = parse("bf16"), np.arange(70, dtype=np.int64)
     plain = Emulated(named("hf").resolve(bf16), setting)
     recipe = named("hf").changed({stage: f"{codes}:{group}"}).resolve(bf16, stores_keys=True)
-    subject = scaled_keys.stored(Emulated(recipe, setting), inputs)
+    subject = emulated.stored(Emulated(recipe, setting), inputs)
     k = round_to(inputs.k, bf16)
     table = plain.table(at, offset)
     if stage == "input":

@@ -38,7 +38,7 @@ from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing
 from ropeaudit.runtime.threads import mapping
-from ropeaudit.subjects.calling.called import Called
+from ropeaudit.subjects.calling.code import Called
 from ropeaudit.subjects.factories import SubjectFactory
 
 

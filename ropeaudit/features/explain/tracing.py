@@ -33,8 +33,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects import Subject, exact_rotation
 from ropeaudit.subjects.calling import exposure
-from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.calling.code import Code, StageLog
+from ropeaudit.subjects.calling.code import Called, Code, StageLog
 from ropeaudit.subjects.emulated import Emulated
 
 VectorsAt: TypeAlias = Mapping[int, FloatArray]  # by offset

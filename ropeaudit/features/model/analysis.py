@@ -23,8 +23,7 @@ from ropeaudit.features.model.layers import UNHEARD, HeadDrift, RotatedPairs
 from ropeaudit.features.model.load import Folder, Tokens, read_tokens
 from ropeaudit.recognition import wording
 from ropeaudit.runtime import doing
-from ropeaudit.subjects.calling import devices
-from ropeaudit.subjects.calling.devices import CPU, Device
+from ropeaudit.subjects.calling.environments import CPU, Device, of_torch
 
 if TYPE_CHECKING:
     from ropeaudit.features.model.forward_pass import Decoded, Pass, Runner
@@ -290,7 +289,7 @@ def model(
     for q and k before RoPE. trust_remote_code: execute Python code of the folder. device: such as "cuda:0".
     Raises: UsageError, BadInput, MissingPackage.
     """
-    place = devices.of_torch(device)
+    place = of_torch(device)
     if place.name.startswith("mps"):
         raise UsageError(
             f"--device {device}: the reference runs in float64, which mps lacks; give --device cpu"

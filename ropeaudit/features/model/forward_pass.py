@@ -31,7 +31,7 @@ from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.reports.numbers import short
 from ropeaudit.runtime.streams import quiet_transformers
-from ropeaudit.subjects.calling.devices import CPU, Device
+from ropeaudit.subjects.calling.environments import CPU, Device
 
 _LOOKUPS = ("index_select", "__getitem__", "embedding")
 _ROWS = 256  # of logits, compared at once

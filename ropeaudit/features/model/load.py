@@ -16,7 +16,7 @@ from ropeaudit.rope import hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.runtime.streams import quiet_transformers
 from ropeaudit.subjects import torch_arrays
-from ropeaudit.subjects.calling.devices import CPU, Device
+from ropeaudit.subjects.calling.environments import CPU, Device
 from ropeaudit.tensor_files import tensors as tensorfiles
 
 LEFT = (

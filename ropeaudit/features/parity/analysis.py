@@ -31,9 +31,8 @@ from ropeaudit.reports.numbers import counted, percent
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing
 from ropeaudit.runtime.columns import table
-from ropeaudit.subjects import Subject, factories, scaled_keys, third_party
-from ropeaudit.subjects.calling.called import Called
-from ropeaudit.subjects.calling.code import Code
+from ropeaudit.subjects import Subject, emulated, factories, third_party
+from ropeaudit.subjects.calling.code import Called, Code
 from ropeaudit.subjects.exact_rotation import half_split
 from ropeaudit.subjects.factories import SubjectFactory
 
@@ -224,7 +223,7 @@ def _parity(
 def _permuted(subject: Subject, inputs: Inputs, setting: RopeSetting) -> Subject:
     """Return a subject that takes and gives q and k in a case's layout."""
     if not isinstance(subject, Called):
-        return scaled_keys.stored(subject, inputs)
+        return emulated.stored(subject, inputs)
     own, to_half = subject.setting.layout, half_split(setting.rotary_dim, setting.head_dim)
     if own != setting.layout:
         order = {"half": to_half, "interleaved": np.argsort(to_half)}

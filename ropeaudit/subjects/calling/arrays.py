@@ -24,7 +24,7 @@ from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling.code import Changes
-from ropeaudit.subjects.calling.devices import CPU, Device
+from ropeaudit.subjects.calling.environments import CPU, Device
 from ropeaudit.subjects.calling.shapes import WrongShape
 from ropeaudit.subjects.emulated import Emulated
 

@@ -23,7 +23,7 @@ from ropeaudit.subjects.calling import arrays, shapes, signatures
 from ropeaudit.subjects.calling.arrays import Engine, Strides
 from ropeaudit.subjects.calling.building import building_argument
 from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, runs
-from ropeaudit.subjects.calling.devices import CPU, Device
+from ropeaudit.subjects.calling.environments import CPU, Device
 from ropeaudit.subjects.calling.shapes import ORDERS, Part, Tokens
 
 TABLES = ("position", "frequency", "angle", "trig", "table")  # stages of tables that code may be given

@@ -25,7 +25,7 @@ from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays, proposals, shapes
 from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.conventions import ARRAYS, TUPLES, Answer, Convention
-from ropeaudit.subjects.calling.devices import Device, advice
+from ropeaudit.subjects.calling.environments import Device, advice
 from ropeaudit.subjects.calling.shapes import ORDERS
 from ropeaudit.subjects.calling.signatures import AXES, FACTORY, GRID, NotUnderstood
 from ropeaudit.subjects.exact_rotation import complex_pairs, half_split, rotated

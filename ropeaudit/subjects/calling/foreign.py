@@ -30,7 +30,6 @@ from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import arrays as given_arrays
 from ropeaudit.subjects.calling import (
-    backward,
     conventions,
     detection,
     loading,
@@ -42,9 +41,15 @@ from ropeaudit.subjects.calling.arrays import Engine, Strides
 from ropeaudit.subjects.calling.code import NO_CHANGES, Both, CallOf, Changes, Code, Rotator, StageLog
 from ropeaudit.subjects.calling.conventions import TABLES, Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit, NoFit
-from ropeaudit.subjects.calling.devices import Device
-from ropeaudit.subjects.calling.environments import Environment
-from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OWN_TABLES, OwnCode, OwnRotator
+from ropeaudit.subjects.calling.environments import Device, Environment
+from ropeaudit.subjects.calling.own_code import (
+    NOT_CHECKED,
+    OWN_TABLES,
+    NoGradient,
+    OwnCode,
+    OwnRotator,
+    SwitchedOff,
+)
 
 VALUES = Values(
     [
@@ -57,7 +62,7 @@ HOME |= {  # of what code did
     one.__name__: one
     for one in (
         *(shapes.WrongShape, given_arrays.WroteAround, given_arrays.TwoTables),
-        *(backward.NoGradient, backward.SwitchedOff, signatures.NotUnderstood, NoFit),
+        *(NoGradient, SwitchedOff, signatures.NotUnderstood, NoFit),
     )
 }
 

@@ -24,7 +24,7 @@ from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.code import Code, runs
 from ropeaudit.subjects.calling.conventions import Convention
 from ropeaudit.subjects.calling.detection import Fit
-from ropeaudit.subjects.calling.devices import of_torch
+from ropeaudit.subjects.calling.environments import of_torch
 from ropeaudit.subjects.calling.own_code import OwnRotator
 from ropeaudit.subjects.third_party import Entry
 
