@@ -20,6 +20,7 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import doing
 from ropeaudit.subjects import factories
+from ropeaudit.subjects.calling import environments
 from ropeaudit.subjects.factories import SubjectFactory
 
 P = ParamSpec("P")
@@ -174,7 +175,7 @@ def chosen(
         if value and not names and (option, backend) != ("device", "torch"):
             raise UsageError(f"--{option} {value} is for code that is called; {naming}")
     codes = factories.implementations(names, order, changes, not formed, device)
-    placed = [one for code in codes for one in factories.in_environments(code, listed(under))]
+    placed = [code.under(one) for code in codes for one in environments.chosen(listed(under))]
     called = (factories.called(code, fmt, len(codes) == 1) for code in placed for fmt in formats(dtypes))
     return [*formed, *called]
 

@@ -275,19 +275,11 @@ def process_control(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def end_children() -> None:
-    """End what this process has started, and what that has, be it of another session."""
-    listed, end = f"/proc/self/task/{_getpid()}/children", time.monotonic() + _ENDING
-    with contextlib.suppress(OSError):
-        while (left := open(listed).read().split()) and time.monotonic() < end:  # noqa: SIM115  # at its end
-            for one in left:
-                os.kill(int(one), signal.SIGKILL)
-            for one in left:
-                _waitpid(int(one), 0)
+def use_memory() -> None:
+    """Keep a call's memory, as new pages cost more than the computing, and leave 1 GiB to others.
 
-
-def limit_memory() -> None:
-    """Let this process be killed first when memory is short, and leave 1 GiB free."""
+    Where memory is short, this process is killed first.
+    """
     with contextlib.suppress(OSError, ValueError, ImportError):
         import resource  # in-function: Windows has none
 
@@ -297,11 +289,7 @@ def limit_memory() -> None:
             free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
         most = max(free - _LEFT_FREE, _LEFT_FREE)
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-
-
-def keep_memory() -> None:
-    """Let glibc keep a call's memory: new pages cost more than the computing."""
-    with contextlib.suppress(OSError, AttributeError, TypeError):
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # of glibc alone
         for threshold, size in ((_MMAP, 2**25), (_TRIM, 2**27)):
             ctypes.CDLL(None).mallopt(threshold, size)
 
@@ -328,16 +316,20 @@ def main() -> None:
         process_control(DIE_WITH_PARENT, signal.SIGKILL)
         if os.getppid() != parent:  # it has ended already
             return
-    limit_memory()
-    keep_memory()
+    use_memory()
     gc.disable()  # while what is imported is all that is made
     sys.breakpointhook = _no_breakpoint
     child = _Child(socket.socket(fileno=descriptor), None, True, True)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         child.run()
     save_coverage()
-    if child.ours:
-        end_children()
+    listed, end = f"/proc/self/task/{_getpid()}/children", time.monotonic() + _ENDING
+    with contextlib.suppress(OSError):  # what was started here ends, be it by a session that has ended
+        while child.ours and (left := open(listed).read().split()) and time.monotonic() < end:  # noqa: SIM115
+            for one in left:
+                os.kill(int(one), signal.SIGKILL)
+            for one in left:
+                _waitpid(int(one), 0)
     _exit(0)  # threads and exit handlers are not waited for
 
 

@@ -23,7 +23,6 @@ from ropeaudit import errors
 from ropeaudit.errors import ForeignError, RopeAuditError
 
 Arrays = Mapping[str, npt.NDArray[Any]]
-_Described = tuple[str, np.dtype[Any], tuple[int, ...], int]  # an array's name, dtype, shape and bytes
 
 _MAGIC = b"rope"
 _PREFIX = struct.Struct("<4sI")  # the magic, the length of the header
@@ -60,10 +59,7 @@ def again(name: str, text: str) -> Exception:
     if name not in HOME:
         raise Malformed("an exception that is none of ours")
     error = HOME[name].__new__(HOME[name])
-    if isinstance(error, RopeAuditError):
-        RopeAuditError.__init__(error, text)
-    else:
-        Exception.__init__(error, text)
+    error.args, vars(error)["fault"] = (text,), text
     return error
 
 
@@ -125,15 +121,8 @@ def received(take: Callable[[memoryview], int]) -> Message:
     magic, length = _PREFIX.unpack(filled(_PREFIX.size))
     if magic != _MAGIC or length > _LONGEST_HEADER:
         raise Malformed("bytes that are no message")
-    header, described = _described(bytes(filled(length)))
-    arrays = {name: np.frombuffer(filled(size), kind).reshape(shape) for name, kind, shape, size in described}
-    return Message(header, arrays)
-
-
-def _described(text: bytes) -> tuple[dict[str, Any], list[_Described]]:
-    """Return the header and each array's name, dtype, shape and bytes. Raises: Malformed."""
     try:
-        whole = _decoded(text.decode())
+        whole = _decoded(bytes(filled(length)).decode())
         header, listed = whole["header"], whole["arrays"]
         named = [(str(name), np.dtype(dtype), tuple(map(int, shape))) for name, dtype, shape in listed]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -144,7 +133,8 @@ def _described(text: bytes) -> tuple[dict[str, Any], list[_Described]]:
     described = [(name, dtype, shape, dtype.itemsize * math.prod(shape)) for name, dtype, shape in named]
     if sum(size for *_, size in described) > _LARGEST:
         raise Malformed("arrays larger than any that are asked for")
-    return header, described
+    arrays = {name: np.frombuffer(filled(size), kind).reshape(shape) for name, kind, shape, size in described}
+    return Message(header, arrays)
 
 
 class Values:

@@ -117,13 +117,6 @@ def is_own(name: str) -> bool:
     return not third_party.is_known(name)
 
 
-def in_environments(code: Code, names: Iterable[str]) -> list[Code]:
-    """Return the code clean, then in each named environment. Raises: UnknownName."""
-    from ropeaudit.subjects.calling import environments
-
-    return [code.under(one) for one in environments.chosen(names)]
-
-
 def called(code: Code, dtype: Format, alone: bool = True) -> SubjectFactory:
     """Return the factory of called code. alone: whether it is the only one."""
     from ropeaudit.subjects.calling.code import Called, Unavailable

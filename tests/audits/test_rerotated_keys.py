@@ -111,7 +111,7 @@ def test_groups_layouts_and_axes() -> None:
 def test_panels_and_blocks_do_not_change_the_result(monkeypatch) -> None:
     (whole,) = measure("hf", [4])
     monkeypatch.setattr(plan, "PANEL", 48)
-    monkeypatch.setattr("ropeaudit.subjects.scaled_keys._BLOCK", 7)
+    monkeypatch.setattr("ropeaudit.subjects.emulated._BLOCK", 7)
     (cut,) = measure("hf", [4])
     assert cut["drift_rms"] == pytest.approx(whole["drift_rms"], rel=1e-2)
     assert cut["key_norm_growth"] == whole["key_norm_growth"]

@@ -7,6 +7,7 @@ import copy
 import functools
 import importlib
 import inspect
+import itertools
 import math
 import sys
 import typing
@@ -106,8 +107,13 @@ def possible_arguments(
         return
     if not configs:
         yield {**known, **given}
-    for name in configs:
-        yield from ({name: config, **known, **given} for config in _configs(target, name))
+    for name in configs:  # default ones: of annotated classes, of the file beside, then their parts
+        built: list[Any] = []
+        for cls in dict.fromkeys([*_annotated(target, name), *_beside(target)]):
+            with contextlib.suppress(Exception):  # some need arguments
+                built.append(cls())
+        parts = (value for config in built for value in vars(config).values() if hasattr(value, "to_dict"))
+        yield from ({name: config, **known, **given} for config in itertools.chain(built, parts))
 
 
 def _usual(target: type[Any], name: str, length: int) -> Any:
@@ -124,17 +130,6 @@ def _usual(target: type[Any], name: str, length: int) -> Any:
             if parameter is not None and parameter.default not in (parameter.empty, None):
                 return parameter.default
     return None
-
-
-def _configs(target: type[Any], name: str) -> Iterator[Any]:
-    """Yield default configs: of annotated classes, of the file beside, then their parts."""
-    built: list[Any] = []
-    for cls in dict.fromkeys([*_annotated(target, name), *_beside(target)]):
-        with contextlib.suppress(Exception):  # some need arguments
-            built.append(cls())
-    yield from built
-    for config in built:
-        yield from (value for value in vars(config).values() if hasattr(value, "to_dict"))
 
 
 def _annotated(target: type[Any], name: str) -> list[type[Any]]:

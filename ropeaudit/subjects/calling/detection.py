@@ -256,7 +256,18 @@ def _refined(best: Fit, trial: Trial) -> Fit:
         )
     if _by_row(best, trial):
         return replace(best, rows=True)
-    return _other_heads(best, trial) or best
+    form = best.convention
+    if not {"q", "k"} <= set(form.roles):
+        return best
+    if form.order in proposals.HEADLESS:  # k without heads, if rows fit
+        fit = _try(replace(form, heads="k without h"), trial)
+        if isinstance(fit, Fit) and fit.sure and not fit.misfit and _by_row(fit, trial):
+            return replace(fit, rows=True)
+    for order in () if best.keys else proposals.HEADLESS[:3]:  # q in groups, if k fits
+        fit = _try(replace(form, order=order, heads="q in groups"), trial)
+        if isinstance(fit, Fit) and fit.sure and fit.keys and not fit.misfit:
+            return replace(fit, rows=_by_row(fit, trial))
+    return best
 
 
 def _with_start(best: Fit, trial: Trial) -> Fit:
@@ -283,22 +294,6 @@ def _axes(best: Fit, trial: Trial) -> int:
             if _nearest_layout(form, trial, count).sure:
                 return count if count > 1 else 0
     return 0
-
-
-def _other_heads(best: Fit, trial: Trial) -> Fit | None:
-    """Return the fit for k without heads, if rows fit, or q in groups, if k does; or None."""
-    form = best.convention
-    if not {"q", "k"} <= set(form.roles):
-        return None
-    if form.order in proposals.HEADLESS:
-        fit = _try(replace(form, heads="k without h"), trial)
-        if isinstance(fit, Fit) and fit.sure and not fit.misfit and _by_row(fit, trial):
-            return replace(fit, rows=True)
-    for order in () if best.keys else proposals.HEADLESS[:3]:
-        fit = _try(replace(form, order=order, heads="q in groups"), trial)
-        if isinstance(fit, Fit) and fit.sure and fit.keys and not fit.misfit:
-            return replace(fit, rows=_by_row(fit, trial))
-    return None
 
 
 def _by_row(best: Fit, trial: Trial) -> bool:
@@ -409,18 +404,13 @@ def _stray(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bo
     left = [(-1, 2), *((index, axis) for axis in (0, 1) for index in range(z.shape[axis]))]
     strays = [_sinusoid_residual(np.delete(z, *one), np.delete(w, *one)) for one in left]
     stray = min(_sinusoid_residual(z, w), *strays)
-    return 0.0 if z.shape[1] > 1 and stray > _STRAY and _heads_differ(z, w) else stray
-
-
-def _heads_differ(z: Any, w: Any) -> bool:
-    """Return whether each head has angles that grow with the position. Shapes: (b, h, s, p).
-
-    Where axes are mixed up a head counts as a position: its angles stand still.
-    """
-    if max(_sinusoid_residual(z[:, head], w[:, head]) for head in range(z.shape[1])) > _STRAY:
-        return False
+    alone = [_sinusoid_residual(z[:, head], w[:, head]) for head in range(z.shape[1])]
+    if len(alone) == 1 or stray <= _STRAY or max(alone) > _STRAY:
+        return stray
+    # heads may have angles of their own; where axes are mixed up a head is a position: its angles stand still
     rotations = (w * z.conj()).sum(axis=0) / (np.abs(z) ** 2).sum(axis=0)  # (h, s, p)
-    return bool((np.abs(rotations[:, 1:] - rotations[:, :-1]).mean(axis=(1, 2)) > _STRAY).all())
+    grow = np.abs(rotations[:, 1:] - rotations[:, :-1]).mean(axis=(1, 2)) > _STRAY
+    return 0.0 if grow.all() else stray
 
 
 def _turns(z: Any, w: Any) -> bool:

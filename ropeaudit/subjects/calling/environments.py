@@ -51,7 +51,6 @@ class Environment:
 
         dtype: of q and k. torch promotes between no two 16-bit dtypes under autocast.
         """
-        # torch promotes between no two 16-bit dtypes under autocast
         if self.kind == "autocast" and self.dtype and dtype.precision < 24 and dtype is not self.dtype:
             return f"under {self.name} nothing is {dtype}; give --dtype {self.dtype.short} or fp32"
         if self.kind == "autocast" and device.partition(":")[0] not in _AUTOCAST:
@@ -73,31 +72,30 @@ class Environment:
     @contextlib.contextmanager
     def entered(self, device: str = "cpu") -> Iterator[None]:
         """Call under this environment within the block; restore torch afterwards."""
-        with contextlib.ExitStack() as stack:
-            if self.kind not in ("none", "to", "compile"):
-                self._enter(stack, device)
+        if self.kind in ("none", "to", "compile"):
             yield
-
-    def _enter(self, stack: contextlib.ExitStack, device: str) -> None:
+            return
         import torch
 
-        precise: Any = torch.backends.cudnn
-        if self.kind == "inference":
-            stack.enter_context(torch.inference_mode())
-        elif self.kind == "autocast":
-            stack.enter_context(torch.autocast(device.partition(":")[0], dtype=_torch_dtype(self.dtype)))
-        elif self.kind == "default-dtype":
-            stack.callback(torch.set_default_dtype, torch.get_default_dtype())
-            torch.set_default_dtype(_torch_dtype(self.dtype))
-        elif self._emulated(device):
-            from ropeaudit.subjects.calling.dispatch_log import Tf32Products
+        with contextlib.ExitStack() as stack:
+            precise: Any = torch.backends.cudnn
+            if self.kind == "inference":
+                stack.enter_context(torch.inference_mode())
+            elif self.kind == "autocast":
+                stack.enter_context(torch.autocast(device.partition(":")[0], dtype=_torch_dtype(self.dtype)))
+            elif self.kind == "default-dtype":
+                stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+                torch.set_default_dtype(_torch_dtype(self.dtype))
+            elif self._emulated(device):
+                from ropeaudit.subjects.calling.dispatch_log import Tf32Products
 
-            stack.enter_context(Tf32Products())  # type: ignore[no-untyped-call]
-        else:
-            stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-            stack.callback(setattr, precise, "allow_tf32", precise.allow_tf32)
-            torch.set_float32_matmul_precision("high")
-            precise.allow_tf32 = True
+                stack.enter_context(Tf32Products())  # type: ignore[no-untyped-call]
+            else:
+                stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+                stack.callback(setattr, precise, "allow_tf32", precise.allow_tf32)
+                torch.set_float32_matmul_precision("high")
+                precise.allow_tf32 = True
+            yield
 
     def built(self) -> contextlib.AbstractContextManager[None]:
         """Return the context for building: only the default dtype applies there."""

@@ -143,7 +143,12 @@ def in_order(likely: Sequence[Convention], order: str | None, axes: bool) -> Ite
     both = [one for one in likely if {"q", "k"} <= set(one.roles)]
     every = itertools.chain(
         (one for form in likely if not form.vectorless for one in of_form(form, orders)),
-        (one for form in likely if not form.tables for one in _composed(form, orders)),
+        (  # that return cos and sin
+            replace(form, order=order, rank=rank, width=width, composed=True)
+            for form in (one for one in likely if not one.tables)
+            for order in orders or (("bhsd",) if form.vectorless else ("bhsd", "bshd", "hsd"))
+            for rank, width in itertools.product((2, 1), _CALLS["widths"]["cos"])
+        ),
         (replace(one, heads="q in groups") for form in both for one in of_form(form, apart[:3])),
         (replace(one, heads="k without h") for form in both for one in of_form(form, apart)),
     )
@@ -156,13 +161,6 @@ def in_order(likely: Sequence[Convention], order: str | None, axes: bool) -> Ite
             every_axes = ("abs", "bsa") if form.rank == 2 else ("as", "sa")
             for one, blocks in itertools.product(every_axes, (False, True)):
                 yield replace(form, axes=one, blocks=blocks)
-
-
-def _composed(form: Convention, orders: tuple[str, ...] | None) -> Iterator[Convention]:
-    """Yield the calls that return cos and sin."""
-    for order in orders or (("bhsd",) if form.vectorless else ("bhsd", "bshd", "hsd")):
-        for rank, width in itertools.product((2, 1), _CALLS["widths"]["cos"]):
-            yield replace(form, order=order, rank=rank, width=width, composed=True)
 
 
 def of_form(form: Convention, orders: Iterable[str] | None) -> Iterator[Convention]:

@@ -28,7 +28,7 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling import building, signatures
 from ropeaudit.subjects.calling.environments import silent
-from ropeaudit.subjects.third_party import Entry
+from ropeaudit.subjects.third_party import Entry, one_file
 from ropeaudit.subjects.third_party.adapter import Adapter, Turn, table_end
 
 _ROLES = signatures.ROLES
@@ -104,7 +104,10 @@ def functions(cls: Any) -> list[Callable[..., Any]]:
     found = {name: value for name, value in vars(module).items() if _APPLIES.search(name)}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and _APPLIES.search(node.name) and node.name not in found:
-            found[node.name] = _inner(node, module)
+            if [one.arg for one in node.args.args[:1]] != ["self"]:  # another function defines it
+                node.decorator_list = []
+                place = str(module.__file__)
+                found[node.name] = one_file.executed([node], place, dict(vars(module)))[node.name]
         elif isinstance(node, ast.ImportFrom):
             for name in (one.name for one in node.names if _APPLIES.search(one.name)):
                 place = "." * node.level + (node.module or "")
@@ -117,18 +120,6 @@ def functions(cls: Any) -> list[Callable[..., Any]]:
     called = [func.id for func in calls if isinstance(func, ast.Name) and func.id in found]
     results = (found[name] for name in dict.fromkeys([*called, *found]))
     return [one for one in results if callable(one) and not isinstance(one, type)]
-
-
-def _inner(node: ast.FunctionDef, module: Any) -> Any:
-    """Return a function that another defines; None for a method."""
-    if node.args.args and node.args.args[0].arg == "self":
-        return None
-    node.decorator_list = []
-    space = dict(vars(module))
-    future = ast.parse("from __future__ import annotations").body
-    code = compile(ast.Module([*future, node], type_ignores=[]), str(module.__file__), "exec")
-    exec(code, space)  # noqa: S102  # as the function around it does
-    return space[node.name]
 
 
 _APPLIED = {name: role for role in ("q", "k", "x", "cos", "sin") for name in _ROLES[role]}
@@ -159,7 +150,7 @@ def arguments(function: Any, x: torch.Tensor, tables: Any, order: str) -> dict[s
     return results
 
 
-_OF_FORWARD = {name: role for role in ("positions", "offset", "x") for name in _ROLES[role]}
+_OF_FORWARD = {name: role for role in ("positions", "x") for name in _ROLES[role]}
 _OF_FORWARD |= dict.fromkeys((*_ROLES["q"], *_ROLES["k"]), "x")
 _OF_FORWARD |= {name: role for role, names in signatures.FORWARD.items() for name in names}
 _Place: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
@@ -254,7 +245,6 @@ class Way:
             "length": len(asked),
             "device": asked.device,
             "dtype": dtype,
-            "offset": 0,
             "layer": self.layer,
         }
         with torch.no_grad():
@@ -287,12 +277,10 @@ def ways(module: Any, given: Mapping[str, Any], size: int, applying: Sequence[An
     None if its forward needs an unknown argument.
     """
     taken = signatures.Parameters.of(module)
-    roles = {one.name: _OF_FORWARD.get(one.name.lower(), "") for one in taken.fixed}
-    if not all(roles[name] for name in taken.needed):
+    every = {one.name: _OF_FORWARD.get(one.name.lower(), "") for one in taken.fixed}
+    if not all(every[name] for name in taken.needed):
         return
-    roles = {
-        name: role for name, role in roles.items() if role and (role != "offset" or name in taken.needed)
-    }
+    roles = {name: role for name, role in every.items() if role}
     ends = [name.removesuffix("_inv_freq") for name, _ in module.named_buffers(recurse=False)]
     types = [end for end in ends if not end.endswith(("inv_freq", "original"))]
     if not types:

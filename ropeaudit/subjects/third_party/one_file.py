@@ -53,10 +53,13 @@ def definitions(
     missing = set(names) - {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     if missing:
         raise LookupError(f"{place} of {package} defines no {' and no '.join(sorted(missing))}")
+    return executed(body, str(where), {"__name__": f"_ropeaudit_{package}", **given})
+
+
+def executed(body: Sequence[ast.stmt], file: str, space: dict[str, Any]) -> dict[str, Any]:
+    """Return names after statements of a file, executed as an import would; annotations are not."""
     future = ast.parse("from __future__ import annotations").body
-    code = compile(ast.Module([*future, *body], type_ignores=[]), str(where), "exec")
-    space: dict[str, Any] = {"__name__": f"_ropeaudit_{package}", **given}
-    exec(code, space)  # noqa: S102  # as an import would
+    exec(compile(ast.Module([*future, *body], type_ignores=[]), file, "exec"), space)  # noqa: S102
     return space
 
 
