@@ -119,8 +119,13 @@ class Emulated(OfRecipe):
         cached = frequencies(self.setting, form, computed)
         cached = round_to(cached, stored).astype(np.float64)
         product, angle = recipe.angle
-        if form == "recurrence":
-            raw = _recurrence(position[:, 0], cached, product) * effect(self.setting, stored)
+        if form == "recurrence":  # theta_0 = position, theta_{i+1} = round(theta_i * step)
+            raw = np.empty((len(position), cached.size))
+            current = round_to(position[:, 0], product).astype(np.float64)
+            for i in range(cached.size):
+                raw[:, i] = current
+                current = round_to(current * cached[i], product).astype(np.float64)
+            raw *= effect(self.setting, stored)
         elif form == "divide":
             with np.errstate(divide="ignore"):
                 raw = position / cached
@@ -144,16 +149,6 @@ class Emulated(OfRecipe):
             first[...], second[...] = combine(pairs, *table, fmt, bits)
             same = recipe.output is fmt and self.setting.rotary_dim == self.setting.head_dim
             return rotated if same else round_own(rotated, recipe.output)
-
-
-def _recurrence(position: FloatArray, step: FloatArray, fmt: Format) -> FloatArray:
-    """Return theta_0 = position, theta_{i+1} = round(theta_i * step). Shapes: (s,), (p,) -> (s, p)."""
-    angles = np.empty((position.size, step.size))
-    current = round_to(position, fmt).astype(np.float64)
-    for i in range(step.size):
-        angles[:, i] = current
-        current = round_to(current * step[i], fmt).astype(np.float64)
-    return angles
 
 
 def _each(pairs: FloatArray, cos: FloatArray, sin: FloatArray, fmt: Format, bits: int) -> FloatArray:

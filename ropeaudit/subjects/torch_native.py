@@ -96,8 +96,14 @@ class TorchNative(OfRecipe):
             cached = self.numbers.of(frequencies(self.setting, form, computed), computed)
         cached = self.numbers.keep(cached, fmt)
         position = self._position(positions)[:, None]
-        if form == "recurrence":
-            angle_values = self._recurrence(position, cached, product)
+        if form == "recurrence":  # theta_0 = position, theta_{i+1} = theta_i * step
+            columns = [self.numbers.keep(position, product)]
+            for i in range(1, len(cached)):
+                columns.append(apply(torch.mul, product, columns[-1], cached[i]))
+            angle_values = torch.cat(columns, dim=1) if len(cached) else position[:, :0]
+            if self.setting.scaling.rules.rescales:
+                change = self.numbers.of(effect(self.setting, fmt).astype(fmt.carrier), fmt)
+                angle_values = apply(torch.mul, product, angle_values, change)
         else:
             turn = torch.div if form == "divide" else torch.mul
             angle_values = apply(turn, product, position, cached)
@@ -110,18 +116,6 @@ class TorchNative(OfRecipe):
         if self.recipe.position.name in NATIVE:
             return self.numbers.moved(torch.from_numpy(integers), dtype(self.recipe.position))
         return self.numbers.keep(torch.from_numpy(integers.astype(np.float64)), self.recipe.position)
-
-    def _recurrence(self, position: torch.Tensor, step: torch.Tensor, fmt: Format) -> torch.Tensor:
-        """Return theta_0 = position, theta_{i+1} = theta_i * step. Shapes: (s, 1), (p,) -> (s, p)."""
-        columns, apply = [self.numbers.keep(position, fmt)], self.numbers.apply
-        for i in range(1, len(step)):
-            columns.append(apply(torch.mul, fmt, columns[-1], step[i]))
-        angles = torch.cat(columns[: len(step)], dim=1) if len(step) else position[:, :0]
-        if not self.setting.scaling.rules.rescales:
-            return angles
-        held_in = self.recipe.frequency[1]
-        change = self.numbers.of(effect(self.setting, held_in).astype(held_in.carrier), held_in)
-        return apply(torch.mul, fmt, angles, change)
 
     def rotate(self, x: FloatArray, table: Table) -> FloatArray:
         """Return x, in the input format, rotated. Shapes: x (s, d), table (s, p) -> (s, d)."""

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects.calling.building import can_be_copied, copied
 from ropeaudit.subjects.calling.own_code import OwnCode
+from ropeaudit.subjects.calling.signatures import can_be_copied, copied
 
 
 class Cached(torch.nn.Module):

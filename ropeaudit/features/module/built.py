@@ -22,9 +22,9 @@ from ropeaudit.features.module import analysis, buffers
 from ropeaudit.features.module.analysis import Expected, ModuleAudit
 from ropeaudit.features.module.buffers import Buffer
 from ropeaudit.runtime.streams import quiet_transformers
-from ropeaudit.subjects.calling import building, loading
-from ropeaudit.subjects.calling.building import Builder
+from ropeaudit.subjects.calling import loading, signatures
 from ropeaudit.subjects.calling.environments import Environment
+from ropeaudit.subjects.calling.signatures import Builder
 from ropeaudit.tensor_files import tensors as tensorfiles
 from ropeaudit.tensor_files.tensors import of_torch
 
@@ -65,7 +65,7 @@ def opened(
     target = loading.here(spec)[0].thing
     with warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", message=_IMAGINARY)
-        builder = building.builder(spec, target, arguments)
+        builder = signatures.builder(spec, target, arguments)
         module = builder.build()
     notes = [f"built as {builder.words}"] if builder.words else []
     notes += [f"building it: {one.message}".partition(" (Triggered")[0] for one in caught]

@@ -394,42 +394,39 @@ def applied(
 ) -> FloatArray:
     """Return x rotated by returned tables: in float64, rounded once to the dtype.
 
+    returned: two tables, one of complex numbers, of both, or of angles.
     width: what their columns are, of p pairs or of r dims. Shapes: x has the axes `letters`.
     Raises: WrongShape.
     """
     batch = x.shape[letters.index("b")] if "b" in letters else 1
     length = x.shape[letters.index("s")]
-    tables = _cos_and_sin(returned, setting.pairs if width == "pairs" else setting.rotary_dim)
-    cos, sin = (_columns(each, (batch, length), setting, width, letters) for each in tables)
+    columns = setting.pairs if width == "pairs" else setting.rotary_dim
+    if isinstance(returned, (tuple, list)) and len(returned) != 2:
+        raise WrongShape("does not return cos and sin")
+    if _is_tensor(returned) and returned.is_complex():
+        returned = returned.detach().cpu().numpy()
+    if isinstance(returned, (tuple, list)):
+        both = values(returned[0])[0], values(returned[1])[0]
+    elif np.iscomplexobj(returned):
+        both = returned.real, returned.imag
+    else:
+        numbers = values(returned)[0].astype(np.float64)
+        if numbers.shape[-2:] == (2, 2):  # matrices
+            both = numbers[..., 0, 0], numbers[..., 1, 0]
+        elif numbers.ndim > 2 and numbers.shape[-1] == 2:
+            both = numbers[..., 0], numbers[..., 1]
+        elif numbers.shape[-1] == 2 * columns:  # one after the other
+            both = numbers[..., :columns], numbers[..., columns:]
+        else:
+            both = np.cos(numbers), np.sin(numbers)
+    wide = [one.astype(np.float64) for one in both]
+    cos, sin = (_columns(one, (batch, length), setting, width, letters) for one in wide)
     result, layout = np.array(x, np.float64), "interleaved" if width == "interleaved" else "half"
     of = RopeSetting.of(setting.head_dim, setting.rotary_dim, layout=cast(Layout, layout))
     first, second = split_pairs(result, of)
     a, b = first.copy(), second.copy()
     first[...], second[...] = a * cos - b * sin, b * cos + a * sin
     return round_to(result, dtype).astype(dtype.carrier)
-
-
-def _cos_and_sin(returned: Any, columns: int) -> tuple[FloatArray, FloatArray]:
-    """Return cos and sin in float64: two tables, one of complex numbers, of both, or of angles.
-
-    columns: of each. Raises: WrongShape.
-    """
-    if isinstance(returned, (tuple, list)):
-        if len(returned) != 2:
-            raise WrongShape("does not return cos and sin")
-        return values(returned[0])[0].astype(np.float64), values(returned[1])[0].astype(np.float64)
-    if _is_tensor(returned) and returned.is_complex():
-        returned = returned.detach().cpu().numpy()
-    if np.iscomplexobj(returned):
-        return returned.real.astype(np.float64), returned.imag.astype(np.float64)
-    numbers = values(returned)[0].astype(np.float64)
-    if numbers.shape[-2:] == (2, 2):  # matrices
-        return numbers[..., 0, 0], numbers[..., 1, 0]
-    if numbers.ndim > 2 and numbers.shape[-1] == 2:
-        return numbers[..., 0], numbers[..., 1]
-    if numbers.shape[-1] == 2 * columns:  # one after the other
-        return numbers[..., :columns], numbers[..., columns:]
-    return np.cos(numbers), np.sin(numbers)
 
 
 def _columns(

@@ -21,10 +21,10 @@ from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import arrays, shapes, signatures
 from ropeaudit.subjects.calling.arrays import Engine, Strides
-from ropeaudit.subjects.calling.building import building_argument
 from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, runs
 from ropeaudit.subjects.calling.environments import CPU, Device
 from ropeaudit.subjects.calling.shapes import ORDERS, Part, Tokens
+from ropeaudit.subjects.calling.signatures import building_argument
 
 TABLES = ("position", "frequency", "angle", "trig", "table")  # stages of tables that code may be given
 _ROTATED = ("q", "x", "k", "qkv")  # roles of arrays that are rotated
@@ -443,7 +443,15 @@ class Convention:
             elif self.rank == 2:
                 told = np.tile(np.array(told, self.index), (batch, 1))
         elif grid is not None and role == "positions" and self.axes:
-            told = self._places(grid, part.at, batch)
+            # on each axis that rotates a pair, in the order of `axes`; integers where all of them are
+            turning, at = np.unique(grid.of_pairs()), part.at
+            every = grid.positions(at.reshape(-1))[:, turning].reshape(*at.shape, -1)
+            places = np.moveaxis(every, -1, 0)
+            if "b" in self.axes and at.ndim == 1:
+                places = np.repeat(places[:, None], batch, axis=1)
+            letters = "abs" if "b" in self.axes else "as"
+            told = np.ascontiguousarray(places.transpose([letters.index(axis) for axis in self.axes]))
+            told = told.astype(self.index if (told % 1 == 0).all() else np.float32)
         else:
             told = self._told(role, part, batch)
         if told is not None:
@@ -498,19 +506,6 @@ class Convention:
             }[role]
             told = told[:, None] if self.rank == 2 else told
         return np.ascontiguousarray(told, dtype=self.index)
-
-    def _places(self, grid: Grid, at: Positions, batch: int) -> NDArray[Any]:
-        """Return a grid's positions on each axis that rotates a pair, in the order of `axes`.
-
-        Integers where all of them are. Shapes: at (s,) or (b, s).
-        """
-        turning = np.unique(grid.of_pairs())
-        places = np.moveaxis(grid.positions(at.reshape(-1))[:, turning].reshape(*at.shape, -1), -1, 0)
-        if "b" in self.axes and at.ndim == 1:
-            places = np.repeat(places[:, None], batch, axis=1)
-        letters = "abs" if "b" in self.axes else "as"
-        ordered = np.ascontiguousarray(places.transpose([letters.index(axis) for axis in self.axes]))
-        return ordered.astype(self.index if (ordered % 1 == 0).all() else np.float32)
 
     def _table(self, role: str, part: Part, call: _Call) -> Any:
         """Return a table, or a tuple of cos and sin, at the positions, or at all from 0 if others say which.

@@ -248,7 +248,13 @@ def _refined(best: Fit, trial: Trial) -> Fit:
 
     Raises: NotUnderstood for positions of several axes.
     """
-    best = best if best.convention.whole or not best.convention.tables else _with_start(best, trial)
+    known = best.convention
+    if known.tables and not known.whole:  # then the fit that gives what is taken beside them, even if wrong
+        beside = (replace(one, engine=known.engine, device=known.device) for one in trial.likely if one.whole)
+        orders = (known.order,) if trial.order else None
+        forms = (form for one in beside for form in proposals.of_form(one, orders))
+        fits = (_try(form, trial) for form in forms if form.width == known.width)
+        best = next((fit for fit in fits if isinstance(fit, Fit) and not fit.misfit), best)
     if axes := _axes(best, trial):
         raise NotUnderstood(
             f"{trial.name} takes positions of {axes} axes, ({axes}, s), as images and videos have them; "
@@ -267,18 +273,6 @@ def _refined(best: Fit, trial: Trial) -> Fit:
         fit = _try(replace(form, order=order, heads="q in groups"), trial)
         if isinstance(fit, Fit) and fit.sure and fit.keys and not fit.misfit:
             return replace(fit, rows=_by_row(fit, trial))
-    return best
-
-
-def _with_start(best: Fit, trial: Trial) -> Fit:
-    """Return the fit that gives what is taken beside tables, even if wrong; else the best."""
-    known, orders = best.convention, (best.convention.order,) if trial.order else None
-    for form in (one for one in trial.likely if one.whole):
-        of_engine = replace(form, engine=known.engine, device=known.device)
-        for convention in proposals.of_form(of_engine, orders):
-            fit = _try(convention, trial) if convention.width == known.width else None
-            if isinstance(fit, Fit) and not fit.misfit:
-                return fit
     return best
 
 
@@ -387,7 +381,11 @@ def misfit(
     strays = [_stray(x, values, replace(plain, rotary_dim=some), permuted) for some in dims if some]
     if min(strays) <= _STRAY:
         widest = replace(plain, rotary_dim=max(dims))
-        turns = placed or _turns(complex_pairs(x, widest), complex_pairs(values, widest))
+        if placed:
+            return ""
+        z, w = complex_pairs(x, widest), complex_pairs(values, widest)
+        each = [_matrices(z[:, head], w[:, head])[0] for head in range(z.shape[1])]
+        turns = np.median([np.abs(one[1:] - one[:-1]).max() for one in each]) > _STRAY  # most heads do
         return "" if turns else "turns no pair of dims from one position to the next"
     neither = f"{100 * min(strays):.0f} % of what it returns is neither"
     return f"does not rotate pairs of dims by angles that grow evenly with the position ({neither})"
@@ -404,19 +402,13 @@ def _stray(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bo
     left = [(-1, 2), *((index, axis) for axis in (0, 1) for index in range(z.shape[axis]))]
     strays = [_sinusoid_residual(np.delete(z, *one), np.delete(w, *one)) for one in left]
     stray = min(_sinusoid_residual(z, w), *strays)
-    alone = [_sinusoid_residual(z[:, head], w[:, head]) for head in range(z.shape[1])]
-    if len(alone) == 1 or stray <= _STRAY or max(alone) > _STRAY:
+    alone = (_sinusoid_residual(z[:, head], w[:, head]) for head in range(z.shape[1]))
+    if z.shape[1] == 1 or stray <= _STRAY or max(alone) > _STRAY:
         return stray
     # heads may have angles of their own; where axes are mixed up a head is a position: its angles stand still
     rotations = (w * z.conj()).sum(axis=0) / (np.abs(z) ** 2).sum(axis=0)  # (h, s, p)
     grow = np.abs(rotations[:, 1:] - rotations[:, :-1]).mean(axis=(1, 2)) > _STRAY
     return 0.0 if grow.all() else stray
-
-
-def _turns(z: Any, w: Any) -> bool:
-    """Return whether most heads change with position. Shapes: both (b, h, s, p)."""
-    each = [_matrices(z[:, head], w[:, head])[0] for head in range(z.shape[1])]
-    return bool(np.median([np.abs(one[1:] - one[:-1]).max() for one in each]) > _STRAY)
 
 
 def _matrices(z: Any, w: Any) -> tuple[Any, Any]:

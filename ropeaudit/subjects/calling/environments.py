@@ -19,7 +19,7 @@ from typing import Any, Literal
 from ropeaudit import data
 from ropeaudit.arithmetic.formats import Format, parse
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.subjects.calling.building import is_module
+from ropeaudit.subjects.calling.signatures import is_module
 
 Kind = Literal["none", "autocast", "tf32", "default-dtype", "to", "compile", "inference"]
 NONE = "none"  # the clean one
@@ -77,24 +77,24 @@ class Environment:
             return
         import torch
 
-        with contextlib.ExitStack() as stack:
-            precise: Any = torch.backends.cudnn
-            if self.kind == "inference":
-                stack.enter_context(torch.inference_mode())
-            elif self.kind == "autocast":
-                stack.enter_context(torch.autocast(device.partition(":")[0], dtype=_torch_dtype(self.dtype)))
-            elif self.kind == "default-dtype":
-                stack.callback(torch.set_default_dtype, torch.get_default_dtype())
-                torch.set_default_dtype(_torch_dtype(self.dtype))
-            elif self._emulated(device):
-                from ropeaudit.subjects.calling.dispatch_log import Tf32Products
+        stack, dtype, precise = contextlib.ExitStack(), self.dtype, torch.backends.cudnn
+        if self.kind == "inference":
+            stack.enter_context(torch.inference_mode())
+        elif self.kind == "autocast":
+            stack.enter_context(torch.autocast(device.partition(":")[0], dtype=_torch_dtype(dtype)))
+        elif self.kind == "default-dtype":
+            stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+            torch.set_default_dtype(_torch_dtype(dtype))
+        elif self._emulated(device):
+            from ropeaudit.subjects.calling.dispatch_log import Tf32Products
 
-                stack.enter_context(Tf32Products())  # type: ignore[no-untyped-call]
-            else:
-                stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-                stack.callback(setattr, precise, "allow_tf32", precise.allow_tf32)
-                torch.set_float32_matmul_precision("high")
-                precise.allow_tf32 = True
+            stack.enter_context(Tf32Products())  # type: ignore[no-untyped-call]
+        else:
+            stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            stack.callback(setattr, precise, "allow_tf32", precise.allow_tf32)
+            torch.set_float32_matmul_precision("high")
+            precise.allow_tf32 = True
+        with stack:
             yield
 
     def built(self) -> contextlib.AbstractContextManager[None]:

@@ -34,9 +34,10 @@ from ropeaudit.errors import (
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import chance, digests
 from ropeaudit.runtime.paths import INSTALLED
-from ropeaudit.subjects.calling import building, conventions, signatures
+from ropeaudit.subjects.calling import conventions, signatures
 from ropeaudit.subjects.calling.code import NO_CHANGES, Changes
 from ropeaudit.subjects.calling.own_code import OwnCode
+from ropeaudit.subjects.calling.signatures import building_argument
 
 _DEAR = 0.5  # seconds of CPU of an import above which a file is executed once
 _ROWS = 8  # of a table that shows that a factory makes one
@@ -173,7 +174,7 @@ def _counted(thing: Any) -> Any:
     roles = signatures.Parameters.of(thing).roles
     length = next((name for name, role in roles.items() if role == "length"), "")
     given = {
-        name: building.building_argument(role, RopeSetting(), thing, name, engine=signatures.engine(thing))
+        name: building_argument(role, RopeSetting(), thing, name, engine=signatures.engine(thing))
         for name, role in (signatures.building(thing) or {}).items()
     }
     made: Any = thing
@@ -271,7 +272,15 @@ class OwnFiles:
         importlib.invalidate_caches()
         sys.dont_write_bytecode = True
         sys.path.insert(0 if self.file else len(sys.path), self.folder)
-        self._make_room()
+        names = [self.name.partition(".")[0]] if not self.file else list(sys.modules)
+        for name in names:  # modules whose names hide files of the folder are unloaded
+            if name in _SHARED or "." in name or name not in sys.modules or FrozenImporter.find_spec(name):
+                continue
+            place = Path(self.folder, name)
+            places = [one for one in (place / "__init__.py", place.with_suffix(".py")) if one.is_file()]
+            if places and str(places[0]) != getattr(sys.modules[name], "__file__", None):
+                for loaded in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+                    del sys.modules[loaded]
         if not self.file:
             root = self.name.partition(".")[0]
             spec = PathFinder.find_spec(root, [self.folder])
@@ -295,18 +304,6 @@ class OwnFiles:
             if isinstance(file, str) and self._owns(file) and name != "__main__":
                 del sys.modules[name]
         return OwnFiles(self.folder, self.name, self.file, self.sources)
-
-    def _make_room(self) -> None:
-        """Unload modules whose names hide files of the folder in this process."""
-        names = [self.name.partition(".")[0]] if not self.file else list(sys.modules)
-        for name in names:
-            if name in _SHARED or "." in name or name not in sys.modules or FrozenImporter.find_spec(name):
-                continue
-            place = Path(self.folder, name)
-            places = [one for one in (place / "__init__.py", place.with_suffix(".py")) if one.is_file()]
-            if places and str(places[0]) != getattr(sys.modules[name], "__file__", None):
-                for loaded in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
-                    del sys.modules[loaded]
 
     @property
     def version(self) -> str:

@@ -25,7 +25,6 @@ from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import (
     arrays,
-    building,
     conventions,
     environments,
     proposals,
@@ -33,11 +32,11 @@ from ropeaudit.subjects.calling import (
     signatures,
 )
 from ropeaudit.subjects.calling.arrays import Engine, Strides
-from ropeaudit.subjects.calling.building import can_be_copied, copied, is_module
 from ropeaudit.subjects.calling.code import NO_CHANGES, CallOf, Changes, Code, Rotator
 from ropeaudit.subjects.calling.conventions import Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit
-from ropeaudit.subjects.calling.environments import Environment
+from ropeaudit.subjects.calling.environments import Environment, of_jax, of_torch
+from ropeaudit.subjects.calling.signatures import building_argument, can_be_copied, copied, is_module
 from ropeaudit.subjects.exact_rotation import half_split
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class OwnCode(Code):
             raise UsageError(
                 f"--device {device}: {self.name} takes NumPy arrays, which lie on the CPU; leave it out"
             )
-        self.device = environments.of_jax(device) if self.engine == "jax" else environments.of_torch(device)
+        self.device = of_jax(device) if self.engine == "jax" else of_torch(device)
 
     @property
     def version(self) -> str:
@@ -199,7 +198,7 @@ class OwnCode(Code):
                     f"give a value: check --arg {first}=VALUE; or name a factory: {signatures.FACTORY}",
                 )
             given = {
-                name: building.building_argument(role, setting, thing, name, engine=self.engine, of=self)
+                name: building_argument(role, setting, thing, name, engine=self.engine, of=self)
                 for name, role in parameters.items()
             }
             for name in (one for one, role in parameters.items() if role in _GUESSED):
@@ -208,7 +207,7 @@ class OwnCode(Code):
             with built, self.environment.built(), conventions.contained():
                 chance.begin(chance.number())
                 thing = self.thing(**given)
-            thing = building.initialised(thing)
+            thing = signatures.initialised(thing)
             if not callable(thing):
                 raise UsageError(f"{self.name} makes a {type(thing).__name__}, which cannot be called")
             if can_be_copied(thing):

@@ -100,8 +100,17 @@ def _by_name(taken: Parameters) -> Iterator[Convention]:
     whole = set() if {"positions", "offset"} & first else whole
     sets = [first, *(first | {role} for role in ("positions", "offset") if role in whole)]
     sets += [placing | {"cu_seqlens"} for placing in list(sets) if "cu_seqlens" in present - first]
-    results = [_of_roles(taken, placing, wanted) for placing in sets]
-    others = list[Convention]()
+    results, others = list[Convention](), list[Convention]()
+    for placing in sets:  # the call that places tokens by these roles
+        roles = {*VECTORS, *_CALLS["extra"], *placing, *wanted} | ({"sin"} if "cos" in placing else set())
+        roles -= set() if "cu_seqlens" in placing else {"max_seqlen", "cu_padded"} - wanted
+        roles -= {"row_offset", "padding"} - wanted if {"positions", *TABLES} & placing else set()
+        said: dict[str, tuple[str | None, str]] = {}
+        for given in taken.fixed:
+            role = taken.roles[given.name]
+            if role is not None and role in roles:
+                said.setdefault(role, (None if given.kind is given.POSITIONAL_ONLY else given.name, role))
+        results.append(Convention(tuple(said.values()), doubtful=not placing))
     for (role, other, doubtful), one in itertools.product(_CALLS["otherwise"], results):
         names = [name for name, is_this in one.arguments if is_this == role]
         fits = {"lengths": set(names) & set(_OF_ROWS), "totals": one.counts, "angles": not one.counts}
@@ -118,19 +127,6 @@ def _by_name(taken: Parameters) -> Iterator[Convention]:
         arguments = (*one.arguments, (name, role))
         yield replace(one, arguments=arguments, doubtful=False, keywords="offered")
     yield from (replace(one, keywords="left out") for one in (*results, *others))
-
-
-def _of_roles(taken: Parameters, placing: set[Any], wanted: set[Any]) -> Convention:
-    """Return the call that places tokens by some roles. wanted: those without a default."""
-    roles = {*VECTORS, *_CALLS["extra"], *placing, *wanted} | ({"sin"} if "cos" in placing else set())
-    roles -= set() if "cu_seqlens" in placing else {"max_seqlen", "cu_padded"} - wanted
-    roles -= {"row_offset", "padding"} - wanted if {"positions", *TABLES} & placing else set()
-    arguments: dict[str, tuple[str | None, str]] = {}
-    for one in taken.fixed:
-        role = taken.roles[one.name]
-        if role is not None and role in roles:
-            arguments.setdefault(role, (None if one.kind is one.POSITIONAL_ONLY else one.name, role))
-    return Convention(tuple(arguments.values()), doubtful=not placing)
 
 
 def in_order(likely: Sequence[Convention], order: str | None, axes: bool) -> Iterator[Convention]:

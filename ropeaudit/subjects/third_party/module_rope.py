@@ -26,7 +26,7 @@ from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.errors import MissingPackage, one_line
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
-from ropeaudit.subjects.calling import building, signatures
+from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.environments import silent
 from ropeaudit.subjects.third_party import Entry, one_file
 from ropeaudit.subjects.third_party.adapter import Adapter, Turn, table_end
@@ -44,13 +44,13 @@ def variants(cls: Any, dims: int, axes: int, base: float) -> Iterator[dict[str, 
     """
     usual: dict[str, Any] = dict.fromkeys((*_ROLES["dim"], "attention_head_dim"), dims)
     usual |= dict.fromkeys(_ROLES["base"], base)
-    usual |= dict.fromkeys(building.AXIS_NAMES, (dims // axes,) * axes)
+    usual |= dict.fromkeys(signatures.AXIS_NAMES, (dims // axes,) * axes)
     parameters = inspect.signature(cls).parameters.items()
     integers = [name for name, one in parameters if one.annotation in (int, "int")]
     usual |= {name: size for name, size in _PATCHES.items() if name in integers}
     given = {name: usual[name] for name, _ in parameters if name in usual}
     sections = "mrope_section" in inspect.getsource(cls)
-    for one in building.possible_arguments(cls, given, _LENGTH):
+    for one in signatures.possible_arguments(cls, given, _LENGTH):
         configs = [name for name in one if name == "config" or name.endswith("_config")]
         yield one | {name: _configured(one[name], dims, base, sections) for name in configs}
 
