@@ -3,8 +3,8 @@
 An operation in wider arithmetic, rounded once, is correctly rounded: its result is exact, or a float32 sum of
 terms of at most 11 bits (24 >= 2*11 + 2: Figueroa, SIGNUM Newsletter 30, 1995), or rounded to odd.
 
-Keys may be stored with scales, as in 8-bit caches, or rotated again. The reference sees k as it was before:
-what storing does to it counts as drift.
+Keys may be stored with scales, as in 8-bit caches, or rotated again.
+The reference sees k as it was before: what storing does to it counts as drift.
 
 Letters: g key-value heads, s positions, d head_dim, p pairs. Positions in tokens, angles in radians.
 """
@@ -37,7 +37,7 @@ from ropeaudit.subjects import Positions, Subject
 Table = tuple[FloatArray, FloatArray]
 
 
-class OfRecipe:
+class OfRecipe(Subject):
     """A resolved recipe and a RoPE setting; base class of the engines."""
 
     def __init__(self, recipe: Resolved, setting: RopeSetting, axes: Axes | None = None) -> None:
@@ -49,10 +49,6 @@ class OfRecipe:
         self.scale_after_store = recipe.recipe.scale_after_store
         self.narrowest = recipe.narrowest
         self.softmax, self.output = recipe.softmax, recipe.output
-
-    def refusal(self, seq_len: int, offset: int) -> str:
-        """Return nothing: a recipe takes every position."""
-        return ""
 
     def stages(self) -> dict[str, str]:
         """Return stage -> format name, then the switches that are not plain."""

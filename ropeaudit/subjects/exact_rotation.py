@@ -17,7 +17,7 @@ from ropeaudit.reference import exact_scores
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Positions
+from ropeaudit.subjects import Positions, Subject
 from ropeaudit.subjects.emulated import Emulated
 
 
@@ -77,8 +77,8 @@ def complex_pairs(x: FloatArray, setting: RopeSetting) -> NDArray[np.complex128]
     return pairs
 
 
-class Exact:
-    """The reference at a setting of its own; implements `ropeaudit.subjects.Subject`."""
+class Exact(Subject):
+    """The reference at a setting of its own."""
 
     name, backend, device = "exact", "numpy", "cpu"
     dtype = accumulate = score = softmax = output = FP64
@@ -89,10 +89,6 @@ class Exact:
     def __init__(self, setting: RopeSetting, input_format: Format) -> None:
         """Keep the setting. input_format: q and k are rounded to it."""
         self.setting, self.input = setting, input_format
-
-    def refusal(self, seq_len: int, offset: int) -> str:
-        """Return nothing: every position is taken."""
-        return ""
 
     def table(self, positions: Positions, offset: int) -> Any:
         """Return cos and sin at positions + offset, in double-double."""

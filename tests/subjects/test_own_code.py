@@ -1,22 +1,35 @@
-"""Own code under audit: signatures, orders, layouts, NumPy, modules; and all that can be wrong with it."""
+"""Own code under audit: signatures, orders, layouts, NumPy, modules; and all that can be wrong with it.
+
+Instances are copies that begin alike, and share tables until one of them writes.
+"""
+
+from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import kernels_tables
 import numpy as np
 import pytest
 import torch
 from faulty_calls import right
 
 from ropeaudit import parse, shift
+from ropeaudit.arithmetic.formats import FP32
+from ropeaudit.audits.cases import Case
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError
+from ropeaudit.features.check import code_target
+from ropeaudit.features.check.checked import CheckOptions, Target
 from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import loading, proposals, signatures
 from ropeaudit.subjects.calling.foreign import in_process, load
 from ropeaudit.subjects.calling.own_code import OwnCode
+from ropeaudit.subjects.calling.signatures import can_be_copied, copied
 
 SETTING = RopeSetting.of(64)
 SMALL = ["--heads", "2", "--seq-len", "32", "--head-dim", "64"]
@@ -378,3 +391,106 @@ def test_a_call_is_told_of_as_many_tokens_as_it_gets() -> None:
         calls.clear()
         rotator.rotate_both(x, x, at)
         assert calls == [expected]
+
+
+class Cached(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(6.0).reshape(3, 2))
+        self.plain, self.view = torch.ones(3), self.table[1:]
+        self.log: list[int] = []
+
+
+WRITES = {
+    "in place": lambda one: one.table.add_(1),
+    "data": lambda one: one.table.data.__setitem__((0, 0), 9.0),
+    "numpy": lambda one: one.table.numpy().__setitem__((0, 0), 9.0),
+    "pointer": lambda one: np.ctypeslib.as_array(
+        (__import__("ctypes").c_float * 6).from_address(one.table.data_ptr())
+    ).__setitem__(0, 9.0),
+    "through a view": lambda one: one.view.mul_(3.0),
+    "an attribute": lambda one: one.plain.zero_(),
+    "a list": lambda one: one.log.append(1),
+}
+
+
+def held(one: Cached) -> list[object]:
+    return [one.table.tolist(), one.plain.tolist(), list(one.log)]
+
+
+def test_what_a_copy_writes_no_other_sees() -> None:
+    for how, write in WRITES.items():
+        first = Cached()
+        before, copies = held(first), [copied(first), copied(first)]
+        # both read the same memory until one writes, which a data pointer may
+        assert torch._C._data_address(copies[0].table) == torch._C._data_address(first.table)
+        write(copies[0])
+        assert [held(first), held(copies[1])] == [before] * 2, how
+        assert held(copies[0]) != before
+        assert copies[0].view.tolist() == copies[0].table[1:].tolist()  # still a view
+
+
+def test_a_torch_without_lazy_copies_copies(monkeypatch) -> None:
+    monkeypatch.delattr(torch, "_lazy_clone")
+    first = Cached()
+    copied(first).table.zero_()
+    assert first.table.any()
+
+
+def test_objects_are_built_once_a_setting_and_functions_each_time() -> None:
+    built = []
+
+    class Rope:
+        def __init__(self) -> None:
+            built.append(self)
+            self.past = 0
+
+        def __call__(self, x, positions):
+            return x
+
+    def factory():
+        return lambda x, positions: x
+
+    own, setting = OwnCode("Rope", Rope), RopeSetting()
+    first = own.instance(setting)
+    first.past = 1
+    assert own.instance(setting).past == 0
+    assert own.instance(RopeSetting(base=5.0)) is not first
+    assert len(built) == 2
+    bound = Rope()
+    bound.rotate = (lambda given: lambda x: given)(bound)  # a copy would keep it, and call the first
+    assert not can_be_copied(bound)
+    assert can_be_copied(Rope())
+    assert not can_be_copied(factory())
+
+
+# declared, original and served differ
+YARN = {
+    "max_position_embeddings": 200,
+    "rope_scaling": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 128},
+}
+DYNAMIC = {"max_position_embeddings": 128, "rope_scaling": {"rope_type": "dynamic", "factor": 4}}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "rows"),
+    [
+        ("OfConfig", YARN, 200),
+        ("OfLength", YARN, 512),
+        ("OfConfig", DYNAMIC, 128),  # as it was before the extension
+        ("OfLength", DYNAMIC, 128),
+    ],
+)
+def test_a_config_says_what_is_declared_and_a_length_is_what_is_served(
+    name: str, config: dict[str, Any], rows: int, tmp_path: Path
+) -> None:
+    shape = {"hidden_size": 64, "num_attention_heads": 4, "rope_theta": 10000.0}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", **shape, **config}))
+    own, case = factories.implementation(f"{kernels_tables.__file__}:{name}"), Case(config=str(path))
+    options = CheckOptions(dtypes=(FP32,), environments=("none",))
+    next(iter(code_target.of_code(own, Target(name, "code", case, options, lambda texts: None))))
+    assert case.maximum == 512
+    inside, _ = loading.here(own.name)
+    inside.declared, inside.served = own.declared, own.served
+    assert inside.instance(case.setting(512)).rows == rows

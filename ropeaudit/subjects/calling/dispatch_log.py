@@ -101,7 +101,14 @@ class DispatchLog(_Mode):
             return
         log = self.logs[stage]
         if log.narrow is None and out.dtype in _NARROW:
-            log.narrow = (len(self.tagged), *_where())
+            frame: FrameType | None = sys._getframe(1)  # the innermost that is neither torch's nor ours
+            while frame is not None and (
+                frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THEIRS
+                or frame.f_code.co_filename.startswith((_OURS, "<frozen "))  # of which one is __main__
+            ):
+                frame = frame.f_back
+            where = (frame.f_code.co_filename, frame.f_lineno) if frame else ("", 0)
+            log.narrow = (len(self.tagged), *where)
         if given and _is_real(given[0]) and not log.dtypes and name in _CASTS and given[0].dtype != out.dtype:
             log.dtypes.append(_dtype_name(given[0]))
         if _dtype_name(out) not in log.dtypes[-1:]:
@@ -156,17 +163,6 @@ class DispatchLog(_Mode):
                 self.logs[stage].dtypes.append(_dtype_name(tensor))
                 self.logs[stage].operations.append("given")
         return stage
-
-
-def _where() -> tuple[str, int]:
-    """Return the file and line of the innermost code that is neither torch's nor ours."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (
-        frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THEIRS
-        or frame.f_code.co_filename.startswith((_OURS, "<frozen "))  # of which one is __main__
-    ):
-        frame = frame.f_back
-    return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
 
 
 def logged(

@@ -102,14 +102,19 @@ def _by_name(taken: Parameters) -> Iterator[Convention]:
     sets += [placing | {"cu_seqlens"} for placing in list(sets) if "cu_seqlens" in present - first]
     results, others = list[Convention](), list[Convention]()
     for placing in sets:  # the call that places tokens by these roles
-        roles = {*VECTORS, *_CALLS["extra"], *placing, *wanted} | ({"sin"} if "cos" in placing else set())
-        roles -= set() if "cu_seqlens" in placing else {"max_seqlen", "cu_padded"} - wanted
-        roles -= {"row_offset", "padding"} - wanted if {"positions", *TABLES} & placing else set()
+        roles = {*VECTORS, *_CALLS["extra"], *placing, *wanted}
+        if "cos" in placing:
+            roles.add("sin")
+        if "cu_seqlens" not in placing:
+            roles -= {"max_seqlen", "cu_padded"} - wanted
+        if {"positions", *TABLES} & placing:
+            roles -= {"row_offset", "padding"} - wanted
         said: dict[str, tuple[str | None, str]] = {}
         for given in taken.fixed:
             role = taken.roles[given.name]
             if role is not None and role in roles:
-                said.setdefault(role, (None if given.kind is given.POSITIONAL_ONLY else given.name, role))
+                name = None if given.kind is given.POSITIONAL_ONLY else given.name
+                said.setdefault(role, (name, role))
         results.append(Convention(tuple(said.values()), doubtful=not placing))
     for (role, other, doubtful), one in itertools.product(_CALLS["otherwise"], results):
         names = [name for name, is_this in one.arguments if is_this == role]

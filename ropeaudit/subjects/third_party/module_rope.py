@@ -218,38 +218,34 @@ class Way:
         return self.head(module, head, at)[..., torch.from_numpy(self.returned)]
 
     def head(self, module: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        """Return whole heads rotated by the code alone. Shapes: (1, h, n, size), (n,) -> (1, h, n, size)."""
+        """Return whole heads rotated by the code alone. Shapes: (1, h, n, size), (n,) -> (1, h, n, size).
+
+        Raises: ValueError for too long a table, whatever the module raises.
+        """
         batched = "b" in self.order
         letters = "bhsd" if batched else "hsd"
         given = (x if batched else x[0]).permute([letters.index(axis) for axis in self.order])
-        tables = self._tables(module, at, x.dtype)
+        asked, largest = at, int(at.max())
+        if not self.free:  # it makes a table from 0
+            table_end(largest, int(at.min()))  # whether there is one
+            asked = torch.arange(max(largest + 1, _ROWS) | 1)  # odd, unlike any other
+        values = {
+            "positions": self.place(asked),
+            "x": torch.zeros([len(asked) if n == -1 else n for n in self.shape], dtype=x.dtype),
+            "length": len(asked),
+            "device": asked.device,
+            "dtype": x.dtype,
+            "layer": self.layer,
+        }
+        with torch.no_grad():
+            tables = module(**{name: values[role] for name, role in self.roles.items()})
+        tables = tables if self.free else _rows(tables, at, len(asked))
         returned = self.function(**arguments(self.function, given, tables, self.order))
         y = returned[0] if isinstance(returned, tuple | list) else returned
         if y.shape != given.shape:
             raise NoRotation(f"it returns the shape {tuple(y.shape)} for {tuple(given.shape)}")
         rotated: torch.Tensor = y.permute([self.order.index(axis) for axis in letters])
         return rotated if batched else rotated[None]
-
-    def _tables(self, module: Any, at: torch.Tensor, dtype: torch.dtype) -> Any:
-        """Return what a module returns at positions (n,), or rows of its table from 0.
-
-        Raises: ValueError for too long a table, whatever the module raises.
-        """
-        asked, largest = at, int(at.max())
-        if not self.free:
-            table_end(largest, int(at.min()))  # whether there is one
-            asked = torch.arange(max(largest + 1, _ROWS) | 1)  # odd, unlike any other
-        values = {
-            "positions": self.place(asked),
-            "x": torch.zeros([len(asked) if size == -1 else size for size in self.shape], dtype=dtype),
-            "length": len(asked),
-            "device": asked.device,
-            "dtype": dtype,
-            "layer": self.layer,
-        }
-        with torch.no_grad():
-            returned = module(**{name: values[role] for name, role in self.roles.items()})
-        return returned if self.free else _rows(returned, at, len(asked))
 
     def note(self, name: str) -> str:
         """Return what is unusual in how a class is called; empty if nothing is."""

@@ -57,7 +57,7 @@ def definitions(
 
 
 def executed(body: Sequence[ast.stmt], file: str, space: dict[str, Any]) -> dict[str, Any]:
-    """Return names after statements of a file, executed as an import would; annotations are not."""
+    """Return the namespace after statements of a file, executed as an import would."""
     future = ast.parse("from __future__ import annotations").body
     exec(compile(ast.Module([*future, *body], type_ignores=[]), file, "exec"), space)  # noqa: S102
     return space
