@@ -21,6 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ropeaudit.door import ROAD, SPAWN
@@ -324,8 +325,8 @@ def main() -> None:
         child.run()
     save_coverage()
     listed, end = f"/proc/self/task/{_getpid()}/children", time.monotonic() + _ENDING
-    with contextlib.suppress(OSError):  # what was started here ends, be it by a session that has ended
-        while child.ours and (left := open(listed).read().split()) and time.monotonic() < end:  # noqa: SIM115
+    with contextlib.suppress(OSError):  # what was started ends
+        while child.ours and time.monotonic() < end and (left := Path(listed).read_text().split()):
             for one in left:
                 os.kill(int(one), signal.SIGKILL)
             for one in left:

@@ -50,7 +50,7 @@ class Subject(Protocol):
         """That of what executes the subject."""
 
     def refusal(self, seq_len: int, offset: int) -> str:
-        """Return why seq_len positions from offset on are refused; empty if they are not, as of a recipe."""
+        """Return why seq_len positions from offset on are refused; empty if they are not."""
         return ""
 
     def table(self, positions: Positions, offset: int) -> Any:

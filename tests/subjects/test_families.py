@@ -17,7 +17,7 @@ from ropeaudit import RopeSetting, explain, parse, shift
 from ropeaudit.errors import UnknownName
 from ropeaudit.main import main
 from ropeaudit.subjects import factories, third_party
-from ropeaudit.subjects.third_party import FAMILIES, Entry, one_file
+from ropeaudit.subjects.third_party import FAMILIES, Entry, adapter
 
 SMALL = {"heads": 1, "seq_len": 32, "head_dim": 64, "mask": "full"}
 BF16 = parse("bf16")
@@ -140,12 +140,12 @@ def test_definitions_of_a_file_are_executed_without_its_imports(tmp_path, monkey
     )
     monkeypatch.syspath_prepend(tmp_path)
     given = {"add": lambda a, b: a + b}
-    space = one_file.definitions("half_installed", "rope.py", ["Rope", "double"], given)
+    space = adapter.definitions("half_installed", "rope.py", ["Rope", "double"], given)
     assert space["Rope"]().turn(21) == 42
     with pytest.raises(LookupError, match="defines no halve"):
-        one_file.definitions("half_installed", "rope.py", ["halve"], given)
+        adapter.definitions("half_installed", "rope.py", ["halve"], given)
     with pytest.raises(FileNotFoundError, match=r"has no file gone\.py"):
-        one_file.definitions("half_installed", "gone.py", ["halve"], given)
+        adapter.definitions("half_installed", "gone.py", ["halve"], given)
 
 
 @pytest.mark.exhaustive

@@ -1,4 +1,4 @@
-"""Code that rotates: what it says of itself, an instance of it that is called, and a subject made of it.
+"""Code that rotates: what it says of itself, an instance that is called, and a subject made of it.
 
 What is audited is the rotation alone: scores are formed in float64 from what the code returns.
 Letters: b batch, h heads of q, g heads of k, s positions, d head_dim.

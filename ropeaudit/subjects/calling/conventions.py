@@ -443,7 +443,7 @@ class Convention:
             elif self.rank == 2:
                 told = np.tile(np.array(told, self.index), (batch, 1))
         elif grid is not None and role == "positions" and self.axes:
-            # on each axis that rotates a pair, in the order of `axes`; integers where all of them are
+            # on each axis that turns a pair; integers where all are
             turning, at = np.unique(grid.of_pairs()), part.at
             every = grid.positions(at.reshape(-1))[:, turning].reshape(*at.shape, -1)
             places = np.moveaxis(every, -1, 0)

@@ -249,8 +249,9 @@ def _refined(best: Fit, trial: Trial) -> Fit:
     Raises: NotUnderstood for positions of several axes.
     """
     known = best.convention
-    if known.tables and not known.whole:  # then the fit that gives what is taken beside them, even if wrong
-        beside = (replace(one, engine=known.engine, device=known.device) for one in trial.likely if one.whole)
+    if known.tables and not known.whole:  # what is beside them, even if wrong
+        whole = [one for one in trial.likely if one.whole]
+        beside = (replace(one, engine=known.engine, device=known.device) for one in whole)
         orders = (known.order,) if trial.order else None
         forms = (form for one in beside for form in proposals.of_form(one, orders))
         fits = (_try(form, trial) for form in forms if form.width == known.width)
@@ -385,7 +386,7 @@ def misfit(
             return ""
         z, w = complex_pairs(x, widest), complex_pairs(values, widest)
         each = [_matrices(z[:, head], w[:, head])[0] for head in range(z.shape[1])]
-        turns = np.median([np.abs(one[1:] - one[:-1]).max() for one in each]) > _STRAY  # most heads do
+        turns = np.median([np.abs(one[1:] - one[:-1]).max() for one in each]) > _STRAY  # of most
         return "" if turns else "turns no pair of dims from one position to the next"
     neither = f"{100 * min(strays):.0f} % of what it returns is neither"
     return f"does not rotate pairs of dims by angles that grow evenly with the position ({neither})"
@@ -405,7 +406,7 @@ def _stray(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bo
     alone = (_sinusoid_residual(z[:, head], w[:, head]) for head in range(z.shape[1]))
     if z.shape[1] == 1 or stray <= _STRAY or max(alone) > _STRAY:
         return stray
-    # heads may have angles of their own; where axes are mixed up a head is a position: its angles stand still
+    # heads may have angles of their own; where axes are mixed up those of a head stand still
     rotations = (w * z.conj()).sum(axis=0) / (np.abs(z) ** 2).sum(axis=0)  # (h, s, p)
     grow = np.abs(rotations[:, 1:] - rotations[:, :-1]).mean(axis=(1, 2)) > _STRAY
     return 0.0 if grow.all() else stray

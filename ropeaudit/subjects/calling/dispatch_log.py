@@ -101,7 +101,7 @@ class DispatchLog(_Mode):
             return
         log = self.logs[stage]
         if log.narrow is None and out.dtype in _NARROW:
-            frame: FrameType | None = sys._getframe(1)  # the innermost that is neither torch's nor ours
+            frame: FrameType | None = sys._getframe(1)  # the innermost of others
             while frame is not None and (
                 frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THEIRS
                 or frame.f_code.co_filename.startswith((_OURS, "<frozen "))  # of which one is __main__

@@ -227,7 +227,13 @@ def _import(where: str) -> tuple[Any, OwnFiles | None]:
     if by_path and not Path(where).is_file():
         raise BadInput(f"{where}: there is no such file; {_EXAMPLE}")
     try:
-        files = of_file(Path(where)) if by_path else of_module(where)
+        files = None if by_path else of_module(where)
+        if by_path:
+            resolved = Path(where).resolve()  # as sys.path[0] of `python file.py`
+            depth = _depth(resolved)
+            package = "".join(f"{one}." for one in resolved.parts[-depth - 1 : -1])
+            name = f"{package}ropeaudit_own_{Path(where).stem.replace('.', '_')}"
+            files = OwnFiles(str(resolved.parents[depth]), name, str(Path(where).absolute()))
         chance.begin(0)
         with required_packages(where), conventions.contained():
             return (importlib.import_module(where) if files is None else files.load()), files
@@ -350,17 +356,6 @@ def _executed(spec: ModuleSpec) -> ModuleType:
     finally:
         sys.argv = arguments
     return module
-
-
-def of_file(path: Path) -> OwnFiles:
-    """Return the files of a file: nothing is executed yet."""
-    resolved = path.resolve()  # as sys.path[0] of `python file.py`
-    depth = _depth(resolved)
-    package = ".".join(resolved.parts[-depth - 1 : -1])
-    name = f"ropeaudit_own_{path.stem.replace('.', '_')}"
-    return OwnFiles(
-        str(resolved.parents[depth]), f"{package}.{name}" if package else name, str(path.absolute())
-    )
 
 
 def of_module(name: str) -> OwnFiles | None:

@@ -339,13 +339,14 @@ def possible_arguments(
         return
     if not configs:
         yield {**known, **given}
-    for name in configs:  # default ones: of annotated classes, of the file beside, then their parts
+    for name in configs:  # of annotated classes, of the file beside, then their parts
         built: list[Any] = []
         for cls in dict.fromkeys([*_annotated(target, name), *_beside(target)]):
             with contextlib.suppress(Exception):  # some need arguments
                 built.append(cls())
-        parts = (value for config in built for value in vars(config).values() if hasattr(value, "to_dict"))
-        yield from ({name: config, **known, **given} for config in itertools.chain(built, parts))
+        held = (value for config in built for value in vars(config).values())
+        every = itertools.chain(built, (one for one in held if hasattr(one, "to_dict")))
+        yield from ({name: config, **known, **given} for config in every)
 
 
 def _usual(target: type[Any], name: str, length: int) -> Any:

@@ -28,8 +28,8 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.environments import silent
-from ropeaudit.subjects.third_party import Entry, one_file
-from ropeaudit.subjects.third_party.adapter import Adapter, Turn, table_end
+from ropeaudit.subjects.third_party import Entry
+from ropeaudit.subjects.third_party.adapter import Adapter, Turn, executed, table_end
 
 _ROLES = signatures.ROLES
 _LENGTH = 2**12  # positions of a class that wants to know how many
@@ -104,10 +104,10 @@ def functions(cls: Any) -> list[Callable[..., Any]]:
     found = {name: value for name, value in vars(module).items() if _APPLIES.search(name)}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and _APPLIES.search(node.name) and node.name not in found:
-            if [one.arg for one in node.args.args[:1]] != ["self"]:  # another function defines it
+            if [one.arg for one in node.args.args[:1]] != ["self"]:  # no method
                 node.decorator_list = []
                 place = str(module.__file__)
-                found[node.name] = one_file.executed([node], place, dict(vars(module)))[node.name]
+                found[node.name] = executed([node], place, dict(vars(module)))[node.name]
         elif isinstance(node, ast.ImportFrom):
             for name in (one.name for one in node.names if _APPLIES.search(one.name)):
                 place = "." * node.level + (node.module or "")
@@ -143,8 +143,6 @@ def arguments(function: Any, x: torch.Tensor, tables: Any, order: str) -> dict[s
             results[one.name] = tables
         elif role in ("h", "s"):
             results[one.name] = order.index(role)
-        elif needed and role == "positions":
-            results[one.name] = None
         elif needed and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
             raise TypeError(f"its argument {one.name} is not known")
     return results
