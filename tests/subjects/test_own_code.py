@@ -1,6 +1,6 @@
 """Own code under audit: signatures, orders, layouts, NumPy, modules; and all that can be wrong with it.
 
-Instances are copies that begin alike, and share tables until one of them writes.
+Instances share tables until one of them writes.
 """
 
 from __future__ import annotations
