@@ -20,7 +20,7 @@ from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import Pairs, SampledInputs, SideRows
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Subject, scaled_keys
+from ropeaudit.subjects import Subject, emulated
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.factories import SubjectFactory
 
@@ -55,7 +55,7 @@ class Distances:
         return self.up_to > 0 and type(self._subject(self.setting)) is Emulated
 
     def _subject(self, setting: RopeSetting) -> Subject:
-        return scaled_keys.stored(self.factory.make(setting, None), self.inputs)
+        return emulated.stored(self.factory.make(setting, None), self.inputs)
 
     def _seen(self, distance: int) -> CellStatistics:
         """Measure pairs of a query and a key so far apart, both from the case's q and k."""
