@@ -6,11 +6,10 @@ Needs `pip install -e '.[test]'`. Nothing of the working tree is changed: mutant
 
 1. The files are those of the package but adapters, data and presentation (`core`).
 2. Mutants are made by `ast` (`mutation/operators.py`), and sampled with a seed, one a line at most.
-3. Which fast test runs which line is recorded once (`mutation/covering.py`; a quarter of an hour).
-4. A mutant runs in a fork of this process (`mutation/forked.py`), against the tests of its line up to the
-   first failure, the telling ones first (`mutation/held.py`). Past a time limit it counts as killed.
-5. Results go to build/mutation/results.jsonl as they come; a later call goes on from there.
-6. Survivors that mean the same are in `mutation/equivalent.json`, each with its reason.
+3. Which fast test runs which line is recorded once for the sources as they are (`mutation/held.py`).
+4. A mutant is held against the tests of its line up to the first failure, the telling ones first. Past a
+   time limit it counts as killed.
+5. Survivors that mean the same are in `mutation/equivalent.json`, each with its reason.
 
 Printed: counts, the share killed of those that are not equivalent, and each survivor as a diff. The exit
 code is 1 below `--least` (0.95).
@@ -27,15 +26,14 @@ import random
 import sys
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
-from mutation import covering, forked, held
+from mutation import held
 from mutation.operators import Mutant, mutants
 
-FOLDER = forked.ROOT / "build" / "mutation"
+FOLDER = held.ROOT / "build" / "mutation"
 EQUIVALENT = Path(__file__).parent / "mutation" / "equivalent.json"
 _OUTSIDE = {"third_party", "data", "reports", "console", "command", "report", "rows", "words", "plot", "main"}
 _WEIGHTY = [  # what makes verdicts and numbers
@@ -47,7 +45,7 @@ _WEIGHTY = [  # what makes verdicts and numbers
 _JUDGING = ("gates", "values", "sweep_file")  # of console: they decide, they do not present
 
 
-def core(package: Path = forked.PACKAGE) -> list[str]:
+def core(package: Path = held.PACKAGE) -> list[str]:
     """Return the files that compute, decide, read or write; those that only present are left out."""
     files = {path.relative_to(package.parent).with_suffix(""): path for path in package.rglob("*.py")}
     modules = {".".join(name.parts).removesuffix(".__init__"): path for name, path in files.items()}
@@ -88,7 +86,7 @@ def sampled(files: Iterable[str], count: int, seed: int) -> list[Mutant]:
     lines: list[tuple[bytes, list[Mutant]]] = []
     reached = [0.0]
     for file in files:
-        source = (forked.ROOT / file).read_bytes()
+        source = (held.ROOT / file).read_bytes()
         weight = 2.0 if any(fnmatch(file, f"ropeaudit/{kind}.py") for kind in _WEIGHTY) else 1.0
         at: dict[int, list[Mutant]] = defaultdict(list)
         for mutant in mutants(file, source):
@@ -111,71 +109,27 @@ def equivalents() -> dict[tuple[str, str, str, str], str]:
     return {(one["file"], one["line"], one["mutated"], one["operator"]): one["reason"] for one in listed}
 
 
-def _stamps(file: str) -> tuple[str, str]:
-    tests = sorted((forked.ROOT / "tests").rglob("*.py"))
-    return covering.digest([forked.ROOT / file]), covering.digest(
-        [path for path in tests if path.name != "mutate.py"]
-    )
-
-
-def earlier(results: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """Return what earlier calls came to and what still holds."""
-    result: dict[tuple[str, str, int], dict[str, Any]] = {}
-    if not results.exists():
-        return result
-    now: dict[str, tuple[str, str]] = {}
-    for line in results.read_text(encoding="utf-8").splitlines():
-        one = json.loads(line)
-        if not (forked.ROOT / one["file"]).exists():
-            continue
-        source, tests = now.setdefault(one["file"], _stamps(one["file"]))
-        same = one["source"] == source and (one["outcome"] in ("killed", "timeout") or one["tests"] == tests)
-        key = one["file"], one["put"], one["start"]
-        result.pop(key, None)
-        if same:
-            result[key] = one
-    return result
-
-
-def as_record(outcome: held.Outcome) -> dict[str, Any]:
-    """Return an outcome as a line of the results."""
-    m = outcome.mutant
-    source, tests = _stamps(m.file)
-    names = {"file": m.file, "line": m.line, "operator": m.operator, "before": m.before, "after": m.after}
-    became = {"outcome": outcome.outcome, "by": outcome.by, "ran": outcome.ran, "covering": outcome.covering}
-    where = {"start": m.start, "put": m.put, "source": source, "tests": tests}
-    return names | became | {"seconds": round(outcome.seconds, 1)} | where
-
-
 def diff(mutant: Mutant) -> str:
     """Return a mutant as a diff."""
-    source = (forked.ROOT / mutant.file).read_bytes()
+    source = (held.ROOT / mutant.file).read_bytes()
     changed = mutant.applied(source) or source
     sides = [text.decode().splitlines() for text in (source, changed)]
     lines = list(difflib.unified_diff(*sides, lineterm="", n=1))[3:]
     return "\n".join(f"    {line}" for line in lines)
 
 
-def report(
-    picked: list[Mutant],
-    results: Mapping[tuple[str, str, int], dict[str, Any]],
-    least: float,
-) -> int:
+def report(outcomes: list[held.Outcome], least: float) -> int:
     """Print what became of the mutants; return the exit code."""
     known, counts, left = equivalents(), Counter[str](), []
-    for mutant in picked:
-        one = results.get((mutant.file, mutant.put, mutant.start))
-        outcome = one["outcome"] if one else "not run"
-        alive = outcome in ("survived", "uncovered")
-        if alive and mutant.key in known:
-            outcome = "equivalent"
-        elif alive and one:
-            left.append((mutant, one))
-        counts[outcome] += 1
-    for mutant, one in sorted(left, key=lambda pair: (pair[0].file, pair[0].line)):
-        ran = f"{one['ran']} of {one['covering']} tests" if one["covering"] else "no test runs it"
-        print(f"{mutant.file}:{mutant.line} {mutant.operator}, {one['outcome']}: {ran} {one['by']}")
-        print(diff(mutant))
+    for one in outcomes:
+        alive = one.outcome in ("survived", "uncovered")
+        equivalent = alive and one.mutant.key in known
+        counts["equivalent" if equivalent else one.outcome] += 1
+        left += [one] if alive and not equivalent else []
+    for one in sorted(left, key=lambda one: (one.mutant.file, one.mutant.line)):
+        ran = f"{one.tests} tests" if one.tests else "no test runs it"
+        print(f"{one.mutant.file}:{one.mutant.line} {one.mutant.operator}, {one.outcome}: {ran} {one.by}")
+        print(diff(one.mutant))
     dead = counts["killed"] + counts["timeout"]
     judged = dead + len(left)
     share = dead / judged if judged else 1.0
@@ -191,29 +145,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="*", help="files, as ropeaudit/rope/*")
+    parser.add_argument("--tests", nargs="*", default=[], help="files or folders of tests; all fast ones")
     parser.add_argument("--budget", type=float, default=60.0, help="recorded seconds of tests a mutant")
     parser.add_argument("--least", type=float, default=0.95, help="share that must be killed")
-    parser.add_argument("--results", type=Path, default=FOLDER / "results.jsonl")
-    requested = parser.parse_args()
+    asked = parser.parse_args()
     os.nice(19)
-    forked.preload()
-    covering.record(FOLDER / "lines", requested.jobs)
-    tests = covering.Covering(FOLDER / "lines")
-    picked = sampled(
-        [file for file in core() if fnmatch(file, requested.only)], requested.count, requested.seed
-    )
-    results = earlier(requested.results)
-    todo = [mutant for mutant in picked if (mutant.file, mutant.put, mutant.start) not in results]
-    requested.results.parent.mkdir(parents=True, exist_ok=True)
-    with requested.results.open("a", encoding="utf-8") as file:
-        for outcome in held.held(todo, tests, FOLDER / "copies", requested.jobs, requested.budget):
-            one = as_record(outcome)
-            file.write(json.dumps(one) + "\n")
-            file.flush()
-            results[one["file"], one["put"], one["start"]] = one
-            shown = f"{outcome.outcome} {one['file']}:{one['line']} {one['operator']} {outcome.by}"
-            print(f"{len(results)}: {shown} ({one['seconds']} s)", file=sys.stderr, flush=True)
-    return report(picked, results, requested.least)
+    held.record(FOLDER / "lines", asked.tests)
+    files = [file for file in core() if fnmatch(file, asked.only)]
+    picked, outcomes = sampled(files, asked.count, asked.seed), []
+    tests = held.Covering(FOLDER / "lines")
+    for one in held.held(picked, tests, FOLDER / "copies", asked.jobs, asked.budget):
+        outcomes.append(one)
+        shown = f"{one.outcome} {one.mutant.file}:{one.mutant.line} {one.mutant.operator} {one.by}"
+        print(f"{len(outcomes)} of {len(picked)}: {shown}", file=sys.stderr, flush=True)
+    return report(outcomes, asked.least)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import mutate
 from mutation import held
-from mutation.covering import Covering
 from mutation.operators import Mutant, mutants
 
 SOURCE = b'''"""Docstring 1."""
@@ -85,20 +84,19 @@ def test_the_core_is_what_computes_decides_and_reads() -> None:
     assert not {name for name in results if "third_party" in name or "html" in name or "plots" in name}
 
 
-def test_telling_tests_come_first_and_the_rest_within_the_budget(tmp_path: Path, monkeypatch) -> None:
-    covering = Covering(tmp_path)
-    runs = {"wide": (900, 0.1), "narrow[1]": (10, 0.3), "narrow[2]": (10, 0.4), "half": (15, 0.5)}
-    runs |= {"slow": (5, 3.0), "slower": (5, 9.0), "slowest": (5, 99.0)}
-    for name, (lines, seconds) in runs.items():
-        covering.seconds[name], covering.size[name] = seconds, lines
-    covering.lines["ropeaudit/inputs/masks.py"][7] = set(runs)
+def test_telling_tests_come_first_and_the_rest_within_the_budget(tmp_path: Path) -> None:
     mutant = Mutant("ropeaudit/inputs/masks.py", 7, "constant", "", "", 0, 0, "")
-    monkeypatch.setattr(held, "FIRST", (3, 1.0))
-    first, second, rest = held.rounds(mutant, covering, budget=99.0)
-    assert list(first) == ["narrow[1]", "half", "narrow[2]"]
-    assert list(second) == ["slow", "wide"]
-    assert list(rest) == ["slower"]
-    assert [list(one) for one in held.rounds(mutant, covering, budget=0.85)] == [["narrow[1]", "half"]]
+    runs = {"wide": (900, 0.1), "narrow[1]": (10, 0.3), "narrow[2]": (10, 0.4), "half": (15, 0.5)}
+    runs |= {"slow": (5, 3.0), "slower": (4, 9.0)}
+    lines = {
+        f"ropeaudit/{test}.py": {line: [test] for line in range(size - 1)} for test, (size, _) in runs.items()
+    }
+    told = {"seconds": {test: seconds for test, (_, seconds) in runs.items()}}
+    told["lines"] = lines | {mutant.file: {mutant.line: list(runs)}}
+    (tmp_path / "recorded.json").write_text(json.dumps(told))
+    covering = held.Covering(tmp_path)
+    assert covering.picked(mutant, 99.0) == ["slower", "slow", "narrow[1]", "half", "narrow[2]", "wide"]
+    assert covering.picked(mutant, 0.85) == ["narrow[1]", "half"]
 
 
 def test_equivalents_say_why() -> None:
@@ -107,31 +105,13 @@ def test_equivalents_say_why() -> None:
         assert len(one["reason"]) > 20
 
 
-def test_a_killed_mutant_of_an_unchanged_file_is_not_run_again(tmp_path: Path) -> None:
-    (mutant,) = mutate.sampled(["ropeaudit/inputs/masks.py"], 1, 0)
-    results = tmp_path / "results.jsonl"
-    rows = []
-    for outcome in ("survived", "killed"):
-        row = mutate.as_record(mutate.held.Outcome(mutant, outcome, by="a test"))
-        rows.append(row if outcome == "killed" else row | {"tests": "others then"})
-    key = (mutant.file, mutant.put, mutant.start)
-    for written, known in ((rows[:1], False), (rows[1:], True), (rows, True), (rows[::-1], False)):
-        results.write_text("".join(json.dumps(row) + "\n" for row in written))
-        assert (key in mutate.earlier(results)) is known
-    results.write_text(json.dumps(rows[1] | {"source": "another"}) + "\n")
-    assert mutate.earlier(results) == {}
-
-
 def test_the_report_names_each_survivor(capsys, monkeypatch) -> None:
     picked = mutate.sampled(["ropeaudit/inputs/masks.py"], 4, 0)
-    outcomes = ["killed", "timeout", "survived", "survived"]
-    results = {
-        (one.file, one.put, one.start): mutate.as_record(mutate.held.Outcome(one, outcome, covering=5))
-        for one, outcome in zip(picked, outcomes, strict=True)
-    }
+    fates = ["killed", "timeout", "survived", "survived"]
+    outcomes = [held.Outcome(one, fate, tests=5) for one, fate in zip(picked, fates, strict=True)]
     monkeypatch.setattr(mutate, "equivalents", lambda: {picked[3].key: "because"})
-    assert mutate.report(picked, results, 0.5) == 0
-    assert mutate.report(picked, results, 0.95) == 1
+    assert mutate.report(outcomes, 0.5) == 0
+    assert mutate.report(outcomes, 0.95) == 1
     message = capsys.readouterr().out
     assert "1 equivalent, 1 killed, 1 survived, 1 timeout\n2 of 3 that are not equivalent" in message
     assert f"{picked[2].file}:{picked[2].line} {picked[2].operator}, survived" in message
