@@ -249,13 +249,3 @@ def test_a_mean_error_is_told_by_its_size() -> None:
     found = mean_errors.beyond_rounding(under_test(f"{path}:k_1004"))
     assert codes(found.diagnosis) == "bias"
     assert found.diagnosis.values["length"] == 0.004
-
-
-def test_narrow_numbers_are_found_at_their_line() -> None:
-    def narrow(x, positions):
-        return faulty_calls.right(x, positions.bfloat16())
-
-    made = code_checks.findings(under_test(narrow, "fp32", 512))
-    one = next(one for one in made if one.failed)
-    assert codes(one.diagnosis) == "narrow-positions"
-    assert one.line == narrow.__code__.co_firstlineno + 1

@@ -184,26 +184,6 @@ def test_all_pairs_once_give_the_whole_audit(mask, origin) -> None:
         assert result[cell].error <= 1.5 * want.error  # norms of a block of pairs
 
 
-def test_a_large_sample_comes_near_the_whole() -> None:
-    for mask in MASKS[:2]:
-        whole = list(shift((0, 1000), ("fp32", "bf16"), "hf", mask=mask, **SMALL))
-        some = list(shift((0, 1000), ("fp32", "bf16"), "hf", mask=mask, sample=16_000, **SMALL))
-        for mine, other in zip(some, whole, strict=True):
-            assert (mine.sample, mine.scores, other.sample, other.drift_rms_low) == (
-                16_000,
-                16_000,
-                None,
-                None,
-            )
-            assert mine.reference_rms == pytest.approx(other.reference_rms, rel=0.03)
-            width = mine.drift_rms_high / mine.drift_rms  # 2 standard errors
-            assert 1 < width < 1.06
-            assert mine.drift_rms / width**2 < other.drift_rms < mine.drift_rms * width**2
-            assert mine.drift_max <= other.drift_max * (1.2 if mine.dtype == "float32" else 1.001)
-            assert mine.drift_rms_low < mine.drift_rms < mine.drift_rms_high
-            assert mine.floor_rms == some[0 if mine.dtype == "float32" else 2].drift_rms
-
-
 @pytest.mark.parametrize("name", ["hf", "fp64-angles"])
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
 def test_sums_are_as_inexact_as_in_tiles(name, dtype) -> None:

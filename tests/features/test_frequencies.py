@@ -5,11 +5,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from dumped_tables import BF16, FP16, FP32, PLAIN, cast, inv
+from dumped_tables import BF16, FP16, FP32, PLAIN
 
 from ropeaudit import RopeSetting, parse, recipes
 from ropeaudit.arithmetic.formats import FORMATS, Format
-from ropeaudit.features.list.frequencies import COLUMNS, first_shared_angle, headline, rows
+from ropeaudit.features.list.frequencies import first_shared_angle, rows
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope import scaling
 from ropeaudit.rope.frequencies import FORMS
@@ -72,27 +72,6 @@ def test_positions_themselves() -> None:
 # --- rows
 
 
-def test_rows() -> None:
-    setting, formats = RopeSetting.of(128), [FP32, FP16, BF16]
-    hf, cast_, uniform = (recipes.load(name) for name in ("hf", "hf-model-cast", "uniform"))
-    results = rows("x", setting, 4096, formats, [hf, cast_, uniform])
-    assert len(results) == 64
-    first = {"theta": 1.0, "angle_at_maximum": 4096.0, "shared_bf16": 256, "hf_error": 0.0}
-    assert results[0] | first == results[0]
-    assert results[32]["theta"] == 0.01
-    assert results[32]["wavelength"] == pytest.approx(200 * np.pi, rel=1e-15)
-    assert {"hf", "hf-model-cast_fp32", "hf-model-cast_bf16", "uniform_fp16_error"} <= set(results[0])
-    for row, value in zip(results, cast(inv(setting), "bf16"), strict=True):
-        assert row["hf-model-cast_bf16"] == value
-        assert row["hf-model-cast_bf16_error"] == pytest.approx(value / row["theta"] - 1, abs=1e-15)
-        assert abs(row["hf_error"]) < 1e-6
-    assert set(COLUMNS) >= {"setting", "pair", "theta", "wavelength", "maximum", "angle_at_maximum"}
-    # wavelength 2 pi * 10000^(i/64) passes 4096 tokens at i = 45.03
-    assert headline(results, formats).startswith(
-        "18 of 64 pairs turn less than once up to the maximum position;"
-    )
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_stands_for_the_frequency(form: str) -> None:
     recipe = recipes.named("hf").changed({"frequency_form": form, "frequency": "fp64"})
@@ -100,10 +79,3 @@ def test_every_form_stands_for_the_frequency(form: str) -> None:
     for setting in (RopeSetting.of(64), RopeSetting.of(64, base=1e4, scaling=yarn)):
         errors = [row[f"{recipe.name}_error"] for row in rows("x", setting, 4096, [FP32], [recipe])]
         assert max(map(abs, errors)) < 1e-13, form
-
-
-def test_pairs_that_do_not_turn() -> None:
-    setting = RopeSetting.of(64, scaling=scaling.parse("proportional:fraction=0.25"))
-    last = rows("x", setting, 4096, [FP16], [recipes.named("hf")])[-1]
-    assert (last["theta"], last["wavelength"], last["shared_fp16"], last["hf_error"]) == (0.0, np.inf, 0, 0.0)
-    assert headline([], [FP16]) == "No pair is rotated."

@@ -1,6 +1,5 @@
 """report --by: counts, verdicts, the worst and the median of groups of rows, against plain computations."""
 
-import json
 import math
 import statistics
 from collections import Counter
@@ -46,23 +45,6 @@ def test_lines_are_what_a_plain_computation_gives(sweep, capsys) -> None:
     text = " ".join(ran(capsys, ["report", sweep, "--by", "model,dtype"]).out.split())
     assert "no drift_rms 2 (nan), first llama-3.1-8b uniform float16 at offset 131072" in text
     assert f"worst drift_rms {worst:.2f}, of gpt-oss-20b uniform bfloat16 at offset 131072" in text
-
-
-def test_the_worst_row_is_a_row_of_the_file(sweep, capsys) -> None:
-    assert main(["report", f"{sweep}", "--worst", "--by", "dtype", "-f", "jsonl"]) == 0
-    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    whole = [json.loads(line) for line in sweep.read_text(encoding="utf-8").splitlines()]
-    assert len(shown) == 4
-    assert all(row in whole for row in shown)
-
-
-def test_several_files_and_the_smallest_count(sweep, tmp_path, capsys) -> None:
-    other = tmp_path / "other.csv"
-    ran(capsys, ["shift", *SHIFT, "-o", other, "-q"])
-    command = ["report", f"{sweep}", f"{other}", "--by", "implementation", "--column", "distinct_positions"]
-    hf, uniform = ran(capsys, [*command, "-f", "csv"]).rows
-    assert (hf["cases"], hf["worst"], hf["worst_at"].partition(" ")[0]) == ("36", "40", "llama-3.1-8b")
-    assert (uniform["worst"], uniform["undefined"]) == ("0", "0")
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=False, width=16), min_size=1, max_size=9))

@@ -101,18 +101,6 @@ def test_the_manifest_holds_the_attention_factor(tmp_path: Path) -> None:
     assert content["attention_factor"] == pytest.approx(0.1 * math.log(32) + 1)
 
 
-@pytest.mark.parametrize(("want", "dtype"), [("rotated", "bf16"), ("gradient", "fp8_e5m2")])
-def test_the_same_options_write_the_same_bytes(want: str, dtype: str, tmp_path: Path, capsys) -> None:
-    first, again = tmp_path / "case", tmp_path / "again"
-    options = f"--offset 77 --dtype {dtype} --want {want} --seed 5 --scaling linear:factor=2.5".split()
-    assert vectors(first, *options) == 0
-    assert vectors(again, *options) == 0
-    assert contents(first) == contents(again)
-    assert vectors(tmp_path / "other", *options, "--seed", "6") == 0
-    assert contents(tmp_path / "other")["q.bin"] != contents(first)["q.bin"]
-    capsys.readouterr()
-
-
 def test_offsets_straddle_what_breaks_positions(tmp_path: Path, capsys) -> None:
     usual = ["vectors", "-o", str(tmp_path / "usual"), "--seq-len", "48", "--model", "mistral-7b-v0.3"]
     (row,) = json.loads(ran(capsys, [*usual, "-f", "json"]).out)["records"]
@@ -136,21 +124,6 @@ def test_numbers_are_those_of_float64_rounded_once_with_all_the_bits(dtype: str,
     for narrower in map(ropeaudit.parse, ("fp32", "fp16", "bf16")):
         held = (ropeaudit.round_to(narrow, narrower) == narrow).mean()
         assert (held == 1) == (fmt.precision <= narrower.precision)
-
-
-def test_several_cases_go_into_folders_of_their_own(tmp_path: Path, capsys) -> None:
-    arguments = ["--model", "llama-2-7b,mistral-7b-v0.3", "--dtype", "bf16,fp32", "--offset", "0"]
-    assert main(["vectors", "-o", str(tmp_path / "cases"), "--seq-len", "16", *arguments]) == 0
-    names = {f"{model}.{fmt}" for model in ("llama-2-7b", "mistral-7b-v0.3") for fmt in ("bf16", "fp32")}
-    assert {path.name for path in (tmp_path / "cases").iterdir()} == names
-    assert "4 cases, 4 calls at positions up to 15" in capsys.readouterr().out
-    assert vectors(tmp_path / "bases", "--base", "1e4,1e5,1e6", "--offset", "0") == 0
-    assert {path.name for path in (tmp_path / "bases").iterdir()} == {"none", "none-2", "none-3"}
-    assert [vector_case.read(path).spec.setting.base for path in sorted((tmp_path / "bases").iterdir())] == [
-        1e4,
-        1e5,
-        1e6,
-    ]
 
 
 def test_the_usual_set_has_ten_settings_that_a_right_kernel_passes(tmp_path: Path, capsys) -> None:

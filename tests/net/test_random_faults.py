@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from net import random_faults
-from net.random_faults import BATCH, FORMATS, LENGTH, MAKERS, Call, Case, Rope, case, cases, left_out
+from net.random_faults import BATCH, FORMATS, LENGTH, MAKERS, Call, Case, Rope, case, cases
 from ropeaudit import RopeSetting, parse
 from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.verification import Places
@@ -130,15 +130,3 @@ def test_right_kernels_get_no_diagnosis(count: int) -> None:
 def test_every_kind_of_fault_is_drawn() -> None:
     drawn = {fault.kind for one in cases(200) for fault in one.faults}
     assert drawn == set(MAKERS)
-
-
-def test_a_seed_draws_one_case() -> None:
-    first, second = next(cases(1, 3)), next(cases(1, 3))
-    assert (first.words, first.rope, first.call) == (second.words, second.rope, second.call)
-
-
-def test_two_faults_that_are_one_are_not_combined() -> None:
-    assert left_out("positions-off", "positions-from-0") == "together they move a token to a third position"
-    assert left_out("rotated-twice", "other-scaling") == "together they are one factor of all frequencies"
-    assert left_out("wrong-base", "narrow-table") == ""
-    assert all(left_out(kind, "random") for kind in MAKERS)

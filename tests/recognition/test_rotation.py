@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import ran
-from faulty_kernels import inverse, right, rotate
-from planted import rotated as by_hand
+from faulty_kernels import right, rotate
 
 from ropeaudit import RopeSetting, parse, shift
 from ropeaudit.arithmetic.formats import FP32
@@ -23,7 +22,7 @@ from ropeaudit.conformance import every_position
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.errors import UsageError
 from ropeaudit.inputs.qk import on_16_bit_grid
-from ropeaudit.recognition import allowance, rotation, solving, verification, wording
+from ropeaudit.recognition import allowance, rotation, verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.rope.scaling import Scaling
@@ -73,15 +72,6 @@ def test_right_kernels_are_in_place(dtype) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("first", [0, 100, 5000])
-def test_a_base_is_solved_wherever_a_call_begins(first) -> None:
-    x = np.random.default_rng(0).standard_normal((2, 32, 64))
-    at = np.arange(first, first + 32)
-    y = by_hand(x, at, RopeSetting.of(64, base=12345.678))
-    *_, last = solving.Vectors(at, x, y, RopeSetting.of(64), parse("fp64")).base()
-    assert last.diagnosis.values["base"] == 12345.678
-
-
 @pytest.mark.slow  # a whole check
 def test_a_base_is_told_of_four_pairs_and_more() -> None:
     for pairs, seen in ((4, True), (3, False)):
@@ -97,26 +87,6 @@ def test_every_position_is_looked_at_of_a_sample(capsys) -> None:
     assert [one.verdict for one in results] == ["wrong_rotation"]
     (sound,) = audited("x_offset", offsets=(32768,), sample=200, seq_len=5000)
     assert sound.verdict != "wrong_rotation"
-
-
-@pytest.mark.parametrize(
-    ("change", "stage"),
-    [
-        (lambda x, at: right(x, at.to(x.dtype)), "position"),
-        (lambda x, at: rotate(x, at.float()[:, None] * inverse(64).to(x.dtype).float()), "frequency"),
-        (lambda x, at: rotate(x, (at.float()[:, None] * inverse(64)).to(x.dtype).float()), "angle"),
-    ],
-)
-def test_a_known_recipe_keeps_its_own_verdict(change, stage) -> None:
-    result, _ = judged(lambda x, positions: change(x, positions), dtype=parse("bf16"), first=4001, size=96)
-    assert result.excess > 1
-    assert not result.wrong_rotation
-    found = result.diagnosis
-    plural = {"position": "positions", "frequency": "frequencies", "angle": "angles"}[stage]
-    assert found.arithmetic
-    assert found.code == f"narrow-{plural}"
-    assert found.values[stage] == "bfloat16"
-    assert f"bfloat16 {plural}" in wording.sentence(found)
 
 
 def test_a_fault_behind_a_recipe_is_misplaced() -> None:
@@ -457,26 +427,6 @@ def test_an_option_that_is_offered_makes_the_code_right(name: str, given) -> Non
 
 
 # what hides in the batch or the heads
-
-
-def test_rows_at_the_positions_of_the_first_are_seen() -> None:
-    def rotate(q, k, positions):
-        at = positions[:1] if positions.ndim == 2 else positions
-        return right(q, at), right(k, at)
-
-    setting = RopeSetting.of(64)
-    q, k = np.random.default_rng(0).standard_normal((2, 2, 32, 64))
-    vectors = verification.GivenVectors(q, k, np.arange(32))
-    rotator = in_process(OwnCode("own", rotate)).rotator(setting, FP32)
-    given = rotator, setting, FP32, vectors, 100
-    assert verification.check(*given).excess < 1
-    assert verification.check(*given, by_batch=True).excess > 1
-
-
-def test_no_base_is_named_by_the_helper_where_the_first_pair_is_off() -> None:
-    message = r"behaves like: linear\(factor=1\.001\) instead of no scaling \[other-scaling\]$"
-    with pytest.raises(AssertionError, match=message):
-        assert_shift_invariant(misnamed_kernels.interpolated, recipe="hf", heads=2, head_dim=64)
 
 
 def test_the_second_batch_element_is_another_one_for_every_seed() -> None:

@@ -1,56 +1,13 @@
 """The judge against 50-digit arithmetic."""
 
-import mpmath
 import numpy as np
 import pytest
-from mpmath import mp, mpf
 
 from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reference import exact_scores as reference
 from ropeaudit.rope import scaling
 from ropeaudit.rope.setting import RopeSetting
-
-DIGITS = 50
-
-
-def exact_angles(distances: np.ndarray, setting: RopeSetting) -> list[list[mpf]]:
-    with mp.workdps(DIGITS):
-        base = mpf(setting.base)
-        thetas = [mpmath.power(base, -mpf(2 * i) / setting.rotary_dim) for i in range(setting.pairs)]
-        return [[int(distance) * theta for theta in thetas] for distance in distances]
-
-
-def worst_table_error(distances: np.ndarray, setting: RopeSetting) -> float:
-    (cos, cos_low), (sin, sin_low) = reference.distance_table(distances.astype(np.float64), setting)
-    worst = mpf(0)
-    with mp.workdps(DIGITS):
-        for row, angles in enumerate(exact_angles(distances, setting)):
-            for pair, angle in enumerate(angles):
-                c, s = mpmath.cos_sin(angle)
-                worst = max(
-                    worst,
-                    abs(mpf(cos[row, pair]) + mpf(cos_low[row, pair]) - c),
-                    abs(mpf(sin[row, pair]) + mpf(sin_low[row, pair]) - s),
-                )
-    return float(worst)
-
-
-@pytest.mark.parametrize("base", [10000.0, 500000.0, 1e6 + 0.5])
-def test_table_to_distance_2_to_the_24(base: float) -> None:
-    rng = np.random.default_rng(0)
-    distances = np.concatenate([rng.integers(-(2**24), 2**24, 38), [2**24, 0]])
-    assert worst_table_error(distances, RopeSetting.of(128, base=base)) < dd.CIRCLE_ERROR
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("base", [10000.0, 500000.0])
-def test_table_on_a_hundred_thousand_pairs(base: float) -> None:
-    rng = np.random.default_rng(1)
-    distances = np.unique(np.concatenate([np.arange(200), rng.integers(0, 2**24, 700), [2**24]]))
-    setting = RopeSetting.of(256, base=base)
-    assert distances.size * setting.pairs > 100_000
-    assert worst_table_error(distances, setting) < dd.CIRCLE_ERROR
 
 
 @pytest.mark.parametrize("kind", ["yarn", "longrope"])
