@@ -1,8 +1,16 @@
-"""Marks of parameters by how long all of them take."""
+"""Tables of cases beside the tests, and marks of parameters by how long all of them take."""
 
+import tomllib
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+
+def table(test: str, name: str) -> dict[str, Any]:
+    """Return the table in a TOML file beside the file of a test."""
+    return tomllib.loads((Path(test).parent / name).read_text(encoding="utf-8"))
 
 
 def thinned(values: Iterable[object], every: int) -> list[object]:

@@ -16,19 +16,19 @@ import re
 import shlex
 import signal
 import threading
-import tomllib
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cases import table
 
 from ropeaudit import shift
 from ropeaudit.console import sweep_file
 from ropeaudit.main import main
 
-TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+TABLE = table(__file__, "fuzz.toml")
 
 
 def spelled(line: str) -> str:
@@ -43,16 +43,7 @@ READERS = {name: list(map(spelled, lines)) for name, lines in TABLE["read"].item
 FLAGS = sorted(
     {word for line in VALID for word in line if word.startswith("-")} | {"--nope", "-x", "--column"}
 )
-_WORDS = (
-    "0 1 -1 2 7 8 1.5 -0.0 1e5 1e308 1e-308 1e400 nan inf -inf None true 2^53 2^60 16k k 1_000 0x10 ١٠ "
-    "² 1-8*2 1-8+2 8-1+1 0-99999+1 , ,, 1, fp16 bf16 fp64 e4m3 fp17 hf uniform meta hf,uniform x.toml "
-    "ones arange diagonal previous x.npz x.safetensors config.json a.csv a.json a.jsonl k.py:f "
-    "k.py:nope module.safetensors . .. full causal window:0 half interleaved angle=fp64 angle=fp17 "
-    "table=bf16 trig=fp16/fp16 drift_rms drift_rms>1e9 drift_rms=>1 drift_rms<nan seed==0 "
-    "implementation,offset schema nowhere/x.json new.txt new.md all none linear:factor=4 yarn "
-    "dynamic:factor=1e300,original=4 llama3 1/1 2/1 0/0 [bold]x[/] %s {0} \\ -- é \u202e \x1b[2J \x00 "
-    "\ud800 \u2028 csv json html table markdown parquet stage pair row"
-)
+_WORDS = " ".join(TABLE["anywhere"]["lines"]).replace("<surrogate>", "\ud800")
 WORDS = [*_WORDS.split(" "), "", " ", "\n"]
 LIKELY = ["1", "2", "4", "8", "0.5", "1e-3", "hf", "uniform", "bf16", "fp32", "0,7", "1-64*2", "full"]
 SECONDS = 8  # after which a line is given up
@@ -214,7 +205,7 @@ def prepared() -> dict[str, bytes]:
     config |= {"max_position_embeddings": 64, "num_key_value_heads": 1, "head_dim": 8}
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
     Path("config.json").write_text(json.dumps(config | {"rope_scaling": yarn}))
-    Path("k.py").write_text(_KERNEL)
+    Path("k.py").write_text(TABLE["kernel"]["text"])
     for names, offset in (("-o a.csv -o a.json -o a.jsonl -o a.parquet", "0,7"), ("-o b.json", "7")):
         line = spelled(f"shift <R> --offset {offset} {names} -q")
         with contextlib.redirect_stdout(io.StringIO()):
@@ -223,15 +214,6 @@ def prepared() -> dict[str, bytes]:
     Path("part.jsonl.part").write_bytes(b"".join(map(sweep_file.line_of, rows)))
     return {path.name: path.read_bytes() for path in Path().iterdir()}
 
-
-_KERNEL = """
-import numpy as np
-def f(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    d = x.shape[-1]
-    angle = positions[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
-    cos, sin, a, b = np.cos(angle), np.sin(angle), x[..., : d // 2], x[..., d // 2 :]
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
-"""
 
 # ---------------------------------------------------------------------------- running
 

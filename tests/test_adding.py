@@ -10,33 +10,16 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
-from shutil import copytree, ignore_patterns
+from shutil import copyfile, copytree, ignore_patterns
 
 import pytest
+from cases import table
 
 from ropeaudit.main import main
 
 ROOT = Path(__file__).parent.parent
-ADDED = tomllib.loads(Path(__file__).with_name("adding.toml").read_text(encoding="utf-8"))
-
-# what is called: right, and every pair a quarter turn too far
-KERNEL = """
-import torch
-
-
-def right(x, positions, turn=0.0):
-    angles = positions[:, None] * 10000.0 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8) + turn
-    a, b = x.double().chunk(2, -1)
-    cos, sin = angles.cos(), angles.sin()
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
-
-
-def quarter(x, positions):
-    return right(x, positions, torch.pi / 2)
-"""
-
+ADDED = table(__file__, "adding.toml")
 
 # Runs every call of a JSON list in this process, and prints the exit code and what each put out.
 CALLER = """
@@ -84,7 +67,7 @@ def test_toys_are_added_in_the_places_of_the_table_and_work(tmp_path) -> None:
     copytree(ROOT / "ropeaudit", package, ignore=ignore_patterns("__pycache__"))
     for place in (place for kind in ADDED.values() for place in kind["places"]):
         touch(package, place, place.get("beside", {}))
-    (tmp_path / "kernel.py").write_text(KERNEL, encoding="utf-8")
+    copyfile(ROOT / "tests" / "kernels" / "called" / "quarter_turned.py", tmp_path / "kernel.py")
     calls = [call for kind in ADDED.values() for call in kind["calls"]]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NO_COLOR": "1", "PYTHONWARNINGS": ""}
     done = subprocess.run(

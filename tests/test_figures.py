@@ -1,13 +1,13 @@
 """What `figures.differences` lets pass as another machine's sums, and what it finds."""
 
-import tomllib
 from pathlib import Path
 
 import pytest
+from cases import table
 from figures import ORDERS, differences, lines
 from syrupy.assertion import SnapshotAssertion
 
-ROWS = tomllib.loads(Path(__file__).with_name("figures.toml").read_text(encoding="utf-8"))
+ROWS = table(__file__, "figures.toml")
 OUTPUT = ROWS["output"]
 
 

@@ -6,52 +6,20 @@ import json
 from pathlib import Path
 
 import mutate
+from cases import table
 from mutation import held
 from mutation.operators import Mutant, mutants
 
-SOURCE = b'''"""Docstring 1."""
-LIMIT = 3
-
-def wide(x: int = 1, *, deep: bool = False) -> "tuple[1]":
-    """Docstring 2."""
-    if not x and deep or x < LIMIT:
-        raise ValueError(f"{x + 1}")
-    found = [min(x, 2) for x in range(4)][1:]
-    found.append(all(found))
-    return found * x
-
-class Wide:
-    size: int = 5
-'''
+TABLE = table(__file__, "mutation/faults.toml")
+SOURCE = TABLE["source"].encode()
 
 
 def faults(source: bytes = SOURCE) -> list[tuple[int, str, str]]:
     return [(one.line, one.operator, one.after) for one in mutants("f.py", source) if one.applied(source)]
 
 
-FAULTS = [
-    (2, "constant", "LIMIT = 4"),
-    (4, "constant", 'def wide(x: int = 2, *, deep: bool = False) -> "tuple[1]":'),
-    (4, "constant", 'def wide(x: int = 1, *, deep: bool = True) -> "tuple[1]":'),
-    (6, "comparison", "if not x and deep or (x <= LIMIT):"),
-    (6, "comparison", "if not x and deep or (x >= LIMIT):"),
-    (6, "boolean", "if (not x or deep) or x < LIMIT:"),
-    (6, "operand", "if deep or x < LIMIT:"),
-    (6, "unary", "if x and deep or x < LIMIT:"),
-    (7, "statement", "pass"),
-    (8, "call", "found = [max(x, 2) for x in range(4)][1:]"),
-    (8, "slice", "found = [min(x, 2) for x in range(4)][:]"),
-    (9, "statement", "pass"),
-    (9, "call", "found.append(any(found))"),
-    (10, "return", "return None"),
-    (10, "return", "return 0"),
-    (10, "arithmetic", "return (found / x)"),
-    (13, "constant", "size: int = 4"),
-]
-
-
 def test_a_fault_of_each_kind_is_made() -> None:
-    assert [fault for fault in FAULTS if fault not in faults()] == []
+    assert [fault for fault in TABLE["faults"] if tuple(fault) not in faults()] == []
 
 
 def test_words_types_and_messages_are_left_alone() -> None:

@@ -4,34 +4,20 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from cases import first_fast
+from cases import first_fast, table
 
 ROOT = Path(__file__).parents[1]
-SMALL = ("--heads", "1", "--seq-len", "8", "--dtype", "bf16")
-FREE = (  # with NumPy alone
-    ("shift", *SMALL, "--offset", "0,1000"),
-    ("limit", *SMALL, "--recipe", "hf", "--up-to", "2k"),
-    ("explain", *SMALL, "--recipe", "uniform"),
-    ("decay", "--dtype", "bf16"),
-    ("list", "recipes"),
-    ("list", "frequencies"),
-    ("list", "environment"),
-    ("parity", "hf", "meta", *SMALL),
-    ("check", "llama-3.1-8b", "--dtype", "bf16", "--up-to", "1k"),
-)
-NEEDS_TORCH = (
-    ("shift", *SMALL, "--backend", "torch"),
-    ("shift", *SMALL, "--qk", "randn"),
-    ("shift", "--dtype", "bf16", "--qk", "qk.pt"),
-    ("shift", *SMALL, "--impl", f"{ROOT}/examples/kernel.py:apply_rope"),
-    ("shift", *SMALL, "--impl", "transformers-llama"),
-    ("check", f"{ROOT}/examples/kernel.py:apply_rope"),
-    ("module", f"{ROOT}/examples/cast_buffers.py:model"),
-    ("module", "qk.pt"),
-)
+TABLE = table(__file__, "packages.toml")
+KINDS = TABLE["kinds"]
+
+
+def lines(name: str) -> list[list[str]]:
+    """Return command lines of the table, each split into words."""
+    return [line.replace("<small>", TABLE["small"]).format(root=ROOT).split() for line in TABLE[name]]
+
+
 _RUN = """
 import contextlib, io, json, os, sys
 os.environ["ROPEAUDIT_DOOR"] = "in-process"  # where the package cannot be used
@@ -57,56 +43,22 @@ print(json.dumps(results))
 """
 
 
-class Kind(NamedTuple):
-    """One way in which a package cannot be used: its __init__.py, a statement before it, what is said."""
-
-    file: str | None
-    before: str
-    said: str
-
-
-KINDS = {
-    "missing": Kind(
-        None,
-        "sys.modules['torch'] = sys.modules['pandas'] = None",
-        "{0}, which is not installed; type: pip install {0}",
-    ),
-    "broken": Kind(
-        "raise ImportError('libtorch_cpu.so: cannot open shared object file')",
-        "",
-        "{0}, which cannot be imported (ImportError: libtorch_cpu.so: cannot open shared object file); "
-        "type: pip install --force-reinstall {0}",
-    ),
-    "no DLL": Kind(
-        "raise OSError('[WinError 126] The specified module could not be found')",
-        "",
-        "{0}, which cannot be imported (OSError: [WinError 126] The specified module could not be found); "
-        "type: pip install --force-reinstall {0}",
-    ),
-    "hidden": Kind(
-        "",
-        "",
-        "{0}, but '{1}/{0}/__init__.py' is imported in its place; rename that, or run from another folder",
-    ),
-}
-
-
 @pytest.mark.parametrize("kind", first_fast(KINDS))
 def test_what_needs_a_package_that_cannot_be_used_says_so_and_the_rest_runs(kind: str, tmp_path) -> None:
     how = KINDS[kind]
     for package in ("torch", "pandas"):
-        if how.file is not None:
+        if "file" in how:
             (tmp_path / "there" / package).mkdir(parents=True)
-            (tmp_path / "there" / package / "__init__.py").write_text(how.file)
+            (tmp_path / "there" / package / "__init__.py").write_text(how["file"])
     (tmp_path / "qk.pt").write_bytes(b"0")
-    free = FREE if kind == "missing" else FREE[:1]
-    commands = [list(command) for command in (*free, *NEEDS_TORCH)]
-    script = _RUN.format(place=str(tmp_path / "there"), before=how.before, commands=commands)
+    free = lines("free") if kind == "missing" else lines("free")[:1]
+    commands = [*free, *lines("needs_torch")]
+    script = _RUN.format(place=str(tmp_path / "there"), before=how["before"], commands=commands)
     ran = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     frame, called, *results = json.loads(ran.stdout)
-    said = how.said.format("torch", tmp_path / "there")
-    assert frame[1].endswith("this needs " + how.said.format("pandas", tmp_path / "there") + "\n")
+    said = how["said"].format("torch", tmp_path / "there")
+    assert frame[1].endswith("this needs " + how["said"].format("pandas", tmp_path / "there") + "\n")
     assert called[1].endswith(f"this needs {said}\n")
     for command, (code, errors) in zip(commands, results, strict=True):
         if command in commands[: len(free)]:

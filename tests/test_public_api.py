@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
+from cases import table
 
 import ropeaudit
 from ropeaudit import UsageError
@@ -21,37 +22,7 @@ SMALL = {"heads": 1, "seq_len": 16, "head_dim": 8}
 # commands without a function of their own: what they print is data of the package, or a picture
 WITHOUT = {"list", "plot"}
 
-SCRIPT = """
-from collections.abc import Iterator
-
-import ropeaudit
-from ropeaudit import Case, Checked, CodeExplanation, Difference, Explanation, Finding, Group, Limit
-from ropeaudit import ModelAudit, ModuleAudit, Parity, Record, Report
-
-records: Iterator[Record] = ropeaudit.shift(1000, "bf16", ["hf"], heads=1, seq_len=16, mask="full")
-again: Iterator[Record] = ropeaudit.shift([0, 7], implementations="mine.py:rope", cases=[Case(head_dim=64)])
-limits: Iterator[Limit] = ropeaudit.limit("drift_rms=1e-3", "bf16", up_to=4096, model="llama-3.1-8b")
-why: Iterator[Explanation | CodeExplanation] = ropeaudit.explain(1000, "fp16", tolerance=("drift_rms", 1e-3))
-pairs: Iterator[Parity] = ropeaudit.parity("hf", "meta", offsets=[0, 1000], layout="interleaved")
-rows: int = sum(len(table.rows) for table in ropeaudit.frequencies("bf16", scaling="linear:factor=4"))
-checks: Iterator[Checked] = ropeaudit.check(["mine.py:rope", "llama-3.1-8b"], "bf16", up_to=4096, waive=None)
-failed: list[Finding] = [one.finding for one in checks if one.finding.failed]
-buffers: ModuleAudit = ropeaudit.module("model.safetensors", base=1e4)
-whole: ModelAudit = ropeaudit.model("folder", 1000, "bf16", tokens="16")
-changed: Difference = ropeaudit.diff("a.csv", "b.csv", ratio=1.1)
-groups: list[Group] = ropeaudit.summary(["a.csv"], by="dtype", column="drift_max")
-page: Report = ropeaudit.report(limits, columns=["proved_up_to"])
-text: str = ropeaudit.render("markdown", ropeaudit.report(changed))
-print(ropeaudit.to_frame(records), rows, [one.failing for one in ropeaudit.decay([0, 10], "ones", "bf16")])
-"""
-WRONG = {
-    "shift": "ropeaudit.shift(1000, head_dims=64)",
-    "limit": 'ropeaudit.limit("drift_rms=1", upto=5)',
-    "parity": 'ropeaudit.parity("hf", "meta", offset=5)',
-    "decay": "ropeaudit.decay(0, mask='full')",
-    "diff": 'ropeaudit.diff("a.csv", "b.csv", ratios=2.0)',
-    "a type": 'ropeaudit.shift(1000, head_dim="64")',
-}
+TABLE = table(__file__, "public_api.toml")
 
 
 def test_every_name_is_there_and_listed() -> None:
@@ -83,24 +54,8 @@ def test_no_public_function_takes_anything() -> None:
             assert "**case: 'Any'" not in str(inspect.signature(thing)), name
 
 
-MISSPELT = [  # function, its arguments, one that it does not take, the one that it says
-    ("shift", (1000,), "head_dims", "head_dim"),
-    ("limit", (), "upto", "up_to"),
-    ("explain", (), "offset", "offsets"),
-    ("check", ("hf",), "upto", "up_to"),
-    ("parity", ("hf", "meta"), "dtype", "dtypes"),
-    ("decay", (), "distance", "distances"),
-    ("frequencies", (), "recipe", "recipes"),
-    ("module", ("x.safetensors",), "configs", "config"),
-    ("model", ("x",), "token", "tokens"),
-    ("diff", ("a.csv", "b.csv"), "ratios", "ratio"),
-    ("summary", ("a.csv",), "columns", "column"),
-    ("merge", (), "file", "files"),
-]
-
-
 def test_a_wrong_argument_names_the_nearest() -> None:
-    for name, arguments, wrong, nearest in MISSPELT:
+    for name, arguments, wrong, nearest in TABLE["misspelt"]:
         message = f"unknown argument of {name} '{wrong}'; did you mean {nearest}"
         with pytest.raises(ropeaudit.UnknownName, match=message):
             getattr(ropeaudit, name)(*arguments, **{wrong: 1})
@@ -242,6 +197,8 @@ def test_a_script_is_checked(tmp_path) -> None:
         there = os.environ | {"MYPYPATH": str(ROOT)}
         return subprocess.run(command, cwd=tmp_path, env=there, capture_output=True, text=True).stdout
 
-    assert checked(SCRIPT).startswith("Success: ")
-    wrong = checked("import ropeaudit\n" + "\n".join(WRONG.values()) + "\n")
-    assert [name for line, name in enumerate(WRONG, 2) if f"script.py:{line}: error" not in wrong] == []
+    assert checked(TABLE["script"]).startswith("Success: ")
+    wrong = checked("import ropeaudit\n" + "\n".join(TABLE["wrong"].values()) + "\n")
+    assert [
+        name for line, name in enumerate(TABLE["wrong"], 2) if f"script.py:{line}: error" not in wrong
+    ] == []

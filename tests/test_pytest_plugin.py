@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -11,50 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 ROOT = Path(__file__).parents[1]
-KERNEL = """
-import numpy as np
-
-
-def rotate(x, positions, base=10000.0):
-    frequencies = base ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])
-    angles = positions[..., None].astype(np.float64) * frequencies
-    cos, sin = np.cos(angles), np.sin(angles)
-    first, second = np.split(x.astype(np.float64), 2, axis=-1)
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
-
-
-def wrong(x, positions):
-    return rotate(x, positions, base=500000.0)
-"""
-TESTS = """
-import pytest
-from kernel import rotate, wrong
-
-pytestmark = pytest.mark.rope(dtypes="fp32", up_to=64)
-
-
-def test_right(rope_check):
-    assert {one.dtype for one in rope_check(rotate)} >= {"float32"}
-
-
-def test_wrong(rope_check):
-    rope_check(wrong)
-
-
-@pytest.mark.rope(base=500000.0, up_to=32)
-def test_closer_markers_win(rope_check):
-    assert max(one.up_to for one in rope_check(wrong)) == 32
-
-
-def test_argument(rope_check):
-    rope_check(rotate, "fp32", up_tp=64)
-
-
-def test_not_of_it():
-    import sys
-
-    assert "torch" not in sys.modules
-"""
+CALLED = ROOT / "tests" / "kernels" / "called"
 
 
 def pytested(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -66,8 +24,8 @@ def pytested(folder: Path, *arguments: str, **environment: str) -> subprocess.Co
 
 @pytest.fixture
 def project(tmp_path) -> Path:
-    (tmp_path / "kernel.py").write_text(KERNEL)
-    (tmp_path / "test_kernel.py").write_text(TESTS)
+    shutil.copy(CALLED / "plugged_kernel.py", tmp_path / "kernel.py")
+    shutil.copy(CALLED / "plugged_tests.py", tmp_path / "test_kernel.py")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n")
     return tmp_path
 

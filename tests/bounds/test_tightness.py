@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import first_fast
+from cases import first_fast, table
 
 from ropeaudit import recipes, shift
 from ropeaudit.arithmetic.formats import parse
@@ -35,7 +34,7 @@ CASE = {"heads": 1, "seq_len": 256, "head_dim": 64}
 # that is taken for a narrower one, shows here.
 RATIOS = {
     (name, dtype): (at_zero, far)
-    for name, row in tomllib.loads(Path(__file__).with_name("ratios.toml").read_text()).items()
+    for name, row in table(__file__, "ratios.toml").items()
     for dtype, (at_zero, far) in row.items()
 }
 WORSE = 0.9  # of what it was

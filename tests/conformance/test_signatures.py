@@ -1,5 +1,7 @@
 """Signatures of servers and trainers are understood: right code passes, and a planted fault is named."""
 
+import shutil
+
 import pytest
 import torch
 from command_line import ran
@@ -11,22 +13,10 @@ from ropeaudit.subjects.calling import foreign
 from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 
-NO_ROTATION = """
-def unknown(q, k, state, mesh, plan):
-    return q, k
-
-def raises(q, k, positions):
-    raise ValueError("not so")
-
-class Built:
-    def __init__(self, registry):
-        pass
-"""
-
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    (tmp_path / "kernels.py").write_text(NO_ROTATION)
+    shutil.copy(KERNELS / "called" / "not_understood.py", tmp_path / "kernels.py")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ import click
 import numpy as np
 import pytest
 import tiny_models
+from cases import table
 from safetensors.numpy import save_file
 
 from ropeaudit.console.help import commands
@@ -304,7 +304,7 @@ FACTORIES = {
 }
 
 
-KNOWN = tomllib.loads(Path(__file__).with_name("documented.toml").read_text(encoding="utf-8"))
+KNOWN = table(__file__, "documented.toml")
 SLOW = KNOWN["slow"]  # blocks with one of these are slow
 
 

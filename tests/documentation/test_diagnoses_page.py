@@ -6,6 +6,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,27 +17,8 @@ from ropeaudit.recognition.diagnosis import Kind, kinds
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "diagnoses.md"
-CLASSES = {  # class of diagnoses -> what it is, in the order of the page
-    "precision": "The right formula in a format that is too narrow.",
-    "setting": "Right code for another model: its numbers are those of another setting.",
-    "positions": "Each vector is rotated, and by the wrong position.",
-    "operands": "What is rotated, or what it is rotated with, is not what it should be.",
-    "state": "The same call gives other numbers at another time.",
-    "files": "Numbers that are right, and are read in other places than they were written for.",
-    "unknown": "What remains.",
-}
-ROADS = {  # of the matrix -> how a fault reaches the commands
-    "function": "`f(x, positions)`",
-    "stored": "`f(positions, q, k)` with a table that is made once",
-    "class": "a class whose table grows",
-    "tables": "`f(q, k, cos, sin)`, cos and sin given by ropeaudit",
-    "named": "a library's function by its name",
-    "vectors": "what a kernel outside of Python wrote back",
-    "module": "a module that returns cos and sin, called; its buffer, read",
-    "checkpoint": "tensors of a file",
-    "onnx": "a graph with `RotaryEmbedding`",
-    "model": "a whole model",
-}
+WORDS = tomllib.loads(Path(__file__).with_name("pages.toml").read_text(encoding="utf-8"))
+CLASSES, ROADS = WORDS["classes"], WORDS["roads"]
 EXAMPLE = (
     "shift --impl examples/kernel.py:careless --dtype bf16 --offset 0,1000 --columns "
     "offset,verdict,diagnosis,resembles -f csv"

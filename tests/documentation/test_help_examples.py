@@ -3,11 +3,11 @@
 import contextlib
 import csv
 import json
-import tomllib
 from pathlib import Path
 
 import click
 import pytest
+from cases import table
 from documented import BY_NAME, CONFIG, FACTORIES, HALF, command, furnish, language_model, report, write
 
 from ropeaudit.console import help
@@ -35,7 +35,7 @@ HELD = {
 }
 HELD |= {"config.json": write(json.dumps(CONFIG)), "shard-1.jsonl": report, "shard-2.jsonl": report}
 # An example -> its exit code, and what it prints or a file that it writes.
-DONE = tomllib.loads(Path(__file__).with_name("help_examples.toml").read_text(encoding="utf-8"))
+DONE = table(__file__, "help_examples.toml")
 EXAMPLES: dict[str, list[str]] = {}  # by command
 for _line in help.examples():
     _name = "decay" if "decay" in _line else _line.partition(" ")[0]  # it is drawn once it is there

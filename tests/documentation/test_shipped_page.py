@@ -21,23 +21,10 @@ from ropeaudit.recognition.diagnosis import NO_CAUSE, kinds  # noqa: E402
 
 PAGE = TESTS.parent / "docs" / "shipped-bugs.md"
 BUGS: dict[str, dict[str, Any]] = tomllib.loads((TESTS / "net" / "shipped.toml").read_text(encoding="utf-8"))
-CLASSES = {  # first letter of an id -> what the bugs are about
-    "K": "Kernels",
-    "T": "Tables and frequencies",
-    "C": "Configs",
-    "P": "Positions",
-    "M": "Loading and conversion",
-    "S": "State",
-    "G": "Gradients",
-    "F": "Further ones",
-}
+WORDS = tomllib.loads(Path(__file__).with_name("pages.toml").read_text(encoding="utf-8"))["shipped"]
+CLASSES = WORDS["classes"]
 FURTHER = "F"  # of bugs that were found when the tool was finished: counted apart
 COMMANDS = {"code": "`check` of code", "module": "`module`"}
-INTRODUCTION = """\
-RoPE bugs that public trackers tell of. The cause of each is re-enacted in a few lines of our own in
-[tests/kernels/shipped](../tests/kernels/shipped), with what is right beside it; a command must fail the one,
-by a code of [diagnoses](diagnoses.md) or by a check, and pass the other. What cannot be re-enacted, or is not
-caught, says why."""
 
 
 def codes(bug: dict[str, Any]) -> set[str]:
@@ -81,7 +68,7 @@ def paragraphs() -> Iterator[str]:
     """Yield the introduction, how many there are of what, and a table a class."""
     yield "# Bugs that shipped"
     yield "Generated from `tests/net/shipped.toml`; a test compares it, others hold each row."
-    yield INTRODUCTION
+    yield WORDS["introduction"]
     yield "\n".join(totals())
     for letter, title in CLASSES.items():
         rows = sorted((name for name in BUGS if name[0] == letter), key=lambda name: int(name[1:]))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cases import table
 from vector_kernels import case
 
 from ropeaudit.conformance import returned
@@ -14,24 +15,8 @@ from ropeaudit.conformance.vector_case import VectorCase
 from ropeaudit.recognition.diagnosis import codes
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# What only calls as servers make them show: what stands in the source and what a fault puts there.
-SERVED_FAULTS = {
-    "k by the heads of q": ("vector / length / heads", "vector / length / call->heads[0]"),
-    "one key head not rotated": ("rotate(x,", "if (heads > 1) rotate(x,"),
-    "heads from 8 on one late": ("length + token];", "length + token] + (vector / length % heads > 7);"),
-}
-COUNTED = "rows of the batch counted by 4 heads instead of 2"
-HEADS = "rows-by-other-heads: k alone, batch element 1 to {} alone: " + COUNTED
-SERVED_NAMES = {  # fault -> what fails, and what it is named
-    "k by the heads of q": {"ragged": HEADS.format(3), "one token": HEADS.format(32)},
-    "one key head not rotated": {
-        "written back": ": ",
-        "one key head": "no-rotation: k alone: no rotation",
-    },
-    "heads from 8 on one late": dict.fromkeys(
-        ("groups", "one key head"), "positions-off: q alone, head 8 to 15 of 16 alone: positions +1"
-    ),
-}
+# fault -> what stands in the source, what it puts there, and what fails and how that is named
+SERVED_FAULTS = table(__file__, "vector_programs.toml")
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +95,8 @@ def test_the_program_passes_the_calls_that_servers_make(
 def test_a_fault_of_served_calls_is_found_in_them_and_named(
     fault: str, served: VectorCase, tmp_path: Path
 ) -> None:
-    found = failed_with(served, source_of("c"), tmp_path, *SERVED_FAULTS[fault])
-    assert found == SERVED_NAMES[fault]
+    old, new, found = SERVED_FAULTS[fault].values()
+    assert failed_with(served, source_of("c"), tmp_path, old, new) == found
 
 
 @pytest.mark.parametrize("language", PROGRAMS)

@@ -51,28 +51,6 @@ def test_every_visible_score_is_equally_likely(mask) -> None:
     assert ((got - mean) ** 2 / mean).sum() < total + 4 * np.sqrt(2 * total)  # chi squared
 
 
-@pytest.mark.parametrize("mask", MASKS)
-def test_a_score_is_as_likely_as_its_norms_say(mask) -> None:
-    """Two thirds by |q|² |k|², one third evenly, 4 query heads on 2 of keys; the weight is 1/(M p)."""
-    generator = np.random.default_rng(1)
-    q, k = generator.exponential(size=(4, 5)), generator.exponential(size=(2, 5))
-    k[1, 2] *= 50
-    want = every_pair(mask, 4, 5)
-    size = q[want.head, want.query] * k[want.head // 2, want.key]
-    total = want.head.size
-    chance = (size / size.sum()) * (1 - sampled_rows.EVEN) + sampled_rows.EVEN / total
-    got = np.zeros(total)
-    for seed in range(1000):
-        some = sampled_rows.by_size(mask, q, k, 5, seed)
-        got += times_sampled(some, want, 5)
-        own = np.searchsorted(
-            (want.head * 5 + want.query) * 5 + want.key, (some.head * 5 + some.query) * 5 + some.key
-        )
-        assert some.weight == pytest.approx(1 / (total * chance[own]), rel=1e-12)
-    mean = 5000 * chance
-    assert ((got - mean) ** 2 / mean).sum() < total + 4 * np.sqrt(2 * total)  # chi squared
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(MASKS),

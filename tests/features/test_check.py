@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import ml_dtypes
 import numpy as np
 import pytest
+from cases import table
 from command_line import ran
 from net.kernel_rows import KERNELS
 from real_configs import config, said_of
@@ -341,20 +342,7 @@ def test_a_waiver_of_a_diagnosis_is_of_failures_with_that_code() -> None:
     assert waivers.notes([failing("rotation", BASE)], [replace(one, dtype="float16")])
 
 
-BAD = {  # what stands in the file -> what is said of it
-    entry(ENTRY).replace("reason", "# reason"): "entry 1: reason is missing; write [[waive]]",
-    entry(ENTRY | {"reason": " "}): 'reason is not text; write reason = "..."',
-    entry(ENTRY | {"until": "soon"}): "until = 'soon' is not a day; write until = \"2027-01-31\"",
-    entry(ENTRY | {"dtype": "bf17"}): "entry 1: unknown number format 'bf17'",
-    entry(ENTRY | {"diagnosis": "wrong-bas"}): "1: unknown diagnosis 'wrong-bas'; did you mean wrong-base?",
-    entry(ENTRY | {"diagnosis": 3}): 'diagnosis is not text; write diagnosis = "..."',
-    entry(ENTRY | {"tagret": "x"}): "unknown key 'tagret'; did you mean target?",
-    "[waive]\n": "write [[waive]], not [waive]",
-    "[[waived]]\n": "'waived' is not understood",
-    "waive = 3": "waive is not a list of tables",
-    "a = ": "is not TOML",
-    "\xff": "is not TOML in UTF-8",
-}
+BAD = {one["text"]: one["said"] for one in table(__file__, "waivers.toml")["bad"]}
 
 
 @pytest.mark.parametrize("text", BAD)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import table
 from command_line import ran, refused
 from vector_kernels import case, rotated, written
 
@@ -31,21 +32,12 @@ def test_several_cases_are_judged_by_folders_of_their_names(tmp_path: Path, caps
     assert "outs/b': No such file or directory" in ran(capsys, command, 2).err
 
 
-REFUSED = {
-    (): "a case of vectors is checked by what a kernel wrote back; add --returned FOLDER",
-    (
-        "--returned",
-        "none",
-    ): "error: --returned 'none': No such file or directory; give the folder that the kernel wrote into",
-    ("--returned", "none", "--dtype", "fp32"): "says its dtype and positions; leave out --dtype and --up-to",
-    ("--returned", "none", "--base", "500000"): "says its setting; leave out the options of a RoPE setting",
-    ("--returned", "out.safetensors"): "out.safetensors: no such file",
-}
+REFUSED = table(__file__, "check_case.toml")
 
 
 @pytest.mark.parametrize("arguments", REFUSED)
-def test_what_does_not_fit_a_case_is_refused(arguments: tuple[str, ...], tmp_path: Path, capsys) -> None:
-    err = refused(capsys, ["check", case(tmp_path / "case").folder, *arguments])
+def test_what_does_not_fit_a_case_is_refused(arguments: str, tmp_path: Path, capsys) -> None:
+    err = refused(capsys, ["check", case(tmp_path / "case").folder, *arguments.split()])
     assert REFUSED[arguments] in err
     assert err.count("\n") == 1
     assert err.count("--returned 'none'") <= 1

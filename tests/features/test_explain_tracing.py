@@ -5,6 +5,7 @@ import math
 import imitations
 import numpy as np
 import pytest
+from cases import table
 
 from ropeaudit import parse
 from ropeaudit.features.explain import tracing
@@ -15,20 +16,7 @@ from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.subjects.calling.foreign import in_process
 from ropeaudit.subjects.calling.own_code import OwnCode
 
-IMITATIONS = [
-    ("hf", "hf", {"table": "bfloat16", "rotation": "bfloat16", "angle": "float32"}),
-    ("meta", "meta", {"trig": "float32", "rotation": "float32", "output": "bfloat16"}),
-    ("meta_at_once", "meta", {"angle": "float32", "trig": "float32"}),
-    ("vllm_cuda", "vllm-cuda", {"table": "bfloat16", "rotation": "float32"}),
-    ("hf_model_cast", "hf-model-cast", {"frequency": "bfloat16", "angle": "float32"}),
-    ("hf_old_table", "hf-4.31-table", {"position": "bfloat16", "angle": "bfloat16"}),
-    ("gpt_neox_te", "gpt-neox-te", {"angle": "bfloat16", "rotation": "float32"}),
-    ("flux", "diffusers-flux", {"position": "float64", "angle": "float64"}),
-    ("positions_in_dtype", "rotary-embedding-torch", {"position": "bfloat16", "angle": "float32"}),
-    ("maxtext", "maxtext", {"table": "bfloat16", "rotation": "bfloat16"}),
-]
-
-
+IMITATIONS = table(__file__, "imitations.toml")["imitations"]
 OFFSETS = (0, 32768)
 
 

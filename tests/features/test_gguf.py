@@ -6,11 +6,10 @@ mistake leaves out or changes one thing of it.
 
 import json
 import math
-import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import table
 from command_line import ran
 from optional import needs
 from test_module import damaged_at_random
@@ -19,7 +18,7 @@ import ropeaudit
 
 pytestmark = needs("gguf")
 SIZES = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2}
-TABLE = tomllib.loads(Path(__file__).with_name("gguf.toml").read_text(encoding="utf-8"))
+TABLE = table(__file__, "gguf.toml")
 RIGHT = TABLE["right"]
 MISTAKES = [(name, *one.values()) for name, some in TABLE["mistakes"].items() for one in some]
 ABSENT = "absent"

@@ -2,12 +2,11 @@
 
 import itertools
 import math
-import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import table
 from command_line import Printed, ran
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -41,7 +40,7 @@ def test_rounded_positions_fail_at_the_first_integer_that_is_not_held(fmt, first
 
 
 # recipe, dtype, changes, case
-SETTINGS = tomllib.loads(Path(__file__).with_name("limits.toml").read_text(encoding="utf-8"))["settings"]
+SETTINGS = table(__file__, "limits.toml")["settings"]
 
 
 def scan(records, requested, up_to):

@@ -10,6 +10,7 @@ import command_line
 import numpy as np
 import pytest
 import torch
+from cases import table
 from command_line import ran
 from safetensors import safe_open
 from safetensors.numpy import load_file
@@ -17,7 +18,6 @@ from tiny_models import add_tokenizer, change_config, split
 
 from ropeaudit.features.model import forward_pass, layers
 from ropeaudit.features.model import load as model_load
-from ropeaudit.features.model.report import COLUMNS
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -156,16 +156,6 @@ def test_dims_that_are_not_rotated_stand_behind_those_that_are(built, tmp_path, 
     assert rest.all()
 
 
-def test_layers_and_pairs(trained, capsys) -> None:
-    result = report(capsys, trained("neox"), *FAST, "--by", "pair")
-    pairs, layers = result["records"], result["layers"]
-    assert [list(rows[0]) for rows in (pairs, layers)] == [list(COLUMNS[k]) for k in ("pair", "layer")]
-    assert [len(rows) for rows in (pairs, layers)] == [2 * 4 * 2, 2]  # a quarter of 16 dims
-    assert pairs[1]["wavelength"] == pytest.approx(2 * math.pi * 100, rel=1e-6)
-    whole = math.sqrt(sum(row["score_drift_rms"] ** 2 for row in layers) / 2)
-    assert result["summary"][0]["score_drift_rms"] == pytest.approx(whole)
-
-
 def test_the_first_layer_over_the_threshold(llama, capsys) -> None:
     def first(threshold):
         return report(capsys, llama, *FAST, "--threshold", threshold)["records"][0]["first_layer"]
@@ -287,28 +277,15 @@ def test_custom_code_is_not_executed(copied, capsys) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "error_line"),
-    [
-        (["--text", "{text}"], "there is no tokenizer"),
-        (["--text", "{empty}"], "the file is empty"),
-        (["--text", "{none}"], "No such file"),
-        (["--text", "{text}", "--tokens", "1,2"], "both say what to read"),
-        (["--tokens", "1"], "is not a count from 2"),
-        (["--tokens", "x"], "is not a count or a list"),
-        (["--tokens", "3,64"], "64 is not a token id below the vocabulary of 64"),
-        (["--offset", "-1"], "--offset -1 is not a number from 0"),
-        (["--dtype", "e4m3"], "models run in float64, float32, float16, bfloat16"),
-        (["--dtype", "fp17"], "unknown number format"),
-        (["--save-qk", "{none}/q.safetensors"], "is not a file in a folder"),
-        (["--save-qk", "q.npz"], "is not a file in a folder"),
-    ],
-)
-def test_bad_options_get_one_line(options, error_line, llama, tmp_path, capsys) -> None:
+REFUSED = table(__file__, "model_refused.toml")
+
+
+@pytest.mark.parametrize("options", REFUSED)
+def test_bad_options_get_one_line(options, llama, tmp_path, capsys) -> None:
     (tmp_path / "text").write_text("some words")
     (tmp_path / "empty").write_text(" \n")
     names = {name: tmp_path / name for name in ("text", "empty", "none")}
-    assert error_line in refused(capsys, llama, *(one.format(**names) for one in options))
+    assert REFUSED[options] in refused(capsys, llama, *(one.format(**names) for one in options.split()))
 
 
 def test_positions_end_where_the_model_s_do(trained, capsys) -> None:

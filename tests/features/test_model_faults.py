@@ -1,13 +1,12 @@
 """Faults planted in loaded models, a row each: verdict, cause, layers; right models get no alarm."""
 
 import shutil
-import tomllib
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import small_configs
 import torch
+from cases import table
 from command_line import ran
 from net.kernel_rows import KERNELS
 from safetensors.torch import load_file, save_file
@@ -242,8 +241,7 @@ PLANTS = {
     "rotates layer 3": of_layer(3, use_rope=1),
     "no window in layer 0": of_layer(0, sliding_window=None),
 }
-TABLE = Path(__file__).with_name("model_faults.toml").read_text(encoding="utf-8")
-FAULTS = [Fault(**row) for row in tomllib.loads(TABLE)["faults"]]
+FAULTS = [Fault(**row) for row in table(__file__, "model_faults.toml")["faults"]]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda one: f"{one.model}: {one.code} {one.title}")

@@ -1,20 +1,17 @@
 """Buffers that were cast: in modules, in checkpoints, with and without a config."""
 
 import json
-import math
 import random
 import tempfile
 from pathlib import Path
 
 import command_line
 import numpy as np
-import pytest
 import torch
 from fuzz import damaged
 from safetensors.torch import save_file
 from tiny_models import change_config, make, split
 
-from ropeaudit import shift
 from ropeaudit.main import main
 
 KERNELS = "rope_buffers.py"
@@ -35,21 +32,6 @@ def test_a_state_dict_that_holds_itself_ends(tmp_path, capsys) -> None:
     names = [row["buffer"] for row in audited(capsys, tmp_path / "a.pt")["records"]]
     assert names[0] == "inv_freq"
     assert len(names) == 5
-
-
-@pytest.mark.parametrize(("dtype", "name"), [(torch.bfloat16, "bf16"), (torch.float16, "fp16")])
-def test_the_effect_is_what_shift_measures(dtype, name, tmp_path, capsys) -> None:
-    """The exact recipe with frequencies of that format alone, on Gaussian q and k; e^(iD theta) by hand."""
-    theta = (1e4 ** (-torch.arange(64, dtype=torch.float64) / 64)).float()
-    torch.save({"model": {"rotary.inv_freq": theta.to(dtype).float()}}, tmp_path / "a.pt")
-    (row,) = audited(capsys, tmp_path / "a.pt", code=1)["records"]
-    assert row["buffer"] == "model.rotary.inv_freq"
-    (measured,) = shift(0, "fp64", "fp64-angles", changes={"frequency": f"fp32/{name}"}, heads=8)
-    assert row["drift_256"] == pytest.approx(measured.drift_relative, rel=0.05)
-    exact, result = 1e4 ** (-np.arange(64) / 64), theta.to(dtype).double().numpy()
-    difference = np.abs(np.exp(131072j * exact) - np.exp(131072j * result))
-    assert row["drift_131072"] == pytest.approx(math.sqrt(np.mean(difference**2)), rel=1e-6)
-    assert row["largest_error"] == pytest.approx(np.abs(result / exact - 1).max())
 
 
 def test_a_checkpoint_without_buffers(tmp_path, capsys) -> None:

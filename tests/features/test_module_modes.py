@@ -4,12 +4,10 @@ import warnings
 
 import pytest
 import torch
-from optional import needs
 from safetensors.torch import save_file
 from test_module import audited, refused
 
 from ropeaudit import module
-from ropeaudit.features.module.report import COLUMNS
 from ropeaudit.main import main
 
 KERNELS = "rope_modules.py"
@@ -19,24 +17,6 @@ def rows(capsys, *arguments, code=0):
     return audited(capsys, *arguments, code=code)["records"]
 
 
-def test_a_row_a_buffer_and_mode_says_how_far_a_cast_moved_it(spec, capsys) -> None:
-    result = audited(capsys, spec("Aliasing"), "--dtype", "bf16,fp16", code=1)
-    assert list(result["records"][0]) == list(COLUMNS)
-    by_mode = {row["loaded"]: row for row in result["records"]}
-    assert list(by_mode) == ["built", "to:bf16", "to:fp16", "default-dtype:bf16", "default-dtype:fp16"]
-    exact = 1e4 ** -(torch.arange(0, 64, 2).double() / 64)
-    held = 1.0 / 1e4 ** (torch.arange(0, 64, 2, dtype=torch.float32) / 64)
-    for short, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
-        row, now = by_mode[f"to:{short}"], held.to(dtype).double()
-        assert row["from_built"] == pytest.approx(float(((now - held.double()) / held.double()).abs().max()))
-        assert row["largest_error"] == pytest.approx(float((now / exact - 1).abs().max()))
-        assert (row["agrees"], row["diagnosis"], row["how"]) == ("no", "narrow-frequencies", "stored")
-        other = by_mode[f"default-dtype:{short}"]
-        assert (other["from_built"], other["cast"], other["agrees"]) == (0.0, "none", "unknown")
-    assert by_mode["built"]["from_built"] is None
-    assert {row["against"] for row in result["records"]} == {"base 10000 (guessed)"}
-
-
 def test_what_is_not_stored_or_loaded_is_not_judged(spec, capsys) -> None:
     result = audited(capsys, spec("Computed"), "--loaded", "built", code=1)
     assert result["records"] == []
@@ -44,11 +24,6 @@ def test_what_is_not_stored_or_loaded_is_not_judged(spec, capsys) -> None:
     alone = audited(capsys, spec("Llama"), "--loaded", "from-pretrained", code=1)
     assert alone["headline"].endswith(": nothing was judged")
     assert "from-pretrained:bf16 was not tried: neither transformers nor diffusers" in alone["notes"][1]
-
-
-def test_values_that_no_base_explains_are_held_to_those_as_built(spec, capsys) -> None:
-    (wide,) = rows(capsys, spec("Unknown"), "--loaded", "to", "--dtype", "fp64", code=1)
-    assert (wide["agrees"], wide["from_built"]) == ("unknown", 0.0)  # what casts do to them: the net
 
 
 def test_a_lost_imaginary_part_is_a_finding_and_no_raw_warning(spec, capsys) -> None:
@@ -106,11 +81,3 @@ def test_transformers_makes_buffers_anew_where_it_loads_them(name, tmp_path, cap
     assert agrees == {"built": "yes", "to:bf16": "no", "from-pretrained:bf16": "yes"}
     held = "that holds the LlamaRotaryEmbedding" in " ".join(result.get("notes", ()))
     assert held == (name == "LlamaRotaryEmbedding")
-
-
-@needs("diffusers")
-def test_a_class_of_diffusers_is_loaded_within_a_model_of_one_parameter(capsys) -> None:
-    place = "diffusers.models.transformers.transformer_stable_audio3:StableAudio3RotaryEmbedding"
-    result = audited(capsys, place, "--loaded", "from-pretrained")
-    assert [(row["dtype"], row["from_built"]) for row in result["records"]] == [("float32", 0.0)]
-    assert "model of one parameter that holds the StableAudio3RotaryEmbedding" in " ".join(result["notes"])

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import table
 from command_line import ran
 from net.kernel_rows import KERNELS
 from real_configs import config
@@ -18,17 +19,8 @@ from ropeaudit.rope.hf_config import from_config
 from ropeaudit.rope.scaling import DEFAULT, KINDS, Served
 from ropeaudit.rope.scaling import parse as scaling
 
-YARN = {
-    "model_type": "qwen2",
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 1024,
-    "rope_theta": 10000.0,
-    "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024},
-}
-YARN_4, LLAMA_8 = "yarn:factor=4,original=32768", "llama3:factor=8,low=1,high=4,original=8192"
-LARGEST = "yarn:factor=1e9,original=1e15"
+TABLE = table(__file__, "served.toml")
+YARN = TABLE["yarn"]
 SAID = "4,096 positions (factor 4 × original 1,024; max_position_embeddings 1,024)"
 
 KERNEL = (KERNELS / "called" / "yarn_kernel.py").read_text()
@@ -49,26 +41,7 @@ def yarn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-# declared length, scaling, and the positions that it serves
-RANGES: list[tuple[int | None, str, int | None]] = [
-    (None, "default", None),
-    (4096, "default", 4096),
-    (40960, YARN_4, 131072),
-    (200000, YARN_4, 200000),
-    (None, YARN_4, 131072),
-    (131072, "yarn:original=32768,maximum=131072", 131072),
-    (4096, "longrope:short=1;1,long=2;4,original=4096,factor=32", 131072),
-    (32768, "dynamic:factor=2.5,maximum=32768", 81920),
-    (4096, "linear:factor=4,original=4096", 16384),
-    (131072, "linear:factor=8", 131072),  # Gemma 3 declares the stretched length, Vicuna the original one
-    (None, "linear:factor=8", None),
-    (131072, LLAMA_8, 131072),
-    (131072, LLAMA_8.replace("factor=8", "factor=32"), 131072),  # Llama 3.2
-    (8192, LLAMA_8, 65536),  # Llama 3 with the scaling added by hand
-    (4096, "proportional:fraction=0.25,factor=2", 4096),
-    (64, "explicit:frequencies=1;0.1", 64),
-    (4096, LARGEST, 2**53),
-]
+RANGES = [tuple(map(row.get, ("declared", "scaling", "positions"))) for row in TABLE["ranges"]]
 
 
 @pytest.mark.parametrize(("declared", "text", "positions"), RANGES)

@@ -18,16 +18,6 @@ SMALL = ["--heads", "1", "--seq-len", "64", "--head-dim", "32"]
 MATMUL = f"{KERNELS}:by_matmul"
 
 
-def test_rows_come_clean_first(capsys) -> None:
-    names = "autocast:bf16,tf32,default-dtype:bf16"
-    command = ["shift", "--impl", MATMUL, "--under", names, "--dtype", "fp32", "--offset", "0,1000", *SMALL]
-    records = ran(capsys, [*command, "-f", "json"]).json["records"]
-    order = ["none", "autocast:bf16", "tf32:emulated", "default-dtype:bf16"]
-    assert [one["environment"] for one in records] == [name for name in order for _ in range(2)]
-    clean, narrow = records[1], records[3]
-    assert (clean["distinct_positions"], narrow["distinct_positions"]) == (64, 12)
-
-
 def test_report_against_and_resume_tell_environments_apart(capsys, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     command = ["shift", "--impl", MATMUL, "--dtype", "fp32", "--offset", "1000", *SMALL, "-q", "-f", "csv"]
@@ -45,16 +35,6 @@ def test_report_against_and_resume_tell_environments_apart(capsys, tmp_path, mon
     assert float(rows[0]["drift_relative"]) < 1e-4 < float(rows[1]["drift_relative"])
 
 
-def test_a_narrow_rotation_is_in_its_place_in_rows_too() -> None:
-    """As in check: a rotation in bfloat16 under autocast is no fault, and an angle is."""
-    names, sizes = ["autocast:bf16"], {"heads": 1, "seq_len": 64, "head_dim": 32}
-    for name, within in ("half_by_product", True), ("by_mm", False):
-        code = f"{KERNELS}:{name}"
-        rows = list(shift(0, "fp32", implementations=[code], under=names, **sizes))
-        assert [row.environment for row in rows] == ["none", "autocast:bf16"]
-        assert rows[1].within_tolerance is within
-
-
 def test_what_cannot_be_had_is_refused_with_its_reason() -> None:
     reasons = {
         (MATMUL, "autocast:bf16"): "under autocast:bf16 nothing is float16; give --dtype bf16 or fp32",
@@ -67,14 +47,6 @@ def test_what_cannot_be_had_is_refused_with_its_reason() -> None:
         rows = list(shift(0, "fp16", implementations=code, under=under, heads=1, seq_len=64, head_dim=32))
         assert [row.refused for row in rows] == [None, "unsupported"]
         assert rows[1].why.startswith(reason)
-
-
-def test_explain_has_rows_for_each(capsys) -> None:
-    few = ["--dtype", "fp32", "-q"]
-    traced = [MATMUL, "--under", "autocast:bf16", "--offset", "0", "--head-dim", "32", "-f", "csv"]
-    rows = ran(capsys, ["explain", *traced, *few, "--heads", "1", "--seq-len", "16"]).rows
-    angles = [(one["environment"], one["seen"]) for one in rows if one["stage"] == "angle"]
-    assert angles == [("none", "float32"), ("autocast:bf16", "bfloat16")]
 
 
 @pytest.mark.slow

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import functools
 import math
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -479,38 +481,15 @@ def _state(draw: Draw, rope: Rope, call: Call) -> Fault | None:
 
 # Which two faults go together.
 
-_APART = {
-    "together they move a token to a third position": (
-        *("positions-off", "positions-from-0", "positions-reversed", "first-position-only", "wrap"),
-        *("positions-of-another-row", "table-ends", "restart", "integer-width", "narrow-positions"),
-    ),
-    "together they are other frequencies of one kind": (
-        *("other-scaling", "exponent-denominator", "partial-rotation", "wrong-base"),
-    ),
-    "together they are one factor of all frequencies": ("missing-scaling", "other-scaling", "rotated-twice"),
-    "together they are a third map of a pair": (
-        *("wrong-direction", "rotated-twice", "cos-sin-swapped", "halves-swapped"),
-    ),
-    "their factors are one factor": ("attention-factor", "scaled-vectors"),
-    "without a scaling there is no attention factor": ("missing-scaling", "attention-factor"),
-    "the coarser rounding hides the finer": ("narrow-positions", "narrow-frequencies", "narrow-angles"),
-    "a rotation in a format rounds the table and the vectors": (
-        *("narrow-rotation", "narrow-table", "narrow-input"),
-    ),
-}
-_ALONE = {
-    "random": "no two calls agree on the other",
-    "state-left": "an instance without a past shows the other alone",
-    "no-rotation": "nothing of the other is left",
-}
+_LEFT_OUT = tomllib.loads(Path(__file__).with_name("random_faults.toml").read_text(encoding="utf-8"))
 
 
 def left_out(first: str, second: str) -> str:
     """Return why two kinds of faults are not combined in the same vectors; empty where they are."""
     for kind in (first, second):
-        if kind in _ALONE:
-            return _ALONE[kind]
-    return next((why for why, group in _APART.items() if {first, second} <= set(group)), "")
+        if kind in _LEFT_OUT["alone"]:
+            return str(_LEFT_OUT["alone"][kind])
+    return next((why for why, group in _LEFT_OUT["apart"].items() if {first, second} <= set(group)), "")
 
 
 # Drawing.

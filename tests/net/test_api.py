@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from fnmatch import fnmatchcase
@@ -14,6 +15,7 @@ from typing import Any
 import click
 import pytest
 import torch
+from cases import table
 
 import ropeaudit
 from ropeaudit import testing
@@ -58,51 +60,38 @@ def doubled(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     return right(x, 2 * positions)
 
 
-def first(results: Any) -> Any:
-    return next(iter(results))
-
-
-# What is called, and as what its error is caught; {tmp} is an empty folder.
-REFUSED: dict[str, tuple[Callable[[Path], Any], type[BaseException]]] = {
-    "dtype": (lambda tmp: first(ropeaudit.shift(0, "float7", **SMALL)), ropeaudit.UnknownName),
-    "format": (lambda tmp: ropeaudit.parse("float7"), ropeaudit.UnknownName),
-    "recipe": (lambda tmp: first(ropeaudit.shift(0, "bf16", "nothing", **SMALL)), ropeaudit.UnknownName),
-    "model": (lambda tmp: first(ropeaudit.shift(0, model="nothing")), ropeaudit.UnknownName),
+# What an error is caught as: one of a private class is the public one that it derives from.
+PUBLIC = {getattr(ropeaudit, name) for name in ropeaudit.__all__} | {testing.NotShiftInvariant, Exception}
+NOT_IN_TABLE: dict[str, tuple[Callable[[], Any], type[BaseException]]] = {
     "column": (
-        lambda tmp: ropeaudit.to_frame(ropeaudit.shift(0, "bf16", "hf", **SMALL), ["drift"]),
+        lambda: ropeaudit.to_frame(ropeaudit.shift(0, "bf16", "hf", **SMALL), ["drift"]),
         ropeaudit.UnknownName,
     ),
-    "offset": (lambda tmp: first(ropeaudit.parity("hf", "meta", 1.5, **SMALL)), ropeaudit.UsageError),
-    "position": (lambda tmp: first(ropeaudit.vectors(tmp, offsets=1.5, **SMALL)), ropeaudit.UsageError),
-    "heads": (lambda tmp: first(ropeaudit.shift(heads=4, kv_heads=3)), ropeaudit.BadShape),
-    "odd dims": (lambda tmp: first(ropeaudit.shift(head_dim=7)), ropeaudit.BadShape),
-    "contradiction": (lambda tmp: first(ropeaudit.shift(model="llama-3-8b", base=1.0)), ropeaudit.UsageError),
-    "no results": (lambda tmp: ropeaudit.report([]), ropeaudit.UsageError),
-    "no result": (lambda tmp: ropeaudit.report([1]), ropeaudit.UsageError),
-    "form": (lambda tmp: ropeaudit.render("docx", None), ropeaudit.UnknownName),
-    "no file": (lambda tmp: ropeaudit.merge(str(tmp / "a.csv")), ropeaudit.BadInput),
-    "no tensors": (lambda tmp: ropeaudit.module(str(tmp / "a.safetensors")), ropeaudit.BadInput),
-    "no config": (lambda tmp: first(ropeaudit.shift(config=str(tmp))), ropeaudit.BadInput),
-    "folder of a file": (lambda tmp: first(ropeaudit.vectors("/dev/null/a", **SMALL)), ropeaudit.BadOutput),
-    "no package": (lambda tmp: first(ropeaudit.shift(implementations="litgpt")), ropeaudit.MissingPackage),
     "drift": (
-        lambda tmp: testing.assert_shift_invariant(doubled, offsets=[0, 9], head_dim=8, whole=False),
+        lambda: testing.assert_shift_invariant(doubled, offsets=[0, 9], head_dim=8, whole=False),
         testing.NotShiftInvariant,
     ),
-    "nothing to test": (lambda tmp: testing.assert_shift_invariant(), ropeaudit.UsageError),
-    "no function": (lambda tmp: testing.assert_rope(7), ropeaudit.UsageError),
+    "nothing to test": (testing.assert_shift_invariant, ropeaudit.UsageError),
+    "no function": (lambda: testing.assert_rope(7), ropeaudit.UsageError),
 }
 
 
-# What an error is caught as: one of a private class is the public one that it derives from.
-PUBLIC = {getattr(ropeaudit, name) for name in ropeaudit.__all__} | {testing.NotShiftInvariant, Exception}
+def call(row: dict[str, Any], tmp: Path) -> None:
+    """Make a call of refused_calls.toml."""
+    given, named = row.get("given", []), row.get("named", {})
+    given = [one.format(tmp=tmp) if isinstance(one, str) else one for one in given]
+    named = {name: one.format(tmp=tmp) if isinstance(one, str) else one for name, one in named.items()}
+    found = getattr(ropeaudit, row["call"])(*given, **named, **(SMALL if row.get("small") else {}))
+    next(iter(found))
 
 
 def test_what_is_wrong_is_refused_by_its_kind_of_error(tmp_path: Path) -> None:
-    found = []
-    for name, (called, kind) in REFUSED.items():
+    refused, found = dict(NOT_IN_TABLE), []
+    for name, row in table(__file__, "refused_calls.toml").items():
+        refused[name] = functools.partial(call, row, tmp_path), getattr(ropeaudit, row["error"])
+    for name, (called, kind) in refused.items():
         try:
-            called(tmp_path)
+            called()
         except Exception as error:  # which kind it is, is what is held
             public = next(one for one in type(error).__mro__ if one in PUBLIC)
             if public is not kind:

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import oracle
 import pytest
-from cases import first_fast
+from cases import first_fast, table
 
 import ropeaudit
 
@@ -133,7 +132,7 @@ def audits(row: dict[str, Any]) -> Iterator[Audit]:
 FORMS = ("inverse_power", "power", "divide", "step_power", "recurrence", "exp", "exp2")
 AUDITS = {
     kind: [audit for row in rows for audit in audits(row)]
-    for kind, rows in tomllib.loads(Path(__file__).with_name("audits.toml").read_text("utf-8")).items()
+    for kind, rows in table(__file__, "audits.toml").items()
 }
 
 

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import shutil
+import tomllib
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,49 +20,8 @@ from ropeaudit.main import main
 from ..kernel_rows import KERNELS
 
 HERE = Path(__file__).parent
-SIZES = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "num_hidden_layers": 2}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
-PLAIN = SIZES | {"model_type": "llama", "rope_theta": 10000.0, "max_position_embeddings": 4096}
-CONFIGS: dict[str, dict[str, Any]] = {
-    "plain": PLAIN,
-    "llama3": PLAIN | {"rope_theta": 500000.0, "max_position_embeddings": 131072, "rope_scaling": LLAMA3},
-    "yarn": PLAIN
-    | {
-        "model_type": "qwen2",
-        "rope_theta": 1000000.0,
-        "max_position_embeddings": 32768,
-        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
-    },
-    "layers": SIZES
-    | {
-        "model_type": "gemma3_text",
-        "head_dim": 64,
-        "rope_theta": 1000000.0,
-        "rope_local_base_freq": 10000.0,
-        "sliding_window": 512,
-        "sliding_window_pattern": 2,
-        "max_position_embeddings": 32768,
-    },
-    "contradictory": PLAIN | {"rope_scaling": {"rope_type": "yarn", "factor": -4.0}},
-    "without-theta": {"model_type": "unheard-of", "hidden_size": 512, "num_attention_heads": 8},
-}
-# a report's file -> the line that writes it
-SMALL = "--heads 2 --kv-heads 2 --seq-len 32 --mask causal --qk gaussian --seed 0"
-SMALL += " --head-dim 32 --rotary-dim 32 --base 10000"
-REPORTS = {
-    "before.csv": f"shift {SMALL} --offset 0,1000,4096 --recipe hf,uniform --dtype bf16,fp16",
-    "bf16.jsonl": f"shift {SMALL} --offset 0,1000 --recipe hf --dtype bf16",
-    "fp16.jsonl": f"shift {SMALL} --offset 0,1000 --recipe hf --dtype fp16",
-    "decay.json": "decay --distance 0,1,2,4,8 --head-dim 32 --base 10000 --qk ones --vectors 4 --seed 0",
-    "explain.json": f"explain {SMALL} --offset 1000 --recipe hf --dtype bf16",
-    "limit.json": f"limit {SMALL} --recipe uniform --dtype bf16 --up-to 4096 --tolerance 1%",
-}
+WRITTEN = tomllib.loads((HERE / "written.toml").read_text(encoding="utf-8"))
+CONFIGS: dict[str, dict[str, Any]] = WRITTEN["configs"]
 
 
 def write(folder: Path) -> Path:
@@ -170,8 +130,8 @@ def cases(folder: Path) -> None:
 
 def reports(folder: Path) -> None:
     """Write reports of the commands, and two in which every third row drifts more, or less."""
-    for name, line in REPORTS.items():
-        run(f"{line} -q -o {folder / name}")
+    for name, line in WRITTEN["reports"].items():
+        run(f"{line.replace('<small>', WRITTEN['small'])} -q -o {folder / name}")
     rows = list(csv.DictReader((folder / "before.csv").read_text().splitlines()))
     for name, times in (("after.csv", 1.5), ("lower.csv", 0.5)):
         changed = [
