@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import first_fast
+from cases import first_fast, table
 from planted import Planted, plant, rotated, under_test
 
 from ropeaudit.conformance import environments
@@ -14,7 +14,6 @@ from ropeaudit.subjects import factories
 
 STATELESS = ["transformers-llama", "x-transformers", "mlx", "ggml", "onnxruntime", "mistral-inference"]
 KERNELS = Path(__file__).parents[1] / "kernels" / "conformance"
-FAULTY = KERNELS / "faulty_calls.py"
 
 
 def own(name):
@@ -111,27 +110,13 @@ def test_what_takes_nothing_before_is_not_checked(monkeypatch) -> None:
     assert one.detail.startswith("no other call works: ")
 
 
-OTHER = {f"other {what}" for what in ("q and k", "heads", "batch", "positions in the same tensor")}
-LENGTHS = {"longer", "shorter", "from 0", "another dtype from 0"}
-BUT_ITSELF = OTHER | LENGTHS | {"another dtype", "another offset"}
-DTYPES, TENSOR = {"another dtype", "another dtype from 0"}, {"other positions in the same tensor"}
-LEAKS = [  # kernel, dtype, the kinds of earlier calls that change numbers at 1000, what is to be changed
-    (own("ByHeads"), "fp32", {"other heads"}, "store nothing that has the shape of the heads"),
-    (own("ByBatch"), "fp32", {"other batch"}, "store nothing that has the shape of the batch"),
-    (own("Raising"), "fp32", LENGTHS, "compute what is stored anew where the length changes"),
-    (own("Counting"), "fp32", BUT_ITSELF | {"the same call"}, "use in each call what the first one stored"),
-    (own("ByNumbers"), "fp32", BUT_ITSELF, "store nothing that hangs on the numbers of q and k"),
-    (f"{FAULTY}:KeepsDtype", "fp32", DTYPES, "store tables in float32"),
-    (f"{FAULTY}:KeepsLength", "bf16", {"another offset"}, "take the positions of each call, not those"),
-    (f"{FAULTY}:KeepsTensor", "bf16", TENSOR, "take the numbers of positions in each call: callers keep"),
-]
-
-
-@pytest.mark.parametrize(("name", "dtype", "kinds", "remedy"), first_fast(LEAKS, 4))
+@pytest.mark.parametrize(
+    ("name", "dtype", "kinds", "remedy"), first_fast(map(tuple, table(__file__, "leaks.toml")["leaks"]), 4)
+)
 def test_what_leaks_gets_its_remedy(name, dtype, kinds, remedy) -> None:
-    [one] = found(name, dtype)
+    [one] = found(f"{KERNELS / name}", dtype)
     assert one.failed
-    assert differing(one)["1000"] == kinds
+    assert differing(one)["1000"] == set(kinds)
     assert one.remedy.startswith(remedy)
     assert ";" not in one.remedy
 

@@ -6,10 +6,10 @@
 import ast
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from cases import table
 from command_line import ran
 
 from ropeaudit.features.list.columns import explained
@@ -17,7 +17,7 @@ from ropeaudit.recognition.diagnosis import Kind, kinds
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "diagnoses.md"
-WORDS = tomllib.loads(Path(__file__).with_name("pages.toml").read_text(encoding="utf-8"))
+WORDS = table(__file__, "pages.toml")
 CLASSES, ROADS = WORDS["classes"], WORDS["roads"]
 EXAMPLE = (
     "shift --impl examples/kernel.py:careless --dtype bf16 --offset 0,1000 --columns "

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,14 @@ TESTS = Path(__file__).parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(TESTS))
 
+from cases import table  # noqa: E402
 from net import kernel_rows  # noqa: E402
 
 from ropeaudit.recognition.diagnosis import NO_CAUSE, kinds  # noqa: E402
 
 PAGE = TESTS.parent / "docs" / "shipped-bugs.md"
-BUGS: dict[str, dict[str, Any]] = tomllib.loads((TESTS / "net" / "shipped.toml").read_text(encoding="utf-8"))
-WORDS = tomllib.loads(Path(__file__).with_name("pages.toml").read_text(encoding="utf-8"))["shipped"]
+BUGS: dict[str, dict[str, Any]] = table(__file__, "../net/shipped.toml")
+WORDS = table(__file__, "pages.toml")["shipped"]
 CLASSES = WORDS["classes"]
 FURTHER = "F"  # of bugs that were found when the tool was finished: counted apart
 COMMANDS = {"code": "`check` of code", "module": "`module`"}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import kernels_environments
 import pytest
+from cases import table
 from command_line import ran
 
 from ropeaudit import shift
@@ -36,14 +37,8 @@ def test_report_against_and_resume_tell_environments_apart(capsys, tmp_path, mon
 
 
 def test_what_cannot_be_had_is_refused_with_its_reason() -> None:
-    reasons = {
-        (MATMUL, "autocast:bf16"): "under autocast:bf16 nothing is float16; give --dtype bf16 or fp32",
-        ("onnxruntime", "tf32"): "tf32 is a matter of torch, and this runs in onnxruntime; leave out --under",
-        ("transformers-llama", "to:fp16"): "to takes your own code, FILE.py:NAME; an adapter calls this",
-        (MATMUL, "to:fp16"): "to:fp16 moves a torch.nn.Module, and a function holds nothing to move",
-        ("transformers-llama", "compile"): "compile takes your own code, FILE.py:NAME; an adapter calls this",
-    }
-    for (code, under), reason in reasons.items():
+    for name, under, reason in table(__file__, "under.toml")["refused"]:
+        code = name.format(matmul=MATMUL)
         rows = list(shift(0, "fp16", implementations=code, under=under, heads=1, seq_len=64, head_dim=32))
         assert [row.refused for row in rows] == [None, "unsupported"]
         assert rows[1].why.startswith(reason)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -144,23 +145,11 @@ def _attention_factor(scaling: Mapping[str, Any]) -> Any:
     return mpf(1)
 
 
-# recipe, dtypes, changes: 40 bounds in all, each at one offset
-_BOUNDS: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
-    ("uniform", ("fp32", "tf32", "fp16", "bf16"), {"accumulate": "fp64"}),
-    ("hf", ("fp32", "fp16", "bf16"), {"accumulate": "fp64"}),
-    ("hf", ("fp32", "fp16", "bf16"), {}),
-    ("hf-sdpa", ("fp16", "bf16"), {"accumulate": "fp16"}),
-    ("fp64-angles", ("fp32", "fp16", "bf16"), {"accumulate": "fp64"}),
-    ("hf-4.31-table", ("fp16", "bf16"), {"accumulate": "fp64"}),
-    ("uniform", ("fp64", "fp32"), {"frequency_form": "divide"}),
-    ("te-fused", ("bf16",), {"rotation_rounding": "once", "accumulate": "fp64"}),
-]
-
-
 def bounds() -> list[dict[str, Any]]:
     """Return the 40 audits of which a bound and the exact drift are stored."""
     rows = []
-    for recipe, dtypes, changes in _BOUNDS:
+    given = TABLE.with_suffix(".toml").read_text(encoding="utf-8")
+    for recipe, dtypes, changes in tomllib.loads(given)["bounds"]:
         for dtype in dtypes:
             for offset in (0, 1000):
                 number = len(rows)

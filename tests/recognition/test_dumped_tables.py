@@ -87,7 +87,6 @@ FIFTH = {"count": 1, "total": 64, "things": "frequencies", "entries": (5,)}
     [
         (PLAIN, cast(inv(PLAIN), "tf32"), "narrow-frequencies", {"frequency": "tf32"}),
         (llama3(), cast(inv(llama3()), "bf16"), "narrow-frequencies", {"frequency": "bfloat16"}),
-        (PLAIN, inv(RopeSetting.of(128, base=123456.0)), "wrong-base", {"base": 123456.0, "asked": 1e6}),
         (PLAIN, cast(BASE, "bf16"), "wrong-base+narrow-frequencies", BASE_AND_CAST),
         (llama3(), inv(llama3(1e4)), "wrong-base", {"base": 1e4, "asked": 5e5}),
         (yarn(), inverted(yarn()), "other-scaling", {"seen": YARN40, "seen_ramp": "inverted"}),
