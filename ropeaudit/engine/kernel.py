@@ -200,7 +200,13 @@ def formed(q: FloatArray, k: FloatArray, subject: Subject, scale: float) -> Valu
     return out.astype(np.float64, copy=False)
 
 
-def form_pairs(q: FloatArray, k: FloatArray, subject: Subject, scale: float, out: Values) -> None:
+def form_pairs(
+    q: FloatArray,
+    k: FloatArray,
+    subject: Subject,
+    scale: float,
+    out: Values,
+) -> None:
     """Write the subject's scores of rows of q with the same rows of k into `out`, as `formed` does.
 
     float32 and float64 accumulate in products of a few rows, of which the diagonal counts; as their shape is

@@ -76,5 +76,11 @@ class RotatesHeads(Protocol):
     It may rotate k otherwise than q, too.
     """
 
-    def rotate_head(self, x: FloatArray, table: Any, key: bool, head: int | None) -> FloatArray:
+    def rotate_head(
+        self,
+        x: FloatArray,
+        table: Any,
+        key: bool,
+        head: int | None,
+    ) -> FloatArray:
         """Return x of a head rotated; head: None for a single one. Shapes: (s, d) -> (s, d)."""

@@ -158,7 +158,13 @@ def _each(pairs: FloatArray, cos: FloatArray, sin: FloatArray, fmt: Format, bits
     return round_own(result, fmt)
 
 
-def _once(pairs: FloatArray, cos: FloatArray, sin: FloatArray, fmt: Format, _: int) -> FloatArray:
+def _once(
+    pairs: FloatArray,
+    cos: FloatArray,
+    sin: FloatArray,
+    fmt: Format,
+    _: int,
+) -> FloatArray:
     """Return a*cos - b*sin and b*cos + a*sin, each rounded once. Shapes: as `_each`."""
     wide, *parts = (part.astype(np.float64, copy=False) for part in (pairs, cos, sin))
     left, right = (dd.two_product(wide, part) for part in parts)

@@ -217,7 +217,13 @@ class Pass(TorchFunctionMode):
 
         return call
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         name, tensors = getattr(func, "__name__", ""), _tensors((args, kwargs or {}))
         if name != "__get__":
             storages = [one.untyped_storage().data_ptr() for one in tensors]

@@ -82,7 +82,13 @@ class WrongShape(ForeignError):
     """What came back is no rotated array."""
 
 
-def lifted(x: FloatArray, order: str, letters: str, sizes: Sizes, what: str = "") -> FloatArray:
+def lifted(
+    x: FloatArray,
+    order: str,
+    letters: str,
+    sizes: Sizes,
+    what: str = "",
+) -> FloatArray:
     """Return the inverse of `laid`. Raises: WrongShape where the sizes, of `what`, do not fit."""
     if x.shape != (expected := shape(order, sizes)):
         raise WrongShape(f"returns the shape {x.shape} for {what}{expected}")
