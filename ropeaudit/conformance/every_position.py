@@ -41,6 +41,7 @@ BLOCK = 4096  # positions of a call
 _SHORT = 64  # positions of a short call
 _MANY_HEADS, _MANY_ROWS, _FEW = 33, 5, 16  # of a short call: more than warps and tiles hold; its positions
 _FAR = 1000  # its offset: angles of several turns
+_LONGER = 1024  # of a call backward: more than blocks of kernels hold
 _FEWEST_BITS = 16  # of a dtype that autograd computes with
 _DRAWN, _ROUNDED = 16, 0.01  # random vectors; the error, relative, that roundings to bfloat16 leave
 _REMEDY = "compute what is returned from what is given, in torch and with gradients on"
@@ -326,10 +327,13 @@ def gradient(code: CodeUnderTest) -> Iterator[Finding]:
     length = min(_SHORT, code.up_to)
     offsets = straddling(code.up_to, length)
     calls = runs_at(code.batch(HEADS, length), offsets)
+    longer = min(_LONGER, code.up_to)
+    calls += runs_at(code.batch(1, longer), [0])
     # what a vector is used for more than once is summed in its own dtype
     rule = code.rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(code.dtype)
 
-    detail = f"{HEADS} heads, {length} tokens at {len(offsets)} offsets up to {offsets[-1]}, random upstream"
+    detail = f"{HEADS} heads, {length} tokens at {len(offsets)} offsets up to {offsets[-1]}"
+    detail += f", one with {longer} from 0; random upstream"
 
     def afresh() -> Rotator:
         return cast(Rotator, backward(code))

@@ -13,6 +13,7 @@ import numpy as np
 from ropeaudit import recipes
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP64, FloatArray
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest
 from ropeaudit.conformance.finding import PAIR, Finding, of_worst_pair
 from ropeaudit.recognition import allowance, faults, known_recipes, prediction
@@ -99,14 +100,20 @@ def _means(code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions) -> 
     setting = code.setting_at(at)
     rounding = _UNITS * code.dtype.unit_roundoff
     exact, came = _compared(code, x, y, at)
-    with np.errstate(invalid="ignore", over="ignore"):
-        moments, sizes = (came * exact.conj()).sum(axis=1), (np.abs(exact) ** 2).sum(axis=1)  # (h, p)
+    # what turns by less than a rounding stands still: so it does where the exact pairs are rounded once
+    once = round_to(exact.real, code.dtype) + 1j * round_to(exact.imag, code.dtype)
     fit = np.linalg.pinv(np.stack([np.ones(setting.pairs), allowance.frequencies(setting)], axis=1))  # (2, p)
-    phase, turned = ((moments.imag / sizes) @ fit.T).T  # (h,) each
+    sizes, means = (np.abs(exact) ** 2).sum(axis=1), list[Array]()  # (h, p)
+    for right in (exact, once):
+        with np.errstate(invalid="ignore", over="ignore"):
+            moments = ((came - right) * exact.conj()).sum(axis=1)  # (h, p)
+        phase, turned = ((moments.imag / sizes) @ fit.T).T  # (h,) each
+        lengths = moments.real.sum(axis=1) / sizes.sum(axis=1)
+        means.append(np.stack([lengths, phase, -turned], axis=1))
     turn = allowance.phase(code.rule, setting, at)
     most = rounding + np.abs(fit) @ turn.mean(axis=0)
-    lengths = moments.real.sum(axis=1) / sizes.sum(axis=1) - 1
-    return np.stack([lengths, phase, -turned], axis=1), np.array([[rounding + (turn**2).mean() / 2, *most]])
+    least = np.where(np.abs(means[0]) < np.abs(means[1]), *means)
+    return least, np.array([[rounding + (turn**2).mean() / 2, *most]])
 
 
 def _scattered(code: CodeUnderTest, block: CalledBlock) -> Finding | None:

@@ -25,19 +25,24 @@ from ropeaudit.subjects.calling.code import Both
 _TOKENS = 512  # of the call whose lengths are looked at
 
 
-def power(code: CodeUnderTest) -> float:
-    """Return the positions to a power of 1 of q, as one call shows them.
+def power(code: CodeUnderTest) -> tuple[float, bool]:
+    """Return the positions to a power of 1 of q, and whether calls of other lengths have it elsewhere.
 
-    Raises: UsageError where its lengths are no power of the position; ForeignError.
+    Raises: UsageError where its lengths are no power of the position, or not those of xPos; ForeignError.
     """
-    [call] = runs_at(code.given(min(_TOKENS, code.up_to)), [0])
-    block = made(code.rotator(), call)
-    shown = Vectors(block.at, block.given[0][0], block.rotated[0][0], code.setting, code.dtype)
-    if (found := shown.power()) is None:
-        raise UsageError(
-            f"--xpos: the lengths of {code.tested.name} are no power of the position; leave it out"
-        )
-    return found.base
+    found = list[Power]()
+    name, leave = f"--xpos: {code.tested.name}", "leave it out: `check` says what is there"
+    for tokens in (_TOKENS, _TOKENS // 4):
+        [call] = runs_at(code.given(min(tokens, code.up_to)), [0])
+        block = made(code.rotator(), call)
+        both = zip(block.given, block.rotated, strict=True)
+        q, k = (Vectors(block.at, x[0], y[0], code.setting, code.dtype).power() for x, y in both)
+        if q is None:
+            raise UsageError(f"{name} has lengths that are no power of the position; {leave}")
+        if q.base < 0 or k is None or k.base > 0:
+            raise UsageError(f"{name} does not multiply q by the power of the position and divide k; {leave}")
+        found.append(q)
+    return found[0].base, abs(found[0].centre - found[1].centre) > _TOKENS // 8
 
 
 def without_lengths(base: float, given: Both, rotated: Both, at: Positions, setting: RopeSetting) -> Both:

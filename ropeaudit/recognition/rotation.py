@@ -259,6 +259,7 @@ class _Side:
             told = [one for one in told if one.code != "other-scaling"]
         if not told:  # but one number that explains all pairs does not come near by its making
             sure = (one for one in here if not one.fitted or one.diagnosis.code == "wrong-base")
+            sure = (one for one in sure if one.diagnosis.code != "rounded-pi")  # so little fits by chance
             seldom = [one.diagnosis for one in sure if not one.diagnosis.also]
             told = [replace(one, certainty="in this call") for one in seldom[:1]]
         unique = [one for number, one in enumerate(told) if one not in told[:number]]
@@ -562,7 +563,9 @@ class _Side:
         return replace(found, code="other-scaling", values=values, alternatives=(found, *found.alternatives))
 
     def _position(self) -> Diagnosis | None:
-        """Return the wrong position that the first and the last head show."""
+        """Return the wrong position that the first and the last head show; none where other dims are off."""
+        if self.side.pairs[self.setting.pairs :].any():
+            return None
         heads, found = np.argwhere(self.side.heads).tolist(), list[tuple[int, int]]()
         for b, h in (heads[0], heads[-1]):
             shown = self._vectors(b, [h])

@@ -146,8 +146,10 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
         environments=options.environments,
     )
     if options.xpos:
-        code.after = partial(xpos.without_lengths, power := xpos.power(tested))
-        note([f"{target.name}: {NOT_CHECKED}the lengths of xPos, of scale base {power:g}"])
+        power, moves = xpos.power(tested)
+        code.after = partial(xpos.without_lengths, power)
+        moving = ", whose centre moves with the length of a call: a cache mixes several" * moves
+        note([f"{target.name}: {NOT_CHECKED}the lengths of xPos, of scale base {power:g}{moving}"])
     each_call = every_position.followed(tested)
     if setting.scaling.depends_on_length:
         held = f"every call is held to the frequencies for {up_to} positions (--up-to)"

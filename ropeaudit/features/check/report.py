@@ -266,8 +266,10 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
     if explained:
         title = finding.resembles
     if pairs:
-        worst = max(pairs, key=_excess).finding
-        size = f"rotation error up to {_two(worst.measured)} ({_two(worst.allowed)} allowed)"
+        rotated = [one for one in pairs if one.finding.check != "gradient"]
+        worst = max(rotated or pairs, key=_excess).finding
+        noun = "gradient" if worst.check == "gradient" else "rotation"
+        size = f"{noun} error up to {_two(worst.measured)} ({_two(worst.allowed)} allowed)"
         title = title if explained else size
         facts.append(f"{size}: {worst.where}" if explained else f"worst: {worst.where}")
     else:
