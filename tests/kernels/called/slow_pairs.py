@@ -1,4 +1,4 @@
-"""Right code whose slow pairs turn by less than a rounding, and code that is wrong behind a block of tokens."""
+"""Right code whose slow pairs turn by less than a rounding; code that is wrong behind a block of tokens."""
 
 import torch
 
