@@ -30,7 +30,10 @@ _EXAMPLE = "first_failure_seen<100000"
     "powers of two, ends of formats, the end of the model's positions, neighbours of the boundary, "
     "and spread offsets are measured: no failure was seen in "
     "`measured_offsets` of them up to measured_up_to, and one that was not measured may fail. Of code "
-    "nothing is proved unless every offset was measured; offsets that break positions are measured first."
+    "nothing is proved unless every offset was measured; offsets that break positions are measured first. "
+    "Of recipes, pairs of a query and a key are measured at distances too, to the model's last position or "
+    "128k: failing_distance was measured to fail, and none of `measured_distances` of them to "
+    "measured_distance."
 )
 @options.axis(
     "--tolerance",
