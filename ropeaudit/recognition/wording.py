@@ -133,7 +133,7 @@ def _clause(one: Diagnosis) -> str:
     text = template.format_map(_named(one) | {"stages": stages})
     if gradient and not kind.gradient and kind.group in ("setting", "positions", "precision"):
         text = f"the gradient is that of {text}"
-    return f"{text}, though not in every call" if one.certainty == "in this call" else text
+    return f"{text}, which does not explain every call" if one.certainty == "in this call" else text
 
 
 def _named(one: Diagnosis) -> dict[str, Any]:

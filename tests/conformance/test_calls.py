@@ -240,7 +240,7 @@ def test_one_side_is_alone_only_where_the_other_is_right_in_all_of_the_calls(che
     both = found("q_of_another_base_and_k_late_from_401", check, **other)[check]
     assert (codes(both.diagnosis), both.resembles) == (
         "wrong-base+positions-off",
-        "q: base 20000 instead of 10000; k: positions +1, though not in every call",
+        "q: base 20000 instead of 10000; k: positions +1, which does not explain every call",
     )
 
 
