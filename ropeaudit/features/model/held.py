@@ -164,7 +164,13 @@ def _wider(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
 class _RequestedDtype(TorchFunctionMode):
     """Answers narrower formats with float64 where a tensor is made from numbers."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         return func(*args, **_wider(kwargs))
 
 
