@@ -241,9 +241,9 @@ def _from_table(name: str, table: Mapping[str, Any], parent: Recipe | None = Non
         _chain(stage, text, FP32)
     rest = {key: table[key] for key in (*_SWITCHES, *_TEXTS) if key in table}
     check_form(_string("frequency_form", rest.get("frequency_form", "inverse_power")))
-    rounding = rest.get("rotation_rounding", "each")
-    if rounding not in get_args(RotationRounding):
-        raise UnknownName("rotation_rounding", str(rounding), get_args(RotationRounding))
+    how = rest.get("rotation_rounding", "each")
+    if how not in get_args(RotationRounding):
+        raise UnknownName("rotation_rounding", str(how), get_args(RotationRounding))
     if not isinstance(rest.get("scale_after_store", False), bool):
         raise UsageError(f"scale_after_store = {rest['scale_after_store']!r}: give true or false")
     for key in _TEXTS:
