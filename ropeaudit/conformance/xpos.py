@@ -25,22 +25,23 @@ from ropeaudit.subjects.calling.code import Both
 _TOKENS = 512  # of the call whose lengths are looked at
 
 
-def power(code: CodeUnderTest) -> tuple[float, bool]:
+def power(code: CodeUnderTest) -> tuple[float, bool] | None:
     """Return the positions to a power of 1 of q, and whether calls of other lengths have it elsewhere.
 
-    Raises: UsageError where its lengths are no power of the position, or not those of xPos; ForeignError.
+    None where q is not multiplied by it and k divided, which is not xPos.
+    Raises: UsageError where its lengths are no power of the position; ForeignError.
     """
     found = list[Power]()
-    name, leave = f"--xpos: {code.tested.name}", "leave it out: `check` says what is there"
     for tokens in (_TOKENS, _TOKENS // 4):
         [call] = runs_at(code.given(min(tokens, code.up_to)), [0])
         block = made(code.rotator(), call)
         both = zip(block.given, block.rotated, strict=True)
         q, k = (Vectors(block.at, x[0], y[0], code.setting, code.dtype).power() for x, y in both)
         if q is None:
-            raise UsageError(f"{name} has lengths that are no power of the position; {leave}")
+            name = code.tested.name
+            raise UsageError(f"--xpos: the lengths of {name} are no power of the position; leave it out")
         if q.base < 0 or k is None or k.base > 0:
-            raise UsageError(f"{name} does not multiply q by the power of the position and divide k; {leave}")
+            return None
         found.append(q)
     return found[0].base, abs(found[0].centre - found[1].centre) > _TOKENS // 8
 

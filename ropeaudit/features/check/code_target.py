@@ -146,10 +146,12 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
         environments=options.environments,
     )
     if options.xpos:
-        power, moves = xpos.power(tested)
-        code.after = partial(xpos.without_lengths, power)
-        moving = ", whose centre moves with the length of a call: a cache mixes several" * moves
-        note([f"{target.name}: {NOT_CHECKED}the lengths of xPos, of scale base {power:g}{moving}"])
+        if power := xpos.power(tested):
+            code.after = partial(xpos.without_lengths, power[0])
+            moving = ", whose centre moves with the length of a call: a cache mixes several" * power[1]
+            note([f"{target.name}: {NOT_CHECKED}the lengths of xPos, of scale base {power[0]:g}{moving}"])
+        else:
+            note([f"{target.name}: its lengths are judged: q is not multiplied and k divided, as by xPos"])
     each_call = every_position.followed(tested)
     if setting.scaling.depends_on_length:
         held = f"every call is held to the frequencies for {up_to} positions (--up-to)"
