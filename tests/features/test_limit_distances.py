@@ -7,6 +7,7 @@ import pytest
 
 from ropeaudit import limit
 from ropeaudit.arithmetic.formats import parse
+from ropeaudit.main import main
 from ropeaudit.recipes import load
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope.hf_config import read
@@ -99,3 +100,16 @@ def test_a_distance_fails_where_it_does_of_all_distances(config, name):
         assert relative[: apart.failing // 2].max(initial=0.0) < (1 + NEAR) * TOLERANCE
         assert found.at_distance > TOLERANCE
         assert found.standing == "fails"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "condition", "code"),
+    [
+        ("hf", "failing_distance<4096", 0),  # none fails
+        ("hf-model-cast", "failing_distance<4096", 1),
+        ("hf-model-cast", "failing_distance<16", 0),
+    ],
+)
+def test_a_gate_on_distances_holds_where_none_fails(recipe, condition, code, capsys):
+    line = ["limit", "--recipe", recipe, "--dtype", "fp16", "--heads", "1", "--seq-len", "64"]
+    assert main([*line, "--up-to", "4096", "--fail-if", condition]) == code, capsys.readouterr().err

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # undefined where no failure was seen: then a condition on them does not hold
 OF_FAILURE = ("first_failure_seen", "first_failure", "failure_position", "value_at_failure")
+_OF_DISTANCE = ("failing_distance", "value_at_distance")
 _OFFSETS = ("first_failure_seen", "first_failure")
 _EXAMPLE = "first_failure_seen<100000"
 
@@ -74,7 +75,7 @@ _EXAMPLE = "first_failure_seen<100000"
     metavar="COND",
     help="Exit with 1 if a row fulfils it: 'first_failure_seen<100000', 'margin<1'. NaN fails, but where no "
     "failure was seen, no condition on first_failure_seen, first_failure, failure_position or "
-    "value_at_failure is fulfilled. Repeatable.",
+    "value_at_failure is fulfilled, nor on failing_distance or value_at_distance. Repeatable.",
 )
 def limit(
     tolerance: tuple[str, ...],
@@ -154,6 +155,8 @@ def broken(conditions: Sequence[Gate], limits: Iterable[Limit]) -> list[str]:
     from ropeaudit.features.limit.report import row
 
     def nothing_failed(gate: Gate, values: Row) -> bool:
+        if gate.column in _OF_DISTANCE:  # of code none is measured, which is no pass
+            return values["measured_distances"] is not None and values["failing_distance"] is None
         return gate.column in OF_FAILURE and values["first_failure_seen"] is None
 
     return gates.broken_since(conditions, [Pair(None, row(one)) for one in limits], nothing_failed)

@@ -174,8 +174,11 @@ def first_failure(one: Limit) -> str:
 
 def first_failing_distance(one: Limit) -> str:
     """Return the value at the first failing distance; empty where none fails."""
-    distance = one.failing_distance
-    return "" if distance is None else f"{_value(one, one.at_distance or math.nan)} at distance {distance:,}"
+    distance, value = one.failing_distance, one.at_distance
+    if distance is None or value is None:
+        return ""
+    told = "scores are nan or infinite" if math.isnan(value) else _value(one, value)
+    return f"{told} at distance {distance:,}"
 
 
 def failure(one: Limit) -> str:
