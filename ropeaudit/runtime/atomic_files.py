@@ -41,28 +41,26 @@ def opened(target: Path) -> Iterator[IO[bytes]]:
 
     Those that killed runs left are cleared. Raises: OSError.
     """
-    import tempfile  # in-function: it loads compressors, and most runs write no file
-
-    prefix = _prefix(target.name)
+    prefix, name, stays = _prefix(target.name), "", ""
     _clear(target.parent, prefix)
-    while True:
-        number, name = tempfile.mkstemp(_SUFFIX, prefix, target.parent)
-        file = open(name, "w+b", opener=lambda *_, number=number: number)  # noqa: SIM115 closed below
-        if lock(file.fileno()) is not False and os.path.exists(name):
-            break
-        file.close()  # another run took it for one that was left, in the moment before it was locked
-    stays = ""
     try:
-        yield file
+        while True:
+            # named before it is made: a signal may come at any moment
+            name = os.path.join(target.parent, f"{prefix}{os.urandom(4).hex()}{_SUFFIX}")
+            with open(name, "x+b", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+                if lock(file.fileno()) is not False and os.path.exists(name):
+                    yield file
+                    return
+                # another run took it for one that was left, in the moment before it was locked
     except Kept as error:
         stays = error.filename
         raise
     finally:
-        with contextlib.suppress(OSError):
-            file.close()
         if stays != name:
-            with contextlib.suppress(OSError):
+            try:  # noqa: SIM105 a call before `unlink` would let a signal in
                 os.unlink(name)
+            except OSError:
+                pass
 
 
 def fill(file: IO[bytes], content: bytes, target: Path) -> None:

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unicodedata
 from collections.abc import Callable
@@ -96,8 +95,8 @@ def neither(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_only(patch: pytest.MonkeyPatch) -> None:
-    only = raising(errno.EROFS, lambda *given: given[1].startswith(".bad.json"), tempfile.mkstemp)
-    patch.setattr("tempfile.mkstemp", only)
+    only = raising(errno.EROFS, lambda path, *_: os.path.basename(path).startswith(".bad.json"), os.open)
+    patch.setattr("os.open", only)
 
 
 class Closed(io.StringIO):

@@ -166,3 +166,16 @@ def test_a_folder_has_the_mode_of_a_new_one(tmp_path: Path) -> None:
     with atomic_files.folder(tmp_path / "whole") as beside:
         (beside / "file").write_text("text")
     assert (tmp_path / "whole").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_signal_right_after_a_file_is_made_leaves_none(tmp_path, monkeypatch) -> None:
+    usual = os.open
+
+    def interrupted(*given):
+        os.close(usual(*given))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt), atomic_files.opened(tmp_path / "x"):
+        pass
+    assert list(tmp_path.iterdir()) == []
