@@ -43,7 +43,8 @@ Key: TypeAlias = tuple[str, str, float]  # of a row: its case, version and toler
 class Audit:
     """Cases x recipes x dtypes x offsets, checked and ready to run. offsets: each once.
 
-    recipes: the usual ones by default; beside code that is called, none.
+    recipes: the usual ones by default; beside code that is called, none. bounded: whether the columns of
+    bounds are filled, which costs as much as the rest of a small cell.
     """
 
     cases: Sequence[Case] = (Case(),)
@@ -58,6 +59,7 @@ class Audit:
     order: str | None = None
     tolerance: float = judging.TOLERANCE
     environments: Sequence[str] = ()
+    bounded: bool = True
     _factories: list[SubjectFactory] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -358,7 +360,7 @@ def rows_of(audit: Audit, cells: Sequence[Cell], threads: int) -> Iterator[Recor
     with doing.within(0.0, drawn):
         loaded, setting = case.load() if case.sample is None else case.draw()
     positions_fit(case.reached([*(cell.offset for cell in cells), *audit.anchors]), loaded.seq_len)
-    run = CaseRun(case, loaded, setting, audit.attention, threads, audit.tolerance)
+    run = CaseRun(case, loaded, setting, audit.attention, threads, audit.tolerance, audit.bounded)
     rows = run.records([(factories[cell.factory], cell.offset) for cell in cells])
     yield from doing.each(rows, lambda: doing.within(drawn, 1.0))
 

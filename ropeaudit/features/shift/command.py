@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -206,8 +206,11 @@ class ShiftOptions:
         "--baseline", metavar="FILE", help="Compare with an earlier report: what drifts more than before."
     )
 
-    def audit(self) -> Audit:
-        """Return what is to be measured. Raises: UsageError, UnknownName, BadInput."""
+    def audit(self, bounded: bool) -> Audit:
+        """Return what is to be measured. Raises: UsageError, UnknownName, BadInput.
+
+        bounded: whether the columns of bounds are filled.
+        """
         from ropeaudit.audits.sweep import Audit
         from ropeaudit.engine.plan import AttentionOptions
         from ropeaudit.features.shift import analysis
@@ -227,6 +230,21 @@ class ShiftOptions:
             tolerance=self.tolerance,
             attention=AttentionOptions.requested(self.attention, self.softmax, self.anchor),
             environments=self.under,
+            bounded=bounded,
+        )
+
+    def shows_bounds(self, gated: Iterable[str], earlier: Baseline | None) -> bool:
+        """Return whether something shows or compares the columns of bounds, as a page's picture does."""
+        from ropeaudit.audits import records
+        from ropeaudit.reports import REGISTRY
+
+        bounds = records.of_group("bounds")
+        rows = earlier.rows if earlier else ()
+        return bool(
+            {"all", "bounds", *bounds}.intersection([*self.output.columns, *gated])
+            or any(row.get(name) is not None for row in rows for name in bounds)
+            or self.output.form == "html"
+            or any(path.lower().endswith(REGISTRY["html"].suffixes) for path in self.output.outputs)
         )
 
 
@@ -252,7 +270,7 @@ def shift(asked: ShiftOptions) -> int:
         raise UsageError("--ticket is about code that is called; give --impl, or leave it out")
     earlier = Baseline(asked.baseline, output) if asked.baseline is not None else None
     conditions = [gates.parse(text, relative=earlier is not None) for text in asked.gates]
-    audit = asked.audit()
+    audit = asked.audit(asked.shows_bounds([gate.column for gate in conditions], earlier))
     if sweeping.resume and output_files.first_file(output.outputs) is None:
         raise UsageError("--resume needs the file to go on with; add -o sweep.jsonl")
     here = sweeping.jobs if sweeping.scheduler in (None, "local") else 1
