@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -245,7 +244,7 @@ class Sweep:
         """
         tasks = self.tasks(keep is None and crew is None)
         rows = self._elsewhere(tasks, crew) if crew else self._here(tasks, threads or run_metadata.threads())
-        for number, row in doing.each(rows, lambda: doing.told(on_progress)):
+        for number, row in doing.heard(rows, on_progress):
             cell = self.cells[number]
             if row.version != cell.key[1] and not _of_files(row, cell):
                 raise _otherwise(f"{row.implementation} {row.dtype}", row.version)
@@ -254,20 +253,19 @@ class Sweep:
             self.done[number] = row
             yield row
 
-    def _here(self, tasks: Sequence[Task], threads: int) -> Iterator[tuple[int, Record]]:
+    def _here(self, tasks: Sequence[Task], threads: int) -> Generator[tuple[int, Record]]:
         """Measure tasks in this process; yield the number of each cell and its row."""
         total, before = sum(map(seconds_of, tasks)), 0.0
         for task in tasks:
-            ends = before / total, (before + seconds_of(task)) / total
-            rows = rows_of(self.audit, list(task.values()), threads)
-            yield from zip(task, doing.each(rows, functools.partial(doing.within, *ends)), strict=True)
+            with doing.within(before / total, (before + seconds_of(task)) / total):
+                yield from zip(task, rows_of(self.audit, list(task.values()), threads), strict=True)
             before += seconds_of(task)
 
     def _elsewhere(
         self,
         tasks: Sequence[Task],
         crew: Callable[[int], Crew],
-    ) -> Iterator[tuple[int, Record]]:
+    ) -> Generator[tuple[int, Record]]:
         """Measure tasks in other processes. Raises: BadInput if versions differ."""
         from ropeaudit.audits import workers
 
@@ -361,8 +359,8 @@ def rows_of(audit: Audit, cells: Sequence[Cell], threads: int) -> Iterator[Recor
         loaded, setting = case.load() if case.sample is None else case.draw()
     positions_fit(case.reached([*(cell.offset for cell in cells), *audit.anchors]), loaded.seq_len)
     run = CaseRun(case, loaded, setting, audit.attention, threads, audit.tolerance, audit.bounded)
-    rows = run.records([(factories[cell.factory], cell.offset) for cell in cells])
-    yield from doing.each(rows, lambda: doing.within(drawn, 1.0))
+    with doing.within(drawn, 1.0):
+        yield from run.records([(factories[cell.factory], cell.offset) for cell in cells])
 
 
 START_SECONDS, CELL_SECONDS = 0.25, 1e-3

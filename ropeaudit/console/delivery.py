@@ -76,14 +76,8 @@ def delivered(
 
     errors, code = list[RopeAuditError](), DONE
 
-    def up_to_an_error(on_progress: OnProgress) -> Iterator[T]:
-        try:
-            yield from analysis(on_progress)
-        except RopeAuditError as error:
-            errors.append(error)
-
     with opened(options.outputs) as files:
-        results, interrupted = gathered(up_to_an_error, options.quiet)
+        results, interrupted = gathered(analysis, options.quiet, errors)
         partial = interrupted or any(not error.after_all for error in errors)
         if results or not partial:
             about = metadata(options) | ({} if stages is None else {"stages": stages})
@@ -347,10 +341,12 @@ def duration(seconds: float) -> str:
 def gathered(
     run: Callable[[Callable[[float], None]], Iterable[T]],
     quiet: bool,
+    errors: list[RopeAuditError] | None = None,
 ) -> tuple[list[T], bool]:
     """Return all that `run` yields, and whether the user broke it off.
 
-    run takes a function that gets the share that is done, from 0 to 1.
+    run takes a function that gets the share that is done, from 0 to 1. errors: takes the one that ends it,
+    which is raised where it is None.
     """
     progress, results = Progress(quiet), []
     try:
@@ -364,6 +360,10 @@ def gathered(
                 results.append(row)
     except KeyboardInterrupt:
         return results, True
+    except RopeAuditError as error:
+        if errors is None:
+            raise
+        errors.append(error)
     finally:
         progress.clear()
     return results, False

@@ -1,14 +1,15 @@
 """What a long run does at the moment, and which share of it is done, for whoever waits for it.
 
-Work says `step`; the listener is in a context variable, within a block and never across a yield: `each`.
+Work says `step`; the listener is in a context variable, within a block. Only within
+`heard` may a block cross a yield.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -85,6 +86,28 @@ def each(
         if one is _END:
             return
         yield one  # type: ignore[misc]
+
+
+def heard(results: Generator[T, None, None], listener: Listener) -> Iterator[T]:
+    """Yield results whose steps a listener is told, though blocks cross the yields within them.
+
+    They are computed in a context of their own, so that two of them may be read in turns.
+
+    >>> def work():
+    ...     with within(0.0, 0.5):
+    ...         yield "a row"
+    ...         step(1.0)
+    >>> list(heard(work(), print))
+    0.5
+    ['a row']
+    """
+    context = copy_context()
+    context.run(_listener.set, listener)
+    try:
+        while (one := context.run(next, results, _END)) is not _END:
+            yield one  # type: ignore[misc]
+    finally:
+        context.run(results.close)
 
 
 def in_parts(works: Sequence[Iterable[T]]) -> Iterator[T]:
