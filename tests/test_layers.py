@@ -9,7 +9,8 @@ PACKAGE = Path(__file__).parent.parent / "ropeaudit"
 HOUSE = [
     ["_version", "data"],
     ["errors"],
-    ["runtime", "door"],
+    ["runtime"],
+    ["door"],
     ["arithmetic", "tensor_files"],
     ["rope"],
     ["recipes", "reference", "inputs"],

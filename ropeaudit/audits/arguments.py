@@ -20,7 +20,6 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import doing
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import environments
 from ropeaudit.subjects.factories import SubjectFactory
 
 P = ParamSpec("P")
@@ -174,6 +173,10 @@ def chosen(
     for option, value in (("device", device), ("order", order), ("under", ",".join(listed(under)))):
         if value and not names and (option, backend) != ("device", "torch"):
             raise UsageError(f"--{option} {value} is for code that is called; {naming}")
+    if not names:
+        return formed
+    from ropeaudit.subjects.calling import environments  # in-function: most runs call no code
+
     codes = factories.implementations(names, order, changes, not formed, device)
     placed = [code.under(one) for code in codes for one in environments.chosen(listed(under))]
     called = (factories.called(code, fmt, len(codes) == 1) for code in placed for fmt in formats(dtypes))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ropeaudit import bounds
 from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.audits import judging, records
 from ropeaudit.audits.cases import Case, Outline, fits
-from ropeaudit.audits.records import Record, case_of
+from ropeaudit.audits.records import Record, case_at, case_of
 from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import attainable_rms, careful, predicted_rms
 from ropeaudit.engine import measure, plan
@@ -29,7 +29,6 @@ from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing, threads
 from ropeaudit.subjects import Raised, RotatesHeads, Subject, Uncalled, emulated
-from ropeaudit.subjects.calling.code import Called
 from ropeaudit.subjects.emulated import Emulated, OfRecipe, RerotatedKeys
 from ropeaudit.subjects.exact_rotation import Exact
 from ropeaudit.subjects.factories import SubjectFactory
@@ -37,6 +36,7 @@ from ropeaudit.subjects.factories import SubjectFactory
 if TYPE_CHECKING:
     from ropeaudit.engine.attention_pass import Attention
     from ropeaudit.recognition.verification import GivenVectors, Places
+    from ropeaudit.subjects.calling.code import Called
 
 QK: TypeAlias = Inputs | SampledInputs | Outline  # q and k, as far as a row tells of them
 
@@ -82,6 +82,7 @@ class CaseRun:
         self.axes = self.case.position_axes(self.setting)
         self.structural: dict[tuple[RopeSetting, int, Format], Statistics] = {}
         self.careful: dict[tuple[RopeSetting, Format], float] = {}
+        self.identities: dict[tuple[Subject, RopeSetting], Callable[[int], dict[str, Any]]] = {}
 
     def records(self, wanted: Iterable[tuple[SubjectFactory, int]]) -> Iterator[Record]:
         """Yield the records of factories at offsets; those of a setting are measured together."""
@@ -99,7 +100,7 @@ class CaseRun:
         for group in groups.values():
             room = len(group)  # that of a sample, which rotates block by block
             if isinstance(self.loaded, Inputs):
-                called = [one.subject.bytes_together for one in group if isinstance(one.subject, Called)]
+                called = [code.bytes_together for one in group if (code := _code(one.subject))]
                 largest = max(plan.cell_bytes(group[0].setting, self.loaded.seq_len), *called, 0)
                 room = max(1, plan.CACHE_BYTES // largest - 1)
             for batch in (group[start : start + room] for start in range(0, len(group), room)):
@@ -115,8 +116,8 @@ class CaseRun:
         subject, turns = factory.make(at, self.axes), self.case.turns
         if turns is not None and isinstance(subject, Emulated):
             return RerotatedKeys(subject.recipe, subject.setting, subject.axes, turns, self.loaded)
-        if isinstance(subject, Called) and isinstance(self.loaded, Inputs):
-            subject.together(self.loaded.q, self.loaded.k)
+        if (code := _code(subject)) and isinstance(self.loaded, Inputs):
+            code.together(self.loaded.q, self.loaded.k)
         return emulated.stored(subject, self.loaded)
 
     def _measure_batch(self, batch: Sequence[CellResult]) -> None:
@@ -130,7 +131,7 @@ class CaseRun:
                 self._measure_cells(cells)
                 return
             except (Ended, Late) as error:
-                ended = [one for one in cells if isinstance(one.subject, Called) and one.subject.ended]
+                ended = [one for one in cells if (code := _code(one.subject)) and code.ended]
                 if not ended:
                     raise UsageError(f"it {did(error)}") from None
                 for one in ended:
@@ -244,18 +245,25 @@ class CaseRun:
 
     def _places(self, subject: Subject, offset: int) -> Places | None:
         """Check where code puts the rotated pairs; a recipe puts them where it says."""
-        if not isinstance(subject, Called):
+        if (code := _code(subject)) is None:
             return None
         from ropeaudit.recognition import allowance, verification  # in-function: seldom needed
 
         with _reported([subject]):
             return verification.check(
-                *(subject.rotator(), subject.setting, subject.dtype, self._vectors, offset),
+                *(code.rotator(), code.setting, code.dtype, self._vectors, offset),
                 warm=True,
-                by_batch=subject.by_batch(),
-                afresh=subject.rotator,
-                rule=allowance.careful(subject.narrowed),
+                by_batch=code.by_batch(),
+                afresh=code.rotator,
+                rule=allowance.careful(code.narrowed),
             )
+
+    def _identity(self, subject: Subject, at: RopeSetting) -> Callable[[int], dict[str, Any]]:
+        """Return what gives the columns that identify a row."""
+        if (subject, at) not in self.identities:
+            given = self.case, self.loaded, at, subject, self.requested, self.tolerance
+            self.identities[subject, at] = identity(*given)
+        return self.identities[subject, at]
 
     def _record(self, cell: CellResult) -> Record:
         """Return the row of a subject and offset: measurements and verdicts."""
@@ -265,10 +273,7 @@ class CaseRun:
         low, high = drift.interval()
         attainable = attainable_rms(cell.careful, subject.dtype, reference.rms)
         values: dict[str, Any] = records.COLUMNS.unset(records.COLUMNS) | {
-            **identity(
-                *(self.case, self.loaded, cell.setting, subject, cell.offset),
-                *(self.requested, self.tolerance),
-            ),
+            **self._identity(subject, cell.setting)(cell.offset),
             "scores": drift.count,
             "nonfinite": drift.nonfinite,
             "distinct_positions": 0 if why else _distinct(cell, self.loaded.seq_len),
@@ -327,17 +332,22 @@ def _distinct(cell: CellResult, seq_len: int) -> int:
     return count
 
 
+def _code(subject: Subject) -> Called | None:
+    """Return a subject that is code, None of others; most runs call none, and do not load what calls it."""
+    return None if isinstance(subject, (OfRecipe, Exact)) else cast("Called", subject)
+
+
 @contextlib.contextmanager
 def _reported(subjects: Sequence[Subject]) -> Iterator[None]:
     """Turn what later calls of code raise into an error. Raises: UsageError."""
     try:
         yield
     except (Ended, Late):
-        if len(subjects) == 1 and isinstance(subjects[0], Called):
-            subjects[0].ended = True
+        if len(subjects) == 1 and (code := _code(subjects[0])):
+            code.ended = True
         raise
     except ForeignError as error:
-        names = ", ".join(dict.fromkeys(one.name for one in subjects if isinstance(one, Called)))
+        names = ", ".join(dict.fromkeys(one.name for one in subjects if _code(one)))
         raise UsageError(f"{names}: a later call {did(error)}; the first calls did not") from None
 
 
@@ -374,16 +384,15 @@ def identity(
     sizes: QK,
     setting: RopeSetting,
     subject: Subject,
-    offset: int,
     requested: AttentionOptions | None,
     tolerance: float,
-) -> dict[str, Any]:
-    """Return the columns of `records.IDENTITY` without measuring."""
+) -> Callable[[int], dict[str, Any]]:
+    """Return what gives the columns of `records.IDENTITY` at an offset, without measuring."""
     values = records.COLUMNS.unset(records.IDENTITY) | {
         "schema": records.SCHEMA,
         "implementation": subject.name,
         "dtype": subject.dtype.name,
-        "offset": offset,
+        "offset": 0,
         **setting_columns(case, sizes, setting),
         "backend": subject.backend,
         "version": subject.version,
@@ -395,10 +404,19 @@ def identity(
         "stages": " ".join(f"{stage}={fmt}" for stage, fmt in subject.stages().items()),
         "tolerance": tolerance,
         "rerotated": str(case.turns) if case.turns else None,
+        "case": "",
     }
-    if (grid := setting.grid) is not None:
-        moved = dict(zip(grid.rope.axes, grid.shift(offset).tolist(), strict=True))
+    grid = setting.grid
+    if grid is not None:
         values["grid"] = "x".join(map(str, grid.sizes))
-        values |= {f"offset_{name}": moved.get(name) for name in "thw"}
-    values["case"] = case_of(values)
-    return {name: values[name] for name in records.IDENTITY}
+    values, request = {name: values[name] for name in records.IDENTITY}, records.request_of(values)
+
+    def at(offset: int) -> dict[str, Any]:
+        whole = values | {"offset": offset, "version": subject.version}  # calls may import more
+        if grid is None:
+            return whole | {"case": case_at(request, offset)}
+        moved = dict(zip(grid.rope.axes, grid.shift(offset).tolist(), strict=True))
+        whole |= {f"offset_{name}": moved.get(name) for name in "thw"}
+        return whole | {"case": case_of(whole)}
+
+    return at

@@ -206,10 +206,18 @@ def shown(row: Record) -> str:
 
 def case_of(values: Mapping[str, Any]) -> str:
     """Return the digest of a request: columns of `IDENTITY` less `APART`."""
-    words = [f"{name}={_word(values[name])}\n" for name in _NAMES]
-    text = "".join(words) + _word(values["offset"])
-    digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
-    return digest[:_DIGITS]
+    return case_at(request_of(values), values["offset"])
+
+
+def request_of(values: Mapping[str, Any]) -> str:
+    """Return the words of a request, all but its offset."""
+    return "".join([f"{name}={_word(values[name])}\n" for name in _NAMES])
+
+
+def case_at(request: str, offset: int) -> str:
+    """Return the digest of a request at an offset."""
+    text = request + _word(offset)
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:_DIGITS]
 
 
 def _word(value: Any) -> str:

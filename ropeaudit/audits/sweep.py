@@ -15,7 +15,7 @@ from ropeaudit.audits import arguments, judging, records
 from ropeaudit.audits.arguments import DTYPES
 from ropeaudit.audits.case_run import CaseRun, identity
 from ropeaudit.audits.cases import LIMIT, Case, Outline, fits, positions_fit
-from ropeaudit.audits.records import Record, case_of
+from ropeaudit.audits.records import Record
 from ropeaudit.engine.plan import TILE_COLUMNS, AttentionOptions
 from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.inputs import masks
@@ -322,14 +322,13 @@ def cells_of(audit: Audit, shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:
     whole, before = sum(seconds for *_, seconds in parts) * len(offsets), 0.0
     for case, sizes, setting, index, seconds in parts:
         scores = case.sample or masks.count(case.mask, sizes.seq_len) * sizes.heads
-        axes, known = case.position_axes(setting), dict[RopeSetting, dict[str, Any]]()
+        axes, known = case.position_axes(setting), dict[RopeSetting, Callable[[int], dict[str, Any]]]()
         for offset in offsets[_of_shard(len(offsets), before, seconds, whole, shard)]:
             at = case.setting_at(setting, sizes.seq_len, offset)
-            if at not in known or at.grid is not None:  # there more depends on it
+            if at not in known:
                 subject = factories[index].make(at, axes)
-                known[at] = identity(case, sizes, at, subject, offset, audit.attention, audit.tolerance)
-            values = known[at] | {"offset": offset}
-            values["case"] = case_of(values)
+                known[at] = identity(case, sizes, at, subject, audit.attention, audit.tolerance)
+            values = known[at](offset)
             key = values["case"], values["version"], values["tolerance"]
             yield Cell(case, index, offset, tuple(values.values()), key, scores, seconds)
         before += seconds * len(offsets)

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
 
 from ropeaudit import reports
 from ropeaudit.console.options import ReportOptions, ScreenOptions
-from ropeaudit.door import process
 from ropeaudit.errors import BadOutput, RopeAuditError
 from ropeaudit.reports import REGISTRY, Report
 from ropeaudit.reports.numbers import counted, printable, printable_json
@@ -131,6 +130,8 @@ def deliver(
         if len(report.notes) > _MOST_NOTES:
             say(f"note: {len(report.notes) - _MOST_NOTES} more notes; -f json has all")
     if options.verbose:
+        from ropeaudit.door import process  # in-function: it loads sockets
+
         for line in process.printed():
             say(f"printed by code: {line}")
     failures = list(broken())
@@ -375,7 +376,7 @@ def held_back() -> Iterator[Callable[[], None]]:
 
     Waiting for code raises it too. A second one is not held back. Outside the main thread nothing is changed.
     """
-    pending, of_code = False, process.interrupted
+    pending, of_code = False, doing.interrupted
 
     def check() -> None:
         if pending:
@@ -384,7 +385,7 @@ def held_back() -> Iterator[Callable[[], None]]:
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal pending
         check()
-        if threading.get_ident() in process.waiting:  # for code that may never return
+        if threading.get_ident() in doing.waiting:  # for code that may never return
             raise KeyboardInterrupt
         pending = True
 
@@ -393,10 +394,10 @@ def held_back() -> Iterator[Callable[[], None]]:
     before = {}
     with contextlib.suppress(ValueError):  # not the main thread
         before = {one: signal.signal(one, handle) for one in heard if signal.getsignal(one) != signal.SIG_IGN}
-    process.interrupted = check
+    doing.interrupted = check
     try:
         yield check
     finally:
-        process.interrupted = of_code
+        doing.interrupted = of_code
         for one, handler in before.items():
             signal.signal(one, signal.SIG_DFL if handler is None else handler)

@@ -24,6 +24,7 @@ from ropeaudit.door import IN_PROCESS, ROAD, TIMEOUT, child
 from ropeaudit.door.child import ONE_THREAD, never_forks
 from ropeaudit.door.messages import HOME, Arrays, Malformed, Message, again, encoded, received, send
 from ropeaudit.errors import Ended, ForeignError, Late, Raised
+from ropeaudit.runtime import doing
 
 LIMIT = 120.0  # seconds without a call that ends
 _KNOWN = {"returned", "raised", "ours", "pid", "status", "why_no_forks"}  # an answer has one
@@ -60,8 +61,6 @@ class Output:
 
 
 _outputs: deque[Output] = deque(maxlen=100)  # of the last doors, oldest first
-waiting: set[int] = set()  # threads that wait for an answer, which a signal may end
-interrupted: Callable[[], None] = lambda: None  # noqa: E731  raises KeyboardInterrupt if one was held back
 
 
 def printed() -> list[str]:
@@ -138,9 +137,9 @@ class _Worker:
         """Wait for the answer. Raises: Late, OSError, Malformed."""
         deadline = time.monotonic() + self.limit
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
-            waiting.add(thread := threading.get_ident())
-            stack.callback(waiting.discard, thread)
-            interrupted()
+            doing.waiting.add(thread := threading.get_ident())
+            stack.callback(doing.waiting.discard, thread)
+            doing.interrupted()
             selector.register(self.socket, selectors.EVENT_READ)
             for stream in self.output.streams:
                 if not stream.closed:

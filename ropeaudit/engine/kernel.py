@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -24,7 +24,7 @@ from ropeaudit.inputs import masks
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor, Precision
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import RotatesHeads, Subject
+from ropeaudit.subjects import Subject
 
 Side = Literal["q", "k"]
 ExactScores: TypeAlias = tuple[Values, Values | None]  # exact scores: high + low
@@ -57,9 +57,8 @@ def rotate(
 
     Shapes: (s, d) -> (s, d).
     """
-    if isinstance(subject, RotatesHeads):
-        return subject.rotate_head(x, table, side == "k", head)
-    return subject.rotate(x, table)
+    of_head: Callable[..., FloatArray] | None = getattr(subject, "rotate_head", None)  # of `RotatesHeads`
+    return of_head(x, table, side == "k", head) if of_head else subject.rotate(x, table)
 
 
 def rotate_exactly(

@@ -259,7 +259,13 @@ def narrower_format(
     return None
 
 
-def _rounds(fmt: Format, x: FloatArray, y: FloatArray, at: Positions, setting: RopeSetting) -> bool:
+def _rounds(
+    fmt: Format,
+    x: FloatArray,
+    y: FloatArray,
+    at: Positions,
+    setting: RopeSetting,
+) -> bool:
     """Return whether right code in a format may be as far off, in all directions as roundings are.
 
     The mean error, in directions of the exact vectors, is compared with that of an independent error a pair:

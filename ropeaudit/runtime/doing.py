@@ -18,6 +18,8 @@ Listener = Callable[[float], None]
 _now: ContextVar[str] = ContextVar("doing", default="")
 _listener: ContextVar[Listener] = ContextVar("listener", default=lambda share: None)
 _END = object()
+waiting: set[int] = set()  # threads that wait for an answer, which a signal may end
+interrupted: Callable[[], None] = lambda: None  # noqa: E731  raises KeyboardInterrupt if one was held back
 
 
 def begin(text: str) -> None:

@@ -65,7 +65,13 @@ def _read(path: Path) -> GgufFile:
     class Within(GGUFReader):
         """Reads nothing past the end, where the package finds endless empty arrays."""
 
-        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
+        def _get(
+            self,
+            offset: int,
+            dtype: Any,
+            count: int = 1,
+            override_order: Any = None,
+        ) -> Any:
             if offset + int(count) * np.dtype(dtype).itemsize > len(self.data):
                 raise BadInput(
                     f"{str(path)!r}: declares more than it holds; it was cut short or changed: copy it again"

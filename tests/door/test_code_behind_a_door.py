@@ -14,6 +14,7 @@ from cases import first_fast
 from ropeaudit.conformance import code_under_test
 from ropeaudit.door import process
 from ropeaudit.main import main
+from ropeaudit.runtime import doing
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux alone")
 RIGHT = """
@@ -63,7 +64,7 @@ def test_a_signal_ends_a_call_that_does_not_return(tmp_path, monkeypatch, capsys
     (tmp_path / "k.py").write_text(RIGHT + CALLED.format("while True: pass"))
 
     def once_it_waits() -> None:
-        while not process.waiting:
+        while not doing.waiting:
             time.sleep(0.01)
         time.sleep(4)
         os.kill(os.getpid(), signal.SIGTERM)

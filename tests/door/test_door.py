@@ -15,6 +15,7 @@ import pytest
 from ropeaudit.door import process
 from ropeaudit.door.process import Door, Ended, ForeignError, Late, Raised, Session
 from ropeaudit.errors import UsageError
+from ropeaudit.runtime import doing
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="tried on Linux alone")
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -140,7 +141,7 @@ def test_two_sessions_are_open_at_once(road, tmp_path) -> None:
     first, second = door.session(), door.session()
     for session in (first, second, first):
         assert np.array_equal(called(session)[1], X + 1)
-        assert not process.waiting
+        assert not doing.waiting
     assert called(first)[0]["calls"] == 3
 
 

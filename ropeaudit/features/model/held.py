@@ -181,7 +181,13 @@ class _Float64Mode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.narrow = narrow
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         result = func(*args, **_wider(kwargs))
         for value in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64:

@@ -54,7 +54,13 @@ class Tf32Products(_Mode):  # type: ignore[no-untyped-call]
     TF32 in software: operands are rounded to nearest, ties to even, as in the recipe `hf-tf32-matmul`.
     """
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         """Run an operation, a product of rounded factors."""
         first = _FACTORS.get(str(func.overloadpacket).rpartition(".")[2])
         if first is not None:
@@ -79,7 +85,13 @@ class DispatchLog(_Mode):
         # id of a tensor -> its stage, and the tensor itself, so that its id stays its own
         self.tagged: dict[int, tuple[str, torch.Tensor]] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         """Run an operation and note it."""
         result = func(*args, **(kwargs or {}))
         name = str(func.overloadpacket).rpartition(".")[2]

@@ -109,7 +109,13 @@ def packed(three: tuple[FloatArray, FloatArray, FloatArray], order: str, letters
     return laid(np.concatenate(three, axis=letters.index("h")), order, letters)
 
 
-def unpacked(x: FloatArray, order: str, letters: str, sizes: Sizes, keys: int) -> list[FloatArray]:
+def unpacked(
+    x: FloatArray,
+    order: str,
+    letters: str,
+    sizes: Sizes,
+    keys: int,
+) -> list[FloatArray]:
     """Return q, k and v out of one array. sizes: those of q. keys: heads of k. Raises: WrongShape."""
     if "3" in order:
         return list(lifted(x, order, "3" + letters, {**sizes, "3": 3}))
