@@ -87,11 +87,11 @@ def test_what_may_not_be_imported_is_seen(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True)
         path.write_text(f"from ropeaudit.{other}\n")
     assert upward(tmp_path) == [
-        "features.check.words (11) imports features.limit.command (11)",
-        "features.limit.words (11) imports features.shift.command (11)",
-        "features.shift.words (11) imports features.limit.analysis (11)",
-        "features.shift.words (11) imports features.limit.command (11)",
-        "rope.scaling (4) imports audits.sweep (8)",
+        "features.check.words (12) imports features.limit.command (12)",
+        "features.limit.words (12) imports features.shift.command (12)",
+        "features.shift.words (12) imports features.limit.analysis (12)",
+        "features.shift.words (12) imports features.limit.command (12)",
+        "rope.scaling (5) imports audits.sweep (9)",
     ]
 
 
