@@ -192,6 +192,7 @@ class Sweep:
         for number, cell in enumerate(self.cells):
             places.setdefault((cell.key[0], cell.key[2]), []).append(number)
         done, foreign, outdated = dict[int, Record](), list[Record](), list[tuple[Record, Cell]]()
+        lacking = list[Record]()
         for row in rows:
             numbers = places.get((row.case, row.tolerance), [])
             asked = self.cells[numbers[0]] if numbers else None
@@ -200,12 +201,21 @@ class Sweep:
                 outdated.append((row, asked))
             elif asked and all(getattr(row, name) == wanted[name] for name in _ALWAYS):
                 done |= dict.fromkeys(numbers, replace(row, **wanted))  # a file may say less
+                recipe = self.audit.factories()[asked.factory].recipe
+                bounded = recipe and not recipe.recipe.keys and asked.case.rerotate is None
+                if bounded and not row.refused and row.predicted_rms is None:
+                    lacking.append(row)
             else:  # or changed by hand
                 foreign.append(row)
         if foreign:
             raise BadInput(
                 f"{path!r} holds {len(foreign)} rows of another sweep, such as {records.shown(foreign[0])}; "
                 "ask for them too, or give another -o"
+            )
+        if lacking and self.audit.bounded:
+            raise BadInput(
+                f"{path!r} holds {len(lacking)} rows without bounds, such as {records.shown(lacking[0])}; "
+                "leave out their columns, or give another -o"
             )
         self.done = done
         left = {cell.key for cell in self.left()}

@@ -121,6 +121,17 @@ def test_two_different_rows_of_a_cell_are_refused(tmp_path, capsys) -> None:
     assert "two different rows of hf float16 at offset 0" in capsys.readouterr().err
 
 
+def test_rows_without_bounds_are_not_taken_for_rows_with_them(tmp_path, capsys) -> None:
+    unbounded = replace(ROWS[0], predicted_rms=None, bound_max=None)
+    for name, row in {"with": ROWS[0], "without": unbounded}.items():
+        report = tmp_path / f"{name}.jsonl"
+        report.with_name(f"{name}.jsonl.part").write_bytes(sweep_file.line_of(row))
+        run = [*REQUESTED, "-o", str(report), "--resume"]
+        assert main([*run, "--columns", "bounds"]) == (2 if name == "without" else 0)
+        assert ("1 rows without bounds" in capsys.readouterr().err) == (name == "without")
+    assert main(run) == 0
+
+
 def test_a_row_that_stands_there_twice_counts_once(tmp_path) -> None:
     (tmp_path / "x.jsonl.part").write_bytes(LINES[1] + LINES[1] + LINES[0])
     assert main([*REQUESTED, "-o", str(tmp_path / "x.jsonl"), "--resume"]) == 0

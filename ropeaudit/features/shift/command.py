@@ -239,12 +239,12 @@ class ShiftOptions:
         from ropeaudit.reports import REGISTRY
 
         bounds = records.of_group("bounds")
-        rows = earlier.rows if earlier else ()
+        paths, rows = [path.lower() for path in self.output.outputs], earlier.rows if earlier else ()
+        pages = self.output.form == "html" or any(path.endswith(REGISTRY["html"].suffixes) for path in paths)
         return bool(
             {"all", "bounds", *bounds}.intersection([*self.output.columns, *gated])
             or any(row.get(name) is not None for row in rows for name in bounds)
-            or self.output.form == "html"
-            or any(path.lower().endswith(REGISTRY["html"].suffixes) for path in self.output.outputs)
+            or (pages and not self.sweeping.resume)  # rows that are taken over may lack them
         )
 
 
