@@ -28,8 +28,8 @@ from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing, threads
-from ropeaudit.subjects import Raised, RotatesHeads, Subject, Uncalled, emulated
-from ropeaudit.subjects.emulated import Emulated, OfRecipe, RerotatedKeys
+from ropeaudit.subjects import Raised, Subject, Uncalled, emulated
+from ropeaudit.subjects.emulated import Emulated, OfRecipe, StoredKeys
 from ropeaudit.subjects.exact_rotation import Exact
 from ropeaudit.subjects.factories import SubjectFactory
 
@@ -115,7 +115,7 @@ class CaseRun:
     def _subject(self, factory: SubjectFactory, at: RopeSetting) -> Subject:
         subject, turns = factory.make(at, self.axes), self.case.turns
         if turns is not None and isinstance(subject, Emulated):
-            return RerotatedKeys(subject.recipe, subject.setting, subject.axes, turns, self.loaded)
+            return StoredKeys(subject.recipe, subject.setting, subject.axes, turns, self.loaded)
         if (code := _code(subject)) and isinstance(self.loaded, Inputs):
             code.together(self.loaded.q, self.loaded.k)
         return emulated.stored(subject, self.loaded)
@@ -198,7 +198,7 @@ class CaseRun:
         known, wanted = list[CellResult](), list[tuple[Emulated, int]]()
         for one in cells if self.bounded else ():
             subject = one.subject  # no bound speaks of k that is stored otherwise than q
-            if isinstance(subject, OfRecipe) and not isinstance(subject, RotatesHeads):
+            if isinstance(subject, OfRecipe) and not isinstance(subject, StoredKeys):
                 known.append(one)
                 wanted.append((Emulated(subject.recipe, subject.setting, subject.axes), one.offset))
         dtypes = dict.fromkeys(one.subject.dtype for one in cells)
@@ -299,7 +299,7 @@ class CaseRun:
         if why:
             kind = "uncalled" if isinstance(why, Uncalled) else "raises" if isinstance(why, Raised) else ""
             return Record(**values | {"refused": kind or "unsupported", "reason": str(why)})
-        if isinstance(subject, RerotatedKeys):
+        if isinstance(subject, StoredKeys):
             values["key_norm_growth"] = subject.norm_growth(cell.offset)
         if (bound := cell.bound) is not None:
             # predicted without overflow; a sample has no bound

@@ -104,9 +104,8 @@ class Audit:
         for recipe in [one.recipe.recipe for one in self.factories() if one.recipe is not None]:
             if self._asks("sample"):
                 emulated.check_sampled(recipe)
-            if recipe.keys and self._asks("rerotate"):
-                scaled = f"{recipe.keys[0]}={recipe.keys[1]} stores keys with scales"
-                yield f"{scaled}; leave it out, or leave out --rerotate"
+            if self._asks("rerotate"):
+                emulated.check_turned(recipe)
 
     def _asks(self, name: str) -> bool:
         """Return whether some case has a field."""

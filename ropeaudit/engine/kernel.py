@@ -57,7 +57,7 @@ def rotate(
 
     Shapes: (s, d) -> (s, d).
     """
-    of_head: Callable[..., FloatArray] | None = getattr(subject, "rotate_head", None)  # of `RotatesHeads`
+    of_head: Callable[..., FloatArray] | None = getattr(subject, "rotate_head", None)
     return of_head(x, table, side == "k", head) if of_head else subject.rotate(x, table)
 
 

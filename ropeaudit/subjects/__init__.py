@@ -31,6 +31,8 @@ class Subject(Protocol):
     Scores are formed from the rotated arrays by `ropeaudit.engine.measure`: q·k in `accumulate`, times
     the softmax scale, stored in `score` (`scale_after_store`: stored before and after scaling).
     softmax, output: formats of the softmax and of what it gives.
+    Code may tell heads apart, and keys may be stored otherwise than q: such a subject has `rotate_head(x,
+    table, key, head)` too, called in place of `rotate`. head: None for a single one. Shapes: (s, d) -> (s, d).
     """
 
     name: str
@@ -67,20 +69,3 @@ class Subject(Protocol):
 
     def stages(self) -> dict[str, str]:
         """Return stage -> format name, as far as it is known."""
-
-
-@runtime_checkable
-class RotatesHeads(Protocol):
-    """A subject that rotates all heads and gives back one: code may tell them apart.
-
-    It may rotate k otherwise than q, too.
-    """
-
-    def rotate_head(
-        self,
-        x: FloatArray,
-        table: Any,
-        key: bool,
-        head: int | None,
-    ) -> FloatArray:
-        """Return x of a head rotated; head: None for a single one. Shapes: (s, d) -> (s, d)."""

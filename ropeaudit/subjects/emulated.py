@@ -22,7 +22,7 @@ from ropeaudit import __version__
 from ropeaudit.arithmetic import doubledouble as dd
 from ropeaudit.arithmetic import elementary
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
-from ropeaudit.arithmetic.rounding import round_nearest, round_own, round_to
+from ropeaudit.arithmetic.rounding import ScaledFormat, round_nearest, round_own, round_to
 from ropeaudit.errors import UsageError
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Recipe, Resolved
@@ -195,92 +195,6 @@ MOST_TURNS = 100_000
 _TURNED_AT_ONCE = 512  # keys that take all turns together, within the processor's cache
 _BLOCK = 8192  # positions rotated at once
 
-TableAt = tuple[Table, int]  # cos and sin, and the offset that they are of
-
-
-class ScaledKeys(Emulated):
-    """A recipe whose k is stored with scales; implements `ropeaudit.subjects.RotatesHeads`."""
-
-    def __init__(
-        self,
-        recipe: Resolved,
-        setting: RopeSetting,
-        axes: Axes | None,
-        k: FloatArray | None,
-    ) -> None:
-        """Keep k, which gives the scales. Shapes: k (g, s, d), None of a sample."""
-        super().__init__(recipe, setting, axes)
-        assert recipe.recipe.keys is not None  # noqa: S101 for mypy
-        stage, self.scaled = recipe.recipe.keys
-        self.before = stage == "input"
-        self.k = k
-        self._largest: dict[int, FloatArray] = {}
-        self._lock = threading.Lock()
-
-    def table(self, positions: Positions, offset: int) -> TableAt:  # type: ignore[override]
-        """Return cos and sin as stored, and the offset. Shapes: (s,) -> two of (s, p)."""
-        return super().table(positions, offset), offset
-
-    def rotate(self, x: FloatArray, table: TableAt) -> FloatArray:  # type: ignore[override]
-        """Return x rotated, as q. Shapes: (s, d) -> (s, d)."""
-        return super().rotate(x, table[0])
-
-    def rotate_head(self, x: FloatArray, table: TableAt, key: bool, head: int | None) -> FloatArray:
-        """Return x rotated, and stored if it is k. head: None in a sample. Shapes: (s, d) -> (s, d)."""
-        if not key:
-            return self.rotate(x, table)
-        if self.before:
-            largest = self._of_group(x, 0, head)
-            return self.rotate(round_to(self.scaled.stored(x, largest), self.recipe.input), table)
-        rotated = self.rotate(x, table)
-        largest = self._of_group(rotated, table[1], head)
-        return round_to(self.scaled.stored(rotated, largest), self.recipe.output)
-
-    def _of_group(self, x: FloatArray, offset: int, head: int | None) -> FloatArray:
-        """Return the largest |x| of each group. Shapes: (s, d) -> what broadcasts to it."""
-        if self.scaled.group == "token":
-            return np.asarray(np.abs(x).max(axis=1, keepdims=True))
-        with self._lock:
-            if offset not in self._largest:
-                self._largest[offset] = self._by_channel(offset)
-        largest = self._largest[offset]
-        if self.scaled.group == "tensor":
-            return np.asarray(largest.max())
-        of_head: FloatArray = largest[0 if head is None else head]
-        return of_head if self.scaled.group == "channel" else np.asarray(of_head.max())
-
-    def _by_channel(self, offset: int) -> FloatArray:
-        """Return the largest |k| of each dim of each head. Shapes: (g, d)."""
-        assert self.k is not None  # noqa: S101 a sample has scales by token alone
-        heads, size, _ = self.k.shape
-        largest = np.zeros((heads, self.setting.head_dim))
-        for start in range(0, size, _BLOCK):
-            at = np.arange(start, min(start + _BLOCK, size), dtype=np.int64)
-            table = None if self.before else self.table(at, offset)
-            for head in range(heads):
-                x = round_to(self.k[head][start : start + _BLOCK], self.recipe.input)
-                x = x if table is None else self.rotate(x, table)
-                largest[head] = np.maximum(largest[head], np.abs(x).max(axis=0))  # nan stays nan
-        return largest
-
-
-def stored(subject: Subject, inputs: object) -> Subject:
-    """Return the subject, with scales from these q and k if its recipe has any."""
-    if not isinstance(subject, Emulated) or subject.recipe.recipe.keys is None:
-        return subject
-    k = inputs.k if isinstance(inputs, Inputs) else None
-    return ScaledKeys(subject.recipe, subject.setting, subject.axes, k)
-
-
-def check_sampled(recipe: Recipe) -> None:
-    """Raise UsageError for a recipe whose scales need all of k, not a sample."""
-    if recipe.keys and recipe.keys[1].group != "token":
-        codes = str(recipe.keys[1]).partition(":")[0]
-        raise UsageError(
-            f"{recipe.keys[0]}={recipe.keys[1]} takes scales from all tokens, and --sample forms scores of "
-            f"some; leave out --sample, or give {codes}:token"
-        )
-
 
 class Turns(NamedTuple):
     """How often stored keys are rotated again, and by how many tokens each time."""
@@ -309,7 +223,7 @@ def turns(count: int | None, by: int | None) -> Turns | None:
     return Turns(count, BY if by is None else by)
 
 
-class RerotatedTable(NamedTuple):
+class StoredTable(NamedTuple):
     """Cos and sin where q and k end, and where k is stored first. offset: the former's."""
 
     fresh: Table
@@ -318,67 +232,169 @@ class RerotatedTable(NamedTuple):
     offset: int
 
 
-class RerotatedKeys(Emulated):
-    """A recipe whose stored k is rotated again; implements `ropeaudit.subjects.RotatesHeads`."""
+class StoredKeys(Emulated):
+    """A recipe whose k is stored with scales, rotated again, or both.
+
+    A turn reads stored keys, rotates them and stores them as at first, with scales of what it rotated. So
+    does a shift of llama.cpp's cache: `build_rope_shift` of src/llama-kv-cache.cpp casts quantized keys to
+    float32, rotates them, and copies them back, which quantizes each block by its own largest value.
+    """
 
     def __init__(
         self,
         recipe: Resolved,
         setting: RopeSetting,
         axes: Axes | None,
-        turns: Turns,
+        turns: Turns | None,
         inputs: object,
     ) -> None:
-        """Prepare the table of a turn. inputs: q and k; a sample has no norms."""
+        """Prepare the table of a turn. inputs: q and k, or a sample of them."""
         super().__init__(recipe, setting, axes)
-        self.turns = turns
+        self.turns = turns or Turns(0, 0)
+        self.scaled: ScaledFormat | None = None
+        self.before = False  # whether k is stored before the rotation
+        if recipe.recipe.keys is not None:
+            stage, self.scaled = recipe.recipe.keys
+            self.before = stage == "input"
+        self._read = recipe.input if self.before else recipe.output
+        self.k = inputs.k if isinstance(inputs, Inputs) else None  # a sample has no norms
         if attention_factor(setting.scaling) != 1.0:  # the stored keys have it
             setting = replace(setting, scaling=replace(setting.scaling, attention_factor=1.0))
-        self._turned = Emulated(recipe, setting, axes)
-        self._turn = self._turned.table(np.zeros(1, dtype=np.int64), turns.by)
-        self._shape = inputs.k.shape[:2] if isinstance(inputs, Inputs) else None
+        self._turned = Emulated(replace(recipe, input=recipe.output), setting, axes)
+        self._turn = self._turned.table(np.zeros(1, dtype=np.int64), self.turns.by)
+        self._counts_norms = turns is not None and self.k is not None
         self._growth: dict[int, FloatArray] = {}  # offset -> |k| over its exact norm, (g, s)
+        self._largest: dict[int, FloatArray] = {}  # offset -> what `_by_channel` returns
+        self._lock = threading.Lock()
 
-    def table(self, positions: Positions, offset: int) -> RerotatedTable:  # type: ignore[override]
+    def table(self, positions: Positions, offset: int) -> StoredTable:  # type: ignore[override]
         """Return cos and sin as stored, at both ends of the turns. Shapes: (s,) -> of (s, p)."""
-        fresh = super().table(positions, offset)
-        return RerotatedTable(fresh, super().table(positions, self.turns.start(offset)), positions, offset)
+        fresh = stored = super().table(positions, offset)
+        if self.turns.number:
+            stored = super().table(positions, self.turns.start(offset))
+        return StoredTable(fresh, stored, positions, offset)
 
-    def rotate(self, x: FloatArray, table: RerotatedTable) -> FloatArray:  # type: ignore[override]
+    def rotate(self, x: FloatArray, table: StoredTable) -> FloatArray:  # type: ignore[override]
         """Return x rotated once, as q. Shapes: (s, d) -> (s, d)."""
         return super().rotate(x, table.fresh)
 
     def rotate_head(
         self,
         x: FloatArray,
-        table: RerotatedTable,
+        table: StoredTable,
         key: bool,
         head: int | None,
     ) -> FloatArray:
-        """Return x rotated, or of k stored and then rotated turn by turn. Shapes: (s, d) -> (s, d)."""
+        """Return x rotated; of k stored, and then rotated and stored turn by turn. Shapes: (s, d) -> (s, d).
+
+        head: None in a sample.
+        """
         if not key:
             return self.rotate(x, table)
+        if self.before:
+            return self.rotate(self._stored(x, 0, 0, head), table)
         keys = super().rotate(x, table.stored)
         for start in range(0, len(keys), _TURNED_AT_ONCE):
             block = keys[start : start + _TURNED_AT_ONCE]
-            for _ in range(self.turns.number):
+            for turn in range(self.turns.number + 1):
+                if turn:
+                    block = self._turned.rotate(block, self._turn)
+                block = self._stored(block, table.offset, turn, head)
                 if threads.dropped():
                     break
-                block = self._turned.rotate(block, self._turn)
             keys[start : start + _TURNED_AT_ONCE] = block
-        if self._shape is not None and head is not None:
-            growth = self._growth.setdefault(table.offset, np.full(self._shape, np.nan))
-            exact = x.astype(np.float64)
-            exact[:, : self.setting.rotary_dim] *= attention_factor(self.setting.scaling)
-            norms, own = (np.linalg.norm(rows.astype(np.float64), axis=1) for rows in (exact, keys))
-            none = np.full(len(norms), -1.0)  # where x is 0
-            growth[head, table.positions] = np.divide(own, norms, out=none, where=norms > 0)
+        if self._counts_norms and head is not None:
+            self._count_norms(x, keys, table, head)
         return keys
 
+    def _stored(self, x: FloatArray, offset: int, turn: int, head: int | None) -> FloatArray:
+        """Return k as it is read again after a turn. Shapes: (s, d) -> (s, d)."""
+        if self.scaled is None:
+            return x
+        if self.scaled.group == "token":
+            largest = np.asarray(np.abs(x).max(axis=1, keepdims=True))
+        else:
+            with self._lock:
+                if offset not in self._largest:
+                    self._largest[offset] = self._by_channel(offset)
+            largest = self._of_group(self._largest[offset][turn], head or 0)
+        return round_to(self.scaled.stored(x, largest), self._read)
+
+    def _of_group(self, largest: FloatArray, head: int) -> FloatArray:
+        """Return the largest |k| that gives a head its scales. Shapes: (g, d) -> (d,) or ()."""
+        assert self.scaled is not None  # noqa: S101 for mypy
+        if self.scaled.group == "tensor":
+            return np.asarray(largest.max())
+        return largest[head] if self.scaled.group == "channel" else np.asarray(largest[head].max())
+
+    def _by_channel(self, offset: int) -> FloatArray:
+        """Return the largest |k| of each dim of each head after each turn.
+
+        A turn needs the scales of all keys before it. Shapes: -> (turns + 1, g, d).
+        """
+        assert self.k is not None  # noqa: S101 a sample has scales by token alone
+        assert self.scaled is not None  # noqa: S101
+        heads, size, dims = self.k.shape
+        largest = np.zeros((self.turns.number + 1, heads, dims))
+        together = size if self.turns.number else _BLOCK
+        for start in range(0, size, together):
+            block = self.k[:, start : start + together]
+            keys = [round_to(x, self.recipe.input) for x in block]
+            if not self.before:
+                at = np.arange(start, start + len(keys[0]), dtype=np.int64)
+                table = super().table(at, self.turns.start(offset))
+                keys = [super(StoredKeys, self).rotate(x, table) for x in keys]
+            for turn, most in enumerate(largest):
+                if turn:
+                    scales = [self._of_group(largest[turn - 1], head) for head in range(heads)]
+                    read = map(self.scaled.stored, keys, scales)
+                    keys = [self._turned.rotate(round_to(x, self._read), self._turn) for x in read]
+                np.maximum(most, [np.abs(x).max(axis=0) for x in keys], out=most)  # nan stays nan
+        return largest
+
+    def _count_norms(self, x: FloatArray, keys: FloatArray, table: StoredTable, head: int) -> None:
+        """Keep the norms of a head's keys over those that they would have exactly. Shapes: (s, d)."""
+        assert self.k is not None  # noqa: S101 for mypy
+        growth = self._growth.setdefault(table.offset, np.full(self.k.shape[:2], np.nan))
+        exact = x.astype(np.float64)
+        exact[:, : self.setting.rotary_dim] *= attention_factor(self.setting.scaling)
+        norms, own = (np.linalg.norm(rows.astype(np.float64), axis=1) for rows in (exact, keys))
+        none = np.full(len(norms), -1.0)  # where x is 0
+        growth[head, table.positions] = np.divide(own, norms, out=none, where=norms > 0)
+
     def norm_growth(self, offset: int) -> float | None:
-        """Return the mean relative change of the norms of keys that are not 0, None of a sample."""
-        if self._shape is None:
+        """Return the mean relative change of the norms of keys that are not 0.
+
+        None of a sample, and of keys that are not rotated again.
+        """
+        if not self._counts_norms:
             return None
         growth = self._growth[offset]
         kept = growth[growth != -1]
         return float(np.mean(kept - 1)) if kept.size else float("nan")
+
+
+def stored(subject: Subject, inputs: object) -> Subject:
+    """Return the subject, with scales from these q and k if its recipe has any."""
+    if not isinstance(subject, Emulated) or subject.recipe.recipe.keys is None:
+        return subject
+    return StoredKeys(subject.recipe, subject.setting, subject.axes, None, inputs)
+
+
+def check_sampled(recipe: Recipe) -> None:
+    """Raise UsageError for a recipe whose scales need all of k, not a sample."""
+    if recipe.keys and recipe.keys[1].group != "token":
+        codes = str(recipe.keys[1]).partition(":")[0]
+        raise UsageError(
+            f"{recipe.keys[0]}={recipe.keys[1]} takes scales from all tokens, and --sample forms scores of "
+            f"some; leave out --sample, or give {codes}:token"
+        )
+
+
+def check_turned(recipe: Recipe) -> None:
+    """Raise UsageError for a recipe whose keys are stored before their rotation: no shift rotates them."""
+    if recipe.keys and recipe.keys[0] == "input":
+        raise UsageError(
+            f"input={recipe.keys[1]} stores keys before the rotation, and --rerotate rotates keys that are "
+            f"stored after it; leave out --rerotate, or give output={recipe.keys[1]}"
+        )

@@ -1,5 +1,6 @@
 """The emulated engine against mathematics and against torch, transformers and NumPy's own rotations."""
 
+import functools
 import itertools
 import json
 
@@ -17,7 +18,7 @@ from ropeaudit.main import main
 from ropeaudit.recipes import named
 from ropeaudit.rope.frequencies import FORMS, unscaled
 from ropeaudit.subjects import Subject
-from ropeaudit.subjects.emulated import Emulated, stored
+from ropeaudit.subjects.emulated import Emulated, StoredKeys, Turns
 from ropeaudit.subjects.exact_rotation import Exact
 
 POSITIONS = np.array([0, 1, 7, 1000, 131071, -3])
@@ -170,29 +171,38 @@ def quantised(k: np.ndarray, codes: str, axes: tuple[int, ...]) -> np.ndarray:
     return ((values / scale).to(torch.float8_e4m3fn).float() * scale).numpy()
 
 
-@pytest.mark.parametrize("offset", [0, 1000])
-@pytest.mark.parametrize("stage", ["input", "output"])
-@pytest.mark.parametrize("codes", ["int8", "e4m3"])
-@pytest.mark.parametrize("group", GROUPS)
-def test_keys_are_those_of_torch(group: str, codes: str, stage: str, offset: int) -> None:
+STORED = [
+    *(("input", None, offset) for offset in (0, 1000)),
+    *(("output", turns, offset) for turns in (None, Turns(0, -16), Turns(3, 5)) for offset in (0, 1000)),
+]
+
+
+def test_keys_are_those_of_torch() -> None:
+    """Stored before the rotation, after it, and again after each of some turns."""
     inputs, setting = CASE.load()
     bf16, at = parse("bf16"), np.arange(70, dtype=np.int64)
-    plain = Emulated(named("hf").resolve(bf16), setting)
-    recipe = named("hf").changed({stage: f"{codes}:{group}"}).resolve(bf16, stores_keys=True)
-    subject = stored(Emulated(recipe, setting), inputs)
-    k = round_to(inputs.k, bf16)
-    table = plain.table(at, offset)
-    if stage == "input":
-        k = round_to(quantised(k, codes, GROUPS[group]), bf16)
-        expected = np.stack([plain.rotate(head, table) for head in k])
-    else:
-        rotated = np.stack([plain.rotate(head, table) for head in k])
-        expected = round_to(quantised(rotated, codes, GROUPS[group]), bf16)
-    given = round_to(inputs.k, bf16)
-    own = subject.table(at, offset)
-    for head in range(2):
-        assert subject.rotate_head(given[head], own, True, head).tobytes() == expected[head].tobytes()
-        assert subject.rotate(given[head], own).tobytes() == plain.rotate(given[head], table).tobytes()
+    plain, given, wrong = Emulated(named("hf").resolve(bf16), setting), round_to(inputs.k, bf16), []
+
+    def rotated(k: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        return np.stack([plain.rotate(head, plain.table(positions, 0)) for head in k])
+
+    for (stage, turns, offset), codes, group in itertools.product(STORED, ("int8", "e4m3"), GROUPS):
+        recipe = named("hf").changed({stage: f"{codes}:{group}"}).resolve(bf16, stores_keys=True)
+        subject = StoredKeys(recipe, setting, None, turns, inputs)
+        steps = turns or Turns(0, 0)
+        store = functools.partial(quantised, codes=codes, axes=GROUPS[group])
+        if stage == "input":
+            k = rotated(round_to(store(given), bf16), at + offset)
+        else:
+            k = round_to(store(rotated(given, at + steps.start(offset))), bf16)
+        for _ in range(steps.number):
+            k = round_to(store(rotated(k, np.full(70, steps.by))), bf16)
+        own, fresh = subject.table(at, offset), rotated(given, at + offset)
+        for head in range(2):
+            good = subject.rotate_head(given[head], own, True, head).tobytes() == k[head].tobytes()
+            good &= subject.rotate(given[head], own).tobytes() == fresh[head].tobytes()
+            wrong += [] if good else [(stage, turns, offset, codes, group, head)]
+    assert not wrong
 
 
 def rows(capsys, *line: str) -> list[dict]:
