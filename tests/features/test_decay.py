@@ -1,4 +1,4 @@
-"""Decay: the golden values of the literature, the search, recipes beside the exact curves, the command."""
+"""Decay: the golden values of the literature, every distance by brute force, recipes, the command."""
 
 import math
 
@@ -12,8 +12,6 @@ from ropeaudit.errors import UsageError
 from ropeaudit.features.decay import analysis
 from ropeaudit.inputs import qk
 from ropeaudit.main import main
-from ropeaudit.reference import exact_scores
-from ropeaudit.rope import scaling
 from ropeaudit.rope.setting import RopeSetting
 
 # RoFormer, section 3.4.3, d = 128, base 1e4: distance -> (2/d) sum |S_j|
@@ -31,7 +29,7 @@ ROFORMER = {
 MEN_FIRST = 1707  # Men et al., d = 128, base 1e4
 
 
-def frequencies(setting: RopeSetting) -> np.ndarray:
+def frequencies(setting: RopeSetting) -> list[mpmath.mpf]:
     """Radians per token, written down anew from 30-digit powers of the base."""
     mpmath.mp.dps = 30
     stored = setting.pairs
@@ -39,116 +37,87 @@ def frequencies(setting: RopeSetting) -> np.ndarray:
         stored = int(setting.scaling.fraction * setting.pairs)
     base = mpmath.mpf(setting.base)
     thetas = [base ** (mpmath.mpf(-2 * i) / setting.rotary_dim) for i in range(stored)]
-    return np.array([*map(str, thetas), *["0"] * (setting.pairs - stored)]).astype(np.longdouble)
+    return thetas + [mpmath.mpf(0)] * (setting.pairs - stored)
 
 
 def brute_angles(setting: RopeSetting, last: int) -> np.ndarray:
     """Angles of every distance in long doubles. Shapes: -> (last + 1, p)."""
-    return np.minimum(np.arange(last + 1)[:, None] * frequencies(setting), np.longdouble(setting.clip))
+    thetas = np.array([str(theta) for theta in frequencies(setting)]).astype(np.longdouble)
+    return np.minimum(np.arange(last + 1)[:, None] * thetas, np.longdouble(setting.clip))
 
 
-def brute_bound(angles: np.ndarray) -> np.ndarray:
-    return np.hypot(np.cumsum(np.cos(angles), axis=1), np.cumsum(np.sin(angles), axis=1)).mean(axis=1)
-
-
-SETTINGS = [
-    RopeSetting.of(),
-    RopeSetting.of(base=500000.0),
-    RopeSetting.of(64, base=1e6),
-    RopeSetting.of(128, 32, base=10000.0),
-    RopeSetting.of(2, base=10000.0),
-    RopeSetting.of(2, clip=3.0),
-    RopeSetting.of(clip=10.0),
-    RopeSetting.of(clip=3.0),
-    RopeSetting.of(clip=100.0),
-    RopeSetting.of(scaling=scaling.parse("proportional:fraction=0.75")),
-    RopeSetting.of(scaling=scaling.parse("proportional:fraction=0.5")),
-    RopeSetting.of(16, scaling=scaling.parse("proportional:fraction=0.625")),
+CASES = [  # what is asked for, smallest and largest distance
+    ({}, 0, 9000),
+    ({"base": 500.0, "head_dim": 32}, 0, 3000),
+    ({"base": 5e5, "head_dim": 64, "rotary_dim": 32}, 100, 2500),
+    ({"base": 1e6, "head_dim": 64}, 4000, 5000),
+    ({"head_dim": 16, "clip": 40.0}, 7, 4097),
+    ({"clip": 3.0}, 0, 4000),
+    ({"clip": 100.0}, 0, 4000),
+    ({"head_dim": 2}, 0, 2048),
+    ({"head_dim": 2, "clip": 3.0}, 0, 2047),
+    ({"scaling": "proportional:fraction=0.75"}, 0, 4000),
+    ({"scaling": "proportional:fraction=0.625", "head_dim": 16}, 0, 4000),
 ]
 
 
-def test_every_distance_is_that_of_long_doubles() -> None:
-    """Both curves, and where the sum is negative."""
+def test_curves_and_finding_are_of_every_distance() -> None:
+    """The rows, the first negative sum, the largest rise and the level of ones, by long doubles."""
     wrong = []
-    for setting in SETTINGS:
-        last = 20000 if setting is SETTINGS[0] else 4000
-        angles = brute_angles(setting, last)
-        sums, bound = np.cos(angles).sum(axis=1), brute_bound(angles[::41])
-        own_bound, own_sums = analysis.bound_and_sum(setting, range(last + 1))
-        good = (
-            np.allclose(own_sums, sums.astype(float), rtol=0, atol=1e-12),
-            np.allclose(own_bound[::41], bound.astype(float), rtol=1e-12, atol=0),
-            np.array_equal(own_sums < 0, sums < 0),
-        )
-        wrong += [] if all(good) else [(str(setting), good)]
+    for case, first, last in CASES:
+        [ones] = decay([*range(first, last, 41), last], "ones", **case)
+        angles = brute_angles(ones.setting, last)
+        sums = np.cos(angles).sum(axis=1)
+        bound = np.hypot(np.cumsum(np.cos(angles), axis=1), np.cumsum(np.sin(angles), axis=1)).mean(axis=1)
+        for row in ones.rows:
+            here = bound[row["distance"]], sums[row["distance"]]
+            if (row["bound"], row["men_sum"]) != pytest.approx(here, rel=1e-12, abs=1e-12):
+                wrong.append((case, row["distance"]))
+        (low, least), (top, most) = ones.low, ones.top
+        rises = np.maximum.accumulate(bound[first:][::-1])[::-1] - bound[first:]
+        still = ones.setting.head_dim / 2 - ones.setting.pairs  # dims without a rotation: two are a pair
+        half = math.ceil((first + last) / 2)
+        level = np.sqrt(np.mean(((sums[half:] + still) / (sums[0] + still)) ** 2))
+        good = {
+            "order": first <= low <= top <= last,
+            "rise": most - least == pytest.approx(float(rises.max()), abs=1e-12),
+            "ends": (least, most) == pytest.approx((bound[low], bound[top]), abs=1e-12),
+            "failing": ones.failing == next(iter(np.flatnonzero(sums < 0).tolist()), None),
+            "level": (ones.half, ones.levels["ones"]) == (half, pytest.approx(float(level), rel=1e-12)),
+        }
+        wrong += [(case, name) for name, holds in good.items() if not holds]
     assert not wrong
 
 
-HEADLINES = [
-    ({"base": 500.0, "head_dim": 32}, 0, 3000),
-    ({"base": 1e4, "head_dim": 128}, 0, 3000),
-    ({"base": 5e5, "head_dim": 64, "rotary_dim": 32}, 100, 2500),
-    ({"base": 1e4, "head_dim": 16, "clip": 40.0}, 7, 4097),
-    ({"base": 1e4, "head_dim": 2}, 0, 2048),
-]
-
-
-def test_the_finding_is_of_every_distance() -> None:
-    """The largest rise and the level of ones, by float64 and long double cosines of all distances."""
-    for case, first, last in HEADLINES:
-        [ones] = decay([first, last], "ones", **case)
-        angles = brute_angles(ones.setting, last)
-        bound, sums = brute_bound(angles), np.cos(angles).sum(axis=1)
-        rise = ones.top[1] - ones.low[1]
-        rises = [float(bound[i:].max() - value) for i, value in enumerate(bound[first:], first)]
-        assert rise == pytest.approx(max(rises), abs=1e-12), case
-        assert rise == pytest.approx(float(bound[ones.top[0]] - bound[ones.low[0]]), abs=1e-12), case
-        assert first <= ones.low[0] <= ones.top[0] <= last, case
-        still = ones.setting.head_dim / 2 - ones.setting.pairs  # dims without a rotation: two are a pair
-        half = math.ceil((first + last) / 2)
-        level = math.sqrt(float(np.mean(((sums[half:] + still) / (sums[0] + still)) ** 2)))
-        assert (ones.half, ones.levels) == (half, {"ones": pytest.approx(level, rel=1e-12)}), case
-        failing = np.flatnonzero(sums < 0)
-        assert ones.failing == (int(failing[0]) if failing.size else None), case
-
-
-def test_the_level_of_gaussian_scores_is_that_of_every_pair() -> None:
-    [gauss] = decay([0, 300], "gaussian", head_dim=16, vectors=5, seed=3)
-    some = qk.make("gaussian", 1, 1, 5, RopeSetting.of(16), seed=3)
-    rotation = np.exp(1j * brute_angles(gauss.setting, 300).astype(float))
-    q, k = (x[0, :, :8] + 1j * x[0, :, 8:] for x in (some.q, some.k))
-    every = np.real(np.einsum("ip,mp,jp->mij", q, rotation, np.conj(k))) / 4
-    rms = np.sqrt((every**2).mean(axis=(1, 2)))
-    assert gauss.levels["gaussian"] == pytest.approx(math.sqrt((rms[150:] ** 2).mean()) / rms[0], rel=1e-12)
-    assert [row["score_rms"] for row in gauss.rows] == pytest.approx([rms[0], rms[300]], rel=1e-12)
-
-
-def test_far_sums_agree_with_double_double() -> None:
-    setting = RopeSetting.of(base=1e9)
-    far = [2**22 - 4000 * step for step in range(20)]
-    (cos, _), _ = exact_scores.distance_table(np.array(far, float), setting)
-    np.testing.assert_allclose(analysis.bound_and_sum(setting, far)[1], cos.sum(axis=1), rtol=0, atol=1e-12)
+def test_far_distances_are_those_of_mpmath() -> None:
+    [listed] = decay(range(2**22 - 20_000, 2**22, 4000), "ones", base=1e9, head_dim=8)
+    [ones] = decay([0, 300_000], "ones", base=1e6, head_dim=16)
+    found = [(listed, row["distance"], row["bound"]) for row in listed.rows]
+    found += [(ones, *end) for end in (ones.low, ones.top)]
+    for one, distance, bound in found:
+        sums = np.cumsum([complex(mpmath.expj(distance * theta)) for theta in frequencies(one.setting)])
+        assert bound == pytest.approx(np.abs(sums).mean(), rel=1e-12), distance
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
-def test_scores_are_those_of_every_query_with_every_key_of_its_head(layout) -> None:
-    setting = RopeSetting.of(8, 6, layout=layout, base=100.0)
-    some = qk.make("gaussian", 4, 2, 3, RopeSetting.of(8), seed=5)
-    theta = 100.0 ** (-np.arange(3) / 3)
+def test_scores_are_those_of_every_query_with_every_key_of_its_head(layout, tmp_path) -> None:
+    """All pairs of captured q and k at every distance; 6 of 8 dims are rotated."""
+    some, path = qk.make("gaussian", 4, 2, 3, RopeSetting.of(8), seed=5), tmp_path / "qk.npz"
+    np.savez(path, q=some.q, k=some.k)
     first, second = (slice(0, 6, 2), slice(1, 6, 2)) if layout == "interleaved" else (slice(3), slice(3, 6))
-    rotated = [
-        (some.q[h, i, first] + 1j * some.q[h, i, second])
-        * np.exp(7j * theta)
-        @ np.conj(some.k[h // 2, j, first] + 1j * some.k[h // 2, j, second])
-        + some.q[h, i, 6:] @ some.k[h // 2, j, 6:]
-        for h in range(4)
-        for i in range(3)
-        for j in range(3)
+    unit = np.exp(1j * np.arange(301)[:, None] * 100.0 ** (-np.arange(3) / 3))
+    q, k = some.q, some.k.repeat(2, axis=0)
+    turned = (q[..., first] + 1j * q[..., second])[:, :, None] * np.conj(k[..., first] + 1j * k[..., second])[
+        :, None
     ]
-    exact = np.real(rotated) / math.sqrt(8)
-    mean, rms = analysis.Scores(setting, some).at([7])[:, 0]
-    assert mean == pytest.approx(exact.mean(), rel=1e-12)
-    assert rms == pytest.approx(math.sqrt((exact**2).mean()), rel=1e-12)
+    still = q[..., 6:] @ k[..., 6:].transpose(0, 2, 1)
+    exact = (np.einsum("hijp,mp->mhij", turned, unit).real + still).reshape(301, -1) / math.sqrt(8)
+    [curves] = decay([0, 7, 300], str(path), rotary_dim=6, layout=layout, base=100.0)
+    mean, rms = exact.mean(axis=1), np.sqrt((exact**2).mean(axis=1))
+    assert [row["score_mean"] for row in curves.rows] == pytest.approx(mean[[0, 7, 300]], rel=1e-12)
+    assert [row["score_rms"] for row in curves.rows] == pytest.approx(rms[[0, 7, 300]], rel=1e-12)
+    level = math.sqrt((exact[150:] ** 2).mean()) / rms[0]
+    assert curves.levels == {str(path): pytest.approx(level, rel=1e-12)}
 
 
 def test_drift_that_is_nan_is_null(capsys) -> None:
@@ -157,7 +126,7 @@ def test_drift_that_is_nan_is_null(capsys) -> None:
     assert [row["drift_rms"] is None for row in report["records"]] == [False, True]
 
 
-def test_wrong_head_dim_and_distances_are_refused() -> None:
+def test_wrong_distances_are_refused() -> None:
     for distances in ([], [-1], [2**24 + 1]):
         with pytest.raises(UsageError, match="distance"):
             list(decay(distances, "ones", head_dim=8))
@@ -173,8 +142,7 @@ def test_the_command_gives_the_golden_values(capsys) -> None:
 
 
 def test_captured_vectors_bring_their_head_dim(tmp_path, capsys) -> None:
-    generator = np.random.default_rng(1)
-    path = tmp_path / "qk.npz"
+    generator, path = np.random.default_rng(1), tmp_path / "qk.npz"
     np.savez(path, q=generator.standard_normal((4, 10, 64)), k=generator.standard_normal((2, 10, 64)))
     command = ["decay", "--qk", f"{path}", "--qk", "ones", "--distance", "0,9", "--vectors", "5", "-f", "csv"]
     result = ran(capsys, command).rows
@@ -185,12 +153,9 @@ def test_captured_vectors_bring_their_head_dim(tmp_path, capsys) -> None:
     assert "give --head-dim 64" in ran(capsys, [*command, "--head-dim", "32"], 2).err
 
 
-def test_nothing_rotated_is_no_fault(capsys) -> None:
+def test_nothing_rotated_and_zero_vectors_are_no_faults(tmp_path, capsys) -> None:
     assert main(["decay", "--rotary-dim", "0", "--distance", "0,5", "--qk", "ones"]) == 0
     assert "nothing is rotated" in capsys.readouterr().out
-
-
-def test_zero_vectors_have_no_relative_score(tmp_path, capsys) -> None:
     path = tmp_path / "qk.npz"
     np.savez(path, q=np.zeros((1, 2, 8)), k=np.zeros((1, 2, 8)))
     assert f"{path} nan" in ran(capsys, ["decay", "--qk", path, "--distance", "0-30"]).out

@@ -5,18 +5,19 @@
     men_sum(m) = sum_i cos(m theta_i)
 
 An attention factor multiplies the scores alone. With clipped angles m is the query's position.
-Letters: h heads, s distances, d head_dim, p rotary_dim/2 pairs, n vectors of a head. Distances in tokens.
+Letters: h heads, s distances, d head_dim, p rotary_dim/2 pairs, t = 2p + 1 terms of a score.
 Sources: RoFormer, arXiv 2104.09864, section 3.4.3; Men et al., arXiv 2405.14591; Barbero et al., 2410.06205.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.doubledouble import Array, two_product
 from ropeaudit.arithmetic.formats import FP32
@@ -45,11 +46,16 @@ USUAL, LARGEST = 2**16, 2**24  # largest distance: where nothing says another, a
 _MOST_ROWS = 200_000
 _WIDE = 20  # largest over smallest from which on distances are logarithmic
 _BLOCK = 2048  # distances computed at once
+_ROUNDING = 1e-9  # of the bound: less is no rise
+SCHEMA = 2
+COLUMNS = table("decay")
 _OF_SETTING = ("head_dim", "rotary_dim", "base", "clip", "layout", "scale")
 _NUMBERS = (
     *("score_mean", "score_rms", "bound", "men_sum", "subject_mean", "subject_rms", "drift_rms"),
     *("mean_relative", "rms_relative", "drift_relative"),
 )
+
+Units = NDArray[np.complex128]  # e^{i m theta_i}: pairs by distances
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +119,8 @@ def decay(
     >>> ones.failing
     1707
     """
-    compared = requested(recipes, dtypes, changes)
+    compared, kinds = requested(recipes, dtypes, changes), listed(qk)
     given = arguments.cases_of(cases, case)
-    kinds = listed(qk)
     files = {name: inputs.from_file(name) for name in kinds if inputs.is_file(name)}
     for name in kinds:
         if name not in files:
@@ -138,11 +143,11 @@ def decay(
             "allowed: shorten one"
         )
     for one, step in zip(given, arguments.steps(on_progress or arguments.silent, len(given)), strict=True):
-        setting, exact = one.setting(one.maximum or 0), list[Scores]()
+        setting, exact = one.setting(one.maximum or 0), list[_Scores]()
         for name in kinds:
             size = vectors if name == "gaussian" else 1
             made = files.get(name) or inputs.make(name, 1, 1, size, setting, seed)
-            exact.append(Scores(setting, _sampled(made, vectors, setting)))
+            exact.append(_Scores(setting, _sampled(made, vectors, setting)))
         yield _measured(one, exact, asked, compared, step)
 
 
@@ -169,56 +174,11 @@ def _sampled(inputs: Inputs, most: int, setting: RopeSetting) -> Inputs:
     return replace(inputs, q=inputs.q[:, rows], k=inputs.k[:, rows])
 
 
-def _measured(
-    case: Case,
-    exact: Sequence[Scores],
-    asked: Sequence[int],
-    compared: Sequence[Resolved | None],
-    on_progress: OnProgress,
-) -> DecayCurves:
-    """Return the rows of every input and recipe, and what holds of all distances."""
-    setting, first, last = exact[0].setting, min(asked), max(asked)
-    half, every = (first + last + 1) // 2, range(last + 1)
-    bound, sums = bound_and_sum(setting, every)
-    top = first + int(np.argmax(bound[first:] - np.minimum.accumulate(bound[first:])))
-    low = first + int(np.argmin(bound[first : top + 1]))
-    levels, rows = dict[str, float](), list[dict[str, Any]]()
-    for number, one in enumerate(exact, 1):
-        with np.errstate(invalid="ignore", divide="ignore"):
-            level = np.sqrt(np.mean(one.at(every[half:])[1] ** 2)) / one.start
-        levels[one.inputs.source] = float(level)
-        rows += [row for recipe in compared for row in _rows(one, asked, recipe)]
-        on_progress(number / len(exact))
-    ends = (low, float(bound[low])), (top, float(bound[top]))
-    failing = next(iter(np.flatnonzero(sums < 0.0).tolist()), None)
-    return DecayCurves(case, setting, rows, half, levels, *ends, failing)
+class _Scores:
+    """Exact scores of every query with every key of its head: forms in the cos and sin of pairs, and 1.
 
-
-def _turned(setting: RopeSetting, distances: Positions) -> tuple[Array, Array]:
-    """Return cos and sin of angles, reduced before rounding. Shapes: (s,) -> two of (p, s)."""
-    high, middle, _ = (word[:, None] for word in exact_scores.rotations_per_token(setting))
-    turns, rest = two_product(distances.astype(np.float64), high)
-    angles = 2 * np.pi * (turns - np.rint(turns) + (rest + distances * middle))
-    angles = np.where(2 * np.pi * turns > setting.clip, setting.clip, angles)
-    return np.cos(angles), np.sin(angles)
-
-
-def bound_and_sum(setting: RopeSetting, distances: Sequence[int]) -> Array:
-    """Return RoFormer's bound and the sum of Men et al. Shapes: (s,) -> (2, s)."""
-
-    def of_few(few: Positions) -> Array:
-        across, up, bound = np.full((3, few.size), 0.0 if setting.pairs else np.nan)
-        for cos, sin in zip(*_turned(setting, few), strict=True):
-            across += cos
-            up += sin
-            bound += np.sqrt(across * across + up * up) / setting.pairs
-        return np.array([bound, across])
-
-    return _of_many(of_few, distances)
-
-
-class Scores:
-    """Exact scores of every query with every key of its head: forms in the cos and sin of pairs."""
+    mean: coefficients of their mean, (t,). square: of their mean square, (t, t).
+    """
 
     def __init__(self, setting: RopeSetting, inputs: Inputs) -> None:
         self.setting, self.inputs = setting, inputs
@@ -230,27 +190,100 @@ class Scores:
             first, second = split_pairs(keys, setting)
             for query in queries:
                 a, b = split_pairs(query, setting)
-                of_pairs = factor * np.concatenate([a * first + b * second, a * second - b * first], axis=1)
-                unrotated = keys[:, setting.rotary_dim :] @ query[setting.rotary_dim :]
-                each = setting.scale * np.concatenate([of_pairs, unrotated[:, None]], axis=1)
+                rotated = factor * (a * first + b * second), factor * (a * second - b * first)
+                still = keys[:, setting.rotary_dim :] @ query[setting.rotary_dim :]
+                each = setting.scale * np.concatenate([*rotated, still[:, None]], axis=1)
                 self.mean += each.sum(axis=0) / count
                 self.square += each.T @ each / count
-        self.start = self.at([0])[1, 0]
+        _, [self.start] = self.at(_units(setting, np.zeros(1)))
 
-    def at(self, distances: Sequence[int]) -> Array:
-        """Return their mean and RMS. Shapes: (s,) -> (2, s)."""
-
-        def of_few(few: Positions) -> Array:
-            x = np.concatenate([*_turned(self.setting, few), np.ones((1, few.size))])
-            mean, square = self.mean @ x, np.einsum("ts,ts->s", x, self.square @ x)
-            return np.array([mean, np.sqrt(np.maximum(square, mean * mean))])
-
-        return _of_many(of_few, distances)
+    def at(self, units: Units) -> tuple[Array, Array]:
+        """Return their mean and RMS. Shapes: (p, s) -> two of (s,)."""
+        terms = _terms(units)
+        mean, square = self.mean @ terms, np.einsum("ts,ts->s", terms, self.square @ terms)
+        return mean, np.sqrt(np.maximum(square, mean * mean))
 
 
-def _rows(exact: Scores, distances: Sequence[int], recipe: Resolved | None) -> list[dict[str, Any]]:
-    """Return a row per distance; q and k are first rounded to a recipe's input."""
-    setting, some, own = exact.setting, exact.inputs, np.full((3, len(distances)), np.nan)
+def _terms(units: Units) -> Array:
+    return np.concatenate([units.real, units.imag, np.ones((1, units.shape[1]))])
+
+
+def _units(setting: RopeSetting, distances: Array) -> Units:
+    """Return e^{i m theta_i}, of angles that are reduced before rounding. Shapes: (s,) -> (p, s)."""
+    high, middle, _ = (word[:, None] for word in exact_scores.rotations_per_token(setting))
+    turns, rest = two_product(distances, high)
+    units: Units = np.exp(2j * np.pi * (turns - np.rint(turns) + (rest + distances * middle)))
+    if setting.clipped:
+        units[2 * np.pi * turns > setting.clip] = np.exp(1j * setting.clip)
+    return units
+
+
+def _bound_and_sum(units: Units) -> tuple[Array, Array]:
+    """Return RoFormer's bound and the sum of Men et al. Shapes: (p, s) -> two of (s,)."""
+    total = np.zeros(units.shape[1], complex)
+    bound = np.full(total.size, 0.0 if len(units) else math.nan)
+    for unit in units:
+        total += unit
+        bound += np.sqrt(total.real**2 + total.imag**2) / len(units)
+    return bound, total.real
+
+
+def _measured(
+    case: Case,
+    exact: Sequence[_Scores],
+    asked: Sequence[int],
+    compared: Sequence[Resolved | None],
+    on_progress: OnProgress,
+) -> DecayCurves:
+    """Return the rows of every input and recipe, and what holds of all distances, a block at a time.
+
+    The units of a block are those of its first distance times those of 0, 1, ...: one more rounding.
+    """
+    setting, first, last = exact[0].setting, min(asked), max(asked)
+    half, run = (first + last + 1) // 2, np.arange(float(_BLOCK))
+    shared, gram, failing = _units(setting, run), np.zeros_like(exact[0].square), None
+    low = top = (first, math.nan)
+    places, heights, rise = np.zeros(0), np.zeros(0), -1.0  # of the bound: its least so far, then a block
+    through, *steps = arguments.steps(on_progress, 1 + len(exact) * len(compared))
+    for start in range(0, last + 1, _BLOCK):
+        at = start + run[: last + 1 - start]
+        units = _units(setting, at[:1]) * shared[:, : at.size]
+        if setting.clipped:  # angles do not add up
+            units = _units(setting, at)
+        bound, sums = _bound_and_sum(units)
+        if failing is None and (sums < 0.0).any():
+            failing = start + int(np.argmax(sums < 0.0))
+        far = _terms(units[:, at >= half])
+        gram += far @ far.T / (last + 1 - half)
+        places = np.append(places, at[at >= first])
+        heights = np.append(heights, bound[at >= first])
+        if heights.size:
+            rises = heights - np.minimum.accumulate(heights)
+            end = int(np.argmax(rises))
+            if rises[end] > rise:
+                begin, rise = int(np.argmin(heights[: end + 1])), rises[end]
+                low, top = ((int(places[one]), float(heights[one])) for one in (begin, end))
+            least = slice(int(np.argmin(heights)), None)
+            places, heights = places[least][:1], heights[least][:1]
+        through((start + at.size) / (last + 1))
+    levels, rows = dict[str, float](), list[dict[str, Any]]()
+    for one in exact:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            level = np.sqrt(max((one.square * gram).sum(), 0.0)) / one.start
+        levels[one.inputs.source] = float(level)
+        for recipe in compared:
+            rows += _rows(one, asked, recipe)
+            steps.pop(0)(1.0)
+    return DecayCurves(case, setting, rows, half, levels, low, top, failing)
+
+
+def _rows(
+    exact: _Scores,
+    asked: Sequence[int],
+    recipe: Resolved | None,
+) -> Iterator[dict[str, Any]]:
+    """Yield a row per distance; q and k are first rounded to a recipe's input."""
+    setting, some = exact.setting, exact.inputs
     about: dict[str, Any] = {name: getattr(setting, name) for name in _OF_SETTING}
     about |= {"scaling": str(setting.scaling), "source": some.source, "seed": some.seed}
     about |= {"heads": some.heads, "vectors": some.seq_len, "implementation": None, "dtype": None}
@@ -258,23 +291,19 @@ def _rows(exact: Scores, distances: Sequence[int], recipe: Resolved | None) -> l
         about |= {"implementation": recipe.recipe.name, "dtype": recipe.dtype.name}
         q, k = (round_to(x, recipe.input) for x in (some.q, some.k))
         some = replace(some, q=q, k=k)  # type: ignore[arg-type]  # in the format's carrier
-        exact = Scores(setting, some)
-        own = _of_many(functools.partial(_own_scores, setting, some, recipe), distances)
-    values = exact.at(distances)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        relative = [*(values / exact.start), own[2] / values[1]]
-    each = np.concatenate([values, bound_and_sum(setting, distances), own, relative]).T.tolist()
-    return [
-        {**about, "distance": distance, **dict(zip(_NUMBERS, row, strict=True))}
-        for distance, row in zip(distances, each, strict=True)
-    ]
-
-
-def _of_many(of_few: Callable[[Positions], Array], distances: Sequence[int]) -> Array:
-    """Return what a function gives of many distances. Shapes: (n, s)."""
-    every = np.array(distances, np.int64)
-    blocks = np.array_split(every, every.size // _BLOCK + 1)
-    return np.concatenate([of_few(block) for block in blocks], axis=1)
+        exact = _Scores(setting, some)
+    for start in range(0, len(asked), _BLOCK):
+        block = asked[start : start + _BLOCK]
+        at, own = np.array(block, float), np.full((3, len(block)), math.nan)
+        if recipe is not None:
+            own = _own_scores(setting, some, recipe, at.astype(np.int64))
+        units = _units(setting, at)
+        mean, rms = exact.at(units)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            relative = mean / exact.start, rms / exact.start, own[2] / rms
+        each = np.stack([mean, rms, *_bound_and_sum(units), *own, *relative], axis=1).tolist()
+        for distance, values in zip(block, each, strict=True):
+            yield {**about, "distance": distance, **dict(zip(_NUMBERS, values, strict=True))}
 
 
 def _own_scores(
@@ -305,11 +334,6 @@ def _own_scores(
                 sums += [own.sum(axis=1), (own * own).sum(axis=1), (drift * drift).sum(axis=1)]
     mean, square, drift_square = sums / (inputs.heads * inputs.seq_len**2)
     return np.array([mean, np.sqrt(square), np.sqrt(drift_square)])
-
-
-SCHEMA = 2
-COLUMNS = table("decay")
-_ROUNDING = 1e-9  # of the bound: less is no rise
 
 
 def report(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -13,20 +14,19 @@ from ropeaudit.console.help import command
 from ropeaudit.console.parameters import NAMES, PATHS, Parsed, within
 from ropeaudit.errors import UsageError
 
-_PLAIN_RANGE = re.compile(r"(?P<first>[^-+*]+)-(?P<last>[^-+*]+)")
+_PLAIN_RANGE = re.compile(r"([^-+*]+)-([^-+*]+)")
 
 
 def _distances(text: str, flag: str) -> list[int]:
     """Read distances; a range without a step becomes a few round ones. Raises: UsageError."""
     results: list[int] = []
     for word in text.split(","):
-        match = _PLAIN_RANGE.fullmatch(word.strip())
-        if not match:
+        if not (ends := _PLAIN_RANGE.fullmatch(word.strip())):
             results += values.integers(word, flag)
             continue
         from ropeaudit.features.decay.analysis import round_values  # in-function: --help loads no NumPy
 
-        first, last = (values.integer(match[name], flag) for name in ("first", "last"))
+        first, last = (values.integer(end, flag) for end in ends.groups())
         if first > last:
             raise UsageError(f"{flag} {word.strip()!r} does not count upwards; try 0-50000")
         results += round_values(first, last)
@@ -73,14 +73,12 @@ def _distances(text: str, flag: str) -> list[int]:
 def decay(
     distance: tuple[int, ...],
     rope: options.RopeOptions,
-    qk: tuple[str, ...],
-    vectors: int,
-    seed: int,
     dtype: tuple[str, ...],
     recipe: tuple[str, ...],
     changes: Mapping[str, str],
     output: options.ReportOptions,
     no_header: bool,
+    **vectors: Any,
 ) -> int:
     """Show how scores change with the distance between query and key.
 
@@ -96,17 +94,10 @@ def decay(
 
     columns = output.chosen_columns(COLUMNS)
     output.check_header(no_header)
-    compared, cases = analysis.requested(recipe, dtype, changes), options.cases(rope)
+    compared = analysis.requested(recipe, dtype, changes)
+    asked = {"dtypes": dtype, "recipes": recipe, "changes": changes, "cases": options.cases(rope), **vectors}
     return delivery.delivered(
-        lambda on_progress: analysis.decay(
-            distance or None,
-            *(qk, dtype, recipe),
-            vectors=vectors,
-            seed=seed,
-            changes=changes,
-            cases=cases,
-            on_progress=on_progress,
-        ),
+        lambda on_progress: analysis.decay(distance or None, on_progress=on_progress, **asked),
         lambda results, metadata: replace(report(results, columns, metadata), header=not no_header),
         output,
         stages=stages(of_recipe(one) for one in compared if one is not None),
