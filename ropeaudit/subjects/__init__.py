@@ -31,8 +31,9 @@ class Subject(Protocol):
     Scores are formed from the rotated arrays by `ropeaudit.engine.measure`: q·k in `accumulate`, times
     the softmax scale, stored in `score` (`scale_after_store`: stored before and after scaling).
     softmax, output: formats of the softmax and of what it gives.
-    Code may tell heads apart, and keys may be stored otherwise than q: such a subject has `rotate_head(x,
-    table, key, head)` too, called in place of `rotate`. head: None for a single one. Shapes: (s, d) -> (s, d).
+    Code may tell heads apart, and keys may be stored otherwise than q. Such a subject has another method,
+    `rotate_head(x, table, key, head)`, which is called in place of `rotate`; head: None for a single one.
+    Shapes: (s, d) -> (s, d).
     """
 
     name: str
