@@ -128,9 +128,11 @@ def listed(names: Names) -> list[str]:
     return [names] if isinstance(names, str) else list(dict.fromkeys(names))
 
 
-def numbers(values: int | Iterable[int]) -> list[int]:
-    """Return one number or several as a list, each once; none is checked."""
-    return list(dict.fromkeys(values)) if isinstance(values, Iterable) else [values]
+def numbers(values: int | str | Iterable[int]) -> list[int]:
+    """Return one number or several as a list, each once; none is checked, and a text is one."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        return [values]  # type: ignore[list-item]
+    return list(dict.fromkeys(values))
 
 
 def formats(dtypes: Names) -> list[Format]:

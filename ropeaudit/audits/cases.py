@@ -366,6 +366,15 @@ def completed(fields: Mapping[str, Any]) -> dict[str, Any]:
     return usual | {name: value for name, value in fields.items() if name != "mask" or value is not None}
 
 
+def distinct(cases: Iterable[Case]) -> list[Case]:
+    """Return cases, each once: a seed by which nothing is drawn tells none from another."""
+
+    def drawn(case: Case) -> bool:
+        return case.sample is not None or inputs.is_file(case.qk) or inputs.seeded(case.qk)
+
+    return list(dict.fromkeys(case if drawn(case) else replace(case, seed=None) for case in cases))
+
+
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 

@@ -14,7 +14,7 @@ from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.audits import arguments, judging, records
 from ropeaudit.audits.arguments import DTYPES
 from ropeaudit.audits.case_run import CaseRun, identity
-from ropeaudit.audits.cases import LIMIT, Case, Outline, fits, positions_fit
+from ropeaudit.audits.cases import LIMIT, Case, Outline, distinct, fits, positions_fit
 from ropeaudit.audits.records import Record
 from ropeaudit.engine.plan import TILE_COLUMNS, AttentionOptions
 from ropeaudit.errors import BadInput, UsageError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _TASK_SECONDS, _TASK_CELLS = 0.25, 8  # of a task, whichever is more: what a kill can lose
 _MOST_CELLS = 1_000_000  # of a run: their rows take some GiB
+_MOST_COMPARED, _MOST_NAMED = 10_000, 3  # cells that a row is compared with, columns that are named
 _DRAWING = 0.3  # share of the work on a sample
 
 # what every file says
@@ -67,6 +68,7 @@ class Audit:
         if problem := next(self._problems(), None):
             raise UsageError(problem)
         object.__setattr__(self, "offsets", tuple(dict.fromkeys(int(offset) for offset in self.offsets)))
+        object.__setattr__(self, "cases", distinct(self.cases))
 
     def _problems(self) -> Iterator[str]:
         """Yield what is wrong with what was given; names are looked up last."""
@@ -75,7 +77,7 @@ class Audit:
                 yield f"offset {offset!r} is not a whole number of tokens"
             elif abs(offset) >= LIMIT:
                 yield f"offset {offset} is past 2^53 - 1 = {LIMIT - 1}, the largest allowed"
-        if not 0 <= self.tolerance < math.inf:
+        if not isinstance(self.tolerance, (int, float)) or not 0 <= self.tolerance < math.inf:
             yield f"tolerance {self.tolerance!r} is not a share from 0 up; try {judging.TOLERANCE}"
         for name in ("cases", "dtypes", "offsets"):
             if not getattr(self, name):
@@ -208,8 +210,8 @@ class Sweep:
                 foreign.append(row)
         if foreign:
             raise BadInput(
-                f"{path!r} holds {len(foreign)} rows of another sweep, such as {records.shown(foreign[0])}; "
-                "ask for them too, or give another -o"
+                f"{path!r} holds {len(foreign)} rows of another sweep, such as {records.shown(foreign[0])}, "
+                f"{self._unlike(foreign[0])}; ask for them too, or give another -o"
             )
         if lacking and self.audit.bounded:
             raise BadInput(
@@ -223,6 +225,18 @@ class Sweep:
             return ""
         such = f"{len(again)} rows there, such as {records.shown(again[0][0])}"
         return f"code of another digest measured {such}, now {again[0][1]}: measured again"
+
+    def _unlike(self, row: Record) -> str:
+        """Return what tells a row from the cell that is most like it, among the first ones."""
+        names = [name for name in records.IDENTITY if name not in ("schema", "case")]
+
+        def differing(cell: Cell) -> list[str]:
+            values = dict(zip(records.IDENTITY, cell.identity, strict=True))
+            differ = [name for name in names if getattr(row, name) != values[name]]
+            return [f"{name} {getattr(row, name)} and not {values[name]}" for name in differ]
+
+        least = min(map(differing, self.cells[:_MOST_COMPARED]), key=len, default=[])
+        return f"with {', '.join(least[:_MOST_NAMED])}" if least else "which was changed by hand"
 
     def left(self) -> list[Cell]:
         """Return the cells that are to be measured."""

@@ -113,31 +113,35 @@ def broken_since(
     """Return a line for every gate that some case breaks, compared with what it was.
 
     exempt: rows that do not break a gate, whatever. Raises: UsageError if a row lacks the column of a gate,
-    or is empty there, neither true nor false.
+    or is empty there, neither true nor false, and no other gate is broken.
     """
     for gate in gates:
         sides = [row for pair in pairs for row in (pair.after, pair.before if gate.relative else None)]
         if any(row is not None and gate.column not in row for row in sides):
             raise UsageError(f"--fail-if '{gate.typed}': the reports lack the column {gate.column}")
     lines, seen = [], [pair for pair in pairs if pair.after is not None]
+    unjudged = list[str]()
     judged = [(gate, [pair for pair in seen if not exempt(gate, pair.row)]) for gate in gates]
-    for gate, some in judged:
+    for gate, some in list(judged):
         empty = [pair.row for pair in some if pair.row.get(gate.column) is None]
         empty = [row for row in empty if row.get("verdict") != "refused"]  # which breaks the gate
         if empty:
             group = COLUMNS[gate.column].group if gate.column in COLUMNS else ""
             why = GROUP_HINTS.get(group) or f"it is {gate.meaning}"
-            raise UsageError(
+            unjudged.append(
                 f"--fail-if '{gate.typed}': {gate.column} is empty in {len(empty)} of {len(seen)} rows, "
                 f"the first {case_name(empty[0])}; {why}; leave the condition out"
             )
+            judged.remove((gate, some))
     for gate, some in judged:
         failing = [pair for pair in some if gate.broken_since(pair)]
         if failing:
             old = failing[0].before
             was = f", before {old.get(gate.column)}" if old and gate.relative else ""
             lines.append(_line(gate, failing[0].row, was, len(failing), len(seen)))
-    return lines
+    if unjudged and not lines:
+        raise UsageError(unjudged[0])
+    return lines + unjudged  # which is no pass beside a gate that is broken
 
 
 def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:

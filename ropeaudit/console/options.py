@@ -273,7 +273,7 @@ def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> l
     from itertools import product
     from math import prod
 
-    from ropeaudit.audits.cases import Case, completed
+    from ropeaudit.audits.cases import Case, completed, distinct
 
     groups: list[RopeOptions | QKOptions] = [rope, vectors] if vectors else [rope]
     given = {option.name: getattr(group, option.name) for group in groups for option in fields(group)} | more
@@ -292,4 +292,4 @@ def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> l
             raise UnknownName("layer type", layer, case.layers(), "(or all)")
         for one in case.layers() if layer == "all" else [layer]:
             results.append(Case(**own, **single, layer=one) if one else case)
-    return results
+    return distinct(results)

@@ -143,6 +143,8 @@ def _refuse_span(text: str, flag: str) -> None:
     ends = [_SCALAR.fullmatch(end) for end in span.groups()] if span else [None]
     if all(ends):
         first, last = (integer(str(end and end[0]), flag) for end in ends)
+        if first > last:
+            raise UsageError(f"{flag} {text!r} does not count upwards; try {last}-{first}+1")
         step = max(1, (last - first) // 10)
         times = f", or {text}*2 to multiply by 2" if first > 0 else ""
         raise UsageError(f"{flag} {text!r} is a range without a step; try {text}+{step} to add {step}{times}")

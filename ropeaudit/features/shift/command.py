@@ -28,7 +28,7 @@ from ropeaudit.console.parameters import (
 from ropeaudit.errors import BadInput, UsageError
 
 if TYPE_CHECKING:
-    from ropeaudit.audits.comparison import Difference
+    from ropeaudit.audits.comparison import Difference, Pair
     from ropeaudit.audits.records import Record
     from ropeaudit.audits.sweep import Audit, Sweep
     from ropeaudit.audits.workers import Crew
@@ -307,6 +307,7 @@ class Baseline:
         # the finding goes to stderr beside forms without sentences
         self.announced = not REGISTRY[output.form].finding and not output.quiet
         self.found: Difference | BadInput = BadInput("nothing was measured")
+        self.alone: list[Pair] = []
 
     def beside(self, report: Report) -> Report:
         """Return a report with what changed behind it.
@@ -319,6 +320,7 @@ class Baseline:
         from ropeaudit.runtime import run_metadata
 
         processors = self.processor, run_metadata.processor(run_metadata.kernels())
+        self.alone = [comparison.Pair(None, row) for row in report.rows]
         try:
             self.found = comparison.compare(self.rows, report.rows, processors=processors)
         except BadInput as error:
@@ -336,9 +338,12 @@ class Baseline:
         """Return a line for every gate that is broken. Raises: UsageError, BadInput."""
         from ropeaudit.console import gates
 
-        if isinstance(self.found, BadInput):
-            raise self.found
-        return gates.broken_since(conditions, self.found.pairs)
+        if not isinstance(self.found, BadInput):
+            return gates.broken_since(conditions, self.found.pairs)
+        alone = [gate for gate in conditions if not gate.relative]
+        if lines := gates.broken_since(alone, self.alone):
+            return [*lines, str(self.found)]
+        raise self.found
 
 
 def _measured(
