@@ -1,16 +1,13 @@
-"""Many variants of one recipe on the same q and k, sharing tables, rotated q and k, and sums.
+"""Drifts of variants of one recipe on a sample of q and k; what variants share is computed once.
 
-Letters: h heads, g key-value heads, n sampled positions, d head_dim.
+Letters: h query heads, g key-value heads, n positions, d head_dim, p pairs.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +15,8 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.engine import kernel
-from ropeaudit.engine.kernel import ExactScores, Side
 from ropeaudit.engine.statistics import Block, Moments, Statistics
+from ropeaudit.inputs import masks
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
@@ -31,12 +28,10 @@ from ropeaudit.runtime.threads import mapping
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.emulated import Emulated, Table
 
-MOST_POSITIONS = 256
-_BUDGET = 5e9  # nanoseconds of one thread, at the rates below
-_FEW_HEADS, _FEW_POSITIONS, _FEWEST_POSITIONS = 4, 64, 16
-TABLE = ("position", "frequency", "angle", "trig", "table")  # stages without q and k
-ROTATION = ("rotation", "output")
-_BELOW = tuple(field.name for field in fields(Resolved) if field.name not in TABLE)  # the table
+MOST_HEADS, MOST_POSITIONS = 8, 128
+_TABLE = ("position", "frequency", "angle", "trig", "table")  # stages without q and k
+_ROTATION = ("rotation", "output")
+_BELOW = tuple(field.name for field in fields(Resolved) if field.name not in _TABLE)  # the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +46,23 @@ class Sample:
         return (len(self.heads), self.positions.size) == inputs.q.shape[:2]
 
 
-def sample(inputs: Inputs, setting: RopeSetting, variants: Sequence[Resolved]) -> Sample:
-    """Return as many positions and heads as there is time for, evenly spread."""
+def sample(inputs: Inputs) -> Sample:
+    """Return some heads, evenly spread, and some positions, at random: even steps may fall on a grid."""
     heads, size, _ = inputs.q.shape
-    distinct = {tuple(getattr(v, name) for name in (*TABLE, *ROTATION, "accumulate")) for v in variants}
-    slow = sum(1 for key in distinct if key[-1].precision < FP32.precision)  # sums step by step
-    cost = (len(distinct) - slow) * (0.15 * setting.head_dim + 15.0) + slow * 45.0 * setting.head_dim
-    allowed = max(1, int(_BUDGET / max(cost, 1.0)))
-    count = min(size, MOST_POSITIONS)
-    for fewest, some in ((_FEW_POSITIONS, _FEW_HEADS), (_FEWEST_POSITIONS, 1)):
-        if allowed // count**2 < min(some, heads):
-            count = min(count, max(fewest, math.isqrt(allowed // min(some, heads))))
-    stored = max(1, min(heads, allowed // count**2))
-    spread = [np.linspace(0, most - 1, some).round() for most, some in ((size, count), (heads, stored))]
-    return Sample(spread[0].astype(np.int64), tuple(spread[1].astype(np.int64).tolist()))
-
-
-class ExactHead(NamedTuple):
-    """A head of q and k, rounded to the input format, (n, d), and its exact scores, (n, n)."""
-
-    q: FloatArray
-    k: FloatArray
-    block: Block
-    scores: ExactScores
+    positions = np.arange(size, dtype=np.int64)
+    if size > MOST_POSITIONS:
+        chosen = np.random.default_rng(0).choice(size, MOST_POSITIONS, replace=False)
+        positions = np.sort(chosen).astype(np.int64)
+    spread = np.linspace(0, heads - 1, min(heads, MOST_HEADS)).round()
+    return Sample(positions, tuple(spread.astype(np.int64).tolist()))
 
 
 class Bench:
-    """Measures the drift of a recipe's variants on the same rounded q and k."""
+    """Rounded q and k of a sample with their exact scores, on which variants of a recipe drift.
+
+    given: rounded q of the query heads, then k of their key-value heads, (h + g, n, d).
+    exact: their exact scores, (h, n, n). reference: statistics of these. error: their certificate.
+    """
 
     def __init__(
         self,
@@ -89,148 +74,111 @@ class Bench:
         sample: Sample,
         recipe: Resolved,
     ) -> None:
-        """Compute the exact scores of the sampled heads, which no variant changes."""
-        self.inputs, self.setting, self.mask, self.axes = inputs, setting, mask, axes
-        self.offset, self.sample, self.input = offset, sample, recipe.input
+        self.setting, self.axes, self.offset = setting, axes, offset
+        at, heads = sample.positions, list(sample.heads)
+        kv_heads = sorted({head // inputs.group for head in heads})
+        self.positions = at
+        self.key_of = [len(heads) + kv_heads.index(head // inputs.group) for head in heads]
+        given = inputs.q[heads][:, at], inputs.k[kv_heads][:, at]
+        self.given = round_to(np.concatenate(given), recipe.input)
+        first, last = masks.seen_keys(mask, at, inputs.seq_len)
+        hidden = (at < first[:, None]) | (at > last[:, None])
+        self.hidden = hidden if hidden.any() else None
+        visible = len(heads) * int((~hidden).sum())
+        self.block = Block((len(heads) * at.size, at.size), visible)
         self.precision: Precision = "extended" if recipe.narrowest > FP32.precision else "double"
-        places = sample.positions.astype(np.float64) + (offset if setting.clipped else 0)
-        self.distances = exact_scores.distance_table(places, setting)
-        self.reference, self.error = Statistics(Moments.LARGEST), 0.0
-        with mapping(1):
-            self.exact = {head: self._exact(head) for head in sample.heads}
+        distances = at.astype(np.float64) + (offset if setting.clipped else 0)
+        self.circle = exact_scores.distance_table(distances, setting)
+        self.reference, self.error = Statistics(Moments.SQUARES), 0.0
         self.known: dict[Resolved, Statistics] = {}
+        with mapping(1), np.errstate(invalid="ignore", over="ignore"):
+            factors = self.factors(setting.scale)
+            sides = [(factors[head], factors[key]) for head, key in enumerate(self.key_of)]
+            products = [exact_scores.product(q, k) for q, k in sides]
+            high = np.stack([one for one, _ in products])
+            low = [one for _, one in products if one is not None]
+            self.exact = high, np.stack(low) if low else None
+            self.error = float(np.max([exact_scores.certificate(q, k) for q, k in sides]))
+            joined = masks.hide(exact_scores.joined(*self.exact).copy(), self.hidden)
+            self.reference.add(joined, self.block)
 
-    def factors(
-        self,
-        q: FloatArray,
-        k: FloatArray,
-        scale: float | None = None,
-    ) -> tuple[Factor, Factor]:
-        """Return q (times `scale`) and k rotated exactly. Shapes: two of (n, d)."""
-        tables = self.distances, self.distances
-        return kernel.exact_factors((q, k), self.input, tables, self.setting, self.precision, scale)
+    def factors(self, scale: float) -> list[Factor]:
+        """Return the given vectors rotated exactly, those of q times `scale`. Shapes: -> h + g of (n, d)."""
+        scales = [scale] * len(self.key_of) + [1.0] * (len(self.given) - len(self.key_of))
+        rest = self.circle, self.setting, self.precision
+        return [kernel.rotate_exactly(x, *rest, by) for x, by in zip(self.given, scales, strict=True)]
 
-    def _exact(self, head: int) -> ExactHead:
-        """Compute the exact scores of a head and note their statistics."""
-        rows, every = self.sample.positions, slice(0, self.sample.positions.size)
-        block = Block.tile(self.mask, head, every, every)
-        given = self.inputs.q[head][rows], self.inputs.k[head // self.inputs.group][rows]
-        x, y = (round_to(side, self.input) for side in given)
-        q, k = self.factors(x, y)
-        with np.errstate(invalid="ignore", over="ignore"):
-            exact = exact_scores.product(q, k)
-            self.error = float(np.maximum(self.error, exact_scores.certificate(q, k)))
-        kernel.gather_exact(self.reference, exact, block)
-        return ExactHead(x, y, block, exact)
-
-    def drifts(
-        self,
-        variants: Iterable[Resolved],
-        progress: Callable[[float], None] = lambda share: None,
-        moments: Moments = Moments.LARGEST,
-    ) -> list[Statistics]:
-        """Return each variant's drift, at least these moments, and remember it."""
-        requested, known, group = list(variants), self.known, self.inputs.group
-        new = [one for one in dict.fromkeys(requested) if one not in known or known[one].moments < moments]
-        results = {variant: Statistics(moments) for variant in new}
-        together = [list(some) for _, some in itertools.groupby(self.sample.heads, lambda h: h // group)]
+    def drifts(self, variants: Iterable[Resolved]) -> list[Statistics]:
+        """Return each variant's drift, and remember it."""
+        requested = list(variants)
+        new = [one for one in dict.fromkeys(requested) if one not in self.known]
         with mapping(1):  # a sample is short: see `threads.worth`
             tables: dict[bytes, tuple[Table, list[Resolved]]] = {}  # those of the same bits are one
-            for alike in _grouped(new, TABLE):
-                table = self.table(alike[0])
+            for alike in _grouped(new, _TABLE):
+                table = self._table(alike[0])
                 bits = b"".join(np.ascontiguousarray(part, np.float64).tobytes() for part in table)
                 tables.setdefault(bits, (table, []))[1].extend(alike)
-            jobs = [(heads, *one, moments) for one in tables.values() for heads in together]
-            for done, job in enumerate(jobs, 1):
-                for variant, statistics in self._job(*job).items():
-                    results[variant].merge(statistics)
-                progress(done / len(jobs))
-        known |= results
-        return [known[variant] for variant in requested]
+            for table, some in tables.values():
+                same = {alike[0]: alike for alike in _grouped(some, _BELOW)}
+                for rotated_alike in _grouped(list(same), _ROTATION):
+                    q, k = self._rotated(rotated_alike[0], table)
+                    for one, values in self._drifts(q, k, rotated_alike):
+                        statistics = Statistics(Moments.LARGEST)
+                        statistics.add(values, self.block)
+                        self.known |= dict.fromkeys(same[one], statistics)
+        return [self.known[one] for one in requested]
 
-    def table(self, variant: Resolved) -> Table:
-        """Return cos and sin at the sampled positions. Shapes: -> two of (n, p)."""
-        subject = Emulated(variant, self.setting, self.axes)
-        return subject.table(self.sample.positions, self.offset)
+    def formed(self, recipe: Resolved) -> tuple[FloatArray, FloatArray, Array]:
+        """Return q and k as a recipe rotates them, and the drift of their scores, 0 if masked.
 
-    def _job(
-        self,
-        heads: Sequence[int],
-        table: Table,
-        variants: Sequence[Resolved],
-        moments: Moments,
-    ) -> dict[Resolved, Statistics]:
-        """Measure variants of one table on the query heads of one key-value head."""
-        same = {alike[0]: alike for alike in _grouped(variants, _BELOW)}
-        results = {variant: Statistics(moments) for variant in same}
-        for alike in _grouped(list(same), ROTATION):
-            k = self.rotated("k", heads[0], table, alike[0])
-            for head in heads:
-                q = self.rotated("q", head, table, alike[0])
-                for variant, out in self._scores(q, k, alike):
-                    results[variant].add(self.drift(head, out), self.exact[head].block)
-        return {variant: results[one] for one, alike in same.items() for variant in alike}
+        Shapes: -> two of (h, n, d), (h, n, n).
+        """
+        with mapping(1):
+            q, k = self._rotated(recipe, self._table(recipe))
+            ((_, drift),) = self._drifts(q, k, [recipe])
+        return q, k, drift
 
-    def rotated(
-        self,
-        side: Side,
-        head: int,
-        table: Table,
-        variant: Resolved,
-    ) -> FloatArray:
-        """Return q or k of a query head as the variant stores it. Shapes: -> (n, d)."""
-        x = self.exact[head].q if side == "q" else self.exact[head].k
-        return kernel.rotate(Emulated(variant, self.setting, self.axes), side, x, table)
+    def _table(self, recipe: Resolved) -> Table:
+        return Emulated(recipe, self.setting, self.axes).table(self.positions, self.offset)
 
-    def _scores(
+    def _rotated(self, recipe: Resolved, table: Table) -> tuple[FloatArray, FloatArray]:
+        """Return q and k of each query head as the recipe stores them. Shapes: -> two of (h, n, d)."""
+        cos, sin = (np.tile(part, (len(self.given), 1)) for part in table)
+        rows = self.given.reshape(-1, self.given.shape[-1])
+        subject = Emulated(recipe, self.setting, self.axes)
+        rotated = subject.rotate(rows, (cos, sin)).reshape(self.given.shape)
+        return rotated[: len(self.key_of)], rotated[self.key_of]
+
+    def _drifts(
         self, q: FloatArray, k: FloatArray, variants: Sequence[Resolved]
     ) -> Iterator[tuple[Resolved, Array]]:
-        """Yield the scores of variants that rotate q and k alike. Shapes: (n, d) -> (n, n)."""
-
-        @functools.cache
-        def exact_sums() -> FloatArray:
-            return np.asarray(q.astype(np.float64) @ np.ascontiguousarray(k.T, dtype=np.float64))
-
+        """Yield the drift of variants that rotate q and k alike, 0 if masked. Shapes: -> (h, n, n)."""
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for alike in _grouped(variants, ("accumulate",)):
-                total = summed(q, k, Emulated(alike[0], self.setting), exact_sums)
-                for variant in alike:
-                    out = kernel.stored(total, Emulated(variant, self.setting), self.setting.scale)
-                    yield variant, out.astype(np.float64, copy=False)
-
-    def formed(self, q: FloatArray, k: FloatArray, variant: Resolved) -> Array:
-        """Return the variant's scores, masked ones too. (n, d) -> (n, n)."""
-        return next(iter(self._scores(q, k, [variant])))[1]
-
-    def drift(self, head: int, out: Array) -> Array:
-        """Return `out` less a head's exact scores, in place; 0 if masked."""
-        exact = self.exact[head]
-        with np.errstate(invalid="ignore"):
-            return kernel.minus_exact(out, exact.scores, exact.block.hidden, out)
+                sums = summed(q, k, Emulated(alike[0], self.setting))
+                for one in alike:
+                    out = kernel.stored(sums, Emulated(one, self.setting), self.setting.scale)
+                    out = out.astype(np.float64, copy=False)
+                    yield one, kernel.minus_exact(out, self.exact, self.hidden, out)
 
 
-def summed(
-    q: FloatArray,
-    k: FloatArray,
-    subject: Emulated,
-    exact: Callable[[], FloatArray],
-) -> FloatArray:
-    """Return q·k as the subject's accumulator sums it, float32 where q is. Shapes: two of (n, d) -> (n, n).
+def summed(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
+    """Return q·k as the subject's accumulator sums it, float32 where q is. Shapes: (h, n, d) -> (h, n, n).
 
     Where that alone is float32, the error of float32 sums of rounded q and k is added to the exact ones.
     """
+    columns = k.swapaxes(-1, -2)
     if subject.accumulate is FP64:
-        return exact()
+        return np.asarray(q.astype(np.float64) @ columns.astype(np.float64))
     if subject.accumulate is not FP32 or q.dtype == np.float32:
-        out = np.empty((len(q), len(k)), np.float32 if subject.accumulate is FP32 else np.float64)
-        kernel.accumulate(q, np.ascontiguousarray(k.T), subject, out)
+        out = np.empty((*q.shape[:-1], k.shape[-2]), np.float32 if subject.accumulate is FP32 else np.float64)
+        kernel.accumulate(q, np.ascontiguousarray(columns), subject, out)
         return out
-    # the error of float32 sums of rounded q and k is added to the exact ones
-    single, other = q.astype(np.float32), k.astype(np.float32)
-    own: FloatArray = single @ other.T
-    if np.array_equal(single, q) and np.array_equal(other, k):
+    single, other = q.astype(np.float32), columns.astype(np.float32)
+    own: FloatArray = single @ other
+    if np.array_equal(single, q) and np.array_equal(other, columns):
         return own.astype(np.float64)
-    return np.asarray(own - single.astype(np.float64) @ other.astype(np.float64).T + exact())
+    return np.asarray(own - single.astype(np.float64) @ other.astype(np.float64) + q @ columns)
 
 
 def _grouped(variants: Sequence[Resolved], stages: Sequence[str]) -> list[list[Resolved]]:

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import random
+import re
 
 import numpy as np
 import pytest
@@ -9,15 +11,16 @@ from command_line import ran
 
 import ropeaudit
 from ropeaudit import parse, report, shift
-from ropeaudit.arithmetic.formats import FP32, FP64
+from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.audits import variants
-from ropeaudit.features.explain import blames
 from ropeaudit.inputs import qk
-from ropeaudit.main import main
-from ropeaudit.recipes import named
+from ropeaudit.recipes import all_recipes, named
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
+
+TINY = {"heads": 1, "seq_len": 20, "head_dim": 64}
+SMALL = ["--heads", "2", "--seq-len", "40"]
+FAULTS = {"position": "bf16", "frequency": "fp32/bf16", "table": "fp16", "score": "bf16"}
 
 
 def explain(*arguments, **more):
@@ -26,23 +29,15 @@ def explain(*arguments, **more):
     return result
 
 
-TINY = {"heads": 1, "seq_len": 20, "head_dim": 64}
-SMALL = ["--heads", "2", "--seq-len", "40"]
-FAULTS = {"position": "bf16", "frequency": "fp32/bf16", "table": "fp16", "score": "bf16"}
+def tenth(offset, dtype, recipe, **more):
+    """A recipe explained down to a tenth of its drift."""
+    (record,) = shift(offset, dtype, recipe, **more)
+    return explain(offset, dtype, recipe, tolerance=("drift_rms", 0.1 * record.drift_rms), **more)
 
 
 def told(results):
-    """The answer on some explanations."""
-    (answer,) = report(list(results), metadata={}).answers
-    return answer
-
-
-def facts(answer) -> dict[str, str]:
-    return dict(answer.facts)
-
-
-def names(results) -> set[str]:
-    return set(results.remedy.widths) if results.remedy else set()
+    """The answers on some explanations."""
+    return report(list(results), metadata={}).answers
 
 
 def rows(one, kind: str) -> list[dict]:
@@ -53,10 +48,10 @@ def total(results, kind: str) -> float:
     return sum(row["share"] for row in rows(results, kind))
 
 
-def drift_of(some, offset=1000, **case) -> float:
+def drift_of(some) -> float:
     """Mean square drift of a float64 recipe with some of FAULTS, from the public audit."""
     changes = {stage: FAULTS[stage] for stage in sorted(some)}
-    (record,) = shift(offset, "fp64", "uniform", changes=changes, **(TINY | case))
+    (record,) = shift(1000, "fp64", "uniform", changes=changes, **TINY)
     return record.drift_rms**2
 
 
@@ -74,28 +69,29 @@ def test_shares_are_those_of_all_orders_by_brute_force() -> None:
     by_stage = {one.stage: one for one in result.blames}
     for stage in FAULTS:
         one = by_stage[stage]
-        assert one.share == pytest.approx(gained[stage] / 24 / whole, rel=1e-6, abs=1e-12)
+        assert one.share == pytest.approx(gained[stage] / 24 / whole, rel=1e-3, abs=1e-6)
         assert one.alone**2 == pytest.approx(values[frozenset([stage])], rel=1e-6)
         assert one.without**2 == pytest.approx(values[frozenset(FAULTS) - {stage}], rel=1e-6)
         assert one.removed == pytest.approx(1 - one.without / result.drift.rms)
-    assert {s for s, one in by_stage.items() if one.share == 0} == set(blames.SHARED) - set(FAULTS)
+    assert {s for s, one in by_stage.items() if one.share == 0} == set(by_stage) - set(FAULTS)
 
 
-@pytest.mark.parametrize("recipe", ["hf", "llamacpp-cpu", "te-fused"])
-@pytest.mark.parametrize(("dtype", "offset"), [("bf16", 0), ("fp32", 32768), ("fp16", 1000)])
-def test_shares_sum_to_the_whole(recipe, dtype, offset) -> None:
-    result = explain(offset, dtype, recipe, **TINY)
-    for kind in ("stage", "pair"):
-        assert total(result, kind) == pytest.approx(1.0, abs=0.01), kind
-    (record,) = shift(offset, dtype, recipe, **TINY)
-    assert result.drift.rms == pytest.approx(record.drift_rms, rel=1e-4)
-    assert result.reference.rms == pytest.approx(record.reference_rms, rel=1e-12)
+def test_shares_sum_to_the_whole() -> None:
+    wrong = []
+    for recipe, (dtype, offset) in itertools.product(
+        ("hf", "llamacpp-cpu", "te-fused"), (("bf16", 0), ("fp32", 32768), ("fp16", 1000))
+    ):
+        result = explain(offset, dtype, recipe, **TINY)
+        (record,) = shift(offset, dtype, recipe, **TINY)
+        shares = total(result, "stage"), total(result, "pair")
+        same = (result.drift.rms, result.reference.rms) == (record.drift_rms, record.reference_rms)
+        if not same or shares != pytest.approx((1.0, 1.0), abs=1e-6):
+            wrong.append((recipe, dtype, offset, shares, result.drift.rms, record.drift_rms))
+    assert not wrong
 
 
-@pytest.mark.parametrize(("recipe", "head_dim"), [("uniform", 64), ("hf", 128)])
-@pytest.mark.parametrize(
-    ("stage", "fmt", "offset", "cause"),
-    [
+def test_a_planted_fault_is_found_and_is_the_remedy() -> None:
+    planted = (
         ("position", "bf16", 32768, "aliasing"),
         ("angle", "bf16", 0, "sensitivity"),
         ("angle", "bf16", 32768, "sensitivity"),
@@ -106,16 +102,18 @@ def test_shares_sum_to_the_whole(recipe, dtype, offset) -> None:
         ("angle", "tf32/fp32", 32768, "sensitivity"),
         ("accumulate", "fp16", 0, "quantisation"),
         ("accumulate", "fp16", 1000, "quantisation"),
-    ],
-)
-def test_a_planted_fault_is_found_and_is_the_remedy(stage, fmt, offset, cause, head_dim, recipe) -> None:
-    case = {"heads": 1, "seq_len": 32, "head_dim": head_dim}
-    result = explain(offset, "fp32", recipe, changes={stage: fmt}, **case)
-    assert (result.blames[0].stage, result.blames[0].cause) == (stage, cause)
-    assert result.blames[0].share > 0.95
-    assert result.remedy.widths == {stage: FP32}
-    assert len(result.remedies) == 1
-    assert total(result, "stage") == pytest.approx(1.0, abs=0.01)
+    )
+    wrong = []
+    for (stage, fmt, offset, cause), (recipe, head_dim) in itertools.product(
+        planted, (("uniform", 64), ("hf", 128))
+    ):
+        case = {"heads": 1, "seq_len": 32, "head_dim": head_dim}
+        result = tenth(offset, "fp32", recipe, changes={stage: fmt}, **case)
+        worst = result.blames[0]
+        right = (worst.stage, worst.cause, result.remedy.widths) == (stage, cause, {stage: FP32})
+        if not (right and worst.share > 0.95 and len(result.remedies) == 1):
+            wrong.append((stage, fmt, offset, recipe, worst, result.remedies))
+    assert not wrong
 
 
 @pytest.mark.parametrize(
@@ -125,11 +123,11 @@ def test_a_planted_fault_is_found_far_out_where_angles_are_float64(stage, fmt) -
     """At 32768 angles in float32 drift as much as these faults, which are then no remedy alone."""
     changes = {"frequency": "fp64", "angle": "fp64", stage: fmt}
     case = {"heads": 1, "seq_len": 16, "head_dim": 64}
-    result = explain(32768, "fp32", "uniform", changes=changes, **case)
+    result = tenth(32768, "fp32", "uniform", changes=changes, **case)
     assert result.blames[0].stage == stage
     assert result.remedy.widths == {stage: FP32}
-    mixed = explain(32768, "fp32", "uniform", changes={"table": "fp16"}, heads=1, seq_len=32)
-    assert names(mixed) == {"angle", "table"}
+    mixed = tenth(32768, "fp32", "uniform", changes={"table": "fp16"}, heads=1, seq_len=32)
+    assert set(mixed.remedy.widths) == {"angle", "table"}
 
 
 def test_terms_that_cancel_are_told_from_terms_that_do_not(tmp_path) -> None:
@@ -160,49 +158,81 @@ def test_overflow_names_the_first_stage_and_what_repairs_it(capsys) -> None:
     assert (result.nonfinite.first, result.nonfinite.repaired_by) == ("position", ())
     assert (result.blames[0].stage, result.blames[0].cause) == ("position", "overflow")
     assert all(math.isnan(one.share) for one in result.blames)
-    assert names(result) == {"position", "angle"}
-    assert not result.remedy.drift.nonfinite
-    assert result.remedies[0].drift.nonfinite
+    assert set(result.remedy.widths) == {"position", "angle"}
     result = explain(131072, "fp32", "hf", changes={"position": "fp16"}, **TINY)
     assert (result.nonfinite.first, result.nonfinite.repaired_by) == ("position", ("position",))
     result = explain(131072, "fp32", "hf", changes={"angle": "fp16"}, **TINY)
-    assert (result.nonfinite.first, names(result)) == ("angle", {"angle"})
-    assert main(["explain", "--recipe", "uniform", "--dtype", "fp16", "--offset", "128k", *SMALL]) == 0
-    said = capsys.readouterr().out
-    assert "error[nonfinite]: overflow" in said
+    assert (result.nonfinite.first, set(result.remedy.widths)) == ("angle", {"angle"})
+    said = ran(capsys, ["explain", "--recipe", "uniform", "--dtype", "fp16", "--offset", "128k", *SMALL]).out
+    assert "error[nonfinite]: overflow, first where the stage position is in float16" in said
     assert "fix: --set position=fp32,angle=fp32 " in said
 
 
 def test_inputs_that_overflow_are_named(tmp_path, capsys) -> None:
-    x = 1e5 * np.ones((1, 4, 64))
+    x = 1e5 * np.ones((1, 40, 64))
     np.savez(tmp_path / "big.npz", q=x, k=x / 1e5)
-    command = ["explain", "--qk", f"{tmp_path / 'big.npz'}", "--dtype", "fp16", "--recipe", "hf"]
-    seen = ran(capsys, command)
+    options = ["--qk", tmp_path / "big.npz", "--dtype", "fp16", "--recipe", "hf", "--offset", "1000"]
+    seen = ran(capsys, ["explain", *options])
     assert "error[nonfinite]: overflow, first where q and k are stored in float16" in seen.out
-    assert "fix: --set input=fp32" in seen.out
+    assert within(capsys, options, seen.out)
 
 
-def test_a_remedy_works_when_it_is_set() -> None:
-    for dtype, recipe, offset in (
-        ("bf16", "hf", 131072),
-        ("bf16", "uniform", 1000),
-        ("fp16", "uniform", 4096),
-    ):
-        result = explain(offset, dtype, recipe, **TINY)
-        assert result.remedy.drift.rms <= 0.1 * result.drift.rms
-        for row in rows(result, "remedy"):
-            changes = dict(item.split("=") for item in row["set"].split(","))
-            (record,) = shift(offset, dtype, recipe, changes=changes, **TINY)
-            assert record.drift_rms == pytest.approx(row["left_rms"], rel=1e-3)
-            assert record.drift_relative == pytest.approx(row["left_relative"], rel=1e-3)
-            assert len(changes) == row["size"]
+def fixes(text: str) -> list[str]:
+    """What an answer says to give to --set."""
+    return re.findall(r"fix: --set (\S+) ", text)
+
+
+def within(capsys, options, text: str) -> bool:
+    """Whether the fix of an answer, or the recipe as it is where it has none, passes `shift`."""
+    changes = [word for fix in fixes(text) for word in ("--set", fix)]
+    (row,) = ran(capsys, ["shift", *options, *changes, "-f", "json"]).json["records"]
+    return row["within_tolerance"]
+
+
+def random_options(seed: int) -> list[str]:
+    """A random recipe, dtype, offset and setting."""
+    drawn = random.Random(seed)
+    recipes = [one.name for one in all_recipes() if not one.refused]
+    options = ["--recipe", drawn.choice([*recipes, *["uniform"] * 10]), "--seed", str(seed)]
+    options += ["--dtype", drawn.choice(["bf16", "fp16", "bf16", "fp16", "fp32", "fp8_e4m3"])]
+    options += ["--offset", drawn.choice(["0", "1000", "32768", "131072", "1000003", "2^24"])]
+    options += ["--heads", drawn.choice(["2", "4"]), "--seq-len", drawn.choice(["32", "200", "300"])]
+    options += ["--mask", drawn.choice(["causal", "full", "window:16"])]
+    presets = [
+        ["--model", name] for name in ("llama-3.1-8b", "qwen2.5-7b", "gemma-2-9b", "phi-3-vision-128k")
+    ]
+    texts = (
+        "linear:factor=4",
+        "yarn:factor=4,original=4096",
+        "dynamic:factor=2,maximum=4096",
+        "llama3:factor=8,low=1,high=4,original=8192",
+    )
+    own = [["--scaling", text, "--head-dim", "64"] for text in texts]
+    own += [["--rotary-dim", "32"], ["--layout", "interleaved"], ["--clip", "100"], ["--base", "5e5"]]
+    return [*options, *drawn.choice([*presets, *own])]
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(6, 12), pytest.param(range(60), marks=pytest.mark.slow)], ids=["few", "60"]
+)
+def test_a_remedy_passes_shift_and_none_is_named_where_none_is_needed(seeds, capsys) -> None:
+    wrong, remedies = [], 0
+    for options in map(random_options, seeds):
+        said = ran(capsys, ["explain", *options]).out
+        good, passes = said.startswith("OK "), within(capsys, options, said)
+        as_it_is = within(capsys, options, "")
+        remedies += len(fixes(said))
+        none = "fix: none: no set of stages is within" in said
+        if good != as_it_is or bool(fixes(said)) == (good or none) or passes == none:
+            wrong.append((options, said))
+    assert not wrong
+    assert remedies >= len(seeds) // 4 - 1
 
 
 def test_no_smaller_set_meets_the_tolerance() -> None:
     bound = 0.0025
     result = explain(1000, "bf16", "hf", tolerance=("drift_rms", bound), **TINY)
     assert result.remedy.drift.rms <= bound
-    assert [len(one.widths) for one in result.remedies] == list(range(1, len(result.remedies) + 1))
     assert [one.meets for one in result.remedies] == [False] * (len(result.remedies) - 1) + [True]
     stages = [one.stage for one in result.blames]
     for some in itertools.combinations(stages, len(result.remedy.widths) - 1):
@@ -210,54 +240,44 @@ def test_no_smaller_set_meets_the_tolerance() -> None:
         assert record.drift_rms > bound
 
 
-def test_tolerances_of_every_kind() -> None:
+def test_tolerances_of_every_kind(capsys) -> None:
     loose = explain(1000, "bf16", "hf", tolerance=("drift_max", 1.0), **TINY)
     assert [dict(one.widths) for one in loose.remedies] == [{}]
+    assert loose.good
     relative = explain(1000, "bf16", "uniform", tolerance=("drift_relative", 0.2), **TINY)
     assert relative.remedy.drift.rms <= 0.2 * relative.reference.rms
     never = explain(1000, "bf16", "hf", tolerance=("drift_rms", 1e-30), **TINY)
     assert never.remedy is None
-    assert len(never.remedies) == 8  # positions are exact at 1000 in float32
+    assert {fmt.name for fmt in never.remedies[-1].widths.values()} == {"float64"}
     wide = explain(0, "bf16", "hf", tolerance=("drift_rms", 1e-9), **TINY)
-    assert FP64 in wide.remedy.widths.values()
-
-
-def summed(q, k, subject):
-    return variants.summed(q, k, subject, lambda: q @ k.T)
+    assert "float64" in {fmt.name for fmt in wide.remedy.widths.values()}
+    said = ran(capsys, ["explain", "--tolerance", "drift_rms=1e-30", "--offset", "1000", *SMALL]).out
+    assert "error[narrow-rotation]: no stages in wider formats are enough" in said
+    assert "fix: none: no set of stages is within drift_rms <= 1e-30; " in said
 
 
 def test_rounded_vectors_are_not_blamed_on_a_float32_accumulator() -> None:
-    setting = RopeSetting.of(64)
-    subject = Emulated(named("fp64-angles").changed({"accumulate": "fp32"}).resolve(FP64), setting)
-    q, k = np.zeros((1, 64)), np.ones((1, 64))
-    q[0, 0] = 1 + 2.0**-40  # float32 does not hold it, but there is nothing to add up
-    assert summed(q, k, subject)[0, 0] == q[0, 0]
-    q, k = np.random.default_rng(3).standard_normal((2, 50, 64))
-    own = np.zeros((50, 50), np.float32)
-    for a, b in zip(q.astype(np.float32).T, k.astype(np.float32).T, strict=True):
-        own += np.outer(a, b)
-    one_by_one = own - q.astype(np.float32).astype(float) @ k.astype(np.float32).astype(float).T
-    error = summed(q, k, subject) - q @ k.T
-    assert 0.1 < np.std(error) / np.std(one_by_one) < 2  # of the size of float32 sums, in another order
-    single = q.astype(np.float32).astype(float), k.astype(np.float32).astype(float)
-    assert np.array_equal(summed(*single, subject), q.astype(np.float32) @ k.astype(np.float32).T)
+    """The accumulator alone drifts as float32 sums do, of which another order gives another error."""
+    by_stage = {one.stage: one for one in explain(0, "fp32", "hf", **TINY).blames}
+    changes = {"accumulate": "fp32", "score": "fp64"}
+    (sums,) = shift(0, "fp64", "uniform", changes=changes, **TINY)
+    assert 0.3 < by_stage["accumulate"].alone / sums.drift_rms < 2
 
 
 def test_costs() -> None:
     for changes, bits in ({"table": "fp16"}, 0), ({"angle": "tf32/fp32"}, 32):
-        remedy = explain(1000, "fp32", "hf", changes=changes, **TINY).remedy
+        remedy = tenth(1000, "fp32", "hf", changes=changes, **TINY).remedy
         assert (remedy.table_bytes, remedy.multiply_bits) == (1020 * 32 * 2 * 4, bits)
 
 
 def test_float64_has_no_wider_remedy() -> None:
     result = explain(1000, "fp64", "uniform", **TINY)
-    assert [one.share for one in result.blames[:-1]] == [0.0] * len(blames.SHARED)
+    assert {one.share for one in result.blames[:-1]} == {0.0}
     assert (result.blames[-1].stage, result.blames[-1].share) == ("float64", pytest.approx(1.0))
     assert result.drift.rms > result.error  # the extended reference sees it
-    assert (result.remedies, result.remedy) == ((), None)
-    answer = told([result])
+    (answer,) = told([result])
     assert answer.status == "OK"
-    assert facts(answer)["100 %"] == "left with every stage in float64: no wider format here"
+    assert dict(answer.facts)["100 %"] == "left with every stage in float64: no wider format here"
 
 
 @pytest.mark.parametrize(
@@ -293,23 +313,23 @@ def test_pairs_are_those_of_complex_arithmetic(layout, rotary_dim, mask) -> None
         assert listed[i]["k_norm"] == pytest.approx(np.abs(k).mean())
 
 
-def test_a_long_sequence_is_sampled_and_said_so(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(variants, "_BUDGET", 2e7)
-    result = explain(1000, "bf16", "hf", heads=8, kv_heads=2, seq_len=1000, head_dim=64)
-    assert result.sample.positions[0] == 0
-    assert result.sample.positions[-1] == 999
-    assert result.sample.positions.size < 256
-    assert 1 <= len(result.sample.heads) < 8
-    (record,) = shift(1000, "bf16", "hf", heads=8, kv_heads=2, seq_len=1000, head_dim=64)
-    assert result.drift.rms == pytest.approx(record.drift_rms, rel=0.1)
-    assert main(["explain", "--seq-len", "600", "--heads", "3", "--head-dim", "64", "--recipe", "hf"]) == 0
-    assert "of 600 positions; other q and k" in capsys.readouterr().out
+def test_shares_of_a_long_sequence_are_those_of_a_sample_and_said_so(capsys) -> None:
+    case = {"heads": 12, "kv_heads": 3, "seq_len": 500, "head_dim": 64}
+    result = explain(1000, "bf16", "hf", **case)
+    (record,) = shift(1000, "bf16", "hf", **case)
+    assert (len(result.sample.heads), result.sample.positions.size) == (8, 128)
+    assert result.drift.rms == record.drift_rms
+    (answer,) = told([result])
+    assert dict(answer.facts)["shares"] == "of 8 of 12 heads, 128 of 500 positions, at random"
+    for mask in ("window:8", "full"):
+        assert total(explain(1000, "bf16", "hf", mask=mask, **case), "stage") == pytest.approx(1.0)
 
 
 def test_other_settings_run() -> None:
     for case in (
         {"clip": 100.0},
         {"scaling": "yarn:factor=4,original=4096"},
+        {"scaling": "dynamic:factor=2,maximum=1024", "length": "shifted"},
         {"mrope": "8,12,12", "axis": "h"},
         {"rotary_dim": 0},
         {"kv_heads": 1, "mask": "full"},
@@ -317,19 +337,25 @@ def test_other_settings_run() -> None:
     ):
         result = explain(2000, "bf16", "hf", **({"heads": 2, "seq_len": 10, "head_dim": 64} | case))
         (record,) = shift(2000, "bf16", "hf", **({"heads": 2, "seq_len": 10, "head_dim": 64} | case))
-        assert result.drift.rms == pytest.approx(record.drift_rms, rel=1e-3), case
+        assert result.drift.rms == record.drift_rms, case
         assert total(result, "stage") == pytest.approx(1.0, abs=0.01)
         assert total(result, "pair") == pytest.approx(1.0, abs=0.01)
 
 
-def test_the_worst_case_is_one_that_needs_a_change_where_there_is_one() -> None:
-    """Both are within 1 %; of a bound between them one alone is."""
-    sizes = {"heads": 2, "seq_len": 32}
-    both = list(ropeaudit.explain(131072, ["fp16", "bf16"], "hf", **sizes))
-    assert [one.recipe.dtype.short for one in both] == ["fp16", "bf16"]
-    assert told(both).decides.startswith("bf16, offset 131,072: scores ")
-    assert facts(told(both))["OK"].startswith("hf   fp16, offset 131,072: scores ")
-    bound = f"drift_rms={(both[0].drift.rms + both[1].drift.rms) / 2!r}"
-    answer = told(ropeaudit.explain(131072, ["fp16", "bf16"], "hf", tolerance=bound, **sizes))
-    assert (answer.status, answer.decides[:4]) == ("FAIL", "bf16")
-    assert "OK" in facts(answer)
+def test_there_is_an_answer_for_each_recipe_and_dtype_at_its_worst_offset(capsys) -> None:
+    command = ["explain", "--recipe", "hf,uniform", "--dtype", "fp16,bf16", "--head-dim", "32", *SMALL]
+    lines = ran(capsys, [*command, "-q"]).out.splitlines()
+    begun = [" ".join(line.split()[:6]) for line in lines]
+    assert begun == [
+        "OK hf fp16, offset 131,072: scores",
+        "OK hf bf16, offset 131,072: scores",
+        "FAIL uniform fp16, offset 131,072: scores",
+        "FAIL uniform bf16, offset 131,072: scores",
+    ]
+    whole = ran(capsys, [*command, "-f", "json"]).json
+    assert {row["offset"] for row in whole["records"]} == {0, 131072}
+    of_model = ["explain", "--model", "llama-2-7b", "--recipe", "hf", *SMALL]
+    assert {row["offset"] for row in ran(capsys, [*of_model, "-f", "json"]).json["records"]} == {0, 4096}
+    said = ran(capsys, of_model).out
+    assert "offset 0        scores 0." in said
+    assert "is past" not in said

@@ -71,9 +71,13 @@ def test_code_of_another_layout_than_the_model_is_explained_in_its_own(spec) -> 
     assert [one.setting.layout for one in result.explanations] == ["interleaved"]
 
 
-def test_the_command_stands_beside_recipes(spec, capsys) -> None:
-    command = ["explain", spec("like_meta"), "--recipe", "meta", *FLAGS, "-f", "json"]
-    subjects = dict.fromkeys(one["implementation"] for one in ran(capsys, command).json["stages"])
-    first, second = subjects
+def test_the_command_stands_beside_recipes_and_has_a_line_for_each(spec, capsys) -> None:
+    command = ["explain", f"{spec('like_meta')},{spec('like_hf')}", "--recipe", "meta", *FLAGS]
+    lines = ran(capsys, [*command, "-q"]).out.splitlines()
+    targets = "meta", spec("like_meta"), spec("like_hf")
+    assert [line.startswith(f"OK  {name} ") for line, name in zip(lines, targets, strict=True)] == [True] * 3
+    stages = ran(capsys, [*command, "--offset", "1000", "-f", "json"]).json["stages"]
+    first, second, third = dict.fromkeys(one["implementation"] for one in stages)
     assert first == "meta"
     assert second.startswith(f"{spec('like_meta')} (as ")
+    assert third.startswith(f"{spec('like_hf')} (as ")

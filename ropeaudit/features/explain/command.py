@@ -24,7 +24,7 @@ _KINDS = ("dtypes", "stage", "pair", "remedy")
     "--offset",
     INTEGERS,
     "Integers added to every position. Code is compared with known recipes at 0 and these.",
-    shown="1000; comparison at 0,1k,32k,128k",
+    shown="0 and the model's maximum, or 128k; of code with a comparison at 0,1k,32k,128k",
 )
 @options.dtype_option
 @options.recipe_option
@@ -35,8 +35,7 @@ _KINDS = ("dtypes", "stage", "pair", "remedy")
 @click.option(
     "--tolerance",
     metavar="X",
-    help="What a remedy must reach. X is of drift_relative; else drift_rms=X or drift_max=X.  [default: a "
-    "tenth of the RMS drift]",
+    help="What a remedy must reach: drift_relative=X, or X alone; drift_rms=X; drift_max=X.  [default: 0.01]",
 )
 @click.option(
     "--by",
@@ -71,7 +70,7 @@ def explain(
     """
     from ropeaudit.audits import arguments
     from ropeaudit.console import delivery
-    from ropeaudit.features.explain import analysis, blames
+    from ropeaudit.features.explain import analysis, remedies
     from ropeaudit.features.explain.report import COLUMNS, check_kind, report
     from ropeaudit.recipes import DEFAULT
     from ropeaudit.reports.numbers import counted
@@ -82,7 +81,7 @@ def explain(
     cases = options.cases(rope, vectors)
     named = recipe, implementations, dtype, changes, DEFAULT
     chosen = arguments.chosen(*named, device, order, under, naming=analysis.NAMING)
-    bound = None if tolerance is None else blames.tolerance(tolerance)
+    bound = None if tolerance is None else remedies.tolerance(tolerance)
     return delivery.delivered(
         lambda on_progress: analysis.run(cases, chosen, offset or None, bound, on_progress),
         lambda results, metadata: report(results, columns, metadata, by),

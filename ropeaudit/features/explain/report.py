@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ropeaudit.audits.case_run import setting_columns
-from ropeaudit.audits.judging import TOLERANCE, ratio
+from ropeaudit.audits.judging import ratio
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.features.explain import blames
+from ropeaudit.features.explain import shares
 from ropeaudit.features.explain.analysis import CodeExplanation, Explanation
-from ropeaudit.features.explain.blames import DriftTolerance, Remedy
+from ropeaudit.features.explain.remedies import Remedy
 from ropeaudit.features.explain.tracing import COMPARED, Likeness, Trace, expected
-from ropeaudit.recipes import STAGES
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import STAGE_CODES
 from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.reports import Report, answers, settings
-from ropeaudit.reports.answers import STATUSES, Answer, Cause, Status
+from ropeaudit.reports.answers import Answer, Cause, Status
 from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.reports.numbers import percent, short
 from ropeaudit.reports.verdicts import under
@@ -75,7 +74,7 @@ def _remedy_rows(one: Explanation) -> list[Row]:
         _common(one)
         | {
             "size": len(remedy.widths),
-            "set": changes(one, remedy),
+            "set": changes(remedy),
             "left_rms": remedy.drift.rms,
             "left_max": remedy.drift.max,
             "left_relative": ratio(remedy.drift.rms, one.reference.rms),
@@ -195,20 +194,19 @@ def report(
     for name, of in TABLES.items():
         if (subjects := traces if of.of_code else explained) or name == KINDS[kind]:
             tables[name] = _table(of, subjects, len(explained) > 1)
-    main, told = tables.pop(KINDS[kind]), [answer(results)] if results else []
+    main, answered = tables.pop(KINDS[kind]), told(results)
     findings = dict.fromkeys(text for one in codes for text in one.findings)
     beside = [text for one in codes for text in _left_out(one)]
-    of_models = model_notes([one.case for one in explained], [one.offset for one in explained])
     return replace(
         main,
         columns=list(columns or main.columns),
         screen=list(columns or main.screen),
         dispensable=() if columns else main.dispensable,
-        headline=answers.headline(told) or "No case was explained.",
-        notes=[*findings, *beside, *of_models],
+        headline=answers.headline(answered) or "No case was explained.",
+        notes=[*findings, *beside, *_model_notes(explained)],
         metadata={"schema": SCHEMA, "by": kind, **metadata},
         further=tables,
-        answers=told,
+        answers=answered,
         brief=not columns and by is None,  # who asks for rows of a kind sees them
     )
 
@@ -240,135 +238,158 @@ def _left_out(one: CodeExplanation) -> list[str]:
 
 
 _NOTABLE = 0.005  # of the mean square drift: stages below it are not named
-_STAGES, _OTHERS, _NAMED = 4, 5, 3  # named stages, other cases, named recipes
-_OTHERS_NARROW = {"trig": "narrow-table", "output": "narrow-output", "accumulate": "narrow-accumulator"}
+_BIT_IDENTICAL = 0.98  # of its numbers: code whose dtypes differ from a recipe's is it all the same
+_STAGES, _OFFSETS, _NAMED = 4, 4, 3  # named stages, other offsets, named recipes
+_OTHERS_NARROW = {
+    "trig": "narrow-table",
+    "output": "narrow-output",
+    "accumulate": "narrow-accumulator",
+    "score": "narrow-accumulator",
+}
 _CODES = STAGE_CODES | _OTHERS_NARROW  # stage -> code of `list diagnoses`
 
 
-def answer(results: Sequence[Explanation | CodeExplanation]) -> Answer:
-    """Return the answer on the worst case, with a line for each other one."""
-    ranked = list[tuple[float, Answer]]()
+def told(results: Sequence[Explanation | CodeExplanation]) -> list[Answer]:
+    """Return an answer for each recipe or code in a dtype, on its worst offset."""
+    targets: dict[tuple[Any, ...], list[Explanation]] = {}
+    found = list[Answer | list[Explanation]]()
     for one in results:
-        ranked += _told_of_code(one) if isinstance(one, CodeExplanation) else [_of_case(one)]
-    ranked.sort(key=lambda pair: (-list(STATUSES).index(pair[1].status), pair[0]), reverse=True)
-    worst, *others = (told for _, told in ranked)
-    lines = [(str(one.status), f"{one.target}   {one.decides}") for one in others[:_OTHERS]]
-    lines += [("", f"and {len(others) - _OTHERS} more: -v")] if len(others) > _OTHERS else []
-    *facts, following = worst.facts
-    return replace(worst, facts=[*facts, *lines, following])
+        if isinstance(one, CodeExplanation):
+            found.append(_of_code(one))
+            continue
+        key = one.case, one.implementation, one.recipe.dtype
+        if key not in targets:
+            targets[key] = []
+            found.append(targets[key])
+        targets[key].append(one)
+    return [one if isinstance(one, Answer) else _of_target(one) for one in found]
 
 
-def _of_case(one: Explanation, called: Sequence[tuple[str, str]] = ()) -> tuple[float, Answer]:
-    """Return how much a case drifts, and its answer. called: facts of code."""
-    accepted = one.tolerance if one.tolerance.given else DriftTolerance("drift_relative", TOLERANCE, True)
-    good = not one.drift.nonfinite and accepted.met_by(one.drift, one.reference)
-    amount, limit = _amount(one, one.drift, accepted), _limit(accepted)
-    decides = f"{one.recipe.dtype.short}, offset {one.offset:,}: scores {amount}"
-    decides += f" (as {one.recipe.recipe.name})" if one.code else ""
-    decides += "" if one.nonfinite else f"; limit {limit}" + (": nothing to change" if good else "")
-    facts, why = [] if one.nonfinite else _stages(one, good), ""
-    if not (good or one.nonfinite):
-        facts.append(("fix", _fix(one, accepted)))
-        code = _CODES.get(one.blames[0].stage)
-        why = f"why: ropeaudit list diagnoses {code}    " if code else ""
-    facts += [*called, *_around(one), ("next", f"{why}all rows: -v    by pair: --by pair")]
-    model = "" if one.case.model_name == "none" else f"{one.case.model_name}, "
-    target = f"{model}{one.code or one.implementation}"
-    causes = list[Cause]()
+def _of_target(some: Sequence[Explanation], called: Sequence[tuple[str, str]] = ()) -> Answer:
+    """Return the answer on the worst of some offsets, with a line for the others. called: facts of code."""
+    worst = max(some, key=_badness)
+    decides = f"{worst.recipe.dtype.short}, offset {worst.offset:,}: scores {_amount(worst, worst.drift)}"
+    decides += f" (as {worst.recipe.recipe.name})" if worst.code else ""
+    limit = "" if worst.nonfinite else f"; limit {_limit(worst)}"
+    causes, why = [] if worst.good else [_cause(worst)], ""
+    if causes and causes[0].code in _CODES.values():
+        why = f"why: ropeaudit list diagnoses {causes[0].code}    "
+    facts = [*(_stages(worst) if worst.good else ()), *_by_offset([one for one in some if one is not worst])]
+    facts += [*called, *_around(worst), ("next", f"{why}all rows: -v    by pair: --by pair")]
+    model = "" if worst.case.model_name == "none" else f"{worst.case.model_name}, "
+    decides += f"{limit}: nothing to change" if worst.good else limit
+    status: Status = "OK" if worst.good else "FAIL"
+    return Answer(status, f"{model}{worst.code or worst.implementation}", decides, causes, facts)
+
+
+def _badness(one: Explanation) -> tuple[bool, float]:
+    value = one.tolerance.value(one.drift, one.reference)
+    return not one.good, math.inf if one.nonfinite or math.isnan(value) else value
+
+
+def _by_offset(some: Sequence[Explanation]) -> list[tuple[str, str]]:
+    """Return a line for each offset: how far scores are off there, and what to change."""
+    lines = [
+        (
+            f"offset {one.offset:,}",
+            f"scores {_amount(one, one.drift)}{'' if one.good else f'; fix: {_fix(one)}'}",
+        )
+        for one in some[:_OFFSETS]
+    ]
+    return lines + [("", f"and {len(some) - _OFFSETS} more offsets: -v")] * (len(some) > _OFFSETS)
+
+
+def _cause(one: Explanation) -> Cause:
+    """Return why a drift is out of tolerance: the stages, and what to set."""
+    fix = f"fix: {_fix(one)}"
     if one.nonfinite:
         first, repairs = one.blames[0], " or ".join(one.nonfinite.repaired_by)
         where = "q and k are stored" if first.stage == "input" else f"the stage {first.stage} is"
         alone = f"{repairs} alone repairs" if repairs else "no stage alone repairs"
         said = f"{alone} all of them; shares are not defined while scores are not finite"
-        fix = "--set input=fp32" if first.stage == "input" else _fix(one, accepted)
-        title = f"overflow, first where {where} in {first.format}"
-        causes.append(Cause("nonfinite", title, facts=[said, f"fix: {fix}"]))
-    worse = math.inf if one.nonfinite else accepted.value(one.drift, one.reference)
-    return worse, Answer("OK" if good else "FAIL", target, decides, causes, facts)
+        return Cause("nonfinite", f"overflow, first where {where} in {first.format}", facts=[said, fix])
+    stages = ", ".join(one.remedy.changes) if one.remedy else ""
+    title = f"computed too coarsely: {stages}" if stages else "no stages in wider formats are enough"
+    lines = [f"{label:<5} {text}" for label, text in _stages(one)]
+    return Cause(_CODES.get(one.blames[0].stage, "unexplained"), title, facts=[*lines, fix])
 
 
-def _amount(one: Explanation, drift: Statistics, accepted: DriftTolerance) -> str:
+def _amount(one: Explanation, drift: Statistics) -> str:
     """Return how large a drift is, in what the tolerance is about."""
     if drift.nonfinite:
         return f"{percent(drift.nonfinite / drift.count)} nan or infinite"
-    value = float(accepted.value(drift, one.reference))
-    return f"{percent(value) if accepted.column == 'drift_relative' else short(value)} off"
+    value = float(one.tolerance.value(drift, one.reference))
+    return f"{percent(value) if one.tolerance.column == 'drift_relative' else short(value)} off"
 
 
-def _limit(accepted: DriftTolerance) -> str:
+def _limit(one: Explanation) -> str:
+    accepted = one.tolerance
     return percent(accepted.bound) if accepted.column == "drift_relative" else str(accepted)
 
 
-def _stages(one: Explanation, good: bool) -> list[tuple[str, str]]:
+def _stages(one: Explanation) -> list[tuple[str, str]]:
     """Return the stages by share, with their old and new formats."""
     if one.drift.max <= one.error:
         return [("stages", "no shares: the drift is within the certified error of the reference")]
     if any(math.isnan(blame.share) for blame in one.blames):
         return [("stages", "no shares: some mixtures of the formats overflow")]
-    widths, facts = one.remedy.widths if one.remedy and not good else {}, []
+    widths, facts = one.remedy.widths if one.remedy else {}, []
     for blame in [blame for blame in one.blames if blame.share >= _NOTABLE][:_STAGES]:
         wider = f" -> {widths[blame.stage]}" if blame.stage in widths else ""
         text = f"{blame.stage:<11} {blame.format}{wider}"
         rest = "left with every stage in float64: no wider format here"
-        facts.append((f"{100 * blame.share:.0f} %", rest if blame.stage == blames.REST else text))
+        facts.append((f"{100 * blame.share:.0f} %", rest if blame.stage == shares.REST else text))
     return facts
 
 
-def _fix(one: Explanation, accepted: DriftTolerance) -> str:
-    """Return the remedy as options, and the drift that it leaves."""
-    if not one.remedies:
-        return "no stage can be computed in higher precision"
-    best = one.remedy or one.remedies[-1]
-    before, left = (_amount(one, drift, accepted) for drift in (one.drift, best.drift))
-    change = f"--set {changes(one, best)}"
+def _fix(one: Explanation) -> str:
+    """Return the remedy as options, and the drift that it leaves; or that no set of stages is enough."""
+    before, best = _amount(one, one.drift).removesuffix(" off"), one.remedy
+    if best is None:
+        left = f"{before} -> {_amount(one, one.remedies[-1].drift)} with every stage in float64"
+        return f"none: no set of stages is within {_limit(one)}; {left}"
+    change = f"--set {changes(best)}"
     if one.code:  # it takes no --set: its author changes the stages
-        change = ", ".join(f"{stage} in {fmt}" for stage, fmt in _widened(one, best)) or "nothing"
-    text = f"{change}   {before.removesuffix(' off')} -> {left}"
-    if not best.drift.nonfinite and accepted.met_by(best.drift, one.reference):
-        return f"{text} (limit {_limit(accepted)})"
-    return f"{text}, over the limit" + (
-        f": try --tolerance {TOLERANCE:g}" if one.remedy else "; no set meets it"
-    )
+        change = ", ".join(f"{stage} in {fmt}" for stage, fmt in best.changes.items())
+    return f"{change}   {before} -> {_amount(one, best.drift)} (limit {_limit(one)})"
 
 
-def changes(one: Explanation, remedy: Remedy) -> str:
+def changes(remedy: Remedy) -> str:
     """Return a remedy as --set takes it: angle=fp64,table=fp32."""
-    return ",".join(f"{stage}={fmt}" for stage, fmt in _widened(one, remedy)) or "nothing"
-
-
-def _widened(one: Explanation, remedy: Remedy) -> list[tuple[str, str]]:
-    """Return the stages that a remedy widens, in order, with their new formats."""
-    wide = blames.widened(one.recipe, remedy.widths)
-    texts = {s: "/".join(dict.fromkeys(f.short for f in blames.formats(wide, s))) for s in remedy.widths}
-    return [(stage, texts[stage]) for stage in STAGES if stage in texts]
+    return ",".join(f"{stage}={fmt}" for stage, fmt in remedy.changes.items()) or "nothing"
 
 
 def _around(one: Explanation) -> list[tuple[str, str]]:
     """Return what was assumed, and what was not looked at."""
     sampled = one.sample
     heads, size, _ = one.inputs.q.shape
-    taken = f"all but {len(sampled.heads)} of {heads} heads, {sampled.positions.size} of {size} positions; "
-    left = "" if sampled.covers(one.inputs) else taken
-    rest = f"; other calls, such as one token: ropeaudit check {one.code}" if one.code else ""
     facts = [fact for fact in settings.facts([_common(one)]) if fact[0] != "read"]
-    read = model_notes([one.case], [one.offset])  # what a config says
+    read = _model_notes([one])  # what a config says
     facts += [("" if n else "read", text.partition(": read: ")[2] or text) for n, text in enumerate(read)]
-    return [*facts, ("not checked", f"other offsets; {left}other q and k{rest}")]
+    if not sampled.covers(one.inputs):
+        taken = f"{len(sampled.heads)} of {heads} heads, {sampled.positions.size} of {size} positions"
+        facts.append(("shares", f"of {taken}, at random"))
+    rest = f"; other calls, such as one token: ropeaudit check {one.code}" if one.code else ""
+    return [*facts, ("not checked", f"other offsets; other q and k{rest}")]
 
 
-def _told_of_code(one: CodeExplanation) -> list[tuple[float, Answer]]:
-    """Return the answers on code, by explained offset, or on what it does."""
-    trace = one.trace
+def _model_notes(some: Sequence[Explanation]) -> list[str]:
+    """Return notes on models; their own end, which is a usual offset, is not past what they serve."""
+    offsets = [one.offset for one in some if one.offset != one.case.maximum]
+    return model_notes([one.case for one in some], offsets)
+
+
+def _of_code(one: CodeExplanation) -> Answer:
+    """Return the answer on code: on its explained offsets, or on what it does."""
+    trace, status, causes = one.trace, "WARN", list[Cause]()
     called = [("behaves like", _likeness(trace))] if trace.likely else []
     called += [("called as", text.rpartition(": called as ")[2].rstrip(".")) for text in one.findings[:1]]
     called += [("not compared", f"offset {at:,}: {text}") for at, text in list(trace.dropped.items())[:1]]
     if trace.likely:
         called += [("not explained", reason) for reason in list(one.unexplained.values())[:1]]
-    results = [_of_case(case, called) for case in one.explanations]
-    if trace.likely and results:
-        return results
-    status: Status = "WARN"
-    decides, causes = "its stages get no shares", list[Cause]()
+        if one.explanations:
+            return _of_target(one.explanations, called)
+    decides = "its stages get no shares"
     if trace.refused:
         decides, causes = "it could not be called", [Cause("refused", trace.refused, warning=True)]
     elif not trace.likely:
@@ -378,17 +399,18 @@ def _told_of_code(one: CodeExplanation) -> list[tuple[float, Answer]]:
         code = trace.diagnosis() or "unexplained"
         title = trace.told() or "no known implementation matches"
         causes = [Cause(code, title, facts=[f"fix: {fix}"] if fix else [], warning=not trace.faults)]
-    facts = [*called, ("setting", f"head_dim {trace.setting.head_dim}, base {trace.setting.base:g}")]
+    facts = [*_by_offset(one.explanations), *called]
+    facts.append(("setting", f"head_dim {trace.setting.head_dim}, base {trace.setting.base:g}"))
     facts.append(("not checked", "other offsets, other q and k than these"))
     facts.append(("next", f"all checks: ropeaudit check {trace.name}    all rows: -v"))
     target = " ".join([trace.name, *under(trace.environment)])
-    return [(math.inf, Answer(status, target, f"{trace.dtype.short}: {decides}", causes, facts)), *results]
+    return Answer(cast(Status, status), target, f"{trace.dtype.short}: {decides}", causes, facts)
 
 
 def _likeness(trace: Trace) -> str:
     """Return the recipes that code is like, and how far that goes."""
     best, *others = trace.nearest()
-    if best.differing:
+    if best.differing and best.equal < _BIT_IDENTICAL:
         seen, right = trace.narrowest(), expected(best.group.resolved)
         parts = [f"{name} was seen in {seen[name]} (there {right[name]})" for name in best.differing]
         who = ", ".join(_shortened(best.group.names)) or _arithmetic(best.group)

@@ -20,7 +20,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import Case
 from ropeaudit.engine import measure
 from ropeaudit.engine.plan import Plan
-from ropeaudit.features.explain import blames
+from ropeaudit.features.explain.shares import formats
 from ropeaudit.inputs import qk
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
@@ -119,9 +119,9 @@ class Trace:
 def expected(resolved: Resolved) -> dict[str, str]:
     """Return stage -> dtype that a recipe rounds to there."""
     seen = ("position", "frequency", "angle", "trig", "rotation", "output")
-    formats = {stage: blames.formats(resolved, stage)[-1] for stage in seen}
-    formats["table"] = min(resolved.trig, resolved.table or resolved.trig, key=lambda fmt: fmt.precision)
-    return {stage: fmt.name for stage, fmt in formats.items()}
+    stored = {stage: formats(resolved, stage)[-1] for stage in seen}
+    stored["table"] = min(resolved.trig, resolved.table or resolved.trig, key=lambda fmt: fmt.precision)
+    return {stage: fmt.name for stage, fmt in stored.items()}
 
 
 def usual_offsets(case: Case) -> tuple[int, ...]:

@@ -124,9 +124,7 @@ def heatmap(
     for head in range(heads):
         sample = Sample(np.arange(size, dtype=np.int64), (head,))
         bench = Bench(inputs, setting, case.mask, axes, offset, sample, recipe)
-        table = bench.table(recipe)
-        q, k = (bench.rotated(side, head, table, recipe) for side in ("q", "k"))
-        drifts = bench.drift(head, bench.formed(q, k, recipe))
+        drifts = bench.formed(recipe)[2][0]
         with np.errstate(invalid="ignore", over="ignore"):
             squares += drifts * drifts
         query, key = np.unravel_index(np.abs(drifts).argmax(), drifts.shape)
