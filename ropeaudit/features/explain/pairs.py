@@ -6,18 +6,19 @@ Letters: h heads, n positions, d head_dim, p pairs.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from itertools import combinations_with_replacement
 
 import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
-from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.audits.variants import Bench
 from ropeaudit.inputs import masks
 from ropeaudit.recipes import Resolved
 from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.rope.rotation import split_pairs
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.threads import mapping
 
 
@@ -28,40 +29,57 @@ def parts(bench: Bench, recipe: Resolved) -> tuple[dict[str, Array], float]:
     Σ part·drift / Σ drift². Columns are (p + 1,): the last is what is of no pair. nan wherever a score is not
     finite.
     """
-    setting, count, heads = bench.setting, max(bench.block.visible, 1), len(bench.key_of)
+    setting, hidden = bench.setting, bench.hidden
     q, k, drift = (x.astype(np.float64, copy=False) for x in bench.formed(recipe))
-    exact = bench.factors(1.0)
+    factors = bench.factors(1.0)
+    exact_q = factors[: len(bench.key_of)]
+    exact_k = [factors[key] for key in bench.key_of]
+    given = bench.given[: len(exact_q)], bench.given[bench.key_of]
     with mapping(1), np.errstate(invalid="ignore", over="ignore", under="ignore"):
-        exact_k = np.stack([exact[key].whole for key in bench.key_of])
-        q_error = np.stack([_error(x, one) for x, one in zip(q, exact, strict=False)])
-        k_error = np.stack([_error(x, exact[key]) for x, key in zip(k, bench.key_of, strict=True)])
+        whole_k = np.stack([one.whole for one in exact_k])
         # of a pair's two members, in each of its two products: four of (h, n, p)
-        left = [part * setting.scale for x in (q_error, q) for part in split_pairs(x, setting)]
-        right = [np.ascontiguousarray(part) for x in (exact_k, k_error) for part in split_pairs(x, setting)]
-        whole = sum(a @ b.swapaxes(1, 2) for a, b in zip(left, right, strict=True))
-        rest = drift - masks.hide(whole, bench.hidden)
-        products = sum((a * (drift @ b)).sum(axis=(0, 1)) for a, b in zip(left, right, strict=True))
+        left = _members([_errors(q, exact_q) * setting.scale, q * setting.scale], setting)
+        right = _members([whole_k, _errors(k, exact_k)], setting)
+        four = list(zip(left, right, strict=True))
+        whole = np.sum([a @ b.swapaxes(1, 2) for a, b in four], axis=0)
+        rest = drift - masks.hide(whole, hidden)
+        products = sum((a * (drift @ b)).sum(axis=(0, 1)) for a, b in four)
         # Σ (l·r)² over what is seen is Σ l l (Σ r r)
-        seen, squares = np.ones(drift.shape[1:]), np.zeros(setting.pairs)
-        masks.hide(seen, bench.hidden)
-        for i, j in combinations_with_replacement(range(4), 2):
-            sums = left[i] * left[j] * (seen @ (right[i] * right[j]))
-            squares += (1 if i == j else 2) * sums.sum(axis=(0, 1))
+        seen = masks.hide(np.ones(drift.shape[1:]), hidden)
+        squares = np.zeros(setting.pairs)
+        for (a, b), (c, d) in combinations_with_replacement(four, 2):
+            sums = (a * c * (seen @ (b * d))).sum(axis=(0, 1))
+            squares += sums if a is c else 2 * sums
         squares = np.append(np.maximum(squares, 0.0), np.vdot(rest, rest))
-        share = np.append(products, np.vdot(rest, drift)) / (np.vdot(drift, drift) or math.nan)
+        share = np.append(products, np.vdot(rest, drift))
+        share /= np.vdot(drift, drift) or math.nan
         share[~np.isfinite(share)] = math.nan
-        terms = setting.scale * (np.abs(q) @ np.abs(k).swapaxes(1, 2))
-        terms = masks.hide(terms.astype(np.float64), bench.hidden)
+        terms = masks.hide(np.abs(q) @ np.abs(k).swapaxes(1, 2), hidden)
     with np.errstate(divide="ignore"):  # inf where a pair is not rotated
-        wavelength = np.append(1.0 / exact_scores.rotations_per_token(setting)[0], math.nan)
-    given = bench.given[:heads], bench.given[bench.key_of]
-    norms = [np.hypot(*split_pairs(x.astype(np.float64), setting)).mean(axis=(0, 1)) for x in given]
-    columns = {"wavelength": wavelength, "part_rms": np.sqrt(squares / count), "share": share}
-    columns |= {f"{name}_norm": np.append(norm, math.nan) for name, norm in zip("qk", norms, strict=True)}
-    return columns, math.sqrt(float(np.vdot(terms, terms)) / count)
+        wavelength = 1.0 / exact_scores.rotations_per_token(setting)[0]
+    count = max(bench.block.visible, 1)
+    columns = {
+        "wavelength": np.append(wavelength, math.nan),
+        "part_rms": np.sqrt(squares / count),
+        "share": share,
+    }
+    for name, x in zip(("q_norm", "k_norm"), given, strict=True):
+        norms = np.hypot(*split_pairs(x.astype(np.float64), setting))
+        columns[name] = np.append(norms.mean(axis=(0, 1)), math.nan)
+    return columns, setting.scale * math.sqrt(float(np.vdot(terms, terms)) / count)
 
 
-def _error(x: FloatArray, exact: Factor) -> Array:
+def _members(sides: Iterable[Array], setting: RopeSetting) -> list[Array]:
+    """Return the two members of the pairs of each side. Shapes: (h, n, d) -> (h, n, p)."""
+    return [np.ascontiguousarray(part) for x in sides for part in split_pairs(x, setting)]
+
+
+def _errors(x: Array, exact: Sequence[Factor]) -> Array:
+    """Return x minus exact vectors, with their bits beyond float64. Shapes: (h, n, d)."""
+    return np.stack([_error(own, one) for own, one in zip(x, exact, strict=True)])
+
+
+def _error(x: Array, exact: Factor) -> Array:
     """Return x minus the exact vector, with its bits beyond float64."""
     if exact.head is None or exact.rest is None:
         return np.asarray(x - exact.whole)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, NamedTuple, cast
 
 from ropeaudit.audits.case_run import setting_columns
@@ -27,6 +28,7 @@ from ropeaudit.runtime.columns import Columns, table
 from ropeaudit.subjects.calling.code import StageLog
 
 Row = dict[str, Any]
+Facts = Sequence[tuple[str, str]]
 SCHEMA = 1
 REST = "accumulation and output rounding"  # what is of no pair
 _RECIPES = 4  # listed, beside those that are as near as the nearest
@@ -251,35 +253,32 @@ _CODES = STAGE_CODES | _OTHERS_NARROW  # stage -> code of `list diagnoses`
 
 def told(results: Sequence[Explanation | CodeExplanation]) -> list[Answer]:
     """Return an answer for each recipe or code in a dtype, on its worst offset."""
-    targets: dict[tuple[Any, ...], list[Explanation]] = {}
-    found = list[Answer | list[Explanation]]()
-    for one in results:
-        if isinstance(one, CodeExplanation):
-            found.append(_of_code(one))
-            continue
-        key = one.case, one.implementation, one.recipe.dtype
-        if key not in targets:
-            targets[key] = []
-            found.append(targets[key])
-        targets[key].append(one)
-    return [one if isinstance(one, Answer) else _of_target(one) for one in found]
+    recipes = [one for one in results if isinstance(one, Explanation)]
+    codes = [one for one in results if isinstance(one, CodeExplanation)]
+    targets = groupby(recipes, key=lambda one: (one.case, one.implementation, one.recipe.dtype))
+    return [*(_of_target(list(some)) for _, some in targets), *map(_of_code, codes)]
 
 
-def _of_target(some: Sequence[Explanation], called: Sequence[tuple[str, str]] = ()) -> Answer:
-    """Return the answer on the worst of some offsets, with a line for the others. called: facts of code."""
+def _of_target(some: Sequence[Explanation], called: Facts = ()) -> Answer:
+    """Return the answer on the worst of some offsets. called: facts of code."""
     worst = max(some, key=_badness)
-    decides = f"{worst.recipe.dtype.short}, offset {worst.offset:,}: scores {_amount(worst, worst.drift)}"
+    decides = f"{worst.recipe.dtype.short}, offset {worst.offset:,}"
+    decides += f": scores {_amount(worst, worst.drift)}"
     decides += f" (as {worst.recipe.recipe.name})" if worst.code else ""
-    limit = "" if worst.nonfinite else f"; limit {_limit(worst)}"
-    causes, why = [] if worst.good else [_cause(worst)], ""
-    if causes and causes[0].code in _CODES.values():
-        why = f"why: ropeaudit list diagnoses {causes[0].code}    "
-    facts = [*(_stages(worst) if worst.good else ()), *_by_offset([one for one in some if one is not worst])]
+    decides += "" if worst.nonfinite else f"; limit {_limit(worst)}"
+    decides += ": nothing to change" if worst.good else ""
+    facts, causes, why = list[tuple[str, str]](), list[Cause](), ""
+    if worst.good:
+        facts += _stages(worst)
+    else:
+        causes = [_cause(worst)]
+        known = causes[0].code in _CODES.values()
+        why = f"why: ropeaudit list diagnoses {causes[0].code}    " if known else ""
+    facts += _by_offset([one for one in some if one is not worst])
     facts += [*called, *_around(worst), ("next", f"{why}all rows: -v    by pair: --by pair")]
     model = "" if worst.case.model_name == "none" else f"{worst.case.model_name}, "
-    decides += f"{limit}: nothing to change" if worst.good else limit
-    status: Status = "OK" if worst.good else "FAIL"
-    return Answer(status, f"{model}{worst.code or worst.implementation}", decides, causes, facts)
+    target = f"{model}{worst.code or worst.implementation}"
+    return Answer("OK" if worst.good else "FAIL", target, decides, causes, facts)
 
 
 def _badness(one: Explanation) -> tuple[bool, float]:
@@ -289,14 +288,13 @@ def _badness(one: Explanation) -> tuple[bool, float]:
 
 def _by_offset(some: Sequence[Explanation]) -> list[tuple[str, str]]:
     """Return a line for each offset: how far scores are off there, and what to change."""
-    lines = [
-        (
-            f"offset {one.offset:,}",
-            f"scores {_amount(one, one.drift)}{'' if one.good else f'; fix: {_fix(one)}'}",
-        )
-        for one in some[:_OFFSETS]
-    ]
-    return lines + [("", f"and {len(some) - _OFFSETS} more offsets: -v")] * (len(some) > _OFFSETS)
+    lines = list[tuple[str, str]]()
+    for one in some[:_OFFSETS]:
+        fix = "" if one.good else f"; fix: {_fix(one)}"
+        lines.append((f"offset {one.offset:,}", f"scores {_amount(one, one.drift)}{fix}"))
+    if len(some) > _OFFSETS:
+        lines.append(("", f"and {len(some) - _OFFSETS} more offsets: -v"))
+    return lines
 
 
 def _cause(one: Explanation) -> Cause:
