@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice
+from itertools import combinations, groupby, islice, product
 
 from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.audits.judging import TOLERANCE
@@ -100,7 +100,8 @@ def remedied(recipe: Resolved, widths: Widths) -> Resolved:
 class Search:
     """Looks for the remedy of a recipe.
 
-    whole: whether the sample is all of q and k. measure: of all q and k. positions: how many a table holds.
+    whole: whether the sample is all of q and k. measure: of all q and k.
+    positions: how many a table holds.
     """
 
     design: Design
@@ -123,49 +124,42 @@ class Search:
 
     def _candidates(self, inputs_overflow: bool) -> Iterator[Widths]:
         """Yield sets of stages in wider formats, the cheapest first; at last every stage in float64."""
-        names = self.design.names
+        alone, names = self.design.alone, self.design.names
+        wider = {stage: (FP32, FP64) if self._is_narrow(stage) else (FP64,) for stage in names}
         if inputs_overflow:  # no score of the sample says anything
-            narrow = [stage for stage in names if FP32 in self._formats(stage)]
             yield {"input": FP32}
-            yield {"input": FP32} | dict.fromkeys(narrow, FP32)
+            yield {"input": FP32} | {stage: some[0] for stage, some in wider.items()}
             return
-        needed = [stage for stage in names if self._drifts_further(self.design.alone[stage])]
+        most = _NEEDED * self.accepted.bound
+        needed = [stage for stage in names if not self._value(alone[stage]) <= most]
         others = [stage for stage in names if stage not in needed]
-        others.sort(key=lambda stage: -_size(self.design.alone[stage]))
         for size in range(max(len(needed), 1), len(names) + 1):
             sets = [(*needed, *some) for some in combinations(others, size - len(needed))]
-            hopeful = list(self._promising([dict.fromkeys(stages, FP64) for stages in sets]))
-            for doubles in range(size + 1):
-                some = [widths for whole in hopeful for widths in self._with_doubles(list(whole), doubles)]
-                yield from islice(self._promising(some), _MEASURED)
+            hopeful = self._promising([dict.fromkeys(stages, FP64) for stages in sets])
+            ways = [
+                dict(zip(stages, chosen, strict=True))
+                for stages in hopeful
+                for chosen in product(*(wider[stage] for stage in stages))
+            ]
+            for _, some in groupby(sorted(ways, key=_doubles), key=_doubles):
+                yield from islice(self._promising(list(some)), _MEASURED)
         yield dict.fromkeys(names, FP64)
 
     def _promising(self, some: Sequence[Widths]) -> Iterator[Widths]:
         """Yield the sets that promise enough on the sample, the least drift first."""
-        drifts = self.design.bench.drifts([remedied(self.design.recipe, widths) for widths in some])
-        bound = self.accepted.bound * (_SAME if self.whole else _PROMISING)
-        for number in sorted(range(len(some)), key=lambda number: _size(drifts[number])):
-            if self._value(drifts[number]) <= bound:
-                yield some[number]
-
-    def _with_doubles(self, stages: Sequence[str], count: int) -> Iterator[Widths]:
-        """Yield stages in float32, but `count` in float64: those that float32 does not widen, and others."""
-        narrow = [stage for stage in stages if FP32 in self._formats(stage)]
-        more = count - (len(stages) - len(narrow))
-        for some in combinations(narrow, more) if more >= 0 else ():
-            single = set(narrow) - set(some)
-            yield {stage: FP32 if stage in single else FP64 for stage in stages}
-
-    def _formats(self, stage: str) -> tuple[Format, ...]:
-        """Return the formats that a stage may be widened to."""
-        narrow = any(fmt.precision < FP32.precision for fmt in formats(self.design.recipe, stage))
-        return (FP32, FP64) if narrow else (FP64,)
+        recipe, bench = self.design.recipe, self.design.bench
+        drifts = bench.drifts([remedied(recipe, widths) for widths in some])
+        values = [self._value(drift) for drift in drifts]
+        most = self.accepted.bound * (_SAME if self.whole else _PROMISING)
+        enough = [number for number, value in enumerate(values) if value <= most]
+        yield from (some[number] for number in sorted(enough, key=lambda number: values[number]))
 
     def _value(self, drift: Statistics) -> float:
         return self.accepted.value(drift, self.design.bench.reference)
 
-    def _drifts_further(self, drift: Statistics) -> bool:
-        return not self._value(drift) <= _NEEDED * self.accepted.bound
+    def _is_narrow(self, stage: str) -> bool:
+        """Return whether float32 widens a stage."""
+        return any(fmt.precision < FP32.precision for fmt in formats(self.design.recipe, stage))
 
     def _remedy(self, widths: Widths, before: Statistics, measured: CellStatistics) -> Remedy:
         variant = remedied(self.design.recipe, widths)
@@ -182,6 +176,5 @@ class Search:
         )
 
 
-def _size(drift: Statistics) -> float:
-    """Return the RMS of a drift, infinite where a score is not finite."""
-    return math.inf if drift.nonfinite else drift.rms
+def _doubles(widths: Widths) -> int:
+    return [*widths.values()].count(FP64)

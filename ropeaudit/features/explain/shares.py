@@ -78,12 +78,6 @@ def widened(recipe: Resolved, stages: Mapping[str, Format]) -> Resolved:
     return replace(recipe, **changes)
 
 
-def subsets(stages: Iterable[str]) -> list[Coalition]:
-    """Return every subset of some stages, the empty one first and the whole last."""
-    some = list(stages)
-    return [frozenset(one) for size in range(len(some) + 1) for one in combinations(some, size)]
-
-
 def shapley(values: Mapping[Coalition, float]) -> dict[str, float]:
     """Return the Shapley value of every player; they add up to values[all] - values[nobody].
 
@@ -106,31 +100,33 @@ class Design:
     """A recipe on a bench, with any subset of its stages rounding and the others in float64.
 
     names: the stages that round. whole, rest: the drift with all of them, and with none.
+    alone, without: by stage, the drift where it alone rounds, and where all others do.
     """
 
     def __init__(self, recipe: Resolved, bench: Bench) -> None:
         self.recipe, self.bench = recipe, bench
         self.names = [stage for stage in SHARED if set(formats(recipe, stage)) - {FP64}]
-        every, count = frozenset(self.names), len(self.names)
-        one_alone = [frozenset([stage]) for stage in self.names]
-        all_but_one = [every - one for one in one_alone]
-        self.whole, self.rest, *drifts = self.drifts([every, frozenset(), *one_alone, *all_but_one])
-        self.alone = dict(zip(self.names, drifts[:count], strict=True))
-        self.without = dict(zip(self.names, drifts[count:], strict=True))
+        every = frozenset(self.names)
+        singles = [frozenset([stage]) for stage in self.names]
+        self.whole, self.rest = self.drifts([every, frozenset()])
+        self.alone = dict(zip(self.names, self.drifts(singles), strict=True))
+        without = self.drifts(every - one for one in singles)
+        self.without = dict(zip(self.names, without, strict=True))
 
     def drifts(self, some: Iterable[Coalition]) -> list[Statistics]:
         """Return the drift where of all stages only those of each subset round."""
-        wide = ({stage: FP64 for stage in self.names if stage not in rounding} for rounding in some)
-        return self.bench.drifts([widened(self.recipe, one) for one in wide])
+        wide = [dict.fromkeys(set(self.names) - rounding, FP64) for rounding in some]
+        return self.bench.drifts(widened(self.recipe, stages) for stages in wide)
 
     def nonfinite(self) -> NonfiniteScores | None:
         """Return the first stage that makes a score nonfinite, and what repairs all."""
         if not self.whole.nonfinite:
             return None
-        drifts = self.drifts(frozenset(self.names[:count]) for count in range(len(self.names) + 1))
-        first = next(count for count, drift in enumerate(drifts) if drift.nonfinite)
-        repaired = tuple(stage for stage in self.names if not self.without[stage].nonfinite)
-        return NonfiniteScores(self.names[first - 1] if first else "input", repaired)
+        order = ["input", *self.names]
+        drifts = self.drifts(frozenset(order[1:count]) for count in range(1, len(order) + 1))
+        first = next(stage for stage, one in zip(order, drifts, strict=True) if one.nonfinite)
+        repaired = (stage for stage, one in self.without.items() if not one.nonfinite)
+        return NonfiniteScores(first, tuple(repaired))
 
     def shares(self) -> dict[str, float]:
         """Return the Shapley value of each stage that rounds, over the mean square drift."""
@@ -138,43 +134,43 @@ class Design:
         first = {stage: one.rms**2 - rest for stage, one in self.alone.items()}
         last = {stage: total - one.rms**2 for stage, one in self.without.items()}
         weak = [one for one in self.names if max(abs(first[one]), abs(last[one])) < WEAK * total]
-        strong = [stage for stage in self.names if stage not in weak]
-        together = "+".join(weak)
-        players = {stage: {stage} for stage in strong} | ({together: set(weak)} if weak else {})
-        coalitions = subsets(players)
-        rounding = (frozenset[str]().union(*(players[one] for one in some)) for some in coalitions)
-        drifts = self.drifts(rounding)
-        values = shapley({some: one.rms**2 for some, one in zip(coalitions, drifts, strict=True)})
-        own = {stage: (first[stage] + last[stage]) / 2 for stage in weak}
+        players = {stage: {stage} for stage in self.names if stage not in weak}
+        players |= {"weak": set(weak)} if weak else {}
+        some = [frozenset(one) for n in range(len(players) + 1) for one in combinations(players, n)]
+        rounding = (Coalition().union(*(players[one] for one in coalition)) for coalition in some)
+        drifts = (one.rms**2 for one in self.drifts(rounding))
+        values = shapley(dict(zip(some, drifts, strict=True)))
         if weak:
-            left = (values.pop(together) - sum(own.values())) / len(weak)
-            values |= {stage: part + left for stage, part in own.items()}
+            means = {stage: (first[stage] + last[stage]) / 2 for stage in weak}
+            left = (values.pop("weak") - sum(means.values())) / len(weak)
+            values |= {stage: mean + left for stage, mean in means.items()}
         return {stage: value / total for stage, value in values.items()}
 
     def blames(self, cancelling: float) -> tuple[Blame, ...]:
         """Return every stage and its part in the drift, the worst first."""
-        formats_of, rms, nonfinite = self.recipe.stages(), self.whole.rms, self.nonfinite()
+        own, rms, nonfinite = self.recipe.stages(), self.whole.rms, self.nonfinite()
         defined = bool(rms) and not nonfinite
-        shares = dict.fromkeys(SHARED, 0.0) | self.shares() if defined else dict.fromkeys(SHARED, math.nan)
-        ranked, independent = list[Blame](), 2 / math.pi * math.sqrt(self.bench.setting.head_dim)
+        shares = self.shares() if defined else dict.fromkeys(SHARED, math.nan)
+        first = nonfinite.first if nonfinite else ""
+        independent = 2 / math.pi * math.sqrt(self.bench.setting.head_dim)
+        ranked = [Blame("input", own["input"], cause="overflow")] if first == "input" else []
         for stage in SHARED:
-            alone, others = self.alone.get(stage, self.rest), self.without.get(stage, self.whole)
+            alone = self.alone.get(stage, self.rest)
+            others = self.without.get(stage, self.whole)
             why = CAUSES.get(stage, "quantisation")
             if stage == "accumulate" and not cancelling > CANCELS * independent:
                 why = "quantisation"
-            if nonfinite and (stage in (nonfinite.first, *nonfinite.repaired_by) or alone.nonfinite):
+            if nonfinite and (stage in (first, *nonfinite.repaired_by) or alone.nonfinite):
                 why = "overflow"
             removed = 1.0 - others.rms / rms if rms else math.nan
-            own = alone.rms, others.rms, removed, shares[stage], why
-            ranked.append(Blame(stage, formats_of[stage], *own))
-        first = nonfinite.first if nonfinite else ""
-        if first == "input":
-            ranked.append(Blame("input", formats_of["input"], cause="overflow"))
+            part = alone.rms, others.rms, removed, shares.get(stage, 0.0), why
+            ranked.append(Blame(stage, own[stage], *part))
 
         def size(one: Blame) -> float:
             return 0.0 if math.isnan(one.share) else round(one.share, _DIGITS)
 
         ranked.sort(key=lambda one: (one.stage != first, -size(one)))
-        if defined and (part := self.rest.rms**2 / rms**2) >= _REST_SHOWN:
-            ranked.append(Blame(REST, "float64", alone=self.rest.rms, share=part))
+        left = self.rest.rms**2 / rms**2 if defined else 0.0
+        if left >= _REST_SHOWN:
+            ranked.append(Blame(REST, "float64", alone=self.rest.rms, share=left))
         return tuple(ranked)
