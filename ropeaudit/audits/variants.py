@@ -1,4 +1,4 @@
-"""Drifts of variants of one recipe on a sample of q and k; what variants share is computed once.
+"""Drifts of variants of a recipe on a sample of q and k; what they share is computed once.
 
 Letters: h query heads, g key-value heads, n positions, d head_dim, p pairs.
 """
@@ -47,7 +47,7 @@ class Sample:
 
 
 def sample(inputs: Inputs) -> Sample:
-    """Return some heads, evenly spread, and some positions, at random: even steps may fall on a grid."""
+    """Return some heads, and some positions at random: even steps may fall on a grid."""
     heads, size, _ = inputs.q.shape
     positions = np.arange(size, dtype=np.int64)
     if size > MOST_POSITIONS:
@@ -58,7 +58,7 @@ def sample(inputs: Inputs) -> Sample:
 
 
 class Bench:
-    """Rounded q and k of a sample with their exact scores, on which variants of a recipe drift.
+    """Rounded q and k of a sample, and exact scores, from which variants of a recipe drift.
 
     given: rounded q of the query heads, then k of their key-value heads, (h + g, n, d).
     exact: their exact scores, (h, n, n). reference: statistics of these. error: their certificate.
@@ -103,7 +103,7 @@ class Bench:
             self.reference.add(joined, self.block)
 
     def factors(self, scale: float) -> list[Factor]:
-        """Return the given vectors rotated exactly, those of q times `scale`. Shapes: -> h + g of (n, d)."""
+        """Return the given vectors rotated exactly, q times `scale`: h + g of (n, d)."""
         scales = [scale] * len(self.key_of) + [1.0] * (len(self.given) - len(self.key_of))
         rest = self.circle, self.setting, self.precision
         return [kernel.rotate_exactly(x, *rest, by) for x, by in zip(self.given, scales, strict=True)]
@@ -116,7 +116,8 @@ class Bench:
             tables: dict[bytes, tuple[Table, list[Resolved]]] = {}  # those of the same bits are one
             for alike in _grouped(new, _TABLE):
                 table = self._table(alike[0])
-                bits = b"".join(np.ascontiguousarray(part, np.float64).tobytes() for part in table)
+                parts = (np.ascontiguousarray(part, np.float64) for part in table)
+                bits = b"".join(part.tobytes() for part in parts)
                 tables.setdefault(bits, (table, []))[1].extend(alike)
             for table, some in tables.values():
                 same = {alike[0]: alike for alike in _grouped(some, _BELOW)}
@@ -171,7 +172,8 @@ def summed(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
     if subject.accumulate is FP64:
         return np.asarray(q.astype(np.float64) @ columns.astype(np.float64))
     if subject.accumulate is not FP32 or q.dtype == np.float32:
-        out = np.empty((*q.shape[:-1], k.shape[-2]), np.float32 if subject.accumulate is FP32 else np.float64)
+        kind = subject.accumulate.carrier if subject.accumulate is FP32 else np.float64
+        out = np.empty((*q.shape[:-1], k.shape[-2]), kind)
         kernel.accumulate(q, np.ascontiguousarray(columns), subject, out)
         return out
     single, other = q.astype(np.float32), columns.astype(np.float32)
@@ -185,5 +187,6 @@ def _grouped(variants: Sequence[Resolved], stages: Sequence[str]) -> list[list[R
     """Return the variants in lists within which these stages have the same formats."""
     groups: dict[Any, list[Resolved]] = {}
     for variant in variants:
-        groups.setdefault(tuple(getattr(variant, stage) for stage in stages), []).append(variant)
+        key = tuple(getattr(variant, stage) for stage in stages)
+        groups.setdefault(key, []).append(variant)
     return list(groups.values())

@@ -76,81 +76,73 @@ def test_shares_are_those_of_all_orders_by_brute_force() -> None:
     assert {s for s, one in by_stage.items() if one.share == 0} == set(by_stage) - set(FAULTS)
 
 
-def test_shares_sum_to_the_whole() -> None:
+def test_drifts_are_those_of_shift_and_shares_sum_to_the_whole() -> None:
+    places = ("bf16", 0), ("fp32", 32768), ("fp16", 1000)
+    every = [(recipe, *at, TINY) for recipe in ("hf", "llamacpp-cpu", "te-fused") for at in places]
+    settings = (
+        {"clip": 100.0},
+        {"scaling": "yarn:factor=4,original=4096"},
+        {"scaling": "dynamic:factor=2,maximum=1024", "length": "shifted"},
+        {"mrope": "8,12,12", "axis": "h"},
+        {"rotary_dim": 0},
+        {"kv_heads": 1, "mask": "full"},
+        {"qk": "ones"},
+        *({"heads": 12, "kv_heads": 3, "seq_len": 500, "mask": mask} for mask in ("window:8", "full")),
+    )
+    small = {"heads": 2, "seq_len": 10, "head_dim": 64}
+    every += [("hf", "bf16", 2000, small | case) for case in settings]
     wrong = []
-    for recipe, (dtype, offset) in itertools.product(
-        ("hf", "llamacpp-cpu", "te-fused"), (("bf16", 0), ("fp32", 32768), ("fp16", 1000))
-    ):
-        result = explain(offset, dtype, recipe, **TINY)
-        (record,) = shift(offset, dtype, recipe, **TINY)
+    for recipe, dtype, offset, case in every:
+        result = explain(offset, dtype, recipe, **case)
+        (record,) = shift(offset, dtype, recipe, **case)
         shares = total(result, "stage"), total(result, "pair")
         same = (result.drift.rms, result.reference.rms) == (record.drift_rms, record.reference_rms)
-        if not same or shares != pytest.approx((1.0, 1.0), abs=1e-6):
-            wrong.append((recipe, dtype, offset, shares, result.drift.rms, record.drift_rms))
+        if not same or shares != pytest.approx((1.0, 1.0), abs=0.01):
+            wrong.append((recipe, dtype, offset, case, shares, result.drift.rms, record.drift_rms))
     assert not wrong
 
 
 def test_a_planted_fault_is_found_and_is_the_remedy() -> None:
+    """Far out float32 angles drift as much as some faults, which there stand beside float64 angles."""
+    wide = {"frequency": "fp64", "angle": "fp64"}
     planted = (
-        ("position", "bf16", 32768, "aliasing"),
-        ("angle", "bf16", 0, "sensitivity"),
-        ("angle", "bf16", 32768, "sensitivity"),
-        ("frequency", "fp32/bf16", 1000, "sensitivity"),
-        ("table", "fp16", 0, "quantisation"),
-        ("table", "fp16", 1000, "quantisation"),
-        ("angle", "tf32/fp32", 0, "sensitivity"),
-        ("angle", "tf32/fp32", 32768, "sensitivity"),
-        ("accumulate", "fp16", 0, "quantisation"),
-        ("accumulate", "fp16", 1000, "quantisation"),
+        ("position", "bf16", "aliasing", {32768: {}}),
+        ("angle", "bf16", "sensitivity", {0: {}, 32768: {}}),
+        ("angle", "tf32/fp32", "sensitivity", {0: {}, 32768: {}}),
+        ("frequency", "fp32/bf16", "sensitivity", {1000: {}, 32768: {"angle": "fp64"}}),
+        ("table", "fp16", "quantisation", {0: {}, 1000: {}, 32768: wide}),
+        ("accumulate", "fp16", "quantisation", {0: {}, 1000: {}, 32768: wide}),
     )
     wrong = []
-    for (stage, fmt, offset, cause), (recipe, head_dim) in itertools.product(
-        planted, (("uniform", 64), ("hf", 128))
-    ):
-        case = {"heads": 1, "seq_len": 32, "head_dim": head_dim}
-        result = tenth(offset, "fp32", recipe, changes={stage: fmt}, **case)
-        worst = result.blames[0]
-        right = (worst.stage, worst.cause, result.remedy.widths) == (stage, cause, {stage: FP32})
-        if not (right and worst.share > 0.95 and len(result.remedies) == 1):
-            wrong.append((stage, fmt, offset, recipe, worst, result.remedies))
+    for (stage, fmt, cause, others), recipe in itertools.product(planted, ("uniform", "hf")):
+        for offset, beside in others.items():
+            result = tenth(offset, "fp32", recipe, changes=beside | {stage: fmt}, **TINY)
+            worst = result.blames[0]
+            right = (worst.stage, worst.cause, result.remedy.widths) == (stage, cause, {stage: FP32})
+            if not (right and worst.share > 0.95 and len(result.remedies) == 1):
+                wrong.append((stage, fmt, offset, recipe, worst, result.remedies))
     assert not wrong
-
-
-@pytest.mark.parametrize(
-    ("stage", "fmt"), [("table", "fp16"), ("accumulate", "fp16"), ("frequency", "fp32/bf16")]
-)
-def test_a_planted_fault_is_found_far_out_where_angles_are_float64(stage, fmt) -> None:
-    """At 32768 angles in float32 drift as much as these faults, which are then no remedy alone."""
-    changes = {"frequency": "fp64", "angle": "fp64", stage: fmt}
-    case = {"heads": 1, "seq_len": 16, "head_dim": 64}
-    result = tenth(32768, "fp32", "uniform", changes=changes, **case)
-    assert result.blames[0].stage == stage
-    assert result.remedy.widths == {stage: FP32}
+    for changes, bits in ({"table": "fp16"}, 0), ({"angle": "tf32/fp32"}, 32):
+        remedy = tenth(1000, "fp32", "hf", changes=changes, **TINY).remedy
+        assert (remedy.table_bytes, remedy.multiply_bits) == (1020 * 32 * 2 * 4, bits)
     mixed = tenth(32768, "fp32", "uniform", changes={"table": "fp16"}, heads=1, seq_len=32)
     assert set(mixed.remedy.widths) == {"angle", "table"}
 
 
 def test_terms_that_cancel_are_told_from_terms_that_do_not(tmp_path) -> None:
-    generator = np.random.default_rng(2)
-    q, k = generator.standard_normal((2, 1, 12, 64)).astype(np.float16)
-    bias = np.repeat([8.0, -8.0], 8).astype(np.float16)
-    causes = {}
-    for name, large in (("small", 0.0), ("large", 1.0)):
-        k_one = k.copy()
-        q_one = q.copy()
-        q_one[..., 48:] += 8 * np.float16(large)
-        k_one[..., 48:] += bias * np.float16(large)
-        np.savez(tmp_path / f"{name}.npz", q=q_one, k=k_one)
-        path = str(tmp_path / f"{name}.npz")
-        result = explain(0, "fp16", "hf", changes={"accumulate": "fp16"}, qk=path, rotary_dim=32)
-        causes[name] = {one.stage: one.cause for one in result.blames}["accumulate"]
-        own = np.abs(q_one.astype(float)) @ np.abs(k_one[0].astype(float).T) / 8
-        if (
-            large
-        ):  # the bias is not rotated and dominates: the sums of |terms| are nearly those of plain q and k
-            seen = np.sqrt((own[0][np.tril_indices(12)] ** 2).mean()) / result.reference.rms
-            assert result.cancelling == pytest.approx(seen, rel=0.05)
-    assert causes == {"small": "quantisation", "large": "cancellation"}
+    q, k = np.random.default_rng(2).standard_normal((2, 1, 12, 64)).astype(np.float16)
+    results = []
+    for size in (0, 1):  # of a bias that is not rotated
+        q[..., 48:] += np.float16(8 * size)
+        k[..., 48:] += size * np.repeat([8.0, -8.0], 8).astype(np.float16)
+        path = str(tmp_path / f"{size}.npz")
+        np.savez(path, q=q, k=k)
+        results.append(explain(0, "fp16", "hf", changes={"accumulate": "fp16"}, qk=path, rotary_dim=32))
+    causes = [{one.stage: one.cause for one in result.blames}["accumulate"] for result in results]
+    assert causes == ["quantisation", "cancellation"]
+    terms = np.abs(q[0].astype(float)) @ np.abs(k[0].astype(float).T) / 8  # most are of the bias
+    seen = np.sqrt((terms[np.tril_indices(12)] ** 2).mean()) / results[1].reference.rms
+    assert results[1].cancelling == pytest.approx(seen, rel=0.05)
 
 
 def test_overflow_names_the_first_stage_and_what_repairs_it(capsys) -> None:
@@ -193,23 +185,26 @@ def random_options(seed: int) -> list[str]:
     """A random recipe, dtype, offset and setting."""
     drawn = random.Random(seed)
     recipes = [one.name for one in all_recipes() if not one.refused]
-    options = ["--recipe", drawn.choice([*recipes, *["uniform"] * 10]), "--seed", str(seed)]
-    options += ["--dtype", drawn.choice(["bf16", "fp16", "bf16", "fp16", "fp32", "fp8_e4m3"])]
-    options += ["--offset", drawn.choice(["0", "1000", "32768", "131072", "1000003", "2^24"])]
-    options += ["--heads", drawn.choice(["2", "4"]), "--seq-len", drawn.choice(["32", "200", "300"])]
-    options += ["--mask", drawn.choice(["causal", "full", "window:16"])]
-    presets = [
-        ["--model", name] for name in ("llama-3.1-8b", "qwen2.5-7b", "gemma-2-9b", "phi-3-vision-128k")
+    settings = [
+        *("--model llama-3.1-8b", "--model qwen2.5-7b"),
+        *("--model gemma-2-9b", "--model phi-3-vision-128k"),
+        "--head-dim 64 --scaling linear:factor=4",
+        "--head-dim 64 --scaling yarn:factor=4,original=4096",
+        "--head-dim 64 --scaling dynamic:factor=2,maximum=4096",
+        "--head-dim 64 --scaling llama3:factor=8,low=1,high=4,original=8192",
+        *("--rotary-dim 32", "--layout interleaved", "--clip 100", "--base 5e5"),
     ]
-    texts = (
-        "linear:factor=4",
-        "yarn:factor=4,original=4096",
-        "dynamic:factor=2,maximum=4096",
-        "llama3:factor=8,low=1,high=4,original=8192",
-    )
-    own = [["--scaling", text, "--head-dim", "64"] for text in texts]
-    own += [["--rotary-dim", "32"], ["--layout", "interleaved"], ["--clip", "100"], ["--base", "5e5"]]
-    return [*options, *drawn.choice([*presets, *own])]
+    options = {
+        "--recipe": [*recipes, *["uniform"] * 10],
+        "--dtype": ["bf16", "fp16", "bf16", "fp16", "fp32", "fp8_e4m3"],
+        "--offset": ["0", "1000", "32768", "131072", "1000003", "2^24"],
+        "--heads": ["2", "4"],
+        "--seq-len": ["32", "200", "300"],
+        "--mask": ["causal", "full", "window:16"],
+        "--seed": [str(seed)],
+    }
+    words = [word for name, values in options.items() for word in (name, drawn.choice(values))]
+    return [*words, *drawn.choice(settings).split()]
 
 
 @pytest.mark.parametrize(
@@ -264,12 +259,6 @@ def test_rounded_vectors_are_not_blamed_on_a_float32_accumulator() -> None:
     assert 0.3 < by_stage["accumulate"].alone / sums.drift_rms < 2
 
 
-def test_costs() -> None:
-    for changes, bits in ({"table": "fp16"}, 0), ({"angle": "tf32/fp32"}, 32):
-        remedy = tenth(1000, "fp32", "hf", changes=changes, **TINY).remedy
-        assert (remedy.table_bytes, remedy.multiply_bits) == (1020 * 32 * 2 * 4, bits)
-
-
 def test_float64_has_no_wider_remedy() -> None:
     result = explain(1000, "fp64", "uniform", **TINY)
     assert {one.share for one in result.blames[:-1]} == {0.0}
@@ -313,33 +302,11 @@ def test_pairs_are_those_of_complex_arithmetic(layout, rotary_dim, mask) -> None
         assert listed[i]["k_norm"] == pytest.approx(np.abs(k).mean())
 
 
-def test_shares_of_a_long_sequence_are_those_of_a_sample_and_said_so(capsys) -> None:
-    case = {"heads": 12, "kv_heads": 3, "seq_len": 500, "head_dim": 64}
-    result = explain(1000, "bf16", "hf", **case)
-    (record,) = shift(1000, "bf16", "hf", **case)
+def test_shares_of_a_long_sequence_are_those_of_a_sample_and_said_so() -> None:
+    result = explain(1000, "bf16", "hf", heads=12, kv_heads=3, seq_len=500, head_dim=64)
     assert (len(result.sample.heads), result.sample.positions.size) == (8, 128)
-    assert result.drift.rms == record.drift_rms
     (answer,) = told([result])
     assert dict(answer.facts)["shares"] == "of 8 of 12 heads, 128 of 500 positions, at random"
-    for mask in ("window:8", "full"):
-        assert total(explain(1000, "bf16", "hf", mask=mask, **case), "stage") == pytest.approx(1.0)
-
-
-def test_other_settings_run() -> None:
-    for case in (
-        {"clip": 100.0},
-        {"scaling": "yarn:factor=4,original=4096"},
-        {"scaling": "dynamic:factor=2,maximum=1024", "length": "shifted"},
-        {"mrope": "8,12,12", "axis": "h"},
-        {"rotary_dim": 0},
-        {"kv_heads": 1, "mask": "full"},
-        {"qk": "ones"},
-    ):
-        result = explain(2000, "bf16", "hf", **({"heads": 2, "seq_len": 10, "head_dim": 64} | case))
-        (record,) = shift(2000, "bf16", "hf", **({"heads": 2, "seq_len": 10, "head_dim": 64} | case))
-        assert result.drift.rms == record.drift_rms, case
-        assert total(result, "stage") == pytest.approx(1.0, abs=0.01)
-        assert total(result, "pair") == pytest.approx(1.0, abs=0.01)
 
 
 def test_there_is_an_answer_for_each_recipe_and_dtype_at_its_worst_offset(capsys) -> None:

@@ -186,7 +186,9 @@ def _of_code(
         raise TypeError(f"{factory.name} is not called")
     case, inputs, setting = vectors
     compared = tracing.usual_offsets(case) if offsets is None else offsets
-    last = max(0, case.maximum - inputs.seq_len) if case.maximum else MAXIMUM  # a table may end there
+    last = MAXIMUM
+    if case.maximum:  # a table may end there
+        last = max(0, case.maximum - inputs.seq_len)
     with doing.unheard():
         traced = tracing.trace(factory.code, factory.dtype, case, compared)
     if traced.setting.layout != setting.layout:  # the model's is another than that of the code
@@ -194,7 +196,8 @@ def _of_code(
         inputs, setting = case.load()
     name = " ".join([factory.name, *verdicts.under(traced.environment)])
     explanations, unexplained = [], dict[int, str]()
-    some = () if traced.refused else dict.fromkeys((0, last) if offsets is None else map(int, offsets))
+    asked = (0, last) if offsets is None else map(int, offsets)
+    some = () if traced.refused else dict.fromkeys(asked)
     for number, offset in enumerate(some):
         try:
             group = _recipe_of(factory, (case, inputs, setting), offset)

@@ -1,7 +1,6 @@
 """The smallest set of stages that, computed in wider formats, brings a drift within a tolerance.
 
-Sets are looked for on a sample, and those that promise enough are measured on all of q and k, as `shift`
-measures them with the same --set.
+Sets are looked for on a sample; those that promise enough are measured as `shift --set` does.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Widths = Mapping[str, Format]
 
 _PROMISING = 1.2  # times the tolerance: what is within it on a sample promises enough
 _SAME = 1.001  # the same, where the sample leaves nothing out
-_NEEDED = 1.5  # times the tolerance: a stage that alone drifts further on a sample has to be wider
+_NEEDED = 1.5  # times the tolerance: a stage that drifts further by itself
 _MEASURED = 3  # sets with as many stages, as many of them in float64, that are measured
 _MULTIPLIES = ("angle", "rotation", "accumulate")
 
@@ -50,7 +49,7 @@ class DriftTolerance:
         return drift.rms / reference.rms if reference.rms else math.inf
 
     def met_by(self, measured: CellStatistics) -> bool:
-        """Return whether a drift is within the bound, or within the error of the reference; nan is not."""
+        """Return whether a drift is within the bound, or the reference's error; nan is not."""
         drift = measured.drift
         within_error = self.column == "drift_relative" and drift.max <= measured.error
         return within_error or self.value(drift, measured.reference) <= self.bound
@@ -85,10 +84,11 @@ class Remedy:
 
 
 def changes(recipe: Resolved, widths: Widths) -> dict[str, str]:
-    """Return stage -> format, as --set takes it, of stages that are at least as wide as these."""
+    """Return stage -> format, as --set takes it, of stages that become so wide."""
     wide = widened(recipe, widths)
-    texts = {stage: dict.fromkeys(fmt.short for fmt in formats(wide, stage)) for stage in widths}
-    return {stage: "/".join(texts[stage]) for stage in STAGES if stage in texts}
+    stages = [stage for stage in STAGES if stage in widths]
+    chains = {stage: [fmt.short for fmt in formats(wide, stage)] for stage in stages}
+    return {stage: "/".join(dict.fromkeys(chain)) for stage, chain in chains.items()}
 
 
 def remedied(recipe: Resolved, widths: Widths) -> Resolved:
@@ -123,7 +123,7 @@ class Search:
         return tuple(tried)
 
     def _candidates(self, inputs_overflow: bool) -> Iterator[Widths]:
-        """Yield sets of stages in wider formats, the cheapest first; at last every stage in float64."""
+        """Yield wider formats of stages, the cheapest first; at last all in float64."""
         alone, names = self.design.alone, self.design.names
         wider = {stage: (FP32, FP64) if self._is_narrow(stage) else (FP64,) for stage in names}
         if inputs_overflow:  # no score of the sample says anything
@@ -151,15 +151,17 @@ class Search:
         drifts = bench.drifts([remedied(recipe, widths) for widths in some])
         values = [self._value(drift) for drift in drifts]
         most = self.accepted.bound * (_SAME if self.whole else _PROMISING)
-        enough = [number for number, value in enumerate(values) if value <= most]
-        yield from (some[number] for number in sorted(enough, key=lambda number: values[number]))
+        for number in sorted(range(len(some)), key=values.__getitem__):
+            if values[number] <= most:
+                yield some[number]
 
     def _value(self, drift: Statistics) -> float:
         return self.accepted.value(drift, self.design.bench.reference)
 
     def _is_narrow(self, stage: str) -> bool:
         """Return whether float32 widens a stage."""
-        return any(fmt.precision < FP32.precision for fmt in formats(self.design.recipe, stage))
+        own = formats(self.design.recipe, stage)
+        return min(fmt.precision for fmt in own) < FP32.precision
 
     def _remedy(self, widths: Widths, before: Statistics, measured: CellStatistics) -> Remedy:
         variant = remedied(self.design.recipe, widths)

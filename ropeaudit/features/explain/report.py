@@ -93,8 +93,10 @@ def _remedy_rows(one: Explanation) -> list[Row]:
 
 def _called(one: Trace, like: Likeness | None = None) -> Row:
     """Return what rows of code begin with. like: the recipes that the row is about."""
-    near = {name: getattr(like, name) if like else math.nan for name in ("distance", "equal", "profile")}
-    return {"implementation": one.name, "dtype": one.dtype.name, "environment": one.environment, **near}
+    names = "distance", "equal", "profile"
+    near = {name: getattr(like, name) if like else math.nan for name in names}
+    called = {"implementation": one.name, "dtype": one.dtype.name}
+    return called | {"environment": one.environment, **near}
 
 
 def dtypes_rows(one: Trace) -> list[Row]:
@@ -240,7 +242,7 @@ def _left_out(one: CodeExplanation) -> list[str]:
 
 
 _NOTABLE = 0.005  # of the mean square drift: stages below it are not named
-_BIT_IDENTICAL = 0.98  # of its numbers: code whose dtypes differ from a recipe's is it all the same
+_BIT_IDENTICAL = 0.98  # of its numbers: then its dtypes may differ from the recipe's
 _STAGES, _OFFSETS, _NAMED = 4, 4, 3  # named stages, other offsets, named recipes
 _OTHERS_NARROW = {
     "trig": "narrow-table",
@@ -302,12 +304,15 @@ def _cause(one: Explanation) -> Cause:
     fix = f"fix: {_fix(one)}"
     if one.nonfinite:
         first, repairs = one.blames[0], " or ".join(one.nonfinite.repaired_by)
-        where = "q and k are stored" if first.stage == "input" else f"the stage {first.stage} is"
+        where = f"the stage {first.stage} is"
+        where = "q and k are stored" if first.stage == "input" else where
         alone = f"{repairs} alone repairs" if repairs else "no stage alone repairs"
         said = f"{alone} all of them; shares are not defined while scores are not finite"
-        return Cause("nonfinite", f"overflow, first where {where} in {first.format}", facts=[said, fix])
-    stages = ", ".join(one.remedy.changes) if one.remedy else ""
-    title = f"computed too coarsely: {stages}" if stages else "no stages in wider formats are enough"
+        title = f"overflow, first where {where} in {first.format}"
+        return Cause("nonfinite", title, facts=[said, fix])
+    title = "no stages in wider formats are enough"
+    if one.remedy:
+        title = f"computed too coarsely: {', '.join(one.remedy.changes)}"
     lines = [f"{label:<5} {text}" for label, text in _stages(one)]
     return Cause(_CODES.get(one.blames[0].stage, "unexplained"), title, facts=[*lines, fix])
 
@@ -317,7 +322,8 @@ def _amount(one: Explanation, drift: Statistics) -> str:
     if drift.nonfinite:
         return f"{percent(drift.nonfinite / drift.count)} nan or infinite"
     value = float(one.tolerance.value(drift, one.reference))
-    return f"{percent(value) if one.tolerance.column == 'drift_relative' else short(value)} off"
+    relative = one.tolerance.column == "drift_relative"
+    return f"{percent(value) if relative else short(value)} off"
 
 
 def _limit(one: Explanation) -> str:
@@ -335,17 +341,19 @@ def _stages(one: Explanation) -> list[tuple[str, str]]:
     for blame in [blame for blame in one.blames if blame.share >= _NOTABLE][:_STAGES]:
         wider = f" -> {widths[blame.stage]}" if blame.stage in widths else ""
         text = f"{blame.stage:<11} {blame.format}{wider}"
-        rest = "left with every stage in float64: no wider format here"
-        facts.append((f"{100 * blame.share:.0f} %", rest if blame.stage == shares.REST else text))
+        if blame.stage == shares.REST:
+            text = "left with every stage in float64: no wider format here"
+        facts.append((f"{100 * blame.share:.0f} %", text))
     return facts
 
 
 def _fix(one: Explanation) -> str:
-    """Return the remedy as options, and the drift that it leaves; or that no set of stages is enough."""
+    """Return the remedy as options, and the drift that it leaves; or that there is none."""
     before, best = _amount(one, one.drift).removesuffix(" off"), one.remedy
     if best is None:
-        left = f"{before} -> {_amount(one, one.remedies[-1].drift)} with every stage in float64"
-        return f"none: no set of stages is within {_limit(one)}; {left}"
+        left = _amount(one, one.remedies[-1].drift)
+        none = f"none: no set of stages is within {_limit(one)}"
+        return f"{none}; {before} -> {left} with every stage in float64"
     change = f"--set {changes(best)}"
     if one.code:  # it takes no --set: its author changes the stages
         change = ", ".join(f"{stage} in {fmt}" for stage, fmt in best.changes.items())
@@ -365,14 +373,14 @@ def _around(one: Explanation) -> list[tuple[str, str]]:
     read = _model_notes([one])  # what a config says
     facts += [("" if n else "read", text.partition(": read: ")[2] or text) for n, text in enumerate(read)]
     if not sampled.covers(one.inputs):
-        taken = f"{len(sampled.heads)} of {heads} heads, {sampled.positions.size} of {size} positions"
-        facts.append(("shares", f"of {taken}, at random"))
+        rows = f"{sampled.positions.size} of {size} positions"
+        facts.append(("shares", f"of {len(sampled.heads)} of {heads} heads, {rows}, at random"))
     rest = f"; other calls, such as one token: ropeaudit check {one.code}" if one.code else ""
     return [*facts, ("not checked", f"other offsets; other q and k{rest}")]
 
 
 def _model_notes(some: Sequence[Explanation]) -> list[str]:
-    """Return notes on models; their own end, which is a usual offset, is not past what they serve."""
+    """Return notes on models; their own end, a usual offset, is not past what they serve."""
     offsets = [one.offset for one in some if one.offset != one.case.maximum]
     return model_notes([one.case for one in some], offsets)
 

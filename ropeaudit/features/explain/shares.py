@@ -1,9 +1,8 @@
 """The share of each stage in a drift, and the stage at which scores stop being finite.
 
-A stage takes part by rounding as the recipe says, and stays away by being float64. What a stage adds depends
-on which others are there, so its share is the Shapley value: the mean over all orders in which they can come
-in. Stages that add nearly nothing come in together, and share what they add by the mean of coming first and
-last, which is exact where errors add up.
+A stage takes part by rounding as the recipe says, and stays away by being float64. What it adds
+depends on the others, so its share is the Shapley value: the mean over all orders of coming in.
+Stages that add nearly nothing come in together; each gets the mean of what it adds first and last.
 Source: Shapley, "A value for n-person games", 1953.
 """
 
@@ -72,7 +71,8 @@ def widened(recipe: Resolved, stages: Mapping[str, Format]) -> Resolved:
     """Return the recipe with these stages at least as precise, and all others as they are."""
     changes: dict[str, Any] = {}
     for stage, wide in stages.items():
-        some = tuple(wide if wide.precision > f.precision else f for f in formats(recipe, stage))
+        own = formats(recipe, stage)
+        some = tuple(wide if wide.precision > fmt.precision else fmt for fmt in own)
         if some:
             changes[stage] = some if isinstance(getattr(recipe, stage), tuple) else some[0]
     return replace(recipe, **changes)
@@ -133,11 +133,13 @@ class Design:
         total, rest = self.whole.rms**2, self.rest.rms**2
         first = {stage: one.rms**2 - rest for stage, one in self.alone.items()}
         last = {stage: total - one.rms**2 for stage, one in self.without.items()}
-        weak = [one for one in self.names if max(abs(first[one]), abs(last[one])) < WEAK * total]
+        most = {stage: max(abs(first[stage]), abs(last[stage])) for stage in self.names}
+        weak = [stage for stage in self.names if most[stage] < WEAK * total]
         players = {stage: {stage} for stage in self.names if stage not in weak}
         players |= {"weak": set(weak)} if weak else {}
-        some = [frozenset(one) for n in range(len(players) + 1) for one in combinations(players, n)]
-        rounding = (Coalition().union(*(players[one] for one in coalition)) for coalition in some)
+        sizes = range(len(players) + 1)
+        some = [frozenset(one) for size in sizes for one in combinations(players, size)]
+        rounding = (Coalition().union(*map(players.__getitem__, one)) for one in some)
         drifts = (one.rms**2 for one in self.drifts(rounding))
         values = shapley(dict(zip(some, drifts, strict=True)))
         if weak:
