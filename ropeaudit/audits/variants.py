@@ -164,8 +164,9 @@ class Bench:
 
 
 def summed(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
-    """Return q·k as the subject's accumulator sums it, float32 where q is. Shapes: (h, n, d) -> (h, n, n).
+    """Return q·k as the subject's accumulator sums it, float32 where q is.
 
+    Shapes: (h, n, d) -> (h, n, n).
     Where that alone is float32, the error of float32 sums of rounded q and k is added to the exact ones.
     """
     columns = k.swapaxes(-1, -2)
@@ -177,10 +178,8 @@ def summed(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
         kernel.accumulate(q, np.ascontiguousarray(columns), subject, out)
         return out
     single, other = q.astype(np.float32), columns.astype(np.float32)
-    own: FloatArray = single @ other
-    if np.array_equal(single, q) and np.array_equal(other, columns):
-        return own.astype(np.float64)
-    return np.asarray(own - single.astype(np.float64) @ other.astype(np.float64) + q @ columns)
+    exact = single.astype(np.float64) @ other.astype(np.float64)
+    return np.asarray(single @ other - exact + q @ columns)
 
 
 def _grouped(variants: Sequence[Resolved], stages: Sequence[str]) -> list[list[Resolved]]:

@@ -103,8 +103,8 @@ def dtypes_rows(one: Trace) -> list[Row]:
     """Return a row a stage of code that was seen, beside the nearest recipe."""
     best = one.nearest()[0] if one.likely else None
     formats = expected(best.group.resolved) if best else {}
-    about = {name: getattr(one.setting, name) for name in ("layout", "head_dim", "rotary_dim", "base")}
-    about |= {
+    names = "layout", "head_dim", "rotary_dim", "base"
+    about = {name: getattr(one.setting, name) for name in names} | {
         **_called(one, best),
         "schema": SCHEMA,
         "device": one.device,
@@ -132,7 +132,8 @@ def _profile_rows(one: Trace) -> list[Row]:
     for offset, drift in one.drifts.items():
         predicted = one.predicted.get(offset, math.nan)
         row = {"offset": offset, "drift_rms": drift, "predicted_rms": predicted}
-        results.append(_called(one) | row | {"ratio": drift / predicted if predicted else math.nan})
+        row["ratio"] = drift / predicted if predicted else math.nan
+        results.append(_called(one) | row)
     return results
 
 
@@ -189,9 +190,8 @@ def report(
 ) -> Report:
     """Return the report. by: the kind of rows."""
     codes = [one for one in results if isinstance(one, CodeExplanation)]
-    explained = [
-        each for one in results for each in (one.explanations if isinstance(one, CodeExplanation) else (one,))
-    ]
+    explained = [one for one in results if isinstance(one, Explanation)]
+    explained += [each for one in codes for each in one.explanations]
     kind = by or ("dtypes" if codes else "stage")
     check_kind(kind, bool(codes))
     traces, tables = [one.trace for one in codes], dict[str, Report]()
@@ -235,7 +235,8 @@ def _left_out(one: CodeExplanation) -> list[str]:
     """Return notes on offsets that were left out and operations not seen."""
     trace = one.trace
     who = " ".join([trace.name, *under(trace.environment), str(trace.dtype)])
-    texts = [f"{who}: offset {offset} was left out: {reason}" for offset, reason in trace.dropped.items()]
+    left_out = trace.dropped.items()
+    texts = [f"{who}: offset {offset} was left out: {reason}" for offset, reason in left_out]
     if not trace.refused and not trace.stages:
         texts.append(f"{who}: no operation of torch was seen; its numbers alone were compared.")
     return [*texts, *(f"{reason}; its stages get no shares" for reason in one.unexplained.values())]
@@ -243,7 +244,7 @@ def _left_out(one: CodeExplanation) -> list[str]:
 
 _NOTABLE = 0.005  # of the mean square drift: stages below it are not named
 _BIT_IDENTICAL = 0.98  # of its numbers: then its dtypes may differ from the recipe's
-_STAGES, _OFFSETS, _NAMED = 4, 4, 3  # named stages, other offsets, named recipes
+_STAGES, _NAMED = 4, 3  # named stages, named recipes
 _OTHERS_NARROW = {
     "trig": "narrow-table",
     "output": "narrow-output",
@@ -257,8 +258,12 @@ def told(results: Sequence[Explanation | CodeExplanation]) -> list[Answer]:
     """Return an answer for each recipe or code in a dtype, on its worst offset."""
     recipes = [one for one in results if isinstance(one, Explanation)]
     codes = [one for one in results if isinstance(one, CodeExplanation)]
-    targets = groupby(recipes, key=lambda one: (one.case, one.implementation, one.recipe.dtype))
-    return [*(_of_target(list(some)) for _, some in targets), *map(_of_code, codes)]
+
+    def target(one: Explanation) -> tuple[Any, ...]:
+        return one.case, one.implementation, one.recipe.dtype
+
+    targets = [list(some) for _, some in groupby(recipes, target)]
+    return [*map(_of_target, targets), *map(_of_code, codes)]
 
 
 def _of_target(some: Sequence[Explanation], called: Facts = ()) -> Answer:
@@ -288,15 +293,12 @@ def _badness(one: Explanation) -> tuple[bool, float]:
     return not one.good, math.inf if one.nonfinite or math.isnan(value) else value
 
 
-def _by_offset(some: Sequence[Explanation]) -> list[tuple[str, str]]:
+def _by_offset(some: Sequence[Explanation]) -> Facts:
     """Return a line for each offset: how far scores are off there, and what to change."""
-    lines = list[tuple[str, str]]()
-    for one in some[:_OFFSETS]:
-        fix = "" if one.good else f"; fix: {_fix(one)}"
-        lines.append((f"offset {one.offset:,}", f"scores {_amount(one, one.drift)}{fix}"))
-    if len(some) > _OFFSETS:
-        lines.append(("", f"and {len(some) - _OFFSETS} more offsets: -v"))
-    return lines
+    fixes = ["" if one.good else f"; fix: {_fix(one)}" for one in some]
+    lines = [f"scores {_amount(one, one.drift)}{fix}" for one, fix in zip(some, fixes, strict=True)]
+    labels = [f"offset {one.offset:,}" for one in some]
+    return settings.listed(list(zip(labels, lines, strict=True))) if some else ()
 
 
 def _cause(one: Explanation) -> Cause:
@@ -397,20 +399,22 @@ def _of_code(one: CodeExplanation) -> Answer:
             return _of_target(one.explanations, called)
     decides = "its stages get no shares"
     if trace.refused:
-        decides, causes = "it could not be called", [Cause("refused", trace.refused, warning=True)]
+        decides = "it could not be called"
+        causes = [Cause("refused", trace.refused, warning=True)]
     elif not trace.likely:
         status, decides = "FAIL" if trace.faults else "WARN", "behaves like no known recipe"
         last = max(trace.faults, default=0)  # the largest offset that is wrong
         fix = wording.remedy(trace.faults.get(last), trace.dtype, last)
         code = trace.diagnosis() or "unexplained"
         title = trace.told() or "no known implementation matches"
-        causes = [Cause(code, title, facts=[f"fix: {fix}"] if fix else [], warning=not trace.faults)]
-    facts = [*_by_offset(one.explanations), *called]
-    facts.append(("setting", f"head_dim {trace.setting.head_dim}, base {trace.setting.base:g}"))
-    facts.append(("not checked", "other offsets, other q and k than these"))
-    facts.append(("next", f"all checks: ropeaudit check {trace.name}    all rows: -v"))
+        facts = [f"fix: {fix}"] if fix else []
+        causes = [Cause(code, title, facts=facts, warning=not trace.faults)]
+    about = [*_by_offset(one.explanations), *called]
+    about.append(("setting", f"head_dim {trace.setting.head_dim}, base {trace.setting.base:g}"))
+    about.append(("not checked", "other offsets, other q and k than these"))
+    about.append(("next", f"all checks: ropeaudit check {trace.name}    all rows: -v"))
     target = " ".join([trace.name, *under(trace.environment)])
-    return Answer(cast(Status, status), target, f"{trace.dtype.short}: {decides}", causes, facts)
+    return Answer(cast(Status, status), target, f"{trace.dtype.short}: {decides}", causes, about)
 
 
 def _likeness(trace: Trace) -> str:

@@ -107,7 +107,9 @@ class Trace:
 
     def nearest(self) -> list[Likeness]:
         """Return the nearest recipes, of ties those of most similar dtypes."""
-        near = [like for like in self.likely if like.distance <= self.likely[0].distance * (1 + _TIE) + 1e-12]
+        least = min((like.distance for like in self.likely), default=0.0)
+        farthest = least * (1 + _TIE) + 1e-12
+        near = [like for like in self.likely if like.distance <= farthest]
         fewest = min((len(like.differing) for like in near), default=0)
         return [like for like in near if len(like.differing) == fewest]
 
@@ -120,7 +122,8 @@ def expected(resolved: Resolved) -> dict[str, str]:
     """Return stage -> dtype that a recipe rounds to there."""
     seen = ("position", "frequency", "angle", "trig", "rotation", "output")
     stored = {stage: formats(resolved, stage)[-1] for stage in seen}
-    stored["table"] = min(resolved.trig, resolved.table or resolved.trig, key=lambda fmt: fmt.precision)
+    both = resolved.trig, resolved.table or resolved.trig
+    stored["table"] = min(both, key=lambda fmt: fmt.precision)
     return {stage: fmt.name for stage, fmt in stored.items()}
 
 
@@ -180,7 +183,8 @@ def trace(
     nearest = Emulated(result.nearest()[0].group.resolved, setting)
     places = [(nearest, offset) for offset in usable]
     limits = bounds.bounds(places, inputs, "causal", run_metadata.threads())
-    return replace(result, predicted=dict(zip(usable, (limit.rms for limit in limits), strict=True)))
+    predicted = (limit.rms for limit in limits)
+    return replace(result, predicted=dict(zip(usable, predicted, strict=True)))
 
 
 @functools.lru_cache(maxsize=4)
@@ -191,7 +195,8 @@ def compared(
     inputs = qk.make("gaussian", _HEADS, _HEADS, COMPARED, setting, seed)
     places = {offset: np.arange(COMPARED, dtype=np.int64) + offset for offset in offsets}
     groups, q = known_recipes.variants(dtype), inputs.q
-    drifts = rms_drifts([Emulated(one.resolved, setting) for one in groups], inputs, setting, offsets)
+    subjects = [Emulated(one.resolved, setting) for one in groups]
+    drifts = rms_drifts(subjects, inputs, setting, offsets)
     known: list[Known] = [
         (one, {at: known_recipes.rotated(one, q, where, setting) for at, where in places.items()}, rms)
         for one, rms in zip(groups, drifts, strict=True)
@@ -209,9 +214,8 @@ def rms_drifts(
     """Return the RMS drift of float64 scores by subject and offset."""
     plan = Plan(subjects, [list(offsets)] * len(subjects), inputs, setting, "causal")
     cells = measure.measure(plan, run_metadata.threads())
-    return [
-        {offset: cells[number, offset].drift.rms for offset in offsets} for number in range(len(subjects))
-    ]
+    numbers = range(len(subjects))
+    return [{offset: cells[number, offset].drift.rms for offset in offsets} for number in numbers]
 
 
 def likeness(seen: Trace, own: VectorsAt, exact: VectorsAt, known: Known) -> Likeness:
