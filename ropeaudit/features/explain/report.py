@@ -23,7 +23,7 @@ from ropeaudit.reports import Report, answers, settings
 from ropeaudit.reports.answers import Answer, Cause, Status
 from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.reports.numbers import percent, short
-from ropeaudit.reports.verdicts import under
+from ropeaudit.reports.verdicts import distinct_percent, under
 from ropeaudit.runtime.columns import Columns, table
 from ropeaudit.subjects.calling.code import StageLog
 
@@ -298,7 +298,8 @@ def _by_offset(some: Sequence[Explanation]) -> Facts:
     fixes = ["" if one.good else f"; fix: {_fix(one)}" for one in some]
     lines = [f"scores {_amount(one, one.drift)}{fix}" for one, fix in zip(some, fixes, strict=True)]
     labels = [f"offset {one.offset:,}" for one in some]
-    return settings.listed(list(zip(labels, lines, strict=True))) if some else ()
+    listed = settings.listed(list(zip(labels, lines, strict=True))) if some else []
+    return [(label.strip(), text) for label, text in listed]
 
 
 def _cause(one: Explanation) -> Cause:
@@ -323,9 +324,9 @@ def _amount(one: Explanation, drift: Statistics) -> str:
     """Return how large a drift is, in what the tolerance is about."""
     if drift.nonfinite:
         return f"{percent(drift.nonfinite / drift.count)} nan or infinite"
-    value = float(one.tolerance.value(drift, one.reference))
-    relative = one.tolerance.column == "drift_relative"
-    return f"{percent(value) if relative else short(value)} off"
+    value, accepted = float(one.tolerance.value(drift, one.reference)), one.tolerance
+    relative = accepted.column == "drift_relative"
+    return f"{distinct_percent(value, accepted.bound) if relative else short(value)} off"
 
 
 def _limit(one: Explanation) -> str:
