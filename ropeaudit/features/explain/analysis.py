@@ -48,9 +48,12 @@ _Vectors: TypeAlias = tuple[Case, Inputs, RopeSetting]  # q and k of a case, and
 class Explanation(Result):
     """Why one recipe drifts at one offset.
 
-    drift, reference, error: of all scores, as `shift` measures them. sample: the q and k of the shares.
-    blames: every stage, the worst first. pairs: columns of `--by pair`. cancelling: RMS of the summed
-    |terms| of a score over the RMS score. code: what was called, where the recipe is what it resembles.
+    drift, reference, error: of all scores, as `shift` measures them.
+    sample: the q and k of the shares.
+    blames: every stage, the worst first.
+    pairs: columns of `--by pair`.
+    cancelling: RMS of the summed |terms| of a score over the RMS score.
+    code: what was called, where the recipe is what it resembles.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.explain.report"
@@ -154,8 +157,9 @@ def run(
     """Check the arguments, and yield what `explain` does, case by case."""
     fits(max(case.check(_usual(case, offsets)) for case in cases))
     accepted = tolerance or DriftTolerance()
-    jobs = sum(len(_usual(case, offsets)) if one.recipe else 1 for case in cases for one in some)
-    work = steps(on_progress, jobs)
+    counts = [len(_usual(case, offsets)) for case in cases]
+    jobs = [count if one.recipe else 1 for count in counts for one in some]
+    work = steps(on_progress, sum(jobs))
 
     def explained() -> Iterator[Explanation | CodeExplanation]:
         for case, inputs, setting, part in loaded(cases, some, offsets or ()):
@@ -227,10 +231,8 @@ def _recipe_of(code: SubjectFactory, vectors: _Vectors, offset: int) -> RecipeGr
     if not isinstance(subject, Called):
         raise TypeError(f"{code.name} is not called")
     at = np.arange(max(0, inputs.seq_len - _MOST_POSITIONS), inputs.seq_len, dtype=np.int64)
-    q, k = (
-        round_to(x[None, :_MOST_HEADS, at], subject.dtype).astype(subject.dtype.carrier, copy=False)
-        for x in (inputs.q, inputs.k)
-    )
+    some = (x[None, :_MOST_HEADS, at] for x in (inputs.q, inputs.k))
+    q, k = (round_to(x, subject.dtype).astype(subject.dtype.carrier, copy=False) for x in some)
     try:
         block = CalledBlock(at + offset, (q, k), subject.rotator().rotate_both(q, k, at + offset))
         group = explaining_recipe(block, subject.setting, subject.dtype)

@@ -69,9 +69,10 @@ def tolerance(given: str | tuple[str, float]) -> DriftTolerance:
 class Remedy:
     """Stages in wider formats, what drift that leaves of all scores, and what it costs.
 
-    changes: the formats as --set takes them. removed: share of the RMS drift that is gone. table_bytes: cos
-    and sin of all positions up to the last. multiply_bits: width of the widest multiplication that it widens,
-    0 if it widens none.
+    changes: the formats as --set takes them.
+    removed: share of the RMS drift that is gone.
+    table_bytes: cos and sin of all positions up to the last.
+    multiply_bits: width of the widest multiplication that it widens, 0 if it widens none.
     """
 
     widths: Widths

@@ -22,7 +22,7 @@ from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.reports import Report, answers, settings
 from ropeaudit.reports.answers import Answer, Cause, Status
 from ropeaudit.reports.model_notes import model_notes
-from ropeaudit.reports.numbers import percent, short
+from ropeaudit.reports.numbers import counted, percent, short
 from ropeaudit.reports.verdicts import distinct_percent, under
 from ropeaudit.runtime.columns import Columns, table
 from ropeaudit.subjects.calling.code import StageLog
@@ -370,14 +370,14 @@ def changes(remedy: Remedy) -> str:
 
 def _around(one: Explanation) -> list[tuple[str, str]]:
     """Return what was assumed, and what was not looked at."""
-    sampled = one.sample
-    heads, size, _ = one.inputs.q.shape
     facts = [fact for fact in settings.facts([_common(one)]) if fact[0] != "read"]
+    if not one.sample.covers(one.inputs):
+        tokens, heads = one.sample.positions.size, len(one.sample.heads)
+        of = f"; shares of {counted(int(tokens), 'token')}, {counted(heads, 'head')}"
+        facts = [(label, f"{text}{of}" if "with" in label else text) for label, text in facts]
     read = _model_notes([one])  # what a config says
-    facts += [("" if n else "read", text.partition(": read: ")[2] or text) for n, text in enumerate(read)]
-    if not sampled.covers(one.inputs):
-        rows = f"{sampled.positions.size} of {size} positions"
-        facts.append(("shares", f"of {len(sampled.heads)} of {heads} heads, {rows}, at random"))
+    texts = [text.partition(": read: ")[2] or text for text in read]
+    facts += [("" if number else "read", text) for number, text in enumerate(texts)]
     rest = f"; other calls, such as one token: ropeaudit check {one.code}" if one.code else ""
     return [*facts, ("not checked", f"other offsets; other q and k{rest}")]
 
@@ -391,10 +391,15 @@ def _model_notes(some: Sequence[Explanation]) -> list[str]:
 def _of_code(one: CodeExplanation) -> Answer:
     """Return the answer on code: on its explained offsets, or on what it does."""
     trace, status, causes = one.trace, "WARN", list[Cause]()
-    called = [("behaves like", _likeness(trace))] if trace.likely else []
-    called += [("called as", text.rpartition(": called as ")[2].rstrip(".")) for text in one.findings[:1]]
-    called += [("not compared", f"offset {at:,}: {text}") for at, text in list(trace.dropped.items())[:1]]
-    if trace.likely:
+    arithmetic = bool(trace.faults) and all(fault.arithmetic for fault in trace.faults.values())
+    resembled = bool(trace.likely) or (arithmetic and bool(one.explanations))
+    likeness = _likeness(trace) if trace.likely else trace.told()
+    called = [("behaves like", likeness)] if resembled else []
+    for text in one.findings[:1]:
+        called.append(("called as", text.rpartition(": called as ")[2].rstrip(".")))
+    for at, text in list(trace.dropped.items())[:1]:
+        called.append(("not compared", f"offset {at:,}: {text}"))
+    if resembled:
         called += [("not explained", reason) for reason in list(one.unexplained.values())[:1]]
         if one.explanations:
             return _of_target(one.explanations, called)
@@ -428,7 +433,8 @@ def _likeness(trace: Trace) -> str:
         return f"no known recipe: nearest is {who}, yet {', '.join(parts)}"
     words = "; or ".join(_arithmetic(like.group) for like in (best, *others))
     named = "" if trace.recipes() else ", which no named recipe does"
-    equal = "bit-identical" if best.equal == 1 else f"{percent(best.equal)} of q's numbers bit-identical"
+    share = "" if best.equal == 1 else f"{percent(best.equal)} of q's numbers "
+    equal = f"{share}bit-identical"
     return f"{words}{named}: {equal} at {len(trace.drifts) * COMPARED} positions"
 
 

@@ -40,8 +40,10 @@ CANCELS = 3.0
 class Blame:
     """A stage and its part in the drift.
 
-    alone: RMS drift with only this stage rounded; without: with only this one in float64; removed:
-    1 - without / drift; share: Shapley value of the mean square drift over it. nan: not defined.
+    alone: RMS drift with only this stage rounded.
+    without: RMS drift with only this one in float64.
+    removed: 1 - without / drift.
+    share: Shapley value of the mean square drift over it; nan: not defined.
     """
 
     stage: str
