@@ -345,7 +345,7 @@ def test_other_commands_do_not_shrink_a_report_either(tmp_path, capsys, monkeypa
     path = tmp_path / "x.json"
     requested = ["limit", *SIZES, "--recipe", "hf,uniform", "--dtype", "fp16", "--up-to", "100", "-f", "csv"]
     assert main([*requested, "-o", str(path)]) == 0
-    before, usual, calls = path.read_bytes(), limit.OffsetSearch.run, []
+    before, usual, calls = path.read_bytes(), limit.Search.__iter__, []
 
     def search(one):
         calls.extend([one] * (one.seq_len > 1))  # the others are of distances
@@ -353,7 +353,7 @@ def test_other_commands_do_not_shrink_a_report_either(tmp_path, capsys, monkeypa
             raise KeyboardInterrupt
         return usual(one)
 
-    monkeypatch.setattr(limit.OffsetSearch, "run", search)
+    monkeypatch.setattr(limit.Search, "__iter__", search)
     capsys.readouterr()
     seen = ran(capsys, [*requested, "-o", str(path)], 130)
     assert f"interrupted: 1 row done; {str(path)!r} is left as before" in seen.err

@@ -11,14 +11,13 @@ from command_line import Printed, ran
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ropeaudit import Case, limit, parse, recipes, shift
+from ropeaudit import limit, parse, recipes, shift
 from ropeaudit.bounds import bound, bound_up_to
 from ropeaudit.bounds.terms import last_exact_offset
 from ropeaudit.errors import UsageError
-from ropeaudit.features.limit import boundary_search
-from ropeaudit.features.limit.analysis import most, tolerance
-from ropeaudit.features.limit.boundary_search import OffsetSearch
+from ropeaudit.features.limit.analysis import tolerance
 from ropeaudit.features.limit.report import row
+from ropeaudit.features.limit.search import WITHIN, Search, boundary
 from ropeaudit.inputs import qk
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.emulated import Emulated
@@ -137,18 +136,22 @@ def test_a_search_with_few_measurements_claims_nothing_that_is_wrong(which) -> N
     check_setting(which, 600, 64)
 
 
+def searched(holds, seq_len, up_to, proved, most, **told):
+    """Search where `holds` says whether an offset does; return the boundary, and what was tested in order."""
+    search, requested = Search(seq_len, up_to, proved, most, **told), []
+    for offsets in search:
+        requested += offsets
+        search.take({offset: holds(offset) for offset in offsets})
+    assert len(requested) == len(set(requested)) == len(search.tested)
+    return boundary(search.tested, proved, up_to), requested
+
+
 @given(st.integers(0, 10**6), st.integers(1, 600), st.integers(64, 500), st.data())
 def test_a_boundary_is_found_exactly_where_all_beyond_it_fails(up_to, seq_len, most, data) -> None:
     first = data.draw(st.integers(0, up_to + 1))
     proved = data.draw(st.integers(-1, first - 1)) if first else -1
-    requested = []
-
-    def test(offsets):
-        requested.extend(offsets)
-        return [offset < first for offset in offsets]
-
-    result = OffsetSearch(test, seq_len, up_to, proved, most).run()
-    assert len(requested) == len(set(requested)) == result.tested <= most + 1
+    result, requested = searched(lambda offset: offset < first, seq_len, up_to, proved, most)
+    assert len(requested) == result.tested <= most + 1
     assert result.failing == (first if first <= up_to else None)
     assert result.held_up_to == (first - 1 if first <= up_to else up_to)
     assert result.held_up_to in requested or result.held_up_to < 0
@@ -160,7 +163,7 @@ def test_a_boundary_is_found_exactly_where_all_beyond_it_fails(up_to, seq_len, m
 @example(100, set(), 101)
 @given(st.integers(0, 400), st.sets(st.integers(0, 400)), st.integers(64, 500))
 def test_any_failures_are_found_where_all_can_be_tested(up_to, failures, most) -> None:
-    result = OffsetSearch(lambda some: [x not in failures for x in some], 16, up_to, -1, most).run()
+    result, _ = searched(lambda x: x not in failures, 16, up_to, -1, most)
     first = min((x for x in failures if x <= up_to), default=None)
     assert result.exhaustive or up_to + 1 > most
     assert result.failing == first if result.exhaustive else result.failing in {None, *failures}
@@ -177,16 +180,15 @@ TOLD = [
 
 @pytest.mark.parametrize(("told", "failing", "tested"), TOLD)
 def test_what_a_search_is_told_decides_what_is_tested(told, failing, tested) -> None:
-    question = {"seq_len": 16, "up_to": 10**6, "proved": -1, "most": 300} | told
-    search = OffsetSearch(lambda some: [x != failing for x in some], **question)
-    assert search.run().failing == failing
-    seen = set(search.tested)
+    question = {"seq_len": 16, "up_to": 10**6, "proved": -1, "most": 300}
+    result, requested = searched(lambda x: x != failing, **question | told)
+    assert result.failing == failing
+    seen = set(requested)
     assert {one for one in tested if failing is None or one <= failing} <= seen
     assert len(seen) <= 300
-    assert min(seen - {0}) > question["proved"]
-    unaware = OffsetSearch(lambda some: [x != failing for x in some], 16, 10**6, -1, 300)
-    assert failing is None or unaware.run().failing is None
-    assert sum(x < 131_056 for x in seen) > boundary_search.WITHIN
+    assert min(seen - {0}) > told.get("proved", -1)
+    assert failing is None or searched(lambda x: x != failing, **question)[0].failing is None
+    assert sum(x < 131_056 for x in seen) > WITHIN
 
 
 # of all offsets up to 19,999 the largest drift_rms is 0.66409, at 19,260; 16,380 is the first above 0.6546
@@ -232,7 +234,7 @@ def test_what_is_guaranteed_was_worth_proving() -> None:
 @pytest.mark.parametrize(("failure", "proved"), [(None, 90_001), (77_777, 77_776)])
 def test_a_large_budget_goes_to_the_lowest_offsets(failure, proved) -> None:
     """One failure that no other choice of offsets would meet is met."""
-    result = OffsetSearch(lambda some: [x != failure for x in some], 16, 2**24, -1, 100_000).run()
+    result, _ = searched(lambda x: x != failure, 16, 2**24, -1, 100_000)
     assert proved <= result.proved < result.tested <= 100_000
     assert (result.failing, result.exhaustive) == (failure, failure is not None)
 
@@ -319,9 +321,3 @@ def test_the_end_of_a_models_positions_is_measured() -> None:
 def test_the_bound_proves_that_scores_are_finite() -> None:
     [one] = limit("nonfinite=0", recipes="hf", dtypes="fp32", up_to=2**20, heads=1, seq_len=8, budget=64)
     assert (one.proof, one.proved_up_to) == ("bound", 2**20)
-
-
-def test_fewer_offsets_are_measured_where_each_is_dear() -> None:
-    usual = Case(scaling="dynamic:factor=2,maximum=64", heads=1, head_dim=64)
-    dear = replace(usual, length="shifted")
-    assert 4 * most(dear, *dear.load()) < most(usual, *usual.load())

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from ropeaudit import limit, shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.features.limit.analysis import AT_LEAST, TOLERABLE, Limit, Tolerance
-from ropeaudit.features.limit.boundary_search import boundary
 from ropeaudit.features.limit.report import evidence, known, row, status, told
 from ropeaudit.features.limit.report import report as limit_report
+from ropeaudit.features.limit.search import boundary
 
 
 @dataclass

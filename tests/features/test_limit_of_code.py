@@ -26,8 +26,19 @@ def test_right_code_is_measured_and_not_proved(spec) -> None:
     facts = dict(answer.facts)
     assert answer.status == "OK"
     assert answer.decides.startswith("no failure in ")
+    assert answer.decides.endswith(" distances to 131,071")
+    assert (result.measured_distance, result.failing_distance) == (131_071, None)
     assert facts["proven"].startswith("nothing: this is code")
     assert facts["called as"].startswith("f(x, positions)")
+
+
+def test_a_wrong_rotation_is_not_said_to_be_fine(spec) -> None:
+    """Its scores are right at every offset: positions count from 0 where the first one is not."""
+    [result] = limit("1%", "fp32", implementations=spec("restarted"), up_to=40, **SMALL)
+    [answer] = report([result]).answers
+    assert result.at_failure.drift_relative < 0.01
+    assert (answer.status, answer.decides) == ("FAIL", "rotates wrongly at offset 1")
+    assert [cause.code for cause in answer.causes] == ["positions-from-0"]
 
 
 @pytest.mark.slow
@@ -36,7 +47,8 @@ def test_a_misplaced_row_meets_no_tolerance(spec) -> None:
     assert result.first_failure_seen == 2**15 - 15  # the first sequence that holds position 2^15
     assert result.at_failure.verdict == "wrong_rotation"
     [answer] = report([result]).answers
-    assert (answer.status, [cause.code for cause in answer.causes]) == ("WARN", ["integer-width"])
+    assert (answer.status, [cause.code for cause in answer.causes]) == ("FAIL", ["integer-width"])
+    assert answer.decides == "rotates wrongly at offset 32,753"
     [loose] = limit("drift_relative=9", "fp32", implementations=spec("short"), **SMALL)
     assert loose.first_failure_seen == 2**15 - 15
 

@@ -17,10 +17,10 @@ from ropeaudit.errors import BadInput
 from ropeaudit.features.check.checked import Checked, Target
 from ropeaudit.features.limit import analysis as limit_analysis
 from ropeaudit.features.limit.analysis import TOLERANCE, Limit, tolerance
-from ropeaudit.features.limit.report import told
+from ropeaudit.features.limit.report import times, told
 from ropeaudit.recognition.stored_values import NEAR, drifts
 from ropeaudit.reports.model_notes import setting_words
-from ropeaudit.reports.numbers import percent
+from ropeaudit.reports.numbers import counted, percent
 from ropeaudit.rope import hf_json
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import ModelRope
@@ -178,22 +178,20 @@ def limits(case: Case, subjects: Sequence[SubjectFactory], up_to: int | None) ->
 
 
 def _where(limit: Limit) -> str:
-    """Return up to where nothing fails, also as a multiple of the model's maximum, rounded down."""
+    """Return up to where nothing fails, and how many times the model's maximum that is."""
     failing, apart = limit.last_position(limit.first_failure_seen), limit.failing_distance
-    if limit.standing == "fails" and apart is not None and (failing is None or apart < failing):
-        return f"fails at distance {apart:,}"
-    if limit.standing == "fails" and failing is not None:
-        return f"fails at position {failing:,}"
-    last = limit.last_position(max(limit.boundary.proved, limit.boundary.held_up_to))
-    text, ratio = f"no failure seen to position {last:,}", limit.margin
+    if limit.standing == "fails":
+        at_distance = apart is not None and (failing is None or apart < failing)
+        return f"fails at distance {apart:,}" if at_distance else f"fails at position {failing:,}"
+    seen, ratio = limit.boundary, limit.margin
+    last = limit.last_position(max(seen.proved, seen.held_up_to))
+    text = f"no failure in {counted(seen.held, 'tested offset')} to position {last:,}"
     if limit.standing == "holds":
         last, ratio = limit.last_position(limit.proved_up_to), limit.proved_margin
         text = f"proved to position {last:,}"
     if ratio is None or limit.case.maximum is None:
         return text
-    tenths = f"{math.floor(10 * ratio) / 10:.1f}" if ratio >= 1 else f"{ratio:.2g}"
-    times = tenths if ratio < 10 else f"{math.floor(ratio):,}"
-    return f"{text}, {times} times its {limit.case.maximum:,} positions"
+    return f"{text}, {times(ratio) or f'{ratio:#.2g}'} times its {limit.case.maximum:,} positions"
 
 
 def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> Finding:

@@ -5,13 +5,14 @@ Drift does not grow steadily with the offset: that none fails, a bound proves, o
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple, TypeAlias, Unpack
 
-from ropeaudit.audits import arguments
+from ropeaudit.audits import arguments, judging
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, chosen, loaded, steps
 from ropeaudit.audits.case_run import CaseRun
 from ropeaudit.audits.cases import Case, fits, straddling
@@ -20,11 +21,11 @@ from ropeaudit.audits.results import Result
 from ropeaudit.bounds import bound_up_to
 from ropeaudit.bounds.terms import last_exact_offset
 from ropeaudit.console import values
-from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.features.limit.boundary_search import WITHIN, Boundary, OffsetSearch, boundary
+from ropeaudit.errors import ForeignError, UnknownName, UsageError
 from ropeaudit.features.limit.distances import COLUMNS, Distances
-from ropeaudit.inputs.qk import Inputs
-from ropeaudit.recipes import DEFAULT
+from ropeaudit.features.limit.search import Boundary, Search, boundary
+from ropeaudit.inputs.qk import Inputs, is_file
+from ropeaudit.recipes import DEFAULT, Resolved
 from ropeaudit.rope.setting import RopeSetting, is_whole
 from ropeaudit.runtime import doing, run_metadata
 from ropeaudit.runtime.threads import mapping
@@ -41,6 +42,11 @@ SIGNED = ("drift_bias",)
 TOLERABLE = (*_ERRORS, *SELF, "nonfinite", *AT_LEAST)
 
 
+def rotates_wrongly(record: Record) -> bool:
+    """Return whether a pair is further off than right code puts it, for which `shift` fails too."""
+    return record.verdict == "wrong_rotation" or judging.rotates_wrongly(record.rotation_excess)
+
+
 @dataclass(frozen=True, slots=True)
 class Tolerance:
     """The worst accepted value of a column: a minimum for distinct_positions, else a maximum."""
@@ -49,10 +55,12 @@ class Tolerance:
     value: float
 
     def holds(self, record: Record) -> bool:
-        """Return whether a record meets it; nan does not, and drift_bias counts without its sign."""
-        if record.verdict == "wrong_rotation":  # drift misses errors alike in q and k
-            return False
-        value = float(getattr(record, self.column))
+        """Return whether a record meets it; one that is rotated wrongly does not."""
+        # drift misses errors alike in q and k
+        return not rotates_wrongly(record) and self.accepts(getattr(record, self.column))
+
+    def accepts(self, value: float) -> bool:
+        """Return whether a value meets it; nan does not, and drift_bias counts without its sign."""
         return value >= self.value if self.column in AT_LEAST else abs(value) <= self.value
 
     def __str__(self) -> str:
@@ -88,7 +96,7 @@ class Limit(Result):
     at_zero, at_measured, at_failure: what was measured at offset 0, at measured_up_to, at first_failure_seen.
     called: whether it is code, of which nothing is proved unless every offset was measured, and then for
     these q and k, and these calls, alone. distances: between a query and a key, what was measured of them up
-    to the model's last, else to 128k; None of code, on axes, and for columns that they have not.
+    to the model's last, else to 128k; None on axes, and for columns that they have not.
     at_distance: the value at the first that failed. findings: how it is called, and what it does then.
     """
 
@@ -156,6 +164,11 @@ class Limit(Result):
         return None if offset is None else offset + self.at_zero.seq_len - 1
 
     @property
+    def misplaced(self) -> bool:
+        """Whether code is seen to rotate wrongly at the first failure."""
+        return self.at_failure is not None and rotates_wrongly(self.at_failure)
+
+    @property
     def within(self) -> int | None:
         """The largest offset within its model's positions; None where there is none to judge."""
         last = -1 if self.frozen else (self.case.maximum or 0) - self.at_zero.seq_len
@@ -175,11 +188,9 @@ class Limit(Result):
 
     @property
     def margin(self) -> float | None:
-        """How many times its maximum the positions are up to which no failure was seen; so of distances."""
-        margin, failing = (
-            self._times(max(self.boundary.proved, self.boundary.held_up_to)),
-            self.failing_distance,
-        )
+        """How many times its maximum the positions are up to which no failure was seen."""
+        held, failing = self.boundary.held_up_to, self.failing_distance
+        margin = self._times(max(self.boundary.proved, held))
         if margin is None or failing is None:
             return margin
         return min(margin, failing / (self.case.maximum or 1))
@@ -209,33 +220,27 @@ class Regime(NamedTuple):
 
 def last_that(holds: Callable[[int], bool], low: int, high: int) -> int:
     """Return the last number that holds, where none after does; `low` holds."""
-    while low < high:
-        middle = low + (high - low + 1) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle - 1)
-    return low
+    numbers = range(low + 1, high + 1)
+    return low + bisect.bisect_left(numbers, True, key=lambda number: not holds(number))
 
 
 def regimes(case: Case, setting: RopeSetting, seq_len: int, up_to: int) -> list[Regime]:
     """Return the first two regimes up to an offset; one where frequencies stay the same."""
-    found = list[Regime]()
-    first = 0
+    found, first = list[Regime](), 0
     setting_at = functools.partial(case.setting_at, setting, seq_len)
     while first <= up_to and len(found) < _REGIMES:
         at = setting_at(first)
-
-        def alike(offset: int, same: RopeSetting = at) -> bool:
-            return setting_at(offset) == same
-
-        found.append(Regime(first, last_that(alike, first, up_to), at))
-        first = found[-1].last + 1
+        last = last_that(lambda offset, at=at: setting_at(offset) == at, first, up_to)  # type: ignore[misc]
+        found.append(Regime(first, last, at))
+        first = last + 1
     return found
 
 
 UP_TO = 2**24  # the default of the largest offset
-CODE_MOST = 80  # offsets of code, of which each takes several calls
+HEADS = 2  # of q and k that are made for recipes: more change a drift by some percent
 FEWEST = 64  # offsets that any search may measure
-_MOST, _TYPICAL, _OVERHEAD = 208, 2**26, 2**22  # offsets of 8 heads x 256² x 128 dims
-_EACH = 8  # times as much work where every offset has its own exact scores
+MOST, CODE_MOST = 128, 80  # of recipes and of code, whose offsets take several calls each
+_DISTANCES, _CODE_DISTANCES = 64, 24  # that may be measured
 
 
 @arguments.checked
@@ -257,8 +262,9 @@ def limit(
 
     tolerances: "column=number", such as "drift_rms=1e-3". up_to: the largest offset, tokens; by default 16m,
     and for code the last one within the model's maximum or 128k positions. budget: how many offsets may be
-    measured per result; by default it goes by the size of the case. All else is as in `ropeaudit.shift`.
-    Nothing is proved of code, and a row with a wrongly rotated pair meets no tolerance.
+    measured per result; by default 128, of code 80. heads: 2 by default where no code is called. All else is
+    as in `ropeaudit.shift`. Nothing is proved of code, and a row with a wrongly rotated pair meets no
+    tolerance.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, MissingPackage.
 
     >>> [first] = limit("distinct_positions=16", "fp16", "uniform", seq_len=16, heads=1)
@@ -283,6 +289,8 @@ def run(
     for name, value, least in (("--up-to", up_to, 0), ("--budget", budget, FEWEST)):
         if value is not None and not (is_whole(value) and value >= least):
             raise UsageError(f"{name} {value!r} is not a whole number from {least} up")
+    if not any(one.code for one in some):
+        cases = [replace(case, heads=HEADS) if _any_heads(case) else case for case in cases]
     fits(max(case.check([UP_TO if up_to is None else up_to]) for case in cases))
     work = steps(on_progress, len(cases) * len(some))
 
@@ -297,20 +305,14 @@ def run(
     return limits()
 
 
+def _any_heads(case: Case) -> bool:
+    """Return whether a case says neither how many heads there are nor has its own."""
+    return case.heads is None and case.kv_heads is None and not is_file(case.qk)
+
+
 def usual_up_to(case: Case, subject: SubjectFactory) -> int:
     """Return the default largest offset: for code the last within the maximum or 128k."""
     return max(0, (case.maximum or CODE_UP_TO) - (case.seq_len or 256)) if subject.code else UP_TO
-
-
-def most(case: Case, inputs: Inputs, setting: RopeSetting, code: bool = False) -> int:
-    """Return how many offsets may be measured: fewer if each is more work."""
-    if code:
-        return CODE_MOST
-    heads, seq_len, head_dim = inputs.q.shape
-    each = setting.clipped or (setting.scaling.kind == "dynamic" and case.length == "shifted")
-    work = (heads * seq_len**2 * head_dim + _OVERHEAD) * (_EACH if each else 1)
-    usual = int(max(FEWEST, _MOST * (_TYPICAL + _OVERHEAD) // work))
-    return usual + (WITHIN if case.maximum else 0)
 
 
 class CaseLimits:
@@ -320,93 +322,86 @@ class CaseLimits:
         self, case: Case, inputs: Inputs, setting: RopeSetting, subject: SubjectFactory, up_to: int
     ) -> None:
         self.case, self.inputs, self.subject, self.up_to = case, inputs, subject, up_to
-        self.seq_len = inputs.seq_len
+        self.setting, self.seq_len = setting, inputs.seq_len
         self.ranges = regimes(case, setting, self.seq_len, up_to)
         self.frozen = self.ranges != regimes(replace(case, length="shifted"), setting, self.seq_len, up_to)
         self.run = CaseRun(case, inputs, setting, threads=run_metadata.threads(), bounded=False)
-        self.bound = functools.cache(self._bound)
         self.records: dict[int, Record] = {}
-        farthest = case.maximum or min(CODE_UP_TO, up_to + self.seq_len)
-        self.distances = Distances(case, setting, inputs, subject, farthest - 1)
-        self.total = 1
 
     def limits(self, tolerances: Sequence[Tolerance], budget: int | None) -> list[Limit]:
         """Return the limits: up to `budget` offsets each, judged by all measured ones."""
-        code = self.subject.code is not None
-        budget = budget or most(self.case, self.inputs, self.ranges[0].setting, code)
+        code, maximum = self.subject.code is not None, self.case.maximum
+        within = -1 if self.frozen or not maximum else maximum - self.seq_len
+        budget = budget or (CODE_MOST if code else MOST)
+        required = straddling(self.up_to + self.seq_len, self.seq_len) if code else ()
         for accepted in tolerances:
             if accepted.column in AT_LEAST and accepted.value > self.seq_len:
                 raise UsageError(f"--tolerance {accepted.column}={accepted.value:g}: {self.seq_len} are all")
-        self.total = min(budget, self.up_to + 1) * len(tolerances)
-        bounds = [self.search(accepted, budget) for accepted in tolerances]
-        return [self.limit(accepted, bound) for accepted, bound in zip(tolerances, bounds, strict=True)]
+        total = min(budget, self.up_to + 1) * len(tolerances)
+        proofs = dict[Tolerance, int | None]()
+        for accepted in tolerances:
+            self.measure([0])
+            proofs[accepted] = self.proved_up_to(accepted)
+            proved = proofs[accepted]
+            search = Search(
+                self.seq_len,
+                self.up_to,
+                proved=-1 if proved is None else proved,
+                most=budget,
+                landmarks=self.landmarks(),
+                within=min(within, self.up_to),
+                required=required,
+            )
+            for offsets in search:
+                self.measure(offsets)
+                doing.step(min(1.0, len(self.records) / total))
+                search.take({offset: accepted.holds(self.records[offset]) for offset in offsets})
+        return [self.limit(accepted, bound) for accepted, bound in proofs.items()]
 
-    def search(self, accepted: Tolerance, most: int) -> int | None:
-        """Measure what decides a tolerance; return up to where the bound proves it."""
-        self.measure([0])
-        proved = self.proved_up_to(accepted)
-        within = -1 if self.frozen or not self.case.maximum else self.case.maximum - self.seq_len
-
-        def holds(offsets: Sequence[int]) -> list[bool]:
-            self.measure(offsets)
-            return [accepted.holds(self.records[one]) for one in offsets]
-
-        OffsetSearch(
-            holds,
-            self.seq_len,
-            self.up_to,
-            proved=-1 if proved is None else proved,
-            most=most,
-            landmarks=self.landmarks(),
-            within=min(within, self.up_to),
-            required=straddling(self.up_to + self.seq_len, self.seq_len) if self.subject.code else (),
-        ).run()
-        return proved
+    def measure(self, offsets: Sequence[int]) -> None:
+        """Measure offsets like `shift` without its bound, each once."""
+        wanted = [(self.subject, offset) for offset in offsets if offset not in self.records]
+        with doing.unheard():
+            for record in self.run.records(wanted) if wanted else ():
+                self.records[record.offset] = record
 
     def proved_up_to(self, accepted: Tolerance) -> int | None:
         """Return the largest offset up to which the bound, which grows with it, proves a tolerance."""
-        if self.subject.recipe is None:
+        if (recipe := self.subject.recipe) is None:
             return None
         if accepted.column in AT_LEAST:
-            last = last_exact_offset(self.subject.recipe.position, self.seq_len)
+            last = last_exact_offset(recipe.position, self.seq_len)
             return min(last, self.ranges[-1].last) if last >= 0 else None
         proved = -1
         for regime in self.ranges:
-            holds = functools.partial(self.proves, accepted, regime)
+            holds = functools.partial(self.proves, recipe, accepted, regime)
             proved = last_that(holds, regime.first - 1, regime.last)
             if proved < regime.last:
                 break
         return proved if proved >= 0 else None
 
-    def proves(self, accepted: Tolerance, regime: Regime, offset: int) -> bool:
+    def proves(self, recipe: Resolved, accepted: Tolerance, regime: Regime, offset: int) -> bool:
         """Return whether the bound proves a tolerance at all offsets of a regime up to this one."""
         self.measure([regime.first])
-        bound, record = self.bound(regime, offset), self.records[regime.first]
-        if accepted.column == "nonfinite":
-            return math.isfinite(bound)
-        largest, error = accepted.value, bound + record.reference_error  # the same at every offset
-        if accepted.column in SELF:
-            error += self.bound(regime, 0) + record.reference_error
-        if accepted.column == RELATIVE:
-            largest *= record.reference_rms
-        return bool(error <= largest * _SURE)
-
-    def _bound(self, regime: Regime, offset: int) -> float:
-        """Return the drift bound for offsets up to this one, at a regime's frequencies."""
-        recipe, axes = self.subject.recipe, self.case.position_axes(regime.setting)
-        if recipe is None:
-            return math.inf
+        record, column = self.records[regime.first], accepted.column
+        axes = self.case.position_axes(regime.setting)
+        subject = Emulated(recipe, regime.setting, axes)
+        bounded = functools.partial(bound_up_to, subject, self.inputs, self.case.mask)
         with mapping(1):
-            return bound_up_to(Emulated(recipe, regime.setting, axes), self.inputs, self.case.mask, offset)
+            error = bounded(offset)
+            error += bounded(0) if column in SELF else 0.0
+        if column == "nonfinite":
+            return math.isfinite(error)
+        certificates = 2 if column in SELF else 1  # of the reference, the same at every offset
+        error += certificates * record.reference_error
+        largest = accepted.value * (record.reference_rms if column == RELATIVE else 1.0)
+        return bool(error <= largest * _SURE)
 
     def limit(self, accepted: Tolerance, bound: int | None) -> Limit:
         """Return what is known of a tolerance; every measured record counts."""
         held = {offset: accepted.holds(record) for offset, record in self.records.items()}
-        known, apart, value = boundary(held, -1 if bound is None else bound, self.up_to), None, None
-        if accepted.column in COLUMNS and self.distances.known:
-            apart = self.distances.boundary(accepted.column, accepted.value, self.landmarks())
-            if apart.failing is not None:
-                value = self.distances.value(accepted.column, apart.failing)
+        known = boundary(held, -1 if bound is None else bound, self.up_to)
+        apart, value = self.distances(accepted, known.held_up_to)
         return Limit(
             case=self.case,
             tolerance=accepted,
@@ -424,13 +419,30 @@ class CaseLimits:
             findings=tuple(self.subject.findings),
         )
 
-    def measure(self, offsets: Sequence[int]) -> None:
-        """Measure offsets like `shift` without its bound; tell how many so far."""
-        wanted = [(self.subject, offset) for offset in offsets if offset not in self.records]
-        if wanted:
-            with doing.unheard():
-                self.records |= {one.offset: one for one in self.run.records(wanted)}
-            doing.step(min(1.0, len(self.records) / self.total))
+    def distances(self, accepted: Tolerance, held: int) -> tuple[Boundary | None, float | None]:
+        """Return what is known of distances, and the value at the first that fails.
+
+        They reach to the model's last position, else to 128k; of code to the last that holds.
+        held: the largest offset that does.
+        """
+        nothing, code = (None, None), self.subject.code is not None
+        last = (self.case.maximum or min(CODE_UP_TO, self.up_to + self.seq_len)) - 1
+        last = min(last, held + self.seq_len - 1) if code else last
+        case = self.case, self.setting, self.inputs, self.subject
+        seen = Distances(*case, last, max(0, held))
+        if accepted.column not in COLUMNS or not seen.known or (code and held < 0):
+            return nothing
+        most = _CODE_DISTANCES if code else _DISTANCES
+        search = Search(1, seen.up_to, -1, most, self.landmarks())
+        values = dict[int, float]()
+        try:
+            for distances in search:
+                values |= {one: seen.value(accepted.column, one) for one in distances}
+                search.take({one: accepted.accepts(values[one]) for one in distances})
+        except ForeignError:  # of code that takes no such positions
+            return nothing
+        value = None if search.failing is None else values[search.failing]
+        return boundary(search.tested, -1, seen.up_to), value
 
     def landmarks(self) -> list[int]:
         """Return positions from which on frequencies, the model or a format may fail."""

@@ -32,9 +32,9 @@ _EXAMPLE = "first_failure_seen<100000"
     "and spread offsets are measured: no failure was seen in "
     "`measured_offsets` of them up to measured_up_to, and one that was not measured may fail. Of code "
     "nothing is proved unless every offset was measured; offsets that break positions are measured first. "
-    "Of recipes, pairs of a query and a key are measured at distances too, to the model's last position or "
-    "128k: failing_distance was measured to fail, and none of `measured_distances` of them to "
-    "measured_distance."
+    "Pairs of a query and a key are measured at distances too, at offset 0 and at the largest that held, to "
+    "the model's last position or 128k: failing_distance was measured to fail, and none of "
+    "`measured_distances` of them to measured_distance."
 )
 @options.axis(
     "--tolerance",
@@ -55,8 +55,7 @@ _EXAMPLE = "first_failure_seen<100000"
     "--budget",
     type=INTEGER,
     metavar="N",
-    help="Offsets that may be measured per row.  [default: by size, 208 for 8 heads of 256 positions; 80 of "
-    "--impl]",
+    help="Offsets that may be measured per row.  [default: 128; 80 of --impl]",
 )
 @options.dtype_option
 @options.recipe_option

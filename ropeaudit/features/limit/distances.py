@@ -1,87 +1,112 @@
-"""Up to which distance between a query and a key scores meet a tolerance.
+"""What a distance between a query and a key does to scores.
 
-What the same error in every frequency does is not seen by shifts: it turns q and k of near tokens alike, and
-grows with their distance. The key of a measured pair stands among the first tokens of the sequence.
+An error in the frequencies is not seen by shifts: it turns q and k of near tokens alike,
+and grows with their distance. The keys of the measured pairs stand among the first tokens,
+and as far behind as offsets are seen to hold; the worse of both counts.
+
+Letters: h heads, n keys, d head_dim.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import math
 
 import numpy as np
 
+from ropeaudit.arithmetic.formats import FP32, FloatArray
+from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import judging
 from ropeaudit.audits.cases import Case
-from ropeaudit.engine.measure import measure_sampled
-from ropeaudit.engine.plan import CellStatistics, Plan
-from ropeaudit.features.limit.boundary_search import Boundary, OffsetSearch
+from ropeaudit.engine import kernel
+from ropeaudit.engine.kernel import ExactScores, Side
 from ropeaudit.inputs import masks
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.inputs.sampled_rows import Pairs, SampledInputs, SideRows
+from ropeaudit.reference import exact_scores
+from ropeaudit.reference.exact_scores import Precision
 from ropeaudit.rope.setting import RopeSetting
-from ropeaudit.subjects import Subject, emulated
-from ropeaudit.subjects.emulated import Emulated
+from ropeaudit.subjects import Positions
 from ropeaudit.subjects.factories import SubjectFactory
 
-COLUMNS: dict[str, Callable[[CellStatistics], float]] = {  # of tolerances that distances have
-    "drift_relative": lambda seen: judging.ratio(seen.drift.rms, seen.reference.rms),
-    "drift_rms": lambda seen: seen.drift.rms,
-    "drift_max": lambda seen: seen.drift.max,
-}
-_PAIRS = 512  # of a query and a key at each distance: an RMS of theirs is off by some percent
-_MOST = 96  # distances that may be measured
+COLUMNS = ("drift_relative", "drift_rms", "drift_max")  # of tolerances that distances have
+_HEADS, _KEYS = 4, 64  # 256 pairs at each distance and place: their RMS is off by some percent
 
 
 class Distances:
-    """The distances 0 ... up_to of a recipe in one case."""
+    """The distances 0 ... up_to of a subject in one case."""
 
     def __init__(
-        self, case: Case, setting: RopeSetting, inputs: Inputs, factory: SubjectFactory, up_to: int
+        self,
+        case: Case,
+        setting: RopeSetting,
+        inputs: Inputs,
+        factory: SubjectFactory,
+        last: int,
+        offset: int,
     ) -> None:
-        self.case, self.setting, self.inputs, self.factory = case, setting, inputs, factory
-        self.up_to = min(up_to, masks.reach(case.mask, up_to + 1))
+        """Draw q and k, (h, n, d). last: the last position; offset: the largest that holds."""
+        self.case, self.setting, self.factory = case, setting, factory
+        self.seq_len, self.last, self.offset = inputs.seq_len, last, offset
+        self.up_to = masks.reach(case.mask, last + 1)
         random = np.random.default_rng([inputs.seed or 0, 7])
-        self.head = np.sort(random.integers(0, inputs.heads, _PAIRS))
-        self.query, self.key = random.integers(0, inputs.seq_len, (2, _PAIRS))
-        self.seen = functools.cache(self._seen)
+        head = random.integers(inputs.heads, size=(_HEADS, 1))
+        query, key = random.integers(inputs.seq_len, size=(2, _HEADS, _KEYS))
+        self.q, self.k = inputs.q[head, query], inputs.k[head // inputs.group, key]
+        self.exact = functools.cache(self._exact)
 
     @property
     def known(self) -> bool:
-        """Whether distances are measured: not of code, on a grid, along some axes, of keys stored apart."""
+        """Whether distances are measured: not on axes, nor of keys stored apart."""
         on_axes = self.setting.grid is not None or self.case.axis != "all"
-        if self.factory.recipe is None or on_axes or self.case.turns is not None:
-            return False
-        return self.up_to > 0 and type(self._subject(self.setting)) is Emulated
-
-    def _subject(self, setting: RopeSetting) -> Subject:
-        return emulated.stored(self.factory.make(setting, None), self.inputs)
-
-    def _seen(self, distance: int) -> CellStatistics:
-        """Measure pairs of a query and a key so far apart, both from the case's q and k."""
-        inputs, last = self.inputs, max(self.up_to, distance)
-        key = np.minimum(self.key, last - distance)
-        at = Pairs(self.head, key + distance, key, np.ones(_PAIRS))
-        q, k = (x.reshape(-1, x.shape[2]) for x in (inputs.q, inputs.k))
-        rows = (
-            SideRows(q, self.head * inputs.seq_len + self.query),
-            SideRows(k, self.head // inputs.group * inputs.seq_len + self.key),
-        )
-        sizes = inputs.heads, inputs.kv_heads, last + 1
-        some = SampledInputs(at, *rows, *sizes, inputs.source, inputs.seed or 0)
-        setting = self.case.setting_at(self.setting, inputs.seq_len, max(0, distance + 1 - inputs.seq_len))
-        plan = Plan([self._subject(setting)], [[0]], some, setting, self.case.mask)
-        return measure_sampled(plan, 1)[0, 0]
+        recipe = self.factory.recipe
+        scaled = recipe is not None and recipe.recipe.keys is not None
+        return self.up_to > 0 and not (on_axes or scaled or self.case.turns)
 
     def value(self, column: str, distance: int) -> float:
-        """Return the value of a column of `COLUMNS` at a distance."""
-        return COLUMNS[column](self.seen(distance))
+        """Return the value of a column of `COLUMNS` at a distance, the worse of both places."""
+        last = int(self._keys(distance)[-1]) + distance
+        places = {0, min(self.offset, self.last - last)}
+        values = [self._measured(distance, offset)[column] for offset in places]
+        return float(np.max(values))  # nan stays nan
 
-    def boundary(self, column: str, largest: float, landmarks: Sequence[int]) -> Boundary:
-        """Return up to where no measured distance is above a tolerance, and the first that is."""
+    def _keys(self, distance: int) -> Positions:
+        """Return the positions of the keys, before an offset. Shapes: -> (n,)."""
+        return np.minimum(np.arange(_KEYS, dtype=np.int64), self.last - distance)
 
-        def holds(distances: Sequence[int]) -> list[bool]:
-            return [self.value(column, one) <= largest for one in distances]
+    def _measured(self, distance: int, offset: int) -> dict[str, float]:
+        """Return the values at a distance where the first key is at `offset`."""
+        longer = max(0, offset + distance + 1 - self.seq_len)
+        setting = self.case.setting_at(self.setting, self.seq_len, longer)
+        subject, keys = self.factory.make(setting, None), self._keys(distance)
 
-        search = OffsetSearch(holds, 1, self.up_to, proved=-1, most=_MOST, landmarks=landmarks)
-        return search.run()
+        def rotated(side: Side, x: FloatArray, positions: Positions) -> FloatArray:
+            """Return q or k. Shapes: (h, n, d), (n,) -> (h n, d)."""
+            table, given = subject.table(positions, offset), round_to(x, subject.input)
+            heads = [kernel.rotate(subject, side, head, table) for head in given]
+            return kernel.operand(np.concatenate(heads), subject)
+
+        q, k = rotated("q", self.q, keys + distance), rotated("k", self.k, keys)
+        start = offset if setting.clipped else 0
+        exact, reference = self.exact(setting, distance, start)
+        drift = np.empty(len(q))
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            kernel.form_pairs(q, k, subject, setting.scale, drift)
+            kernel.minus_exact(drift, exact, out=drift)
+            rms = math.sqrt(np.mean(drift**2))
+        largest = float(np.abs(drift).max())
+        relative = judging.ratio(rms, reference)
+        return dict(zip(COLUMNS, (relative, rms, largest), strict=True))
+
+    def _exact(self, setting: RopeSetting, distance: int, offset: int) -> tuple[ExactScores, float]:
+        """Return the exact scores and their RMS; places matter to clipped angles alone."""
+        subject, keys = self.factory.make(setting, None), np.zeros(1)
+        if setting.clipped:
+            keys = np.tile(self._keys(distance) + float(offset), _HEADS)
+        given = [x.reshape(-1, x.shape[2]).astype(np.float64) for x in (self.q, self.k)]
+        table = functools.partial(exact_scores.distance_table, setting=setting)
+        tables, sides = (table(keys + distance), table(keys)), (given[0], given[1])
+        wide = subject.narrowest > FP32.precision
+        precision: Precision = "extended" if wide else "double"
+        q, k = kernel.exact_factors(sides, subject.input, tables, setting, precision)
+        exact = exact_scores.paired(q, k)
+        return exact, math.sqrt(np.mean(exact_scores.joined(*exact) ** 2))

@@ -74,7 +74,8 @@ def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer
     worst, name = every[0]
     facts, around = [("tolerance", "; ".join(tolerances))], _around(worst, limits, rows)
     if len(limits) == 1:
-        judged = status(worst) == "FAIL" and worst.at_zero.verdict != "refused"
+        judged = status(worst) == "FAIL" and not worst.misplaced
+        judged = judged and worst.at_zero.verdict != "refused"
         decides = known(worst) + (f" (tolerance {worst.tolerance})" if judged else "")
         return Answer(status(worst), shared, decides, _causes(worst), [*facts, *evidence(worst), *around])
     facts += settings.listed([(label, f"{status(one)}  {known(one)}") for one, label in every])
@@ -90,14 +91,14 @@ def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer
 
 def status(one: Limit) -> Status:
     """Return the status within its model's positions, else within `CODE_UP_TO`."""
-    if one.fails_at_zero or one.standing == "fails":
+    failing, maximum = one.last_position(one.first_failure_seen), one.case.maximum
+    early = failing is not None and failing < (maximum or CODE_UP_TO)
+    if one.fails_at_zero or one.standing == "fails" or (early and one.misplaced):
         return "FAIL"
-    failing = one.last_position(one.first_failure_seen)
     short = one.standing in ("partly", "unjudged")
-    if one.case.maximum is None:
-        short = (failing is not None and failing < CODE_UP_TO) or one.failing_distance is not None
-    misplaced = one.at_failure is not None and one.at_failure.verdict == "wrong_rotation"
-    return "WARN" if misplaced or short else "OK"
+    if maximum is None:
+        short = early or one.failing_distance is not None
+    return "WARN" if one.misplaced or short else "OK"
 
 
 def _badness(one: Limit) -> tuple[int, float]:
@@ -108,30 +109,35 @@ def _badness(one: Limit) -> tuple[int, float]:
 
 
 def known(one: Limit) -> str:
-    """Return in a clause what is known of a limit."""
-    tests, maximum = one.boundary, one.case.maximum or 0
-    if one.fails_at_zero or one.standing == "fails":
+    """Return in a clause what is known of a limit, of offsets and of distances."""
+    tests, maximum, apart = one.boundary, one.case.maximum or 0, one.distances
+    if status(one) == "FAIL":
         if one.at_zero.verdict == "refused":
             return f"it cannot be called: {printable(one.at_zero.why)}"
         within = f", of {maximum:,} positions" if one.standing == "fails" else ""
         return f"{first_failure(one)}{within}"
+    far = ""
+    if apart is not None and apart.failing is None:
+        far = f" and {counted(apart.held, 'distance')} to {apart.held_up_to:,}"
+    if one.misplaced:
+        return f"{first_failure(one)}; no failure in {counted(tests.held, 'tested offset')} below it"
     if one.standing == "holds":
-        times = _times(one.proved_margin)
-        over = f", {times} times over" if times else ""
-        return f"within tolerance at every offset of all {maximum:,} positions{over}"
+        over = times(one.proved_margin)
+        over = f", {over} times over," if over else ""
+        return f"within tolerance at every offset of all {maximum:,} positions{over}{far}"
     fails = "" if tests.failing is None or one.frozen else f"; fails at {tests.failing:,}"
     first = f"{first_failing_distance(one)}; " if one.failing_distance is not None else ""
     if tests.exhaustive:
-        return f"{first}within tolerance at every offset to {tests.proved:,}{fails}"
-    if times := _times(one.margin):
-        return f"no failure seen to offset {tests.held_up_to:,}, {times} times its {maximum:,} positions"
+        return f"{first}within tolerance at every offset to {tests.proved:,}{far}{fails}"
     reach = {"partly": f", short of its {maximum:,} positions", "unseen": ", all it serves"}
     clause = reach.get(one.standing, "")
     if one.frozen:
         clause = f", all at frequencies of {one.at_zero.length:,} positions"
-    return (
-        f"{first}no failure in {counted(tests.held, 'tested offset')} to {tests.held_up_to:,}{clause}{fails}"
-    )
+    elif over := times(one.margin):
+        clause, fails = f", {over} times its {maximum:,} positions", ""
+    comma = "," if clause and far else ""
+    seen = counted(tests.held, "tested offset")
+    return f"{first}no failure in {seen} to {tests.held_up_to:,}{clause}{comma}{far}{fails}"
 
 
 def told(one: Limit) -> str:
@@ -188,9 +194,10 @@ def failure(one: Limit) -> str:
         return ""
     if record.verdict == "refused":
         return f"refused: {printable(record.why)}"
-    if record.verdict == "wrong_rotation":
-        return "wrong rotation"
     value = float(getattr(record, column))
+    if one.misplaced:
+        by = "" if one.tolerance.accepts(value) else f", {_value(one, value)}"
+        return f"rotates wrongly{by}"
     if math.isnan(value) and record.nonfinite:
         return f"{record.nonfinite:,} of {record.scores:,} scores are nan or infinite"
     if math.isnan(value):
@@ -206,16 +213,22 @@ def _value(one: Limit, value: float) -> str:
     return f"{column} {value if float(text) == one.tolerance.value else text}"
 
 
-def _times(margin: float | None) -> str:
-    """Return a ratio rounded down, and nothing for one that does not reach 1.1."""
-    tenths = math.floor(10 * margin) if margin is not None else 0
-    return f"{tenths / 10:,.1f}" if tenths > 10 else ""
+def times(margin: float | None) -> str:
+    """Return a ratio rounded down to two digits, and nothing for one that does not reach 1.1.
+
+    >>> times(1.09), times(9.87), times(157.1)
+    ('', '9.8', '150')
+    """
+    if margin is None or margin < 1.1:
+        return ""
+    step = 10.0 ** (math.floor(math.log10(margin)) - 1)
+    return f"{math.floor(margin / step) * step:,.{int(step < 1)}f}"
 
 
 def _causes(one: Limit) -> list[Cause]:
     """Return what code does wrong where it first was seen to fail, if that is known."""
     record = one.at_failure
-    if record is None or record.verdict != "wrong_rotation" or not record.diagnosis:
+    if record is None or not one.misplaced or not record.diagnosis:
         return []
     title = record.diagnosis if record.diagnosis in NO_CAUSE else printable(record.resembles or "")
     facts = [f"at offset {record.offset:,} it {verdicts.wrong_rotation(record).partition('; ')[0]}"]
@@ -231,7 +244,7 @@ def _around(
     zero, record, facts = one.at_zero, one.at_failure, list[tuple[str, str]]()
     if one.findings and len(limits) == 1:
         facts.append(("called as", one.findings[0].rpartition(": called as ")[2]))
-    if record is not None and record.verdict not in ("wrong_rotation", "refused"):
+    if record is not None and not one.misplaced and record.verdict != "refused":
         facts += [("why", text) for text in verdicts.notes([record], lambda _: {})]
     seen = [record, *(limit.at_measured for limit in limits)]
     facts += drift.structure([one for one in seen if one is not None])
@@ -246,7 +259,7 @@ def _around(
     if any(limit.distances is None for limit in limits):
         gaps.append(f"distances over {zero.seq_len - 1}: --seq-len")
     elif not all(limit.distances.exhaustive for limit in limits if limit.distances):
-        gaps.append("distances between those tested, and with an offset")
+        gaps.append("distances between those tested, and at other offsets")
     gaps.append("other q and k")
     command = f"check {zero.implementation}"
     if one.called:

@@ -15,6 +15,10 @@ def short(x, positions):
     return right(x, np.asarray(positions).astype(np.int16))
 
 
+def restarted(x, positions):
+    return right(x, np.asarray(positions) - np.min(positions))
+
+
 def ends(x, positions):
     if np.asarray(positions).max() >= 3000:
         raise IndexError("the table ends")

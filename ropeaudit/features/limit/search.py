@@ -1,0 +1,172 @@
+"""Where offsets, or distances, first fail a condition, found with a limited number of tests.
+
+Work is counted, never timed: one question has one answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+_CHUNK = 16  # offsets tested at once at first
+_AT_ONCE = 128  # the most offsets tested at once
+_SECTIONS = 3  # offsets tested at once between one that holds and one that fails
+_BESIDE = 16  # offsets tested beside a boundary, and beside a power of two
+_BELOW = 32  # offsets tested all over the binade below a boundary
+_SPREAD = 24  # offsets of the list that are spread over all
+WITHIN = 16  # offsets tested for the sake of those that matter most
+_MANY = 2**12  # tests: so many are left for the lowest offsets alone
+_LAST = 36  # tests reserved to cut the gap below a failure
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What tests and a proof say together of the offsets 0 ... up_to.
+
+    proved: up to here none fails. held_up_to: the largest tested one below the first known failure; held: how
+    many lie up to it. exhaustive: `proved` reaches all offsets below `failing`. -1: none.
+    """
+
+    proved: int
+    held_up_to: int
+    held: int
+    failing: int | None
+    tested: int
+    exhaustive: bool
+
+
+def boundary(tested: Mapping[int, bool], proved: int, up_to: int) -> Boundary:
+    """Return what tests say together. tested: offset -> whether it holds. proved: see `Search`."""
+    failing = min((offset for offset, good in tested.items() if not good), default=None)
+    top = up_to if failing is None else failing - 1
+    held = {offset for offset, good in tested.items() if good and offset <= top}
+    known = min(proved, top)
+    while known + 1 in held:
+        known += 1
+    return Boundary(known, max(held, default=-1), len(held), failing, len(tested), known == top)
+
+
+@dataclass
+class Search:
+    """The search among offsets 0 ... up_to of `seq_len` positions, or among distances.
+
+    Iterating gives what to test next, some at a time; `take` takes what was found.
+    proved: offsets up to this one hold without a test; -1: none is known to.
+    most: how many may be tested. landmarks: positions where something may change.
+    within: the last offset that matters most. required: those that are tested first.
+
+    >>> search = Search(seq_len=1, up_to=99, proved=-1, most=64)
+    >>> for offsets in search:
+    ...     search.take({offset: offset < 42 for offset in offsets})
+    >>> search.failing, len(search.tested)
+    (42, 48)
+    """
+
+    seq_len: int
+    up_to: int
+    proved: int
+    most: int
+    landmarks: Sequence[int] = ()
+    within: int = -1
+    required: Sequence[int] = ()
+    tested: dict[int, bool] = field(default_factory=dict)
+    failing: int | None = None
+
+    def take(self, found: Mapping[int, bool]) -> None:
+        """Take in which offsets hold."""
+        self.tested |= found
+        failures = [offset for offset, good in found.items() if not good]
+        known = [] if self.failing is None else [self.failing]
+        self.failing = min([*known, *failures], default=None)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield offsets; the last one without a known failure is always among them."""
+        low, known = self.proved + 1, -2
+        yield [0]
+        if self.failing is None:
+            every = self.up_to - max(self.proved, 0) <= self._left()  # 0 is tested already
+            yield from self._upwards(range(low, self.up_to + 1) if every else self._listed())
+        while self.failing != 0 and known != self._top() and self._left() > 0:
+            known = self._top()
+            yield from self._between()
+            if known - low < self._left() or self._left() > _MANY:
+                yield from self._upwards(range(low, self._top() + 1))
+                continue
+            power = 1 << (self._top() + self.seq_len).bit_length() - 1
+            binade = range(max(low, self._top() // 2), self._top() + 1)
+            ends = self._top(), power + _BESIDE // 2
+            near = [end - i for end in ends for i in range(1, _BESIDE + 1)]
+            yield self._new([*near, *thinned(binade, _BELOW)], _LAST)
+            if known == self._top():
+                yield self._new(spread(low, known, self._left(_LAST)), _LAST)
+            if known == self._top():
+                yield self._new(thinned(binade, self._left()))
+        yield from self._between()
+        if 0 <= self._top() <= self.proved and self._top() not in self.tested:
+            yield [self._top()]
+
+    def _new(self, offsets: Iterable[int], reserved: int = 0) -> list[int]:
+        """Return those that are worth a test, as far as the budget goes."""
+        top = self._top()
+        new = {one for one in offsets if self.proved < one <= top and one not in self.tested}
+        return sorted(new)[: max(0, self._left(reserved))]
+
+    def _upwards(self, offsets: Sequence[int]) -> Iterator[list[int]]:
+        """Yield some at a time, the lowest first, until one fails."""
+        before, start, size = self.failing, 0, _CHUNK
+        while start < len(offsets) and self.failing == before and self._left() > 0:
+            yield self._new(offsets[start : start + size])
+            start, size = start + size, min(2 * size, _AT_ONCE)
+
+    def _between(self) -> Iterator[list[int]]:
+        """Narrow the gap below the lowest failure until its ends are neighbours."""
+        while self.failing is not None and self._left() > 0:
+            low = max(self.proved, max((x for x in self.tested if x < self.failing), default=-1))
+            gap = self.failing - low
+            if gap <= 1:
+                return
+            steps = range(1, _SECTIONS + 1)
+            yield self._new(low + max(1, gap * i // (_SECTIONS + 1)) for i in steps)
+
+    def _left(self, reserved: int = 0) -> int:
+        """Return how many tests are left beside the reserved ones; may be negative."""
+        return self.most - len(self.tested) - reserved
+
+    def _top(self) -> int:
+        """Return the highest offset below the lowest failing one."""
+        return self.up_to if self.failing is None else self.failing - 1
+
+    def _listed(self) -> list[int]:
+        """Return the offsets to test first: half of what may be tested, and the required ones."""
+        low, last = self.proved + 1, min(self.within, self.up_to)
+        powers = [2**e for e in range((self.up_to + self.seq_len).bit_length() + 1)]
+        # the last sequence before such a position, the first with it, and with one beyond
+        places = {at - self.seq_len + i for at in {*powers, *self.landmarks} for i in (0, 1, 2)}
+        for power in (2**e for e in range(self.up_to.bit_length())):
+            places |= {power, (power * 20 // 16) | 1, (power * 25 // 16) | 1}
+        grid = sorted(offset for offset in places | {self.up_to} if low <= offset <= self.up_to)
+        required = [offset for offset in self.required if low <= offset <= self.up_to]
+        room = max(0, self.most // 2 - len(required))
+        within: Iterable[int] = ()
+        if last >= low:
+            every = last - low < self.most - _SPREAD - _LAST
+            within = range(low, last + 1) if every else [last, *spread(low, last, WITHIN - 1)]
+        some = spread(low, self.up_to, min(_SPREAD, room // 3))
+        chosen = thinned(grid, max(0, room - len(some) - WITHIN * (last >= low)))
+        return sorted({*required, *within, *some, *chosen})
+
+
+def thinned(offsets: Sequence[int], most: int) -> list[int]:
+    """Return at most `most` of the offsets, evenly chosen, the last one among them."""
+    count = min(most, len(offsets))
+    return [offsets[(i + 1) * len(offsets) // count - 1] for i in range(count)]
+
+
+def spread(low: int, high: int, count: int) -> list[int]:
+    """Return up to `count` offsets: half evenly spaced, half by equal ratios."""
+    if count < 2 or high <= low:
+        return []
+    span, half = high - low, count // 2
+    even = [low + (2 * i + 1) * span // (2 * half) for i in range(half)]
+    ratio = [low + int((span + 1) ** ((2 * i + 1) / (2 * half))) - 1 for i in range(count - half)]
+    return sorted({min(offset, high) for offset in (*even, *ratio)})
