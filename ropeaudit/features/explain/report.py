@@ -379,7 +379,8 @@ def _around(one: Explanation) -> list[tuple[str, str]]:
     texts = [text.partition(": read: ")[2] or text for text in read]
     facts += [("" if number else "read", text) for number, text in enumerate(texts)]
     rest = f"; other calls, such as one token: ropeaudit check {one.code}" if one.code else ""
-    return [*facts, ("not checked", f"other offsets; other q and k{rest}")]
+    farther = f"distances over {one.inputs.seq_len - 1} (ropeaudit limit)"
+    return [*facts, ("not checked", f"other offsets; {farther}; other q and k{rest}")]
 
 
 def _model_notes(some: Sequence[Explanation]) -> list[str]:
