@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Unpack
 
@@ -13,7 +14,7 @@ import numpy as np
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.audits import arguments
-from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, steps
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.case_run import setting_columns
 from ropeaudit.audits.cases import Case, fits, positions_fit
 from ropeaudit.audits.judging import TOLERANCE, ratio
@@ -22,21 +23,21 @@ from ropeaudit.engine.measure import PairStatistics, compare
 from ropeaudit.engine.plan import Plan
 from ropeaudit.errors import ForeignError, UnknownName, UsageError, one_line
 from ropeaudit.inputs.qk import Inputs
-from ropeaudit.recipes import Recipe
-from ropeaudit.reference.exact_scores import Precision
 from ropeaudit.reports import Report, settings, tabulated
-from ropeaudit.reports.answers import Answer
+from ropeaudit.reports.answers import Answer, Cause
 from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.reports.numbers import counted, percent
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing
 from ropeaudit.runtime.columns import table
 from ropeaudit.subjects import Subject, emulated, factories, third_party
-from ropeaudit.subjects.calling.code import Called, Code
+from ropeaudit.subjects.calling.code import Called
 from ropeaudit.subjects.exact_rotation import half_split
 from ropeaudit.subjects.factories import SubjectFactory
 
-OFFSETS = (0, 1000)
+MAXIMUM = 131072  # positions, where no model says how many
+SCHEMA = 2  # 2: bits_differing, refused
+COLUMNS = table("parity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class Parity(Result):
     """Two subjects in one case, dtype and offset.
 
     refused: why the two could not be compared; empty where they could. findings: how code was called.
-    differences: in what else than their rotations the two differ, a sentence each.
+    differences: in what else than their rotations the two differ, a sentence each. backward: whether each
+    rotates q and k by the negative angle.
     """
 
     report_module: ClassVar[str] = __name__
@@ -58,14 +60,15 @@ class Parity(Result):
     refused: str = ""
     findings: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
-    devices: tuple[str, str] = ("cpu", "cpu")
+    devices: tuple[str, ...] = ("cpu", "cpu")
+    backward: tuple[bool, ...] = (False, False)
 
 
 @arguments.checked
 def parity(
     a: str,
     b: str,
-    offsets: int | Iterable[int] = OFFSETS,
+    offsets: int | Iterable[int] | None = None,
     dtypes: Names = "bf16",
     *,
     changes: Mapping[str, str] | None = None,
@@ -80,7 +83,8 @@ def parity(
     a, b: a recipe or a recipe file, changed in brackets as in "hf[angle=fp64]"; or code that is called: a
     name of `list implementations`, or your own as "file.py:name". Code gets q and k in the layout that it
     has, and its scores are formed in float64.
-    device: where code is called. offsets, dtypes, changes, cases, on_progress, case: as in `ropeaudit.shift`.
+    offsets: by default 0 and the last that the model serves, 131072 without one. device: where code is
+    called. dtypes, changes, cases, on_progress, case: as in `ropeaudit.shift`.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, MissingPackage.
 
     >>> [result] = parity("hf", "meta", 1000, "bf16", heads=1, seq_len=16)
@@ -88,8 +92,8 @@ def parity(
     (('hf', 'meta'), 1000)
     """
     pairs = named(a, b, arguments.formats(dtypes), changes or {}, device)
-    progress = on_progress or arguments.silent
-    return run(arguments.cases_of(cases, case), pairs, arguments.numbers(offsets), progress)
+    some = None if offsets is None else arguments.numbers(offsets)
+    return run(arguments.cases_of(cases, case), pairs, some, on_progress or arguments.silent)
 
 
 def named(
@@ -104,80 +108,85 @@ def named(
     changes: made to both before those in brackets. device: where code is called.
     Raises: UnknownName, BadInput, UsageError, NotEmulated, MissingPackage.
     """
-    specs = a.strip(), b.strip()
-    coded = [is_code(spec.partition("[")[0]) for spec in specs]
+    specs = [a.strip(), b.strip()]
+    own = [factories.is_own(spec.partition("[")[0]) for spec in specs]
+    coded = [
+        one or third_party.is_known(spec.partition("[")[0]) for one, spec in zip(own, specs, strict=True)
+    ]
     if device is not None and not any(coded):
         raise UsageError(f"--device {device} is where code is called, and neither {a} nor {b} is code")
-    if changes and all(coded) and not any(map(factories.is_own, specs)):
+    if changes and all(coded) and not any(own):
         raise UsageError(f"--set {next(iter(changes))} changes recipes, and neither {a} nor {b} is one")
-    first, second = (subject(spec, changes, all(coded), device) for spec in specs)
-    names = specs if first.name == second.name and first != second else (first.name, second.name)
-    both = list(zip(names, (first, second), strict=True))
-    return [[replace(_factory(one, fmt), name=name) for name, one in both] for fmt in dtypes]
+    made = [
+        _code(spec, changes if is_own else {}, all(coded), device) if is_code else _recipe(spec, changes)
+        for spec, is_own, is_code in zip(specs, own, coded, strict=True)
+    ]
+    names = [name for name, _ in made]
+    names = specs if names[0] == names[1] and specs[0] != specs[1] else names
+    return [
+        [replace(make(fmt), name=name) for name, (_, make) in zip(names, made, strict=True)] for fmt in dtypes
+    ]
 
 
-def is_code(name: str) -> bool:
-    """Return whether a name is that of code that is called."""
-    return factories.is_own(name) or third_party.is_known(name)
+Made = tuple[str, Callable[[Format], SubjectFactory]]  # a name, and what it is in a dtype
 
 
-def subject(
-    spec: str,
-    common: Mapping[str, str],
-    alone: bool = False,
-    device: str | None = None,
-) -> Recipe | Code:
-    """Return code, or a recipe with its changes in brackets: hf[angle=fp64,table=fp32].
+def _code(spec: str, changes: Mapping[str, str], alone: bool, device: str | None) -> Made:
+    """Return code. alone: whether there is no recipe for the changes."""
+    name, bracket, _ = spec.partition("[")
+    if bracket:
+        raise UsageError(f"{spec!r}: {name} computes as it does, so no stage can be changed; try {name}")
+    code = factories.implementation(name, changes=changes, alone=alone, device=device)
+    return code.name, functools.partial(factories.called, code)
 
-    common: changes made to a recipe before its own. alone: whether there is no recipe for them to change.
-    Raises: see `named`.
-    """
+
+def _recipe(spec: str, changes: Mapping[str, str]) -> Made:
+    """Return a recipe with its changes in brackets: hf[angle=fp64,table=fp32]."""
     name, bracket, inner = spec.partition("[")
-    if is_code(name):
-        if bracket:
-            raise UsageError(f"{spec!r}: {name} computes as it does, so no stage can be changed; try {name}")
-        changes = common if factories.is_own(name) else {}
-        return factories.implementation(name, changes=changes, alone=alone, device=device)
     if bracket and not (name and inner.endswith("]") and inner[:-1].strip()):
         raise UsageError(f"implementation {spec!r} is not NAME[STAGE=FORMAT]; try hf[angle=fp64]")
-    known = {recipe.name for recipe in recipes.all_recipes()}
+    known = [recipe.name for recipe in recipes.all_recipes()]
     if not name.endswith(".toml") and name not in known:
         hint = "(or a path that ends in .toml, or FILE.py:NAME)"
         raise UnknownName("recipe or implementation", name, [*sorted(known), *third_party.ENTRIES], hint)
     own = recipes.parse_changes([inner[:-1]]) if bracket else {}
-    return recipes.load(name).changed({**common, **own})
-
-
-def _factory(one: Recipe | Code, dtype: Format) -> SubjectFactory:
-    if isinstance(one, Recipe):
-        return factories.of_recipe(one.resolve(dtype, stores_keys=True))
-    return factories.called(one, dtype)
+    recipe = recipes.load(name).changed({**changes, **own})
+    return recipe.name, lambda dtype: factories.of_recipe(recipe.resolve(dtype, stores_keys=True))
 
 
 def run(
     cases: Sequence[Case],
     pairs: Sequence[Sequence[SubjectFactory]],
-    offsets: Sequence[int],
+    offsets: Sequence[int] | None,
     on_progress: OnProgress = arguments.silent,
 ) -> Iterator[Parity]:
     """Check the arguments, and yield measurements by case, dtype and offset.
 
-    pairs: as `named` returns them. offsets: tokens, added to every position.
+    pairs: as `named` returns them. offsets: tokens, added to every position; None for the usual ones.
     Raises: UsageError, UnknownName, BadShape, BadInput.
     """
-    fits(max(case.check(offsets) for case in cases))
-    work = steps(on_progress, len(cases) * len(pairs) * len(offsets))
+    wanted = [_usual(case) if offsets is None else offsets for case in cases]
+    fits(max(case.check(some) for case, some in zip(cases, wanted, strict=True)))
+    work = arguments.steps(on_progress, len(pairs) * sum(map(len, wanted)))
     laid_out = [next(arguments.by_layout(case, pairs[0]))[0] for case in cases]
 
     def compared() -> Iterator[Parity]:
-        for requested, case in zip(cases, laid_out, strict=True):
+        for requested, case, some in zip(cases, laid_out, wanted, strict=True):
             inputs, setting = case.load()
-            positions_fit(offsets, inputs.seq_len)
+            positions_fit(some, inputs.seq_len)
             own = [setting if requested.layout else _in_its_layout(one, setting) for one in pairs[0]]
-            for pair, offset in itertools.product(pairs, offsets):
+            for pair, offset in itertools.product(pairs, some):
                 yield _parity(case, inputs, setting, own, pair, offset)
 
     return doing.each(compared(), lambda: doing.told(next(work, arguments.silent)))
+
+
+def _usual(case: Case) -> list[int]:
+    """Return the offsets where the first and the last positions are that a model serves."""
+    last = MAXIMUM
+    if case.maximum is not None:
+        last = max(0, case.maximum - case.outline()[0].seq_len)
+    return list(dict.fromkeys((0, last)))
 
 
 def _in_its_layout(one: SubjectFactory, setting: RopeSetting) -> RopeSetting:
@@ -200,27 +209,30 @@ def _parity(
     subjects = [one.make(at, axes) for one, at in zip(pair, own, strict=True)]
     reasons = [one.refusal(inputs.seq_len, offset) for one in subjects]
     told = (f"{one.name} refuses: {why}" for one, why in zip(pair, reasons, strict=True) if why)
-    refused = next(told, "")
-    placed = [_permuted(one, inputs, setting) for one in subjects]
+    refused, placed = next(told, ""), [_placed(one, inputs, setting) for one in subjects]
     wide = max(one.narrowest for one in subjects) > FP32.precision
-    how: Precision = "extended" if wide else "double"
     origin = offset if setting.clipped else 0
-    plan = Plan(placed, [[offset], [offset]], inputs, setting, case.mask, origin, precision=how)
+    plan = Plan(
+        *(placed, [[offset], [offset]], inputs, setting, case.mask, origin),
+        precision="extended" if wide else "double",
+    )
     if not refused:
         try:
             statistics = compare(plan, subjects[0].dtype)
         except ForeignError as error:
             refused = f"a call fails: {one_line(error)}"
     names = pair[0].name, pair[1].name
+    found = [one.code.fit(at) if one.code else None for one, at in zip(pair, own, strict=True)]
     return Parity(
         *(case, setting, inputs, names, subjects[0].dtype, offset, statistics, refused),
         findings=tuple(dict.fromkeys(text for one in pair for text in one.findings)),
-        differences=tuple(differences(names, subjects, own, plan)),
-        devices=(subjects[0].device, subjects[1].device),
+        differences=tuple(_differences(names, subjects, own, plan)),
+        devices=tuple(one.device for one in subjects),
+        backward=tuple(fit is not None and fit.backward for fit in found),
     )
 
 
-def _permuted(subject: Subject, inputs: Inputs, setting: RopeSetting) -> Subject:
+def _placed(subject: Subject, inputs: Inputs, setting: RopeSetting) -> Subject:
     """Return a subject that takes and gives q and k in a case's layout."""
     if not isinstance(subject, Called):
         return emulated.stored(subject, inputs)
@@ -232,7 +244,7 @@ def _permuted(subject: Subject, inputs: Inputs, setting: RopeSetting) -> Subject
     return subject
 
 
-def differences(
+def _differences(
     names: Sequence[str],
     pair: Sequence[Subject],
     own: Sequence[RopeSetting],
@@ -260,10 +272,6 @@ def differences(
         )
 
 
-SCHEMA = 2  # 2: bits_differing, refused
-COLUMNS = table("parity")
-
-
 def row(one: Parity) -> dict[str, Any]:
     """Return the row of two implementations in a case."""
     statistics, difference = one.statistics, one.statistics.difference
@@ -286,14 +294,15 @@ def row(one: Parity) -> dict[str, Any]:
         **dict(zip(("worst_head", "worst_query", "worst_key"), place, strict=True)),
     }
     for index, side in enumerate("ab"):
-        drift, nearer = statistics.drifts[index], ratio(statistics.nearer[index], difference.count)
-        of_side: dict[str, Any] = {
-            "nonfinite": drift.nonfinite,
-            "drift_max": drift.max,
-            "drift_rms": drift.rms,
+        drift = statistics.drifts[index]
+        values |= {
+            side: one.names[index],
+            f"{side}_device": one.devices[index],
+            f"{side}_nonfinite": drift.nonfinite,
+            f"{side}_drift_max": drift.max,
+            f"{side}_drift_rms": drift.rms,
+            f"{side}_nearer": ratio(statistics.nearer[index], difference.count),
         }
-        of_side |= {"device": one.devices[index], "nearer": nearer}
-        values |= {side: one.names[index], **{f"{side}_{name}": value for name, value in of_side.items()}}
     return values
 
 
@@ -306,7 +315,7 @@ def report(
     rows = [row(result) for result in results]
     a, b, dtype, offset, *others = COLUMNS.screen(rows)
     screen = settings.screen(rows, [a, b, dtype, offset], others)
-    some = [answer(results, rows)] if results else []
+    some = [_answer(results, rows)] if results else []
     notes = model_notes([one.case for one in results], [one.offset for one in results])
     for one in results:
         refused = f"{one.dtype} at offset {one.offset}: {one.refused}."
@@ -316,28 +325,47 @@ def report(
     return tabulated(*shown, notes=notes, brief=not columns)
 
 
-def answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Answer:
+def _answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Answer:
     """Return how far apart the two are where they are farthest, and each case."""
     shared, own = settings.told_apart(rows, ("model", "dtype", "offset"))
     every = sorted(zip(rows, own, strict=True), key=lambda one: _distance(one[0]), reverse=True)
     worst, name = every[0]
+    causes = _opposite(results[0])
     alike = all(one["parity_max"] == one["bits_differing"] == 0 for one in rows)
-    decides = f"the same bits in {counted(len(rows), 'case')}" if alike else _apart(worst, name)
-    facts = list[tuple[str, str]]()
-    if len(rows) == 1 and math.isfinite(_distance(worst)):
-        facts = [("off by", _drifts(worst)), ("bits", _bits(worst))]
-    elif len(rows) > 1 and not alike:
-        facts = settings.listed([(label, _line(one)) for one, label in every])
+    decides, facts = f"the same bits in {counted(len(rows), 'case')}", list[tuple[str, str]]()
+    if not alike:
+        decides = _apart(worst, f" ({name})" if name else "")
+    if len(rows) > 1 and not alike:
+        facts += settings.listed([(label, _line(one)) for one, label in every])
+    elif math.isfinite(_distance(worst)) and not alike:
+        facts += zip(("off by", "bits"), _figures(worst), strict=True)
     findings = dict.fromkeys(text for one in results for text in one.findings if ": called as " in text)
     facts += [("called as", text.replace(": called as ", ": ")) for text in findings]
     facts += settings.facts(rows)
-    facts.append(("percentages", "root mean squares over that of the exact scores"))
     rest = ", other calls, such as one token: ropeaudit check" if findings else ""
-    facts.append(("not checked", f"other offsets, other q and k{rest}"))
     lost = worst["a_nonfinite"] or worst["b_nonfinite"]
-    facts.append(("next", f"{'which stage overflows: ropeaudit explain;  ' if lost else ''}all columns: -v"))
+    facts += [
+        ("percentages", "root mean squares over that of the exact scores"),
+        ("not checked", f"other offsets, other q and k{rest}"),
+        ("next", f"{'which stage overflows: ropeaudit explain;  ' if lost else ''}all columns: -v"),
+    ]
     target = ", ".join(filter(None, [f"{worst['a']} and {worst['b']}", shared]))
-    return Answer("OK" if _distance(worst) <= TOLERANCE else "WARN", target, decides, facts=facts)
+    good = _distance(worst) <= TOLERANCE and not causes
+    decides = f"mirrored, {decides}" if causes else decides
+    return Answer("OK" if good else "WARN", target, decides, causes, facts)
+
+
+def _opposite(one: Parity) -> list[Cause]:
+    """Return the warning of two that rotate in opposite directions."""
+    if one.backward[0] == one.backward[1]:
+        return []
+    back, forward = (_name(one.names[one.backward.index(which)]) for which in (True, False))
+    title = f"{forward} rotates q and k by theta, {back} by -theta"
+    facts = [
+        f"{back} gets and gives q and k mirrored here, the second dim of each pair negated: scores agree so",
+        "a checkpoint of one, or a cache of its keys, does not fit the other unless it is mirrored too",
+    ]
+    return [Cause("wrong-direction", title, facts=facts, warning=True)]
 
 
 def _distance(one: Mapping[str, Any]) -> float:
@@ -348,9 +376,8 @@ def _distance(one: Mapping[str, Any]) -> float:
     return math.inf if lost or one["refused"] != "none" or math.isnan(relative) else relative
 
 
-def _apart(one: Mapping[str, Any], name: str = "") -> str:
+def _apart(one: Mapping[str, Any], where: str = "") -> str:
     """Return how far apart two are, and which is closer to the exact result."""
-    where = f" ({name})" if name else ""
     if one["refused"] != "none":
         return f"{one['refused']}{where}"
     for side in "ab":
@@ -366,19 +393,19 @@ def _line(one: Mapping[str, Any]) -> str:
     """Return what is known of one case among several, in a line."""
     if not math.isfinite(_distance(one)):
         return _apart(one)
-    return f"{percent(one['parity_relative'])} apart; off by: {_drifts(one)}; {_bits(one)}"
+    drifts, bits = _figures(one)
+    return f"{percent(one['parity_relative'])} apart; off by: {drifts}; {bits}"
 
 
-def _drifts(one: Mapping[str, Any]) -> str:
-    """Return how far each is from the exact scores."""
-    sizes = [percent(ratio(one[f"{side}_drift_rms"], one["reference_rms"])) for side in "ab"]
-    return f"{_name(one['a'])} {sizes[0]}, {_name(one['b'])} {sizes[1]}"
+def _figures(one: Mapping[str, Any]) -> tuple[str, str]:
+    """Return how far each is from the exact scores, and how many bits differ."""
+    sizes = [
+        f"{_name(one[side])} {percent(ratio(one[f'{side}_drift_rms'], one['reference_rms']))}"
+        for side in "ab"
+    ]
+    return ", ".join(sizes), f"{percent(one['bits_differing'])} of elements differ in bits"
 
 
 def _name(name: str) -> str:
     """Return a name without its folders."""
     return name.rpartition("/")[2]
-
-
-def _bits(one: Mapping[str, Any]) -> str:
-    return f"{percent(one['bits_differing'])} of elements differ in bits"

@@ -19,7 +19,12 @@ from ropeaudit.console.parameters import INTEGERS, WORD
 )
 @click.argument("a", metavar="A", type=WORD)
 @click.argument("b", metavar="B", type=WORD)
-@options.axis("--offset", INTEGERS, "Integers added to every position.", "0,1000")
+@options.axis(
+    "--offset",
+    INTEGERS,
+    "Integers added to every position.",
+    shown="0 and the last that the model serves, or 128k",
+)
 @options.dtype_option
 @options.device_option
 @options.calling_options
@@ -54,7 +59,7 @@ def parity(
     pairs = analysis.named(a, b, arguments.formats(dtype), changes, device)
     cases = options.cases(rope, vectors)
     return delivery.delivered(
-        lambda on_progress: analysis.run(cases, pairs, offset, on_progress),
+        lambda on_progress: analysis.run(cases, pairs, offset or None, on_progress),
         lambda measured, metadata: report(measured, columns, metadata),
         output,
         stages=arguments.stages(chain(*pairs)),

@@ -28,6 +28,10 @@ def permuting(x, positions):
     return np.concatenate([y[..., ::2], y[..., 1::2]], -1)
 
 
+def backward(x, positions):
+    return half(x, -np.asarray(positions))
+
+
 def other_k(q, k, positions):
     return half(q, positions), half(k, np.asarray(positions) + 1)
 
