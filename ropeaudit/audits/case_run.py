@@ -15,7 +15,7 @@ from ropeaudit import bounds
 from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.audits import judging, records
 from ropeaudit.audits.cases import Case, Outline, fits
-from ropeaudit.audits.records import Record, case_at, case_of
+from ropeaudit.audits.records import Record, case_of, cases_of
 from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import attainable_rms, careful, predicted_rms
 from ropeaudit.engine import measure, plan
@@ -409,12 +409,13 @@ def identity(
     grid = setting.grid
     if grid is not None:
         values["grid"] = "x".join(map(str, grid.sizes))
-    values, request = {name: values[name] for name in records.IDENTITY}, records.request_of(values)
+    values = {name: values[name] for name in records.IDENTITY}
+    case_at = cases_of(values)
 
     def at(offset: int) -> dict[str, Any]:
         whole = values | {"offset": offset, "version": subject.version}  # calls may import more
         if grid is None:
-            return whole | {"case": case_at(request, offset)}
+            return whole | {"case": case_at(offset)}
         moved = dict(zip(grid.rope.axes, grid.shift(offset).tolist(), strict=True))
         whole |= {f"offset_{name}": moved.get(name) for name in "thw"}
         return whole | {"case": case_of(whole)}

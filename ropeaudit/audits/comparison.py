@@ -6,21 +6,23 @@ What two processors may differ by is no change: the order of sums (docs/method.m
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple, overload
 
 from ropeaudit.arithmetic.formats import FP32, FP64, parse
 from ropeaudit.audits import records
 from ropeaudit.audits.records import APART, UNKNOWN
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, UsageError
+from ropeaudit.runtime.rows import ABSENT, Row, Rows
 
-Row = Mapping[str, Any]
-
+Places = tuple[int | None, int | None]
 RATIO = 1.05  # times what it was, or the inverse: a column has changed
 # What is signed, or computed and not measured, is not compared.
 COMPARED = records.COLUMNS.compared
+_JUDGED = ("verdict", "within_tolerance")
 _DECIDING = ("drift_rms", "floor_rms", "drift_max", "rotation_excess")  # what verdicts are read off
 
 
@@ -71,6 +73,57 @@ class Pair:
         return abs(self.change(column)) <= error
 
 
+class Pairs(Sequence[Pair]):
+    """The cases of two reports, made into pairs when they are looked at.
+
+    places: of each case, which row of the earlier and of the later report it is, None for none.
+    changed: the columns that changed, by the number of the pair.
+    """
+
+    def __init__(self, before: Rows, after: Rows, places: Sequence[Places], reordered: bool) -> None:
+        """Join rows; no column has changed yet."""
+        self.before, self.after, self.places, self.reordered = before, after, places, reordered
+        self.changed: dict[int, tuple[str, ...]] = {}
+        self.shared = [(n, i, j) for n, (i, j) in enumerate(places) if i is not None and j is not None]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, number: int) -> Pair: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[Pair]: ...
+
+    def __getitem__(self, number: int | slice) -> Pair | list[Pair]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(len(self))[number]]
+        i, j = self.places[number]
+        number = range(len(self))[number]
+        before, after = None if i is None else self.before[i], None if j is None else self.after[j]
+        return Pair(before, after, self.changed.get(number, ()), self.reordered)
+
+    def numbers(self, status: str) -> list[int]:
+        """Return which pairs have a status."""
+        missing = {"new": 0, "gone": 1}
+        if status in missing:
+            return [n for n, sides in enumerate(self.places) if sides[missing[status]] is None]
+        return [n for n, _, _ in self.shared if (n in self.changed) == (status == "changed")]
+
+    def cells(self, name: str) -> Iterator[tuple[int, Any, Any]]:
+        """Yield the number and both cells of each case whose two rows have a column."""
+        if name not in self.before.columns or name not in self.after.columns:
+            return
+        old, new = self.before.columns[name], self.after.columns[name]
+        for n, i, j in self.shared:
+            if old[i] is not ABSENT and new[j] is not ABSENT:
+                yield n, _number(old[i]), _number(new[j])
+
+    def differing(self, name: str) -> Iterator[tuple[int, Any, Any]]:
+        """Yield those that are not the same."""
+        return (one for one in self.cells(name) if one[1] != one[2])
+
+
 @dataclass(frozen=True, slots=True)
 class Difference(Result):
     """All pairs in the order of the later report, those that are gone last. ratio: what is a change.
@@ -79,25 +132,26 @@ class Difference(Result):
     """
 
     report_module: ClassVar[str] = "ropeaudit.reports.comparison"
-    pairs: Sequence[Pair]
+    pairs: Pairs
     ratio: float
     processors: tuple[str, str] = ("", "")
 
     def of(self, status: str) -> list[Pair]:
         """Return the pairs of a status."""
-        return [pair for pair in self.pairs if pair.status == status]
+        return [self.pairs[number] for number in self.pairs.numbers(status)]
 
     @property
     def shared(self) -> list[Pair]:
         """The cases that both reports have."""
-        return [pair for pair in self.pairs if pair.before is not None and pair.after is not None]
+        return [self.pairs[number] for number, _, _ in self.pairs.shared]
 
     @property
     def only_reordered(self) -> bool:
         """Whether figures differ, and all by no more than the order of sums explains."""
-        every = [(pair, name) for pair in self.shared for name in COMPARED if _differs(pair, name)]
-        reordered = any(pair.reordered for pair in self.pairs)
-        return reordered and bool(every) and all(pair.explained(name) for pair, name in every)
+        figures = ((n, name) for name in COMPARED for n, _, _ in self.pairs.differing(name))
+        if not self.pairs.reordered or (first := next(figures, None)) is None:
+            return False
+        return all(self.pairs[n].explained(name) for n, name in chain([first], figures))
 
 
 def compare(
@@ -113,14 +167,26 @@ def compare(
     """
     if not 1 <= ratio < math.inf:
         raise UsageError(f"--ratio {ratio:g} is not 1 or more; try --ratio {RATIO}")
-    old, new = _by_case(before, "earlier"), _by_case(after, "later")
-    if not set(old) & set(new):
-        raise BadInput(f"the two reports have no case in common{_apart(before, after)}")
+    old, new = Rows.of(before), Rows.of(after)
+    earlier, later = _by_case(old, "earlier"), _by_case(new, "later")
+    if not earlier.keys() & later.keys():
+        raise BadInput(f"the two reports have no case in common{_apart(old, new)}")
     processors = processors or ("this", "this")
     reordered = processors[0] != processors[1] or not processors[0]
-    pairs = [_pair(old.get(key), row, ratio, reordered) for key, row in new.items()]
-    gone = [Pair(row, None) for key, row in old.items() if key not in new]
-    return Difference([*pairs, *gone], ratio, processors)
+    places: list[Places] = [(earlier.get(case), place) for case, place in later.items()]
+    places += [(place, None) for case, place in earlier.items() if case not in later]
+    pairs = Pairs(old, new, places, reordered)
+    for name in COMPARED:
+        for number in _changed(pairs, name, ratio):
+            pairs.changed[number] = (*pairs.changed.get(number, ()), name)
+    tolerances = [rows.column("tolerance") for rows in (old, new)]
+    for name in _JUDGED:
+        for number, _, _ in pairs.differing(name):
+            i, j = places[number]
+            alike = i is not None and j is not None and tolerances[0][i] == tolerances[1][j]
+            if alike and not _at_a_threshold(pairs[number]):
+                pairs.changed[number] = (*pairs.changed.get(number, ()), name)
+    return Difference(pairs, ratio, processors)
 
 
 def value(row: Row | None, column: str) -> float:
@@ -129,23 +195,24 @@ def value(row: Row | None, column: str) -> float:
     return math.nan if result is None else float(result)
 
 
-def _by_case(rows: Iterable[Row], which: str) -> dict[str, Row]:
-    results: dict[str, Row] = {}
-    for row in rows:
-        if row.get("case") is None:
+def _by_case(rows: Rows, which: str) -> dict[str, int]:
+    """Return where the row of each case is. Raises: BadInput."""
+    results: dict[str, int] = {}
+    for place, case in enumerate(rows.column("case")):
+        if case is None:
             raise BadInput(f"the {which} report has no column case; write both reports without --columns")
-        before = results.setdefault(row["case"], row)
-        if before is not row and repr(before) != repr(row):
+        before = results.setdefault(case, place)
+        if before != place and repr(rows[before]) != repr(row := rows[place]):
             row_of = f"{row['implementation']} {row.get('dtype', '')} at offset {row['offset']}"
             raise BadInput(f"the {which} report has two rows for {row_of} that differ; leave one out")
     return results
 
 
-def _apart(before: Sequence[Row], after: Sequence[Row]) -> str:
+def _apart(before: Rows, after: Rows) -> str:
     """Say in which column the two differ throughout."""
     told = (name for name in records.IDENTITY if name not in APART)
-    for name in (name for name in told if all(name in row for row in (*before, *after))):
-        old, new = ({_number(row[name]) for row in rows} for rows in (before, after))
+    for name in (name for name in told if before.all_have(name) and after.all_have(name)):
+        old, new = (set(map(_number, rows.column(name))) for rows in (before, after))
         unsaid = {None, "", UNKNOWN}
         if old - unsaid and new - unsaid and not old & new:
             first, second = (min(map(str, some)) for some in (old, new))
@@ -155,40 +222,25 @@ def _apart(before: Sequence[Row], after: Sequence[Row]) -> str:
     return f": the {'later' if before else 'earlier'} one is empty"
 
 
-def _pair(before: Row | None, after: Row, ratio: float, reordered: bool) -> Pair:
-    pair = Pair(before, after, (), reordered)
-    if before is None:
-        return pair
-    changed = [name for name in COMPARED if _has_changed(pair, name, ratio)]
+def _changed(pairs: Pairs, name: str, ratio: float) -> Iterator[int]:
+    """Yield the numbers of the pairs in which a column has changed."""
+    for number, old, new in pairs.differing(name):
+        # a count changes where it is another one, and so does what was undefined
+        other = old is None or new is None or records.COLUMNS[name].kind is int
+        beyond = other or old == 0 or not 1 / ratio <= new / old <= ratio
+        if other or (beyond and not pairs[number].explained(name)):
+            yield number
+
+
+def _at_a_threshold(pair: Pair) -> bool:
+    """Return whether the order of sums alone may have changed what is judged."""
     small = (pair.explained(name) or _number(pair.row.get(name)) is None for name in _DECIDING)
-    at_a_threshold = reordered and all(small)
-    if before.get("tolerance") == after.get("tolerance") and not at_a_threshold:
-        changed += [name for name in ("verdict", "within_tolerance") if _differs(pair, name)]
-    return Pair(before, after, tuple(changed), reordered)
+    return pair.reordered and all(small)
 
 
 def _number(cell: Any) -> Any:
     """Return a cell, None where it is undefined: it equals itself."""
-    return None if isinstance(cell, float) and math.isnan(cell) else cell
-
-
-def _cells(pair: Pair, name: str) -> list[Any]:
-    """Return a cell of both rows; nothing where one lacks it."""
-    rows = [row for row in (pair.before, pair.after) if row is not None and name in row]
-    return [_number(row[name]) for row in rows] if len(rows) == 2 else []
-
-
-def _differs(pair: Pair, name: str) -> bool:
-    """Return whether both rows have a cell, and not the same."""
-    cells = _cells(pair, name)
-    return bool(cells) and bool(cells[0] != cells[1])
-
-
-def _has_changed(pair: Pair, name: str, ratio: float) -> bool:
-    # a count changes where it is another one, and so does what was undefined
-    if None in _cells(pair, name) or records.COLUMNS[name].kind is int or not _differs(pair, name):
-        return _differs(pair, name)
-    return not pair.explained(name) and not 1 / ratio <= pair.ratio(name) <= ratio
+    return None if cell != cell else cell
 
 
 FLOAT64 = 1e-12  # relative: of sums in float64 alone, of up to 10^9 terms
@@ -200,7 +252,6 @@ _RARE = 1e-6  # of flips: fewer are none
 _INDEPENDENT = ("gaussian", "randn")  # scores with errors of their own
 _ANYWHERE = ("worst_head", "worst_query", "worst_key", "top1_flips")
 _DIFFERENCES = ("predicted_rms", "attainable_rms", "excess")
-_JUDGED = ("within_tolerance", "verdict")
 _MAXIMA = ("drift_max", "change_max", "attention_tv_max", "attention_kl_max")
 
 

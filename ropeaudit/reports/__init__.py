@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from ropeaudit.errors import MissingPackage, UnknownName, UsageError
 from ropeaudit.reports import numbers
+from ropeaudit.runtime.rows import Row as Row
+from ropeaudit.runtime.rows import column
 
 if TYPE_CHECKING:
     from ropeaudit.reports.answers import Answer
     from ropeaudit.reports.forms.sarif import Fault
     from ropeaudit.runtime.columns import Column, Columns
 
-Row = Mapping[str, Any]
 R = TypeVar("R")
 
 
@@ -46,8 +47,8 @@ class Form(NamedTuple):
     is_json: bool = False
 
 
-# forms/NAME.py has render(report); of what is read back decode(content), its rows, and about(content), its
-# metadata; and, where a terminal gets another text, to_screen(report, out, coloured)
+# forms/NAME.py has render(report); of what is read back decode(content), its rows and metadata; and, where a
+# terminal gets another text, to_screen(report, out, coloured)
 REGISTRY = {
     "table": Form((".txt",), finding=True, notes=True, header=True),
     "csv": Form((".csv",), "beside", True, header=True),
@@ -112,21 +113,21 @@ class Report:
 
     def title(self, name: str) -> str:
         """Return the heading of a column: the one that it declares, else its name."""
-        column = self.declared.get(name)
-        return (column.title if column is not None else "") or heading(name)
+        declared = self.declared.get(name)
+        return (declared.title if declared is not None else "") or heading(name)
 
     def numeric(self, name: str) -> bool:
         """Return whether a column holds numbers, which stand to the right."""
-        return any(isinstance(row[name], (int, float)) for row in self.rows)
+        return any(isinstance(one, (int, float)) for one in column(self.rows, name))
 
     def shown(self, name: str, value: Any) -> str:
         """Return a value of a column as a reader sees it."""
-        column = self.declared.get(name)
-        if column is not None and column.kind is bool:
-            return dict(zip((True, False, None), column.words, strict=False)).get(value, "")
-        if column is not None and column.words and isinstance(value, str):
+        known = self.declared.get(name)
+        if known is not None and known.kind is bool:
+            return dict(zip((True, False, None), known.words, strict=False)).get(value, "")
+        if known is not None and known.words and isinstance(value, str):
             return value.replace("_", " ")  # a word of ours, as people read it
-        return numbers.styled(value, column.style if column is not None else "short")
+        return numbers.styled(value, known.style if known is not None else "short")
 
 
 def with_metadata(report: Report, metadata: Mapping[str, Any]) -> Report:

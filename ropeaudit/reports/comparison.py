@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits import records
-from ropeaudit.audits.comparison import COMPARED, Difference, Pair, value
+from ropeaudit.audits.comparison import COMPARED, Difference, Pair, Pairs, value
 from ropeaudit.audits.records import APART
 from ropeaudit.reports import Report, only, reading, settings, tabulated
 from ropeaudit.reports.answers import Answer, Status
 from ropeaudit.reports.numbers import counted, short
 from ropeaudit.reports.verdicts import case_name
 from ropeaudit.runtime.columns import Column, Columns, table
+from ropeaudit.runtime.rows import Rows
 
 SCHEMA = 2  # 2: within_tolerance, rotation_excess
 _DISPENSABLE = ("drift_max_ratio", "change_rms_ratio", "verdict_before", "verdict_after")
@@ -62,13 +63,14 @@ def report(
 ) -> Report:
     """Return the report of what changed, or of all cases."""
     compared = only(results)
-    shown = [pair for pair in compared.pairs if unchanged or pair.status != "same"]
-    rows = [row(pair) for pair in shown]
+    same = set() if unchanged else set(compared.pairs.numbers("same"))
+    shown = [number for number in range(len(compared.pairs)) if number not in same]
+    rows = Rows.of([row(compared.pairs[number]) for number in shown])
     elsewhere = ["device"] * records.COLUMNS["device"].shown(rows)
     first = ["implementation", "dtype", "offset", *elsewhere]
     screen = settings.screen(rows, first, _SCREEN)
     # files have the columns of which the reports that are compared have something
-    silent = set(records.COLUMNS) - set(reading.told([pair.row for pair in shown]))
+    silent = set(records.COLUMNS) - set(reading.told([compared.pairs[number].row for number in shown]))
     left_out = {f"{name}{part}" for name in silent for part in ("", *_PARTS)} if shown else set()
     made = tabulated(
         COLUMNS,
@@ -99,31 +101,51 @@ def _elsewhere(results: Difference) -> str:
 
 def answer(results: Difference) -> Answer:
     """Return the answer: how many cases drift more, and the worst."""
-    total, changed = len(results.shared), results.of("changed")
-    more = [pair for pair in changed if _times(pair) > 1]
-    less = [pair for pair in changed if _times(pair) < 1]
-    rest = [pair for pair in changed if pair not in more and pair not in less]
-    apart = [f"{len(some)} {word}" for word in ("new", "gone") if (some := results.of(word))]
-    elsewhere, facts = _elsewhere(results), list[tuple[str, str]]()
+    pairs, changed = results.pairs, results.of("changed")
+    sizes = list(map(_times, changed))
+    more, less, rest = (
+        [pair for pair, times in zip(changed, sizes, strict=True) if (times > 1, times < 1) == side]
+        for side in ((True, False), (False, True), (False, False))
+    )
+    elsewhere, facts, unknown = _elsewhere(results), list[tuple[str, str]](), _unknown(pairs)
+    left = len(pairs.shared) - len(set().union(*unknown.values()))
+    counts = {word: len(some) for word, some in unknown.items()}
+    counts |= {f"{word}, not compared": len(pairs.numbers(word)) for word in ("new", "gone")}
+    apart = [f"{count:,} {word}" for word, count in counts.items() if count]
     if more:
         decides = f"{len(more)} drift more, the worst: {_sentence(max(more, key=_size))}"
     elif changed:
         decides = "none drifts more"
-    elif results.only_reordered:
-        decides = f"no case changed: all are within what the order of sums explains {elsewhere}"
+    elif not left:
+        decides = "nothing was compared"
     else:
-        decides = f"no case changed: all are within {results.ratio:g} times what they were"
+        within = f"{results.ratio:g} times what they were"
+        if results.only_reordered:
+            within = f"what the order of sums explains {elsewhere}"
+        decides = f"no case changed: {f'{left:,}' if apart else 'all'} are within {within}"
+    decides = "; ".join([decides, *apart])
     if less:
         facts.append(("drift less", f"{len(less)}, most: {_sentence(max(less, key=_size))}"))
     if rest:
         other = f"{case_name(rest[0].row)} in {_listed(rest[0])}"
         facts.append(("otherwise", f"{len(rest)}, first: {other}"))
-    if apart:
-        facts.append(("not compared", " and ".join(apart)))
     if changed and all(results.processors) and elsewhere:
         facts.append(("measured", f"{elsewhere}, which the order of sums does not explain"))
     status: Status = "WARN" if more or rest or apart else "OK"
-    return Answer(status, counted(total, "case"), decides, facts=facts)
+    return Answer(status, counted(len(pairs.shared), "case"), decides, facts=facts)
+
+
+def _unknown(pairs: Pairs) -> dict[str, set[int]]:
+    """Return, in words, the shared cases of which no drift can be compared."""
+    verdicts = {n: {old, new} for n, old, new in pairs.cells("verdict")}
+    drifts = {n: {old, new} for n, old, new in pairs.cells("drift_rms")}
+    refused = {n for n, both in verdicts.items() if "refused" in both}
+    return {
+        "refused in both": {n for n in refused if len(verdicts[n]) == 1},
+        "refused in one": {n for n in refused if len(verdicts[n]) > 1},
+        "nan in both": {n for n, both in drifts.items() if both == {None}} - refused,
+        "without drift_rms": {n for n, _, _ in pairs.shared} - drifts.keys() - refused,
+    }
 
 
 def _times(pair: Pair) -> float:

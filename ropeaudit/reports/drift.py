@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from ropeaudit.audits import judging, records
@@ -16,10 +17,13 @@ from ropeaudit.reports.answers import Answer, Cause, Status
 from ropeaudit.reports.numbers import counted, percent, printable, setting, short, short_format
 from ropeaudit.rope.scaling_names import short_names
 from ropeaudit.runtime.columns import Columns, table
+from ropeaudit.runtime.rows import Rows, column
 
 _NOTABLE = 0.01  # share of the norm of the keys
 _VERBOSE = ("drift_max", "change_rms", "verdict")  # on the screen with -v alone
 _SHOWN = table("shift", "shift-readers")
+Telling = Callable[[Record], dict[str, str]]
+_JUDGED: Callable[[Record], tuple[Any, str]] = attrgetter("within_tolerance", "verdict")
 _QUALITIES = {
     "no": "out of tolerance",
     "undecided": "undecided",
@@ -43,25 +47,31 @@ def report(
     metadata: Mapping[str, Any],
     extra_notes: Sequence[str] = (),
     needed: Sequence[str] = (),
+    held: Mapping[str, Sequence[Any]] | None = None,
 ) -> Report:
     """Return the report of some records; `columns` chooses and orders what is shown and written.
 
     extra_notes: notes on the subjects, which come first. needed: columns that are written too, with their
-    groups.
+    groups. held: the columns of the records, and others, if something has them already.
     """
-    chosen, rows = columns, []
-    for record in results:
-        refused, trouble = record.verdict == "refused", verdicts.trouble(record)
-        growth = math.nan if refused else judging.ratio(record.drift_rms, record.floor_rms)
-        rows.append(record.as_dict() | {"growth": growth, "note": trouble.words if trouble else ""})
-    columns, named = records.written(results, columns, needed)
+    chosen, troubles = columns, list(map(verdicts.trouble, results))
+    growth = [
+        math.nan if one.verdict == "refused" else judging.ratio(one.drift_rms, one.floor_rms)
+        for one in results
+    ]
+    said = [trouble.words if trouble else "" for trouble in troubles]
+    held = held or {name: [getattr(one, name) for one in results] for name in records.COLUMNS}
+    rows = Rows({"growth": growth, "note": said, **held}, len(results), ())
+    own = records.distinct(results)
+    telling = differing(own)
+    columns, named = records.written(own, columns, needed)
     wide = _screen(results, rows)
     seen = [name for name in wide if name not in _VERBOSE]
     notes = [
         *extra_notes,
-        *verdicts.notes(results, differing(results)),
+        *verdicts.notes(results, telling, troubles),
         *frozen_notes(results),
-        *rerotation_notes(results),
+        *rerotation_notes(results, telling),
     ]
     if any(record.attention_tv_mean is not None for record in results):
         notes += _temperature(worst_of(results))
@@ -73,7 +83,7 @@ def report(
         seen,
         columns if chosen else (),
         metadata={**stored, **metadata},
-        answers=[answer(results)],
+        answers=[answer(results, telling)],
         dispensable=settings.dispensable(wide, _SHOWN.dispensable),
         written=columns,
         verbose_screen=() if chosen else wide,
@@ -84,12 +94,13 @@ def report(
 
 def _screen(results: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     """Return the columns for -v; grid axes only where `offset` is not enough."""
-    axes = () if any(map(moved_apart, results)) else ("offset_t", "offset_h", "offset_w")
+    on_grids = (one for one in results if one.grid is not None)
+    axes = () if any(map(moved_apart, on_grids)) else ("offset_t", "offset_h", "offset_w")
     subject, dtype, *others = (name for name in _SHOWN.screen(rows) if name not in axes)
     names = settings.screen(rows, [subject, dtype], others)
     if "model" not in names:
         return names
-    alike = [name for name in (subject, dtype, "offset") if len({row[name] for row in rows}) == 1]
+    alike = [name for name in (subject, dtype, "offset") if len(set(column(rows, name))) == 1]
     return [name for name in names if name not in alike]  # the answer says them
 
 
@@ -117,23 +128,28 @@ def _declared(results: Sequence[Record], chosen: Sequence[str], named: Sequence[
     return Columns({**_SHOWN, **wanted}.values())
 
 
-def answer(results: Sequence[Record]) -> Answer:
-    """Return the answer: the worst row, and how many are like it."""
+def answer(results: Sequence[Record], telling: Telling | None = None) -> Answer:
+    """Return the answer: the worst row, and how many are like it.
+
+    telling: of `differing`, where it is known.
+    """
     if not results:
         return Answer("WARN", "shift", "no case was measured")
+    telling = telling or differing(results)
     worst = worst_of(results)
     quality = verdicts.quality(verdicts.columns(worst))
     wrong = worst.verdict in ("overflow", "wrong_rotation") or quality == "no"
     missing = any(record.verdict == "refused" for record in results)
+    missing = missing or math.isnan(worst.drift_relative)
     status: Status = "OK" if quality == "yes" and not missing else "WARN"
     if wrong:
         status = "FAIL"
     facts = list[tuple[str, str]]()
     if len(results) > 1:
         kinds = Counter[str]()
-        for one in results:
-            word = _QUALITIES[verdicts.quality(verdicts.columns(one))]
-            kinds["refused" if one.verdict == "refused" else word] += 1
+        for (within, verdict), count in Counter(map(_JUDGED, results)).items():
+            word = _QUALITIES[verdicts.quality_of(within, verdict)]
+            kinds["refused" if verdict == "refused" else word] += count
         counts = [f"{kinds[word]:,} {word}" for word in (*_QUALITIES.values(), "refused") if kinds[word]]
         facts.append(("rows", f"{', '.join(counts)}, of {len(results):,}"))
     if _moved(worst) is not None:
@@ -148,15 +164,15 @@ def answer(results: Sequence[Record]) -> Answer:
     return Answer(
         status,
         " ".join([*verdicts.model(worst), verdicts.called(worst)]),
-        _decides(results, worst, quality),
+        _decides(results, worst, quality, telling),
         _causes(worst) if wrong else (),
         facts,
     )
 
 
-def _decides(results: Sequence[Record], worst: Record, quality: str) -> str:
+def _decides(results: Sequence[Record], worst: Record, quality: str, telling: Telling) -> str:
     """Return what the answer rests on: the worst row, and who is right there."""
-    named = [f"{name}={value}" for name, value in differing(results)(worst).items()]
+    named = [f"{name}={value}" for name, value in telling(worst).items()]
     where = " ".join(["in", short_format(worst.dtype), *named, f"at offset {worst.offset:,}"])
     limit = "" if math.isnan(worst.tolerance) else f" (limit {percent(worst.tolerance)})"
     if worst.verdict == "refused":
@@ -180,6 +196,8 @@ def _decides(results: Sequence[Record], worst: Record, quality: str) -> str:
         return f"undecided {where}: the sample's interval holds the tolerance; a larger --sample decides"
     if quality == "":
         return "not judged: the file does not say whether rows are within tolerance"
+    if math.isnan(worst.drift_relative):
+        return f"within tolerance, the file says, but drift_relative {where} is no number"
     refused = sum(record.verdict == "refused" for record in results)
     begin = f"refused in {refused} of {len(results)} rows, the others " if refused else ""
     return f"{begin}within tolerance, furthest off {where}: scores {size}"
@@ -215,19 +233,21 @@ def _causes(worst: Record) -> list[Cause]:
 
 
 def worst_of(results: Sequence[Record]) -> Record:
-    """Return the answer's row: of the worst quality, the one that drifts most."""
+    """Return the answer's row: of the worst quality, the one that drifts most; nan is most."""
 
-    def key(record: Record) -> tuple[int, int, bool, float]:
-        row = verdicts.columns(record)
-        rank, size = verdicts.severity(row)
-        return (
-            rank if rank > 1 else min(rank, 0),
-            {"no": 2, "undecided": 1}.get(verdicts.quality(row), 0),
-            judging.rotates_wrongly(record.rotation_excess),
-            judging.ratio(record.nonfinite, record.scores) if record.nonfinite else size,
-        )
+    def kind(judged: tuple[Any, str]) -> tuple[int, int]:
+        rank = verdicts.rank(judged[1])
+        quality = verdicts.quality_of(*judged)
+        return rank if rank > 1 else min(rank, 0), {"no": 2, "undecided": 1}.get(quality, 0)
 
-    return max(results, key=key)
+    def size(record: Record) -> tuple[bool, float]:
+        lost = judging.ratio(record.nonfinite, record.scores) if record.nonfinite else 0.0
+        drift = math.inf if math.isnan(record.drift_relative) else record.drift_relative
+        return judging.rotates_wrongly(record.rotation_excess), lost or drift
+
+    kinds = {judged: kind(judged) for judged in set(map(_JUDGED, results))}
+    worst = max(kinds.values())
+    return max((one for one in results if kinds[_JUDGED(one)] == worst), key=size)
 
 
 def _moved(record: Record) -> float | None:
@@ -266,15 +286,20 @@ def _temperature(record: Record) -> list[str]:
     return [f"{where} {does} what drift moves: {share}."]
 
 
-def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
+def differing(results: Sequence[Record]) -> Telling:
     """Return what gives the settings, besides the model, that differ."""
-    rows = [{name: getattr(record, name) for name in settings.NAMES} for record in results]
+    own = records.distinct(results)
+    rows = [{name: getattr(record, name) for name in settings.NAMES} for record in own]
     several = [name for name in settings.independent(rows) if name not in ("model", "layout")]
-    scalings = short_names(record.scaling for record in results)
+    scalings = short_names(row["scaling"] for row in rows)
+    known: dict[tuple[Any, ...], dict[str, str]] = {}
 
     def named(record: Record) -> dict[str, str]:
-        texts = {name: setting(getattr(record, name)) for name in several}
-        return texts | ({"scaling": scalings[record.scaling]} if "scaling" in texts else {})
+        values = tuple([getattr(record, name) for name in several])
+        if values not in known:
+            texts = {name: setting(value) for name, value in zip(several, values, strict=True)}
+            known[values] = texts | ({"scaling": scalings[record.scaling]} if "scaling" in texts else {})
+        return known[values]
 
     return named
 
@@ -282,13 +307,15 @@ def differing(results: Sequence[Record]) -> Callable[[Record], dict[str, str]]:
 def frozen_notes(results: Sequence[Record]) -> list[str]:
     """Return a note that length-dependent frequencies were kept, if offsets show it."""
     shifted = [record for record in results if record.length is not None and record.offset]
+    if not shifted:
+        return []
     lengths: dict[tuple[str, int], set[int | None]] = {}
     for record in results:
         lengths.setdefault((record.scaling, record.seq_len), set()).add(record.length)
     one_length = all(len(some) == 1 for some in lengths.values())
     offsets = {record.offset for record in results}
     changed = any(record.structural_max > 0 for record in results)
-    if not (shifted and one_length and len(offsets) > 1) or changed:
+    if not (one_length and len(offsets) > 1) or changed:
         return []
     return [
         f"scaling {shifted[0].scaling.partition(':')[0]} depends on the length; frequencies are those for "
@@ -296,20 +323,20 @@ def frozen_notes(results: Sequence[Record]) -> list[str]:
     ]
 
 
-def rerotation_notes(results: Sequence[Record]) -> list[str]:
+def rerotation_notes(results: Sequence[Record], telling: Telling) -> list[str]:
     """Return how rotating keys again changes their norms, and the remedy."""
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in results:
         if record.rerotated is not None and abs(record.key_norm_growth or 0.0) >= _NOTABLE:
             groups.setdefault((record.model, record.implementation, record.dtype), []).append(record)
-    named, notes = differing(results), []
+    notes = []
     for some in groups.values():
         worst = max(some, key=lambda one: verdicts.severity(verdicts.columns(one)))
         growth = 100 * (worst.key_norm_growth or 0.0)
         share = f"{growth:+.2g} %" if abs(growth) < 99.5 else f"{growth:+.0f} %"
         notes.append(
-            f"{verdicts.who(worst, named(worst))}: key norms change by {share}: each turn multiplies a pair "
-            "by sqrt(cos² + sin²) as stored and rounds the products; take fewer, larger turns, or a wider "
-            "table and rotation."
+            f"{verdicts.who(worst, telling(worst))}: key norms change by {share}: each turn multiplies a "
+            "pair by sqrt(cos² + sin²) as stored and rounds the products; take fewer, larger turns, or a "
+            "wider table and rotation."
         )
     return notes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ropeaudit.errors import UnknownName
@@ -125,6 +126,7 @@ def part(share: float) -> str:
     return f"{value} %"
 
 
+@lru_cache(maxsize=64)
 def short_format(name: Any) -> str:
     """Return the name of a number format as it is typed, any other as it is.
 

@@ -10,6 +10,7 @@ from ropeaudit.audits import records
 from ropeaudit.audits.cases import Case
 from ropeaudit.reports.numbers import counted, setting
 from ropeaudit.rope.scaling_names import short_name, short_names
+from ropeaudit.runtime.rows import Rows, column
 
 NAMES = records.COLUMNS.having("setting")
 _NAMED = ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout")  # fields that a label may name
@@ -20,7 +21,7 @@ _IMPLIED = ("length", "heads", "kv_heads")  # they go with the model, and say li
 def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the setting columns that differ from row to row: a reader must see these."""
     telling = [name for name in NAMES if name not in _IMPLIED]
-    return [name for name in telling if len({repr(row[name]) for row in rows}) > 1]
+    return [name for name in telling if len(set(map(repr, set(column(rows, name))))) > 1]
 
 
 def screen(
@@ -98,7 +99,7 @@ def _word(name: str, value: Any) -> str:
 
 def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the setting columns that differ and do not follow from the model."""
-    full = [{name: one.get(name) for name in NAMES} for one in rows]
+    full = Rows.of(rows).distinct(NAMES)
     models = {repr(one["model"]) for one in full}
     of_one = [varying([one for one in full if repr(one["model"]) == name]) for name in models]
     own = {name for some in of_one for name in some}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -22,13 +23,19 @@ Row = Mapping[str, Any]
 
 # Verdicts that outrank any size of drift, the worst last; all others are ranked by drift_relative.
 _RANKS = {"refused": -1, "exact": 0, "wrong_rotation": 2, "overflow": 3}
+_SUBJECT = attrgetter("model", "implementation", "environment", "rerotated", "dtype")
 _AFTER_SCORES = ("softmax",)  # stages that no score goes through
 
 
 def severity(row: Row) -> tuple[int, float]:
     """Return what sorts rows by how bad they are: verdict, then drift."""
     size = value(row, "drift_relative")
-    return _RANKS.get(str(row.get("verdict")), 1), 0.0 if math.isnan(size) else size
+    return rank(row.get("verdict")), math.inf if math.isnan(size) else size
+
+
+def rank(verdict: Any) -> int:
+    """Return how bad a verdict is, whatever the drift."""
+    return _RANKS.get(str(verdict), 1)
 
 
 def badness(row: Row, column: str) -> float:
@@ -41,8 +48,12 @@ def badness(row: Row, column: str) -> float:
 
 def quality(row: Row) -> str:
     """Return whether a row is good enough: yes, no, undecided; empty if unsaid."""
-    within = row.get("within_tolerance", UNKNOWN)
-    if within == UNKNOWN or row.get("verdict") == "refused":
+    return quality_of(row.get("within_tolerance", UNKNOWN), row.get("verdict"))
+
+
+def quality_of(within: Any, verdict: Any) -> str:
+    """Return the same of the two cells that say it."""
+    if within == UNKNOWN or verdict == "refused":
         return ""
     return "undecided" if within is None else "yes" if within else "no"
 
@@ -126,15 +137,19 @@ def columns(record: Record) -> Row:
     return {name: getattr(record, name) for name in ("verdict", "within_tolerance", "drift_relative")}
 
 
-def notes(results: Iterable[Record], telling: Callable[[Record], Mapping[str, str]]) -> list[str]:
+def notes(
+    results: Sequence[Record],
+    telling: Callable[[Record], Mapping[str, str]],
+    troubles: Iterable[Trouble | None] | None = None,
+) -> list[str]:
     """Return the same of several rows: those that differ in the offset alone are one note, of the worst.
 
-    telling: gives the settings of a row that differ among them.
+    telling: gives the settings of a row that differ among them. troubles: of the rows, if they are known.
     """
-    groups: dict[tuple[str, str], list[tuple[float, Record, str]]] = {}
-    for record in results:
-        if found := trouble(record):
-            key = _anywhere(record, telling(record)), found.kind
+    groups: dict[tuple[Any, ...], list[tuple[float, Record, str]]] = {}
+    for record, found in zip(results, troubles or map(trouble, results), strict=True):
+        if found:
+            key = (*_SUBJECT(record), found.kind, *telling(record).values())
             groups.setdefault(key, []).append((found.size, record, found.clause))
     texts = []
     for some in groups.values():
@@ -196,15 +211,20 @@ def stored(stages: str) -> dict[str, Format]:
 
 def _remedy(record: Record, collapsed: bool) -> str:
     """Return which stages to keep wider, as far as the row tells its stages."""
-    formats = stored(record.stages)
-    nonfinite_at_zero = record.nonfinite and math.isnan(record.floor_rms)  # not for the position's size alone
-    if collapsed and "position" in formats and not nonfinite_at_zero:
-        wide = FP64 if abs(record.offset) + record.seq_len > FP32.first_inexact_integer else FP32
-        stages = [stage for stage in ("position", "angle") if stage in formats]
-        narrow = [stage for stage in stages if formats[stage].precision < wide.precision]
+    at_zero = bool(record.nonfinite) and math.isnan(record.floor_rms)  # not for the position's size alone
+    far = abs(record.offset) + record.seq_len > FP32.first_inexact_integer
+    return _wider(record.stages, collapsed and not at_zero, far, bool(record.nonfinite))
+
+
+@lru_cache(maxsize=256)
+def _wider(stages: str, collapsed: bool, far: bool, nonfinite: bool) -> str:
+    formats, wide = stored(stages), FP64 if far else FP32
+    if collapsed and "position" in formats:
+        present = [stage for stage in ("position", "angle") if stage in formats]
+        narrow = [stage for stage in present if formats[stage].precision < wide.precision]
         if "position" in narrow:
             return f"; keep {' and '.join(f'{stage}s' for stage in narrow)} in {wide}"
-    if not record.nonfinite:
+    if not nonfinite:
         return ""
     before_softmax = {stage: fmt for stage, fmt in formats.items() if stage not in _AFTER_SCORES}
     small = [stage for stage, fmt in before_softmax.items() if fmt.largest < FP32.largest]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from ropeaudit.runtime.rows import ABSENT, Row, Rows
 
 _LONGEST = 24  # characters of a value that a name may hold
 
@@ -51,23 +53,21 @@ def short_names(texts: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def shortened(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+def shortened(rows: Sequence[Row]) -> Sequence[Row]:
     """Return rows whose `scaling` is a short name; those that have none stay as they are.
 
     Where the model tells scalings apart, kind and factor are enough.
     """
-    texts = [row["scaling"] for row in rows if isinstance(row.get("scaling"), str)]
+    held = Rows.of(rows)
+    scalings, models = held.column("scaling", ABSENT), held.column("model")
+    texts = [text for text in dict.fromkeys(scalings) if isinstance(text, str)]
     if not any("(" in text for text in texts):
         return rows
-    names = short_names(texts)
-    of_model = {(row.get("model"), row.get("scaling")) for row in rows}
-    models = {model for model, _ in of_model}
-    if len(models) == len(of_model) and not models & {None, "none"}:
+    names: dict[Any, Any] = dict(short_names(texts))
+    of_model = set(zip(models, scalings, strict=True))
+    if len(set(models)) == len(of_model) and not {None, "none"} & set(models):
         names = {text: short_name(text) for text in texts}
-    return [
-        {**row, "scaling": names[row["scaling"]]} if isinstance(row.get("scaling"), str) else row
-        for row in rows
-    ]
+    return held.having("scaling", [names.get(text, text) for text in scalings])
 
 
 def _differences(alike: Sequence[str]) -> list[str]:

@@ -9,13 +9,14 @@ import dataclasses
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
 from typing import Any, Literal
 
 from ropeaudit import data
+from ropeaudit.runtime import rows as held
+from ropeaudit.runtime.rows import Row
 
-Row = Mapping[str, Any]
 # case, setting: what was requested, which identifies a row. drift: what a fault that shifts q and k alike
 # does not show in. attention, place: undefined unless those were measured.
 Role = Literal["case", "setting", "drift", "attention", "place", "measured"]
@@ -74,9 +75,9 @@ class Column:
         if isinstance(self.screen, bool):
             return self.screen
         if self.screen == "not cpu":
-            return any(row[self.name] not in ("cpu", "none", None) for row in rows)
+            return not set(held.column(rows, self.name)) <= {"cpu", "none", None}
         name = self.screen.removeprefix("with ") if self.screen != "any" else self.name
-        values = (row[name] for row in rows)  # None, nan, nothing and "none" say nothing
+        values = set(held.column(rows, name))  # None, nan, nothing and "none" say nothing
         return any(one is not None and one == one and one not in ("", "none") for one in values)
 
 

@@ -142,17 +142,18 @@ def test_no_change_between_processors_is_said_as_what_it_is(another_order) -> No
     case = {"heads": 1, "seq_len": 40, "head_dim": 64}
     before = rows(**case)
     assert answer(compare(before, before, 1.05, ELSEWHERE)).decides.endswith(
-        "within 1.05 times what they were"
+        "within 1.05 times what they were; 6 nan in both"
     )
     another_order()
     after = rows(**case)
     result = compare(before, after, 1.0, ELSEWHERE)
     assert result.of("changed") == []
     assert answer(result).decides.endswith(
-        "within what the order of sums explains on another processor (Haswell X86_V3 → SkylakeX AVX512_SPR)"
+        "what the order of sums explains on another processor (Haswell X86_V3 → SkylakeX AVX512_SPR); "
+        "6 nan in both"
     )
     unknown = compare(before, after, 1.0, ("", ELSEWHERE[1]))
-    assert answer(unknown).decides.endswith("explains on a processor that is not recorded")
+    assert answer(unknown).decides.endswith("a processor that is not recorded; 6 nan in both")
     assert compare(before, after, 1.0).of("changed")  # on one processor nothing moves by itself
     gate = [gates.parse("drift_max>1.0x", relative=True)]
     assert gates.broken_since(gate, result.pairs) == []

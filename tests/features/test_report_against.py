@@ -61,7 +61,8 @@ def changed(row: dict, **values) -> dict:
 def test_a_run_again_is_silent(again, reports, capsys) -> None:
     gates = ["--fail-if", "drift_rms>1.0x", "--fail-if", "drift_max>1x"]
     seen = ran(capsys, ["report", reports / again, "--against", reports / "a.csv", *gates])
-    assert seen.out == "OK  12 cases   no case changed: all are within 1.05 times what they were\n"
+    within = "no case changed: 11 are within 1.05 times what they were; 1 nan in both"
+    assert seen.out == f"WARN  12 cases   {within}\n"
     assert seen.err == ""
 
 
@@ -95,8 +96,22 @@ def test_new_and_gone() -> None:
     result = compare(ROWS[:3], ROWS[1:])
     assert [pair.status for pair in result.pairs] == ["same", "same", "new", "gone"]
     seen = answer(result)
-    assert seen.headline == "WARN 2 cases: no case changed: all are within 1.05 times what they were"
-    assert seen.facts == [("not compared", "1 new and 1 gone")]
+    within = "no case changed: 2 are within 1.05 times what they were"
+    assert seen.headline == f"WARN 2 cases: {within}; 1 new, not compared; 1 gone, not compared"
+
+
+def test_what_was_not_compared_is_never_said_to_be_within() -> None:
+    refused = [{**row, "verdict": "refused", "drift_rms": math.nan} for row in ROWS]
+    silent = [{name: row[name] for name in row if name != "drift_rms"} for row in ROWS]
+    for before, after, decides in (
+        (refused, refused, "nothing was compared; 4 refused in both"),
+        (ROWS, silent, "nothing was compared; 4 without drift_rms"),
+        ([*ROWS[:2], *refused[2:]], [*ROWS[:2], *refused[2:]], "no case changed: 2 are within 1.05 times"),
+        (ROWS, refused[:1] + ROWS[1:], "none drifts more; 1 refused in one"),
+    ):
+        seen = answer(compare(before, after))
+        assert seen.decides.startswith(decides), seen.decides
+        assert seen.status == "WARN"
 
 
 def test_neither_version_nor_tolerance_makes_another_case() -> None:

@@ -65,7 +65,7 @@ def test_refused_cases_are_counted_and_not_the_worst() -> None:
         for value, verdict in ((math.nan, "refused"), (0.5, "sound"))
     ]
     (group,) = groups(rows, ["implementation"])
-    assert group.worst is rows[1]
+    assert group.worst == rows[1]
     (alone,) = groups(rows[:1], ["implementation"])
     assert alone.worst is None
     with pytest.raises(UsageError, match="no column dtype"):

@@ -46,11 +46,12 @@ def test_what_the_registry_says_of_a_form_is_so() -> None:
         assert isinstance(functions.render(report), bytes) == form.binary
         assert hasattr(functions, "decode") == form.reads
         if form.reads:
-            (row,) = functions.decode(content)
+            (block,), _ = functions.decode(content)
+            (row,) = block
             assert {name: str(value) for name, value in row.items()} == {
                 "implementation": "hf",
                 "offset": "1",
             }
         if form.reads and form.metadata == "within":
             timed = reports.encoded(name, replace(report, metadata={"time": "now"}))
-            assert functions.about(timed)["time"] == "now"
+            assert functions.decode(timed)[1]["time"] == "now"

@@ -18,7 +18,7 @@ from ropeaudit.audits import records
 from ropeaudit.errors import BadInput
 from ropeaudit.main import main
 from ropeaudit.reports.drift import report as drift_report
-from ropeaudit.reports.reading import processor, read
+from ropeaudit.reports.reading import load, read
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_parquet_file_carries_how_it_was_made_as_json_does(tmp_path: Path, cap
     paths = [f"{tmp_path / name}" for name in ("x.json", "x.parquet")]
     small = ["--heads", "1", "--seq-len", "9", "--recipe", "uniform", "-q"]
     assert main(["shift", *small, "-o", paths[0], "-o", paths[1]]) == 0
-    assert processor(paths[0]) == processor(paths[1]) != ""
+    assert load(paths[0]).processor == load(paths[1]).processor != ""
     carried = []
     for path in paths:
         capsys.readouterr()
@@ -198,7 +198,7 @@ def test_spreadsheets_and_data_frames_do_not_spoil_a_report(tmp_path: Path) -> N
         back = read(str(held))
         assert [row["seed"] for row in back] == [0, 0, None, None], name  # 0.0 and a gap, in the file
         assert type(back[0]["seed"]) is int
-        assert [{name: row[name] for name in rows[0]} for row in back[:2]] == rows
+        assert [{name: row[name] for name in rows[0]} for row in back[:2]] == list(rows)
     mark = tmp_path / "x.jsonl"
     mark.write_bytes(b"\xef\xbb\xbf" + reports.encoded("jsonl", drift_report(list(shift(0)), (), {})))
     assert read(str(mark))[0]["schema"] == records.SCHEMA

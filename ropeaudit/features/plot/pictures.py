@@ -69,13 +69,13 @@ def picture(kind: str, path: str, y: str | None = None) -> Picture:
     """
     command, columns = _SOURCES[kind]
     if kind == "drift":
-        rows: Sequence[Row] = reading.read(path)
-        numeric = [name for name in COLUMNS.numeric if any(row.get(name) is not None for row in rows)]
+        held = reading.read(path)
+        numeric = [name for name in COLUMNS.numeric if any(one is not None for one in held.column(name))]
         if y is not None and y not in numeric:
             raise UnknownName("--y", y, numeric, f"(numbers that {path!r} holds)")
-        _check(path, kind, rows, f"{columns} {y or charts.DRIFT}")
-        finding = answer([reading.record(row) for row in rows]).headline
-        return charts.drift(shortened(rows), finding, y or charts.DRIFT)
+        _check(path, kind, held, f"{columns} {y or charts.DRIFT}")
+        finding = answer(reading.as_records(held)).headline
+        return charts.drift(shortened(held), finding, y or charts.DRIFT)
     if reading.form_of(path) != "json":
         raise BadInput(f"{path!r} is no .json file; type: ropeaudit {command} ... -o report.json")
     whole = reading.whole(path)

@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from ropeaudit.audits import arguments, comparison, records
@@ -16,11 +17,13 @@ from ropeaudit.audits.judging import VERDICTS
 from ropeaudit.audits.records import UNKNOWN, Record, shown
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, UnknownName, UsageError
-from ropeaudit.reports import Report, Row, drift, reading, settings, tabulated
+from ropeaudit.reports import Report, drift, reading, settings, tabulated
 from ropeaudit.reports.answers import Answer, Status
 from ropeaudit.reports.numbers import counted, setting, short
-from ropeaudit.reports.verdicts import badness, case_name, quality
+from ropeaudit.reports.reading import Source
+from ropeaudit.reports.verdicts import badness, case_name, quality_of
 from ropeaudit.runtime.columns import Column, Columns, table
+from ropeaudit.runtime.rows import ABSENT, Row, Rows
 
 BY = ("implementation", "dtype")
 COLUMN = "drift_rms"
@@ -41,19 +44,25 @@ class Group(Result):
 
     names: Mapping[str, Any]
     column: str
-    rows: Sequence[Row]
+    rows: Rows
     worst: Row | None
 
     @property
     def verdicts(self) -> Counter[str]:
         """How many rows have which verdict."""
-        return Counter(str(row.get("verdict")) for row in self.rows)
+        return Counter(map(str, self.rows.column("verdict")))
+
+    @property
+    def qualities(self) -> Counter[str]:
+        """How many rows are good enough (yes, no, undecided; empty where unsaid)."""
+        within = self.rows.column("within_tolerance", UNKNOWN)
+        return Counter(map(quality_of, within, self.rows.column("verdict")))
 
     @property
     def values(self) -> list[float]:
         """What is defined of the column."""
-        results = (comparison.value(row, self.column) for row in self.rows)
-        return [value for value in results if not math.isnan(value)]
+        every = self.rows.column(self.column)
+        return [value for value in every if value is not None and value == value]
 
     @property
     def median(self) -> float:
@@ -61,23 +70,28 @@ class Group(Result):
         return statistics.median(self.values) if self.values else math.nan
 
 
-def groups(rows: Sequence[Row], by: Sequence[str] = BY, column: str = COLUMN) -> list[Group]:
+def groups(listed: Sequence[Row], by: Sequence[str] = BY, column: str = COLUMN) -> list[Group]:
     """Return the groups of rows that agree in some columns. Raises: UnknownName, UsageError."""
+    rows = Rows.of(listed)
     if column not in records.COLUMNS.numeric:
         raise UnknownName("numeric column", column, records.COLUMNS.numeric)
     for name in (*by, column):
         if name not in records.COLUMNS:
             raise UnknownName("column", name, records.COLUMNS)
-        if any(name not in row for row in rows):
+        if not rows.all_have(name):
             raise UsageError(f"some rows have no column {name}: write the reports without --columns")
-    stored: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        stored.setdefault(tuple(repr(row[name]) for name in by), []).append(row)
+    places: dict[tuple[Any, ...], list[int]] = {}
+    keys = zip(*(map(repr, rows.column(name)) for name in by), strict=True)
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    verdicts = rows.column("verdict")
+    sizes = [badness({column: one}, column) for one in rows.column(column)]
     results = []
-    for some in stored.values():
-        seen = [row for row in some if row.get("verdict") != "refused"]
-        worst = max(seen, key=lambda row: badness(row, column), default=None)
-        results.append(Group({name: some[0][name] for name in by}, column, some, worst))
+    for some in places.values():
+        measured = [place for place in some if verdicts[place] != "refused"]
+        worst = rows[max(measured, key=sizes.__getitem__)] if measured else None
+        names = {name: rows[some[0]][name] for name in by}
+        results.append(Group(names, column, rows.take(some), worst))
     return results
 
 
@@ -89,8 +103,9 @@ def merge(files: Names) -> list[Record]:
     difference; a row is taken from the file that says most.
     Raises: BadInput if two rows of the same cell differ, UnknownName.
     """
-    pairs, _ = rows_of(arguments.listed(files))
-    return [record for _, record in whole(pairs)]
+    rows, origins = joined(map(reading.load, arguments.listed(files)))
+    check_whole(rows, origins)
+    return [reading.record(row) for row in rows]
 
 
 @arguments.checked
@@ -102,8 +117,8 @@ def summary(files: Names, by: Names = BY, column: str = COLUMN) -> list[Group]:
     column: whose worst value and median a group tells.
     Raises: BadInput; UnknownName, UsageError for a column that does not exist or that some row lacks.
     """
-    pairs, _ = rows_of(arguments.listed(files))
-    return groups([row for _, row in pairs], arguments.listed(by), column)
+    rows, _ = joined(map(reading.load, arguments.listed(files)))
+    return groups(rows, arguments.listed(by), column)
 
 
 @arguments.checked
@@ -116,49 +131,55 @@ def diff(before: str, after: Names, ratio: float = comparison.RATIO) -> Differen
     change.
     Raises: UsageError for a ratio, BadInput if rows cannot be told apart or none is in both.
     """
-    later = arguments.listed(after)
-    pairs, _ = rows_of(later)
-    made_on = {reading.processor(path) for path in later}
-    processors = reading.processor(before), made_on.pop() if len(made_on) == 1 else ""
-    return comparison.compare(reading.read(before), [row for _, row in pairs], ratio, processors)
+    later = [reading.load(path) for path in arguments.listed(after)]
+    rows, _ = joined(later)
+    earlier, made_on = reading.load(before), {source.processor for source in later}
+    processors = earlier.processor, made_on.pop() if len(made_on) == 1 else ""
+    return comparison.compare(earlier.rows, rows, ratio, processors)
 
 
-def rows_of(files: Sequence[str]) -> tuple[list[tuple[str, Row]], Counter[str]]:
-    """Return the rows of files, each with its file, and how many each file holds.
+def joined(sources: Iterable[Source]) -> tuple[Rows, list[str]]:
+    """Return the rows of files, and which file each is of.
 
     Rows of one cell that say the same count once, with the columns of both; what is not finite is none.
     """
-    results: list[tuple[str, Row]] = []
-    cells: dict[tuple[Any, ...], list[int]] = {}
-    counts: Counter[str] = Counter()
-    for path in files:
-        read = reading.read(path)
-        counts[path] = len(read)
-        for row in read:
-            held = cells.setdefault(tuple(row.get(name) for name in _CELL), [])
-            same = next((place for place in held if _agree(results[place][1], row)), None)
-            if same is None:
-                held.append(len(results))
-                results.append((path, row))
-            else:
-                first, before = results[same]
-                said = {name: value for name, value in before.items() if _says(value)}
-                results[same] = first, {**row, **said}
-    return results, counts
+    rows, origins = Rows({}, 0), list[str]()
+    for source in sources:
+        rows = rows + source.rows if origins else source.rows
+        origins += [source.path] * len(source.rows)
+    cells = list(zip(*(rows.column(name) for name in _CELL), strict=True))
+    if len(set(cells)) == len(cells):
+        return rows, origins
+    seen: dict[tuple[Any, ...], list[int]] = {}
+    said, kept = dict[int, Row](), list[int]()
+    for place, cell in enumerate(cells):
+        row, held = rows[place], seen.setdefault(cell, [])
+        same = next((one for one in held if _agree(said.get(one, rows[one]), row)), None)
+        if same is None:
+            held.append(place)
+            kept.append(place)
+        else:
+            first = said.get(same, rows[same])
+            told = {name: value for name, value in first.items() if _says(value)}
+            said[same] = {**row, **told}
+    columns = {name: list(values) for name, values in rows.take(kept).columns.items()}
+    for number, place in enumerate(kept):
+        for name, value in said.get(place, {}).items():
+            columns[name][number] = value
+    return Rows(columns, len(kept)), [origins[place] for place in kept]
 
 
-def whole(pairs: Iterable[tuple[str, Row]]) -> list[tuple[str, Record]]:
-    """Return distinct rows as records, with their files. Raises: BadInput."""
-    results: dict[object, tuple[str, Record]] = {}
-    for path, row in pairs:
-        (record,) = reading.records_of(path, [row])
-        first, held = results.setdefault(record.key(), (path, record))
-        if held is not record:
+def check_whole(rows: Rows, origins: Sequence[str]) -> None:
+    """Raise BadInput unless rows are whole, and of different cells. origins: their files."""
+    reading.check_core(rows, origins)
+    held: dict[tuple[Any, ...], int] = {}
+    cells = zip(*map(rows.column, ("case", "version", "tolerance")), strict=True)
+    for place, cell in enumerate(cells):
+        if (first := held.setdefault(cell, place)) != place:
             raise BadInput(
-                f"two different rows of the same cell: {shown(record)}, in {first!r} and {path!r}; "
-                "leave out one of the files, or compare the two"
+                f"two different rows of the same cell: {shown(reading.record(rows[place]))}, in "
+                f"{origins[first]!r} and {origins[place]!r}; leave out one of the files, or compare the two"
             )
-    return list(results.values())
 
 
 def _agree(first: Row, second: Row) -> bool:
@@ -182,15 +203,15 @@ def _finite(value: Any) -> Any:
 
 SCHEMA = 2  # 2: out_of_tolerance, and the verdicts of schema 3 of an audit
 _NEEDED = ("dtype", "drift_rms", "verdict")
-_FILE = Column("file", str, "the report that the row is from")
 # what a row has in a column that its file lacks
 _UNDEFINED: dict[str, Any] = {name: column.undefined for name, column in records.COLUMNS.items()}
 _UNDEFINED["within_tolerance"] = UNKNOWN  # None would say that it is undecided
+_FILE = Column("file", str, "the report that the row is from")
 
 
 def row(one: Group) -> dict[str, Any]:
     """Return the row of a group. out_of_tolerance: None where no row says it."""
-    counts, qualities = one.verdicts, [quality(row) for row in one.rows]
+    counts, qualities = one.verdicts, one.qualities
     return {
         "cases": len(one.rows),
         "undefined": len(one.rows) - len(one.values),
@@ -198,7 +219,7 @@ def row(one: Group) -> dict[str, Any]:
         "worst": one.worst[one.column] if one.worst else None,
         "median": one.median,
         "worst_at": _place(one) if one.worst else "none",
-        "out_of_tolerance": qualities.count("no") if any(qualities) else None,
+        "out_of_tolerance": qualities["no"] if any(filter(None, qualities)) else None,
         "verdicts": ", ".join(f"{counts[name]} {name}" for name in reversed(VERDICTS) if counts[name]),
         **{f"{verdict}_cases": counts[verdict] for verdict in VERDICTS},
     }
@@ -223,7 +244,9 @@ def report(
         screen = [*by, *OWN.screen(rows)]
         return tabulated(SUMMARY, SCHEMA, rows, screen, columns, about, some, OWN.dispensable, written)
     whole = [group.worst for group in results if group.worst]
-    known, column = reading.told(whole), [group.column for group in results[:1]]
+    told = {name for group in results for name in reading.told(group.rows)}
+    known = [name for name in records.EVERY if name in told]
+    column = [group.column for group in results[:1]]
     rows = [{name: one.get(name) for name in (*known, *(columns or ()))} for one in whole]
     first = dict.fromkeys([*by, "implementation", "dtype", "offset", *settings.independent(rows)])
     screen = [name for name in (*first, *column, "verdict") if name in known]
@@ -232,26 +255,31 @@ def report(
 
 def answer(results: Sequence[Group]) -> Answer:
     """Return how many are out of tolerance, and the worst value."""
-    rows = [row for group in results for row in group.rows]
-    column = results[0].column if results else ""
-    measured = [row for row in rows if row.get("verdict") != "refused"]
-    nonfinite = [row for row in measured if badness(row, column) == math.inf]
-    left = [row for row in measured if badness(row, column) < math.inf]
-    known = Counter(map(quality, rows))
+    column, known = results[0].column if results else "", Counter[str]()
+    lost, left = list[tuple[float, Rows, int]](), list[tuple[float, Rows, int]]()
+    for group in results:
+        known += group.qualities
+        cells = zip(group.rows.column(column), group.rows.column("verdict"), strict=True)
+        for place, (value, verdict) in enumerate(cells):
+            size = badness({column: value}, column)
+            if verdict != "refused":
+                (lost if size == math.inf else left).append((size, group.rows, place))
+    count = sum(len(group.rows) for group in results)
     judged = known["yes"] + known["no"] + known["undecided"]
     decides = f"{known['no']} out of tolerance" if judged else "not judged: no within_tolerance"
     facts = [("groups", f"{len(results):,}")]
-    if nonfinite:
-        facts.append((f"no {column}", f"{len(nonfinite)} (nan), first {case_name(nonfinite[0])}"))
+    if lost:
+        _, rows, place = lost[0]
+        facts.append((f"no {column}", f"{len(lost)} (nan), first {case_name(rows[place])}"))
     if left:
-        worst = max(left, key=lambda row: badness(row, column))
-        facts.append((f"worst {column}", f"{short(worst[column])}, of {case_name(worst)}"))
-    if len(measured) < len(rows):
-        facts.append(("refused", f"{len(rows) - len(measured):,}"))
-    status: Status = "OK" if known["yes"] == len(rows) else "WARN"
-    if known["no"] or nonfinite:
+        _, rows, place = max(left, key=itemgetter(0))
+        facts.append((f"worst {column}", f"{short(rows[place][column])}, of {case_name(rows[place])}"))
+    if refused := count - len(lost) - len(left):
+        facts.append(("refused", f"{refused:,}"))
+    status: Status = "OK" if known["yes"] == count else "WARN"
+    if known["no"] or lost:
         status = "FAIL"
-    return Answer(status, counted(len(rows), "case"), decides, facts=facts)
+    return Answer(status, counted(count, "case"), decides, facts=facts)
 
 
 def _place(group: Group) -> str:
@@ -277,43 +305,42 @@ def merged(
     several files must then be whole, and of different cells. Raises: BadInput, UnknownName.
     """
     paths = list(dict.fromkeys(files))
-    pairs, counts = rows_of(paths)
-    told = reading.told([row for _, row in pairs])
+    sources = [reading.load(path) for path in paths]
+    rows, origins = joined(sources)
+    told = reading.told(rows)
     if data and len(paths) > 1:
-        pairs = [(path, record.as_dict()) for path, record in whole(pairs)]
-    rows = []
-    for path, row in pairs:
-        for name in _NEEDED:
-            if name not in row:
-                raise BadInput(f"{path!r} has no column {name}; write it again without --columns")
-        if row["verdict"] not in VERDICTS:
-            known = ", ".join(VERDICTS)
-            raise BadInput(f"{path!r} has a verdict {row['verdict']!r}; there are {known}")
-        rows.append({name: row.get(name, value) for name, value in _UNDEFINED.items()} | {"file": path})
+        check_whole(rows, origins)
+        rows = Rows(reading.record_columns(rows), len(rows), ())
+    for name in _NEEDED:
+        if not rows.all_have(name):
+            path = origins[rows.column(name, ABSENT).index(ABSENT)]
+            raise BadInput(f"{path!r} has no column {name}; write it again without --columns")
+    for verdict in set(rows.column("verdict")) - set(VERDICTS):
+        path = origins[rows.column("verdict").index(verdict)]
+        raise BadInput(f"{path!r} has a verdict {verdict!r}; there are {', '.join(VERDICTS)}")
     try:
-        results = [reading.record(row) for row in rows]
-        described = drift.report(results, columns or (), metadata)
+        results = reading.as_records(rows)
+        held = {name: rows.column(name, default) for name, default in _UNDEFINED.items()}
+        described = drift.report(results, columns or (), metadata, held={**held, "file": origins})
     except (ValueError, ArithmeticError, TypeError) as error:  # by hand a file can be given any values
         raise BadInput(f"{', '.join(paths)}: values that no audit gives: {error}") from None
     more = [name for name in told if name not in described.columns]
-    repeated = counts.total() - len(rows)
+    repeated = sum(len(source.rows) for source in sources) - len(rows)
     notes = [f"{repeated} rows stand in these files more than once and count once."] if repeated else []
     return replace(
         described,
-        rows=[{**seen, **row} for seen, row in zip(described.rows, rows, strict=True)],
         columns=described.columns if columns else [*described.columns, *more],
         screen=[*(["file"] if len(paths) > 1 and not columns else []), *described.screen],
         notes=[*notes, *described.notes],
         metadata={
             **described.metadata,
-            "sources": [{"file": path, "rows": counts[path], **carried(path)} for path in paths],
+            "sources": [{"file": one.path, "rows": len(one.rows), **carried(one.about)} for one in sources],
         },
         declared={**described.declared, "file": _FILE},
     )
 
 
-def carried(path: str) -> dict[str, Any]:
+def carried(about: Mapping[str, Any]) -> dict[str, Any]:
     """Return how a report was made, as far as it says so."""
     kinds = {"command": str, "time": str, "environment": dict, "stages": dict}
-    about = reading.about(path)
     return {name: about[name] for name, kind in kinds.items() if isinstance(about.get(name), kind)}

@@ -63,6 +63,7 @@ def report(
     from ropeaudit.console import gates as conditions
     from ropeaudit.features.report import analysis
     from ropeaudit.reports import comparison as changes
+    from ropeaudit.runtime.rows import uncollected
 
     with_by = {"--column": column is not None, "--worst": worst}
     with_against = {"--ratio": ratio is not None, "--all": unchanged, "--fail-if": bool(gates)}
@@ -75,7 +76,7 @@ def report(
     if by and against is not None:
         raise UsageError("--by summarises and --against compares, each in a report of its own; leave out one")
     broken = list[str]()
-    with output_files.opened(output.outputs) as targets:
+    with uncollected(), output_files.opened(output.outputs) as targets:
         if against is not None:
             columns = output.chosen_columns(changes.COLUMNS)
             requested = [conditions.parse(text, relative=True) for text in gates]

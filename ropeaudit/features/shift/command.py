@@ -238,12 +238,13 @@ class ShiftOptions:
         from ropeaudit.audits import records
         from ropeaudit.reports import REGISTRY
 
-        bounds = records.of_group("bounds")
-        paths, rows = [path.lower() for path in self.output.outputs], earlier.rows if earlier else ()
-        pages = self.output.form == "html" or any(path.endswith(REGISTRY["html"].suffixes) for path in paths)
+        bounds = [name for name in records.of_group("bounds") if records.COLUMNS[name].optional]
+        before = [earlier.source.rows.column(name) for name in bounds] if earlier else []
+        paths, suffixes = [path.lower() for path in self.output.outputs], REGISTRY["html"].suffixes
+        pages = self.output.form == "html" or any(path.endswith(suffixes) for path in paths)
         return bool(
             {"all", "bounds", *bounds}.intersection([*self.output.columns, *gated])
-            or any(row.get(name) is not None for row in rows for name in bounds)
+            or any(one is not None for column in before for one in column)
             or (pages and not self.sweeping.resume)  # rows that are taken over may lack them
         )
 
@@ -303,7 +304,7 @@ class Baseline:
     def __init__(self, path: str, output: options.ReportOptions) -> None:
         from ropeaudit.reports import REGISTRY, reading
 
-        self.path, self.rows, self.processor = path, reading.read(path), reading.processor(path)
+        self.path, self.source = path, reading.load(path)
         # the finding goes to stderr beside forms without sentences
         self.announced = not REGISTRY[output.form].finding and not output.quiet
         self.found: Difference | BadInput = BadInput("nothing was measured")
@@ -319,10 +320,10 @@ class Baseline:
         from ropeaudit.reports.comparison import report as changes_of
         from ropeaudit.runtime import run_metadata
 
-        processors = self.processor, run_metadata.processor(run_metadata.kernels())
+        processors = self.source.processor, run_metadata.processor(run_metadata.kernels())
         self.alone = [comparison.Pair(None, row) for row in report.rows]
         try:
-            self.found = comparison.compare(self.rows, report.rows, processors=processors)
+            self.found = comparison.compare(self.source.rows, report.rows, processors=processors)
         except BadInput as error:
             self.found = error
             return report

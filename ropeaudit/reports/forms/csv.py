@@ -11,10 +11,12 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
-from ropeaudit.reports import Report, Row
+from ropeaudit.reports import Report
 from ropeaudit.reports.numbers import exact
+from ropeaudit.runtime.rows import BLOCK, Rows
 
 _FORMULA = re.compile(r"'*\s*[=+\-@＝＋－＠\t\r]")  # full-width signs too
 _COMMAND = r"'*[^\S\r\n]*::"
@@ -40,15 +42,29 @@ def written(report: Report) -> list[str]:
     return [name for name, column in declared.items() if column is None or not column.sentence]
 
 
-def decode(content: bytes) -> Iterator[Row]:
-    """Yield the rows of a file. Raises: ValueError, csv.Error where it is damaged."""
-    reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig")), strict=True)  # spreadsheets add a mark
-    _check_header(reader.fieldnames or ())
-    for row in reader:
-        if None in row or None in row.values():
+def decode(content: bytes) -> tuple[Iterator[Rows], dict[str, Any]]:
+    """Return the rows of a file, and no metadata. Raises: ValueError, csv.Error: it is damaged."""
+    return _blocks(content), {}
+
+
+def _blocks(content: bytes) -> Iterator[Rows]:
+    text = content.decode("utf-8-sig")  # spreadsheets add a mark
+    guarded = "'" in text
+    reader = csv.reader(io.StringIO(text), strict=True)
+    names = next(reader, [])
+    _check_header(names)
+    lines = (map(restored, cells) if guarded else cells for cells in _lines(reader, len(names)))
+    while block := list(islice(lines, BLOCK)):
+        yield Rows(dict(zip(names, zip(*block, strict=True), strict=True)), len(block), ())
+
+
+def _lines(reader: Any, width: int) -> Iterator[list[str]]:
+    """Yield the cells of each line that has some. Raises: ValueError where they are more or fewer."""
+    for cells in reader:
+        if len(cells) != width and cells:
             raise ValueError(f"line {reader.line_num} has another number of cells than the header")
-        if any(row.values()):  # spreadsheets write lines of empty cells
-            yield {name: restored(text) for name, text in row.items()}
+        if cells and (cells[0] or any(cells)):  # spreadsheets write lines of empty cells
+            yield cells
 
 
 def _check_header(names: Sequence[str]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ropeaudit.reports import Report, Row
+from ropeaudit.reports import Report
+from ropeaudit.runtime.rows import Rows
 
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
@@ -28,23 +29,28 @@ def render(report: Report) -> str:
     return one_line(json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"
 
 
-def decode(content: bytes) -> Sequence[Row]:
-    """Return the rows of a file. Raises: ValueError, KeyError, TypeError where it is damaged."""
-    rows: Sequence[Row] = loads(content)["records"]
-    return rows
+def decode(content: bytes) -> tuple[Iterator[Rows], dict[str, Any]]:
+    """Return the rows of a file, and its metadata.
+
+    Raises: ValueError, KeyError, TypeError where it is damaged.
+    """
+    text = content.decode(json.detect_encoding(content), "surrogatepass")
+    del content  # it may be large
+    whole = loads(text)
+    return Rows.blocks(whole.pop("records")), whole
 
 
-def loads(content: str | bytes) -> Any:
-    """Return the value of JSON. Raises: ValueError where it is damaged, or has a key twice."""
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object. Raises: ValueError where it has a key twice."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it has {twice!r} twice")
+    return result
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(pairs)
-        if len(result) < len(pairs):
-            names = [name for name, _ in pairs]
-            raise ValueError(f"it has {next(name for name in names if names.count(name) > 1)!r} twice")
-        return result
 
-    return json.loads(content, object_pairs_hook=once)
+loads = json.JSONDecoder(object_pairs_hook=_once).decode
 
 
 def one_line(text: str) -> str:
@@ -61,6 +67,3 @@ def _plain(value: Any) -> Any:
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return None if math.isnan(value) else str(value)
-
-
-about = loads  # the metadata stand beside the records

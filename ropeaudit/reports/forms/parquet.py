@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ropeaudit.reports import Report
+from ropeaudit.runtime.rows import BLOCK, Rows
 
 _KEY = b"ropeaudit"  # of the metadata
 
@@ -28,22 +29,18 @@ def render(report: Report) -> bytes:
     return file.getvalue()
 
 
-def decode(content: bytes) -> Sequence[Mapping[str, Any]]:
-    """Return the rows of a file. Raises: ValueError, OSError where it is damaged."""
+def decode(content: bytes) -> tuple[Iterator[Rows], Any]:
+    """Return the rows of a file, and its metadata, if any. Raises: ValueError, OSError: it is damaged."""
     import pyarrow
     from pyarrow import parquet
 
-    result: Sequence[Mapping[str, Any]] = parquet.read_table(pyarrow.BufferReader(content)).to_pylist()
-    return result
-
-
-def about(content: bytes) -> Any:
-    """Return a file's metadata, if any. Raises: ValueError, OSError if damaged."""
-    import pyarrow
-    from pyarrow import parquet
-
-    held = parquet.read_schema(pyarrow.BufferReader(content)).metadata or {}
-    return json.loads(held.get(_KEY, b"{}"))
+    file = parquet.ParquetFile(pyarrow.BufferReader(content))
+    metadata = file.schema_arrow.metadata or {}
+    blocks = (
+        Rows({name: part[name].to_pylist() for name in part.schema.names}, part.num_rows, ())
+        for part in file.iter_batches(BLOCK, use_threads=False)
+    )
+    return blocks, json.loads(metadata.get(_KEY, b"{}"))
 
 
 def _array(pyarrow: Any, values: Sequence[Any], kind: type) -> Any:

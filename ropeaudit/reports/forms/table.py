@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TextIO
 
+from ropeaudit.audits.records import UNKNOWN
 from ropeaudit.reports import Report, Row, answers
 from ropeaudit.reports.answers import Line
 from ropeaudit.reports.numbers import counted, printable
-from ropeaudit.reports.verdicts import quality
+from ropeaudit.reports.verdicts import quality_of
+from ropeaudit.runtime.rows import Rows, column
 
 _BY_QUALITY = {"yes": "green", "no": "red", "undecided": "yellow"}
 _BY_VERDICT = {"overflow": "bold red", "wrong_rotation": "bold red", "refused": "dim"}
@@ -51,18 +53,21 @@ def to_screen(report: Report, out: TextIO, coloured: bool) -> None:
     console.print(Text("\n").join(Text.assemble(*line) for line in lines(report, width)), soft_wrap=True)
 
 
-def lines(report: Report, width: int | None) -> list[Line]:
-    """Return answer, rows, legend and notes, parted by empty lines.
+def lines(report: Report, width: int | None) -> Iterator[Line]:
+    """Yield answer, rows, legend and notes, parted by empty lines.
 
     width: of a terminal; None where lines are not wrapped.
     """
-    results: list[Line] = []
-    for block in filter(None, _blocks(report, width)):
-        results += [[], *block] if results else block
-    return results
+    begun = False
+    for block in _blocks(report, width):
+        for number, line in enumerate(block):
+            if begun and not number:
+                yield []
+            begun = True
+            yield line
 
 
-def _blocks(report: Report, width: int | None) -> Iterator[list[Line]]:
+def _blocks(report: Report, width: int | None) -> Iterator[Iterable[Line]]:
     report = report.for_readers()
     shows_rows = report.verbose or not report.brief
     if report.header:
@@ -101,7 +106,8 @@ class Shown(NamedTuple):
 
 
 def _shown(report: Report, rows: Sequence[Row], name: str) -> Shown:
-    cells = [report.title(name)] * report.header + [report.shown(name, row[name]) for row in rows]
+    cells = [report.title(name)] * report.header
+    cells += [report.shown(name, one) for one in column(rows, name)]
     natural, number = max(map(width_of, cells), default=0), report.numeric(name)
     words = (len(word) for cell in cells for word in cell.split())
     least = natural if number else min(max(words, default=1), _LONGEST)
@@ -125,23 +131,23 @@ def _table(
     rows: Sequence[Row],
     shown: Sequence[Shown],
     width: int | None,
-) -> list[Line]:
-    """Return the lines of a table; its widest texts are wrapped until it fits."""
-    widths, results = [one.natural for one in shown], list[Line]()
+) -> Iterator[Line]:
+    """Yield the lines of a table; its widest texts are wrapped until it fits."""
+    widths = [one.natural for one in shown]
     room = sum(widths) if width is None else width - len(_GAP) * (len(shown) - 1)
     while sum(widths) > room and (loose := [i for i, one in enumerate(shown) if widths[i] > one.least]):
         widths[max(loose, key=widths.__getitem__)] -= 1
-    for number, cells in enumerate(zip(*(one.cells for one in shown), strict=True), -report.header):
+    styles = [["bold"] * report.header + _styles(one.name, rows) for one in shown]
+    looks = zip(*styles, strict=True)
+    for cells, look in zip(zip(*(one.cells for one in shown), strict=True), looks, strict=True):
         parts = [_wrapped(cell, wide) for cell, wide in zip(cells, widths, strict=True)]
         for texts in itertools.zip_longest(*parts, fillvalue=""):
             line: Line = []
-            for one, text, wide in zip(shown, texts, widths, strict=True):
-                style = "bold" if number < 0 else _style(one.name, rows[number])
+            for one, text, wide, style in zip(shown, texts, widths, look, strict=True):
                 space, gap = " " * (wide - width_of(text)), _GAP * bool(line)
                 before, behind = (space, "") if one.number else ("", space)
                 line += [(gap + before, ""), (text, style), (behind, "")]
-            results.append(line if width is None else _cut(line, width))
-    return results
+            yield line if width is None else _cut(line, width)
 
 
 def _cut(line: Line, width: int) -> Line:
@@ -165,7 +171,12 @@ def width_of(text: str) -> int:
     return cell_len(text)
 
 
-def _style(name: str, row: Row) -> str:
+def _styles(name: str, rows: Sequence[Row]) -> list[str]:
+    """Return how each cell of a column looks."""
     if name in ("verdict", "within_tolerance"):  # the colour says whether it is good enough
-        return _BY_VERDICT.get(str(row.get("verdict")), _BY_QUALITY.get(quality(row), ""))
-    return _BY_STATUS.get(str(row[name]), "") if name == "status" else ""
+        held = Rows.of(rows)
+        judged = zip(held.column("within_tolerance", UNKNOWN), held.column("verdict"), strict=True)
+        return [_BY_VERDICT.get(str(one[1]), _BY_QUALITY.get(quality_of(*one), "")) for one in judged]
+    if name == "status":
+        return [_BY_STATUS.get(str(one), "") for one in column(rows, name)]
+    return [""] * len(rows)
