@@ -10,7 +10,7 @@ from typing import Any
 
 from ropeaudit.reports import Report
 from ropeaudit.reports.forms.json import loads, one_line, plain_row
-from ropeaudit.runtime.rows import BLOCK, Rows
+from ropeaudit.runtime.rows import BLOCK, Row, Rows
 
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode  # it takes long to make
 
@@ -27,10 +27,19 @@ def decode(content: bytes) -> tuple[Iterator[Rows], dict[str, Any]]:
 
 def _blocks(lines: Iterable[str]) -> Iterator[Rows]:
     """Yield the rows of lines, many at a time; each by itself where that fails, to say which."""
-    source = filter(str.strip, lines)
+    source = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
     while some := list(islice(source, BLOCK)):
         try:
-            rows = loads(f"[{','.join(some)}]")
+            rows = loads(f"[{','.join(line for _, line in some)}]")
         except ValueError:
             rows = []
-        yield Rows.of(rows if len(rows) == len(some) else [loads(line) for line in some])
+        yield Rows.of(rows if len(rows) == len(some) else [_row(*one) for one in some])
+
+
+def _row(number: int, line: str) -> Row:
+    """Return the row of a line. Raises: ValueError where it is damaged."""
+    try:
+        row: Row = loads(line.rstrip("\n"))
+    except ValueError as error:
+        raise ValueError(f"in line {number}: {error}") from None
+    return row
