@@ -35,7 +35,14 @@ class Planted(Adapter):
         return lambda x, positions: rotated(x, positions, half).astype(np.float32)
 
 
-def under_test(code, dtype="bf16", up_to=20000, head_dim=32, layout="half", **more) -> CodeUnderTest:
+def under_test(
+    code,
+    dtype="bf16",
+    up_to=20000,
+    head_dim=32,
+    layout="half",
+    **more,
+) -> CodeUnderTest:
     """Return code as checks get it: what a spec names, a function, or what was loaded."""
     if isinstance(code, str):
         code = factories.implementation(code)

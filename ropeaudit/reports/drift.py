@@ -14,7 +14,15 @@ from ropeaudit.audits.records import Record, moved_apart
 from ropeaudit.inputs import masks
 from ropeaudit.reports import Report, Row, settings, tabulated, verdicts
 from ropeaudit.reports.answers import Answer, Cause, Status
-from ropeaudit.reports.numbers import counted, percent, printable, setting, short, short_format
+from ropeaudit.reports.numbers import (
+    counted,
+    limit_percent,
+    percent,
+    printable,
+    setting,
+    short,
+    short_format,
+)
 from ropeaudit.rope.scaling_names import short_names
 from ropeaudit.runtime.columns import Columns, table
 from ropeaudit.runtime.rows import Rows, column
@@ -124,7 +132,7 @@ def _declared(results: Sequence[Record], chosen: Sequence[str], named: Sequence[
     tolerances = {record.tolerance for record in results}
     if len(tolerances) == 1 and not math.isnan(tolerance := tolerances.pop()):
         within = records.COLUMNS["within_tolerance"]
-        wanted["within_tolerance"] = replace(within, title=f"within {percent(tolerance)}")
+        wanted["within_tolerance"] = replace(within, title=f"within {limit_percent(tolerance)}")
     return Columns({**_SHOWN, **wanted}.values())
 
 
@@ -174,7 +182,7 @@ def _decides(results: Sequence[Record], worst: Record, quality: str, telling: Te
     """Return what the answer rests on: the worst row, and who is right there."""
     named = [f"{name}={value}" for name, value in telling(worst).items()]
     where = " ".join(["in", short_format(worst.dtype), *named, f"at offset {worst.offset:,}"])
-    limit = "" if math.isnan(worst.tolerance) else f" (limit {percent(worst.tolerance)})"
+    limit = "" if math.isnan(worst.tolerance) else f" (limit {limit_percent(worst.tolerance)})"
     if worst.verdict == "refused":
         every = "all " if len(results) > 1 else ""
         return f"refused in {every}{counted(len(results), 'row')}: {worst.why}"

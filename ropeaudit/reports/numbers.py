@@ -114,6 +114,15 @@ def percent(share: float) -> str:
     return f"{value:.2g} %" if value >= 0.01 else f"{value:.1e} %"
 
 
+def limit_percent(share: float) -> str:
+    """Return a tolerance as text, with all the digits that were given.
+
+    >>> limit_percent(0.01), limit_percent(0.004522), limit_percent(1e-6)
+    ('1 %', '0.4522 %', '0.0001 %')
+    """
+    return f"{100 * share:.12g} %"
+
+
 def part(share: float) -> str:
     """Return a share of a whole as text; others may make it negative.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from ropeaudit.audits.records import Record
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reports import Report, Row, drift, templates, verdicts
-from ropeaudit.reports.numbers import percent, short
+from ropeaudit.reports.numbers import limit_percent, percent, short
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.runtime.run_metadata import command_line
 from ropeaudit.subjects import Subject, third_party
@@ -158,8 +158,8 @@ def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) 
     expected = (
         "RoPE makes a score depend on q, k and their distance alone, so that adding an integer to every "
         "position changes nothing. The exact scores are computed from q, k and the distance; their own error "
-        f"is at most {short(record.reference_error)}. Tolerated is a drift of {percent(record.tolerance)} of "
-        "their RMS."
+        f"is at most {short(record.reference_error)}. Tolerated is a drift of "
+        f"{limit_percent(record.tolerance)} of their RMS."
     )
     name = " ".join([file_name(record.implementation), *verdicts.under(record.environment)])
     off = f"drift {percent(record.drift_relative)} of the scores' RMS"
@@ -177,7 +177,7 @@ def snippet_of(record: Record, factories: Sequence[SubjectFactory]) -> Reproduct
     if record.within_tolerance is False and record.drift_relative <= record.tolerance:
         missing = (
             "the scores of one sequence do not show it, and a snippet prints nothing else: their drift, "
-            f"{percent(record.drift_relative)}, is within {percent(record.tolerance)}"
+            f"{percent(record.drift_relative)}, is within {limit_percent(record.tolerance)}"
         )
         return Reproduction(missing=missing)
     factory = verdicts.factory_of(record, factories)

@@ -155,7 +155,14 @@ def test_a_sweep_is_extended_by_what_is_missing(whole, tmp_path, monkeypatch) ->
 
 @pytest.mark.parametrize("how", ["nothing", "half a line"])
 @pytest.mark.parametrize("after", [0, 5])
-def test_a_full_disk_loses_no_row(how, after, whole, tmp_path, capsys, monkeypatch) -> None:
+def test_a_full_disk_loses_no_row(
+    how,
+    after,
+    whole,
+    tmp_path,
+    capsys,
+    monkeypatch,
+) -> None:
     usual, writes = os.write, []
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -117,7 +117,7 @@ def test_two_different_rows_of_a_cell_are_refused(tmp_path, capsys) -> None:
     part.unlink()
     report = tmp_path / "x.jsonl"
     report.write_text("".join(json.dumps(row.as_dict()) + "\n" for row in (ROWS[0], other)))
-    assert main([*REQUESTED, "-o", str(report), "--resume"]) == 2
+    assert main([*REQUESTED, "-o", str(report), "--resume", "--columns", "all"]) == 2
     assert "two different rows of hf float16 at offset 0" in capsys.readouterr().err
 
 
@@ -130,6 +130,16 @@ def test_rows_without_bounds_are_not_taken_for_rows_with_them(tmp_path, capsys) 
         assert main([*run, "--columns", "bounds"]) == (2 if name == "without" else 0)
         assert ("1 rows without bounds" in capsys.readouterr().err) == (name == "without")
     assert main(run) == 0
+
+
+def test_a_report_loses_no_column_to_a_resumed_run(tmp_path, capsys) -> None:
+    run = [*REQUESTED, "-o", str(tmp_path / "x.jsonl"), "--columns"]
+    assert main([*run, "core,bounds"]) == 0
+    before = (tmp_path / "x.jsonl").read_bytes()
+    assert main([*run, "core", "--resume", "--offset", "0,7,100000,9"]) == 2
+    assert "such as attainable_rms" in capsys.readouterr().err
+    assert (tmp_path / "x.jsonl").read_bytes() == before
+    assert main([*run, "core,bounds", "--resume", "--offset", "0,7,100000,9"]) == 0
 
 
 def test_a_row_that_stands_there_twice_counts_once(tmp_path) -> None:

@@ -71,7 +71,14 @@ def first_row(at, ids, mask):
         ("phi3", one_less_in_batches, -1, "with a cache"),
     ],
 )
-def test_positions_of_decode_are_compared_with_one_pass(name, change, by, way, built, loads) -> None:
+def test_positions_of_decode_are_compared_with_one_pass(
+    name,
+    change,
+    by,
+    way,
+    built,
+    loads,
+) -> None:
     loads(given_positions(change))
     one, told, _ = audited(built(name))
     assert (one.verdict, codes(one.diagnosis)) == ("wrong_decode", "positions-off")
@@ -327,7 +334,14 @@ def checked(folder, capsys, code):
         (given_positions(one_more), "model decode", ("positions-off", "layer 0")),
     ],
 )
-def test_check_fails_what_model_fails(plant, check, found, built, loads, capsys) -> None:
+def test_check_fails_what_model_fails(
+    plant,
+    check,
+    found,
+    built,
+    loads,
+    capsys,
+) -> None:
     loads(plant)
     rows = checked(built("llama"), capsys, 1)
     assert [name for name, row in rows.items() if row["status"] == "fail"] == [check]

@@ -64,7 +64,13 @@ def theirs(values: dict, dim: int, maximum: int, length: int) -> tuple[np.ndarra
     return result.double().numpy(), float(factor)
 
 
-def ours(values: dict, dim: int, base: float, maximum: int, length: int) -> RopeSetting:
+def ours(
+    values: dict,
+    dim: int,
+    base: float,
+    maximum: int,
+    length: int,
+) -> RopeSetting:
     kind = values["rope_type"]
     stored = {HF_NAMES[k]: v for k, v in values.items() if k not in ("rope_type", "rope_theta")}
     if kind == "dynamic":

@@ -26,7 +26,7 @@ from ropeaudit.recognition.diagnosis import codes, kinds
 from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.answers import Answer, Cause, Status, plain
 from ropeaudit.reports.forms.sarif import Fault
-from ropeaudit.reports.numbers import counted, percent, printable
+from ropeaudit.reports.numbers import counted, limit_percent, percent, printable
 from ropeaudit.reports.tickets import Reproduction, Ticket, by_code, file_name, snippet_of, worst
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.columns import table
@@ -275,7 +275,7 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
     else:
         facts += [text for text in (first.seen, finding.detail) if text != title and len(text) <= _SHORT]
     if tolerance := next((one.finding for one in some if one.finding.check == "tolerance"), None):
-        off = f"{percent(tolerance.measured)} off (limit {percent(tolerance.allowed)})"
+        off = f"{percent(tolerance.measured)} off (limit {limit_percent(tolerance.allowed)})"
         facts.append(f"scores are {off}: {tolerance.where}")
     if finding.diagnosis is not None and explained:
         facts.append(_CERTAIN.get(finding.diagnosis.certainty, ""))
@@ -491,5 +491,5 @@ def _snippet(failed: Sequence[Checked], case: Case, options: CheckOptions) -> Re
     if record.within_tolerance is False or any(one.finding.check in SCORES for one in failed):
         return snippet_of(record, audit.factories())
     off = f"{percent(record.drift_relative)} of their RMS at the first and the last positions"
-    within = f"is within {percent(audit.tolerance)}; the check is about something else"
+    within = f"is within {limit_percent(audit.tolerance)}; the check is about something else"
     return Reproduction(missing=f"the drift of the scores, {off}, {within}")

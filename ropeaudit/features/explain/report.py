@@ -22,7 +22,7 @@ from ropeaudit.recognition.known_recipes import RecipeGroup
 from ropeaudit.reports import Report, answers, settings
 from ropeaudit.reports.answers import Answer, Cause, Status
 from ropeaudit.reports.model_notes import model_notes
-from ropeaudit.reports.numbers import counted, percent, short
+from ropeaudit.reports.numbers import counted, limit_percent, percent, short
 from ropeaudit.reports.verdicts import distinct_percent, under
 from ropeaudit.runtime.columns import Columns, table
 from ropeaudit.subjects.calling.code import StageLog
@@ -331,7 +331,7 @@ def _amount(one: Explanation, drift: Statistics) -> str:
 
 def _limit(one: Explanation) -> str:
     accepted = one.tolerance
-    return percent(accepted.bound) if accepted.column == "drift_relative" else str(accepted)
+    return limit_percent(accepted.bound) if accepted.column == "drift_relative" else str(accepted)
 
 
 def _stages(one: Explanation) -> list[tuple[str, str]]:
