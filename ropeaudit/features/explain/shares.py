@@ -146,8 +146,9 @@ class Design:
         values = shapley(dict(zip(some, drifts, strict=True)))
         if weak:
             means = {stage: (first[stage] + last[stage]) / 2 for stage in weak}
-            left = (values.pop("weak") - sum(means.values())) / len(weak)
-            values |= {stage: mean + left for stage, mean in means.items()}
+            size = sum(map(abs, means.values())) or 1.0
+            left = (values.pop("weak") - sum(means.values())) / size
+            values |= {stage: mean + left * abs(mean) for stage, mean in means.items()}
         return {stage: value / total for stage, value in values.items()}
 
     def blames(self, cancelling: float) -> tuple[Blame, ...]:
