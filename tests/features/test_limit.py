@@ -137,7 +137,7 @@ def test_a_search_with_few_measurements_claims_nothing_that_is_wrong(which) -> N
 
 
 def searched(holds, seq_len, up_to, proved, most, **told):
-    """Search where `holds` says whether an offset does; return the boundary, and what was tested in order."""
+    """Return the boundary that a search finds, and what it tested, in order."""
     search, requested = Search(seq_len, up_to, proved, most, **told), []
     for offsets in search:
         requested += offsets

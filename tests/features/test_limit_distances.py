@@ -102,8 +102,17 @@ def test_a_distance_fails_where_it_does_of_all_distances(config, name):
         assert found.standing == "fails"
 
 
+GATES = [  # recipe, distance, exit code
+    ("hf", 4096, 0),  # none fails
+    ("hf-model-cast", 4096, 1),
+    ("hf-model-cast", 16, 0),
+]
+
+
 def test_a_gate_on_distances_holds_where_none_fails(capsys):
-    line = ["limit", "--dtype", "fp16", "--heads", "1", "--seq-len", "64", "--up-to", "4096", "--recipe"]
-    for recipe, last, code in (("hf", 4096, 0), ("hf-model-cast", 4096, 1), ("hf-model-cast", 16, 0)):
-        found = main([*line, recipe, "--fail-if", f"failing_distance<{last}"])
-        assert found == code, (recipe, last, capsys.readouterr().err)
+    line = ["limit", "--dtype", "fp16", "--heads", "1"]
+    line += ["--seq-len", "64", "--up-to", "4096", "--recipe"]
+    for recipe, last, code in GATES:
+        condition = f"failing_distance<{last}"
+        found = main([*line, recipe, "--fail-if", condition])
+        assert found == code, (recipe, capsys.readouterr().err)

@@ -48,7 +48,7 @@ def test_a_misplaced_row_meets_no_tolerance(spec) -> None:
     assert result.at_failure.verdict == "wrong_rotation"
     [answer] = report([result]).answers
     assert (answer.status, [cause.code for cause in answer.causes]) == ("FAIL", ["integer-width"])
-    assert answer.decides == "rotates wrongly at offset 32,753"
+    assert answer.decides == "rotates wrongly, 30 % at offset 32,753"
     [loose] = limit("drift_relative=9", "fp32", implementations=spec("short"), **SMALL)
     assert loose.first_failure_seen == 2**15 - 15
 

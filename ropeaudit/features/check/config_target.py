@@ -185,7 +185,7 @@ def _where(limit: Limit) -> str:
         return f"fails at distance {apart:,}" if at_distance else f"fails at position {failing:,}"
     seen, ratio = limit.boundary, limit.margin
     last = limit.last_position(max(seen.proved, seen.held_up_to))
-    text = f"no failure in {counted(seen.held, 'tested offset')} to position {last:,}"
+    text = f"no failure in {counted(seen.held, 'offset')} to position {last:,}"
     if limit.standing == "holds":
         last, ratio = limit.last_position(limit.proved_up_to), limit.proved_margin
         text = f"proved to position {last:,}"

@@ -358,7 +358,7 @@ def _least(some: Sequence[Checked]) -> str:
         return ""
     least = min(limits, key=lambda one: one.finding.measured)
     layer = f" of {least.layer}" if len({one.layer for one in limits}) > 1 else ""
-    where = least.finding.where.replace("seen to position ", "seen to ")
+    where = least.finding.where.replace("offsets to position ", "offsets to ")
     return f"{parse(least.dtype).short}, {where}{layer}"
 
 

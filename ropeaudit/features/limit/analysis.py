@@ -427,9 +427,9 @@ class CaseLimits:
         """
         nothing, code = (None, None), self.subject.code is not None
         last = (self.case.maximum or min(CODE_UP_TO, self.up_to + self.seq_len)) - 1
-        last = min(last, held + self.seq_len - 1) if code else last
+        holding = held + self.seq_len - 1
         case = self.case, self.setting, self.inputs, self.subject
-        seen = Distances(*case, last, max(0, held))
+        seen = Distances(*case, min(last, holding) if code else last, far=holding >= last)
         if accepted.column not in COLUMNS or not seen.known or (code and held < 0):
             return nothing
         most = _CODE_DISTANCES if code else _DISTANCES

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +17,7 @@ from ropeaudit.errors import UsageError
 if TYPE_CHECKING:
     from ropeaudit.console.gates import Gate, Row
     from ropeaudit.features.limit.analysis import Limit
+    from ropeaudit.reports import Report
 
 # undefined where no failure was seen: then a condition on them does not hold
 OF_FAILURE = ("first_failure_seen", "first_failure", "failure_position", "value_at_failure")
@@ -32,8 +34,8 @@ _EXAMPLE = "first_failure_seen<100000"
     "and spread offsets are measured: no failure was seen in "
     "`measured_offsets` of them up to measured_up_to, and one that was not measured may fail. Of code "
     "nothing is proved unless every offset was measured; offsets that break positions are measured first. "
-    "Pairs of a query and a key are measured at distances too, at offset 0 and at the largest that held, to "
-    "the model's last position or 128k: failing_distance was measured to fail, and none of "
+    "Pairs of a query and a key are measured at distances too, to the model's last position or 128k, and "
+    "behind an offset where offsets hold as far: failing_distance was measured to fail, and none of "
     "`measured_distances` of them to measured_distance."
 )
 @options.axis(
@@ -109,23 +111,24 @@ def limit(
     conditions = parse(gates, min(largest) if up_to is None else up_to)
     accepted = [analysis.tolerance(text) for text in tolerance]
 
-    def limits(on_progress: delivery.OnProgress) -> Iterator[Limit]:
-        uncalled = list[str]()
-        for one in analysis.run(cases, chosen, accepted, up_to, budget, on_progress):
-            yield one
-            uncalled += [one.at_zero.why] if one.at_zero.refused == "uncalled" else []
-        if uncalled:
-            error = UsageError(uncalled[0])
-            error.after_all = True
-            raise error
+    uncalled = list[str]()
 
-    return delivery.delivered(
-        limits,
-        lambda results, metadata: report(results, columns, metadata),
+    def made(results: Sequence[Limit], metadata: Mapping[str, Any]) -> Report:
+        records = [one.at_zero for one in results]
+        uncalled.extend(one.why for one in records if one.refused == "uncalled")
+        return report(results, columns, metadata)
+
+    code = delivery.delivered(
+        functools.partial(analysis.run, cases, chosen, accepted, up_to, budget),
+        made,
         output,
         stages=arguments.stages(chosen),
         broken=lambda results: broken(conditions, results),
     )
+    if uncalled:
+        delivery.say_error(UsageError(uncalled[0]))
+        code = delivery.worst(code, delivery.BAD_USE)
+    return code
 
 
 def parse(texts: Iterable[str], up_to: int | None) -> list[Gate]:
@@ -154,7 +157,7 @@ def broken(conditions: Sequence[Gate], limits: Iterable[Limit]) -> list[str]:
     from ropeaudit.features.limit.report import row
 
     def nothing_failed(gate: Gate, values: Row) -> bool:
-        if gate.column in _OF_DISTANCE:  # of code none is measured, which is no pass
+        if gate.column in _OF_DISTANCE:  # on axes none is measured, which is no pass
             return values["measured_distances"] is not None and values["failing_distance"] is None
         return gate.column in OF_FAILURE and values["first_failure_seen"] is None
 

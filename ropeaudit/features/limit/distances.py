@@ -2,7 +2,7 @@
 
 An error in the frequencies is not seen by shifts: it turns q and k of near tokens alike,
 and grows with their distance. The keys of the measured pairs stand among the first tokens,
-and as far behind as offsets are seen to hold; the worse of both counts.
+then the queries among the last ones where offsets hold up to there; the worse of both counts.
 
 Letters: h heads, n keys, d head_dim.
 """
@@ -42,11 +42,11 @@ class Distances:
         inputs: Inputs,
         factory: SubjectFactory,
         last: int,
-        offset: int,
+        far: bool,
     ) -> None:
-        """Draw q and k, (h, n, d). last: the last position; offset: the largest that holds."""
+        """Draw q and k, (h, n, d). last: the last position; far: whether pairs end there too."""
         self.case, self.setting, self.factory = case, setting, factory
-        self.seq_len, self.last, self.offset = inputs.seq_len, last, offset
+        self.seq_len, self.last, self.far = inputs.seq_len, last, far
         self.up_to = masks.reach(case.mask, last + 1)
         random = np.random.default_rng([inputs.seed or 0, 7])
         head = random.integers(inputs.heads, size=(_HEADS, 1))
@@ -64,14 +64,15 @@ class Distances:
 
     def value(self, column: str, distance: int) -> float:
         """Return the value of a column of `COLUMNS` at a distance, the worse of both places."""
-        last = int(self._keys(distance)[-1]) + distance
-        places = {0, min(self.offset, self.last - last)}
+        last = int(self._keys(distance).max()) + distance
+        places = {0, self.last - last if self.far else 0}
         values = [self._measured(distance, offset)[column] for offset in places]
         return float(np.max(values))  # nan stays nan
 
     def _keys(self, distance: int) -> Positions:
         """Return the positions of the keys, before an offset. Shapes: -> (n,)."""
-        return np.minimum(np.arange(_KEYS, dtype=np.int64), self.last - distance)
+        first = np.arange(_KEYS, dtype=np.int64) % self.seq_len
+        return np.minimum(first, self.last - distance)
 
     def _measured(self, distance: int, offset: int) -> dict[str, float]:
         """Return the values at a distance where the first key is at `offset`."""
