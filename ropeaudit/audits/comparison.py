@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple, overload
+from typing import Any, ClassVar, NamedTuple
 
 from ropeaudit.arithmetic.formats import FP32, FP64, parse
 from ropeaudit.audits import records
@@ -89,13 +89,8 @@ class Pairs(Sequence[Pair]):
     def __len__(self) -> int:
         return len(self.places)
 
-    @overload
-    def __getitem__(self, number: int) -> Pair: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> list[Pair]: ...
-
-    def __getitem__(self, number: int | slice) -> Pair | list[Pair]:
+    def __getitem__(self, number: Any) -> Any:
+        """Return a pair, or of a slice some pairs."""
         if isinstance(number, slice):
             return [self[one] for one in range(len(self))[number]]
         i, j = self.places[number]

@@ -67,7 +67,8 @@ def shortened(rows: Sequence[Row]) -> Sequence[Row]:
     of_model = set(zip(models, scalings, strict=True))
     if len(set(models)) == len(of_model) and not {None, "none"} & set(models):
         names = {text: short_name(text) for text in texts}
-    return held.having("scaling", [names.get(text, text) for text in scalings])
+    shown = {**held.columns, "scaling": [names.get(text, text) for text in scalings]}
+    return Rows(shown, len(held), held.gaps)
 
 
 def _differences(alike: Sequence[str]) -> list[str]:

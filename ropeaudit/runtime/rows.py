@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
-from typing import Any, overload
+from typing import Any
 
 Row = Mapping[str, Any]
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()  # the row has no such column
@@ -45,13 +45,6 @@ class Rows(Sequence[Row]):
             held = {name: [row.get(name, ABSENT) for row in rows] for name in names}
             return cls(held, len(rows))
 
-    @classmethod
-    def blocks(cls, rows: Iterable[Row]) -> Iterator[Rows]:
-        """Yield some rows at a time held by column."""
-        source = iter(rows)
-        while some := list(islice(source, BLOCK)):
-            yield cls.of(some)
-
     def column(self, name: str, default: Any = None) -> Sequence[Any]:
         """Return the values of a column, the default where a row has none."""
         values = self.columns.get(name)
@@ -70,10 +63,6 @@ class Rows(Sequence[Row]):
         values = dict.fromkeys(zip(*(self.column(name) for name in names), strict=True))
         return [dict(zip(names, some, strict=True)) for some in values]
 
-    def having(self, name: str, values: Sequence[Any]) -> Rows:
-        """Return the rows with these values of a column."""
-        return Rows({**self.columns, name: values}, self.length, self.gaps)
-
     def take(self, places: Sequence[int]) -> Rows:
         """Return some of the rows."""
         columns = {name: [one[i] for i in places] for name, one in self.columns.items()}
@@ -91,13 +80,8 @@ class Rows(Sequence[Row]):
     def __repr__(self) -> str:
         return repr(list(self))
 
-    @overload
-    def __getitem__(self, place: int) -> Row: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Rows: ...
-
-    def __getitem__(self, place: int | slice) -> Row | Rows:
+    def __getitem__(self, place: Any) -> Any:
+        """Return a row, or of a slice some rows."""
         if isinstance(place, slice):
             return self.take(range(self.length)[place])
         return _OneRow(self.columns, range(self.length)[place])

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ropeaudit.reports import Report
-from ropeaudit.runtime.rows import Rows
+from ropeaudit.runtime.rows import BLOCK, Rows
 
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
@@ -37,7 +37,8 @@ def decode(content: bytes) -> tuple[Iterator[Rows], dict[str, Any]]:
     text = content.decode(json.detect_encoding(content), "surrogatepass")
     del content  # it may be large
     whole = loads(text)
-    return Rows.blocks(whole.pop("records")), whole
+    rows = list(whole.pop("records"))
+    return (Rows.of(rows[at : at + BLOCK]) for at in range(0, len(rows), BLOCK)), whole
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
