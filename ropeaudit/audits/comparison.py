@@ -65,12 +65,14 @@ class Pair:
         """Return whether a change is one that unchanged code may make."""
         if self.before is None or self.after is None:
             return False
-        error = 0.0
+        change, error = abs(self.change(column)), 0.0
+        if change == 0:
+            return True
         if "drift" in column:
             error = max(value(self.before, "reference_error"), value(self.after, "reference_error"))
         if self.reordered:
             error += allowance(self.before, self.after, column)
-        return abs(self.change(column)) <= error
+        return change <= error
 
 
 class Pairs(Sequence[Pair]):
@@ -105,18 +107,18 @@ class Pairs(Sequence[Pair]):
             return [n for n, sides in enumerate(self.places) if sides[missing[status]] is None]
         return [n for n, _, _ in self.shared if (n in self.changed) == (status == "changed")]
 
-    def cells(self, name: str) -> Iterator[tuple[int, Any, Any]]:
-        """Yield the number and both cells of each case whose two rows have a column."""
-        if name not in self.before.columns or name not in self.after.columns:
-            return
-        old, new = self.before.columns[name], self.after.columns[name]
-        for n, i, j in self.shared:
-            if old[i] is not ABSENT and new[j] is not ABSENT:
-                yield n, _number(old[i]), _number(new[j])
+    def cells(self, name: str, differing: bool = False) -> Iterator[tuple[int, Any, Any]]:
+        """Yield the number and both cells of each case whose two rows have a column.
 
-    def differing(self, name: str) -> Iterator[tuple[int, Any, Any]]:
-        """Yield those that are not the same."""
-        return (one for one in self.cells(name) if one[1] != one[2])
+        differing: those alone that are not the same.
+        """
+        old, new = self.before.columns.get(name, ()), self.after.columns.get(name, ())
+        for n, i, j in self.shared if old and new else ():
+            if not differing or old[i] != new[j]:  # most are the same
+                first, second = _number(old[i]), _number(new[j])
+                present = first is not ABSENT and second is not ABSENT
+                if present and not (differing and first == second):
+                    yield n, first, second
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class Difference(Result):
     @property
     def only_reordered(self) -> bool:
         """Whether figures differ, and all by no more than the order of sums explains."""
-        figures = ((n, name) for name in COMPARED for n, _, _ in self.pairs.differing(name))
+        figures = ((n, name) for name in COMPARED for n, _, _ in self.pairs.cells(name, differing=True))
         if not self.pairs.reordered or (first := next(figures, None)) is None:
             return False
         return all(self.pairs[n].explained(name) for n, name in chain([first], figures))
@@ -176,7 +178,7 @@ def compare(
             pairs.changed[number] = (*pairs.changed.get(number, ()), name)
     tolerances = [rows.column("tolerance") for rows in (old, new)]
     for name in _JUDGED:
-        for number, _, _ in pairs.differing(name):
+        for number, _, _ in pairs.cells(name, differing=True):
             i, j = places[number]
             alike = i is not None and j is not None and tolerances[0][i] == tolerances[1][j]
             if alike and not _at_a_threshold(pairs[number]):
@@ -219,7 +221,7 @@ def _apart(before: Rows, after: Rows) -> str:
 
 def _changed(pairs: Pairs, name: str, ratio: float) -> Iterator[int]:
     """Yield the numbers of the pairs in which a column has changed."""
-    for number, old, new in pairs.differing(name):
+    for number, old, new in pairs.cells(name, differing=True):
         # a count changes where it is another one, and so does what was undefined
         other = old is None or new is None or records.COLUMNS[name].kind is int
         beyond = other or old == 0 or not 1 / ratio <= new / old <= ratio

@@ -68,7 +68,9 @@ def printable(text: str) -> str:
     >>> printable("a\x1b[31m"), printable("::error::x"), printable("a ##[error]")
     ('a\\x1b[31m', '\\::error::x', 'a #\\#[error]')
     """
-    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    plain = text
+    if not text.isprintable():
+        plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     if plain.lstrip().startswith("::"):
         plain = f"\\{plain.lstrip()}"
     return plain.replace("##[", "#\\#[")

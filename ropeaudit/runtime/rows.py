@@ -113,6 +113,9 @@ class _OneRow(Mapping[str, Any]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def __bool__(self) -> bool:
+        return True  # a row says something; to count is slow
+
     def __repr__(self) -> str:
         return repr(dict(self))
 

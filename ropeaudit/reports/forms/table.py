@@ -140,8 +140,11 @@ def _table(
     styles = [["bold"] * report.header + _styles(one.name, rows) for one in shown]
     looks = zip(*styles, strict=True)
     for cells, look in zip(zip(*(one.cells for one in shown), strict=True), looks, strict=True):
-        parts = [_wrapped(cell, wide) for cell, wide in zip(cells, widths, strict=True)]
-        for texts in itertools.zip_longest(*parts, fillvalue=""):
+        parts: Iterable[Sequence[str]] = [cells]  # lines
+        if width is not None:
+            wrapped = [_wrapped(cell, wide) for cell, wide in zip(cells, widths, strict=True)]
+            parts = itertools.zip_longest(*wrapped, fillvalue="")
+        for texts in parts:
             line: Line = []
             for one, text, wide, style in zip(shown, texts, widths, look, strict=True):
                 space, gap = " " * (wide - width_of(text)), _GAP * bool(line)
