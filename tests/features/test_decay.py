@@ -68,7 +68,8 @@ def test_curves_and_finding_are_of_every_distance() -> None:
         [ones] = decay([*range(first, last, 41), last], "ones", **case)
         angles = brute_angles(ones.setting, last)
         sums = np.cos(angles).sum(axis=1)
-        bound = np.hypot(np.cumsum(np.cos(angles), axis=1), np.cumsum(np.sin(angles), axis=1)).mean(axis=1)
+        across, up = (np.cumsum(turn(angles), axis=1) for turn in (np.cos, np.sin))
+        bound = np.hypot(across, up).mean(axis=1)
         for row in ones.rows:
             here = bound[row["distance"]], sums[row["distance"]]
             if (row["bound"], row["men_sum"]) != pytest.approx(here, rel=1e-12, abs=1e-12):

@@ -31,11 +31,12 @@ def of_code(a, b, dtype="fp32", offset=1000, **case):
 
 def test_the_order_of_the_two_changes_signs_alone() -> None:
     (one,), (other,) = compare("hf", "vllm-cuda"), compare("vllm-cuda", "hf")
-    assert (one["parity_max"], one["parity_rms"]) == (other["parity_max"], other["parity_rms"])
+    for name in ("parity_max", "parity_rms", "worst_query"):
+        assert one[name] == other[name]
+    for name in ("nearer", "drift_max"):
+        assert one[f"a_{name}"] == other[f"b_{name}"]
     assert one["parity_bias"] == -other["parity_bias"]
     assert one["nearer"] == other["nearer"] == "vllm-cuda"
-    assert (one["a_nearer"], one["a_drift_max"]) == (other["b_nearer"], other["b_drift_max"])
-    assert one["worst_query"] == other["worst_query"]
 
 
 def brute(name: str, some: qk.Inputs, setting: RopeSetting, offset: int) -> np.ndarray:
@@ -51,15 +52,16 @@ def brute(name: str, some: qk.Inputs, setting: RopeSetting, offset: int) -> np.n
 
 def test_parity_is_the_difference_of_all_scores_at_once() -> None:
     some, setting = qk.make("gaussian", 2, 2, 600, RopeSetting.of(128), 0), RopeSetting.of()
-    difference = brute("vllm-cuda", some, setting, 1000) - brute("trtllm", some, setting, 1000)
-    difference *= np.tril(np.ones((600, 600)))
+    a, b = (brute(name, some, setting, 1000) for name in ("vllm-cuda", "trtllm"))
+    apart = np.abs(a - b) * np.tril(np.ones((600, 600)))
+    assert apart.any()
     (result,) = compare("vllm-cuda", "trtllm", offsets=1000, seq_len=600)
-    assert difference.any()
     assert result["scores"] == 2 * 600 * 601 // 2
-    assert result["parity_rms"] == pytest.approx(np.sqrt((difference**2).sum() / result["scores"]), rel=1e-3)
-    place = np.unravel_index(np.abs(difference).argmax(), difference.shape)
-    assert (result["worst_head"], result["worst_query"], result["worst_key"]) == place
-    assert result["parity_max"] == pytest.approx(np.abs(difference).max(), rel=1e-3)
+    rms = np.sqrt((apart**2).sum() / result["scores"])
+    assert result["parity_rms"] == pytest.approx(rms, rel=1e-3)
+    assert result["parity_max"] == pytest.approx(apart.max(), rel=1e-3)
+    place = [result[f"worst_{name}"] for name in ("head", "query", "key")]
+    assert np.ravel_multi_index(place, apart.shape) == apart.argmax()
 
 
 def test_offsets_are_the_ends_of_what_a_model_serves() -> None:
@@ -70,14 +72,18 @@ def test_offsets_are_the_ends_of_what_a_model_serves() -> None:
 
 
 def test_inputs_rounded_differently_get_a_reference_each(tmp_path, capsys) -> None:
-    generator, path = np.random.default_rng(1), f"{tmp_path / 'qk.npz'}"
-    np.savez(path, q=generator.standard_normal((2, 20, 64)), k=generator.standard_normal((2, 20, 64)))
+    path = f"{tmp_path / 'qk.npz'}"
+    q, k = np.random.default_rng(1).standard_normal((2, 2, 20, 64))
+    np.savez(path, q=q, k=k)
     rest = ["hf", "--qk", path, "--offset", "0", "-f", "csv"]
     seen = ran(capsys, ["parity", "hf[input=fp32]", *rest])
-    assert "hf[input=fp32] rounds q and k to float32, hf to bfloat16: each has its own reference" in seen.err
-    own = next(iter(shift(0, "bf16", "hf", qk=path)))
-    assert float(seen.rows[0]["b_drift_rms"]) == pytest.approx(own.drift_rms, rel=1e-3)
-    assert "own reference" in ran(capsys, ["parity", "hf[input=fp32]", *rest, "--set", "input=bf16"]).err
+    assert "hf[input=fp32] rounds q and k to float32, hf to bfloat16" in seen.err
+    assert "own reference" in seen.err
+    [own] = shift(0, "bf16", "hf", qk=path)
+    drift = float(seen.rows[0]["b_drift_rms"])
+    assert drift == pytest.approx(own.drift_rms, rel=1e-3)
+    both = ran(capsys, ["parity", "hf[input=fp32]", *rest, "--set", "input=bf16"])
+    assert "own reference" in both.err
     assert ran(capsys, ["parity", "hf[table=fp32]", *rest]).err == ""
 
 
@@ -105,12 +111,14 @@ def test_two_files_of_one_name_are_told_apart(tmp_path, capsys) -> None:
 
 
 def test_lost_scores_are_a_finding(capsys) -> None:
-    command = ["parity", "uniform", "hf", "--dtype", "fp16", "--offset", "0,128k", *SMALL]
-    report = ran(capsys, [*command, "-f", "json"]).json
-    assert "9,312 of 9,312 scores of uniform are nan or infinite (offset 131,072)" in report["headline"]
+    rest = ["--dtype", "fp16", "--offset", "0,128k", *SMALL]
+    report = ran(capsys, ["parity", "uniform", "hf", *rest, "-f", "json"]).json
+    said = "9,312 of 9,312 scores of uniform are nan or infinite"
+    assert f"{said} (offset 131,072)" in report["headline"]
     assert [one["nearer"] for one in report["records"]] == ["hf", "hf"]
     assert report["records"][1]["a_nonfinite"] == 9312
-    assert ran(capsys, ["parity", "uniform", "uniform", *command[3:], "-f", "csv"]).rows[1]["nearer"] == ""
+    rows = ran(capsys, ["parity", "uniform", "uniform", *rest, "-f", "csv"]).rows
+    assert rows[1]["nearer"] == ""
 
 
 def test_clipped_angles_are_judged_at_their_positions() -> None:
@@ -125,7 +133,8 @@ def test_code_and_recipes_in_any_mix_and_layout(spec) -> None:
         seen, report = of_code(spec(first), spec(other), seq_len=80, kv_heads=1)
         assert seen["parity_max"] == seen["bits_differing"] == 0, (first, other)
         assert seen["a_drift_rms"] < 1e-6
-        assert [(one.status, one.decides) for one in report.answers] == [("OK", "the same bits in 1 case")]
+        [answer] = report.answers
+        assert (answer.status, answer.decides) == ("OK", "the same bits in 1 case")
         told = any("dims are permuted for it and back" in note for note in report.notes)
         assert told == (first == "half" != other), (first, other)
     for a, b in (("hf", spec("half")), (spec("half"), "hf"), ("fp64-angles", spec("interleaved"))):
