@@ -32,6 +32,7 @@ _LONGEST_WAIT = 3600.0  # seconds, after which it is waited again
 _PIECE = 2**20  # bytes that are read at once
 _KEPT = 2**16  # bytes of prints that are kept
 _ENDING = 2.0  # seconds in which a process ends by itself
+_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # large ones, of which a fork copies fewer entries
 
 Heard = Callable[[str], None]  # gets what a function of ours says in the child
 
@@ -334,7 +335,7 @@ def _spawned(limit: float) -> _Worker:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=os.environ | dict.fromkeys(ONE_THREAD, "1"),
+            env=_PAGES | os.environ | dict.fromkeys(ONE_THREAD, "1"),
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
