@@ -192,7 +192,8 @@ def _held_to(rule: Resolved, setting: RopeSetting, at: bytes, rows: int) -> list
     """Return cos and sin of pairs of q and k, and allowances. Shapes: at (b, s) -> (b, 1, s, p) each."""
     positions = np.frombuffer(at, np.int64).reshape(rows, -1)
     runs = positions if positions.shape[1] > 1 else positions.reshape(1, -1)
-    turns = np.concatenate([exact_rotation.rotations(setting, run, rule.dtype) for run in runs])
+    each_run = [exact_rotation.rotations(setting, run, rule.dtype) for run in runs]
+    turns = each_run[0] if len(each_run) == 1 else np.concatenate(each_run)
     each = turns.real, turns.imag, allowed(rule, setting, positions.reshape(-1))
     return [np.ascontiguousarray(one).reshape(rows, 1, positions.shape[1], setting.pairs) for one in each]
 
@@ -223,7 +224,8 @@ def _over(
     over /= np.add(length, 4 * dtype.smallest_subnormal, out=length)
     if not np.isfinite(over.max(initial=0)):
         over[~np.isfinite(over)] = np.inf
-    over[large] = 0.0
+    if large.any():
+        over[large] = 0.0
     return over
 
 

@@ -6,6 +6,7 @@ Letters: b batch, h heads, g heads of k, s positions, t tokens of all sequences,
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -88,7 +89,7 @@ class Answer:
     held: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Convention:
     """How to call a function: arguments, axes, device, and NumPy, torch or jax.
 
@@ -122,14 +123,14 @@ class Convention:
     doubtful: bool = False
     keywords: Literal["", "offered", "left out"] = ""
 
-    @property
+    @functools.cached_property
     def roles(self) -> tuple[str, ...]:
         """What the arguments are, in order."""
         return tuple(role for _, role in self.arguments)
 
     def takes(self, *roles: str) -> bool:
         """Return whether one of the arguments has one of these roles."""
-        return not set(roles).isdisjoint(self.roles)
+        return any(role in self.roles for role in roles)
 
     @property
     def counts(self) -> bool:
@@ -141,7 +142,7 @@ class Convention:
         """Whether it takes no vectors, so that it may return cos and sin."""
         return not self.takes(*signatures.VECTORS)
 
-    @property
+    @functools.cached_property
     def unplaced(self) -> bool:
         """Whether nothing says where tokens stand: the first is at position 0."""
         counted = not self.vectorless or self.takes("until")
@@ -255,7 +256,7 @@ class Convention:
         batch, or of heads, for each row, or head, and that which is told sizes of a grid with all of it.
         """
         missing = 4 - len(shapes.letters(self.order))
-        of_q, of_k = (np.arange(one.shape[0] * one.shape[2]).reshape(len(one), -1) for one in (x, k))
+        of_q, of_k = (shapes.every(len(one), one.shape[2]) for one in (x, k))
         begins = self.unplaced or self.takes("offset", "totals")
         begins = begins or (self.takes("row_offset") and self.of_rows)
         parts = [Part((of_q, of_k), at)]
@@ -274,12 +275,11 @@ class Convention:
         if self.unplaced and "t" not in self.order:
             parts = [self._padded(*one.tokens, one.at) for one in parts]
         parts = [row for one in parts for row in shapes.by_row(one)] if missing else parts
-        heads = [(slice(None), slice(None))]
+        if missing <= 1 and self.heads != "k without h":
+            yield from parts
+            return
         alone = [slice(head, head + 1) for head in range(k.shape[1])]
-        if missing > 1:
-            heads = [(head, head) for head in alone]
-        elif self.heads == "k without h":
-            heads = [(slice(None), head) for head in alone]
+        heads = [(head if missing > 1 else slice(None), head) for head in alone]
         yield from (replace(one, heads=both) for one in parts for both in heads)
 
     def _padded(self, q: Tokens, k: Tokens, at: Positions) -> Part:

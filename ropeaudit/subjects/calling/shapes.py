@@ -32,6 +32,7 @@ Sizes = Mapping[str, int]
 Tokens: TypeAlias = NDArray[np.int64]
 
 
+@functools.cache
 def letters(order: str) -> str:
     """Return the axes that an order has, alone or joined, in the order of vectors here."""
     return "".join(axis for axis in "bhsd" if axis in _single(order))
@@ -54,11 +55,13 @@ def _parts(order: str) -> list[str]:
     return _AXIS.findall(order.replace("t", "s").replace("H", "h"))
 
 
+@functools.cache
 def plain(order: str) -> str:
     """Return a letter for each axis of the array: that of a joined one is its last."""
     return "".join(axis.strip("()")[-1] for axis in _parts(order))
 
 
+@functools.cache
 def axis(order: str, letter: str) -> int:
     """Return the number of the axis that a letter stands in; 0 where none does."""
     return next((number for number, part in enumerate(_parts(order)) if letter in part), 0)
@@ -73,6 +76,8 @@ def backs(order: str) -> tuple[str, ...]:
 
 def laid(x: FloatArray, order: str, letters: str) -> FloatArray:
     """Return a contiguous array with its axes, `letters`, in an order, some joined."""
+    if order == letters:
+        return np.ascontiguousarray(x)
     single = _single(order)
     turned = x.transpose([letters.index(letter) for letter in single])
     return np.ascontiguousarray(turned).reshape(shape(order, dict(zip(single, turned.shape, strict=True))))
@@ -92,6 +97,8 @@ def lifted(
     """Return the inverse of `laid`. Raises: WrongShape where the sizes, of `what`, do not fit."""
     if x.shape != (expected := shape(order, sizes)):
         raise WrongShape(f"returns the shape {x.shape} for {what}{expected}")
+    if order == letters:
+        return x
     single = _single(order)
     apart = x.reshape([sizes[letter] for letter in single])
     return apart.transpose([single.index(letter) for letter in letters])
@@ -157,9 +164,18 @@ def of_grid(part: Part, count: int) -> Iterator[Part]:
         yield replace(part, tokens=(every[0], every[1]), at=np.arange(count))
 
 
+@functools.lru_cache(maxsize=4)
+def every(rows: int, length: int) -> Tokens:
+    """Return all tokens of some rows, in their order, to be read alone. Shapes: -> (b, s)."""
+    tokens = np.arange(rows * length).reshape(rows, length)
+    tokens.flags.writeable = False
+    return tokens
+
+
 def _every(tokens: Tokens, shape: tuple[int, ...]) -> bool:
     """Return whether these are all tokens of vectors (b, h, s, d), in their order."""
-    return np.array_equal(tokens, np.arange(shape[0] * shape[2]).reshape(shape[0], -1))
+    whole = every(shape[0], shape[2])
+    return tokens is whole or np.array_equal(tokens, whole)
 
 
 def given(x: FloatArray, tokens: Tokens, heads: slice) -> FloatArray:
