@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import itertools
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -87,6 +88,7 @@ def opened(arguments: Header) -> tuple[Opened, Header]:
     return one, facts(one)
 
 
+_SELDOM = 0.01  # seconds between two of many calls that the parent is told of
 # attributes that the other side is told
 _FACTS = ("name", "engine", "differentiable", "layouts", "order", "built", "flag", "told", "builders")
 
@@ -102,13 +104,34 @@ def facts(one: Opened) -> Header:
     return cast(Header, VALUES.packed(told | {"place": signatures.place(thing)}, {}))
 
 
+@dataclass(slots=True)
+class _Announced:
+    """Tells the parent which call begins, from which on its time limit counts.
+
+    Of many calls in one question only some are told, as a message takes as long as a small call.
+    """
+
+    say: Callable[[str], None]
+    many: bool = False
+    number: int = 0
+    last: float = -math.inf  # when one was told
+
+    def begins(self, what: str) -> None:
+        """Count a call, and tell of it unless one of many was told just now."""
+        self.number += 1
+        now = time.monotonic()
+        if not self.many or now - self.last > _SELDOM:
+            self.last = now
+            self.say(f"{what} {self.number}" + " or one soon after it" * self.many)
+
+
 def _begin(session: child.Session, told: Mapping[str, Any]) -> bool:
     """Begin a session: how the code is called, as known, and its environment.
 
     Returns: whether nothing has called the code since it was imported.
     """
-    number = itertools.count(1)
-    conventions.begins = lambda what: session.say(f"{what} {next(number)}")
+    announced = _Announced(session.say)
+    conventions.begins = announced.begins
     one: Opened = session.opened
     code = one.code
     anew = told["first"] or not one.calls
@@ -118,7 +141,7 @@ def _begin(session: child.Session, told: Mapping[str, Any]) -> bool:
         one.calls += 1
     vars(code).update(told["known"])
     given_arrays.eager = told["eager"]
-    session.state.update(code=code.under(told["environment"]), rotators={})
+    session.state.update(code=code.under(told["environment"]), rotators={}, announced=announced)
     return anew or code is not one.code
 
 
@@ -153,6 +176,7 @@ def _called(
         if key not in rotators:
             rotators[key] = getattr(rotator, name)(*how)
     rotator = rotators[key]
+    session.state["announced"].many = method == "rotate_parts"
     with chance.other(number):
         value = getattr(rotator, method)(*given)
     if isinstance(value, Answer):
