@@ -190,15 +190,15 @@ def report(
 ) -> Report:
     """Return the report. by: the kind of rows."""
     codes = [one for one in results if isinstance(one, CodeExplanation)]
-    explained = [one for one in results if isinstance(one, Explanation)]
-    explained += [each for one in codes for each in one.explanations]
+    recipes = [one for one in results if isinstance(one, Explanation)]
+    explained = [*recipes, *(each for one in codes for each in one.explanations)]
     kind = by or ("dtypes" if codes else "stage")
     check_kind(kind, bool(codes))
     traces, tables = [one.trace for one in codes], dict[str, Report]()
     for name, of in TABLES.items():
         if (subjects := traces if of.of_code else explained) or name == KINDS[kind]:
             tables[name] = _table(of, subjects, len(explained) > 1)
-    main, answered = tables.pop(KINDS[kind]), told(results)
+    main, answered = tables.pop(KINDS[kind]), told(recipes, codes)
     findings = dict.fromkeys(text for one in codes for text in one.findings)
     beside = [text for one in codes for text in _left_out(one)]
     return replace(
@@ -254,10 +254,8 @@ _OTHERS_NARROW = {
 _CODES = STAGE_CODES | _OTHERS_NARROW  # stage -> code of `list diagnoses`
 
 
-def told(results: Sequence[Explanation | CodeExplanation]) -> list[Answer]:
+def told(recipes: Sequence[Explanation], codes: Sequence[CodeExplanation]) -> list[Answer]:
     """Return an answer for each recipe or code in a dtype, on its worst offset."""
-    recipes = [one for one in results if isinstance(one, Explanation)]
-    codes = [one for one in results if isinstance(one, CodeExplanation)]
 
     def target(one: Explanation) -> tuple[Any, ...]:
         return one.case, one.implementation, one.recipe.dtype
