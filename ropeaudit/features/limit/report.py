@@ -81,10 +81,8 @@ def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer
     facts += settings.listed([(label, f"{status(one)}  {known(one)}") for one, label in every])
     counts = Counter(status(one) for one, _ in every)
     decides = ", ".join(f"{count} {word}" for word, count in counts.items())
-    if worst.first_failure_seen is not None:
-        decides += f"; worst: {name}, fails at {worst.first_failure_seen:,}"
-    elif worst.failing_distance is not None:
-        decides += f"; worst: {name}, fails at distance {worst.failing_distance:,}"
+    if not (worst.first_failure_seen is None and worst.failing_distance is None):
+        decides += f"; worst: {name}, {first_failure(worst)}"
     target = ", ".join(filter(None, [shared, f"{len(limits)} cases"]))
     return Answer(status(worst), target, decides, _causes(worst), [*facts, *around])
 
