@@ -15,7 +15,7 @@ SHIFT = ["shift", "--heads", "1", "--seq-len", "12", "--head-dim", "8", "--recip
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a sweep, the same in two halves, and one of the halves with a row that differs."""
+    """A folder with a sweep, the same in two halves, and a half with a row that differs."""
     folder = tmp_path_factory.mktemp("reports")
     for name, offsets in (("whole.json", "0,7"), ("first.jsonl", "0"), ("second.json", "7")):
         command = [*SHIFT, "--dtype", "fp16,bf16", "--offset", offsets, "-o", str(folder / name)]
@@ -75,3 +75,13 @@ def test_with_a_file_alone_the_finding_is_printed(more, tmp_path, capsys) -> Non
     assert f"wrote {target}: " in seen.err
     assert main(["report", "whole.json", *more, "-o", target, "-f", "csv"]) == 0
     assert capsys.readouterr().out == Path(target).read_text(encoding="utf-8")
+
+
+def test_a_drift_that_is_no_number_is_the_worst(tmp_path, capsys) -> None:
+    fine = {"within_tolerance": True, "verdict": "sound", "drift_relative": 0.001}
+    rows = [{**row, **fine} for row in read("first.jsonl")]
+    rows[1]["drift_relative"] = None
+    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    said = ran(capsys, ["report", str(tmp_path / "x.jsonl"), "-q"]).out
+    assert said.startswith("WARN  ")
+    assert said.endswith("is no number\n")

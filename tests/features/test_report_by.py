@@ -1,4 +1,4 @@
-"""report --by: counts, verdicts, the worst and the median of groups of rows, against plain computations."""
+"""report --by: counts, verdicts, worst and median of groups, against plain computations."""
 
 import math
 import statistics

@@ -20,10 +20,12 @@ from ropeaudit.main import main
 from ropeaudit.reports.drift import report as drift_report
 from ropeaudit.reports.reading import load, read
 
-
-@pytest.mark.parametrize(
+SUFFIXES = pytest.mark.parametrize(
     "suffix", [".csv", ".json", ".jsonl", pytest.param(".parquet", marks=needs("pyarrow"))]
 )
+
+
+@SUFFIXES
 @pytest.mark.parametrize("attention", [False, True])
 def test_what_is_written_is_read_back(suffix: str, attention: bool, tmp_path: Path) -> None:
     offsets = (0, 131072)
@@ -46,9 +48,7 @@ def test_what_is_written_is_read_back(suffix: str, attention: bool, tmp_path: Pa
                 assert type(back) is type(value) or name == "top1_flips", name  # a count, or nan
 
 
-@pytest.mark.parametrize(
-    "suffix", [".csv", ".json", ".jsonl", pytest.param(".parquet", marks=needs("pyarrow"))]
-)
+@SUFFIXES
 def test_infinity_is_told_from_nan_and_from_what_was_not_measured(suffix: str, tmp_path: Path) -> None:
     """A weight that --softmax recipe lost, an offset at which scores overflow, and one without attention."""
     case = {"seq_len": 9, "heads": 1, "head_dim": 8}
@@ -69,32 +69,48 @@ def test_infinity_is_told_from_nan_and_from_what_was_not_measured(suffix: str, t
         assert json.loads(path.read_text().splitlines()[0])["attention_kl_max"] == "inf"
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "fragment"),
-    [
-        ("x.md", "# x", "is for readers"),
-        ("x.csv", "a,b\n1,2\n", "no implementation and offset"),
-        ("x.csv", "schema,implementation,offset\n1,hf\n", "another number of cells"),
-        ("x.csv", "schema,implementation,offset\n1,hf,many\n", "not a report"),
-        ("x.json", "[]", "not a report"),
-        ("x.json", "{", "not a report"),
-        ("x.jsonl", "7\n", "not a report"),
-        ("x.jsonl", '{"schema": 1, "model": "m", "offset": 7}', "it is not a report of `ropeaudit shift`"),
-        ("x.parquet", "PAR1", "not a report"),
-        (
-            "x.jsonl",
-            json.dumps({"schema": records.SCHEMA + 1, "implementation": "", "offset": 0}),
-            "newer ropeaudit",
-        ),
-    ],
-)
-def test_what_is_no_report_is_refused(name: str, text: str, fragment: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    with pytest.raises(BadInput, match=fragment):
-        read(str(path))
-    with pytest.raises(BadInput, match="cannot be read"):
-        read(str(tmp_path / "none.csv"))
+LINE = '{"implementation": "hf", "offset": 7, "drift_rms": %s}\n'
+LINES = LINE % 1 * 5000
+CELLS = "implementation,offset\n"
+MANY = "hf,1\n" * 5000
+NO_REPORT = "is not a report of `ropeaudit shift`"
+NO_NUMBER = "row 5001 has drift_rms 'x', which is no number"
+REFUSED = [
+    ("x.md", "# x", "is for readers"),
+    ("x.csv", "a,b\n1,2\n", "no implementation and offset"),
+    ("x.csv", CELLS + "hf\n", "line 2 has another number of cells"),
+    ("x.csv", CELLS + MANY + "hf,many\n", "row 5001 has offset 'many'"),
+    ("x.csv", f"offset,{CELLS}", "its first line has 'offset' twice"),
+    ("x.json", "[]", "not a report"),
+    ("x.json", "{", "not a report"),
+    ("x.jsonl", "7\n", "not a report"),
+    ("x.jsonl", LINES + LINE % "{", "in line 5001: Expecting"),
+    ("x.jsonl", f"{LINES.strip()},{LINE % 1}", "in line 5000: Extra data"),
+    ("x.jsonl", LINES + LINE % '"x"', NO_NUMBER),
+    ("x.jsonl", '{"schema": 1, "offset": 7}', NO_REPORT),
+    ("x.parquet", "PAR1", "not a report"),
+    ("x.jsonl", '{"schema": 99, "implementation": "", "offset": 0}', "newer ropeaudit"),
+    ("none.csv", "", "cannot be read"),
+]
+
+
+def test_what_is_no_report_is_refused_with_its_place(tmp_path: Path) -> None:
+    for name, text, fragment in REFUSED:
+        path = tmp_path / name
+        if text:
+            path.write_text(text)
+        with pytest.raises(BadInput, match=fragment):
+            read(str(path))
+
+
+def test_rows_may_have_other_columns_and_stand_in_several_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"implementation": "meta", "offset": 3}\n' + LINE % "null" * 5000)
+    rows = read(str(path))
+    assert len(rows) == 5001
+    assert "drift_rms" not in rows[0]
+    assert math.isnan(rows[-1]["drift_rms"])
+    assert [row["implementation"] for row in rows[:2]] == ["meta", "hf"]
 
 
 def test_a_file_of_few_columns_is_read_and_an_older_one_is_not(tmp_path: Path) -> None:
@@ -102,11 +118,8 @@ def test_a_file_of_few_columns_is_read_and_an_older_one_is_not(tmp_path: Path) -
     path.write_text("schema,implementation,offset,drift_rms,unknown\n4,hf,1000,0.5,9\n")
     [row] = read(str(path))
     assert {"schema": 4, "implementation": "hf", "offset": 1000, "drift_rms": 0.5}.items() <= row.items()
-    assert (row["model"], row["scaling"], row["backend"]) == (
-        "none",
-        "default",
-        "numpy",
-    )  # its absence says so
+    implied = row["model"], row["scaling"], row["backend"]  # their absence says so
+    assert implied == ("none", "default", "numpy")
     assert "unknown" not in row
     path.write_text(
         "schema,version,tolerance,case,implementation,offset,drift_rms\n4,1,0.01,ab,hf,1000,0.5\n"
