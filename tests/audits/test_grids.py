@@ -139,7 +139,7 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     for name in ("a.csv", "a.json"):
         assert main([*command, "-o", str(tmp_path / name)]) == 0
     first, second = (reading.read(str(tmp_path / name)) for name in ("a.csv", "a.json"))
-    assert first == [{name: row[name] for name in first[0]} for row in second]
+    assert list(first) == [{name: row[name] for name in first[0]} for row in second]
     assert set(second[0]) - set(first[0]) == {"reason"}  # a sentence
     assert [row["offset_w"] for row in first] == [0.0, 500.0, 0.0, 500.0]
     assert {row["offset_h"] for row in first} == {0.0}
