@@ -191,6 +191,8 @@ def _where(limit: Limit) -> str:
         text = f"proved to position {last:,}"
     if ratio is None or limit.case.maximum is None:
         return text
+    if ratio < 1:
+        return f"{text}, of its {limit.case.maximum:,} positions"
     return f"{text}, {times(ratio) or f'{ratio:#.2g}'} times its {limit.case.maximum:,} positions"
 
 
