@@ -64,6 +64,8 @@ class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
                 )
             there = finished(name, columns) if resume and not rows else []
             self.note = _taken(sweep, name if there else self.path, [*rows, *there])
+            if there:
+                refuse_loss(name, columns(sweep.results()))
             if self.length < len(content):  # a torn line of ours
                 os.ftruncate(self.number, self.length)
             for row in there:
@@ -179,7 +181,7 @@ def _content(number: int) -> bytes:
 def finished(name: str, columns: Columns = lambda rows: ()) -> list[Record]:
     """Return the rows of NAME, which is there already.
 
-    columns: from its rows, those that it is to have, neither more nor less. Raises: BadInput.
+    columns: from its rows, those that it must have. Raises: BadInput.
     """
     form = reports.form_of(name)
     if not os.path.exists(name) or not os.path.getsize(name):
@@ -190,20 +192,23 @@ def finished(name: str, columns: Columns = lambda rows: ()) -> list[Record]:
         raise BadInput(f"--resume reads {', '.join(some)} and {last}, and {name!r} is there; remove it")
     read = reading.read(name)
     rows = reading.records_of(name, read)
-    wanted = columns(rows)
-    for column in wanted:
+    for column in columns(rows):
         if not records.COLUMNS[column].sentence and not read.all_have(column):
             raise BadInput(
                 f"{name!r} has no column {column}, which is asked for now; leave it out, or give another -o"
             )
-    measured = [column for column in read.columns if column not in records.IDENTITY]
+    return rows
+
+
+def refuse_loss(name: str, wanted: Sequence[str]) -> None:
+    """Raise BadInput if NAME has measured columns that a new one would not have."""
+    measured = [column for column in reading.read(name).columns if column not in records.IDENTITY]
     lost = [column for column in measured if not records.COLUMNS[column].sentence and column not in wanted]
     if wanted and lost:
         raise BadInput(
             f"{name!r} has columns that would be lost, such as {lost[0]}; give the --columns that it was "
             "written with, or another -o"
         )
-    return rows
 
 
 def line_of(row: Record) -> bytes:

@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_listed_can_be_written(tmp_path, monkeypatch) ->
 
 def test_rows_that_are_taken_over_leave_no_file(tmp_path) -> None:
     run(tmp_path / "x.jsonl", "--recipe", "uniform")
-    sweep = Sweep(Audit([Case(heads=1, head_dim=8, seq_len=4)], ["uniform"], offsets=[7]))
+    sweep = Sweep(Audit([Case(heads=1, head_dim=8, seq_len=4)], ["uniform"], offsets=[7], bounded=False))
     file = sweep_file.SweepFile(str(tmp_path / "x.jsonl"), sweep, True)
     assert len(sweep.done) == 4
     assert hidden(tmp_path) == []

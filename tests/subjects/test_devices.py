@@ -329,7 +329,9 @@ def test_resume_tells_devices_apart(capsys, tmp_path) -> None:
     row = json.loads(stored.read_text()) | {"device": "cpu"}
     stored.write_text(json.dumps(row | {"case": case_of(row)}) + "\n")
     assert main([*common, "--offset", "0", "--resume"]) == 2
-    assert "on cpu); ask for them too, or give another -o" in capsys.readouterr().err
+    assert (
+        "with device cpu and not pretended:0; ask for them too, or give another -o" in capsys.readouterr().err
+    )
     assert again < first
 
 

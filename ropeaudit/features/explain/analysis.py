@@ -136,7 +136,7 @@ def explain(
     dtypes, implementations, changes, order, cases, on_progress, case: as in `ropeaudit.shift`.
     Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated, MissingPackage.
 
-    >>> tight = {"tolerance": ("drift_rms", 1e-6), "heads": 1, "seq_len": 32}
+    >>> tight = {"tolerance": ("drift_rms", 1e-5), "heads": 1, "seq_len": 32}
     >>> [explanation] = explain(1000, "fp32", changes={"table": "fp16"}, **tight)
     >>> explanation.blames[0].stage, {stage: fmt.name for stage, fmt in explanation.remedy.widths.items()}
     ('table', {'table': 'float32'})
@@ -268,6 +268,7 @@ def _explanation(vectors: _Vectors, recipe: Resolved, offset: int, accepted: Dri
     search = Search(design, accepted, sample.covers(inputs), measured, last)
     with doing.unheard():
         found = search.remedies(before)
+    doing.step(1.0)
     return Explanation(
         case=case,
         setting=setting,
