@@ -64,7 +64,12 @@ class Gate:
                 return pair.after.get("verdict") == "refused"
             wrong = math.isnan(seen) or (self.of_drift and _rotates_wrongly(pair.after))
             return wrong or _OPERATORS[self.sign](seen, self.bound)
-        if pair.before is None or pair.explained(self.column):
+        wrong = self.of_drift and _rotates_wrongly(pair.after)
+        if pair.before is None:  # of what was not measured before, a number that is nan is no pass
+            return wrong or math.isnan(value(pair.after, self.column))
+        if wrong and not _rotates_wrongly(pair.before):
+            return True
+        if pair.explained(self.column):
             return False
         old, new = value(pair.before, self.column), value(pair.after, self.column)
         if math.isnan(old) or math.isnan(new):

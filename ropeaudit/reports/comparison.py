@@ -140,7 +140,9 @@ def _unknown(pairs: Pairs) -> dict[str, set[int]]:
     verdicts = {n: {old, new} for n, old, new in pairs.cells("verdict")}
     drifts = {n: {old, new} for n, old, new in pairs.cells("drift_rms")}
     refused = {n for n, both in verdicts.items() if "refused" in both}
+    wrong = {n for n, both in verdicts.items() if both == {"wrong_rotation"}}
     return {
+        "rotating wrongly in both": wrong,
         "refused in both": {n for n in refused if len(verdicts[n]) == 1},
         "refused in one": {n for n in refused if len(verdicts[n]) > 1},
         "nan in both": {n for n, both in drifts.items() if both == {None}} - refused,

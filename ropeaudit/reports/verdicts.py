@@ -96,7 +96,7 @@ def case_name(row: Row) -> str:
     how = *under(row.get("environment")), *again
     names = (row.get("model"), row.get("implementation"), *how, row.get("dtype"))
     where = f" at offset {row['offset']}" if "offset" in row else ""
-    return " ".join(str(name) for name in names if name not in (None, "none")) + where
+    return " ".join(str(name) for name in names if name not in (None, "none", UNKNOWN)) + where
 
 
 def distinct_percent(share: float, tolerance: float) -> str:

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any, NamedTuple, cast
 
 from ropeaudit.audits.case_run import setting_columns
-from ropeaudit.audits.judging import ratio
+from ropeaudit.audits.judging import FEWEST, ratio
 from ropeaudit.engine.statistics import Statistics
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.features.explain import shares
@@ -276,19 +276,25 @@ def _of_target(some: Sequence[Explanation], called: Facts = ()) -> Answer:
     if worst.good:
         facts += _stages(worst)
     else:
-        causes = [_cause(worst)]
+        others = _by_offset([one for one in some if one is not worst and not one.good])
+        cause = _cause(worst)
+        causes = [replace(cause, facts=[*cause.facts, *(f"{label}: {text}" for label, text in others)])]
         known = causes[0].code in _CODES.values()
         why = f"why: ropeaudit list diagnoses {causes[0].code}    " if known else ""
-    facts += _by_offset([one for one in some if one is not worst])
+    facts += _by_offset([one for one in some if one is not worst and one.good])
     facts += [*called, *_around(worst), ("next", f"{why}all rows: -v    by pair: --by pair")]
     model = "" if worst.case.model_name == "none" else f"{worst.case.model_name}, "
     target = f"{model}{worst.code or worst.implementation}"
+    few = min(some, key=lambda one: one.drift.count).drift.count
+    if few < FEWEST:
+        seen = f"{counted(few, 'score')} of the {FEWEST} that are needed; give a longer --seq-len"
+        return Answer("WARN", target, f"{worst.recipe.dtype.short}: undecided: {seen}", (), facts)
     return Answer("OK" if worst.good else "FAIL", target, decides, causes, facts)
 
 
-def _badness(one: Explanation) -> tuple[bool, float]:
+def _badness(one: Explanation) -> tuple[bool, float, int]:
     value = one.tolerance.value(one.drift, one.reference)
-    return not one.good, math.inf if one.nonfinite or math.isnan(value) else value
+    return not one.good, math.inf if one.nonfinite or math.isnan(value) else value, abs(one.offset)
 
 
 def _by_offset(some: Sequence[Explanation]) -> Facts:
@@ -401,7 +407,8 @@ def _of_code(one: CodeExplanation) -> Answer:
     if resembled:
         called += [("not explained", reason) for reason in list(one.unexplained.values())[:1]]
         if one.explanations:
-            return _of_target(one.explanations, called)
+            answer, unseen = _of_target(one.explanations, called), one.unexplained or trace.dropped
+            return replace(answer, status="WARN") if unseen and answer.status == "OK" else answer
     decides = "its stages get no shares"
     if trace.refused:
         decides = "it could not be called"

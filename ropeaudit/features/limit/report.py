@@ -254,7 +254,7 @@ def _around(
         gaps.append(f"other frequencies than those of {zero.length:,} positions (--length shifted)")
     elif one.case.maximum is not None and one.within is None:
         gaps.append(f"its {one.case.maximum:,} positions: the sequence is longer")
-    if any(limit.distances is None for limit in limits):
+    if any(limit.distances is None and status(limit) != "FAIL" for limit in limits):
         gaps.append(f"distances over {zero.seq_len - 1}: --seq-len")
     elif not all(limit.distances.exhaustive for limit in limits if limit.distances):
         gaps.append("distances between those tested, and at other offsets")

@@ -330,7 +330,8 @@ def _answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Ans
     shared, own = settings.told_apart(rows, ("model", "dtype", "offset"))
     every = sorted(zip(rows, own, strict=True), key=lambda one: _distance(one[0]), reverse=True)
     worst, name = every[0]
-    causes = _opposite(results[0])
+    agree = all(_distance(one) <= TOLERANCE for one in rows)
+    causes = _opposite(results[0]) if agree else []
     alike = all(one["parity_max"] == one["bits_differing"] == 0 for one in rows)
     decides, facts = f"the same bits in {counted(len(rows), 'case')}", list[tuple[str, str]]()
     if not alike:
