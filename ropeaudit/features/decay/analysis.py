@@ -373,4 +373,15 @@ def answer(name: str, one: DecayCurves) -> Answer:
         ("scores", f"from distance {one.half:,} on, RMS relative to distance 0: {levels}"),
         ("RoFormer bound", bound),
     ]
-    return Answer("WARN" if within else "OK", name, decides, facts=facts)
+    drifting, lost = [row for row in one.rows if row["implementation"] is not None], False
+    if drifting:
+        worst = max(drifting, key=lambda row: _lost_first(row["drift_relative"]))
+        lost = math.isnan(worst["drift_relative"])
+        size = percent(worst["drift_relative"])
+        who = f"{worst['implementation']} in {worst['dtype']} at {worst['distance']:,}"
+        facts.append(("drift", f"of these rows the most is {size} ({who})"))
+    return Answer("WARN" if within or lost else "OK", name, decides, facts=facts)
+
+
+def _lost_first(value: float) -> float:
+    return math.inf if math.isnan(value) else value
