@@ -32,6 +32,7 @@ ORDERS = {"float64": (2.0**-52, 2.0**-52), "float32": (2.0**-23, 2.0**-23), "flo
 ORDERS |= {name.replace("float", "fp"): order for name, order in ORDERS.items()}
 FURTHEST = 0.35  # of a mean of squares over 136 scores, 4 standard deviations
 EXACT = 1e-12  # sums in float64 of what is the same everywhere
+NOISE = 2.0**-46  # of scores of RMS 1: what sums of 128 products in float64 leave, which is their order
 ROUNDED_ALIKE = 1e-5  # scores that are stored to fewer bits than their sums differ in
 
 
@@ -86,7 +87,8 @@ class Figure:
         """How far it may move."""
         value = abs(Decimal(self.text))
         if not self.moves:
-            return value * Decimal(EXACT) if "." in self.text else Decimal(0)
+            share = FURTHEST if 0 < value < NOISE else EXACT
+            return value * Decimal(share) if "." in self.text else Decimal(0)
         moved = value * Decimal(allowance(self.dtype, self.drift, bool(LARGEST.search(self.heading))))
         unit = Decimal(1).scaleb(int(Decimal(self.text).as_tuple().exponent))  # to which both are rounded
         return moved + (unit if moved > unit / 10 else 0)
