@@ -203,8 +203,8 @@ class Sweep:
             elif asked and all(getattr(row, name) == wanted[name] for name in _ALWAYS):
                 done |= dict.fromkeys(numbers, replace(row, **wanted))  # a file may say less
                 recipe = self.audit.factories()[asked.factory].recipe
-                bounded = recipe and not recipe.recipe.keys and asked.case.rerotate is None
-                if bounded and not row.refused and row.predicted_rms is None:
+                has_bounds = recipe and not recipe.recipe.keys and asked.case.rerotate is None
+                if has_bounds and not row.refused and row.predicted_rms is None:
                     lacking.append(row)
             else:  # or changed by hand
                 foreign.append(row)

@@ -14,7 +14,7 @@ import pytest
 from optional import needs
 
 from ropeaudit import shift, to_frame
-from ropeaudit.audits import records
+from ropeaudit.audits import records, sweep
 from ropeaudit.audits.records import APART, case_of
 from ropeaudit.main import main
 
@@ -262,3 +262,25 @@ def test_a_relative_condition_on_an_empty_column_says_so(tmp_path: Path, capsys)
     printed(f"{SHIFT} --columns all -o {whole}")
     assert main(["report", str(whole), "--against", str(whole), "--fail-if", "entropy>1.1x"]) == 2
     assert "entropy is empty in 8 of 8 rows" in capsys.readouterr().err
+
+
+def test_bounds_are_computed_where_something_shows_or_compares_them(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed(f"{SHIFT} -o with.json --columns all")
+    printed(f"{SHIFT} -o without.json")
+    asked = list[bool]()
+    made = sweep.Audit.__post_init__
+    monkeypatch.setattr(sweep.Audit, "__post_init__", lambda one: (asked.append(one.bounded), made(one))[1])
+    lines = {
+        "": False,
+        "--columns excess": False,
+        "--columns predicted_rms": True,
+        "--fail-if bound_max>9": True,
+        "--baseline with.json": True,
+        "--baseline without.json": False,
+        "-o page.html": True,
+        "-o page.html --resume": False,
+    }
+    for more in lines:
+        printed(f"{SHIFT} --dry-run {more}", (0, 1, 2))
+    assert dict(zip(lines, asked, strict=True)) == lines
