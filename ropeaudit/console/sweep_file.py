@@ -65,7 +65,7 @@ class SweepFile(contextlib.AbstractContextManager["SweepFile"]):
             there = finished(name, columns) if resume and not rows else []
             self.note = _taken(sweep, name if there else self.path, [*rows, *there])
             if there:
-                refuse_loss(name, columns(sweep.results()))
+                refuse_loss(name, columns([*there, *sweep.results()]))
             if self.length < len(content):  # a torn line of ours
                 os.ftruncate(self.number, self.length)
             for row in there:
