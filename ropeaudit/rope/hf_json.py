@@ -1,7 +1,7 @@
 """Read a config.json, damaged or hostile too: keys, checked values, rotating layers.
 
 A message says on one line which key holds what, and what would be right. What model types do beside their
-config stands in data/model_types.toml and data/class_defaults.toml, by names without the ending "_text".
+config stands in data/code_facts.toml and data/model_types.toml, by names without the ending "_text".
 """
 
 from __future__ import annotations
@@ -260,22 +260,22 @@ SIZES = (
 
 
 def is_one(model: str, fact: str) -> bool:
-    """Return whether a list of data/model_types.toml names a type, or a beginning of it.
+    """Return whether a list of data/code_facts.toml names a type, or a beginning of it.
 
     >>> is_one("llama4", "interleaved"), is_one("gemma4_assistant", "scale_one"), is_one("llama", "no_rope")
     (True, True, False)
     """
-    names = data.table("model_types.toml")[fact]
+    names = data.table("code_facts.toml")[fact]
     return any(model.startswith(name[:-1]) if name.endswith("*") else model == name for name in names)
 
 
 def of_type(model: str, fact: str, usual: Any = None) -> Any:
-    """Return a fact of data/model_types.toml about a type, or `usual`."""
-    return data.table("model_types.toml")[fact].get(model, usual)
+    """Return a fact of data/code_facts.toml about a type, or `usual`."""
+    return data.table("code_facts.toml")[fact].get(model, usual)
 
 
 def class_default(model: str) -> Mapping[str, Any]:
-    """Return the row of data/class_defaults.toml about a model type, empty where there is none.
+    """Return the row of data/model_types.toml about a model type, empty where there is none.
 
     class: its configuration class. rope_theta, or layer types: its bases, radians per token of pair i being
     base^(-2i/d). scaled: its RoPE parameters, where they ask for a scaling. Of `SIZES` those that it has a
@@ -285,7 +285,7 @@ def class_default(model: str) -> Mapping[str, Any]:
     >>> class_default("llama")["class"], class_default("gemma3")["head_dim"]
     ('LlamaConfig', 256)
     """
-    row: Mapping[str, Any] = data.table("class_defaults.toml").get(model, {})
+    row: Mapping[str, Any] = data.table("model_types.toml").get(model, {})
     return row
 
 

@@ -1,6 +1,6 @@
 """What a configuration class takes where a config.json gives nothing is what that of transformers takes.
 
-python tests/rope/test_class_defaults.py     writes ropeaudit/data/class_defaults.toml anew
+python tests/rope/test_model_types.py     writes ropeaudit/data/model_types.toml anew
 """
 
 import contextlib
@@ -27,13 +27,13 @@ from ropeaudit.rope.hf_json import SIZES
 from ropeaudit.rope.unused_keys import unused_keys
 
 VERSION = "5.23.0"
-FILE = Path(data.__file__).parent / "class_defaults.toml"
+FILE = Path(data.__file__).parent / "model_types.toml"
 HEADER = f"""\
 # What a configuration class of transformers {VERSION} takes where a config.json gives none.
 # Model type, without the ending "_text" -> the class; its base (rope_theta), or one by layer type where these
 # differ; its length and sizes of heads; partial_rotary_factor = false where its code, without a scaling,
 # rotates all dims whatever that says; scaled: its RoPE parameters, where they ask for a scaling. A size that
-# is not here is computed from others, or is none of the class. Written by tests/rope/test_class_defaults.py
+# is not here is computed from others, or is none of the class. Written by tests/rope/test_model_types.py
 
 """
 _MAPPINGS = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "MASKED_LM")
