@@ -275,18 +275,18 @@ def of_type(model: str, fact: str, usual: Any = None) -> Any:
 
 
 def class_default(model: str) -> Mapping[str, Any]:
-    """Return the row of data/model_types.toml about a model type, empty where there is none.
+    """Return the row of data/model_types.toml about a model type or its text, empty where there is none.
 
-    class: its configuration class. rope_theta, or layer types: its bases, radians per token of pair i being
-    base^(-2i/d). scaled: its RoPE parameters, where they ask for a scaling. Of `SIZES` those that it has a
-    default for. partial_rotary_factor: false where its code, without a scaling, rotates all dims whatever a
-    config says of that.
+    class: its configuration class. positions: what its code has where it does not rotate. parts, flat: see the
+    file. rope_theta, or layer types: its bases, radians per token of pair i being base^(-2i/d). scaled: its
+    RoPE parameters, where they ask for a scaling. Of `SIZES` those that it has a default for.
+    partial_rotary_factor: false where its code, without a scaling, rotates all dims whatever a config says.
 
     >>> class_default("llama")["class"], class_default("gemma3")["head_dim"]
     ('LlamaConfig', 256)
     """
-    row: Mapping[str, Any] = data.table("model_types.toml").get(model, {})
-    return row
+    rows: Mapping[str, Mapping[str, Any]] = data.table("model_types.toml")
+    return rows.get(f"{model}_text", rows.get(model, {}))
 
 
 def takes_fraction(model: str) -> bool:

@@ -6,9 +6,11 @@ python tests/rope/test_model_types.py     writes ropeaudit/data/model_types.toml
 import contextlib
 import copy
 import dataclasses
+import functools
 import importlib
 import importlib.metadata
 import json
+import re
 import tomllib
 import warnings
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rotary_code
 
 from ropeaudit import data
 from ropeaudit.arithmetic.formats import FP64
@@ -29,43 +32,115 @@ from ropeaudit.rope.unused_keys import unused_keys
 VERSION = "5.23.0"
 FILE = Path(data.__file__).parent / "model_types.toml"
 HEADER = f"""\
-# What a configuration class of transformers {VERSION} takes where a config.json gives none.
-# Model type, without the ending "_text" -> the class; its base (rope_theta), or one by layer type where these
-# differ; its length and sizes of heads; partial_rotary_factor = false where its code, without a scaling,
-# rotates all dims whatever that says; scaled: its RoPE parameters, where they ask for a scaling. A size that
-# is not here is computed from others, or is none of the class. Written by tests/rope/test_model_types.py
+# What the configuration classes of transformers {VERSION} say, and whether their code rotates. Written by
+# tests/rope/test_model_types.py. Model type, or the class where it has none ->
+# class; positions: what its code has where it does not rotate q and k; parts: the types that it gives to what
+# stands in it without a model_type; flat: keys of the text's config are read beside its parts too.
+# Of types that rotate: the base (rope_theta), or one by layer type where these differ; length and sizes;
+# partial_rotary_factor = false where the code, without a scaling, rotates all dims whatever that says;
+# scaled: the RoPE parameters, where they ask for a scaling. What is not here is computed from others, or is
+# none of the class.
 
 """
-_MAPPINGS = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "MASKED_LM")
+
+# What reading does not find: code that is chosen by a value, or is written in another way.
+POSITIONS: dict[str, str | None] = {
+    **dict.fromkeys(("glm5_next_text", "kimi_linear"), "no positions"),
+    **dict.fromkeys(("inkling_text", "inkling2_text"), "relative biases"),
+    "mimi": None,  # MimiEncoderModel and MimiDecoderModel, whose configs it makes itself
+    "pocket_tts_audio_tokenizer": None,
+    "whisper": "sinusoidal positions",  # filled into an embedding
+    "zamba": "no positions",
+}
 
 
 def of_transformers() -> dict[str, dict[str, Any]]:
     """Return what the classes of the installed transformers say, type by type."""
     import transformers
-    from transformers.models.auto import modeling_auto
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     transformers.logging.set_verbosity(50)
-    types = {name for kind in _MAPPINGS for name in getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES")}
     found: dict[str, dict[str, Any]] = {}
-    for name in sorted(types):
+    todo = {name: CONFIG_MAPPING[name] for name in CONFIG_MAPPING}
+    while todo:
+        name, kind = todo.popitem()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            try:
-                part = CONFIG_MAPPING[name]().get_text_config(decoder=True)
-                part = type(part)()  # its own defaults, not those of the model that it stands in
-            except Exception as error:  # of whatever kind; the file is compared with what remains
-                print(f"{name}: {error!r}"[:150])
-                continue
-        if parameters := getattr(part, "rope_parameters", None):
-            kind, default = type(part), _scaled(type(part), parameters)
-            bases = _bases(parameters) or _bases(
-                kind(rope_parameters={"rope_type": "default"}).rope_parameters
-            )
-            values = {"class": kind.__name__, **bases, **_sizes(kind)}
-            values |= {"partial_rotary_factor": False} if _rotates_all(kind) else {}
-            found[part.model_type.removesuffix("_text")] = values | ({"scaled": default} if default else {})
+            inner = _inner(kind)
+            try: found[name] = _row(name, kind, inner)
+            except Exception as e: print("XX",name,repr(e)[:150]); found[name]={"class": kind.__name__}
+        todo |= {key: one for key, one in inner.values() if key not in found}
     return found
+
+
+@functools.cache
+def _inner(kind: Any) -> dict[str, tuple[str, Any]]:
+    """Return the types and classes that a class gives to parts in whose config no type stands."""
+    inner = {}
+    for key, spec in kind.sub_configs_defaults.items():
+        try:
+            part = type(getattr(kind(**{key: {}}), key))
+            part = part if hasattr(part, "model_type") else spec.get_config_class(spec.model_type)
+        except Exception: 
+            try: part = spec.get_config_class(spec.model_type)
+            except Exception as e: print("SUB", kind.__name__,key,repr(e)[:90]); continue
+        inner[key] = (part.model_type or part.__name__, part)
+    return inner
+
+
+def _row(name: str, kind: Any, inner: dict[str, tuple[str, Any]]) -> dict[str, Any]:
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    model = MODEL_MAPPING_NAMES.get(name, "")
+    words = rotary_code.reached(kind.__name__, _classes(inner), model if isinstance(model, str) else model[0])
+    row: dict[str, Any] = {"class": kind.__name__}
+    rotates = rotary_code.rotates(words) if name not in POSITIONS else POSITIONS[name] is None
+    if name in POSITIONS:
+        row |= {"positions": POSITIONS[name]} if POSITIONS[name] else {}
+    elif not rotates:
+        said = rotary_code.instead(words)
+        attends = any(one.endswith("Attention") for one in words)
+        if not inner or (attends and said != "no rotary code"):
+            row["positions"] = said
+    if inner:
+        row["parts"] = {key: one for key, (one, _) in inner.items()}
+        row |= {"flat": True} if _flat(kind) else {}
+    if "positions" not in row:
+        row |= _rotary(kind, rotates)
+    return row
+
+
+def _classes(inner: dict[str, tuple[str, Any]]) -> set[str]:
+    """Return the names of the classes of parts, and of theirs."""
+    return {one.__name__ for _, one in inner.values()} | {
+        name for _, one in inner.values() for name in _classes(_inner(one))
+    }
+
+
+def _flat(kind: Any) -> bool:
+    """Return whether a size of the text's config is read where it stands beside the parts."""
+    with contextlib.suppress(Exception):
+        text = kind(max_position_embeddings=7777).get_text_config(decoder=True)
+        return text.model_type != kind.model_type and text.max_position_embeddings == 7777
+    return False
+
+
+def _rotary(kind: Any, rotates: bool) -> dict[str, Any]:
+    """Return what a class says of the rotation."""
+    try:
+        parameters = getattr(kind(), "rope_parameters", None)
+    except Exception as error:  # of whatever kind; the file is compared with what remains
+        print(f"{kind.__name__}: {error!r}"[:150])
+        return {}
+    if not parameters:
+        return _sizes(kind) if rotates else {}
+    if any(one.get("rope_type") == "axial" for one in _parts(parameters)):
+        return {"axial": True, **_bases(parameters), **_sizes(kind)}
+    default = _scaled(kind, parameters)
+    bases = _bases(parameters) or _bases(kind(rope_parameters={"rope_type": "default"}).rope_parameters)
+    values = {**bases, **_sizes(kind)}
+    values |= {"partial_rotary_factor": False} if _rotates_all(kind) else {}
+    return values | ({"scaled": default} if default else {})
 
 
 def _scaled(kind: Any, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +180,7 @@ def _frequencies(kind: Any, fraction: float) -> list[int]:
     counts: list[int] = []
     for name, rotary in sorted(vars(module).items()):
         if name.endswith("RotaryEmbedding") and "Vision" not in name and rotary.__module__ == module.__name__:
-            with contextlib.suppress(AttributeError, KeyError, TypeError):  # one of images or sound
+            with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):  # one of images or sound
                 buffers = dict(rotary(config=config).named_buffers())
                 counts += [len(held) for key, held in buffers.items() if key.endswith("inv_freq")]
     return counts
@@ -134,7 +209,8 @@ def written(found: dict[str, dict[str, Any]]) -> str:
     """Return the file's text."""
     lines = []
     for name, values in sorted(found.items()):
-        lines.append(f"{name} = {_toml(values)}\n")
+        key = name if re.fullmatch(r"[\w-]+", name) else json.dumps(name)
+        lines.append(f"{key} = {_toml(values)}\n")
     return HEADER + "".join(lines)
 
 
