@@ -16,7 +16,7 @@ import numpy as np
 from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.hf_config import ModelRope
-from ropeaudit.rope.hf_json import is_one
+from ropeaudit.rope.model_types import is_one
 from ropeaudit.rope.scaled import mscale
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import Layout, RopeSetting

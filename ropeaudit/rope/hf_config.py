@@ -2,32 +2,63 @@
 
 A key about RoPE that is not understood is refused. A missing base, length or size of heads is the default of
 the type's configuration class, and named; where that has none it is refused.
-Source: transformers 5.23.0, modeling_rope_utils.py (read); of model types: `ropeaudit.rope.hf_json`.
+Source: transformers 5.23.0, modeling_rope_utils.py (read); of model types: `ropeaudit.rope.model_types`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError
-from ropeaudit.rope import hf_json, scaling
+from ropeaudit.rope import config_parts, hf_json, scaling
 from ropeaudit.rope.axes import Axes
-from ropeaudit.rope.hf_json import Config, NotRotated, count, first, flag, needed, number, shown
+from ropeaudit.rope.config_parts import Part
+from ropeaudit.rope.hf_json import (
+    HEADS,
+    HIDDEN,
+    Config,
+    NotRotated,
+    Unjudged,
+    count,
+    first,
+    flag,
+    needed,
+    number,
+    shown,
+)
+from ropeaudit.rope.model_types import (
+    SIZES,
+    class_default,
+    in_its_place,
+    is_known,
+    is_one,
+    of_type,
+    takes_fraction,
+)
 from ropeaudit.rope.scaled import mscale
 from ropeaudit.rope.scaling import HF_NAMES, KINDS, Scaling, Served
 from ropeaudit.rope.setting import Layout, RopeSetting
 
-_HEADS = ("num_attention_heads", "n_head", "n_heads")
-_HIDDEN = ("hidden_size", "n_embd", "d_model")
 _KV_HEADS, _POSITIONS = ("num_key_value_heads", "num_kv_heads"), hf_json.POSITIONS
-_SPELLINGS = {keys[0]: keys for keys in (_HEADS, _KV_HEADS, _POSITIONS)}
+_SPELLINGS = {keys[0]: keys for keys in (HEADS, HIDDEN, _KV_HEADS, _POSITIONS)}
 _FULL, _SLIDING = hf_json.LAYER_TYPES[:2]
+
+
+class Doubt(NamedTuple):
+    """Why a model may compute something else than what was read, and what to change, where that is known."""
+
+    seen: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +70,7 @@ class ModelRope:
     unrotated: which of its layers do not rotate, in words; still: their numbers as far as they are known.
     kinds: the type of each layer, empty where nothing says it; count: how many layers there are.
     defaults: what was taken from the class where a key is missing, in words.
+    doubts: why it may compute something else than what was read.
     unjudged: keys by which its code moves positions, not judged, and how.
     """
 
@@ -51,6 +83,7 @@ class ModelRope:
     axes: Axes | None = None
     unrotated: str = ""
     defaults: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
     unjudged: Mapping[str, str] = field(default_factory=dict)
     still: Sequence[int] = field(default=(), repr=False)
     kinds: Sequence[str] = field(default=(), repr=False)
@@ -81,82 +114,169 @@ class ModelRope:
     def notes(self) -> list[str]:
         """What a reader must know of it beside its settings, in words."""
         unjudged = [f"not judged: {key} ({why})" for key, why in self.unjudged.items()]
-        return [*filter(None, [self.unrotated]), *self.defaults, *unjudged]
+        return [*map(str, self.doubts), *filter(None, [self.unrotated]), *self.defaults, *unjudged]
 
 
 def read(path: str, base: float | None = None) -> ModelRope:
-    """Read a config.json or its folder; `base` is a default. Raises: BadInput."""
-    config = hf_json.load(path)
-    full = Path(path).absolute()
+    """Read a config.json or its folder, or FILE#PART; `base` is a default. Raises: BadInput."""
+    file, part = path_and_part(path)
+    config, full = hf_json.load(file), Path(file).absolute()
     name = full.name if full.is_dir() else full.parent.name if full.name == "config.json" else full.stem
-    return from_config(config, name if name.isprintable() else repr(name)[1:-1], repr(path), base)
+    name = f"{name}#{part}" if part else name
+    return from_config(config, name if name.isprintable() else repr(name)[1:-1], repr(path), base, part)
 
 
-def from_config(config: Config, name: str, source: str, base: float | None = None) -> ModelRope:
-    """Return what a config says; `base` is used where it gives none. Raises: BadInput."""
+def path_and_part(path: str) -> tuple[str, str]:
+    """Return the file of FILE#PART and the part; "" for a part that is not named.
+
+    >>> path_and_part("t5gemma/config.json#encoder"), path_and_part("config.json")
+    (('t5gemma/config.json', 'encoder'), ('config.json', ''))
+    """
+    file, _, part = path.rpartition("#")
+    return (file, part) if file and not os.path.exists(path) else (path, "")
+
+
+def from_config(
+    config: Config,
+    name: str,
+    source: str,
+    base: float | None = None,
+    part: str = "",
+) -> ModelRope:
+    """Return what a config says of a part, by default that of its text. Raises: BadInput.
+
+    base: used where the config gives none. part: its path, such as "encoder".
+    """
     try:
-        part = hf_json.text_part(config)
-        model = hf_json.model_type(part)
-        if hf_json.is_one(model, "never_rotates"):
-            raise NotRotated.because(f"model_type = {model}")
-        key, value = hf_json.of_type(model, "rotates_if", ("", None))
-        if key and part.get(key) != value:
-            raise NotRotated.because(f"{key} = {shown(part.get(key))}")
-        if flag(part, "position_encoding_2d"):  # the first ChatGLM
-            own = "halves of a head have own positions"
-            raise BadInput(f"position_encoding_2d = true ({own}) is not supported")
-        if "global_config" in part and "encoder_config" in part:
-            raise BadInput(
-                "the model is of several parts that rotate (encoder_config, global_config, decoder_config); "
-                "give one of them as a file of its own"
-            )
-        part = hf_json.with_usual_names(part, model)
-        hf_json.check_keys(part, model)
-        part, sizes = _with_sizes(part, model)
-        ropes, of_bases = _ropes(part, model, base)
-        layers = {layer: _setting(part, rope, layer, model) for layer, rope in ropes.items()}
-        axes = next(filter(None, (_axes(rope, layers[layer], model) for layer, rope in ropes.items())), None)
-        still, unrotated = hf_json.unrotated(part, model)
-        heads = needed(part, _HEADS)
-        kv_heads = count(part, _KV_HEADS) or heads
-        if flag(part, "multi_query") and not flag(part, "new_decoder_architecture"):  # Falcon
-            kv_heads = 1
-        if hf_json.is_one(model, "base_times_ratio") and not flag(part, "multi_query_attention"):
-            kv_heads = heads
-        if heads % kv_heads:
-            default = next((f"{sizes[key]}, which" for key in _KV_HEADS if key in sizes), "")
-            seen = default or f"{_KV_HEADS[0]} = {kv_heads}"
-            raise BadInput(
-                f"{seen} does not divide num_attention_heads = {heads}; give {_KV_HEADS[0]} that does"
-            )
-        return ModelRope(
-            name=name,
-            source=source,
-            heads=heads,
-            kv_heads=kv_heads,
-            declared=count(part, _POSITIONS, 2**53),
-            layers=layers,
-            axes=axes,
-            unrotated=unrotated,
-            defaults=tuple(dict.fromkeys([*of_bases, *sizes.values()])),
-            unjudged=(_BUILT if axes else {}) | dict(_found(config, _DEPTH)),
-            still=still,
-            kinds=hf_json.kinds_of_layers(part, model),
-            count=count(part, hf_json.LAYERS),
-        )
-    except NotRotated as error:
-        raise NotRotated(error.typed, where=source) from None
+        if isinstance(config, Mapping):
+            config_parts.is_a_model(config)
+        return _of_part(config_parts.named(config, part), config, name, source, base)
+    except (NotRotated, Unjudged) as error:
+        raise type(error)(error.typed, where=source) from None
     except RopeAuditError as error:
         raise BadInput(error.typed, where=source) from None
 
 
+def _of_part(one: Part, whole: Config, name: str, source: str, base: float | None) -> ModelRope:
+    """Return what a part says; `whole` is looked through for keys that move positions."""
+    part, model = one.given, one.model.removesuffix("_text")
+    _check_rotates(one, base)
+    if flag(part, "position_encoding_2d"):  # the first ChatGLM
+        own = "halves of a head have own positions"
+        raise Unjudged(f"position_encoding_2d = true ({own}) is not supported; nothing was judged")
+    doubts, beside = list(_doubts(one)), of_type(model, "unjudged", {})
+    beside = {key: why for key, why in beside.items() if part.get(key)}
+    part = hf_json.with_usual_names(part, model)
+    hf_json.check_keys(part, model)
+    part, sizes = _with_sizes(part, model)
+    ropes, of_bases = _ropes(part, model, base)
+    layers = {layer: _setting(part, rope, layer, model) for layer, rope in ropes.items()}
+    axes = next(filter(None, (_axes(rope, layers[layer], model) for layer, rope in ropes.items())), None)
+    still, unrotated = hf_json.unrotated(part, model)
+    heads = needed(part, HEADS)
+    return ModelRope(
+        name=name,
+        source=source,
+        heads=heads,
+        kv_heads=_kv_heads(part, model, heads, sizes),
+        declared=count(part, _POSITIONS, 2**53),
+        layers=layers,
+        axes=axes,
+        unrotated=unrotated,
+        defaults=tuple(dict.fromkeys([*of_bases, *sizes.values()])),
+        doubts=tuple(doubts),
+        unjudged=(_BUILT if axes else {}) | dict(_found(whole, _DEPTH)) | beside,
+        still=still,
+        kinds=hf_json.kinds_of_layers(part, model),
+        count=count(part, hf_json.LAYERS),
+    )
+
+
+def _check_rotates(one: Part, base: float | None) -> None:
+    """Raise NotRotated for a part without rotary code, Unjudged where nothing says that it has some."""
+    part, model = one.given, one.model.removesuffix("_text")
+    reason = one.instead
+    for key, value in of_type(model, "rotates_if", {}).items():
+        if not reason and part.get(key) not in (value if isinstance(value, list) else [value]):
+            instead = f", where {in_its_place(model)}" if in_its_place(model) else ""
+            reason = f"{key} = {shown(part.get(key))}{instead}"
+    if reason:
+        stray = [key for key in hf_json.STRAY if part.get(key) is not None]
+        unread = f"; {' and '.join(stray)} {'is' if len(stray) == 1 else 'are'} not read" if stray else ""
+        if base is not None:
+            raise Unjudged(f"--base {base:g} is for a model with RoPE, and here {reason}; leave it out")
+        raise NotRotated.because(f"{reason}{unread}")
+    if one.axial:
+        raise Unjudged(
+            f"model_type {shown(one.model)} rotates by rows and columns, for which no config is checked; "
+            "check its code: ropeaudit check FILE.py:FUNCTION --axes NAME --grid ROWSxCOLUMNS"
+        )
+    if not is_known(model) and base is None and not config_parts.says_rope(part):
+        raise Unjudged(
+            f"model_type {shown(one.model)} is not known here, and no key is about RoPE; nothing was judged: "
+            "check its code, ropeaudit check FILE.py:FUNCTION"
+        )
+
+
+def _kv_heads(part: Config, model: str, heads: int, sizes: Mapping[str, str]) -> int:
+    """Return the number of heads of keys, a divisor of that of queries. Raises: BadInput."""
+    kv_heads = count(part, _KV_HEADS) or heads
+    if flag(part, "multi_query") and not flag(part, "new_decoder_architecture"):  # Falcon
+        kv_heads = 1
+    if (grouped := of_type(model, "grouped_if")) and not flag(part, grouped):
+        kv_heads = heads
+    if each := of_type(model, "heads_a_key"):
+        kv_heads = max(1, heads // each)
+    if heads % kv_heads:
+        default = next((f"{sizes[key]}, which" for key in _KV_HEADS if key in sizes), "")
+        seen = default or f"{_KV_HEADS[0]} = {kv_heads}"
+        raise BadInput(f"{seen} does not divide num_attention_heads = {heads}; give {_KV_HEADS[0]} that does")
+    return kv_heads
+
+
+def _doubts(one: Part) -> Iterator[Doubt]:
+    """Yield why the model may compute something else than what is read."""
+    model = one.model.removesuffix("_text")
+    if not is_known(model):
+        seen = f"model_type {shown(one.model)} is not known here" if model else "model_type is missing"
+        yield Doubt(f"{seen}: read as Llama's, whose layout and dims are a guess")
+    parameters = hf_json.rope_dict(one.given)
+    named = [parameters.get(key) for key in ("rope_type", "type") if parameters.get(key) is not None]
+    if named[:1] == ["mrope"] and "class" in class_default(model) and not is_one(model, "reads_mrope"):
+        raises = f"rope_type = mrope raises KeyError in {model} of transformers {hf_json.VERSION}"
+        yield Doubt(f"{raises}; read is default, with mrope_section", 'give rope_type = "default"')
+    if one.astray:
+        usual = class_default(model)["class"]
+        told = f"the text's keys stand outside {one.astray}, where transformers {hf_json.VERSION} reads none"
+        means, runs = (_in_short(given, model) for given in (one.given, {"model_type": model}))
+        yield Doubt(
+            f"{told}: it runs {usual}'s defaults, {runs}; checked is what the file means, {means}",
+            f"put them into {one.astray}",
+        )
+
+
+def _in_short(config: Config, model: str) -> str:
+    """Return the dims and the range that a part alone comes to."""
+    part, _ = _with_sizes(hf_json.with_usual_names(config, model), model)
+    ropes, _ = _ropes(part, model, None)
+    settings = [_setting(part, rope, layer, model) for layer, rope in ropes.items()]
+    dims = " and ".join(dict.fromkeys(f"{setting.rotary_dim}" for setting in settings))
+    served = Served.of(count(part, _POSITIONS, 2**53), (one.scaling for one in settings)).positions
+    bases = " and ".join(dict.fromkeys(f"{setting.base:g}" for setting in settings))
+    return f"{dims} dims of base {bases}, " + (f"{served:,} positions" if served else "positions unknown")
+
+
 def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
     """Return a config with its class's default sizes, and what was added."""
-    default, taken, words = hf_json.class_default(model), dict(config), dict[str, str]()
+    default, taken, words = class_default(model), dict(config), dict[str, str]()
     latent = config.get("qk_nope_head_dim") is not None or "qk_nope_head_dim" in default
-    for name, size in ((one, default[one]) for one in hf_json.SIZES if one in default):
+    for name, size in ((one, default[one]) for one in SIZES if one in default):
         key, given = first(config, spellings := _SPELLINGS.get(name, (name,)))
         if given is not None or (latent and name == "head_dim"):  # which is not read there
+            continue
+        if name == HIDDEN[0] and (
+            latent or taken.get("head_dim") is not None
+        ):  # of which nothing hangs on it
             continue
         if (null := next((one for one in spellings if one in config), None)) is None:
             taken[key] = size
@@ -169,7 +289,7 @@ def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
 
 def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Config], list[str]]:
     """Return the RoPE parameters by layer type, and the defaults taken."""
-    (key, theta), usual = first(config, hf_json.BASES), hf_json.class_default(model)
+    (key, theta), usual = first(config, hf_json.BASES), class_default(model)
     given, defaults = hf_json.rope_dict(config), list[str]()
     own_scaling = usual.get("scaled", {})
     if own_scaling and not given and config.get(hf_json.DICTS[1]) is None:
@@ -182,28 +302,26 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
     reason = next((f"{key} = true" for key in ("alibi", "mla_use_nope") if flag(config, key)), None)
     if flag(config, "rotary") is False:
         reason = "rotary = false"
-    elif kind in ("nope", "alibi") or (kind == "absolute" and not rotates):
+    elif kind in ("nope", "alibi") or (kind == "absolute" and not rotates and not is_known(model)):
         reason = f"position_embedding_type = {kind}"
-    elif hf_json.is_one(model, "no_rope") and not rotates:
-        reason = f"model_type = {model}"
     if reason:
         raise NotRotated.because(reason)
-    of_code: float | None = hf_json.of_type(model, "base")  # ChatGLM's times its rope_ratio
-    if of_code is not None and hf_json.is_one(model, "base_times_ratio"):
-        ratio = config.get("rope_ratio")
-        of_code *= 1.0 if ratio is None else number("rope_ratio", ratio)
+    of_code: float | None = of_type(model, "base")  # ChatGLM's times its rope_ratio
+    if of_code is not None and (times := of_type(model, "base_times")):
+        ratio = config.get(times)
+        of_code *= 1.0 if ratio is None else number(times, ratio)
         if of_code <= 0:
-            raise BadInput(f"rope_ratio = {shown(ratio)} is not above 0")
-    own_keys = hf_json.BASE_KEYS if hf_json.is_one(model, "two_bases") else {}
+            raise BadInput(f"{times} = {shown(ratio)} is not above 0")
+    own_keys: Mapping[str, str] = of_type(model, "bases", {})
     layers = hf_json.by_layer(config, given) or dict.fromkeys(own_keys or [_FULL], given)
-    own_base = config.get(hf_json.LOCAL_BASE) is not None or hf_json.is_one(model, "local_base")
-    if _SLIDING not in layers and (own_base or (given and hf_json.is_one(model, "sliding_unscaled"))):
+    own_base = config.get(hf_json.LOCAL_BASE) is not None or is_one(model, "local_base")
+    if _SLIDING not in layers and (own_base or (given and is_one(model, "sliding_unscaled"))):
         # another base, or the same, and never scaled
         layers[_SLIDING] = {one: given[one] for one in given if one == "rope_theta" and not own_base}
     layers = hf_json.rotating(config, model, layers)
     for layer, rope in layers.items():
         for one in rope:
-            hf_json.check_known("RoPE parameter", one)
+            hf_json.check_known("RoPE parameter", one, hf_json.INNER | set(of_type(model, "parameters", ())))
         if "rope_theta" in rope and rope["rope_theta"] is None:
             raise BadInput("rope_theta = null in the RoPE parameters is not a number; leave it out there")
         wanted = hf_json.LOCAL_BASE if layer == _SLIDING and own_base else own_keys.get(layer, key)
@@ -230,6 +348,7 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
 
 
 def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSetting:
+    rope = _usual_scaling(config, rope, layer, model)
     names = [rope[key] for key in ("rope_type", "type") if rope.get(key) is not None]
     named = next((key for key in ("rope_type", "type") if key in rope), "")
     if named and rope[named] is None:  # transformers asks for "type" where there is no "rope_type"
@@ -242,16 +361,17 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
     if len(set(kinds)) > 1:
         raise BadInput(f"rope_type = {shown(names[0])} and type = {shown(names[1])} differ; keep one")
     kind = str(kinds[0]) if kinds else "default"
-    taken = hf_json.of_type(model, "scalings")
+    taken = of_type(model, "scalings")
     if taken is not None and kind not in ("default", *taken):
         others = "no scaling that is known here" if not taken else f"no scaling but {', '.join(taken)}"
         raise BadInput(
             f"rope_type = {shown(kind)} is refused by the code of {model}, which loads with {others}"
         )
     key, share = first({**config, **{k: v for k, v in rope.items() if v is not None}}, hf_json.FRACTIONS)
-    fraction = None if share is None else number(key, share)
+    usual = class_default(model).get("partial_rotary_factor")
+    fraction = number(key, share) if share is not None else usual if isinstance(usual, float) else None
     head_dim = _head_dim(config, layer, model)
-    if kind != "proportional" and not hf_json.takes_fraction(model):
+    if kind != "proportional" and not takes_fraction(model):
         latent = config.get("qk_nope_head_dim") is not None
         taken = head_dim if fraction is None else int(head_dim * fraction)
         if kind != "default" and not latent and taken != head_dim:
@@ -264,13 +384,43 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
     rotary_dim = head_dim if kind == "proportional" else _rotary_dim(config, head_dim, fraction, model)
     scale = _scaling(config, rope, kind, fraction)
     declared = flag(config, "rope_interleave")
-    interleaved = hf_json.is_one(model, "interleaved") if declared is None else declared
+    by_code = of_type(model, "layout") == "interleaved" or is_one(model, "interleaved")
+    interleaved = by_code if declared is None else declared
     softmax = _softmax_scale(config, model, scale)
     layout: Layout = "interleaved" if interleaved else "half"
     try:
         return RopeSetting.of(head_dim, rotary_dim, rope["rope_theta"], layout, softmax, scale)
     except BadShape as error:  # its remedy is an option
         raise BadInput(error.fault) from None
+
+
+def _usual_scaling(config: Config, rope: Config, layer: str, model: str) -> Config:
+    """Return RoPE parameters in transformers' words, where a type's code has own ones. Raises: BadInput.
+
+    alpha, in a dynamic scaling: the base is base * alpha^(d/(d-2)) at every length, and nothing else of it is
+    read. ntk: pair i turns by (base * factor)^(-2i/d) / factor^(2/d).
+    Source: transformers 5.23.0, models/hunyuan_v1_dense; modeling_new.py of Alibaba-NLP/new-impl (read).
+    """
+    kind = next((rope[key] for key in ("rope_type", "type") if rope.get(key) is not None), None)
+    own, base = of_type(model, "parameters", ()), rope["rope_theta"]
+    if kind == "dynamic" and "alpha" in own and rope.get("alpha"):
+        alpha, head_dim = number("alpha", rope["alpha"]), _head_dim(config, layer, model)
+        if alpha <= 0 or head_dim <= 2:
+            raise BadInput(f"alpha = {shown(rope['alpha'])} is not above 0, for heads of more than 2 dims")
+        return {"rope_theta": base * alpha ** (head_dim / (head_dim - 2))}
+    if kind == "ntk" and "mixed_b" in own:
+        if rope.get("mixed_b") is not None:
+            raise Unjudged("mixed_b in the RoPE parameters is not supported; nothing was judged")
+        factor = number("factor", rope.get("factor"))
+        if factor < 1:
+            raise BadInput(f"factor = {shown(rope.get('factor'))} is not at least 1")
+        stretch = factor ** (2 / _head_dim(config, layer, model))
+        return {"rope_theta": base * factor, "rope_type": "linear", "factor": stretch}
+    named = of_type(model, "scaling", {})
+    key, value = named.get("if", ("", None))
+    if not named or kind is not None or (key and config.get(key) != value):
+        return rope
+    return {**rope, **{one: given for one, given in named.items() if one != "if"}}
 
 
 def _head_dim(config: Config, layer: str, model: str) -> int:
@@ -282,25 +432,25 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
     named = {_FULL: "global_head_dim", _SLIDING: "swa_head_dim"}.get(layer, "")
     if config.get(named) is not None or (layer == _FULL and model.startswith("gemma4")):
         return needed(config, [named])
-    divided = hf_json.class_default(model) or hf_json.is_one(model, "divided_head_dim")
-    if config.get("head_dim") is not None or not (divided or not hf_json.is_one(model, "own_head_dim")):
+    divided = class_default(model) or is_one(model, "divided_head_dim")
+    if config.get("head_dim") is not None or not (divided or not is_one(model, "own_head_dim")):
         return needed(config, ["head_dim"])
-    width, heads = needed(config, _HIDDEN, 2**24), needed(config, _HEADS)
+    width, heads = needed(config, HIDDEN, 2**24), needed(config, HEADS)
     if width % heads:
-        said = f"{first(config, _HIDDEN)[0]} = {width} is not a multiple of"
-        raise BadInput(f"{said} {first(config, _HEADS)[0]} = {heads}; give head_dim")
-    return (2 * width if hf_json.is_one(model, "double_head_dim") else width) // heads
+        said = f"{first(config, HIDDEN)[0]} = {width} is not a multiple of"
+        raise BadInput(f"{said} {first(config, HEADS)[0]} = {heads}; give head_dim")
+    return (2 * width if is_one(model, "double_head_dim") else width) // heads
 
 
 def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: str) -> int:
     dims = count(config, ["rotary_dim"])
     if config.get("qk_nope_head_dim") is not None:
         dims, fraction = needed(config, ["qk_rope_head_dim"]), None  # of which the fraction is 1
-    fraction = hf_json.of_type(model, "fraction", fraction)
-    if fraction is None and hf_json.is_one(model, "rotary_dim_unread"):
+    fraction = of_type(model, "fraction", fraction)
+    if fraction is None and is_one(model, "rotary_dim_unread"):
         if dims not in (None, head_dim):
             unless, remedy = "", "leave it out"
-            if hf_json.takes_fraction(model):
+            if takes_fraction(model):
                 unless = " unless the RoPE parameters say partial_rotary_factor"
                 remedy = "add it there, or leave rotary_dim out"
             raise BadInput(
@@ -309,7 +459,7 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
             )
         return head_dim
     if fraction is None:
-        if dims is None and hf_json.is_one(model, "own_fraction"):
+        if dims is None and is_one(model, "own_fraction"):
             raise BadInput(f"{hf_json.FRACTIONS[0]} {hf_json.MISSING}")
         return dims or head_dim
     if not 0 < fraction <= 1:
@@ -323,17 +473,19 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
 
 def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:
     """Return what multiplies q·k; None for one over the root of head_dim."""
+    if (key := of_type(model, "scale_over_dim")) and config.get(key) is not None:
+        return number(key, config[key]) / _head_dim(config, _FULL, model)
     key, value = first(config, ("attention_multiplier", "query_pre_attn_scalar"))
-    if hf_json.is_one(model, "scale_one"):
+    if is_one(model, "scale_one"):
         return 1.0
-    if hf_json.is_one(model, "double_head_dim"):
+    if is_one(model, "double_head_dim"):
         return float((_head_dim(config, _FULL, model) / 2) ** -0.5)
     if value is not None:
         multiplier = number(key, value)
         if multiplier <= 0:
             raise BadInput(f"{key} = {shown(value)} is not above 0")
         return multiplier if key == "attention_multiplier" else float(multiplier**-0.5)
-    latent = config.get("qk_nope_head_dim") is not None and not hf_json.is_one(model, "scale_without_mscale")
+    latent = config.get("qk_nope_head_dim") is not None and not is_one(model, "scale_without_mscale")
     if latent and scale.kind == "yarn" and scale.mscale_all_dim:
         return (
             float(_head_dim(config, _FULL, model) ** -0.5) * mscale(scale.stretch, scale.mscale_all_dim) ** 2
@@ -351,8 +503,8 @@ def _axes(rope: Config, setting: RopeSetting, model: str) -> Axes | None:
     if not fits or not all(type(n) is int and 0 <= n <= 2**15 for n in sections):
         example = "three counts of pairs, such as [16, 24, 24]"
         raise BadInput(f"mrope_section = {shown(sections)} is not {example}")
-    by_code = hf_json.is_one(model, "axes_interleaved")
-    if hf_json.is_one(model, "axes_otherwise") or (interleaved_key is False and by_code):
+    by_code = is_one(model, "axes_interleaved")
+    if is_one(model, "axes_otherwise") or (interleaved_key is False and by_code):
         arranged = "is arranged in a way that is not understood"
         raise BadInput(f"mrope_section of model_type {shown(model)} {arranged}")
     if sum(sections) != setting.pairs:

@@ -1,7 +1,7 @@
 """Read a config.json, damaged or hostile too: keys, checked values, rotating layers.
 
 A message says on one line which key holds what, and what would be right. What model types do beside their
-config stands in data/code_facts.toml and data/model_types.toml, by names without the ending "_text".
+config: `ropeaudit.rope.model_types`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ropeaudit import data
 from ropeaudit.errors import BadInput
+from ropeaudit.rope.model_types import is_one, of_type
 from ropeaudit.rope.scaling import HF_NAMES
 
 Config = Mapping[str, Any]
@@ -23,18 +23,22 @@ DICTS = ("rope_scaling", "rope_parameters")
 BASES = ("rope_theta", "rotary_emb_base")
 FRACTIONS = ("partial_rotary_factor", "rotary_pct", "rope_pct")
 LOCAL_BASE, LAYER_BASES = "rope_local_base_freq", "layer_rope_theta"
-BASE_KEYS = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
-LAYER_TYPES = (*BASE_KEYS, "chunked_attention", "hybrid", "hybrid_sliding")
+LAYER_TYPES = (
+    *("full_attention", "sliding_attention", "chunked_attention", "hybrid", "hybrid_sliding"),
+    *("main", "compress"),  # DeepSeek-V4
+)
+HEADS = ("num_attention_heads", "n_head", "n_heads")
+HIDDEN = ("hidden_size", "n_embd", "d_model")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 MISSING = "is missing, and its default is not in the file; add it there"
-_PARTS = ("thinker_config", "text_config", "llm_config", "language_config")
 _TOP = {*DICTS, *BASES, *FRACTIONS, LOCAL_BASE, "rotary", "rotary_dim", "rope_interleave", "qk_rope_head_dim"}
 # which layers do not rotate; those that do are audited
 _TOP |= {"no_rope_layers", "no_rope_layer_interval", "use_mem_rope", LAYER_BASES}
+STRAY = (*DICTS, *BASES)  # keys of RoPE that are named where a type does not read them
 INNER = {*HF_NAMES, "rope_theta", "rope_type", "type", "mrope_section", "mrope_interleaved"}
 # no frequencies: whether weights were trained with it; how queries grow with position
-INNER |= {"finetuned", "llama_4_scaling_beta"}
+INNER |= {"finetuned", "llama_4_scaling_beta", "interleaved"}  # the last beside mrope_interleaved
 _RULES = ("use_dynamic_ntk", "attention_head_dim")  # change frequencies or heads by unknown rules
 
 _FULL, _SLIDING = LAYER_TYPES[:2]
@@ -43,6 +47,7 @@ _LISTED = 8  # numbers of layers that a sentence lists
 _USUAL_INTERVAL = 4  # every so many layers one does not rotate, by the code of some types
 _MOST = 10_000  # layers that are counted one by one
 
+VERSION = "5.23.0"  # of transformers, of which the tables are
 _LARGEST_FILE = 2**24  # bytes; configs are kilobytes
 _LARGEST = 1e18  # of any number; keeps integers of a thousand digits from float() and str()
 _DIGITS = 40  # of an integer that are read: one with more is too large to use
@@ -55,6 +60,10 @@ class NotRotated(BadInput):
     def because(cls, reason: str) -> NotRotated:
         """Return the error with its reason."""
         return cls(f"the model does not encode positions by rotation ({reason}); there is no RoPE to audit")
+
+
+class Unjudged(BadInput):
+    """A file that is no model's config, or a config that nothing here can judge."""
 
 
 def load(path: str) -> Any:
@@ -155,24 +164,10 @@ def flag(config: Config, key: str) -> bool | None:
     return value
 
 
-def text_part(config: Any) -> Config:
-    """Return the part about text of a model that also sees or hears. Raises: BadInput."""
-    for _ in range(4):
-        if not isinstance(config, Mapping):
-            raise BadInput(
-                f"holds {shown(config)} where an object {{...}} belongs; give the config.json of a model"
-            )
-        inner = first(config, _PARTS)[1]
-        if inner is None:
-            return config
-        config = inner
-    raise BadInput("holds a text_config within a text_config; give the config.json of a model")
-
-
 def check_keys(config: Config, model: str = "") -> None:
     """Raise BadInput for a key about RoPE, outside its dict, that is not understood."""
-    known = _TOP | {"rope_ratio"} if is_one(model, "base_times_ratio") else _TOP
-    known = known | {*BASE_KEYS.values()} if is_one(model, "two_bases") else known
+    known = _TOP | {of_type(model, "base_times", ""), *of_type(model, "bases", {}).values()}
+    known |= {*of_type(model, "rotates_if", {}), *of_type(model, "unjudged", {})}
     for key, value in config.items():
         if not isinstance(key, str):
             raise BadInput(f"the key {shown(key)} is not text")
@@ -204,19 +199,22 @@ def rope_dict(config: Config) -> Config:
     return given[0] if given else {}
 
 
-def model_type(config: Config) -> str:
-    """Return the model type without the ending "_text". Raises: BadInput."""
-    model = config.get("model_type") or ""
-    if not isinstance(model, str):
-        raise BadInput(f"model_type = {shown(model)} is not text")
-    return model.removesuffix("_text")
-
-
 def with_usual_names(config: Config, model: str) -> Config:
-    """Return a config in which what a model type has own names for has the usual ones."""
-    names: Mapping[str, str] = of_type(model, "renamed", {})
-    kept = {key: value for key, value in config.items() if key not in (*names, *names.values())}
-    return {**kept, **{usual: config[own] for own, usual in names.items() if own in config}}
+    """Return a config with the usual names in place of a model type's own ones, without unread keys."""
+    names: Mapping[str, str] = of_type(model, "names", {})
+    gone = {*names.values(), *of_type(model, "ignored", ()), *(own.partition(".")[0] for own in names)}
+    usual = {key: value for key, value in config.items() if key not in gone}
+    for own, name in names.items():
+        outer, _, inner = own.rpartition(".")
+        holder = config.get(outer) if outer else config
+        if not isinstance(holder, Mapping) or inner not in holder:
+            continue
+        place, _, key = name.rpartition(".")
+        if place:
+            usual[place] = {**usual.get(place, {}), key: holder[inner]}
+        else:
+            usual[key] = holder[inner]
+    return usual
 
 
 def by_layer(config: Config, given: Config) -> dict[str, Config]:
@@ -251,47 +249,6 @@ def of_layers(config: Config, layer: str, key: str) -> int | None:
     if len(values) > 1:
         raise BadInput(f"per_layer_config gives several {key} to {layer} layers, which is not supported")
     return next(iter(values), None)
-
-
-SIZES = (
-    *("max_position_embeddings", "num_attention_heads", "num_key_value_heads"),
-    *("head_dim", "qk_nope_head_dim", "qk_rope_head_dim"),
-)
-
-
-def is_one(model: str, fact: str) -> bool:
-    """Return whether a list of data/code_facts.toml names a type, or a beginning of it.
-
-    >>> is_one("llama4", "interleaved"), is_one("gemma4_assistant", "scale_one"), is_one("llama", "no_rope")
-    (True, True, False)
-    """
-    names = data.table("code_facts.toml")[fact]
-    return any(model.startswith(name[:-1]) if name.endswith("*") else model == name for name in names)
-
-
-def of_type(model: str, fact: str, usual: Any = None) -> Any:
-    """Return a fact of data/code_facts.toml about a type, or `usual`."""
-    return data.table("code_facts.toml")[fact].get(model, usual)
-
-
-def class_default(model: str) -> Mapping[str, Any]:
-    """Return the row of data/model_types.toml about a model type or its text, empty where there is none.
-
-    class: its configuration class. positions: what its code has where it does not rotate. parts, flat: see the
-    file. rope_theta, or layer types: its bases, radians per token of pair i being base^(-2i/d). scaled: its
-    RoPE parameters, where they ask for a scaling. Of `SIZES` those that it has a default for.
-    partial_rotary_factor: false where its code, without a scaling, rotates all dims whatever a config says.
-
-    >>> class_default("llama")["class"], class_default("gemma3")["head_dim"]
-    ('LlamaConfig', 256)
-    """
-    rows: Mapping[str, Mapping[str, Any]] = data.table("model_types.toml")
-    return rows.get(f"{model}_text", rows.get(model, {}))
-
-
-def takes_fraction(model: str) -> bool:
-    """Return whether a model type reads partial_rotary_factor without a scaling."""
-    return class_default(model).get("partial_rotary_factor") is not False
 
 
 def rotating(config: Config, model: str, layers: dict[str, Config]) -> dict[str, Config]:
@@ -357,7 +314,8 @@ def _still(config: Config, model: str) -> tuple[list[int] | None, int, str]:
     layers that rotate; what is past the last is unread. Raises: BadInput.
     Source: transformers 5.23.0, models/smollm3 and models/llama4 (read).
     """
-    marks, by_code = config.get("no_rope_layers"), is_one(model, "no_rope_layers")
+    key = of_type(model, "still", "no_rope_layers")
+    marks, by_code = config.get(key), is_one(model, "no_rope_layers")
     if marks is not None and not isinstance(marks, list):
         raise BadInput(f"no_rope_layers = {shown(marks)} is not a list of 0 and 1")
     if marks:

@@ -15,9 +15,10 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FP64
 from ropeaudit.errors import RopeAuditError
-from ropeaudit.rope import hf_config, hf_json, scaled
+from ropeaudit.rope import config_parts, hf_config, hf_json, scaled
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.rope.model_types import takes_fraction
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import RopeSetting
 
@@ -56,16 +57,17 @@ class UnusedKey:
         return f"{'.'.join(self.place)} = {hf_json.shown(self.value)}" + (f" ({reason})" if reason else "")
 
 
-def unused_keys(config: Mapping[str, Any], base: float | None = None) -> list[UnusedKey]:
-    """Return the keys about RoPE that change nothing. Raises: BadInput."""
-    model = hf_config.from_config(config, "model", "config", base)
-    part = hf_json.text_part(config)
+def unused_keys(config: Mapping[str, Any], base: float | None = None, part_name: str = "") -> list[UnusedKey]:
+    """Return the keys about RoPE that change nothing. part_name: of a part, its path. Raises: BadInput."""
+    model = hf_config.from_config(config, "model", "config", base, part_name)
+    one = config_parts.named(config, part_name)
+    part, own_type = one.given, {"model_type": one.model} if one.path else {}
     lengths = _lengths(model.layers.values())
     reading = _effect(model, lengths)
 
     def same(path: Path, value: Any) -> bool:
         """Return whether another value changes nothing; None removes the key."""
-        changed = copy.deepcopy(dict(part))
+        changed = copy.deepcopy({**part, **own_type})
         inner = changed
         for name in path[:-1]:
             inner = inner[name]
@@ -78,16 +80,24 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None) -> list[Un
             return False
 
     unused = [key for key in _keys(part) if all(same(key[0], other) for other in (None, *_changed(key[1])))]
-    found = [(path, value, _used(path[-1], part, model)) for path, value in unused]
+    found = [
+        (path, value, _used(path[-1], part, model, one.model.removesuffix("_text"))) for path, value in unused
+    ]
     for path, value in _outside(config, part, ()) if config is not part else ():
         if value != part.get(path[-1]):  # deeper ones are of images or sound
-            found.append((path, value, _used(path[-1], part, model) if len(path) == 1 else []))
+            found.append(
+                (
+                    path,
+                    value,
+                    _used(path[-1], part, model, one.model.removesuffix("_text")) if len(path) == 1 else [],
+                )
+            )
     keys = []
     for path, value, used in found:
         if used and isinstance(value, (int, float)) and not isinstance(value, bool):
             if value not in used:
                 keys.append(UnusedKey(path, value, f"{used[0]:g}"))
-        elif used or path[-1] not in hf_json.FRACTIONS or value != 1:  # which says what is used
+        elif path[0] not in model.unjudged and (used or path[-1] not in hf_json.FRACTIONS or value != 1):
             keys.append(UnusedKey(path, value))
     return keys
 
@@ -162,13 +172,13 @@ def _outside(
             yield (*inside, key), value
 
 
-def _used(name: str, part: Mapping[str, Any], model: ModelRope) -> list[float]:
+def _used(name: str, part: Mapping[str, Any], model: ModelRope, model_type: str) -> list[float]:
     """Return the values used for a key that has other spellings or places."""
     settings = list(model.layers.values())
     if name in _BASES:
         return [setting.base for setting in settings]
     if name in hf_json.FRACTIONS:
-        taken = hf_json.takes_fraction(hf_json.model_type(part))
+        taken = takes_fraction(model_type)
         if not taken and "qk_nope_head_dim" not in part:
             return []  # nothing in the config says that all dims rotate
         latent = part.get("qk_nope_head_dim") is not None  # there it is a share of qk_rope_head_dim

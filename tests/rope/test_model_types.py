@@ -23,10 +23,10 @@ import rotary_code
 from ropeaudit import data
 from ropeaudit.arithmetic.formats import FP64
 from ropeaudit.errors import BadInput
-from ropeaudit.rope import hf_json
+from ropeaudit.rope import model_types
 from ropeaudit.rope.frequencies import frequencies
 from ropeaudit.rope.hf_config import from_config
-from ropeaudit.rope.hf_json import SIZES
+from ropeaudit.rope.model_types import SIZES
 from ropeaudit.rope.unused_keys import unused_keys
 
 VERSION = "5.23.0"
@@ -247,12 +247,12 @@ def _other_sizes(model: str) -> list[str]:
     """Return which sizes are read of a config without any that are not those of its class."""
     known = importlib.import_module("transformers").CONFIG_MAPPING
     name = next(one for one in (f"{model}_text", model) if one in known)
-    heads = hf_json.class_default(model).get("num_attention_heads", 32)
+    heads = model_types.class_default(model).get("num_attention_heads", 32)
     theirs = known[name](hidden_size=192 * heads)
     theirs.allow_global_per_layer_attribute_access = True
     rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     given = {"model_type": name, "hidden_size": theirs.hidden_size, "rope_parameters": rope}
-    given |= dict([hf_json.of_type(model, "rotates_if", ("use_cache", True))])
+    given |= model_types.of_type(model, "rotates_if", {})
     if model.startswith(("gemma4", "diffusion_gemma")):
         given["global_head_dim"] = theirs.head_dim
     if model == "jetmoe":  # computes it of the heads of k
@@ -270,7 +270,7 @@ def _other_sizes(model: str) -> list[str]:
         ),
     }
     if not latent:
-        share = 0.5 if hf_json.takes_fraction(model) else 1.0
+        share = 0.5 if model_types.takes_fraction(model) else 1.0
         rotated = {one.rotary_dim for one in read.layers.values()}
         wanted["rotary_dim"] = (rotated, {int(head_dim * share)})
     return [f"{what}: {seen}, not {right}" for what, (seen, right) in wanted.items() if seen != right]

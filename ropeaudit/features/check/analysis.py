@@ -29,6 +29,7 @@ from ropeaudit.features.check.checked import (
     not_begun,
 )
 from ropeaudit.rope import presets
+from ropeaudit.rope.hf_config import path_and_part
 from ropeaudit.runtime import doing
 from ropeaudit.subjects import factories
 from ropeaudit.tensor_files import gguf_files
@@ -231,7 +232,7 @@ def kind(target: str) -> Kind:
     """Return what a target is. Raises: UnknownName, UsageError, BadInput."""
     from ropeaudit.subjects import third_party  # in-function: it reads a file for each package
 
-    path = Path(target)
+    path = Path(path_and_part(target)[0])
     if (".py:" in target and factories.is_own(target)) or third_party.is_known(target):
         return "code"
     if path.is_dir():

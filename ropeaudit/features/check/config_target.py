@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -14,17 +14,17 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import FULL, Case
 from ropeaudit.conformance.finding import MARGIN, Finding, Status, judged, not_applicable, noted
 from ropeaudit.errors import BadInput
-from ropeaudit.features.check.checked import Checked, Target
+from ropeaudit.features.check.checked import NONE, Checked, Target
 from ropeaudit.features.limit import analysis as limit_analysis
 from ropeaudit.features.limit.analysis import TOLERANCE, Limit, tolerance
 from ropeaudit.features.limit.report import times, told
 from ropeaudit.recognition.stored_values import NEAR, drifts
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import counted, percent
-from ropeaudit.rope import hf_json
+from ropeaudit.rope import config_parts, hf_json
 from ropeaudit.rope.frequencies import frequencies
-from ropeaudit.rope.hf_config import ModelRope
-from ropeaudit.rope.hf_json import NotRotated
+from ropeaudit.rope.hf_config import ModelRope, path_and_part
+from ropeaudit.rope.hf_json import NotRotated, Unjudged
 from ropeaudit.rope.scaling import DECLARED, Scaling
 from ropeaudit.rope.scaling_names import short_name
 from ropeaudit.rope.setting import RopeSetting
@@ -35,6 +35,7 @@ from ropeaudit.tensor_files.rope_values import Dump
 
 Config: TypeAlias = Mapping[str, Any] | None
 LIMIT = "limit"
+READING, RANGE, PARTS = "reading", "range", "parts"  # doubts; positions past the end; parts not judged
 _STATUS: dict[str, Status] = {
     "holds": "pass",
     "unseen": "pass",
@@ -48,20 +49,35 @@ _ORIGINAL = "original_max_position_embeddings"
 
 
 def checks(target: Target) -> Iterator[Checked]:
-    """Yield the checks of a model or a config, by layer type. Raises: see `analysis.check`."""
-    name, config = target.name, None
+    """Yield the checks of a model or a config, part by part, by layer type. Raises: see `analysis.check`."""
     # its options stand before what the target says
-    case = replace(target.case, seed=target.options.seed, model=None, config=name)
+    case = replace(target.case, seed=target.options.seed, model=None, config=target.name)
     if target.kind == "model":
-        case = replace(case, model=name, config=None)
+        yield from _of_part(target, None, replace(case, model=target.name, config=None), "")
+        return
+    file, path = path_and_part(target.name)
+    config = hf_json.load(file)
+    if not isinstance(config, Mapping):
+        raise BadInput(f"{target.name!r}: holds {hf_json.shown(config)}; give the config.json of a model")
+    target = replace(target, version=digests.of_bytes(json.dumps(config, sort_keys=True).encode()))
+    every = [one for one in config_parts.parts(config) if not one.instead]
+    rotating = [one for one in every if not one.unjudged]
+    if path or len(rotating) < 2:
+        yield from _of_part(target, config, case, path)
     else:
-        config = hf_json.load(name)
-        if not isinstance(config, Mapping):
-            raise BadInput(f"{name!r}: holds {hf_json.shown(config)}; give the config.json of a model")
-        digest = digests.of_bytes(json.dumps(config, sort_keys=True).encode())
-        target = replace(target, version=digest)
+        for one in rotating:
+            yield from _of_part(target, config, replace(case, config=f"{file}#{one.name}"), one.name)
+    if rotating and not path:
+        for one in (one for one in every if one.unjudged):
+            yield target.checked(not_applicable(PARTS, f"{one.name} ({one.unjudged})"))
+
+
+def _of_part(target: Target, config: Config, case: Case, path: str) -> Iterator[Checked]:
+    """Yield the checks of a part by layer type. config: None of a named model."""
     try:
         model = case.declared()
+    except Unjudged:
+        raise
     except BadInput as error:
         status: Status = "nothing to check" if isinstance(error, NotRotated) else "fail"
         yield target.checked(Finding("config", status, error.fault))
@@ -69,30 +85,52 @@ def checks(target: Target) -> Iterator[Checked]:
     assert model is not None  # noqa: S101
     layers = model.layers if case.layer == FULL else [case.layer]
     cases = [replace(case, layer=layer) for layer in layers]
-    yield from (target.checked(_read(config, model, one), case=one) for one in cases)
-    yield target.checked(_keys(config, model, case))
-    yield from doing.in_parts([_of_layer(target, one) for one in cases])
+
+    def named(results: Iterable[Checked]) -> Iterator[Checked]:
+        """Yield them with the part in the name of the layer type, where several are checked."""
+        several = path and not target.name.endswith(f"#{path}")
+        for one in results:
+            layer = path if one.layer in (NONE, FULL) else f"{path}.{one.layer}"
+            yield replace(one, layer=layer) if several else one
+
+    yield from named(target.checked(_read(config, model, one, path), case=one) for one in cases)
+    doubts = [noted(READING, doubt.seen, remedy=doubt.remedy) for doubt in model.doubts]
+    yield from named(target.checked(doubt, case=cases[0]) for doubt in doubts)
+    if (asked := target.options.up_to) and model.maximum and asked > model.maximum and not case.scaling:
+        yield from named([target.checked(noted(RANGE, _beyond(asked, model)), case=cases[0])])
+    yield from named([target.checked(_keys(config, model, case, path))])
+    yield from doing.in_parts([named(_of_layer(target, one)) for one in cases])
 
 
-def _read(config: Config, model: ModelRope, case: Case) -> Finding:
+def _beyond(asked: int, model: ModelRope) -> str:
+    """Return that positions are asked for which the model does not serve."""
+    return (
+        f"--up-to {asked:,} is past the {model.maximum:,} positions that it serves ({DECLARED} and scaling)"
+    )
+
+
+def _read(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
     """Return what was read of a layer type. config: None of a named model."""
     text = setting_words(case.setting(case.maximum or 1), model.axes, case.served)
     if config is None:
         return judged("config", True, "; ".join([text, *model.notes, f"source: {model.source}"]))
-    _, dtype = hf_json.first(hf_json.text_part(config), ("dtype", "torch_dtype"))
+    _, dtype = hf_json.first(config_parts.named(config, path).given, ("dtype", "torch_dtype"))
     said = [model.layer_words, f"the config's dtype is {dtype}" if isinstance(dtype, str) else ""]
-    return judged("config", True, "; ".join(filter(None, [text, *said, *model.defaults])))
+    part = f"{path}: " if path else ""
+    return judged("config", True, part + "; ".join(filter(None, [text, *said, *model.defaults])))
 
 
-def _keys(config: Config, model: ModelRope, case: Case) -> Finding:
+def _keys(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
     """Return whether a config's RoPE keys are all used, none of them twice."""
     if config is None:
         return not_applicable("config keys", "a named model has no config.json")
-    unused = unused_keys(config, case.base)
+    unused = unused_keys(config, case.base, path)
     listed = "; ".join(map(str, unused))
     if any(key.contradicts for key in unused):
         return judged("config keys", False, f"it contradicts itself: {listed}; keep one value")
-    said = [f"not used, for it changes no frequency, scale or length: {listed}"] * bool(unused)
+    lengths, remedy = _lengths(config_parts.named(config, path).given, model, case)
+    said = [lengths] * bool(lengths)
+    said += [f"not used, for it changes no frequency, scale or length: {listed}"] * bool(unused)
     said += dict.fromkeys(text for one in model.layers.values() for text in _doubtful(one.scaling))
     if idle := idle_scalings(model):
         several = len(model.layers) > 1
@@ -103,10 +141,9 @@ def _keys(config: Config, model: ModelRope, case: Case) -> Finding:
             f"the scaling changes nothing ({', '.join(names)}): frequencies, attention factor, softmax scale "
             f"and positions served are those without it{within}"
         )
-    said += filter(None, [_lengths(config, model, case)])
     said += [f"not judged: {key} ({why})" for key, why in model.unjudged.items()]
     if said:
-        return noted("config keys", "; ".join(said))
+        return noted("config keys", "; ".join(said), where=lengths.partition(";")[0], remedy=remedy)
     return judged("config keys", True, "every key about RoPE is used")
 
 
@@ -125,29 +162,34 @@ def _doubtful(scaling: Scaling) -> Iterator[str]:
     yield from (told[name].format(**words) for name, holds in seen.items() if holds)
 
 
-def _lengths(config: Config, model: ModelRope, case: Case) -> str:
-    """Return which two lengths a config says where transformers 5.23.0 warns of them.
+def _lengths(part: Mapping[str, Any], model: ModelRope, case: Case) -> tuple[str, str]:
+    """Return which two lengths a config says that cannot both hold, and what to give; else nothing.
 
-    That is for llama3 where the one before scaling is not below the declared one, and for yarn wherever the
-    factor is not their ratio.
+    That is where the one before scaling is above the declared one; for llama3 where it is not below that, and
+    for yarn wherever the factor is not their ratio (transformers 5.23.0 warns of these two).
     """
     served, declared = model.served, model.declared
     original, reach = served.scaling.length_before, served.scaling.reach
-    if original is None or declared is None or not served.disputed:
-        return ""
-    extends = served.scaling.rules.original != "original"  # dynamic, which extends the declared length
-    if extends or (original < declared and served.scaling.kind != "yarn"):
-        return ""
-    part = hf_json.text_part(config)
     rope = hf_json.rope_dict(part)
     inner = (one for one in rope.values() if isinstance(one, Mapping))
-    if all(one.get(_ORIGINAL) is None for one in (part, rope, *inner)):
-        return ""  # the declared length stands for it
+    if (
+        original is None
+        or declared is None
+        or all(one.get(_ORIGINAL) is None for one in (part, rope, *inner))
+    ):
+        return "", ""  # the declared length stands for it
+    if served.scaling.kind == "longrope" and original > declared:
+        above = f"{_ORIGINAL} {original:,} is above {DECLARED} {declared:,}"
+        return f"{above}; up to the former it divides by short_factor alone", "give the length before scaling"
+    extends = served.scaling.rules.original != "original"  # dynamic, which extends the declared length
+    if not served.disputed or extends or (original < declared and served.scaling.kind != "yarn"):
+        return "", ""
     why = f"; {_ORIGINAL} is not below {DECLARED}" if original >= declared else ""
     stretched = f"factor {served.scaling.stretch:g} × {_ORIGINAL} {original:,} = {reach:,}"
     larger = "former" if served.positions == reach else "latter"
     taken = "" if case.scaling else f"; checked up to the {larger}"
-    return f"{stretched}, but {DECLARED} says {declared:,}{taken}{why}"
+    remedy = f"give factor {declared / original:g}, or {DECLARED} {reach}" if original < declared else ""
+    return f"{stretched}, but {DECLARED} says {declared:,}{taken}{why}", remedy
 
 
 def _of_layer(target: Target, case: Case) -> Iterator[Checked]:

@@ -21,7 +21,7 @@ from ropeaudit.conformance import environments
 from ropeaudit.conformance.finding import INTERRUPTED, MARGIN, PAIR
 from ropeaudit.conformance.score_drift import CHECKS as SCORES  # wrong where the rotation is
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, listed, place
-from ropeaudit.features.check.config_target import LIMIT
+from ropeaudit.features.check.config_target import LIMIT, PARTS, RANGE, READING
 from ropeaudit.recognition.diagnosis import codes, kinds
 from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.answers import Answer, Cause, Status, plain
@@ -191,14 +191,15 @@ def _without_options(results: Sequence[Checked]) -> list[Checked]:
 def warns(one: Checked) -> bool:
     """Return whether a check that fails nothing is one to beware of."""
     name, status = one.finding.check, one.finding.status
-    telling = name in ("config keys", "dtype", "setting") or name.startswith("under ")
+    telling = name in ("config keys", READING, RANGE, "dtype", "setting") or name.startswith("under ")
     return status == "waived" or (status == "info" and telling)
 
 
 def _decides(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
     """Return what the status rests on: how many checks fail, and why."""
     if not groups and (margin := _least(own)):
-        return margin
+        doubt = next((one.finding.where for one in own if warns(one) and one.finding.where), "")
+        return f"{doubt}; {margin}" if doubt else margin
     judged = [one for one in own if one.judged]
     where = [listed([parse(name).short for name in _dtypes(judged)])]
     for first in judged[:1]:
@@ -414,8 +415,8 @@ def _missing(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Fac
             why = "--thorough" if finding.status == "left out" else finding.detail
             reasons.setdefault(why, {})[finding.check] = None
     whole = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
-    if own[0].kind in ("model", "config"):  # what does not apply to a config is not missed
-        whole = ""
+    if own[0].kind in ("model", "config"):  # what else does not apply to a config is not missed
+        whole = "; ".join(why for why, names in reasons.items() if PARTS in names)
     if len(whole) > _SHORT:
         left_out = reasons.pop("--thorough", {})
         names = [name for some in reasons.values() for name in some]

@@ -12,7 +12,7 @@ from typing import Any
 
 from ropeaudit.arithmetic.formats import FP64, Format
 from ropeaudit.errors import BadInput, MissingPackage, RopeAuditError, UsageError, one_line
-from ropeaudit.rope import hf_config, hf_json
+from ropeaudit.rope import config_parts, hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.runtime.streams import quiet_transformers
 from ropeaudit.subjects import torch_arrays
@@ -44,7 +44,7 @@ class Folder:
     @property
     def text(self) -> dict[str, Any]:
         """The part of the config that is about text."""
-        return dict(hf_json.text_part(self.config))
+        return dict(config_parts.text_part(self.config).given)
 
     @property
     def maximum(self) -> int | None:

@@ -1,0 +1,143 @@
+"""The parts of a model in its config.json: text, images, sound, encoder, decoder; each with its model type.
+
+A part without a model_type has the one that its parent's class gives it. A part is named by its path,
+"thinker_config.text_config"; FILE#PATH names it on the command line.
+Source: transformers 5.23.0, configuration_utils.py, sub_configs (read).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ropeaudit import data
+from ropeaudit.errors import BadInput
+from ropeaudit.rope import model_types
+from ropeaudit.rope.hf_json import HEADS, HIDDEN, Config, Unjudged, first, shown
+
+_TEXT = ("thinker_config", "text_config", "llm_config", "language_config", "decoder")  # the first of them
+_DEPTH = 3  # parts within parts
+_ABOUT = ("rope", "rotary")  # in the names of keys
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part that has no parts, or rotates beside them.
+
+    path: the keys that lead to it, none for the whole. given: the object as it stands there. model: its model
+    type, with the ending "_text" that it may have. astray: the key under which its own keys are looked for,
+    where they stand outside it and its class does not read them there.
+    """
+
+    path: tuple[str, ...]
+    given: Config
+    model: str
+    astray: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its path as it is named."""
+        return ".".join(self.path)
+
+    @property
+    def instead(self) -> str:
+        """What its code has in place of RoPE; "" where it rotates."""
+        return model_types.without_rope(self.model.removesuffix("_text"))
+
+    @property
+    def axial(self) -> bool:
+        """Whether its positions are rows and columns, not indices of tokens."""
+        return bool(model_types.composed(self.model).get("axial"))
+
+    @property
+    def unjudged(self) -> str:
+        """Why nothing here can judge it: its axes, or an unknown type that no key says RoPE of; else ""."""
+        if self.axial:
+            return "by rows and columns"
+        known = model_types.is_known(self.model.removesuffix("_text"))
+        return "" if known or says_rope(self.given) else f"model_type {shown(self.model)} is not known"
+
+
+def parts(config: Any) -> list[Part]:
+    """Return the parts of a model, the one of its text first. Raises: BadInput."""
+    return sorted(_parts(config, (), ""), key=lambda one: [_rank(name) for name in one.path])
+
+
+def text_part(config: Any) -> Part:
+    """Return the part about text, or the first that rotates by the index of a token. Raises: BadInput."""
+    every = parts(config)
+    return next((one for one in every if not one.instead and not one.unjudged), every[0])
+
+
+def named(config: Any, path: str) -> Part:
+    """Return the part of a path; of "" that about text. Raises: BadInput."""
+    if not path:
+        return text_part(config)
+    every = {one.name: one for one in parts(config)}
+    if path not in every:
+        known = ", ".join(filter(None, every)) or "none, it is one whole"
+        raise BadInput(f"has no part {shown(path)}; known: {known}")
+    return every[path]
+
+
+def is_a_model(config: Config) -> None:
+    """Raise Unjudged for a file that is no model's config, and say what it looks like."""
+    if any(first(config, keys)[1] is not None for keys in (("model_type",), HIDDEN, HEADS)):
+        return
+    if any(one.path for one in parts(config)) or says_rope(config):
+        return
+    looks = data.table("code_facts.toml")["other_files"]
+    seen = next((words for key, words in looks.items() if key in config), "")
+    keys = ", ".join(shown(key) for key in list(config)[:3])
+    base = config.get("base_model_name_or_path") or config.get("_name_or_path")
+    told = f" ({shown(base)})" if isinstance(base, str) and base else ""
+    what = (
+        seen.format(base=told) if seen else f"its keys are {keys or 'none'}; give the config.json of a model"
+    )
+    lacking = "none of model_type, hidden_size and num_attention_heads stands in it"
+    raise Unjudged(f"is no model's config: {lacking}; {what}")
+
+
+def says_rope(config: Config) -> bool:
+    """Return whether any key of an object is about RoPE, and holds something."""
+    return any(
+        value not in (None, False) and any(word in str(key) for word in _ABOUT)
+        for key, value in config.items()
+    )
+
+
+def _rank(name: str) -> int:
+    return _TEXT.index(name) if name in _TEXT else len(_TEXT)
+
+
+def _parts(config: Any, path: tuple[str, ...], usual: str) -> Iterator[Part]:
+    """Yield the parts of an object, which is of the model type `usual` where it says none."""
+    if not isinstance(config, Mapping):
+        told = f"holds {shown(config)} where an object {{...}} belongs"
+        raise BadInput(f"{told}; give the config.json of a model")
+    if len(path) > _DEPTH:
+        raise BadInput("holds a text_config within a text_config; give the config.json of a model")
+    model = config.get("model_type") or usual
+    if not isinstance(model, str):
+        raise BadInput(f"model_type = {shown(model)} is not text")
+    row = model_types.composed(model)
+    declared: Mapping[str, str] = row.get("parts", {})
+    inner = {key: value for key, value in config.items() if _is_part(key, value, declared)}
+    text = next((key for key in _TEXT if key in (*inner, *declared)), "")
+    own = first(config, HIDDEN)[1] is not None or "rope_theta" in row  # keys of a text beside its parts
+    if not inner or (own and text not in inner):
+        if text and declared and "rope_theta" not in row:  # whose text has a type and a place of its own
+            flat = bool(row.get("flat")) or first(config, HIDDEN)[1] is None
+            yield Part(path, config, declared.get(text) or model, "" if flat else text)
+        else:
+            yield Part(path, config, model)
+    for key, value in inner.items():
+        yield from _parts(value, (*path, key), declared.get(key, ""))
+
+
+def _is_part(key: Any, value: Any, declared: Mapping[str, str]) -> bool:
+    if key in declared or key in _TEXT[:-1]:
+        return value is not None
+    named = isinstance(key, str) and key.endswith("_config") and isinstance(value, Mapping)
+    return named and isinstance(value.get("model_type"), str)

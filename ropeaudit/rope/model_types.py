@@ -1,0 +1,99 @@
+"""What is known of a model type: what its class takes by default, and what its code does.
+
+data/model_types.toml has every type of transformers, written by a script; data/remote_types.toml, by hand,
+those whose checkpoints bring their code; data/code_facts.toml what code does beside its config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ropeaudit import data
+
+SIZES = (
+    *("max_position_embeddings", "hidden_size", "num_attention_heads", "num_key_value_heads"),
+    *("head_dim", "qk_nope_head_dim", "qk_rope_head_dim"),
+)
+
+
+def class_default(model: str) -> Mapping[str, Any]:
+    """Return what the class of a model type takes by default, empty where the type is not known.
+
+    class: its configuration class. rope_theta, or layer types: its bases, radians per token of pair i being
+    base^(-2i/d). scaled: its RoPE parameters, where they ask for a scaling. Of `SIZES` those that it has a
+    default for. partial_rotary_factor: false where its code, without a scaling, rotates all dims whatever a
+    config says of that, else the fraction where none is given. positions: what its code has in place of RoPE.
+    parts: key -> model type of the parts that it consists of. flat: keys of its text may stand outside the
+    text's part. axial: its positions are rows and columns.
+
+    >>> class_default("llama")["class"], class_default("gemma3")["head_dim"], class_default("Yi")["class"]
+    ('LlamaConfig', 256, 'YiConfig')
+    """
+    own, table = _remote(model), data.table("model_types.toml")
+    like: str = own.get("like", "" if own else model)
+    usual: Mapping[str, Any] = table.get(f"{like}_text") or table.get(like) or {}
+    if not own:
+        return usual
+    return {**(usual or class_default(like) or {"rope_theta": 1e4}), **own}
+
+
+def _remote(model: str) -> Mapping[str, Any]:
+    """Return the row of data/remote_types.toml, which says what its keys are."""
+    row: Mapping[str, Any] = data.table("remote_types.toml").get(model, {})
+    return row
+
+
+def composed(model: str) -> Mapping[str, Any]:
+    """Return the row of a type itself, where `class_default` returns that of its text."""
+    row: Mapping[str, Any] = data.table("model_types.toml").get(model, {})
+    return row
+
+
+def is_known(model: str) -> bool:
+    """Return whether any table has a model type.
+
+    >>> is_known("llama"), is_known("baichuan"), is_known("golden_perception")
+    (True, True, False)
+    """
+    return bool(class_default(model)) or any(is_one(model, fact) for fact in ("own_head_dim", "scale_one"))
+
+
+def without_rope(model: str) -> str:
+    """Return what a type's code has in place of RoPE: "CLIPText has learned positions"; "" if it rotates."""
+    row = class_default(model)
+    if is_one(model, "never_rotates"):
+        return f"model_type = {model}"
+    return in_its_place(model) if "positions" in row and not of_type(model, "rotates_if") else ""
+
+
+def in_its_place(model: str) -> str:
+    """Return what a type's code has where it does not rotate; "" where that is not known."""
+    row = class_default(model)
+    return f"{row['class'].removesuffix('Config')} has {row['positions']}" if "positions" in row else ""
+
+
+def is_one(model: str, fact: str) -> bool:
+    """Return whether a list of data/code_facts.toml names a type, or a beginning of it.
+
+    >>> is_one("llama4", "interleaved"), is_one("gemma4_assistant", "scale_one"), is_one("llama", "scale_one")
+    (True, True, False)
+    """
+    model = _remote(model).get("like", model)
+    names = data.table("code_facts.toml")[fact]
+    return any(model.startswith(name[:-1]) if name.endswith("*") else model == name for name in names)
+
+
+def of_type(model: str, fact: str, usual: Any = None) -> Any:
+    """Return a fact of data/remote_types.toml or data/code_facts.toml about a type, or `usual`."""
+    own = _remote(model)
+    if fact in own:
+        return own[fact]
+    if own and "like" not in own:
+        return [] if fact == "scalings" else usual
+    return data.table("code_facts.toml").get(fact, {}).get(own.get("like", model), usual)
+
+
+def takes_fraction(model: str) -> bool:
+    """Return whether a model type reads partial_rotary_factor without a scaling."""
+    return class_default(model).get("partial_rotary_factor") is not False
