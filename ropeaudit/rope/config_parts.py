@@ -126,7 +126,9 @@ def _parts(config: Any, path: tuple[str, ...], usual: str) -> Iterator[Part]:
     inner = {key: value for key, value in config.items() if _is_part(key, value, declared)}
     text = next((key for key in _TEXT if key in (*inner, *declared)), "")
     own = first(config, HIDDEN)[1] is not None or "rope_theta" in row  # keys of a text beside its parts
-    if not inner or (own and text not in inner):
+    if not inner and declared and not own and not text:  # bare: its class fills all parts in
+        inner = dict.fromkeys(declared, {})
+    elif not inner or (own and text not in inner):
         if text and declared and "rope_theta" not in row:  # whose text has a type and a place of its own
             flat = bool(row.get("flat")) or first(config, HIDDEN)[1] is None
             yield Part(path, config, declared.get(text) or model, "" if flat else text)
