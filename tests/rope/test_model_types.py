@@ -43,15 +43,22 @@ HEADER = f"""\
 
 """
 
-# What reading does not find: code that is chosen by a value, or is written in another way.
+# What reading the code does not tell; None: it rotates q and k.
 POSITIONS: dict[str, str | None] = {
-    **dict.fromkeys(("glm5_next_text", "kimi_linear"), "no positions"),
+    **dict.fromkeys(("glm5_next_text", "kimi_linear", "moshi_depth"), "no positions"),
     **dict.fromkeys(("inkling_text", "inkling2_text"), "relative biases"),
-    "mimi": None,  # MimiEncoderModel and MimiDecoderModel, whose configs it makes itself
-    "pocket_tts_audio_tokenizer": None,
-    "whisper": "sinusoidal positions",  # filled into an embedding
+    "gemma4_unified_vision": "learned positions",
+    **dict.fromkeys(("mimi", "pocket_tts_audio_tokenizer")),  # by models whose configs they make themselves
+    "musicflamingo": "",  # its parts'; it turns what it hears by time, not q and k
+    "whisper": "sinusoidal positions",  # which fill an embedding
     "zamba": "no positions",
 }
+# Types that rotate by rows and columns, or by points, without a rope_type "axial".
+AXIAL = {
+    *("EsmFold2AtomEncoderConfig", "dinov3_vit", "efficientloftr", "eomt_dinov3", "lightglue"),
+    *("llama4_vision_model", "sapiens2", "vjepa2"),
+}
+_OWN_SIZES = (*SIZES, "hidden_size", "num_hidden_layers")
 
 
 def of_transformers() -> dict[str, dict[str, Any]]:
@@ -62,83 +69,75 @@ def of_transformers() -> dict[str, dict[str, Any]]:
     transformers.logging.set_verbosity(50)
     found: dict[str, dict[str, Any]] = {}
     todo = {name: CONFIG_MAPPING[name] for name in CONFIG_MAPPING}
-    while todo:
-        name, kind = todo.popitem()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            inner = _inner(kind)
-            try: found[name] = _row(name, kind, inner)
-            except Exception as e: print("XX",name,repr(e)[:150]); found[name]={"class": kind.__name__}
-        todo |= {key: one for key, one in inner.values() if key not in found}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        while todo:
+            name, kind = todo.popitem()
+            found[name] = _row(name, kind)
+            todo |= {key: part for key, part in _parts_of(kind).values() if key not in found}
     return found
 
 
 @functools.cache
-def _inner(kind: Any) -> dict[str, tuple[str, Any]]:
-    """Return the types and classes that a class gives to parts in whose config no type stands."""
-    inner = {}
+def _parts_of(kind: Any) -> dict[str, tuple[str, Any]]:
+    """Return the type, and the class, that a class gives to each of its parts without a model_type."""
+    found = {}
     for key, spec in kind.sub_configs_defaults.items():
-        try:
-            part = type(getattr(kind(**{key: {}}), key))
-            part = part if hasattr(part, "model_type") else spec.get_config_class(spec.model_type)
-        except Exception: 
-            try: part = spec.get_config_class(spec.model_type)
-            except Exception as e: print("SUB", kind.__name__,key,repr(e)[:90]); continue
-        inner[key] = (part.model_type or part.__name__, part)
-    return inner
+        part = getattr(_made(kind, **{key: {}}), key, None)
+        with contextlib.suppress(ValueError):  # a type that is not there
+            named = type(part) if hasattr(part, "model_type") else spec.get_config_class(spec.model_type)
+            found[key] = (named.model_type or named.__name__, named)
+    return found
 
 
-def _row(name: str, kind: Any, inner: dict[str, tuple[str, Any]]) -> dict[str, Any]:
+def _made(kind: Any, **given: Any) -> Any:
+    """Return a config of a class, or None where it cannot be made so."""
+    try:
+        return kind(**given)
+    except Exception:  # of whatever kind; the file is compared with what remains
+        return None
+
+
+def _row(name: str, kind: Any) -> dict[str, Any]:
+    """Return what is known of a type."""
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-    model = MODEL_MAPPING_NAMES.get(name, "")
-    words = rotary_code.reached(kind.__name__, _classes(inner), model if isinstance(model, str) else model[0])
-    row: dict[str, Any] = {"class": kind.__name__}
-    rotates = rotary_code.rotates(words) if name not in POSITIONS else POSITIONS[name] is None
-    if name in POSITIONS:
-        row |= {"positions": POSITIONS[name]} if POSITIONS[name] else {}
-    elif not rotates:
-        said = rotary_code.instead(words)
-        attends = any(one.endswith("Attention") for one in words)
-        if not inner or (attends and said != "no rotary code"):
-            row["positions"] = said
-    if inner:
-        row["parts"] = {key: one for key, (one, _) in inner.items()}
-        row |= {"flat": True} if _flat(kind) else {}
-    if "positions" not in row:
-        row |= _rotary(kind, rotates)
-    return row
+    parts, model = _parts_of(kind), MODEL_MAPPING_NAMES.get(name, "")
+    words = rotary_code.reached(kind.__name__, _classes(parts), model if isinstance(model, str) else model[0])
+    has = None if rotary_code.rotates(words) else rotary_code.instead(words)
+    of_parts = parts and (has == "no rotary code" or not any(one.endswith("Attention") for one in words))
+    positions = POSITIONS.get(name, None if of_parts else has)
+    row: dict[str, Any] = {"class": kind.__name__} | ({"positions": positions} if positions else {})
+    row |= {"parts": {key: one for key, (one, _) in parts.items()}} if parts else {}
+    row |= {"flat": True} if parts and _is_flat(kind) else {}
+    return row if positions is not None else row | _rotation(kind, name, bool(of_parts and has))
 
 
-def _classes(inner: dict[str, tuple[str, Any]]) -> set[str]:
+def _classes(parts: dict[str, tuple[str, Any]]) -> set[str]:
     """Return the names of the classes of parts, and of theirs."""
-    return {one.__name__ for _, one in inner.values()} | {
-        name for _, one in inner.values() for name in _classes(_inner(one))
-    }
+    inner = [_classes(_parts_of(one)) for _, one in parts.values()]
+    return {one.__name__ for _, one in parts.values()}.union(*inner)
 
 
-def _flat(kind: Any) -> bool:
-    """Return whether a size of the text's config is read where it stands beside the parts."""
-    with contextlib.suppress(Exception):
-        text = kind(max_position_embeddings=7777).get_text_config(decoder=True)
-        return text.model_type != kind.model_type and text.max_position_embeddings == 7777
-    return False
+def _is_flat(kind: Any) -> bool:
+    """Return whether a size of the text that stands beside the parts is read."""
+    config = _made(kind, max_position_embeddings=7777)
+    text = None if config is None else config.get_text_config(decoder=True)
+    own = text is None or text.model_type == kind.model_type
+    return not own and getattr(text, "max_position_embeddings", None) == 7777
 
 
-def _rotary(kind: Any, rotates: bool) -> dict[str, Any]:
-    """Return what a class says of the rotation."""
-    try:
-        parameters = getattr(kind(), "rope_parameters", None)
-    except Exception as error:  # of whatever kind; the file is compared with what remains
-        print(f"{kind.__name__}: {error!r}"[:150])
-        return {}
+def _rotation(kind: Any, name: str, by_parts: bool) -> dict[str, Any]:
+    """Return what a class says of its rotation."""
+    parameters = getattr(_made(kind), "rope_parameters", None) or {}
+    axial = {"axial": True} if name in AXIAL else {}
     if not parameters:
-        return _sizes(kind) if rotates else {}
+        return {} if by_parts else axial | _sizes(kind)
     if any(one.get("rope_type") == "axial" for one in _parts(parameters)):
         return {"axial": True, **_bases(parameters), **_sizes(kind)}
     default = _scaled(kind, parameters)
     bases = _bases(parameters) or _bases(kind(rope_parameters={"rope_type": "default"}).rope_parameters)
-    values = {**bases, **_sizes(kind)}
+    values = {**axial, **bases, **_sizes(kind)}
     values |= {"partial_rotary_factor": False} if _rotates_all(kind) else {}
     return values | ({"scaled": default} if default else {})
 
@@ -189,7 +188,7 @@ def _frequencies(kind: Any, fraction: float) -> list[int]:
 def _sizes(kind: Any) -> dict[str, int]:
     """Return the sizes that a class declares; those that it computes of others are no default of its own."""
     declared = {field.name: field.default for field in dataclasses.fields(kind)}
-    sizes = {key: declared.get(key, declared.get(kind.attribute_map.get(key))) for key in SIZES}
+    sizes = {key: declared.get(key, declared.get(kind.attribute_map.get(key))) for key in _OWN_SIZES}
     return {key: value for key, value in sizes.items() if isinstance(value, int)}
 
 
