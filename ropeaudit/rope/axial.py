@@ -135,15 +135,21 @@ _HINT = "give one table with axes, dims, base and head_dim, such as those of `ro
 
 
 def named(name: str) -> AxialRope:
-    """Return preset `name`, or a .toml file's only table. Raises: UnknownName, BadInput.
+    """Return a preset, a .toml file's only table, or a config's vision part. Raises: UnknownName, BadInput.
 
     >>> named("flux").dims
     (16, 56, 56)
     """
     if name in _library():
         return _library()[name]
+    if "#" in name:
+        from ropeaudit.rope import config_axes  # in-function: presets need none of it
+
+        return config_axes.read(name)
     if not name.endswith(".toml"):
-        raise UnknownName("axes", name, _library(), "(or a path that ends in .toml)")
+        raise UnknownName(
+            "axes", name, _library(), "(or a path that ends in .toml, or config.json#vision_config)"
+        )
     try:
         content = Path(name).read_bytes()
         if len(content) > _LARGEST_FILE:
@@ -152,7 +158,7 @@ def named(name: str) -> AxialRope:
         if len(tables) != 1:
             raise ValueError(f"it has {len(tables)} tables and is to have one")
         [(own, table)] = tables.items()
-        return replace(_of_table(own, table), digest=digests.of_bytes(content))
+        return replace(of_table(own, table), digest=digests.of_bytes(content))
     except OSError as error:
         raise BadInput(f"axes {name!r} cannot be read: {error.strerror or error}") from None
     except RopeAuditError as error:
@@ -168,7 +174,7 @@ def all_presets() -> list[AxialRope]:
 
 @functools.cache
 def _library() -> dict[str, AxialRope]:
-    return {name: _of_table(name, table) for name, table in data.table("axes.toml").items()}
+    return {name: of_table(name, table) for name, table in data.table("axes.toml").items()}
 
 
 def _exact(value: Any) -> Fraction:
@@ -189,7 +195,8 @@ _OF_AXES: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
 }
 
 
-def _of_table(name: str, table: Mapping[str, Any]) -> AxialRope:
+def of_table(name: str, table: Mapping[str, Any]) -> AxialRope:
+    """Return the axes of a table, as data/axes.toml says its keys. Raises: UnknownName, UsageError."""
     known = [one.name for one in fields(AxialRope) if one.name not in ("name", "digest")]
     for key in table:
         if key not in known:

@@ -7,6 +7,7 @@ Source: transformers 5.23.0, configuration_utils.py, sub_configs (read).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -54,9 +55,20 @@ class Part:
     def unjudged(self) -> str:
         """Why nothing here can judge it: its axes, or an unknown type that no key says RoPE of; else ""."""
         if self.axial:
-            return "by rows and columns"
+            ours = model_types.is_one(self.model, "axial_halves")
+            return "" if ours else "by rows and columns, in a way that is not read"
         known = model_types.is_known(self.model.removesuffix("_text"))
         return "" if known or says_rope(self.given) else f"model_type {shown(self.model)} is not known"
+
+
+def path_and_part(path: str) -> tuple[str, str]:
+    """Return the file of FILE#PART and the part; "" for a part that is not named.
+
+    >>> path_and_part("t5gemma/config.json#encoder"), path_and_part("config.json")
+    (('t5gemma/config.json', 'encoder'), ('config.json', ''))
+    """
+    file, _, part = path.rpartition("#")
+    return (file, part) if file and not os.path.exists(path) else (path, "")
 
 
 def parts(config: Any) -> list[Part]:
@@ -77,7 +89,7 @@ def named(config: Any, path: str) -> Part:
     every = {one.name: one for one in parts(config)}
     if path not in every:
         known = ", ".join(filter(None, every)) or "none, it is one whole"
-        raise BadInput(f"has no part {shown(path)}; known: {known}")
+        raise Unjudged(f"has no part {shown(path)}; known: {known}")
     return every[path]
 
 
@@ -127,7 +139,7 @@ def _parts(config: Any, path: tuple[str, ...], usual: str) -> Iterator[Part]:
     text = next((key for key in _TEXT if key in (*inner, *declared)), "")
     own = first(config, HIDDEN)[1] is not None or "rope_theta" in row  # keys of a text beside its parts
     if not inner and declared and not own and not text:  # bare: its class fills all parts in
-        inner = dict.fromkeys(declared, {})
+        inner = {key: {} for key in declared}
     elif not inner or (own and text not in inner):
         if text and declared and "rope_theta" not in row:  # whose text has a type and a place of its own
             flat = bool(row.get("flat")) or first(config, HIDDEN)[1] is None

@@ -8,7 +8,6 @@ Source: transformers 5.23.0, modeling_rope_utils.py (read); of model types: `rop
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -119,21 +118,11 @@ class ModelRope:
 
 def read(path: str, base: float | None = None) -> ModelRope:
     """Read a config.json or its folder, or FILE#PART; `base` is a default. Raises: BadInput."""
-    file, part = path_and_part(path)
+    file, part = config_parts.path_and_part(path)
     config, full = hf_json.load(file), Path(file).absolute()
     name = full.name if full.is_dir() else full.parent.name if full.name == "config.json" else full.stem
     name = f"{name}#{part}" if part else name
     return from_config(config, name if name.isprintable() else repr(name)[1:-1], repr(path), base, part)
-
-
-def path_and_part(path: str) -> tuple[str, str]:
-    """Return the file of FILE#PART and the part; "" for a part that is not named.
-
-    >>> path_and_part("t5gemma/config.json#encoder"), path_and_part("config.json")
-    (('t5gemma/config.json', 'encoder'), ('config.json', ''))
-    """
-    file, _, part = path.rpartition("#")
-    return (file, part) if file and not os.path.exists(path) else (path, "")
 
 
 def from_config(

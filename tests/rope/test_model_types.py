@@ -179,7 +179,9 @@ def _frequencies(kind: Any, fraction: float) -> list[int]:
     counts: list[int] = []
     for name, rotary in sorted(vars(module).items()):
         if name.endswith("RotaryEmbedding") and "Vision" not in name and rotary.__module__ == module.__name__:
-            with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):  # one of images or sound
+            with contextlib.suppress(
+                AttributeError, KeyError, TypeError, ValueError
+            ):  # one of images or sound
                 buffers = dict(rotary(config=config).named_buffers())
                 counts += [len(held) for key, held in buffers.items() if key.endswith("inv_freq")]
     return counts

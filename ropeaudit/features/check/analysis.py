@@ -29,7 +29,7 @@ from ropeaudit.features.check.checked import (
     not_begun,
 )
 from ropeaudit.rope import presets
-from ropeaudit.rope.hf_config import path_and_part
+from ropeaudit.rope.config_parts import path_and_part
 from ropeaudit.runtime import doing
 from ropeaudit.subjects import factories
 from ropeaudit.tensor_files import gguf_files

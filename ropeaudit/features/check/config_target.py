@@ -11,7 +11,9 @@ from typing import Any, TypeAlias
 from ropeaudit import data, recipes
 from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.audits import judging
 from ropeaudit.audits.cases import FULL, Case
+from ropeaudit.audits.sweep import Audit
 from ropeaudit.conformance.finding import MARGIN, Finding, Status, judged, not_applicable, noted
 from ropeaudit.errors import BadInput
 from ropeaudit.features.check.checked import NONE, Checked, Target
@@ -21,9 +23,10 @@ from ropeaudit.features.limit.report import times, told
 from ropeaudit.recognition.stored_values import NEAR, drifts
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import counted, percent
-from ropeaudit.rope import config_parts, hf_json
+from ropeaudit.rope import config_axes, config_parts, hf_json
+from ropeaudit.rope.config_parts import Part, path_and_part
 from ropeaudit.rope.frequencies import frequencies
-from ropeaudit.rope.hf_config import ModelRope, path_and_part
+from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.hf_json import NotRotated, Unjudged
 from ropeaudit.rope.scaling import DECLARED, Scaling
 from ropeaudit.rope.scaling_names import short_name
@@ -35,7 +38,8 @@ from ropeaudit.tensor_files.rope_values import Dump
 
 Config: TypeAlias = Mapping[str, Any] | None
 LIMIT = "limit"
-READING, RANGE, PARTS = "reading", "range", "parts"  # doubts; positions past the end; parts not judged
+READING, RANGE = "reading", "range"  # doubts; positions past the end
+PARTS, PATCHES = "parts", "patches"  # those not judged; scores of vision parts
 _STATUS: dict[str, Status] = {
     "holds": "pass",
     "unseen": "pass",
@@ -60,13 +64,16 @@ def checks(target: Target) -> Iterator[Checked]:
     if not isinstance(config, Mapping):
         raise BadInput(f"{target.name!r}: holds {hf_json.shown(config)}; give the config.json of a model")
     target = replace(target, version=digests.of_bytes(json.dumps(config, sort_keys=True).encode()))
-    every = [one for one in config_parts.parts(config) if not one.instead]
+    every = [one for one in config_parts.parts(config) if not one.instead and path in ("", one.name)]
     rotating = [one for one in every if not one.unjudged]
-    if path or len(rotating) < 2:
+    by_index = [one for one in rotating if not one.axial]
+    if not rotating or (by_index and (path or len(by_index) < 2)):
         yield from _of_part(target, config, case, path)
     else:
-        for one in rotating:
+        for one in by_index:
             yield from _of_part(target, config, replace(case, config=f"{file}#{one.name}"), one.name)
+    for one in (one for one in rotating if one.axial):
+        yield from _of_axes(target, f"{file}#{one.name}", one)
     if rotating and not path:
         for one in (one for one in every if one.unjudged):
             yield target.checked(not_applicable(PARTS, f"{one.name} ({one.unjudged})"))
@@ -100,6 +107,29 @@ def _of_part(target: Target, config: Config, case: Case, path: str) -> Iterator[
         yield from named([target.checked(noted(RANGE, _beyond(asked, model)), case=cases[0])])
     yield from named([target.checked(_keys(config, model, case, path))])
     yield from doing.in_parts([named(_of_layer(target, one)) for one in cases])
+
+
+def _of_axes(target: Target, path: str, one: Part) -> Iterator[Checked]:
+    """Yield what was read of a vision part, and its scores' drift on a grid of patches. path: FILE#PART."""
+    layer, options = one.name or one.model, target.options
+    try:
+        rope, size = config_axes.of_part(one, path), config_axes.patches(one)
+    except BadInput as error:
+        yield target.checked(Finding("config", "fail", f"{layer}: {error.fault}"), layer=layer)
+        return
+    half, base = rope.dims[0], f"base {rope.base[0]:g}"
+    said = f"rows turn the first {half} dims, columns the other {half} (dims i and i + {half} a pair)"
+    read = f"{layer}: {base}, head_dim {rope.head_dim}, {said}, {size} x {size} patches"
+    yield target.checked(judged("config", True, read), layer=layer)
+    names = tuple(one.name for one in options.dtypes) or DTYPES
+    case = Case(axes=path, grid=f"{size}x{size}", heads=min(2, rope.heads), seed=options.seed, mask="full")
+    recipe = options.recipe or RECIPE
+    for record in Audit((case,), (recipe,), names, (0,), bounded=False).run():
+        off = math.nan if record.drift_relative is None else record.drift_relative
+        words = f"{layer}: scores of {size} x {size} patches {percent(off)} off ({recipe})"
+        sizes = {"measured": off, "allowed": judging.TOLERANCE, "unit": "of the scores' RMS"}
+        finding = judged(PATCHES, off <= judging.TOLERANCE, words, **sizes)
+        yield target.checked(finding, record.dtype, layer=layer)
 
 
 def _beyond(asked: int, model: ModelRope) -> str:

@@ -21,7 +21,7 @@ from ropeaudit.conformance import environments
 from ropeaudit.conformance.finding import INTERRUPTED, MARGIN, PAIR
 from ropeaudit.conformance.score_drift import CHECKS as SCORES  # wrong where the rotation is
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, listed, place
-from ropeaudit.features.check.config_target import LIMIT, PARTS, RANGE, READING
+from ropeaudit.features.check.config_target import LIMIT, PARTS, PATCHES, RANGE, READING
 from ropeaudit.recognition.diagnosis import codes, kinds
 from ropeaudit.reports import Report, tabulated
 from ropeaudit.reports.answers import Answer, Cause, Status, plain
@@ -344,6 +344,10 @@ def _limits(own: Sequence[Checked]) -> Facts:
     limits = [_least([one for one in own if one.dtype == dtype]) for dtype in dtypes]
     decides = "" if any(one.finding.failed for one in own) else _least(own)
     facts = [("limit", text) for text in limits if text != decides]
+    patches = [
+        f"{parse(one.dtype).short}, {one.finding.detail}" for one in own if one.finding.check == PATCHES
+    ]
+    facts += [("patches", text) for text in patches]
     casts = {parse(one.dtype).short: one.finding for one in own if one.finding.check == "cast module"}
     sizes = [f"{percent(one.measured)} in {dtype}" for dtype, one in casts.items() if one.measured >= 0]
     if sizes:
