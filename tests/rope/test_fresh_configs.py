@@ -1,0 +1,290 @@
+"""What is read of real configs, whose list was fixed before the first run, against what models' code does.
+
+python tests/rope/test_fresh_configs.py     writes docs/fresh-configs.md anew
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import inspect
+import io
+import json
+import math
+import tempfile
+import tomllib
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from net import settings
+
+from ropeaudit import parse
+from ropeaudit.main import main
+from ropeaudit.rope import scaled
+from ropeaudit.rope.frequencies import frequencies
+
+FOLDER = Path(__file__).parent
+PAGE = FOLDER.parents[1] / "docs" / "fresh-configs.md"
+BAD = ("WRONG", "REFUSED WRONGLY", "ADVISES A BASE", "SAYS NOTHING TO TYPE")
+TO_TYPE = ("give", "add", "leave", "keep", "did you mean", "write", "use", "set", "run", "check")
+NOT_TEXT = ("Vision", "Audio", "Image", "DiT", "CrossAttention")
+INTERLEAVED = ("rotate_every_two", "repeat_interleave(2", "view_as_complex", "[..., ::2]", "[..., 0::2]")
+
+
+class Reading(NamedTuple):
+    """What is read of a config by ropeaudit, or done by the code of its model."""
+
+    layers: Mapping[str, Mapping[str, Any]] = {}
+    none: str = ""  # why there is no RoPE, or why it was refused
+    refused: bool = False
+    warns: bool = False
+
+    @property
+    def words(self) -> str:
+        """Return it on one line."""
+        said = [f"{kind}: {_words(layer)}" for kind, layer in self.layers.items()]
+        if len(set(map(_words, self.layers.values()))) == 1:
+            said = [_words(next(iter(self.layers.values())))]
+        return "; ".join(said) or self.none
+
+
+def _words(layer: Mapping[str, Any]) -> str:
+    names = [f"base {layer['base']:g}" if layer.get("base") else ""]
+    names += [
+        f"{layer['rotary_dim']} of {layer['head_dim']}" if "head_dim" in layer else f"{layer['rotary_dim']}"
+    ]
+    names += [str(layer.get("layout", "")), f"scale {layer['scale']:.6g}"]
+    kind = str(layer.get("scaling") or "none")
+    return ", ".join(filter(None, [*names, kind if kind not in ("none", "default") else ""]))
+
+
+def rows() -> list[dict[str, Any]]:
+    """Return the configs: repository, commit, path and config."""
+    text = (FOLDER / "fresh_configs.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def ours(config: Mapping[str, Any]) -> Reading:
+    """Return what ropeaudit reads of a config, or says in place of that."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.json"
+        file.write_text(json.dumps(config))
+        printed, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
+            main(["check", str(file), "--dtype", "bf16", "--up-to", "512", "-v"])
+        text = (printed.getvalue() + errors.getvalue()).replace(str(file), "FILE").replace(folder, "FOLDER")
+        read = settings.read(file)
+        layers = dict(_settings(file)) if read["layers"] else {}
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if layers:
+        return Reading(layers, warns="warning[" in text or lines[0].startswith("WARN"))
+    said = next((line for line in lines if "note: FILE" in line), "") or next(
+        (line for line in lines if "error[" in line or "nothing to check" in line), lines[0]
+    )
+    for word in ("note: ", "OK  FILE", "FILE, config: ", "error[config]: "):
+        said = said.replace(word, "")
+    return Reading(none=said.strip(), refused=read["status"] == "refused")
+
+
+def _settings(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield what is read by layer type, the frequencies with it."""
+    import ropeaudit
+
+    for one in ropeaudit.check(str(file), up_to=256):
+        if one.setting is not None and one.finding.check != settings.LAST:
+            parts = ("head_dim", "rotary_dim", "layout", "base", "scale")
+            layer = {name: getattr(one.setting, name) for name in parts}
+            scaling = one.setting.scaling
+            layer |= {"scaling": scaling.kind, "factor": scaled.attention_factor(scaling)}
+            yield one.layer, layer | {"inv_freq": frequencies(one.setting, "inverse_power", parse("fp32"))}
+
+
+def theirs(config: Mapping[str, Any]) -> Reading | None:
+    """Return what the code of transformers does with the text of a config; None where it has no such type."""
+    transformers = pytest.importorskip("transformers")
+    if config.get("model_type") not in transformers.CONFIG_MAPPING:
+        return None
+    transformers.logging.set_verbosity(50)
+    known = transformers.CONFIG_MAPPING[config["model_type"]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        part = known.from_dict(copy.deepcopy(dict(config))).get_text_config(decoder=True)
+        name = type(part).__module__.replace("configuration", "modeling")
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError:  # its code is another type's
+            module = importlib.import_module(transformers.MODEL_MAPPING[type(part)].__module__)
+        source = inspect.getsource(module)
+        if not any(word in source for word in ("rotary", "Rotary", "rotate_")):
+            return Reading(none="no rotary code")
+        return _of_module(part, module, source)
+
+
+def _of_module(part: Any, module: Any, source: str) -> Reading:
+    """Return what the rotary embedding and the attention of a module do with a config."""
+    layers: dict[str, dict[str, Any]] = {}
+    scales, raised = set[float](), ""
+    kind: Any
+    for name, kind in sorted(vars(module).items()):
+        if not inspect.isclass(kind) or any(word in name for word in NOT_TEXT):
+            continue
+        if name.endswith("RotaryEmbedding"):
+            try:
+                rotary = kind(config=part)
+            except (KeyError, TypeError, AttributeError, ValueError) as error:
+                raised = repr(error)
+                continue
+            for key, held in rotary.named_buffers():
+                if key.endswith("inv_freq") and "original" not in key:
+                    layer = key.removesuffix("inv_freq").strip("_") or "full_attention"
+                    factor = getattr(
+                        rotary, f"{layer}_attention_scaling", getattr(rotary, "attention_scaling", 1.0)
+                    )
+                    layers[layer] = {"inv_freq": held.double().numpy(), "factor": factor}
+        elif name.endswith("Attention") and kind.__module__ == module.__name__:
+            with contextlib.suppress(KeyError, TypeError, AttributeError, ValueError), torch.device("meta"):
+                attention = kind(part, layer_idx=0)
+                names = ("scaling", "inv_norm_factor", "norm_factor")
+                scale = next((one for n in names if (one := getattr(attention, n, None)) is not None), None)
+                scales |= set() if scale is None else {float(scale)}
+    layout = (
+        "interleaved" if _interleaved(module, source) and getattr(part, "rope_interleave", True) else "half"
+    )
+    for layer in layers.values():
+        layer |= {
+            "rotary_dim": 2 * len(layer["inv_freq"]),
+            "layout": layout,
+            "scale": max(scales, default=math.nan),
+        }
+    return Reading(layers, none=f"raises {raised}" if raised else "" if layers else "no rotary class")
+
+
+def _interleaved(module: Any, source: str) -> bool:
+    """Return whether code pairs neighbours: by its rotate_half, or by what it does in place of that."""
+    if hasattr(module, "apply_rotary_pos_emb_interleave"):
+        return True
+    if hasattr(module, "rotate_half"):
+        return bool(module.rotate_half(torch.arange(8.0)).tolist()[0] == -1.0)
+    return any(word in source for word in INTERLEAVED)
+
+
+def right(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what is written by hand of what a config's code does, empty where transformers is asked."""
+    table = tomllib.loads((FOLDER / "fresh_right.toml").read_text(encoding="utf-8"))
+    found: Mapping[str, Any] = table.get(f"{row['repo']} {row['path']}", {})
+    return found
+
+
+def compared(read: Reading, code: Reading) -> str:
+    """Return where a reading differs from what transformers computes, "" where nowhere."""
+    wrong = []
+    for kind, layer in read.layers.items():
+        named = kind.split()[-1]
+        other = code.layers.get(named) or next(iter(code.layers.values()))
+        mine, yours = layer["inv_freq"].astype(float), other["inv_freq"]
+        if mine.shape != yours.shape or mine != pytest.approx(yours, rel=60 * 2.0**-24, abs=0):
+            wrong.append(f"frequencies of {kind}")
+        for name in ("factor", "scale"):
+            if not math.isnan(other[name]) and layer[name] != pytest.approx(other[name], rel=1e-6):
+                wrong.append(f"{name} of {kind}: {layer[name]:.6g}, not {other[name]:.6g}")
+        if layer["layout"] != other["layout"]:
+            wrong.append(f"layout of {kind}")
+    return "; ".join(wrong)
+
+
+def judged(row: Mapping[str, Any], read: Reading, code: Reading | None) -> tuple[str, str]:
+    """Return the verdict on a reading, and what the model's code does in words."""
+    facts = right(row)
+    if not facts and code is not None:
+        rotates, words = bool(code.layers), code.words
+        differs = compared(read, code) if rotates and read.layers else ""
+        own = code.none.startswith("raises")
+    else:
+        rotates, own = "base" in facts, "own" in facts or "none" in facts
+        words = facts.get("positions") or facts.get("none") or ", ".join(f"{k} {v}" for k, v in facts.items())
+        differs = _by_hand(read, facts) if rotates else ""
+    if read.refused:
+        if rotates and not own:
+            return "REFUSED WRONGLY", words
+        if not rotates and "--base" in read.none:
+            return "ADVISES A BASE", words
+        return ("refused" if any(word in read.none for word in TO_TYPE) else "SAYS NOTHING TO TYPE"), words
+    if read.layers and rotates:
+        verdict = "right" if not differs else "warned" if read.warns else "WRONG"
+        return ": ".join(filter(None, [verdict, differs])), words
+    if bool(read.layers) == rotates:
+        return "right", words
+    return ("warned" if read.warns else "WRONG"), words
+
+
+def _by_hand(read: Reading, facts: Mapping[str, Any]) -> str:
+    """Return where a reading differs from facts by hand."""
+    wrong = []
+    for kind, layer in read.layers.items():
+        seen = {"base": layer["base"], "dims": layer["rotary_dim"], "scale": layer["scale"]}
+        seen |= {"layout": layer["layout"], "scaling": layer["scaling"]}
+        wanted = {"layout": "half", "scaling": "default"} | dict(facts)
+        for name, value in seen.items():
+            same = (
+                math.isclose(value, wanted[name], rel_tol=1e-9) if isinstance(value, (int, float)) else None
+            )
+            if not (value == wanted[name] if same is None else same):
+                wrong.append(f"{name} of {kind}: {value}, not {wanted[name]}")
+    return "; ".join(wrong)
+
+
+def results() -> list[tuple[dict[str, Any], Reading, str, str]]:
+    """Return each config with what is read of it, what its code does and the verdict."""
+    found = []
+    for row in rows():
+        read, code = ours(row["config"]), theirs(row["config"])
+        verdict, words = judged(row, read, code)
+        found.append((row, read, words, verdict))
+    return found
+
+
+def page(found: list[tuple[dict[str, Any], Reading, str, str]]) -> str:
+    """Return the page of results."""
+    counts = Counter(verdict.partition(":")[0] for *_, verdict in found)
+    said = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items()))
+    lines = [
+        "# Fresh configs",
+        "",
+        f"{len(found)} config files of public repositories, listed in tests/rope/fresh_configs.jsonl before",
+        f"the first run: {said}. Written by tests/rope/test_fresh_configs.py.",
+        "",
+        "| file | type | what is read | what its code does | verdict |",
+        "|---|---|---|---|---|",
+    ]
+    for row, read, words, verdict in found:
+        cells = (
+            f"{row['repo']} {row['path']}",
+            str(row["config"].get("model_type", "-")),
+            read.words,
+            words,
+            verdict,
+        )
+        lines.append(
+            "| " + " | ".join(cell.replace("|", "/").replace("\n", " ")[:300] for cell in cells) + " |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.slow
+def test_none_is_read_or_refused_wrongly() -> None:
+    found = results()
+    wrong = [
+        f"{row['repo']} {row['path']}: {verdict}" for row, _, _, verdict in found if verdict.startswith(BAD)
+    ]
+    assert wrong == []
+    assert PAGE.read_text(encoding="utf-8") == page(found)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(results()), encoding="utf-8")
