@@ -36,6 +36,8 @@ _SAME = 1e-5  # relative: what float32 metadata and divisors, computed in float3
 _KEYS = dict.fromkeys(("llama3", "proportional"), "rope_freqs.weight") | {
     "longrope": "rope_factors_short.weight, rope_factors_long.weight"
 }
+_LEAST, _MOST = 1e-25, 1e4  # sizes of numbers: no model has smaller or larger ones
+_SINUSOIDS = 0.01  # of cos and sin: what float16 leaves of them
 Guess: TypeAlias = tuple[TableFinding, str, RopeSetting]  # what is found, a scaling in words, for what
 
 
@@ -84,6 +86,29 @@ def _bases(theta: Array, setting: RopeSetting) -> list[float]:
     return [*near[:_TRIED], *fast[:_TRIED]]  # a scaling leaves the fast ones alone
 
 
+def sinusoids(dump: Dump) -> bool:
+    """Return whether a table is that of absolute positions, which are added to embeddings and rotate nothing.
+
+    Their frequencies are 10000^(-i / (p - 1)), which no RoPE has.
+    Source: transformers 5.23.0, modeling_whisper.py, sinusoids; fairseq, sinusoidal_positional_embedding.py.
+    """
+    if dump.cos is None or dump.sin is None or dump.angles or dump.pairs < 2:
+        return False
+    angles = np.arange(len(dump.cos))[:, None] * 1e4 ** (-np.arange(dump.pairs) / (dump.pairs - 1))
+    one = dump.folded(dump.pairs)
+    apart = (np.abs(one.cos - np.cos(angles)), np.abs(one.sin - np.sin(angles)))
+    return bool(np.max(apart, initial=0.0) <= _SINUSOIDS)
+
+
+def uninitialised(values: Array) -> Diagnosis | None:
+    """Return that numbers were never written, where no model has such ones; None else."""
+    sizes = np.abs(values[np.isfinite(values)])
+    if sizes.size and not _LEAST <= sizes.max() <= _MOST:
+        return Diagnosis("uninitialised", {"value": float(sizes.max())})
+    tiny = sizes[(sizes > 0) & (sizes < _LEAST)]
+    return Diagnosis("uninitialised", {"value": float(tiny.min())}) if tiny.size else None
+
+
 def drifts(dump: Dump, setting: RopeSetting, far: int = FAR) -> tuple[float | None, float | None]:
     """Return the drift over `NEAR` causal tokens, and at a distance of `far`; None where there are no rows.
 
@@ -124,16 +149,21 @@ def drifts(dump: Dump, setting: RopeSetting, far: int = FAR) -> tuple[float | No
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """One difference and the layer type that has it. keys: where the file says it."""
+    """One difference and the layer type that has it. keys: where the file says it. told: more of it."""
 
     layer: str
     diagnosis: Diagnosis
     keys: str
+    told: str = ""
 
 
 def lost(file: GgufRope, declared: ModelRope) -> list[Lost]:
     """Return what of the rotary embedding of a config is another in a file."""
     own, found = file.model, list[Lost]()
+    ends, served = own.maximum, declared.maximum
+    if ends and served and ends < served:
+        words = f"context_length is {ends:,} and config.json serves {served:,}: convert it again"
+        found.append(Lost("", Diagnosis("table-ends", {"last": ends - 1}), "context_length", words))
     for layer, asked in declared.layers.items():
         if layer in own.layers:
             named = layer if len(declared.layers) > 1 else ""

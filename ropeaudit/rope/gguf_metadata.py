@@ -16,6 +16,7 @@ import numpy as np
 from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.rope.axes import Axes
 from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.rope.hf_json import NotRotated
 from ropeaudit.rope.model_types import is_one
 from ropeaudit.rope.scaled import mscale
 from ropeaudit.rope.scaling import DEFAULT, Scaling
@@ -51,7 +52,7 @@ def of_file(file: GgufFile, name: str, source: str) -> GgufRope:
     """Return the rotary embedding of a file. Raises: BadInput."""
     try:
         if is_one(file.architecture, "gguf_no_rope"):
-            raise BadInput(f"architecture {file.architecture} has no RoPE; give another file")
+            raise NotRotated.because(f"architecture {file.architecture}")
         heads = _needed(file, "attention.head_count")
         head_dim = _whole(file, "attention.key_length_mla") or _whole(file, "attention.key_length")
         missing = {}
@@ -88,6 +89,8 @@ def of_file(file: GgufFile, name: str, source: str) -> GgufRope:
             axes=axes,
         )
         return GgufRope(file.architecture, model, missing, tuple(file.divisors))
+    except NotRotated as error:
+        raise NotRotated(error.typed, where=source) from None
     except RopeAuditError as error:
         raise BadInput(f"{source}: {error.typed}") from None
 

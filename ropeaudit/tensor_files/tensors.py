@@ -339,7 +339,8 @@ def files(path: Path) -> list[Path]:
         shards = [path / f"{stem}-{n:05}-of-{count}{suffix}" for n in range(1, int(count) + 1)]
     if not shards:
         seen = "an empty folder" if not any(path.iterdir()) else "a folder without *.safetensors"
-        raise BadInput(f"{str(path)!r}: {seen}; {_GIVE}")
+        alone = "; `ropeaudit check` of it judges config.json" if (path / "config.json").is_file() else ""
+        raise BadInput(f"{str(path)!r}: {seen}; {_GIVE}{alone}")
     missing = [shard.name for shard in shards if wrong(shard)]
     if missing:
         first = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")

@@ -11,22 +11,34 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.conformance.finding import Finding, Status, judged, not_applicable, noted
+from ropeaudit.errors import BadInput
 from ropeaudit.features.check import config_target
 from ropeaudit.features.check.checked import Checked, Target
 from ropeaudit.features.model import analysis as model_analysis
 from ropeaudit.features.model import load
 from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
-from ropeaudit.features.module.analysis import FREQUENCIES, Buffer, ModuleAudit
+from ropeaudit.features.module import built
+from ropeaudit.features.module.analysis import FREQUENCIES, Buffer, Expected, ModuleAudit
+from ropeaudit.recognition import wording
+from ropeaudit.recognition.check import check
+from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.stored_values import FAR, NEAR
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import percent, short
+from ropeaudit.rope import hf_json
 from ropeaudit.rope.gguf_metadata import GgufRope
+from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.runtime import digests, doing
+from ropeaudit.tensor_files.rope_values import Dump
 
 _MODEL_DTYPES = ("fp32", "bf16")
+_CLASS = "class table"
+_FACTOR = 1e-5  # relative: attention factors nearer than this are the same number
 
 
 def checks(target: Target) -> Iterator[Checked]:
@@ -42,7 +54,7 @@ def checks(target: Target) -> Iterator[Checked]:
 
 
 def _of_files(target: Target) -> Iterator[Checked]:
-    """Yield the checks of a config, and of what is stored."""
+    """Yield the checks of a config, of what is stored, and of what its class builds at load."""
     if (Path(target.name) / "config.json").is_file():
         yield from config_target.checks(target)
     else:
@@ -50,6 +62,8 @@ def _of_files(target: Target) -> Iterator[Checked]:
         yield target.checked(missing)
     audit = _audited(target)
     yield from map(target.checked, _stored(audit))
+    if audit.config and not audit.unrotated and Path(target.name).is_dir():
+        yield from map(target.checked, _of_class(target, audit.expected, audit.own_code))
     target.note(audit.notes)
 
 
@@ -60,7 +74,9 @@ def of_gguf(target: Target) -> Iterator[Checked]:
     """
     audit = _audited(target)
     rope = audit.gguf
-    assert rope is not None  # noqa: S101
+    if rope is None:
+        yield target.checked(Finding("conversion", "nothing to check", audit.unrotated))
+        return
     digest = digests.of_bytes(repr((rope.architecture, rope.model, rope.divisors)).encode())
     about: dict[str, Any] = {
         "version": digest,
@@ -81,6 +97,9 @@ def _audited(target: Target) -> ModuleAudit:
 def _stored(audit: ModuleAudit) -> Iterator[Finding]:
     """Yield what was found of RoPE buffers: one finding for all that are alike."""
     expected = audit.expected
+    if audit.unrotated:
+        yield Finding("stored buffers", "nothing to check", audit.unrotated)
+        return
     if not audit.buffers:
         why = f"none of {audit.tensors} tensors is a RoPE buffer; the code computes them"
         yield not_applicable("stored buffers", why)
@@ -90,18 +109,62 @@ def _stored(audit: ModuleAudit) -> Iterator[Finding]:
     for group in alike.values():
         one = max(group, key=lambda one: one.error or 0.0)
         cast = f"stored in {one.cast}; " if one.how == "stored" else f"cast to {one.cast} and back; "
-        detail = f"{cast * (one.cast != 'none')}{(one.measured or one.finding).rstrip('.')}"
-        if one.drift_near is not None:
+        found = one.finding if one.ends else one.measured or one.finding
+        detail = f"{cast * (one.cast != 'none')}{found.rstrip('.')}"
+        within = one.ends and one.table is not None and one.table.agrees  # as far as it goes
+        if one.drift_near is not None and not within:
             detail += f"; drift {percent(one.drift_near)} within {NEAR} tokens"
         far = FAR if expected.positions is None else expected.positions - 1
-        if far >= NEAR and (distant := one.drift_at(far)) is not None:
+        if far >= NEAR and not within and (distant := one.drift_at(far)) is not None:
             detail += f", {percent(distant)} at a distance of {far:,}"
         status: Status = "fail" if one.wrong else "info" if one.agrees is None else "pass"
         unit = "relative" if one.what in FREQUENCIES else "radians"
-        sizes = math.nan if one.error is None else one.error, math.nan, unit
+        sizes = math.nan if one.error is None or within else one.error, math.nan, unit
         where = one.stored.name + (f" and {len(group) - 1} more" if len(group) > 1 else "")
-        about = where, one.diagnosis
-        yield Finding(f"stored {one.what}", status, detail, *sizes, *about, remedy=one.remedy(expected))
+        fix = module_analysis.remedy(one, expected, by_config=audit.config) if one.wrong else ""
+        yield Finding(f"stored {one.what}", status, detail, *sizes, where, one.diagnosis, remedy=fix)
+
+
+def _of_class(target: Target, expected: Expected, own_code: bool) -> Iterator[Finding]:
+    """Yield whether the rotary class of transformers builds the frequencies and factors that a config means.
+
+    What it builds else is no fault of the checkpoint: the finding says both.
+    """
+    case = target.case
+    try:
+        if own_code:
+            raise BadInput("config.json names code of its own, which was not executed")
+        if expected.model is None or (case.model, case.config) != (None, None):
+            raise BadInput("it is not the folder's config.json that says what is right")
+        made = built.rotary(hf_json.load(target.name))
+    except BadInput as error:
+        yield not_applicable(_CLASS, error.typed)
+        return
+    except ValueError as error:
+        yield noted(_CLASS, f"the installed transformers cannot build it: {error}")
+        return
+    meant = Expected(expected.model)
+    for layer, values in made.frequencies.items():
+        where = f"{made.name} ({layer})" if layer else made.name
+        settings = meant.settings(None, meant.layer_of(layer))
+        orders = [Dump("", where, frequencies=one) for one in (values, np.sort(values)[::-1])]
+        tried = [(dump, label, one) for dump in orders for label, one in settings if dump.fits(one.pairs)]
+        fitting = [(check(dump, one, label), one) for dump, label, one in tried]
+        if not fitting:
+            pairs = " or ".join(sorted({str(one.pairs) for _, one in settings})) or "no"
+            yield noted(_CLASS, f"it builds {values.size} pairs, and config.json means {pairs}", where=where)
+            continue
+        found, setting = min(fitting, key=lambda one: one[0].preference)
+        seen, asked = made.factors.get(layer), attention_factor(setting.scaling)
+        sizes = {"measured": abs(found.worst[found.size]), "unit": "relative", "where": where}
+        if not found.agrees:
+            said = f"it builds other frequencies than config.json means: {wording.off_by(found)}"
+            yield noted(_CLASS, said, diagnosis=found.diagnosis, **sizes)
+        elif seen is not None and not math.isclose(seen, asked, rel_tol=_FACTOR):
+            told = Diagnosis("attention-factor", {"seen": seen, "asked": asked})
+            yield noted(_CLASS, "it builds another attention factor than config.json means", diagnosis=told)
+        else:
+            yield judged(_CLASS, True, "it builds the frequencies and factor that config.json means", **sizes)
 
 
 def _run(target: Target) -> Iterator[Checked]:
@@ -176,8 +239,8 @@ def _of_conversion(audit: ModuleAudit, rope: GgufRope) -> Iterator[Finding]:
     for one in audit.lost:
         differs = f"{one.layer} layers differ" if one.layer else "the file differs"
         found = {"where": one.keys, "diagnosis": one.diagnosis}
-        finding = judged(check, False, f"{differs} from the config", **found)
-        yield finding.advised(FP32, rope.model.maximum or 1)
+        finding = judged(check, False, one.told or f"{differs} from the config", **found)
+        yield finding if one.told else finding.advised(FP32, rope.model.maximum or 1)
     for buffer in [] if audit.lost else wrong:
         detail = f"its frequencies are not those of {buffer.label}: {buffer.measured or buffer.finding}"
         named = buffer.stored.name

@@ -1,22 +1,23 @@
-"""Whether RoPE buffers were cast, and are right: of files and loaded modules; what is expected of them."""
+"""What files store of RoPE: which buffers there are, what they should be, and whether they are that."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from ropeaudit.audits import arguments
-from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.results import Result
-from ropeaudit.errors import BadInput, UnknownName, UsageError
+from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.features.module.buffers import FREQUENCIES as FREQUENCIES
 from ropeaudit.features.module.buffers import Buffer as Buffer
-from ropeaudit.features.module.buffers import may_be_buffer, recognised, run
+from ropeaudit.features.module.buffers import dump_of, grouped, may_be_buffer, recognised
+from ropeaudit.features.module.judging import remedy as remedy
+from ropeaudit.features.module.judging import run
 from ropeaudit.recognition import stored_values
 from ropeaudit.recognition.stored_values import Lost
 from ropeaudit.reference import exact_frequencies
@@ -24,36 +25,43 @@ from ropeaudit.rope import gguf_metadata, hf_config, hf_json
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.rope.hf_json import NotRotated
 from ropeaudit.rope.scaling import DEFAULT, Scaling, Served
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files import gguf_files
 from ropeaudit.tensor_files import tensors as tensorfiles
 from ropeaudit.tensor_files.tensors import StoredTensor
 
-_LOADED = ("bfloat16", "float16", "float32", "float64")
+_SINUSOIDS = "{}: sinusoids of absolute positions, 10000^(-i/(d/2-1)), which rotate nothing; no RoPE"
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is known of the frequencies, or None; options stand above the model."""
+    """What is known of the frequencies, or None; options stand above the model.
+
+    range: the key that says how far the model serves, with its value.
+    """
 
     model: ModelRope | None = None
     base: float | None = None
     scaling: Scaling | None = None
     head_dim: int | None = None
     rotary_dim: int | None = None
+    range: str = ""
 
-    def settings(self, pairs: int | None) -> list[tuple[str, RopeSetting]]:
+    def settings(self, pairs: int | None, layer: str | None = None) -> list[tuple[str, RopeSetting]]:
         """Return what is expected, by name: a setting per layer type, also for long sequences.
 
-        pairs: those of a table, where nothing says how many there should be.
+        pairs: those of a table, where nothing says how many there should be. layer: the one type meant.
         """
         if self.model is None:
             plain = [] if self.base is None else [self.plain(pairs, self.base)]
             return [(self.words(f"base {setting.base:.8g}"), setting) for setting in plain]
         expected: list[tuple[str, RopeSetting]] = []
-        for layer, setting in self.model.layers.items():
-            name = self.model.name if len(self.model.layers) == 1 else f"{self.model.name}/{layer}"
+        for kind, setting in self.model.layers.items():
+            if layer not in (None, kind):
+                continue
+            name = self.model.name if len(self.model.layers) == 1 else f"{self.model.name}/{kind}"
             head_dim, base = self.head_dim or setting.head_dim, self.base or setting.base
             usual = head_dim if setting.rotary_dim == setting.head_dim else setting.rotary_dim
             rotary_dim = usual if self.rotary_dim is None else self.rotary_dim
@@ -62,6 +70,15 @@ class Expected:
             labels = self.words(name), f"{self.words(name)} (long)"
             expected += zip(labels, changed.short_and_long() if changed.pairs else (), strict=False)
         return expected
+
+    def layer_of(self, name: str) -> str | None:
+        """Return the layer type that the name of a tensor says, by itself or by a layer's number."""
+        kinds = self.model.layers if self.model else {}
+        words = name.replace("rotary_emb_local", "sliding_attention")
+        if named := next((kind for kind in kinds if kind in words), None):
+            return named
+        number = next((int(part) for part in name.split(".") if part.isdecimal()), None)
+        return self.model.kinds_of_layers.get(number) if self.model and number is not None else None
 
     def pairs(self) -> list[tuple[str, int]]:
         """Return how many pairs there should be, by what says so."""
@@ -77,6 +94,13 @@ class Expected:
             return None
         scalings = (setting.scaling for _, setting in self.settings(None))
         return Served.of(self.model.declared, scalings).positions
+
+    def serves(self, setting: RopeSetting) -> int | None:
+        """Return how many positions a table of a setting has to hold: of one for short sequences fewer."""
+        scaling, most = setting.scaling, self.positions
+        border = int((scaling.original if scaling.kind == "longrope" else scaling.maximum) or 0)
+        short = scaling.depends_on_length and 0 < border >= setting.length
+        return min(border, most) if short and most else most
 
     def words(self, begin: str) -> str:
         """Return what the options say, behind the name of a model or a base."""
@@ -98,10 +122,10 @@ class Expected:
 class ModuleAudit(Result):
     """Where RoPE buffers are from, what they should be, and what was found.
 
-    kind: module, gguf, dump (which is explained pair by pair), graph or checkpoint. found: the buffers before
-    they are judged. tensors: how many there are in all. module: what was built. modes: of loading. own:
-    whether the module's own config says what is expected. gguf: what its file says. lost: what a conversion
-    to GGUF lost.
+    kind: gguf, dump (which is explained pair by pair), graph or checkpoint. found: the buffers before they
+    are judged. tensors: how many there are in all. gguf: what its file says. unrotated: why there is no RoPE,
+    if that is known. config: whether a config.json is in the folder, or beside the file. own_code: whether
+    that names code of its own. lost: what a conversion to GGUF lost.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.module.report"
@@ -111,10 +135,10 @@ class ModuleAudit(Result):
     tensors: int
     expected: Expected
     notes: list[str]
-    module: Any = None
-    modes: Sequence[str] = ()
-    own: bool = False
     gguf: GgufRope | None = None
+    unrotated: str = ""
+    config: bool = False
+    own_code: bool = False
     buffers: Sequence[Buffer] = ()
     lost: Sequence[Lost] = ()
 
@@ -135,12 +159,18 @@ class ModuleAudit(Result):
 
     @property
     def judged(self) -> bool:
-        """Whether there was anything to judge, and all of it was."""
-        if self.wrong:
+        """Whether all that there was to judge was judged: of a checkpoint that may be nothing."""
+        if self.wrong or self.unrotated:
             return True
         if self.kind == "gguf" and not self.explicit:
             return False
-        return bool(self.buffers) and all(one.judged for one in self.buffers)
+        return (bool(self.buffers) or self.kind == "checkpoint") and all(one.judged for one in self.buffers)
+
+
+def is_code(spec: str) -> bool:
+    """Return whether a spec is FILE.py:NAME or PACKAGE.MODULE:NAME, and no file."""
+    _, colon, name = spec.rpartition(":")
+    return bool(colon) and name.isidentifier() and not Path(spec).exists()
 
 
 @arguments.checked
@@ -153,43 +183,30 @@ def module(
     scaling: str | None = None,
     head_dim: int | None = None,
     rotary_dim: int | None = None,
-    loaded: Names | None = None,
-    dtypes: Names = ("bf16",),
-    build: Mapping[str, Any] | None = None,
 ) -> ModuleAudit:
-    """Find RoPE buffers that were cast, be it to bfloat16 and back, or that are not what they should be.
+    """Find stored RoPE buffers that were cast, end too early, or are not what they should be.
 
     source: a checkpoint (a folder, a .safetensors or .pt file), an .onnx graph or a .gguf file, of
-    which nothing is executed; a dumped table (.npz, .npy or "cos.npy,sin.npy"), whose every pair is compared;
-    or "file.py:name" or "package.module:name", a function that returns a module, or a class, which is built
-    from its default config or usual sizes, with the arguments in `build`. Its forward is never called.
-    loaded: the modes of loading (`built.MODES`), in each of `dtypes`; by default of a class all that it has.
+    which nothing is executed; or a dumped table (.npz, .npy or "cos.npy,sin.npy"), which is explained pair by
+    pair.
     What the frequencies should be: those of a config.json or its folder, of a named model, or with this
     base, scaling and dims; without any, of a config beside the source, and else a base is guessed.
     Raises: UsageError, UnknownName, BadShape, BadInput.
     """
-    from ropeaudit.features.module import built  # in-function: it makes audits
-
+    if is_code(source):
+        raise UsageError(f"{source!r} is code, which `check` calls; `module` reads files")
     asked = Case(model=model, config=config, base=base, head_dim=head_dim, rotary_dim=rotary_dim)
-    modes = None if loaded is None else arguments.listed(loaded)
-    for name in modes or ():
-        if name not in built.MODES:
-            raise UnknownName("way of loading", name, built.MODES)
-    formats = arguments.formats(dtypes)
-    for fmt in formats:
-        if fmt.name not in _LOADED:
-            raise UnknownName("dtype of a module", fmt.name, _LOADED)
     given = None if scaling is None else scalings.parse(scaling)
-    expected = Expected(asked.declared(), base, given, head_dim, rotary_dim)
-    expected.plain(None, 10000.0 if base is None else base)  # what is no setting is refused before any work
-    if built.is_code(source):
-        audit = built.opened(source, expected, build or {}, modes, formats)
-        judged = [one for one in run(audit) if one.loaded in audit.modes]
-        return replace(audit, buffers=sorted(judged, key=lambda one: audit.modes.index(one.loaded)))
-    for flag, value in {"--loaded": modes, "--build": build}.items():
-        if value:
-            raise UsageError(f"{flag} says how a module is built, and {source!r} is a file; leave it out")
-    audit = opened(source, expected)
+    options = Expected(None, base, given, head_dim, rotary_dim)
+    options.plain(None, 10000.0 if base is None else base)  # what is no setting is refused before any work
+    unrotated = ""
+    try:
+        said = replace(options, model=asked.declared(), range=_range(config) if config else "")
+    except NotRotated as error:
+        said, unrotated = options, error.fault
+    audit = opened(source, said, unrotated)
+    if audit.unrotated and base is not None:
+        raise UsageError(f"{audit.unrotated}; leave out --base")
     audit = replace(audit, buffers=list(run(audit)))
     file, declared = audit.gguf, audit.expected.model
     if file is None or declared is None:
@@ -201,39 +218,76 @@ def module(
     return replace(audit, lost=stored_values.lost(file, declared))
 
 
-def opened(spec: str, expected: Expected) -> ModuleAudit:
+def opened(spec: str, expected: Expected, unrotated: str) -> ModuleAudit:
     """Return the buffers of a path; `expected` overrules a config beside it. Raises: BadInput.
 
-    spec: "cos.npy,sin.npy" is a path too.
+    spec: "cos.npy,sin.npy" is a path too. unrotated: why a config that was given has no RoPE.
     """
-    path = tensorfiles.paths(spec)[0]
-    notes: list[str] = []
-    gguf = None
+    path, dumped = tensorfiles.paths(spec)[0], tensorfiles.is_dump(Path(spec))
+    notes, gguf = list[str](), None
+    kind = "graph" if tensorfiles.is_graph(path) else "dump" if dumped else "checkpoint"
+    beside = (path if path.is_dir() else path.parent) / "config.json"
     if gguf_files.is_gguf(path):
-        file = gguf_files.read(path)
-        gguf = gguf_metadata.of_file(file, path.stem, repr(spec))
-        buffers, count = [], file.tensors
-        for layer, setting in gguf.model.layers.items():
-            name = "rope" if len(gguf.model.layers) == 1 else f"rope ({layer})"
-            ends = (" (short)", " (long)") if setting.scaling.kind == "longrope" else ("",)
-            for end, one in zip(ends, setting.short_and_long(), strict=True):
-                values = np.array([float(theta) for theta in exact_frequencies.frequencies(one)])
-                stored = StoredTensor(f"{gguf.architecture}.{name}{end}", "float32", values.shape, values)
-                buffers.append(Buffer(stored, "inv_freq"))
+        kind, file = "gguf", gguf_files.read(path)
+        try:
+            gguf = gguf_metadata.of_file(file, path.stem, repr(spec))
+        except NotRotated as error:
+            return ModuleAudit(spec, kind, [], file.tensors, expected, notes, unrotated=error.fault)
+        found, count = _of_gguf(gguf), file.tensors
         notes += [f"{key} is missing: {default}" for key, default in gguf.missing.items()]
     else:
-        buffers, count = _of_files(spec)
-    beside = (path if path.is_dir() else path.parent) / "config.json"
-    if expected.model is None and beside.is_file():
+        found, count = _of_files(spec)
+    own_code = False
+    if expected.model is None and not unrotated and beside.is_file():
         data, name = hf_json.load(str(beside)), path.name if gguf is None else beside.name
-        if isinstance(data, Mapping) and data.get("auto_map"):
+        own_code = isinstance(data, Mapping) and bool(data.get("auto_map"))
+        if own_code:
             notes.append(
                 "config.json names custom code (auto_map), which was not executed: tensors were read"
             )
-        expected = replace(expected, model=of_config(data, name, str(beside), expected.base, notes))
-    kind = "dump" if tensorfiles.is_dump(Path(spec)) else "checkpoint"
-    kind = "gguf" if gguf else "graph" if tensorfiles.is_graph(path) else kind
-    return ModuleAudit(spec, kind, buffers, count, expected, notes, gguf=gguf)
+        try:
+            model = hf_config.from_config(data, name, repr(str(beside)), expected.base)
+            expected = replace(expected, model=model, range=_range(str(beside)))
+        except NotRotated as error:
+            unrotated = error.fault
+        except BadInput as error:
+            notes.append(f"{error.typed}; bases are guessed from the values")
+    if unrotated:
+        found = []
+    elif expected.model is None and expected.base is None and kind != "gguf":
+        added = [part for parts in grouped(found) if _added(parts) for part in parts]
+        found = [one for one in found if one not in added]
+        notes += [_SINUSOIDS.format(one.stored.name) for one in added]
+        if added and not found:
+            unrotated = _SINUSOIDS.format(added[0].stored.name)
+    return ModuleAudit(
+        *(spec, kind, found, count, expected, notes, gguf, unrotated, beside.is_file(), own_code)
+    )
+
+
+def _added(parts: Sequence[Buffer]) -> bool:
+    """Return whether a table is one of sinusoids that are added to embeddings."""
+    dump = dump_of(parts)
+    return dump is not None and stored_values.sinusoids(dump)
+
+
+def _range(path: str) -> str:
+    """Return the key by which a config says how far its model serves, and the value; "" without one."""
+    key, value = hf_json.first(hf_json.text_part(hf_json.load(path)), hf_json.POSITIONS)
+    return f"{key} {value:,}" if isinstance(value, int) else ""
+
+
+def _of_gguf(gguf: GgufRope) -> list[Buffer]:
+    """Return the frequencies that a file describes, a list a layer type."""
+    buffers = list[Buffer]()
+    for layer, setting in gguf.model.layers.items():
+        name = "rope" if len(gguf.model.layers) == 1 else f"rope ({layer})"
+        ends = (" (short)", " (long)") if setting.scaling.kind == "longrope" else ("",)
+        for end, one in zip(ends, setting.short_and_long(), strict=True):
+            values = np.array([float(theta) for theta in exact_frequencies.frequencies(one)])
+            stored = StoredTensor(f"{gguf.architecture}.{name}{end}", "float32", values.shape, values)
+            buffers.append(Buffer(stored, "inv_freq"))
+    return buffers
 
 
 def _of_files(spec: str) -> tuple[list[Buffer], int]:
@@ -246,7 +300,7 @@ def _of_files(spec: str) -> tuple[list[Buffer], int]:
     tensors, count = tensorfiles.searched(files, (lambda *_: True) if dumped else may_be_buffer)
     if len(paths) == 2:
         tensors = [replace(one, name=name) for one, name in zip(tensors, ("cos", "sin"), strict=True)]
-    lone = count == 1 and not tensorfiles.is_graph(paths[0])
+    lone = count == 1 and not tensorfiles.is_graph(paths[0]) and not paths[0].is_dir()
     if lone and not tensors:
         tensors, _ = tensorfiles.searched(files, lambda *_: True)
     buffers = recognised(tensors, dumped, lone)
@@ -257,18 +311,3 @@ def _of_files(spec: str) -> tuple[list[Buffer], int]:
             "axis, or cos and sin of (positions, pairs), side by side or apart, for 2 positions at least"
         )
     return buffers, count
-
-
-def of_config(
-    data: Any,
-    name: str,
-    source: str,
-    base: float | None,
-    notes: list[str],
-) -> ModelRope | None:
-    """Return what a config says, or None with a note where it is not understood."""
-    try:
-        return hf_config.from_config(data, name, repr(source), base)
-    except BadInput as error:
-        notes.append(f"{error.typed}; bases are guessed from the values")
-        return None

@@ -1,4 +1,4 @@
-"""ropeaudit module: was something that RoPE stores cast, and is it right."""
+"""ropeaudit module: is what a file stores of RoPE cast, too short or wrong."""
 
 from __future__ import annotations
 
@@ -6,14 +6,39 @@ from typing import Any
 
 import click
 
-from ropeaudit.console.help import command
-from ropeaudit.console.options import ReportOptions, axis, calling_options, report_options, ticket_option
-from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, merged, number
+from ropeaudit.console.help import GroupedCommand, command
+from ropeaudit.console.options import ReportOptions, report_options, ticket_option
+from ropeaudit.console.parameters import INTEGER, number
+
+
+class _FilesAlone(GroupedCommand):
+    """A command about files, which hands code over to `check`."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Return the context of `check` with the same arguments where one of them is code."""
+        from ropeaudit.console.delivery import say
+        from ropeaudit.features.module.analysis import is_code
+
+        code = next((one for one in args if ".py:" in one or is_code(one)), None)
+        group = parent.command if parent else None
+        check = group.get_command(parent, "check") if parent and isinstance(group, click.Group) else None
+        if code is None or check is None:
+            return super().make_context(info_name, args, parent, **extra)
+        if not {"-q", "--quiet"} & {*args}:
+            say(f"{code} is code, which `ropeaudit check` calls; `module` reads files")
+        return check.make_context("check", args, parent, **extra)
 
 
 @command(
-    epilog="Exit code: 0 nothing is wrong, 1 a buffer was cast or is off, a conversion lost something, or "
-    "something was not judged, 2 bad usage or input."
+    cls=_FilesAlone,
+    epilog="Exit code: 0 nothing is wrong, or nothing is stored, 1 a buffer was cast, is off or ends too "
+    "early, a conversion lost something, or something was not judged, 2 bad usage or input.",
 )
 @click.argument("source", metavar="SOURCE")
 @click.option(
@@ -29,49 +54,33 @@ from ropeaudit.console.parameters import ARGUMENT, INTEGER, NAMES, merged, numbe
 @click.option("--scaling", metavar="SPEC", help="Scaling that they should have, such as linear:factor=4.")
 @click.option("--head-dim", type=INTEGER, metavar="N", help="Dims of a head, even.")
 @click.option("--rotary-dim", type=INTEGER, metavar="N", help="Dims that are rotated.  [default: --head-dim]")
-@axis(
-    "--loaded",
-    NAMES,
-    "Loading modes in which modules are looked at. built, to (cast by .to), "
-    "default-dtype (built under it), from-pretrained (saved and loaded by transformers or diffusers).",
-    shown="all of a class; else built",
-)
-@axis("--dtype", NAMES, "Dtypes of those modes: bf16, fp16, fp32, fp64.", "bf16")
-@click.option(
-    "--build",
-    type=ARGUMENT,
-    multiple=True,
-    callback=merged,
-    metavar="NAME=VALUE",
-    help="Argument that SOURCE is called with, such as head_dim=128.",
-)
-@calling_options
 @report_options
 @ticket_option
 def module(output: ReportOptions, ticket: str | None, **asked: Any) -> int:
-    """Find RoPE buffers that were cast or are off, as files store them and as modules hold them.
+    """Find RoPE buffers that were cast, are off, or end before what their config serves, as files store them.
 
     SOURCE is a checkpoint (a folder, a .safetensors or .pt file), whose code is never executed; a dumped
     inv_freq, cos and sin, or freqs_cis (.npz, .npy or c.npy,s.npy), which is explained pair by pair; an .onnx
-    graph, whose constants are read and which is never executed; a .gguf file, whose metadata is held against
-    the config that it was converted with; or a function that returns a module, or the class of one:
-    file.py:name or package.module:name, which is called; a class is built from its default config or usual
-    sizes, anew for each loading mode: .to(dtype), from_pretrained(dtype) and the default dtype. `forward` is
-    never called: `ropeaudit check` does that. Buffers and constants are known by their values: frequencies,
-    periods, angles, cos and sin. Without a config, a model or --base nothing says what their frequencies
-    should be, and the base is guessed from the values.
+    graph, whose constants are read and which is never executed; or a .gguf file, whose metadata is held
+    against the config that it was converted with. Buffers and constants are known by their values:
+    frequencies, periods, angles, cos and sin. Without a config, a model or --base nothing says what their
+    frequencies should be, and the base is guessed from the values. Code (FILE.py:NAME) is checked, as by
+    `ropeaudit check`, with all options of that.
     """
     from ropeaudit.console import delivery, output_files
-    from ropeaudit.features.module.report import COLUMNS, run
+    from ropeaudit.features.module import analysis
+    from ropeaudit.features.module import report as tables
     from ropeaudit.reports import with_metadata
 
-    asked |= {"dtypes": list(asked.pop("dtype")), "loaded": list(asked.pop("loaded")) or None}
-    broken, report, made = run(asked, output.chosen_columns(COLUMNS))
+    columns = output.chosen_columns(tables.COLUMNS)
+    audit = analysis.module(**asked)
+    made = tables.report([audit], columns, {})
     with output_files.opened_for("--ticket", ticket, "ticket") as file:
         code = delivery.delivered(
-            lambda _: [report],
+            lambda _: [made],
             lambda reports, metadata: with_metadata(reports[0], metadata),
             output,
         )
-        written = delivery.write_ticket(file, lambda: made)
+        written = delivery.write_ticket(file, lambda: tables.ticket(audit))
+    broken = audit.wrong or not audit.judged
     return delivery.worst(code, written, delivery.BROKEN if broken else delivery.DONE)

@@ -1,22 +1,15 @@
-"""The report of RoPE buffers: the answer, the rows and the ticket; of code, from a process of its own."""
+"""The report of RoPE buffers: the answer, the rows and the ticket."""
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.audits import records
-from ropeaudit.door import process
-from ropeaudit.door.child import Header
-from ropeaudit.door.child import Session as Inside
-from ropeaudit.door.messages import Arrays, Values
-from ropeaudit.errors import BadInput, ForeignError, did
-from ropeaudit.features.module import analysis, built
-from ropeaudit.features.module.analysis import ModuleAudit
+from ropeaudit.features.module.analysis import ModuleAudit, remedy
 from ropeaudit.features.module.buffers import FREQUENCIES, Buffer
+from ropeaudit.features.module.judging import rows_in_words
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.recognition.stored_values import FAR, NEAR
@@ -26,23 +19,14 @@ from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import counted, percent
 from ropeaudit.reports.tickets import Reproduction, Ticket, by_code, file_name
 from ropeaudit.runtime.columns import table
-from ropeaudit.runtime.paths import shown_path
-from ropeaudit.subjects.calling.environments import ENVIRONMENTS
-from ropeaudit.subjects.calling.signatures import place
 
 SCHEMA = 1
 COLUMNS = table("module")
-_POSITIONS = 4096  # that a remedy is written for
 _HOW = {  # how a buffer came to hold narrow numbers
     "stored": "stored in {}, which no later conversion restores",
     "graph": "converted to {} by the graph: leave out that conversion",
     "back": "its values are {} numbers: cast and cast back, which restores nothing",
     "none": "",
-}
-_TO_GIVE = {  # kind of a source that stores nothing -> what to give instead
-    "graph": "give the module that was exported (file.py:function)",
-    "checkpoint": "frequencies are computed on loading: give the function that loads it, "
-    "such as FILE.py:load",
 }
 _EXPECTED = (
     "The values should be those of {}, up to the rounding of float32; no cast back restores what was "
@@ -69,13 +53,12 @@ def report(
 
 def _row(one: Buffer) -> dict[str, Any]:
     """Return the row of a buffer."""
-    alike = ("what", "loaded", "against", "cast", "how", "from_built", "finding")
     return {
         "schema": SCHEMA,
         "buffer": one.stored.name,
         "dtype": one.stored.dtype,
         "shape": "x".join(map(str, one.stored.shape)),
-        **{name: getattr(one, name) for name in alike},
+        **{name: getattr(one, name) for name in ("what", "against", "cast", "how", "finding")},
         "agrees": {None: "unknown", True: "yes", False: "no"}[one.agrees],
         "largest_error": one.error,
         "drift_256": one.drift_near,
@@ -122,47 +105,27 @@ def _decided(audit: ModuleAudit) -> tuple[Status, str, str]:
     status: Status = "FAIL"
     total = counted(len(buffers), f"RoPE {audit.noun}")
     none = f"no RoPE {audit.noun} among {counted(audit.tensors, 'tensor')}"
-    if audit.lost:
+    if audit.unrotated:
+        status, decides = "OK", f"nothing to check: {audit.unrotated}"
+    elif audit.lost:
         decides = f"{counted(len(audit.lost), 'setting')} lost in conversion"
     elif audit.wrong:
-        decides = _wrong(audit)
-    elif audit.judged and all(one.agrees for one in buffers):
+        cast = sum(one.cast != "none" for one in buffers)
+        counts = {"cast": cast, "off": sum(one.wrong for one in buffers) - cast}
+        decides = " and ".join(f"{count} of {total} {word}" for word, count in counts.items() if count)
+    elif buffers and audit.judged and all(one.agrees for one in buffers):
         status, decides = "OK", f"{len(buffers)} of {total} within float32 rounding"
-    elif audit.judged:
+    elif buffers and audit.judged:
         status, decides = "WARN", f"no cast shows in {total}; nothing says which values are right"
     elif audit.found:
         some = audit.kind != "gguf" and any(one.judged for one in buffers)
         decides = "not all was judged" if some else "nothing was judged"
-    elif audit.module is None:
-        decides = f"nothing was judged: {none}"
+    elif audit.judged:
+        computes = "transformers" if audit.config and not audit.own_code else "the code that loads it"
+        status, decides = "OK", f"nothing stored: {none}; {computes} computes them at load"
     else:
-        decides = f"nothing is stored: {none}; {_check(audit)} calls it"
+        decides = f"nothing was judged: {none}"
     return status, audit.spec, decides
-
-
-def _check(audit: ModuleAudit) -> str:
-    """Return the command that calls a module, under the loading modes that it knows."""
-    under = ",".join(mode for mode in audit.modes if mode in ENVIRONMENTS)
-    return f"`ropeaudit check {audit.spec}{under and f' --under {under}'}`"
-
-
-def _wrong(audit: ModuleAudit) -> str:
-    """Return how many buffers were cast and are off, and in which loading modes."""
-    several, modes = len(audit.modes) > 1, dict[str, list[str]]()
-    for mode in dict.fromkeys(one.loaded for one in audit.buffers if one.wrong):
-        own = [one for one in audit.buffers if one.loaded == mode]
-        of = f"of {counted(len(own), f'RoPE {audit.noun}')}"
-        cast = sum(one.cast != "none" for one in own)
-        counts = {"cast": cast, "off": sum(one.wrong for one in own) - cast}
-        words = " and ".join(f"{count} {of} {word}" for word, count in counts.items() if count)
-        told = f" {built.in_words(mode)}" if several else _mode(own[0])
-        modes.setdefault(words, []).append(told)
-    return ", ".join(f"{words}{' and'.join(some)}" for words, some in modes.items())
-
-
-def _mode(one: Buffer) -> str:
-    """Return how its module was loaded, as a suffix; empty as built and of a file."""
-    return "" if one.as_built is None else f" {built.in_words(one.loaded)}"
 
 
 def _causes(audit: ModuleAudit) -> list[Cause]:
@@ -171,7 +134,7 @@ def _causes(audit: ModuleAudit) -> list[Cause]:
     for lost in audit.lost:
         title = (f"{lost.layer} layers: " if lost.layer else "") + wording.sentence(lost.diagnosis)
         effect = "" if causes or not audit.buffers else _effect(max(audit.buffers, key=_size))
-        facts = [f"{lost.keys} is not what config.json says", *filter(None, [effect])]
+        facts = [lost.told or f"{lost.keys} is not what config.json says", *filter(None, [effect])]
         causes.append(Cause(lost.diagnosis.code, title, facts=facts))
     for one in audit.buffers if not causes else ():
         if one.wrong:
@@ -183,33 +146,25 @@ def _causes(audit: ModuleAudit) -> list[Cause]:
 def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer]) -> Cause:
     """Return what all buffers of one code have in common; the worst stands for all."""
     first, *rest = sorted(some, key=_size, reverse=True)
-    title, fix, cast = _title(first), _remedy(audit, first), _HOW[first.how].format(first.cast)
+    title, cast = _title(first), _HOW[first.how].format(first.cast)
     measured = first.measured if first.measured not in title else ""
+    measured = "; ".join(filter(None, [measured, rows_in_words(first) if first.ends else ""]))
+    seen = "off" if first.finding.rstrip(".") == title else first.finding.rstrip(".")
     more = f" and {len(rest)} more" if rest else ""
     used = f"; used by {first.stored.use.words}" if first.stored.use is not None else ""
-    file, line = "", 0
-    if audit.module is not None:
-        holder = audit.module.get_submodule(first.stored.name.rpartition(".")[0])
-        file, line = place(type(holder))
+    fix = remedy(first, audit.expected, by_config=audit.kind == "checkpoint" and audit.config)
     facts = [
-        f"{first.stored.name}{more}{_mode(first)}: {cast or measured or 'off'}{used}",
+        f"{first.stored.name}{more}: {cast or measured or seen}{used}",
         "; ".join(filter(None, [measured if cast else "", _effect(first)])),
         *[f"{one.stored.name}: {_title(one)}" for one in rest if _title(one) != title][:1],
         f"fix: {fix}" if fix else "",
     ]
-    source = linecache.getline(file, line).strip()
-    return Cause(code, title, file and shown_path(file), line, source, list(filter(None, facts)))
-
-
-def _remedy(audit: ModuleAudit, one: Buffer) -> str:
-    """Return what to do about a wrong buffer; empty where nothing is known."""
-    own = one.remedy(audit.expected) if audit.kind == "checkpoint" else ""
-    return own or wording.remedy(one.diagnosis, FP32, _POSITIONS)
+    return Cause(code, title, facts=list(filter(None, facts)))
 
 
 def _title(one: Buffer) -> str:
     """Return what explains that a buffer is wrong, or that nothing known does."""
-    known = one.diagnosis is not None and one.diagnosis.certainty != "resembles" and not one.imaginary_lost
+    known = one.diagnosis is not None and one.diagnosis.certainty != "resembles"
     return wording.sentence(one.diagnosis) if known else one.finding.rstrip(".")
 
 
@@ -220,7 +175,7 @@ def _size(one: Buffer) -> tuple[float, float]:
 
 def _effect(one: Buffer) -> str:
     """Return what the values of a buffer by themselves do to scores."""
-    if one.drift_near is None:
+    if one.drift_near is None or one.nonfinite or (one.table is not None and one.table.agrees):
         return ""
     far = "" if one.drift_far is None else f", {percent(one.drift_far)} at distance {FAR:,}"
     return f"these values alone put scores {percent(one.drift_near)} off within {NEAR} tokens{far}"
@@ -229,10 +184,8 @@ def _effect(one: Buffer) -> str:
 def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
     """Return what was measured, against what, what was not checked, and what to type."""
     buffers, facts = audit.buffers, dict[str, str]()
-    if audit.module is not None:
-        off = {one.loaded for one in buffers if one.wrong}
-        held = dict.fromkeys(one.loaded for one in buffers if one.loaded not in off)
-        facts["nothing off" if off else "loaded"] = ", ".join(map(built.in_words, held))
+    if audit.unrotated:
+        return []
     errors = [one for one in buffers if one.error is not None]
     if errors and not audit.wrong:
         largest = max(errors, key=lambda one: one.error or 0.0)
@@ -249,33 +202,35 @@ def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
     if audit.kind == "gguf" and not audit.explicit and not audit.wrong:
         facts["next"] = "put its config.json beside it, or give --config"
     elif not buffers:
-        facts["next"] = _TO_GIVE.get(audit.kind, "")
+        facts["next"] = _instead(audit)
     else:
         rows = f"{'pair by pair' if audit.kind == 'dump' else 'all rows'}: -v"
         facts["next"] = f"{rows}    bug report: --ticket FILE" if audit.wrong else rows
     return [fact for fact in facts.items() if fact[1]]
 
 
+def _instead(audit: ModuleAudit) -> str:
+    """Return what to type for a source that stores nothing."""
+    if audit.kind == "graph":
+        return "check the code that was exported: `ropeaudit check FILE.py:NAME`"
+    folder = audit.spec if audit.config else "FOLDER"
+    return f"`ropeaudit check {folder}` judges those, by config.json"
+
+
 def _unchecked(audit: ModuleAudit) -> list[str]:
     """Return what was not checked, and what the source does not show."""
     parts = list[str]()
     for one in audit.buffers:
-        if one.table is None and not one.nonfinite:
+        if one.table is None and not one.wrong:
             parts.append(f"{one.stored.name} ({one.finding.rstrip('.')})")
         if one.stored.use is not None and one.stored.use.mixed:
             parts.append(f"{one.stored.name} as converted, which differs by node")
-    if audit.module is None:
-        return [*parts[:3], "positions and the code that rotates (check FILE:NAME)"]
-    tried = {mode.partition(":")[0] for mode in audit.modes}
-    left = ", ".join(mode for mode in built.MODES if mode not in tried)
-    others = [f"other loading modes: {left} (--loaded)"] if left else []
-    called = f"forward, which was not called: {_check(audit)} calls it"
-    return [called, *dict.fromkeys(parts[:3]), *others]
+    return [*parts[:3], "positions and the code that rotates (check FILE:NAME)"]
 
 
-def _ticket(audit: ModuleAudit, said: Report) -> Ticket:
+def ticket(audit: ModuleAudit) -> Ticket:
     """Return the ticket of the buffer that moves scores most, or of a source in which none is wrong."""
-    alone = Reproduction(missing="a module has to be built and loaded as it is")
+    said, alone = report([audit], None, {}), Reproduction(missing="files are read, and no code is called")
     wrong = [one for one in audit.buffers if one.wrong]
     if not wrong:
         title = f"RoPE of {file_name(audit.spec)}: {said.answers[0].decides}"
@@ -283,38 +238,8 @@ def _ticket(audit: ModuleAudit, said: Report) -> Ticket:
         return Ticket(title, said, facts, "", alone)
     one = max(wrong, key=_size)
     held = "is not what it should be" if one.cast == "none" else f"is {one.cast}"
-    name = f"RoPE {audit.noun} {one.stored.name} {held}{_mode(one)}"
-    remedy = _remedy(audit, one)
-    expected = _EXPECTED.format(one.against) + (f" {remedy[:1].upper()}{remedy[1:]}." if remedy else "")
-    said = replace(said, headline=f"{one.stored.name}{_mode(one)}: {one.finding}")
+    name = f"RoPE {audit.noun} {one.stored.name} {held}"
+    fix = remedy(one, audit.expected, by_config=audit.kind == "checkpoint" and audit.config)
+    expected = _EXPECTED.format(one.against) + (f" {fix[:1].upper()}{fix[1:]}." if fix else "")
+    said = replace(said, headline=f"{one.stored.name}: {one.finding}")
     return Ticket(f"{name}{by_code(codes(one.diagnosis))}", said, _row(one), expected, alone)
-
-
-_HERE = "ropeaudit.features.module.report"
-_VALUES = Values([Report, Answer, Cause, Ticket, Reproduction], [COLUMNS, records.COLUMNS["tolerance"]])
-
-
-def run(asked: Mapping[str, Any], columns: Sequence[str] | None) -> tuple[bool, Report, Ticket]:
-    """Audit a source, code in a child: return whether it fails, its report and its ticket.
-
-    asked: for `analysis.module`. Raises: RopeAuditError.
-    """
-    spec, arrays = str(asked["source"]), dict[str, Any]()
-    given = {"asked": _VALUES.packed([dict(asked), columns], arrays)}
-    try:
-        alone = (_HERE, "torch", "transformers")
-        session = process.alone(alone) if built.is_code(spec) else process.within(None, {}).session()
-        told, held = session.ask(f"{_HERE}:answered", given, arrays)
-    except ForeignError as error:
-        raise BadInput(f"{spec!r}: {did(error)}") from None
-    broken, made, ticket = _VALUES.unpacked(told, dict(held))
-    return broken, made, ticket
-
-
-def answered(session: Inside, arguments: Header, arrays: Arrays) -> tuple[Any, Arrays]:
-    """Return the same in the child."""
-    asked, columns = _VALUES.unpacked(arguments["asked"], dict(arrays))
-    audit, held = analysis.module(**asked), dict[str, Any]()
-    broken = audit.wrong or not audit.judged
-    ticket = _ticket(audit, report([audit], None, {}))
-    return _VALUES.packed([broken, report([audit], columns, {}), ticket], held), held

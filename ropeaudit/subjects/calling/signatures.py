@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ropeaudit import data
 from ropeaudit.arithmetic.formats import FP32, Format
-from ropeaudit.errors import BadInput, UsageError, reported
+from ropeaudit.errors import UsageError
 from ropeaudit.rope.scaling import HF_NAMES
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays
@@ -257,73 +257,9 @@ def engine(function: Any) -> Literal["torch", "numpy", "jax"]:
     return "torch"
 
 
-HEAD_DIM, BASE, MODULE_LENGTH = 64, 10000.0, 4096  # for a class without a default
+HEAD_DIM, BASE = 64, 10000.0  # for a class without a default
 _AXES = (16, 24, 24)  # dims of time, height and width
 AXIS_NAMES = ("axes_dim", "axes_dims", "rope_axes_dim", "rope_dim")
-
-
-GIVE = "give file.py:function or package.module:function, which returns a torch.nn.Module, or its class"
-_ARGUMENTS = "give --build NAME=VALUE, or a function that builds it and takes no arguments"
-
-
-@dataclass(frozen=True, slots=True)
-class Builder:
-    """How a module is built anew. cls: its class, if any. arguments: what that is given."""
-
-    spec: str
-    target: Callable[..., Any]
-    arguments: Mapping[str, Any]
-    cls: type[Any] | None = None
-
-    def build(self) -> Any:
-        """Return a new module in eval mode. Raises: BadInput."""
-        import torch
-
-        with reported(BadInput, f"{self.spec!r}: raised", _ARGUMENTS):
-            module = self.target(**self.arguments)
-        if not isinstance(module, torch.nn.Module):
-            raise BadInput(f"{self.spec!r}: returned a {type(module).__name__}; {GIVE}")
-        return module.eval()
-
-    @property
-    def words(self) -> str:
-        """How a class is built; empty of a function."""
-        if self.cls is None:
-            return ""
-        simple = (int, float, str, tuple, list, bool, type(None))
-        parts = (
-            f"{name}={value!r}" if isinstance(value, simple) else f"{type(value).__name__}()"
-            for name, value in self.arguments.items()
-        )
-        return f"{self.cls.__name__}({', '.join(parts)})"
-
-
-def builder(spec: str, target: Callable[..., Any], given: Mapping[str, Any]) -> Builder:
-    """Return how a function or class builds a module, with the first arguments that do.
-
-    Raises: BadInput.
-    """
-    import torch
-
-    if not (isinstance(target, type) and issubclass(target, torch.nn.Module)):
-        return Builder(spec, target, given)
-    if any(base.__name__ in ("PreTrainedModel", "ModelMixin") for base in target.__mro__):
-        raise BadInput(
-            f"{spec!r}: is the class of a whole model, whose default may be large; "
-            "give a function that returns a small one"
-        )
-    refused: list[BadInput] = []
-    for arguments in possible_arguments(target, given, MODULE_LENGTH):
-        one = Builder(spec, target, arguments, target)
-        try:
-            one.build()
-            return one
-        except BadInput as error:
-            refused.append(error)
-    if refused:
-        raise refused[0]
-    taken = ", ".join(needed(target)) or "none"
-    raise BadInput(f"{spec!r}: needs the arguments {taken}, not all of which are known; {_ARGUMENTS}")
 
 
 def possible_arguments(
