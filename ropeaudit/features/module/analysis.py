@@ -21,7 +21,7 @@ from ropeaudit.features.module.judging import run
 from ropeaudit.recognition import stored_values
 from ropeaudit.recognition.stored_values import Lost
 from ropeaudit.reference import exact_frequencies
-from ropeaudit.rope import gguf_metadata, hf_config, hf_json
+from ropeaudit.rope import config_parts, gguf_metadata, hf_config, hf_json
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.rope.hf_config import ModelRope
@@ -273,7 +273,7 @@ def _added(parts: Sequence[Buffer]) -> bool:
 
 def _range(path: str) -> str:
     """Return the key by which a config says how far its model serves, and the value; "" without one."""
-    key, value = hf_json.first(hf_json.text_part(hf_json.load(path)), hf_json.POSITIONS)
+    key, value = hf_json.first(config_parts.text_part(hf_json.load(path)).given, hf_json.POSITIONS)
     return f"{key} {value:,}" if isinstance(value, int) else ""
 
 
