@@ -184,7 +184,7 @@ def _of_part(one: Part, whole: Config, name: str, source: str, base: float | Non
 def _check_rotates(one: Part, base: float | None) -> None:
     """Raise NotRotated for a part without rotary code, Unjudged where nothing says that it has some."""
     part, model = one.given, one.model.removesuffix("_text")
-    reason = one.instead
+    reason = one.instead or _said_not_to(part, model)
     for key, value in of_type(model, "rotates_if", {}).items():
         if not reason and part.get(key) not in (value if isinstance(value, list) else [value]):
             instead = f", where {in_its_place(model)}" if in_its_place(model) else ""
@@ -205,6 +205,18 @@ def _check_rotates(one: Part, base: float | None) -> None:
             f"model_type {shown(one.model)} is not known here, and no key is about RoPE; nothing was judged: "
             "check its code, ropeaudit check FILE.py:FUNCTION"
         )
+
+
+def _said_not_to(part: Config, model: str) -> str:
+    """Return which key says that there is no RoPE, of a type that reads it or is not known; else nothing."""
+    if is_known(model) and not is_one(model, "reads_alibi"):
+        return ""  # a stray key of an ancestor
+    kind = part.get("position_embedding_type")
+    if kind in ("nope", "alibi") or (kind == "absolute" and not config_parts.says_rope(part)):
+        return f"position_embedding_type = {kind}"
+    if flag(part, "rotary") is False:
+        return "rotary = false"
+    return next((f"{key} = true" for key in ("alibi", "mla_use_nope") if flag(part, key)), "")
 
 
 def _kv_heads(part: Config, model: str, heads: int, sizes: Mapping[str, str]) -> int:
@@ -263,10 +275,8 @@ def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
         key, given = first(config, spellings := _SPELLINGS.get(name, (name,)))
         if given is not None or (latent and name == "head_dim"):  # which is not read there
             continue
-        if name == HIDDEN[0] and (
-            latent or taken.get("head_dim") is not None
-        ):  # of which nothing hangs on it
-            continue
+        if name == HIDDEN[0] and (latent or taken.get("head_dim") is not None):
+            continue  # nothing hangs on it
         if (null := next((one for one in spellings if one in config), None)) is None:
             taken[key] = size
             words[key] = f"{key} missing: {default['class']}'s default {size}"
@@ -278,7 +288,7 @@ def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
 
 def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Config], list[str]]:
     """Return the RoPE parameters by layer type, and the defaults taken."""
-    (key, theta), usual = first(config, hf_json.BASES), class_default(model)
+    (key, _), usual = first(config, hf_json.BASES), class_default(model)
     given, defaults = hf_json.rope_dict(config), list[str]()
     own_scaling = usual.get("scaled", {})
     if own_scaling and not given and config.get(hf_json.DICTS[1]) is None:
@@ -287,14 +297,6 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
         kept = base is None or "rope_theta" in config  # --base stands before a default
         # a base that is one of these is used whatever rope_theta says beside them
         given = {name: value for name, value in own_scaling.items() if kept or name != "rope_theta"}
-    kind, rotates = config.get("position_embedding_type"), bool(given) or theta is not None
-    reason = next((f"{key} = true" for key in ("alibi", "mla_use_nope") if flag(config, key)), None)
-    if flag(config, "rotary") is False:
-        reason = "rotary = false"
-    elif kind in ("nope", "alibi") or (kind == "absolute" and not rotates and not is_known(model)):
-        reason = f"position_embedding_type = {kind}"
-    if reason:
-        raise NotRotated.because(reason)
     of_code: float | None = of_type(model, "base")  # ChatGLM's times its rope_ratio
     if of_code is not None and (times := of_type(model, "base_times")):
         ratio = config.get(times)

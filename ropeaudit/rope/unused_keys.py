@@ -33,6 +33,7 @@ _MISSPELT = 0.9  # of difflib's likeness: hed_dim is head_dim, v_head_dim (0.89)
 # which layers rotate: `rope.layer_kinds` reads these
 LAYERS = ("no_rope_layers", "no_rope_layer_interval", "layer_types", "sliding_window_pattern")
 _BASES = (*hf_json.BASES, hf_json.LOCAL_BASE)
+_AGREES = {**dict.fromkeys(hf_json.FRACTIONS, 1), "rotary": True}  # key -> what it says of all models
 _ROUNDING = 1e-12  # of float64, in which frequencies are compared
 _WHY = {
     "finetuned": "whether weights were trained with the scaling; that changes no number",
@@ -97,7 +98,7 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None, part_name:
         if used and isinstance(value, (int, float)) and not isinstance(value, bool):
             if value not in used:
                 keys.append(UnusedKey(path, value, f"{used[0]:g}"))
-        elif path[0] not in model.unjudged and (used or path[-1] not in hf_json.FRACTIONS or value != 1):
+        elif path[0] not in model.unjudged and (used or _AGREES.get(path[-1]) != value):
             keys.append(UnusedKey(path, value))
     return keys
 
