@@ -123,14 +123,15 @@ def _rank(name: str) -> int:
     return _TEXT.index(name) if name in _TEXT else len(_TEXT)
 
 
-def _parts(config: Any, path: tuple[str, ...], usual: str) -> Iterator[Part]:
-    """Yield the parts of an object, which is of the model type `usual` where it says none."""
+def _parts(config: Any, path: tuple[str, ...], usual: str, outer: str = "") -> Iterator[Part]:
+    """Yield the parts of an object, of the model type `usual` where it says none, or that it stands in."""
     if not isinstance(config, Mapping):
         told = f"holds {shown(config)} where an object {{...}} belongs"
         raise BadInput(f"{told}; give the config.json of a model")
     if len(path) > _DEPTH:
         raise BadInput("holds a text_config within a text_config; give the config.json of a model")
     model = config.get("model_type") or usual
+    model = usual if usual and model == outer else model  # Qwen3-VL's parts are said to be of its own type
     if not isinstance(model, str):
         raise BadInput(f"model_type = {shown(model)} is not text")
     row = model_types.composed(model)
@@ -147,7 +148,7 @@ def _parts(config: Any, path: tuple[str, ...], usual: str) -> Iterator[Part]:
         else:
             yield Part(path, config, model)
     for key, value in inner.items():
-        yield from _parts(value, (*path, key), declared.get(key, ""))
+        yield from _parts(value, (*path, key), declared.get(key, ""), model)
 
 
 def _is_part(key: Any, value: Any, declared: Mapping[str, str]) -> bool:
