@@ -28,6 +28,7 @@ COMPOSES = {
         "features.limit.analysis",
         "features.limit.report",
         "features.module.analysis",
+        "features.module.built",
         "features.model.analysis",
         "features.model.load",
     },

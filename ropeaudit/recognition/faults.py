@@ -340,7 +340,11 @@ def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
     if asked.original is not None and asked.kind in ("llama3", "yarn"):
         times = (*(2.0**power for power in range(-4, 4)), asked.stretch)
         lengths = (asked.maximum, *_SETTINGS["lengths"], *(asked.original * one for one in times))
-        yield from (replace(asked, original=length) for length in lengths if length and length >= 2)
+        yield from (
+            replace(asked, original=length)
+            for length in lengths
+            if length and length >= 2 and length == int(length)
+        )
     if asked.kind == "yarn":
         yield replace(asked, truncate=asked.truncate is False)
 

@@ -160,10 +160,6 @@ class Lost:
 def lost(file: GgufRope, declared: ModelRope) -> list[Lost]:
     """Return what of the rotary embedding of a config is another in a file."""
     own, found = file.model, list[Lost]()
-    ends, served = own.maximum, declared.maximum
-    if ends and served and ends < served:
-        words = f"context_length is {ends:,} and config.json serves {served:,}: convert it again"
-        found.append(Lost("", Diagnosis("table-ends", {"last": ends - 1}), "context_length", words))
     for layer, asked in declared.layers.items():
         if layer in own.layers:
             named = layer if len(declared.layers) > 1 else ""
@@ -172,6 +168,10 @@ def lost(file: GgufRope, declared: ModelRope) -> list[Lost]:
     if declared.axes and here != there:  # M-RoPE's
         told = Diagnosis("other-sections", {"seen": here, "asked": there})
         found.append(Lost("", told, "rope.dimension_sections"))
+    ends, served = own.maximum, declared.maximum
+    if ends and served and ends < served:
+        words = f"context_length is {ends:,} and config.json serves {served:,}: convert it again"
+        found.append(Lost("", Diagnosis("table-ends", {"last": ends - 1}), "context_length", words))
     return found
 
 

@@ -227,4 +227,4 @@ def test_a_graph_without_rope_says_so(tmp_path, capsys) -> None:
     onnx.save(model([times()], [tensor(np.ones(64, np.float32))]), tmp_path / "none.onnx")
     said = ran(capsys, ["module", tmp_path / "none.onnx"], 1).out  # nothing was judged
     assert "no RoPE constant among 1 tensor" in said
-    assert "give the module that was exported (file.py:function)" in said
+    assert "check the code that was exported: `ropeaudit check FILE.py:NAME`" in said

@@ -276,19 +276,10 @@ def vectors(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
 
 
 def module(folder: Path, fault: Fault | None, setting: Fault) -> list[Command]:
-    """A module that returns cos and sin: it is called, and where the fault is in its buffer that is read."""
+    """A module that returns cos and sin."""
     target = f"{written(folder, fault, setting, 'call_module')}:Rope"
-    theta = imported(folder / "rope.py").frequencies()
-    at = ["--config", str(config(folder, setting))]
-    judged = ["--layout", "half", "--dtype", setting.dtype, "--up-to", str(setting.up_to), "--under", "none"]
-    (plain := folder / "plain").mkdir()
-    if fault is None or not torch.equal(
-        theta, imported(written(plain, None, setting, "call_module")).frequencies()
-    ):
-        stored = told(folder, "module", ["module", target, *at, "--loaded", "built"], wrong_buffer)
-        whole = fault is None or fault.code != "partial-rotation"  # cos and sin are of more dims than rotate
-        return [*([check(folder, target, *at, *judged)] if whole else []), stored]
-    return [check(folder, target, *at, *judged)]
+    at = ["--config", str(config(folder, setting)), "--layout", "half", "--dtype", setting.dtype]
+    return [check(folder, target, *at, "--up-to", str(setting.up_to), "--under", "none")]
 
 
 def wrong_buffer(row: dict[str, Any]) -> bool:

@@ -85,36 +85,6 @@ def attribute():
     return made
 
 
-def empty():
-    return Rope(weight=torch.ones(3))
-
-
-def not_finite():
-    return Rope(inv_freq=theta() / 0)
-
-
-def meta():
-    with torch.device("meta"):
-        return Rope(inv_freq=torch.ones(4))
-
-
-def fails():
-    raise RuntimeError("no weights here")
-
-
-def refuses():
-    from ropeaudit.errors import RopeAuditError
-
-    raise RopeAuditError("not on this machine")
-
-
-def not_a_module():
-    return 3
-
-
-number = 3
-
-
 def angles(n=1024, base=1e4, pairs=32):
     return torch.outer(torch.arange(n).double(), theta(base, pairs).double())
 
@@ -200,3 +170,40 @@ def none_of_it():
         betas=torch.linspace(1, 0.1, 64),
         mask=torch.tril(torch.ones(64, 64)),
     )
+
+
+# whose tensors are written to files
+STORED = [
+    "attribute",
+    "bf16",
+    "bf16_back",
+    "bf16_positions",
+    "cis",
+    "codegen",
+    "codegen_back",
+    "complex_table",
+    "fp16_back",
+    "half_off",
+    "halves",
+    "kandinsky",
+    "kandinsky_back",
+    "kandinsky_cast",
+    "linear",
+    "lone",
+    "matrices",
+    "mixed",
+    "none_of_it",
+    "one_off",
+    "other_base",
+    "other_names",
+    "periods",
+    "periods_back",
+    "periods_cast",
+    "plain",
+    "powers",
+    "scaled",
+    "stacked",
+    "tables",
+    "tables_back",
+    "twice",
+]

@@ -9,7 +9,7 @@ import json
 import shutil
 import tomllib
 from collections.abc import Callable
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ def write(folder: Path) -> Path:
     configs(folder / "configs")
     arrays(folder)
     checkpoint(folder / "checkpoint")
+    stored(folder / "stored")
     damaged(folder)
     cases(folder)
     reports(folder)
@@ -93,6 +94,21 @@ def checkpoint(folder: Path) -> None:
         "model.layers.0.self_attn.q_proj.weight": torch.ones(4, 4),
     }
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def stored(folder: Path) -> None:
+    """Write what the modules of rope_buffers.py hold, a file each."""
+    import torch
+
+    folder.mkdir()
+    spec = spec_from_file_location("rope_buffers", KERNELS / "called" / "rope_buffers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(kernels := module_from_spec(spec))
+    for name in kernels.STORED:
+        made = getattr(kernels, name)()
+        tensors = {key: one for key, one in vars(made).items() if isinstance(one, torch.Tensor)}
+        torch.save({**tensors, **dict(made.named_buffers())}, folder / f"{name}.pt")
 
 
 def damaged(folder: Path) -> None:
