@@ -16,6 +16,7 @@ from ropeaudit.recognition.diagnosis import codes
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.usefixtures("one_thread")
 LAYER = 2  # of four
+ROW = "decode of a row"
 
 
 audited = functools.partial(test_model_faults.audited, offset=1)
@@ -82,7 +83,7 @@ def test_positions_of_decode_are_compared_with_one_pass(
     loads(given_positions(change))
     one, told, _ = audited(built(name))
     assert (one.verdict, codes(one.diagnosis)) == ("wrong_decode", "positions-off")
-    assert (one.decoded.way, one.decoded.layer, one.diagnosis.values["by"]) == (way, 0, by)
+    assert (one.decoded.way, one.decoded.layer, one.diagnosis.values["by"]) == (f"{ROW} {way}", 0, by)
     assert (told.status, told.decides) == ("FAIL", "wrong decode")
     assert told.causes[0].title == f"layer 0: positions {by:+d}"
 
@@ -91,13 +92,19 @@ def test_positions_of_decode_are_compared_with_one_pass(
 def test_a_row_that_is_moved_as_a_whole_is_named_and_does_not_fail(name, change, built, loads) -> None:
     """Scores depend on distances: no logit changes, whatever the padding is taken for."""
     loads(given_positions(change))
-    one, _, notes = audited(built(name))
-    assert (one.verdict, one.diagnosis) == ("precision", None)
-    assert (one.decoded.way, one.decoded.layer, one.decoded.differs) == ("padded on the left", 0, False)
-    assert (
-        "decode of a row padded on the left rotates otherwise than one pass over its tokens, layer 0: "
-        "positions +5; scores depend on distances, and float64 logits stay"
-    ) in notes
+    one, told, _ = audited(built(name))
+    assert (one.verdict, one.diagnosis, told.status) == ("precision", None, "WARN")
+    assert (one.decoded.way, one.decoded.layer, one.decoded.differs) == (
+        f"{ROW} padded on the left",
+        0,
+        False,
+    )
+    assert (told.causes[-1].code, told.causes[-1].title) == (
+        "padding-counted",
+        f"{ROW} padded on the left rotates otherwise than one pass over its tokens, layer 0: padding counted "
+        "as tokens, as where the argument that tells it is ignored; scores depend on distances, and float64 "
+        "logits stay",
+    )
 
 
 # -------------------------------------------------------------------------- the function that rotates q and k
@@ -295,22 +302,39 @@ def raises(model):
     model.generate = generate
 
 
+def reads_ahead(model):
+    model.model.embed_tokens.register_forward_hook(lambda *call: call[-1] + call[-1].mean(1, keepdim=True))
+
+
+def without_cache(model):
+    def forget(_, args, kwargs, output):
+        if "attention_mask" not in kwargs:  # not in `generate`
+            output.past_key_values = None
+
+    model.register_forward_hook(forget, with_kwargs=True)
+
+
+CALLS = ["decode with a cache", "prefill in chunks"]
+
+
 @pytest.mark.parametrize(
-    ("name", "plant", "tokens", "reason"),
+    ("plant", "tokens", "ways", "reason"),
     [
-        ("llama", stops_early, "24", "`generate` stopped after 2 of 4 tokens"),
-        ("llama", raises, "24", "`generate` raised RuntimeError: not for this model"),
-        ("llama", lambda model: None, "11", "it takes 12 tokens; give --tokens 12 or more"),
-        ("bert", lambda model: None, "24", "in one pass tokens see those behind them"),
-        ("big_bird", lambda model: None, "24", "in one pass tokens see those behind them"),
+        (stops_early, "24", CALLS[:1], "`generate` stopped after 2 of 4 tokens"),
+        (raises, "24", CALLS[:1], "`generate` raised RuntimeError: not for this model"),
+        (without_cache, "24", CALLS[1:], "the model returns no cache"),
+        (lambda model: None, "11", CALLS, "it takes 12 tokens; give --tokens 12 or more"),
+        (reads_ahead, "24", CALLS, "in one pass tokens see those behind them"),
     ],
 )
-def test_what_is_not_compared_is_said_with_its_reason(name, plant, tokens, reason, built, loads) -> None:
+def test_what_is_not_compared_is_said_with_its_reason(plant, tokens, ways, reason, built, loads) -> None:
     loads(plant)
-    one, told, notes = audited(built(name), tokens=tokens)
-    assert (one.decoded, one.diagnosis) == (None, None)
-    assert f"decode with a cache was not compared: {reason}" in notes
-    assert f"decode with a cache ({reason})" in dict(told.facts)["not checked"]
+    one, told, _ = audited(built("llama"), tokens=tokens)
+    assert (one.diagnosis, told.status) == (None, "WARN")
+    said = "; ".join(f"{way} ({reason})" for way in ways)
+    assert dict(told.facts)["not checked"] == said
+    compared = " and ".join(way for way in CALLS if way not in ways)
+    assert dict(told.facts).get("cache", "").startswith(compared)
 
 
 # --------------------------------------------------------------------------------- the same by `check`

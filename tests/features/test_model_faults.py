@@ -403,7 +403,7 @@ def test_a_right_model_gets_no_alarm(name, layers, built) -> None:
         assert one.verdict not in WRONG
         assert len(one.places) == layers
         assert max((place.excess for place in one.places.values()), default=0.0) < 0.7
-        assert one.decoded is None or one.decoded.way == ""
+        assert one.decoded is None or one.decoded.position is None
     unheard = [
         note for note in audit.folder.notes if note.startswith("no q and k of this model are seen before")
     ]

@@ -26,7 +26,8 @@ from ropeaudit.runtime import doing
 from ropeaudit.subjects.calling.environments import CPU, Device, of_torch
 
 if TYPE_CHECKING:
-    from ropeaudit.features.model.forward_pass import Decoded, Pass, Runner
+    from ropeaudit.features.model.cached import Cached
+    from ropeaudit.features.model.forward_pass import Pass, Runner
     from ropeaudit.features.model.held import Held
     from ropeaudit.recognition.diagnosis import Diagnosis
     from ropeaudit.recognition.verification import Places
@@ -43,13 +44,14 @@ UNSEEN = (
     "no q and k of this model are seen in attention, so that there are no rows by layer: its code does not "
     "call transformers' attention interface"
 )
-UNCOMPARED = "decode with a cache was not compared: "
 _UNKNOWN = ("uninitialised", "nonfinite", "unexplained")  # there are no frequencies
 REROUTED = "sends tokens to other experts than float64 does: whether its logits are accurate is not judged"
 WRONG: dict[str, str] = {  # verdicts by which a model itself fails
     "wrong_frequencies": "the model holds frequencies, tables or factors that its config does not build",
     "wrong_rotation": "a layer rotates q and k otherwise than its config says",
-    "wrong_decode": "decode with a cache rotates by other positions than one pass",
+    "wrong_scale": "a layer multiplies q·k by another number than its config says",
+    "wrong_decode": "with a cache, in decode or in chunks, tokens have other positions than in one pass, or "
+    "see padding",
     "inaccurate": "float32 logits are not those of the float64 run, by more than float32 explains",
 }
 
@@ -65,7 +67,7 @@ class Shifted:
     change: columns of logits by name, and how many of those are nonfinite. heads: score drift of each.
     cause: of a structural change (frequencies, learned positions, position table, mask, query scale, other),
     else rounding or none. held: what its config does not build. places: layer -> its worst rotated pair.
-    diagnosis: of held, else of the first wrong layer, else of decode.
+    diagnosis: of held, else of the first wrong layer, else of its scale, else of decode or chunks.
     """
 
     dtype: Format
@@ -77,7 +79,7 @@ class Shifted:
     held: tuple[Held, ...]
     places: dict[int, Places]
     diagnosis: Diagnosis | None
-    decoded: Decoded | None
+    decoded: Cached | None
 
     @property
     def wrong_layers(self) -> list[int]:
@@ -89,8 +91,11 @@ class Shifted:
 class ModelAudit(Result):
     """What is audited.
 
-    Filled while it runs: narrow, what the float64 run could not widen; pairs, how layers rotate, None where
-    that is not seen; saved, what to say of the files of q and k; decoded, decode beside one pass.
+    Filled while it runs: narrow, what the float64 run could not widen; ignored, what is stored and not run;
+    pairs, how layers rotate, None where that is not seen; saved, what to say of the files of q and k;
+    softmax_scales, what layers multiply q·k by; scales, what is wrong with that in each layer that is
+    compared; decoded, of decode and chunks beside one pass those that differ most; calls, why each of these
+    was not compared, empty where it was.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.model.report"
@@ -101,9 +106,13 @@ class ModelAudit(Result):
     save: str | None = None
     device: Device = CPU
     narrow: list[str] = field(default_factory=list, init=False)
+    ignored: str = field(default="", init=False)
     pairs: dict[int, RotatedPairs | None] = field(default_factory=dict, init=False)
     saved: list[str] = field(default_factory=list, init=False)
-    decoded: Decoded | None = field(default=None, init=False)
+    softmax_scales: dict[int, float] = field(default_factory=dict, init=False)
+    scales: dict[int, Diagnosis | None] = field(default_factory=dict, init=False)
+    decoded: Cached | None = field(default=None, init=False)
+    calls: dict[str, str] = field(default_factory=dict, init=False)
 
     @property
     def still(self) -> list[int]:
@@ -181,7 +190,9 @@ class ModelAudit(Result):
         known = loaded if loaded is not None and loaded.code in _UNKNOWN else None
         places = layers.check_layers(self.folder, own[1], self.pairs, fmt, offset, known)
         layer = together([(n, one.diagnosis) for n, one in places.items() if one.diagnosis])
+        scale = together([(n, one) for n, one in self.scales.items() if one])
         decode = self.decoded.wrong if self.decoded else None
+        others = {"wrong_rotation": layer, "wrong_scale": scale, "wrong_decode": decode}
         verdict = "precision" if change["change_max"] else "none"
         if change["nonfinite"]:
             verdict = "overflow"
@@ -190,8 +201,8 @@ class ModelAudit(Result):
         cause = {"structure": structure, "none": "none"}.get(verdict, "rounding")
         if held:
             verdict = "wrong_frequencies"
-        elif verdict != "overflow" and (layer or decode):
-            verdict = "wrong_rotation" if layer else "wrong_decode"
+        elif verdict != "overflow" and any(others.values()):
+            verdict = next(name for name, found in others.items() if found)
         elif fmt in (FP32, FP64) and not change["nonfinite"]:
             near = ACCURATE * change["logits_rms"]
             far = near * max(1.0, (offset + change["tokens"]) / _NEAR_POSITIONS)
@@ -202,7 +213,7 @@ class ModelAudit(Result):
                 verdict = "inaccurate"
             else:
                 self.folder.note(f"{fmt.name} {REROUTED}")
-        found = loaded or layer or decode
+        found = loaded or layer or scale or decode
         return Shifted(fmt, offset, change, heads, verdict, cause, held, places, found, self.decoded)
 
     def _loaded(
@@ -219,6 +230,8 @@ class ModelAudit(Result):
         loaded = load.load(self.folder, fmt, self.device)
         found = held.compare(loaded, self.folder) or judge_holds or ()
         runner = Runner(loaded, judge_holds is None, self.folder.maximum, self.device)
+        if judge_holds is None:
+            self.ignored = held.ignored(loaded, self.folder.files)
         try:
             return runner, found, runner.run(self.tokens.ids, 0)
         except BadInput as error:
@@ -232,7 +245,8 @@ class ModelAudit(Result):
         self, runner: Runner, base: Pass, step: Callable[[], None]
     ) -> tuple[dict[int, Pass], dict[int, str]]:
         """Return float64 passes without q and k, and what shifts change, by offset."""
-        from ropeaudit.features.model.forward_pass import cause_of, compare_decode
+        from ropeaudit.features.model import cached
+        from ropeaudit.features.model.forward_pass import cause_of
 
         if not base.reads and any(self.offsets):
             raise NotShifted(
@@ -247,11 +261,9 @@ class ModelAudit(Result):
         self.pairs |= {n: layers.rotated_pairs(call) for n, call in base.calls.items()}
         if self.save is not None:
             self.saved = layers.save_qk(self.save, self.folder, base.layers, base.calls)
-        found = compare_decode(runner, self.tokens.ids, base, self.pairs, STRUCTURE)
-        if isinstance(found, str):
-            self.folder.note(f"{UNCOMPARED}{found}")
-        else:
-            self.decoded = found
+        self.softmax_scales = {n: vectors.scale for n, vectors in base.layers.items()}
+        self.scales = layers.wrong_scales(self.folder, base)
+        self.decoded, self.calls = cached.compare(runner, self.tokens.ids, base, self.pairs, STRUCTURE)
         step()
         passes, causes = {0: base}, dict[int, str]()
         for offset in self.offsets:

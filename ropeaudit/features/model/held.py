@@ -7,8 +7,10 @@ Letters: p pairs. Frequencies in radians per token.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from ropeaudit.recognition.check import check
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.faults import of_frequencies
 from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.tensor_files import tensors
 from ropeaudit.tensor_files.rope_values import Dump
 
 _NEAR = 2.0**-14  # relative: float32 stays below, a cast to float16 reaches 2^-12
@@ -69,6 +72,19 @@ def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
             if other or not np.isfinite(values).all():
                 found[f"{name}.{key}"] = _wild(values) or Diagnosis("unexplained")
     return tuple(Held(name.lstrip("."), one) for name, one in found.items() if one is not None)
+
+
+def ignored(model: Any, files: Sequence[Path]) -> str:
+    """Return which stored frequencies no module of a loaded model holds, in a sentence; empty if none."""
+    running = [values for module in rotaries(model).values() for values in frequencies(module).values()]
+    names = list[str]()
+    for part in itertools.chain.from_iterable(map(tensors.parts, files)):
+        if part.name.endswith("inv_freq"):
+            values = np.asarray(part.read(...), np.float64).reshape(-1)
+            names += [] if any(_near(values, one) for one in running) else [part.name]
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    said = "stored, and ignored by transformers, which runs other frequencies; the latter were judged"
+    return f"{names[0]}{more}: {said}" if names else ""
 
 
 def together(found: Sequence[tuple[int | None, Diagnosis]]) -> Diagnosis | None:

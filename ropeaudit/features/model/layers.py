@@ -223,6 +223,21 @@ def check_layers(
     return results
 
 
+def wrong_scales(folder: Folder, seen: Pass) -> dict[int, Diagnosis | None]:
+    """Return of each layer how it multiplies q·k otherwise than config.json says; None of a right one."""
+    rope, results = folder.rope if known_type(folder.config) else None, dict[int, Diagnosis | None]()
+    if rope is None:
+        return {}
+    alone = next(iter(rope.layers)) if len(rope.layers) == 1 else ""
+    for layer, vectors in sorted(seen.layers.items()):
+        setting = rope.layers.get(alone or rope.kinds_of_layers.get(layer, ""))
+        if setting is not None:
+            values = {"seen": vectors.scale, "asked": setting.scale}
+            near = abs(vectors.scale - setting.scale) <= NEAR * setting.scale
+            results[layer] = None if near else Diagnosis("softmax-scale", values)
+    return results
+
+
 def _judged(
     call: RotatingCall,
     setting: RopeSetting | None,

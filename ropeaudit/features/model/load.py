@@ -5,6 +5,7 @@ No code of the folder is executed unless that is requested.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from importlib import metadata, util
 from pathlib import Path
@@ -97,7 +98,40 @@ def open_folder(spec: str, trusted: bool) -> Folder:
                 "--trust-remote-code executes it"
             )
         folder.notes.append("custom code (auto_map) was not executed; transformers' own model was audited")
+    if seen := _no_language_model(folder):
+        raise BadInput(
+            f"{spec!r}: {seen}, and a causal language model is needed; `ropeaudit check {shlex.quote(spec)}` "
+            f"judges its config, `ropeaudit module {shlex.quote(spec)}` what it stores"
+        )
     return folder
+
+
+def _no_language_model(folder: Folder) -> str:
+    """Return what a model is instead of a causal language model, by its type alone; empty for one."""
+    config = folder.config
+    kind = config.get("model_type")
+    if not known_type(config) or (folder.trusted and config.get("auto_map")):
+        return ""
+    with quiet_transformers():
+        from transformers.models.auto import modeling_auto as known
+
+    both = [
+        known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+        known.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+    ]
+    for names, what in (
+        (both[0] | both[1], "encoder and decoder"),
+        (known.MODEL_FOR_MASKED_LM_MAPPING_NAMES, "an encoder"),
+    ):
+        if kind in names and config.get("is_decoder") is not True:
+            return f"{kind} is {what}"
+    of_text = kind in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return "" if of_text or _has_axes(folder) else f"{kind} has no causal language model in transformers"
+
+
+def _has_axes(folder: Folder) -> bool:
+    """Return whether a model of images and text has axes of positions in its text too."""
+    return hf_json.rope_dict(folder.text).get("mrope_section") is not None
 
 
 def known_type(config: dict[str, Any]) -> bool:
@@ -118,7 +152,7 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
         listen(None)  # it has to be known by name before a model can be set to use it
         # of text, or of images too where those have axes of positions
         of_text = folder.config.get("model_type") in OF_TEXT or folder.config.get("auto_map")
-        axes = not of_text and hf_json.rope_dict(folder.text).get("mrope_section") is not None
+        axes = not of_text and _has_axes(folder)
         make: Any = (AutoModelForImageTextToText if axes else AutoModelForCausalLM).from_pretrained
         given = {
             "dtype": torch_arrays.dtype(dtype),

@@ -14,7 +14,7 @@ from ropeaudit.door.child import Header, Session
 from ropeaudit.door.messages import Arrays, Values
 from ropeaudit.errors import BadInput, ForeignError, UnknownName, did
 from ropeaudit.features.model import analysis, load
-from ropeaudit.features.model.analysis import THRESHOLD, UNCOMPARED, UNSEEN, ModelAudit, Shifted
+from ropeaudit.features.model.analysis import THRESHOLD, UNSEEN, ModelAudit, Shifted
 from ropeaudit.features.model.layers import UNHEARD, HeadDrift, listed
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
@@ -38,7 +38,8 @@ _STRUCTURE = {
 _SAID = {  # verdict -> what was measured, by columns of the summary
     "wrong_frequencies": "{held}: not what its config builds, as loaded in {dtype}",
     "wrong_rotation": "q and k are rotated wrongly by up to {rotation_excess} times what is allowed, {where}",
-    "wrong_decode": "decode with a cache is not one pass: float64 logits are off by up to {decode_max}",
+    "wrong_scale": "the number that attention multiplies q·k by is not the one that the config says",
+    "wrong_decode": "{calls}",
     "inaccurate": "float32 logits are off from those of the float64 run, of {logits_rms} RMS, by {error_rms} "
     "{where} and by {base_error_rms} at offset 0",
     "overflow": "some logits are nan or infinite {where}",
@@ -99,15 +100,16 @@ def answer(
         worst = max(structural, key=lambda row: row["structural_rms"])
         size = f"float64 logits change too; rounding adds {short(worst['precision_rms'])} in {worst['dtype']}"
         causes.append(Cause("structure", _STRUCTURE[worst["cause"]], facts=[size], warning=True))
-    if decoded is not None and decoded.differs and decoded.diagnosis is None:
+    if decoded is not None and decoded.position is not None and not decoded.wrong:
         size = f"the largest float64 logit is {short(decoded.size)}"
-        causes.append(Cause("decode", decoded.words, facts=[size], warning=True))
+        code = decoded.diagnosis.code if decoded.diagnosis else "decode"
+        causes.append(Cause(code, decoded.words, facts=[size], warning=True))
     facts = _facts(audit, results, summary)
     if wrong:
         return Answer("FAIL", name, wrong[0][0].verdict.replace("_", " "), causes, facts)
     shift, change = f"shifting the positions by {worst['offset']:,}", short(worst["change_rms"])
     decides = f"{shift} changes the logits by {change} (float64: {short(worst['structural_rms'])})"
-    return Answer("WARN" if causes else "OK", name, decides, causes, facts)
+    return Answer("WARN" if causes or any(audit.calls.values()) else "OK", name, decides, causes, facts)
 
 
 def _change(row: Mapping[str, Any]) -> float:
@@ -118,7 +120,8 @@ def _change(row: Mapping[str, Any]) -> float:
 def _wrong(one: Shifted, row: Mapping[str, Any]) -> Cause:
     """Return why a model is wrong in a dtype at an offset."""
     shown = {name: short(value) if isinstance(value, float) else value for name, value in row.items()}
-    said = _SAID[one.verdict].format(**shown, where=f"in {row['dtype']} at offset {row['offset']:,}")
+    where, calls = f"in {row['dtype']} at offset {row['offset']:,}", one.decoded.words if one.decoded else ""
+    said = _SAID[one.verdict].format(**shown, where=where, calls=calls)
     if one.diagnosis is None:
         fix = ["fix: give a wider --dtype"] if one.verdict == "overflow" else []
         return Cause(one.verdict, said, facts=fix)
@@ -148,13 +151,17 @@ def _facts(
         layers = counted(max(row["layers_compared"] for row in summary), "layer")
         rotation = f"{layers} as config.json says, error {short(max(excesses))} of what is allowed"
         facts.append(("rotation", rotation))
+    if audit.scales and not any(audit.scales.values()):
+        facts.append(("softmax scale", f"{counted(len(audit.scales), 'layer')} as config.json says"))
     if (decoded := audit.decoded) is not None and not decoded.differs:
-        within = f"logits with a cache are those of one pass to within {short(decoded.change)} (float64)"
-        facts.append(("decode", within))
+        ways = " and ".join(way for way, why in audit.calls.items() if not why)
+        within = f"{ways} have the logits of one pass to within {short(decoded.change)} (float64)"
+        facts.append(("cache", within))
     count, seed = counted(len(audit.tokens.ids), "token"), audit.tokens.seed
     random = f"{count} at random, seed {seed} (--text FILE gives the model a text)"
     given = count if audit.tokens.source == "ids" else f"{count} of {audit.tokens.source}"
     facts.append(("assumed", random) if audit.tokens.source == "random" else ("read", given))
+    facts.append(("stored", audit.ignored))
     said, compared = audit.folder.notes, {layer for one in results for layer in one.places}
     parts = ["scores and q and k by layer, which are not seen"] if UNSEEN in said else []
     if UNHEARD in said:
@@ -163,8 +170,7 @@ def _facts(
         parts.append(
             f"{listed(left)} beside config.json (a shift sees no fault that is alike at all positions)"
         )
-    reasons = [note.removeprefix(UNCOMPARED) for note in said if note.startswith(UNCOMPARED)]
-    parts += [f"decode with a cache ({reason})" for reason in reasons]
+    parts += [f"{way} ({why})" for way, why in audit.calls.items() if why]
     facts.append(("not checked", "; ".join(parts)))
     facts.append(("next", "by layer: --by layer    all rows: -v"))
     return [fact for fact in facts if fact[1]]
@@ -183,8 +189,6 @@ def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
     maximum = audit.folder.maximum or math.inf
     for offset in [row["offset"] for row in summary if row["offset"] + row["tokens"] > maximum][:1]:
         message.append(f"offset {offset} is past the {maximum:,} positions that the model declares")
-    if audit.decoded is not None and audit.decoded.way and not audit.decoded.differs:
-        message.append(audit.decoded.words)
     if 0 < len(audit.still) < len(audit.pairs):
         unmoved = listed(audit.still)
         message.append(f"q and k of {unmoved} stay when positions move: no RoPE there, or of other positions")
@@ -212,9 +216,10 @@ def rows_of(
     for layer in dict.fromkeys(head.layer for head in one.heads):
         heads, place = [head for head in one.heads if head.layer == layer], one.places.get(layer)
         if kind == "layer":  # its scores, and its worst rotated pair
-            found = None if place is None else place.diagnosis
+            found = (place and place.diagnosis) or audit.scales.get(layer)
             rotation = {
                 "rotation_excess": place.excess if place else None,
+                "softmax_scale": audit.softmax_scales.get(layer),
                 "diagnosis": codes(found) or None,
                 "resembles": wording.sentence(found) or None,
             }

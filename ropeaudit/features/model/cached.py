@@ -1,0 +1,289 @@
+"""A model that is called with its cache, beside one float64 pass over the same tokens.
+
+Decode of a row and of one padded on the left, prefill in chunks: logits, and q and k of what each call reads.
+Letters: v vocabulary. Positions in tokens, from the first that is no padding.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+from unittest import mock
+
+import numpy as np
+import torch
+
+from ropeaudit.arithmetic.doubledouble import Array
+from ropeaudit.errors import BadInput, RopeAuditError, one_line
+from ropeaudit.features.model.forward_pass import Pass, Runner
+from ropeaudit.features.model.layers import NEAR, RotatedPairs, off
+from ropeaudit.recognition import wording
+from ropeaudit.recognition.diagnosis import Diagnosis, Where
+from ropeaudit.reports.numbers import short
+from ropeaudit.runtime.streams import quiet_transformers
+
+_By: TypeAlias = int | None  # tokens that a side is rotated further; None by none
+_Moves: TypeAlias = list[tuple[_By, _By]]  # of q and of k, call by call
+_REACH = 4096  # tokens by which q and k are looked for
+_NEW, _PADDED = 4, 5  # tokens that are generated; padding of the second row
+_FEWEST = _NEW + _PADDED + 3  # tokens of a text for which it is done
+_DECODE = ("decode of a row with a cache", "decode of a row padded on the left")
+# How a prompt is cut: where, in parts of its length, and whether the model is told the positions. Servers
+# tell them; a model that is not told counts them by its cache.
+_CHUNKS = {
+    "prefill in two chunks": ((0.5,), True),
+    "prefill in three chunks": ((0.3, 0.7), False),
+    "several tokens onto a filled cache": ((0.8,), False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What calls with a cache gave. way: how they were made, in words; row: of the batch.
+
+    read: the positions that each call read. logits: (tokens, v) of the last of these. seen: by attention.
+    """
+
+    way: str
+    row: int
+    read: list[range]
+    logits: list[Any]
+    seen: Pass
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """How calls with a cache differ from one pass.
+
+    way: of the calls, in words. change, size: largest difference of a logit, largest logit. allowed: how
+    large that may be. differs: whether logits do; those of a row moved as a whole stay. position: the first
+    that is off, None where none is. layer: the first that is seen off there. diagnosis: how that is rotated
+    instead, or what it sees.
+    """
+
+    way: str
+    change: float
+    size: float
+    allowed: float
+    differs: bool
+    position: int | None = None
+    layer: int | None = None
+    diagnosis: Diagnosis | None = None
+
+    @property
+    def wrong(self) -> Diagnosis | None:
+        """The diagnosis, where it changes what the model says."""
+        return self.diagnosis if self.differs else None
+
+    @property
+    def words(self) -> str:
+        """How calls differ from one pass, in words; empty where they do not."""
+        if self.position is None:
+            return ""
+        if not self.differs:
+            both = self.diagnosis is not None and not self.diagnosis.where.sides
+            distances = "scores depend on distances, and " if both else ""
+            return (
+                f"{self.way} rotates otherwise than one pass over its tokens, "
+                f"{wording.sentence(self.diagnosis)}; {distances}float64 logits stay"
+            )
+        seen = "in" if self.diagnosis else "seen in q or k of"
+        layer = "" if self.layer is None else f", first {seen} layer {self.layer}"
+        return (
+            f"{self.way} is not one pass over its tokens: float64 logits are off by up to "
+            f"{short(self.change)}, from position {self.position} on{layer}"
+        )
+
+
+def compare(
+    runner: Runner,
+    ids: list[int],
+    base: Pass,
+    pairs: Mapping[int, RotatedPairs | None],
+    allowed: float,
+) -> tuple[Cached | None, dict[str, str]]:
+    """Return what differs most from one float64 pass, and why each way to call was not compared, if so.
+
+    base: the pass over the tokens. pairs: how its layers rotate. allowed: of logits, over the largest.
+    """
+    ways: dict[str, tuple[str, Callable[..., list[Calls]]]] = {
+        "decode with a cache": ("`generate`", _generated),
+        "prefill in chunks": ("the model", _in_chunks),
+    }
+    if len(ids) < _FEWEST:
+        return None, dict.fromkeys(ways, f"it takes {_FEWEST} tokens; give --tokens {_FEWEST} or more")
+    other = runner.run([*ids[:-1], int(ids[-1] == 0)], 0)  # with another last token
+    if off(other.logits[:-1].numpy(), base.logits[:-1].numpy()) > allowed:
+        return None, dict.fromkeys(ways, "in one pass tokens see those behind them")
+    found, why = list[Cached](), dict.fromkeys(ways, "")
+    for what, (name, made) in ways.items():
+        try:
+            for calls in made(runner, ids):
+                whole = runner.run(ids[_PADDED:], 0) if calls.row else base
+                found.append(_compared(calls, whole, pairs, allowed))
+        except RopeAuditError as error:
+            why[what] = str(error)
+        except Exception as error:  # whatever a model's own code raises
+            why[what] = f"{name} raised {one_line(error, 200)}"
+
+    def order(one: Cached) -> tuple[bool, bool, bool, float]:  # among equals the first that is off
+        right = one.position is None
+        return bool(one.wrong), one.differs, not right, one.change if right else 0.0
+
+    return max(found, key=order, default=None), why
+
+
+def _generated(runner: Runner, ids: list[int]) -> list[Calls]:
+    """Return the calls of `generate` for a row and a shorter one, which is padded on the left.
+
+    It is made to choose known tokens, so that a plain pass over each row has the numbers that it should have.
+    The last token is unread.
+    """
+    from transformers import GenerationConfig
+
+    rows, width = [ids, ids[_PADDED:]], len(ids)
+    given = torch.tensor([[row[0]] * (width - len(row)) + row for row in rows])
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+    prompt = width - _NEW
+    make: Any = GenerationConfig
+    config = make(
+        max_new_tokens=_NEW,
+        do_sample=False,
+        use_cache=True,
+        cache_implementation="dynamic",
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+        disable_compile=True,
+    )
+    with (
+        runner.computing() as seen,
+        quiet_transformers(),
+        mock.patch.object(runner.model, "generation_config", make()),  # its values would fill ours
+    ):
+        result = runner.model.generate(
+            runner.device.put(given[:, :prompt]),
+            attention_mask=runner.device.put(mask[:, :prompt]),
+            prefix_allowed_tokens_fn=lambda row, sent: [int(given[row, len(sent)])],
+            generation_config=config,
+        )
+    if len(result.logits) < _NEW:
+        raise BadInput(f"`generate` stopped after {len(result.logits)} of {_NEW} tokens")
+    logits, calls = torch.stack(result.logits).cpu().double(), list[Calls]()
+    for row, way in enumerate(_DECODE):
+        last = len(rows[row]) - _NEW
+        read = [range(last), *(range(at, at + 1) for at in range(last, last + _NEW - 1))]
+        calls.append(Calls(way, row, read, [one[None] for one in logits[:, row]], seen))
+    return calls
+
+
+def _in_chunks(runner: Runner, ids: list[int]) -> list[Calls]:
+    """Return the calls that read the tokens in chunks, onto the cache of those before."""
+    made = list[Calls]()
+    for way, (parts, told) in _CHUNKS.items():
+        cuts = [0, *(int(part * len(ids)) for part in parts), len(ids)]
+        read, logits, past = [range(*cut) for cut in itertools.pairwise(cuts)], list[Any](), None
+        with runner.computing() as seen:
+            for call in read:
+                tokens = runner.device.put(torch.tensor([ids[call.start : call.stop]]))
+                at = {"position_ids": runner.device.put(torch.tensor([call]))} if told else {}
+                result = runner.model(tokens, past_key_values=past, use_cache=True, **at)
+                past = result.past_key_values
+                logits.append(result.logits[0].cpu().double())
+                if past is None:
+                    raise BadInput("the model returns no cache")
+        made.append(Calls(way, 0, read, logits, seen))
+    return made
+
+
+def _compared(
+    calls: Calls,
+    one: Pass,
+    pairs: Mapping[int, RotatedPairs | None],
+    allowed: float,
+) -> Cached:
+    """Return where calls with a cache are not one pass over their tokens.
+
+    A layer whose q and k are moved alike in every call explains no other logits.
+    """
+    size = float(one.logits.abs().nan_to_num(0.0, 0.0).max())
+    most, far = allowed * max(1.0, size), list[float]()
+    for read, given in zip(calls.read, calls.logits, strict=True):
+        expected = one.logits[read.stop - len(given) : read.stop].double()
+        gap = (given - expected).abs()
+        gap[(given == expected) | (given.isnan() & expected.isnan())] = 0.0
+        far.append(float(gap.nan_to_num(np.inf, np.inf).max()))
+    moves, row = dict[int, _Moves](), calls.row
+    for n, whole in sorted(one.layers.items()):
+        if len(steps := calls.seen.new.get(n, [])) == len(far):
+            moves[n] = [
+                (
+                    _moved(q[row, :, -len(read) :], whole.q[:, read.start : read.stop], pairs.get(n)),
+                    _moved(k[row, :, -len(read) :], whole.k[:, read.start : read.stop], pairs.get(n)),
+                )
+                for read, (q, k) in zip(calls.read, steps, strict=True)
+            ]
+    harmless = [n for n, steps in moves.items() if steps[0][0] and set(steps) == {(steps[0][0],) * 2}]
+    found = Cached(calls.way, max(far), size, most, max(far) > most)
+    padding = sorted(calls.seen.sees_first) if row else []
+    if found.differs and padding:
+        shown = Diagnosis("padding-seen", where=Where(layers=tuple(padding)))
+        return replace(found, position=calls.read[0][-1], layer=padding[0], diagnosis=shown)
+    for step, apart in enumerate(far):
+        first = calls.read[step].stop - len(calls.logits[step])
+        wrong = [n for n in moves if n not in harmless and moves[n][step] != (0, 0)]
+        moved = [n for n in wrong if any(moves[n][step])]
+        for n in (wrong if apart > most else moved)[:1]:
+            why = _diagnosis(moves[n][step:], calls.read[step:], n, padded=bool(row)) if n in moved else None
+            return replace(found, position=first, layer=n, diagnosis=why)
+        if apart > most:
+            return replace(found, position=first)
+    for n in harmless[:1]:
+        why = _diagnosis(moves[n], calls.read, n, padded=bool(row))
+        return replace(found, position=calls.read[0][-1], layer=n, diagnosis=why)
+    return found
+
+
+def _moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> _By:
+    """Return by how many tokens x is moved. Shapes: (h, s, d), (h, s, d)."""
+    if off(x, expected) <= NEAR:
+        return 0
+    if pairs is None or not pairs.frequencies.size or x.shape != expected.shape or not np.isfinite(x).all():
+        return None
+    reach = np.array(sorted(range(-_REACH, _REACH + 1), key=abs)[1:])
+    largest = np.unravel_index(int(np.abs(expected).argmax()), expected.shape)[:2]
+    (a, b), (first, second) = pairs.split(expected[largest]), pairs.split(x[largest])
+    turned = np.exp(1j * reach[:, None] * pairs.frequencies) * (a + 1j * b)
+    far = np.abs(turned - (first + 1j * second)).max(-1)  # of one vector: which are worth a look
+    near = reach[far <= 2 * NEAR * np.abs(expected).max()].tolist()
+    return next((by for by in near if off(x, pairs.rotated(expected, by)) <= NEAR), None)
+
+
+def _diagnosis(steps: _Moves, read: Sequence[range], layer: int, *, padded: bool) -> Diagnosis:
+    """Return what moves a layer's q and k, or one of them, from the first of these calls on."""
+    at = [call[-1] for call in read]
+    known = {  # what moves the last token of each call by so much
+        "positions-from-0": [-call.start for call in read],
+        "no-rotation": [-one for one in at],
+        "rotated-twice": at,
+        "wrong-direction": [-2 * one for one in at],
+        "padding-counted": [_PADDED if padded else 0 for _ in at],
+    }
+    sides = list[Diagnosis]()
+    for side, moves in zip("qk", map(list, zip(*steps, strict=True)), strict=True):
+        if moves[0] == 0:
+            continue
+        found, by = Diagnosis("unexplained"), moves[0] or 0
+        if moves[0] is not None:
+            found = Diagnosis("another-position", {"position": at[0], "seen": at[0] + by})
+        if by and len(set(moves)) == 1:
+            found = Diagnosis("positions-off", {"by": by})
+        for code in (code for code, expected in known.items() if moves == expected):
+            found = Diagnosis(code)
+        sides.append(replace(found, where=Where(sides=(side,), layers=(layer,))))
+    first, *also = sorted(sides, key=lambda one: one.code == "unexplained")
+    if also and (first.code, first.values) == (also[0].code, also[0].values):
+        return replace(first, where=Where(layers=(layer,)))
+    return replace(first, also=tuple(also))
