@@ -1,4 +1,4 @@
-"""What checkpoints store of RoPE: cast, off, too short, never written or nothing, with a config and without."""
+"""What checkpoints store of RoPE: cast, off, too short, never written, nothing; with a config or without."""
 
 import json
 import random

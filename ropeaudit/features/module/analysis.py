@@ -25,7 +25,7 @@ from ropeaudit.rope import config_parts, gguf_metadata, hf_config, hf_json
 from ropeaudit.rope import scaling as scalings
 from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.rope.hf_config import ModelRope
-from ropeaudit.rope.hf_json import NotRotated
+from ropeaudit.rope.hf_json import NotRotated, Unjudged
 from ropeaudit.rope.scaling import DEFAULT, Scaling, Served
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files import gguf_files
@@ -250,6 +250,10 @@ def opened(spec: str, expected: Expected, unrotated: str) -> ModuleAudit:
             expected = replace(expected, model=model, range=_range(str(beside)))
         except NotRotated as error:
             unrotated = error.fault
+        except Unjudged as error:
+            if expected.base is not None:  # of a model that does not rotate
+                raise
+            notes.append(f"{error.typed}; bases are guessed from the values")
         except BadInput as error:
             notes.append(f"{error.typed}; bases are guessed from the values")
     if unrotated:
