@@ -193,7 +193,7 @@ def _check_rotates(one: Part, base: float | None) -> None:
         stray = [key for key in hf_json.STRAY if part.get(key) is not None]
         unread = f"; {' and '.join(stray)} {'is' if len(stray) == 1 else 'are'} not read" if stray else ""
         if base is not None:
-            raise Unjudged(f"--base {base:g} is for a model with RoPE, and here {reason}; leave it out")
+            raise Unjudged(f"base {base:g} is for a model with RoPE, and here {reason}; leave out --base")
         raise NotRotated.because(f"{reason}{unread}")
     if one.axial:
         raise Unjudged(
