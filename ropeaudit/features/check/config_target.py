@@ -103,8 +103,8 @@ def _of_part(target: Target, config: Config, case: Case, path: str) -> Iterator[
     yield from named(target.checked(_read(config, model, one, path), case=one) for one in cases)
     doubts = [noted(READING, doubt.seen, remedy=doubt.remedy) for doubt in model.doubts]
     yield from named(target.checked(doubt, case=cases[0]) for doubt in doubts)
-    if (asked := target.options.up_to) and model.maximum and asked > model.maximum and not case.scaling:
-        yield from named([target.checked(noted(RANGE, _beyond(asked, model)), case=cases[0])])
+    if (asked := target.options.up_to) and model.maximum and not case.scaling:
+        yield from named(target.checked(one, case=cases[0]) for one in _range(asked, model.maximum))
     yield from named([target.checked(_keys(config, model, case, path))])
     yield from doing.in_parts([named(_of_layer(target, one)) for one in cases])
 
@@ -132,11 +132,13 @@ def _of_axes(target: Target, path: str, one: Part) -> Iterator[Checked]:
         yield target.checked(finding, record.dtype, layer=layer)
 
 
-def _beyond(asked: int, model: ModelRope) -> str:
-    """Return that positions are asked for which the model does not serve."""
-    return (
-        f"--up-to {asked:,} is past the {model.maximum:,} positions that it serves ({DECLARED} and scaling)"
-    )
+def _range(asked: int, maximum: int) -> Iterator[Finding]:
+    """Yield what is asked for that the model does not serve, or served and not asked for."""
+    if asked > maximum:
+        served = f"the {maximum:,} positions that it serves ({DECLARED} and scaling)"
+        yield noted(RANGE, f"--up-to {asked:,} is past {served}")
+    elif asked < maximum:
+        yield not_applicable(PARTS, f"positions {asked:,} to {maximum - 1:,} (--up-to)")
 
 
 def _read(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
