@@ -33,8 +33,8 @@ FOLDER = Path(__file__).parent
 PAGE = FOLDER.parents[1] / "docs" / "fresh-configs.md"
 BAD = ("WRONG", "REFUSED WRONGLY", "ADVISES A BASE", "SAYS NOTHING TO TYPE")
 TO_TYPE = ("give", "add", "leave", "keep", "did you mean", "write", "use", "set", "run", "check")
-NOT_TEXT = ("Vision", "Audio", "Image", "DiT", "CrossAttention")
-INTERLEAVED = ("rotate_every_two", "repeat_interleave(2", "view_as_complex", "[..., ::2]", "[..., 0::2]")
+NOT_TOKENS = ("Vision", "Audio", "Image", "CrossAttention")
+INTERLEAVED = ("rotate_every_two", "repeat_interleave(2", "view_as_complex")
 
 
 class Reading(NamedTuple):
@@ -44,6 +44,7 @@ class Reading(NamedTuple):
     none: str = ""  # why there is no RoPE, or why it was refused
     refused: bool = False
     warns: bool = False
+    parts: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}  # of a model of several
 
     @property
     def words(self) -> str:
@@ -114,54 +115,61 @@ def theirs(config: Mapping[str, Any]) -> Reading | None:
     known = transformers.CONFIG_MAPPING[config["model_type"]]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        part = known.from_dict(copy.deepcopy(dict(config))).get_text_config(decoder=True)
-        name = type(part).__module__.replace("configuration", "modeling")
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError:  # its code is another type's
-            module = importlib.import_module(transformers.MODEL_MAPPING[type(part)].__module__)
-        source = inspect.getsource(module)
-        if not any(word in source for word in ("rotary", "Rotary", "rotate_")):
-            return Reading(none="no rotary code")
-        return _of_module(part, module, source)
+        whole = known.from_dict(copy.deepcopy(dict(config)))
+        text = _done_by(whole.get_text_config(decoder=True))
+        return text._replace(parts={path: _done_by(part).layers for path, part in _parts(whole)})
 
 
-def _of_module(part: Any, module: Any, source: str) -> Reading:
-    """Return what the rotary embedding and the attention of a module do with a config."""
+def _parts(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a config of transformers, each with its path."""
+    for name in getattr(config, "sub_configs", {}):
+        part = getattr(config, name, None)
+        if hasattr(part, "to_dict"):
+            yield f"{path}{name}", part
+            yield from _parts(part, f"{path}{name}.")
+
+
+def _done_by(part: Any) -> Reading:
+    """Return what the rotary embedding and the attention of a config's module do with it."""
+    transformers = importlib.import_module("transformers")
+    name = type(part).__module__.replace("configuration", "modeling")
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError:  # its code is another type's
+        module = importlib.import_module(transformers.MODEL_MAPPING[type(part)].__module__)
+    source = inspect.getsource(module)
+    if not any(word in source for word in ("rotary", "Rotary", "rotate_")):
+        return Reading(none="no rotary code")
     layers: dict[str, dict[str, Any]] = {}
     scales, raised = set[float](), ""
-    kind: Any
-    for name, kind in sorted(vars(module).items()):
-        if not inspect.isclass(kind) or any(word in name for word in NOT_TEXT):
+    kinds: dict[str, Any] = {n: one for n, one in sorted(vars(module).items()) if inspect.isclass(one)}
+    own = type(part).__name__.removesuffix("Config").removesuffix("Text")
+    kinds = {n: one for n, one in kinds.items() if not any(word in n for word in NOT_TOKENS)}
+    rotary = {n: one for n, one in kinds.items() if n.endswith("RotaryEmbedding")}
+    fitting = {n: one for n, one in rotary.items() if n.startswith(own)} or rotary
+    for kind in fitting.values():
+        try:
+            built = kind(config=part)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raised = repr(error)
             continue
-        if name.endswith("RotaryEmbedding"):
-            try:
-                rotary = kind(config=part)
-            except (KeyError, TypeError, AttributeError, ValueError) as error:
-                raised = repr(error)
-                continue
-            for key, held in rotary.named_buffers():
-                if key.endswith("inv_freq") and "original" not in key:
-                    layer = key.removesuffix("inv_freq").strip("_") or "full_attention"
-                    factor = getattr(
-                        rotary, f"{layer}_attention_scaling", getattr(rotary, "attention_scaling", 1.0)
-                    )
-                    layers[layer] = {"inv_freq": held.double().numpy(), "factor": factor}
-        elif name.endswith("Attention") and kind.__module__ == module.__name__:
+        for key, held in built.named_buffers():
+            if key.endswith("inv_freq") and "original" not in key:
+                layer = key.removesuffix("inv_freq").strip("_") or "full_attention"
+                usual = getattr(built, "attention_scaling", 1.0)
+                factor = getattr(built, f"{layer}_attention_scaling", usual)
+                layers[layer] = {"inv_freq": held.double().numpy(), "factor": factor}
+    for name, kind in kinds.items():
+        if name.endswith("Attention") and kind.__module__ == module.__name__:
             with contextlib.suppress(KeyError, TypeError, AttributeError, ValueError), torch.device("meta"):
                 attention = kind(part, layer_idx=0)
                 names = ("scaling", "inv_norm_factor", "norm_factor")
                 scale = next((one for n in names if (one := getattr(attention, n, None)) is not None), None)
                 scales |= set() if scale is None else {float(scale)}
-    layout = (
-        "interleaved" if _interleaved(module, source) and getattr(part, "rope_interleave", True) else "half"
-    )
-    for layer in layers.values():
-        layer |= {
-            "rotary_dim": 2 * len(layer["inv_freq"]),
-            "layout": layout,
-            "scale": max(scales, default=math.nan),
-        }
+    neighbours = _interleaved(module, source) and getattr(part, "rope_interleave", True)
+    for held in layers.values():
+        held |= {"rotary_dim": 2 * len(held["inv_freq"]), "scale": max(scales, default=math.nan)}
+        held |= {"layout": "interleaved" if neighbours else "half"}
     return Reading(layers, none=f"raises {raised}" if raised else "" if layers else "no rotary class")
 
 
@@ -185,8 +193,9 @@ def compared(read: Reading, code: Reading) -> str:
     """Return where a reading differs from what transformers computes, "" where nowhere."""
     wrong = []
     for kind, layer in read.layers.items():
-        named = kind.split()[-1]
-        other = code.layers.get(named) or next(iter(code.layers.values()))
+        path, _, named = kind.rpartition(" ")
+        layers = code.parts.get(path) or code.parts.get(kind) or code.layers
+        other = layers.get(named) or layers.get("full_attention") or next(iter(layers.values()))
         mine, yours = layer["inv_freq"].astype(float), other["inv_freq"]
         if mine.shape != yours.shape or mine != pytest.approx(yours, rel=60 * 2.0**-24, abs=0):
             wrong.append(f"frequencies of {kind}")
@@ -230,7 +239,7 @@ def _by_hand(read: Reading, facts: Mapping[str, Any]) -> str:
         seen = {"base": layer["base"], "dims": layer["rotary_dim"], "scale": layer["scale"]}
         seen |= {"layout": layer["layout"], "scaling": layer["scaling"]}
         wanted = {"layout": "half", "scaling": "default"} | dict(facts)
-        for name, value in seen.items():
+        for name, value in ((name, seen[name]) for name in seen if name in wanted):
             same = (
                 math.isclose(value, wanted[name], rel_tol=1e-9) if isinstance(value, (int, float)) else None
             )
