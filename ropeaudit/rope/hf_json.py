@@ -253,9 +253,9 @@ def of_layers(config: Config, layer: str, key: str) -> int | None:
 
 def rotating(config: Config, model: str, layers: dict[str, Config]) -> dict[str, Config]:
     """Return the RoPE parameters of the types that rotate. Raises: BadInput."""
-    kinds = config.get("layer_types")
-    listed = set(map(str, kinds)) if isinstance(kinds, list) else set()
-    layers = _with_bases(config, kinds if isinstance(kinds, list) else [], layers)
+    kinds = kinds_of_layers(config, model)
+    listed = set(kinds)
+    layers = _with_bases(config, kinds, layers)
     if sliding_alone(config, model):
         if listed and _SLIDING not in listed:
             raise NotRotated.because(f"no layer is {_SLIDING}, and no other rotates in {model}")
