@@ -47,6 +47,7 @@ from ropeaudit.rope.setting import Layout, RopeSetting
 
 _KV_HEADS, _POSITIONS = ("num_key_value_heads", "num_kv_heads"), hf_json.POSITIONS
 _SPELLINGS = {keys[0]: keys for keys in (HEADS, HIDDEN, _KV_HEADS, _POSITIONS)}
+_ITS_CODE = "nothing was judged: check its code, ropeaudit check FILE.py:FUNCTION"
 _FULL, _SLIDING = hf_json.LAYER_TYPES[:2]
 
 
@@ -152,7 +153,7 @@ def _of_part(one: Part, whole: Config, name: str, source: str, base: float | Non
     _check_rotates(one, base)
     if flag(part, "position_encoding_2d"):  # the first ChatGLM
         own = "halves of a head have own positions"
-        raise Unjudged(f"position_encoding_2d = true ({own}) is not supported; nothing was judged")
+        raise Unjudged(f"position_encoding_2d = true ({own}) is not supported; {_ITS_CODE}")
     doubts, beside = list(_doubts(one)), of_type(model, "unjudged", {})
     beside = {key: why for key, why in beside.items() if part.get(key)}
     part = hf_json.with_usual_names(part, model)
@@ -202,8 +203,7 @@ def _check_rotates(one: Part, base: float | None) -> None:
         )
     if not is_known(model) and base is None and not config_parts.says_rope(part):
         raise Unjudged(
-            f"model_type {shown(one.model)} is not known here, and no key is about RoPE; nothing was judged: "
-            "check its code, ropeaudit check FILE.py:FUNCTION"
+            f"model_type {shown(one.model)} is not known here, and no key is about RoPE; {_ITS_CODE}"
         )
 
 
@@ -401,7 +401,7 @@ def _usual_scaling(config: Config, rope: Config, layer: str, model: str) -> Conf
         return {"rope_theta": base * alpha ** (head_dim / (head_dim - 2))}
     if kind == "ntk" and "mixed_b" in own:
         if rope.get("mixed_b") is not None:
-            raise Unjudged("mixed_b in the RoPE parameters is not supported; nothing was judged")
+            raise Unjudged(f"mixed_b in the RoPE parameters is not supported; {_ITS_CODE}")
         factor = number("factor", rope.get("factor"))
         if factor < 1:
             raise BadInput(f"factor = {shown(rope.get('factor'))} is not at least 1")

@@ -182,7 +182,7 @@ def check_known(called: str, key: str, known: Iterable[str] = INNER) -> None:
         from difflib import get_close_matches  # in-function: it is needed for errors alone
 
         close = " or ".join(get_close_matches(key, known, n=2, cutoff=0.75))
-        meant = f"did you mean {close}?" if close else f"known: {', '.join(sorted(known))}"
+        meant = f"did you mean {close}?" if close else f"known: {', '.join(sorted(filter(None, known)))}"
         raise BadInput(f"the {called} {shown(key)} is not understood; {meant}")
 
 

@@ -12,6 +12,7 @@ import inspect
 import io
 import json
 import math
+import re
 import tempfile
 import tomllib
 import warnings
@@ -32,7 +33,8 @@ from ropeaudit.rope.frequencies import frequencies
 FOLDER = Path(__file__).parent
 PAGE = FOLDER.parents[1] / "docs" / "fresh-configs.md"
 BAD = ("WRONG", "REFUSED WRONGLY", "ADVISES A BASE", "SAYS NOTHING TO TYPE")
-TO_TYPE = ("give", "add", "leave", "keep", "did you mean", "write", "use", "set", "run", "check")
+TO_TYPE = re.compile(r"\b(give|add|leave|keep|did you mean|put|set|check its code|known|takes)\b")
+FIRST = "in the first run 76, 4 and 7, 1 wrong, 13 refused wrongly, 22 told to give a base that is none"
 NOT_TOKENS = ("Vision", "Audio", "Image", "CrossAttention")
 INTERLEAVED = ("rotate_every_two", "repeat_interleave(2", "view_as_complex")
 
@@ -223,7 +225,7 @@ def judged(row: Mapping[str, Any], read: Reading, code: Reading | None) -> tuple
             return "REFUSED WRONGLY", words
         if not rotates and "--base" in read.none:
             return "ADVISES A BASE", words
-        return ("refused" if any(word in read.none for word in TO_TYPE) else "SAYS NOTHING TO TYPE"), words
+        return ("refused" if TO_TYPE.search(read.none) else "SAYS NOTHING TO TYPE"), words
     if read.layers and rotates:
         verdict = "right" if not differs else "warned" if read.warns else "WRONG"
         return ": ".join(filter(None, [verdict, differs])), words
@@ -265,8 +267,11 @@ def page(found: list[tuple[dict[str, Any], Reading, str, str]]) -> str:
     lines = [
         "# Fresh configs",
         "",
-        f"{len(found)} config files of public repositories, listed in tests/rope/fresh_configs.jsonl before",
-        f"the first run: {said}. Written by tests/rope/test_fresh_configs.py.",
+        f"{len(found)} config files of public repositories, listed in tests/rope/fresh_configs.jsonl before the",
+        f"first run on any of them; nothing was struck off. Now {said}; {FIRST}.",
+        "",
+        "Right: what is read is what the model's code does. Warned: it is not, or that code raises, and the answer",
+        "says so. Refused: the answer says what to type. Written by tests/rope/test_fresh_configs.py.",
         "",
         "| file | type | what is read | what its code does | verdict |",
         "|---|---|---|---|---|",
