@@ -14,6 +14,8 @@ from cases import table
 from command_line import ran
 from safetensors import safe_open
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_torch
+from safetensors.torch import save_file
 from tiny_models import add_tokenizer, change_config, split
 
 from ropeaudit.features.model import forward_pass, layers
@@ -253,6 +255,33 @@ def test_folders_that_are_none(tmp_path, capsys) -> None:
     for name, message in told.items():
         assert message in refused(capsys, tmp_path / name)
     assert "no such folder" in refused(capsys, "meta-llama/Llama-3.1-8B")  # nothing is downloaded
+
+
+def test_encoders_are_refused_before_anything_is_loaded(tmp_path, capsys) -> None:
+    told = {"bert": "bert is an encoder", "whisper": "whisper is encoder and decoder"}
+    told |= {"t5": "t5 is encoder and decoder", "vit": "vit has no causal language model in transformers"}
+    for kind, message in told.items():
+        folder = tmp_path / kind
+        folder.mkdir()
+        (folder / "config.json").write_text(f'{{"model_type": "{kind}", "vocab_size": 64}}')
+        (folder / "model.safetensors").write_bytes(b"not read")
+        said = refused(capsys, folder)
+        assert message in said
+        assert f"`ropeaudit check {folder}`" in said
+        assert f"`ropeaudit module {folder}`" in said
+
+
+@pytest.mark.parametrize(
+    "name", ["model.rotary_emb.inv_freq", "model.layers.0.self_attn.rotary_emb.inv_freq"]
+)
+def test_stored_frequencies_that_are_ignored_are_named(name, copied, capsys) -> None:
+    tensors = load_torch(copied / "model.safetensors")
+    save_file(tensors | {name: torch.linspace(1, 2, 8)}, copied / "model.safetensors", {"format": "pt"})
+    said = ran(capsys, ["model", copied, *FAST[:-1]]).out
+    assert said.startswith("OK ")
+    assert f"stored          {name}: stored, and ignored by transformers" in said
+    save_file(tensors | {name: 1e4 ** (-torch.arange(8) / 8)}, copied / "model.safetensors", {"format": "pt"})
+    assert "stored  " not in ran(capsys, ["model", copied, *FAST[:-1]]).out
 
 
 def test_damaged_checkpoints(copied, capsys) -> None:

@@ -262,7 +262,7 @@ class ModelAudit(Result):
         if self.save is not None:
             self.saved = layers.save_qk(self.save, self.folder, base.layers, base.calls)
         self.softmax_scales = {n: vectors.scale for n, vectors in base.layers.items()}
-        self.scales = layers.wrong_scales(self.folder, base)
+        self.scales = layers.wrong_scales(self.folder, base, 0)
         self.decoded, self.calls = cached.compare(runner, self.tokens.ids, base, self.pairs, STRUCTURE)
         step()
         passes, causes = {0: base}, dict[int, str]()
@@ -270,6 +270,8 @@ class ModelAudit(Result):
             shifted = runner.run(self.tokens.ids, offset)
             step()
             passes[offset], causes[offset] = shifted, cause_of(base, shifted)
+            scales = layers.wrong_scales(self.folder, shifted, offset)
+            self.scales |= {n: one for n, one in scales.items() if one or n not in self.scales}
             for n, vectors in shifted.layers.items() if offset else ():
                 own = base.layers[n]
                 moved = max(layers.off(own.q, vectors.q), layers.off(own.k, vectors.k))

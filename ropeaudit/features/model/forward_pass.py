@@ -111,6 +111,7 @@ class Pass(TorchFunctionMode):
     """What is seen in a forward pass: an attention function, which listens to torch's too.
 
     logits: (s, v). frequencies: after it. layers: q and k by layer. calls: of functions "apply_rotary…".
+    times: by how much q·k grows between rotation and attention, token by token (s,).
     new: q (b, h, s, d) and k (b, g, s, d) of the tokens of each call, by layer. sees_first: the layers whose
     last token saw the first column of the batch when they were first called. reads: whether a function of
     torch got the positions. rows: of each table that is looked up, by its name, whether it is a parameter,
@@ -137,6 +138,7 @@ class Pass(TorchFunctionMode):
         self._numbers: dict[Any, int] = {}
         self.layers: dict[int, LayerVectors] = {}
         self.new: dict[int, list[tuple[Array, Array]]] = {}
+        self.times: dict[int, Array] = {}
         self._heard: list[_Turn] = []  # since attention was last called
         self._calls: dict[int, RotatingCall] = {}
         self._unasked: list[RotatingCall] = []  # of q and k at once, where no attention is asked
@@ -176,6 +178,7 @@ class Pass(TorchFunctionMode):
                 q, k = _found(query[0], heard), _found(key[0], [*earlier, *heard])  # k may be shared
                 if q is not None and k is not None and q[2] == k[2]:
                     self._calls[number] = RotatingCall((q[0], k[0]), (q[1], k[1]), q[2])
+                    self.times[number] = q[3] * k[3]
         home = sys.modules[type(module).__module__]
         eager: Any = getattr(home, "eager_attention_forward", modeling_llama.eager_attention_forward)
         return eager(module, query, key, value, attention_mask, scaling=scale, **others)
@@ -260,19 +263,27 @@ def _visible(module: Any, mask: Any, size: int) -> NDArray[np.bool_]:
     return np.array((plane if plane.dtype == torch.bool else plane > -1).cpu().numpy())
 
 
-def _found(whole: Any, turns: list[_Turn]) -> tuple[Array, Array, int] | None:
-    """Return the last turn that gave the dims of a side, and from which dim on; None if none did.
+def _found(whole: Any, turns: list[_Turn]) -> tuple[Array, Array, int, Array] | None:
+    """Return the last turn that gave the dims of a side, from which dim on, and how much longer they are.
 
-    Heads and positions may have changed places since. Shapes: (h, s, d), turns of (h or 1, s, r).
+    That is a factor of each token (s,), nan where all is 0. None if no turn did. Heads and positions may have
+    changed places. Shapes: (h, s, d), turns of (h or 1, s, r).
     """
     own = array(whole)
     for turn in reversed(turns):
         for before, after in (turn, (turn[0].swapaxes(0, 1), turn[1].swapaxes(0, 1))):
             heads, rows, dims = after.shape
-            if rows == own.shape[1] and heads in (1, len(own)) and dims <= own.shape[-1]:
-                for start in (0, own.shape[-1] - dims):
-                    if (own[..., start : start + dims] == after).all():
-                        return before, after, start
+            if rows != own.shape[1] or heads not in (1, len(own)) or dims > own.shape[-1]:
+                continue
+            for start in (0, own.shape[-1] - dims):
+                part = own[..., start : start + dims]
+                if (part == after).all():
+                    return before, after, start, np.ones(rows)
+                squares = np.broadcast_to(after**2, part.shape).sum((0, 2))
+                times = (part * after).sum((0, 2)) / np.where(squares > 0, squares, np.nan)
+                longer = np.nan_to_num(times)[:, None] * np.broadcast_to(after, part.shape)
+                if off(part, longer) <= max(_ROUNDING, 4 * torch.finfo(whole.dtype).eps):
+                    return before, after, start, times
     return None
 
 

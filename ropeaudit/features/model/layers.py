@@ -108,23 +108,23 @@ def off(x: Array, expected: Array) -> float:
 def rotated_pairs(call: RotatingCall) -> RotatedPairs | None:
     """Return the pairs that a call of a float64 run rotates, each by an angle that grows evenly.
 
-    None where none of the known arrangements does that. A function may leave the last dims.
+    Those of q, or of k where q is not turned so; None where none of the known arrangements does that. A
+    function may leave the last dims.
     """
-    wholes = [np.concatenate(both) for both in (call.before, call.after)]
-    moved = np.flatnonzero((wholes[0] != wholes[1]).any((0, 1)))
-    widths = [*(int(last) // 2 * 2 + 2 for last in moved[-1:]), wholes[0].shape[-1]]
-    for width, (given, returned) in itertools.product(widths, _ARRANGEMENTS):
-        a, b = _halves(wholes[0][..., :width], given)
-        c, d = _halves(wholes[1][..., :width], returned)
-        before, after = a + 1j * b, c + 1j * d
-        turns = (after * before.conj()).sum(0)  # of each position and pair: factor · |x|² · exp(i angle)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            frequencies = np.angle((turns[1:] * turns[:-1].conj()).sum(0))
-            factor = float(np.abs(turns).sum() / (np.abs(before) ** 2).sum())
-        even = np.exp(1j * np.multiply.outer(np.arange(len(turns)), frequencies))
-        first = np.exp(1j * np.angle((turns * even.conj()).sum(0)))
-        if off(before * (factor * first * even), after) <= NEAR:
-            return RotatedPairs(call.start, returned, frequencies, given)
+    for whole, returned in zip(call.before, call.after, strict=True):
+        moved = np.flatnonzero((whole != returned).any((0, 1)))
+        widths = [*(int(last) // 2 * 2 + 2 for last in moved[-1:]), whole.shape[-1]]
+        for width, (given, layout) in itertools.product(widths, _ARRANGEMENTS):
+            (a, b), (c, d) = _halves(whole[..., :width], given), _halves(returned[..., :width], layout)
+            before, after = a + 1j * b, c + 1j * d
+            turns = (after * before.conj()).sum(0)  # of each position and pair: factor · |x|² · exp(i angle)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                frequencies = np.angle((turns[1:] * turns[:-1].conj()).sum(0))
+                factor = float(np.abs(turns).sum() / (np.abs(before) ** 2).sum())
+            even = np.exp(1j * np.multiply.outer(np.arange(len(turns)), frequencies))
+            first = np.exp(1j * np.angle((turns * even.conj()).sum(0)))
+            if off(before * (factor * first * even), after) <= NEAR:
+                return RotatedPairs(call.start, layout, frequencies, given)
     return None
 
 
@@ -223,18 +223,31 @@ def check_layers(
     return results
 
 
-def wrong_scales(folder: Folder, seen: Pass) -> dict[int, Diagnosis | None]:
-    """Return of each layer how it multiplies q·k otherwise than config.json says; None of a right one."""
+def wrong_scales(folder: Folder, seen: Pass, offset: int) -> dict[int, Diagnosis | None]:
+    """Return of each layer how it multiplies q·k otherwise than config.json says; None of a right one.
+
+    seen: in float64. Queries that grow with their position count where the config says by how much.
+    """
     rope, results = folder.rope if known_type(folder.config) else None, dict[int, Diagnosis | None]()
     if rope is None:
         return {}
     alone = next(iter(rope.layers)) if len(rope.layers) == 1 else ""
     for layer, vectors in sorted(seen.layers.items()):
         setting = rope.layers.get(alone or rope.kinds_of_layers.get(layer, ""))
-        if setting is not None:
-            values = {"seen": vectors.scale, "asked": setting.scale}
-            near = abs(vectors.scale - setting.scale) <= NEAR * setting.scale
-            results[layer] = None if near else Diagnosis("softmax-scale", values)
+        times = seen.times.get(layer, np.ones(1))
+        growth = folder.query_growth(offset + np.arange(times.size)) if layer in seen.times else None
+        if setting is None or np.isnan(times).all():
+            continue
+        if growth is None and np.nanmax(times) - np.nanmin(times) > NEAR:  # by what config.json does not say
+            continue
+        own, asked = (
+            vectors.scale * times,
+            setting.scale * (np.ones(times.size) if growth is None else growth),
+        )
+        at = int(np.nanargmax(np.abs(own / asked - 1)))
+        wrong = not abs(own[at] - asked[at]) <= NEAR * asked[at]
+        values = {"seen": float(own[at]), "asked": float(asked[at])}
+        results[layer] = Diagnosis("softmax-scale", values) if wrong else None
     return results
 
 

@@ -11,6 +11,9 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ropeaudit.arithmetic.formats import FP64, Format
 from ropeaudit.errors import BadInput, MissingPackage, RopeAuditError, UsageError, one_line
 from ropeaudit.rope import config_parts, hf_config, hf_json
@@ -59,6 +62,14 @@ class Folder:
             return hf_config.read(str(self.path))
         except RopeAuditError:
             return None
+
+    def query_growth(self, positions: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Return by how much queries grow at positions, as Llama 4's temperature; None where they do not."""
+        rope = hf_json.rope_dict(self.text)
+        beta, length = (rope.get(f) for f in ("llama_4_scaling_beta", "original_max_position_embeddings"))
+        if not isinstance(beta, float) or not length:
+            return None
+        return 1 + beta * np.log1p(positions // int(length))
 
     def note(self, text: str) -> None:
         """Add a note, once."""
@@ -227,8 +238,6 @@ def read_tokens(folder: Folder, text: str | None, given: str | None, seed: int) 
 
     A text is cut where the model or --tokens ends, with a note. Raises: BadInput, UsageError.
     """
-    import numpy as np
-
     vocabulary = hf_json.needed(folder.text, ("vocab_size", "n_vocab"), 2**31)
     maximum = folder.maximum
     try:
