@@ -258,8 +258,11 @@ def test_folders_that_are_none(tmp_path, capsys) -> None:
 
 
 def test_encoders_are_refused_before_anything_is_loaded(tmp_path, capsys) -> None:
-    told = {"bert": "bert is an encoder", "whisper": "whisper is encoder and decoder"}
-    told |= {"t5": "t5 is encoder and decoder", "vit": "vit has no causal language model in transformers"}
+    told = {"bert": "bert is an encoder", "whisper": "whisper is an encoder with a decoder"}
+    told |= {
+        "t5": "t5 is an encoder with a decoder",
+        "vit": "vit has no causal language model in transformers",
+    }
     for kind, message in told.items():
         folder = tmp_path / kind
         folder.mkdir()

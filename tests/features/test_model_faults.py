@@ -547,7 +547,17 @@ def test_frequencies_beside_the_buffers_stay_without_memory(built, tmp_path) -> 
 COMPARED = dict.fromkeys(["llama", "gemma3_text", "gpt_neox", "glm", "mixtral", "deepseek_v3"], 4)
 COMPARED |= {"smollm3": 2, "opt": 0, "gptj": 0}
 SLOW = ["qwen3", "olmo2", "phi3", "cohere", "stablelm", "phi3, longrope", "llama, yarn", "llama, dynamic"]
-SLOW += ["mistral", "qwen2", "gemma2", "gemma4_text", "olmo3", "glm4", "gpt_oss", "granite", "ministral3"]
+SLOW += [
+    "mistral",
+    "qwen2",
+    "gemma2",
+    "gemma4_text, shared",
+    "olmo3",
+    "glm4",
+    "gpt_oss",
+    "granite",
+    "ministral3",
+]
 SLOW += ["persimmon", "qwen2_moe", "falcon", "llama, llama3", "deepseek_v3, yarn"]
 SLOW_OF_TWO = ["flint", "granitemoehybrid, rope", "cohere2"]
 LATER = [(name, 4) for name in SLOW] + [(name, 2) for name in SLOW_OF_TWO]
@@ -583,7 +593,8 @@ def test_no_type_of_the_library_is_called_wrong(tmp_path) -> None:
                 runs = list(audit)
             except BadInput:  # it does not read positions
                 continue
-            assert [(name, one.diagnosis) for one in runs if one.diagnosis] == []
+            right = name != "bamba"  # which counts each chunk from 0 where it is not told positions
+            assert [(name, one.diagnosis) for one in runs if one.diagnosis and right] == []
             judged += bool(runs[0].places)
     assert judged >= 90
 

@@ -189,32 +189,44 @@ class ModelAudit(Result):
         loaded = together([(one.layer, one.diagnosis) for one in held])
         known = loaded if loaded is not None and loaded.code in _UNKNOWN else None
         places = layers.check_layers(self.folder, own[1], self.pairs, fmt, offset, known)
-        layer = together([(n, one.diagnosis) for n, one in places.items() if one.diagnosis])
-        scale = together([(n, one) for n, one in self.scales.items() if one])
-        decode = self.decoded.wrong if self.decoded else None
-        others = {"wrong_rotation": layer, "wrong_scale": scale, "wrong_decode": decode}
+        wrong = {
+            "wrong_frequencies": loaded,
+            "wrong_rotation": together([(n, one.diagnosis) for n, one in places.items() if one.diagnosis]),
+            "wrong_scale": together([(n, one) for n, one in self.scales.items() if one]),
+            "wrong_decode": self.decoded.wrong if self.decoded else None,
+        }
+        found = next(((name, one) for name, one in wrong.items() if one), None)
         verdict = "precision" if change["change_max"] else "none"
         if change["nonfinite"]:
             verdict = "overflow"
         elif change["structural_max"] > structure_allowed(change, offset):
             verdict = "structure"
         cause = {"structure": structure, "none": "none"}.get(verdict, "rounding")
-        if held:
-            verdict = "wrong_frequencies"
-        elif verdict != "overflow" and any(others.values()):
-            verdict = next(name for name, found in others.items() if found)
-        elif fmt in (FP32, FP64) and not change["nonfinite"]:
-            near = ACCURATE * change["logits_rms"]
-            far = near * max(1.0, (offset + change["tokens"]) / _NEAR_POSITIONS)
-            mine, its = ([picked for one in both for picked in one.experts] for both in (own, exact))
-            if not (change["base_error_rms"] > near or change["error_rms"] > far):
-                pass  # roundings explain that
-            elif all(a.shape != b.shape or a.equal(b) for a, b in zip(mine, its, strict=False)):
-                verdict = "inaccurate"
-            else:
-                self.folder.note(f"{fmt.name} {REROUTED}")
-        found = loaded or layer or scale or decode
-        return Shifted(fmt, offset, change, heads, verdict, cause, held, places, found, self.decoded)
+        if found and (held or verdict != "overflow"):
+            verdict = found[0]
+        elif not change["nonfinite"] and self._inaccurate(fmt, offset, change, own, exact):
+            verdict = "inaccurate"
+        why = found[1] if found else None
+        return Shifted(fmt, offset, change, heads, verdict, cause, held, places, why, self.decoded)
+
+    def _inaccurate(
+        self,
+        fmt: Format,
+        offset: int,
+        change: Mapping[str, Any],
+        own: tuple[Pass, Pass],
+        exact: tuple[Pass, Pass],
+    ) -> bool:
+        """Return whether float32 logits are off by more than roundings and other experts explain."""
+        near = ACCURATE * change["logits_rms"]
+        far = near * max(1.0, (offset + change["tokens"]) / _NEAR_POSITIONS)
+        if fmt not in (FP32, FP64) or not (change["base_error_rms"] > near or change["error_rms"] > far):
+            return False
+        mine, its = ([picked for one in both for picked in one.experts] for both in (own, exact))
+        if all(a.shape != b.shape or a.equal(b) for a, b in zip(mine, its, strict=False)):
+            return True
+        self.folder.note(f"{fmt.name} {REROUTED}")
+        return False
 
     def _loaded(
         self, fmt: Format, judge_holds: tuple[Held, ...] | None

@@ -212,12 +212,10 @@ class Pass(TorchFunctionMode):
             given = [x.detach().clone() for x in tensors[:2]]  # it may rotate in place
             result = function(*args, **kwargs)
             sides = result if isinstance(result, tuple) else (result,)
-            alike = list(zip(given, sides, strict=False))
-            if len(alike) == len(sides) and all(
-                x.ndim == 4 and len(x) == 1 and x.shape == y.shape for x, y in alike
-            ):
-                turns = [(array(x[0]), array(y[0])) for x, y in alike]
-                self._heard += turns
+            both = list(zip(given, sides, strict=False))
+            alike = [x.ndim == 4 and len(x) == 1 and x.shape == y.shape for x, y in both]
+            if len(alike) == len(sides) and all(alike):
+                self._heard += (turns := [(array(x[0]), array(y[0])) for x, y in both])
                 if len(turns) == 2:
                     (q, q_after), (k, k_after) = turns
                     self._unasked.append(RotatingCall((q, k), (q_after, k_after)))
@@ -266,25 +264,32 @@ def _visible(module: Any, mask: Any, size: int) -> NDArray[np.bool_]:
 def _found(whole: Any, turns: list[_Turn]) -> tuple[Array, Array, int, Array] | None:
     """Return the last turn that gave the dims of a side, from which dim on, and how much longer they are.
 
-    That is a factor of each token (s,), nan where all is 0. None if no turn did. Heads and positions may have
-    changed places. Shapes: (h, s, d), turns of (h or 1, s, r).
+    That is a factor of each token (s,). None if no turn did. Heads and positions may have changed places.
+    Shapes: (h, s, d), turns of (h or 1, s, r).
     """
-    own = array(whole)
+    own, near = array(whole), max(_ROUNDING, 4 * torch.finfo(whole.dtype).eps)
     for turn in reversed(turns):
-        for before, after in (turn, (turn[0].swapaxes(0, 1), turn[1].swapaxes(0, 1))):
+        for before, after in (turn, tuple(one.swapaxes(0, 1) for one in turn)):
             heads, rows, dims = after.shape
-            if rows != own.shape[1] or heads not in (1, len(own)) or dims > own.shape[-1]:
-                continue
-            for start in (0, own.shape[-1] - dims):
-                part = own[..., start : start + dims]
-                if (part == after).all():
-                    return before, after, start, np.ones(rows)
-                squares = np.broadcast_to(after**2, part.shape).sum((0, 2))
-                times = (part * after).sum((0, 2)) / np.where(squares > 0, squares, np.nan)
-                longer = np.nan_to_num(times)[:, None] * np.broadcast_to(after, part.shape)
-                if off(part, longer) <= max(_ROUNDING, 4 * torch.finfo(whole.dtype).eps):
+            fits = heads in (1, len(own)) and rows == own.shape[1] and dims <= own.shape[-1]
+            for start in (0, own.shape[-1] - dims) if fits else ():
+                times = _longer(own[..., start : start + dims], after, near)
+                if times is not None:
                     return before, after, start, times
     return None
+
+
+def _longer(part: Array, after: Array, near: float) -> Array | None:
+    """Return how many times as long each token is as before, nan where that is 0; None if it is not.
+
+    Shapes: (h, s, r), (h or 1, s, r) -> (s,).
+    """
+    if (part == after).all():
+        return np.ones(part.shape[1])
+    after = np.broadcast_to(after, part.shape)
+    squares = (after**2).sum((0, 2))
+    times = (part * after).sum((0, 2)) / np.where(squares > 0, squares, np.nan)
+    return times if off(part, np.nan_to_num(times)[:, None] * after) <= near else None
 
 
 def _tensors(value: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.conformance.returned import Recorded
 from ropeaudit.errors import BadInput
-from ropeaudit.features.model.load import Folder, known_type
+from ropeaudit.features.model.load import Folder
 from ropeaudit.recognition import verification, wording
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
@@ -190,17 +190,14 @@ def check_layers(
     pairs: how layers rotate in float64; also of those that do not where the config says that they do.
     known: what explains each wrong layer, if that is known.
     """
-    rope = folder.rope if known_type(folder.config) else None
-    if rope is None:
-        return {}
+    unrotated = folder.rope.still if folder.rope and folder.known else ()
     still = [n for n, own in pairs.items() if own is NO_PAIRS and seen.calls]  # else none is known to
-    alone, kinds = next(iter(rope.layers)) if len(rope.layers) == 1 else "", rope.kinds_of_layers
     rule = FP32 if dtype is FP64 else dtype  # transformers' float64 keeps float32 tables
     results, first, in_vain = dict[int, Places](), None, 0
     for layer in sorted({*seen.calls, *still}):
-        if not alone and layer not in kinds and layer not in rope.still:
+        setting = None if layer in unrotated else folder.setting(layer)
+        if setting is None and layer not in unrotated:
             continue
-        setting = None if layer in rope.still else rope.layers[alone or kinds[layer]]
         call, own, both = seen.calls.get(layer), pairs.get(layer), seen.layers.get(layer)
         if call is None and both is not None and setting is not None:
             call = RotatingCall((both.q, both.k), (both.q, both.k))
@@ -228,24 +225,18 @@ def wrong_scales(folder: Folder, seen: Pass, offset: int) -> dict[int, Diagnosis
 
     seen: in float64. Queries that grow with their position count where the config says by how much.
     """
-    rope, results = folder.rope if known_type(folder.config) else None, dict[int, Diagnosis | None]()
-    if rope is None:
-        return {}
-    alone = next(iter(rope.layers)) if len(rope.layers) == 1 else ""
+    results = dict[int, Diagnosis | None]()
     for layer, vectors in sorted(seen.layers.items()):
-        setting = rope.layers.get(alone or rope.kinds_of_layers.get(layer, ""))
-        times = seen.times.get(layer, np.ones(1))
-        growth = folder.query_growth(offset + np.arange(times.size)) if layer in seen.times else None
+        setting, times = folder.setting(layer), seen.times.get(layer, np.ones(1))
+        growth = folder.query_growth(offset, times.size) if layer in seen.times else None
         if setting is None or np.isnan(times).all():
             continue
-        if growth is None and np.nanmax(times) - np.nanmin(times) > NEAR:  # by what config.json does not say
-            continue
-        own, asked = (
-            vectors.scale * times,
-            setting.scale * (np.ones(times.size) if growth is None else growth),
-        )
+        if growth is None and np.nanmax(times) - np.nanmin(times) > NEAR:
+            continue  # they grow by what config.json does not say
+        own = vectors.scale * times
+        asked = setting.scale * (np.ones_like(times) if growth is None else growth)
         at = int(np.nanargmax(np.abs(own / asked - 1)))
-        wrong = not abs(own[at] - asked[at]) <= NEAR * asked[at]
+        wrong = abs(own[at] - asked[at]) > NEAR * asked[at]
         values = {"seen": float(own[at]), "asked": float(asked[at])}
         results[layer] = Diagnosis("softmax-scale", values) if wrong else None
     return results

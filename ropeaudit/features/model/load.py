@@ -5,6 +5,7 @@ No code of the folder is executed unless that is requested.
 
 from __future__ import annotations
 
+import functools
 import shlex
 from dataclasses import dataclass, field
 from importlib import metadata, util
@@ -18,6 +19,7 @@ from ropeaudit.arithmetic.formats import FP64, Format
 from ropeaudit.errors import BadInput, MissingPackage, RopeAuditError, UsageError, one_line
 from ropeaudit.rope import config_parts, hf_config, hf_json
 from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.streams import quiet_transformers
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling.environments import CPU, Device
@@ -30,7 +32,7 @@ LEFT = (
 ATTENTION = "ropeaudit"  # the name under which transformers finds what keeps q and k
 
 
-@dataclass(slots=True)
+@dataclass
 class Folder:
     """A folder that holds a whole checkpoint. notes: what the reader must know."""
 
@@ -55,7 +57,7 @@ class Folder:
         """Positions that the model declares, None where it does not."""
         return hf_json.count(self.text, hf_json.POSITIONS, 2**53)
 
-    @property
+    @functools.cached_property
     def rope(self) -> ModelRope | None:
         """What its config says of RoPE; None where that cannot be read."""
         try:
@@ -63,13 +65,27 @@ class Folder:
         except RopeAuditError:
             return None
 
-    def query_growth(self, positions: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        """Return by how much queries grow at positions, as Llama 4's temperature; None where they do not."""
+    @functools.cached_property
+    def known(self) -> bool:
+        """Whether transformers has a config of its type itself."""
+        with quiet_transformers():
+            from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+            return self.config.get("model_type") in CONFIG_MAPPING
+
+    def setting(self, layer: int) -> RopeSetting | None:
+        """Return what its config says of a layer; None if nothing, or of a type that only its code knows."""
+        layers = self.rope.layers if self.rope and self.known else {}
+        alone = next(iter(layers)) if self.rope and len(layers) == 1 else ""
+        return layers.get(alone or (self.rope.kinds_of_layers.get(layer, "") if self.rope else ""))
+
+    def query_growth(self, offset: int, count: int) -> NDArray[np.float64] | None:
+        """Return by how much queries grow at positions, as in Llama 4; None where they do not."""
         rope = hf_json.rope_dict(self.text)
-        beta, length = (rope.get(f) for f in ("llama_4_scaling_beta", "original_max_position_embeddings"))
+        beta, length = rope.get("llama_4_scaling_beta"), rope.get("original_max_position_embeddings")
         if not isinstance(beta, float) or not length:
             return None
-        return 1 + beta * np.log1p(positions // int(length))
+        return 1 + beta * np.log1p((offset + np.arange(count)) // int(length))
 
     def note(self, text: str) -> None:
         """Add a note, once."""
@@ -103,7 +119,7 @@ def open_folder(spec: str, trusted: bool) -> Folder:
         raise BadInput(f"{spec!r}: config.json holds no object; give the folder of a model")
     folder = Folder(path, config, files, trusted)
     if config.get("auto_map") and not trusted:
-        if not known_type(config):
+        if not folder.known:
             raise BadInput(
                 f"{spec!r}: the model comes with custom code (auto_map), which was not executed; "
                 "--trust-remote-code executes it"
@@ -119,38 +135,27 @@ def open_folder(spec: str, trusted: bool) -> Folder:
 
 def _no_language_model(folder: Folder) -> str:
     """Return what a model is instead of a causal language model, by its type alone; empty for one."""
-    config = folder.config
-    kind = config.get("model_type")
-    if not known_type(config) or (folder.trusted and config.get("auto_map")):
+    kind = folder.config.get("model_type")
+    if not folder.known or (folder.trusted and folder.config.get("auto_map")):
         return ""
     with quiet_transformers():
-        from transformers.models.auto import modeling_auto as known
-
-    both = [
-        known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-        known.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
-    ]
-    for names, what in (
-        (both[0] | both[1], "encoder and decoder"),
-        (known.MODEL_FOR_MASKED_LM_MAPPING_NAMES, "an encoder"),
-    ):
-        if kind in names and config.get("is_decoder") is not True:
+        from transformers.models.auto import modeling_auto as auto
+    kinds = {
+        "an encoder with a decoder": auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+        | auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+        "an encoder": auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    }
+    for what, names in kinds.items():
+        if kind in names and folder.config.get("is_decoder") is not True:
             return f"{kind} is {what}"
-    of_text = kind in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    return "" if of_text or _has_axes(folder) else f"{kind} has no causal language model in transformers"
+    if kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or _has_axes(folder):
+        return ""
+    return f"{kind} has no causal language model in transformers"
 
 
 def _has_axes(folder: Folder) -> bool:
     """Return whether a model of images and text has axes of positions in its text too."""
     return hf_json.rope_dict(folder.text).get("mrope_section") is not None
-
-
-def known_type(config: dict[str, Any]) -> bool:
-    """Return whether transformers has a config of this model type itself."""
-    with quiet_transformers():
-        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-        return config.get("model_type") in CONFIG_MAPPING
 
 
 def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
