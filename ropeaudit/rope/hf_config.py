@@ -202,9 +202,7 @@ def _check_rotates(one: Part, base: float | None) -> None:
             "check its code: ropeaudit check FILE.py:FUNCTION --axes NAME --grid ROWSxCOLUMNS"
         )
     if not is_known(model) and base is None and not config_parts.says_rope(part):
-        raise Unjudged(
-            f"model_type {shown(one.model)} is not known here, and no key is about RoPE; {_ITS_CODE}"
-        )
+        raise Unjudged(f"{_unknown(one.model)}, and no key is about RoPE; {_ITS_CODE}")
 
 
 def _said_not_to(part: Config, model: str) -> str:
@@ -239,8 +237,7 @@ def _doubts(one: Part) -> Iterator[Doubt]:
     """Yield why the model may compute something else than what is read."""
     model = one.model.removesuffix("_text")
     if not is_known(model):
-        seen = f"model_type {shown(one.model)} is not known here" if model else "model_type is missing"
-        yield Doubt(f"{seen}: read as Llama's, whose layout and dims are a guess")
+        yield Doubt(f"{_unknown(one.model)}: read as Llama's, whose layout and dims are a guess")
     parameters = hf_json.rope_dict(one.given)
     named = [parameters.get(key) for key in ("rope_type", "type") if parameters.get(key) is not None]
     if named[:1] == ["mrope"] and "class" in class_default(model) and not is_one(model, "reads_mrope"):
@@ -254,6 +251,10 @@ def _doubts(one: Part) -> Iterator[Doubt]:
             f"{told}: it runs {usual}'s defaults, {runs}; checked is what the file means, {means}",
             f"put them into {one.astray}",
         )
+
+
+def _unknown(model: str) -> str:
+    return f"model_type {shown(model)} is not known here" if model else "model_type is missing"
 
 
 def _in_short(config: Config, model: str) -> str:
