@@ -34,7 +34,7 @@ FOLDER = Path(__file__).parent
 PAGE = FOLDER.parents[1] / "docs" / "fresh-configs.md"
 BAD = ("WRONG", "REFUSED WRONGLY", "ADVISES A BASE", "SAYS NOTHING TO TYPE")
 TO_TYPE = re.compile(r"\b(give|add|leave|keep|did you mean|put|set|check its code|known|takes)\b")
-FIRST = "in the first run 76, 4 and 7, 1 wrong, 13 refused wrongly, 22 told to give a base that is none"
+FIRST = "7 refused, 76 right, 4 warned, 1 wrong, 13 refused wrongly, 22 told to give a base that is none"
 NOT_TOKENS = ("Vision", "Audio", "Image", "CrossAttention")
 INTERLEAVED = ("rotate_every_two", "repeat_interleave(2", "view_as_complex")
 
@@ -267,11 +267,13 @@ def page(found: list[tuple[dict[str, Any], Reading, str, str]]) -> str:
     lines = [
         "# Fresh configs",
         "",
-        f"{len(found)} config files of public repositories, listed in tests/rope/fresh_configs.jsonl before the",
-        f"first run on any of them; nothing was struck off. Now {said}; {FIRST}.",
+        f"{len(found)} config files of public repositories, listed in tests/rope/fresh_configs.jsonl before",
+        "anything was run on them; nothing was struck off.",
         "",
-        "Right: what is read is what the model's code does. Warned: it is not, or that code raises, and the answer",
-        "says so. Refused: the answer says what to type. Written by tests/rope/test_fresh_configs.py.",
+        f"Now: {said}. The first run: {FIRST}.",
+        "",
+        "Right: what is read is what the model's code does. Warned: it is not, or that code raises, and the",
+        "answer says so. Refused: the answer says what to type. Written by tests/rope/test_fresh_configs.py.",
         "",
         "| file | type | what is read | what its code does | verdict |",
         "|---|---|---|---|---|",
