@@ -134,6 +134,8 @@ def _parts(config: Any, path: tuple[str, ...], usual: str, outer: str = "") -> I
     model = usual if usual and model == outer else model  # Qwen3-VL's parts are said to be of its own type
     if not isinstance(model, str):
         raise BadInput(f"model_type = {shown(model)} is not text")
+    key, value, other = model_types.of_type(model.removesuffix("_text"), "other_if", ("", None, ""))
+    model = other if key and config.get(key) == value else model
     row = model_types.composed(model)
     declared: Mapping[str, str] = row.get("parts", {})
     inner = {key: value for key, value in config.items() if _is_part(key, value, declared)}

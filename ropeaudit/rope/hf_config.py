@@ -409,10 +409,11 @@ def _usual_scaling(config: Config, rope: Config, layer: str, model: str) -> Conf
         stretch = factor ** (2 / _head_dim(config, layer, model))
         return {"rope_theta": base * factor, "rope_type": "linear", "factor": stretch}
     named = of_type(model, "scaling", {})
+    own = {one: given for one, given in named.items() if one != "if"}
+    if kind is not None:
+        return {**own, **rope} if kind == own.get("rope_type") else rope
     key, value = named.get("if", ("", None))
-    if not named or kind is not None or (key and config.get(key) != value):
-        return rope
-    return {**rope, **{one: given for one, given in named.items() if one != "if"}}
+    return {**rope, **own} if not key or config.get(key) == value else rope
 
 
 def _head_dim(config: Config, layer: str, model: str) -> int:

@@ -46,7 +46,7 @@ def _remote(model: str) -> Mapping[str, Any]:
 
 def composed(model: str) -> Mapping[str, Any]:
     """Return the row of a type itself, where `class_default` returns that of its text."""
-    row: Mapping[str, Any] = data.table("model_types.toml").get(model, {})
+    row: Mapping[str, Any] = data.table("model_types.toml").get(model) or _remote(model)
     return row
 
 
