@@ -1,12 +1,13 @@
 """Find out whether a cast has reached the RoPE frequencies of a module.
 
-`ropeaudit module FILE:FUNCTION` calls a function that returns a torch.nn.Module; put your own model in its
-place. transformers keeps inv_freq in float32 while it loads a model; a later .half() or .to(torch.bfloat16)
+`ropeaudit module FILE` looks at the buffers of a file; `ropeaudit check FILE.py:NAME` calls a module.
+transformers keeps inv_freq in float32 while it loads a model; a later .half() or .to(torch.bfloat16)
 rounds it, and casting back leaves it rounded.
 Run it: python examples/cast_buffers.py
 """
 
 import sys
+import tempfile
 
 import torch
 
@@ -36,8 +37,10 @@ def cast_and_back() -> torch.nn.Module:
 
 if __name__ == "__main__":
     columns = "buffer,dtype,cast,how,agrees,against"
-    for factory in ("fresh", "cast_and_back"):
-        main(["module", f"{__file__}:{factory}", "--base", "10000", "--columns", columns, "-f", "csv", "-q"])
+    for made in (fresh(), cast_and_back()):
+        with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+            torch.save(dict(made.named_buffers()), file.name)
+            main(["module", file.name, "--base", "10000", "--columns", columns, "-f", "csv", "-q"])
     sys.exit(0)
 
 # Output:

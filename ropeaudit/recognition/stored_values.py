@@ -87,10 +87,10 @@ def _bases(theta: Array, setting: RopeSetting) -> list[float]:
 
 
 def sinusoids(dump: Dump) -> bool:
-    """Return whether a table is that of absolute positions, which are added to embeddings and rotate nothing.
+    """Return whether a table is one of absolute positions, which are added to embeddings.
 
     Their frequencies are 10000^(-i / (p - 1)), which no RoPE has.
-    Source: transformers 5.23.0, modeling_whisper.py, sinusoids; fairseq, sinusoidal_positional_embedding.py.
+    Source: transformers 5.23.0, modeling_whisper.py, sinusoids.
     """
     if dump.cos is None or dump.sin is None or dump.angles or dump.pairs < 2:
         return False
@@ -149,7 +149,7 @@ def drifts(dump: Dump, setting: RopeSetting, far: int = FAR) -> tuple[float | No
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """One difference and the layer type that has it. keys: where the file says it. told: more of it."""
+    """One difference. layer: the type that has it. keys: where the file says it. told: more."""
 
     layer: str
     diagnosis: Diagnosis

@@ -71,14 +71,14 @@ WITHDRAWN = {
     for instead, gone in data.table("help.toml")["withdrawn"].items()
     for one in gone
 }
+LOADED = "ropeaudit check FILE:NAME --under to:bf16` calls a module as it was loaded"
 GONE = {
     "shift --columns engine": "NumPy forms all scores",
     "shift --fail-if engine>1": "NumPy forms all scores",
     "decay --columns subject_bound": "use drift_rms or drift_relative",
     "decay --columns subject_first_failing": "use drift_rms or drift_relative",
     "model x --columns routing_flips": "use change_rms",
-    "module f.npz --loaded saved": "use to",
-    "module f.npz --loaded low-cpu-mem": "use from-pretrained",
+    "module f.npz --columns loaded": f"`{LOADED}",
     "explain --by position": "--by pair says where drift sits",
     "explain --by head": "--by pair says where drift sits",
     "model --by head": "--by pair says it of each pair of a head",

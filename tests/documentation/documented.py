@@ -245,6 +245,14 @@ def frequencies(path: Path) -> None:
     np.savez(path, inv_freq=(1e6 ** -(np.arange(0, 128, 2) / 128)).astype(np.float32))
 
 
+def short_table(path: Path) -> None:
+    """Write 512 rows of cos and sin beside a config that serves 2,048 positions."""
+    angles = np.tile(np.arange(512)[:, None] * 1e4 ** -(np.arange(0, 64, 2) / 64), 2)
+    save_file({"cos": np.cos(angles).astype("f4"), "sin": np.sin(angles).astype("f4")}, path)
+    config = {"model_type": "llama", "hidden_size": 256, "num_attention_heads": 4, "rope_theta": 1e4}
+    (path.parent / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}))
+
+
 def language_model(path: Path) -> None:
     tiny_models.make("llama", path)
     tiny_models.add_tokenizer(path)
@@ -288,6 +296,7 @@ FACTORIES = {
     "cancelling.npz": cancelling,
     "captured.safetensors": captured,
     "dumped.npz": frequencies,
+    "exported/tables.safetensors": short_table,
     "llama-dir": language_model,
     "mine.toml": shown_table,
     "model.gguf": converted,

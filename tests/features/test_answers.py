@@ -8,6 +8,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
 from cases import table
 
@@ -31,7 +33,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("answers")
     files = {
         "kernel.py": ROOT / "examples" / "kernel.py",
-        "cast_buffers.py": ROOT / "examples" / "cast_buffers.py",
         "faulty.py": KERNELS / "conformance" / "kernels_faulty.py",
         "reduction.py": KERNELS / "cases" / "reduction.py",
         "raises.py": KERNELS / "cases" / "always_raises.py",
@@ -39,6 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     for name, source in files.items():
         shutil.copy(source, path / name)
+    theta = 1e4 ** (-np.arange(64) / 64)
+    np.save(path / "cast.npy", theta.astype(ml_dtypes.bfloat16).astype(np.float32))
     for name, more in CONFIGS.items():
         config = more if name == "no-rope" else TABLE["llama"] | more
         (path / f"{name}.json").write_text(json.dumps(config))

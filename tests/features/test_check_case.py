@@ -21,15 +21,15 @@ def test_a_claimed_recipe_is_what_is_allowed(tmp_path: Path, capsys) -> None:
 def test_several_cases_are_judged_by_folders_of_their_names(tmp_path: Path, capsys) -> None:
     for name in ("a", "b"):
         read = case(tmp_path / "cases" / name, seed=ord(name))
-        written(read, tmp_path / "outs", rotated(read)).rename(tmp_path / name)
-    (tmp_path / "outs").mkdir()
+        written(read, tmp_path / "outs.v1", rotated(read)).rename(tmp_path / name)
+    (tmp_path / "outs.v1").mkdir()
     for name in ("a", "b"):
-        (tmp_path / name).rename(tmp_path / "outs" / name)
+        (tmp_path / name).rename(tmp_path / "outs.v1" / name)
     cases = sorted((tmp_path / "cases").iterdir())
-    command = ["check", *cases, "--returned", tmp_path / "outs"]
+    command = ["check", *cases, "--returned", tmp_path / "outs.v1"]
     assert [line[:4] for line in ran(capsys, command).out.splitlines()] == ["PASS", "PASS"]
-    (tmp_path / "outs" / "b").rename(tmp_path / "outs" / "c")
-    assert "outs/b': No such file or directory" in ran(capsys, command, 2).err
+    (tmp_path / "outs.v1" / "b").rename(tmp_path / "outs.v1" / "c")
+    assert "outs.v1/b': No such file or directory" in ran(capsys, command, 2).err
 
 
 REFUSED = table(__file__, "check_case.toml")

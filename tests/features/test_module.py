@@ -1,4 +1,4 @@
-"""What checkpoints store of RoPE: cast, off, too short, never written, nothing; with a config or without."""
+"""What checkpoints store of RoPE: cast, off, too short, never written or nothing; by a config or without."""
 
 import json
 import random
@@ -199,7 +199,7 @@ def test_a_table_that_ends_is_told_with_what_the_config_serves(form, tmp_path, c
     answer = audited(capsys, path, code=1)["answer"]
     assert "error[table-ends]: a table that ends at position 511" in answer
     assert "its 512 rows end at position 511" in answer
-    assert "serves 600 positions (max_position_embeddings 600)" in answer
+    assert "and the config serves 600 positions (max_position_embeddings 600)" in answer
     assert "= fix: write it with 600 rows, or serve 512 positions" in answer
 
 

@@ -198,12 +198,6 @@ def test_explain_logs_the_same_stages_as_on_the_cpu(capsys) -> None:
     assert len(here) == 7
 
 
-def test_module(capsys) -> None:
-    for factory in ("make_there", "make"):
-        (row,) = rows(capsys, "module", own(factory), "--base", "10000", "--head-dim", "64")
-        assert (row["buffer"], row["agrees"]) == ("inv_freq", "yes")
-
-
 @pytest.mark.slow
 def test_model(capsys, tmp_path) -> None:
     """The model, the float64 run beside it and the tokens lie there; its numbers are those of the CPU.

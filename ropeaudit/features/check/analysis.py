@@ -115,7 +115,7 @@ def run(
     """
     kinds, errors = [kind(target) for target in targets], list[RopeAuditError]()
     _check(kinds, case, options)
-    by_name = kinds.count("case") > 1 and not Path(options.returned or "").suffix
+    by_name = kinds.count("case") > 1 and not Path(options.returned or "").is_file()
 
     def answered(number: int) -> Iterator[Checked]:
         own, name = options, targets[number]

@@ -126,9 +126,9 @@ def _stored(audit: ModuleAudit) -> Iterator[Finding]:
 
 
 def _of_class(target: Target, expected: Expected, own_code: bool) -> Iterator[Finding]:
-    """Yield whether the rotary class of transformers builds the frequencies and factors that a config means.
+    """Yield whether transformers' rotary class builds the frequencies and factors of a config.
 
-    What it builds else is no fault of the checkpoint: the finding says both.
+    What else it builds is no fault of the checkpoint: the finding says both.
     """
     case = target.case
     try:
@@ -152,7 +152,8 @@ def _of_class(target: Target, expected: Expected, own_code: bool) -> Iterator[Fi
         fitting = [(check(dump, one, label), one) for dump, label, one in tried]
         if not fitting:
             pairs = " or ".join(sorted({str(one.pairs) for _, one in settings})) or "no"
-            yield noted(_CLASS, f"it builds {values.size} pairs, and config.json means {pairs}", where=where)
+            said = f"it builds {values.size} pairs, and config.json means {pairs}"
+            yield noted(_CLASS, said, where=where)
             continue
         found, setting = min(fitting, key=lambda one: one[0].preference)
         seen, asked = made.factors.get(layer), attention_factor(setting.scaling)
@@ -162,9 +163,11 @@ def _of_class(target: Target, expected: Expected, own_code: bool) -> Iterator[Fi
             yield noted(_CLASS, said, diagnosis=found.diagnosis, **sizes)
         elif seen is not None and not math.isclose(seen, asked, rel_tol=_FACTOR):
             told = Diagnosis("attention-factor", {"seen": seen, "asked": asked})
-            yield noted(_CLASS, "it builds another attention factor than config.json means", diagnosis=told)
+            said = "it builds another attention factor than config.json means"
+            yield noted(_CLASS, said, diagnosis=told, where=where)
         else:
-            yield judged(_CLASS, True, "it builds the frequencies and factor that config.json means", **sizes)
+            said = "it builds the frequencies and factor that config.json means"
+            yield judged(_CLASS, True, said, **sizes)
 
 
 def _run(target: Target) -> Iterator[Checked]:

@@ -1,4 +1,4 @@
-"""What files store of RoPE: which buffers there are, what they should be, and whether they are that."""
+"""What files store of RoPE: which buffers, what they should be, and whether they are that."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ropeaudit.tensor_files import gguf_files
 from ropeaudit.tensor_files import tensors as tensorfiles
 from ropeaudit.tensor_files.tensors import StoredTensor
 
-_SINUSOIDS = "{}: sinusoids of absolute positions, 10000^(-i/(d/2-1)), which rotate nothing; no RoPE"
+_SINUSOIDS = "{}: sinusoids of absolute positions, 10000^(-i/(d/2-1)), which rotate nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Expected:
     def settings(self, pairs: int | None, layer: str | None = None) -> list[tuple[str, RopeSetting]]:
         """Return what is expected, by name: a setting per layer type, also for long sequences.
 
-        pairs: those of a table, where nothing says how many there should be. layer: the one type meant.
+        pairs: those of a table, by default. layer: the one type that is meant.
         """
         if self.model is None:
             plain = [] if self.base is None else [self.plain(pairs, self.base)]
@@ -72,7 +72,7 @@ class Expected:
         return expected
 
     def layer_of(self, name: str) -> str | None:
-        """Return the layer type that the name of a tensor says, by itself or by a layer's number."""
+        """Return the layer type that a tensor's name says, or the number of a layer in it."""
         kinds = self.model.layers if self.model else {}
         words = name.replace("rotary_emb_local", "sliding_attention")
         if named := next((kind for kind in kinds if kind in words), None):
@@ -96,7 +96,7 @@ class Expected:
         return Served.of(self.model.declared, scalings).positions
 
     def serves(self, setting: RopeSetting) -> int | None:
-        """Return how many positions a table of a setting has to hold: of one for short sequences fewer."""
+        """Return how many positions a table has to hold: fewer of one for short sequences."""
         scaling, most = setting.scaling, self.positions
         border = int((scaling.original if scaling.kind == "longrope" else scaling.maximum) or 0)
         short = scaling.depends_on_length and 0 < border >= setting.length
@@ -122,10 +122,11 @@ class Expected:
 class ModuleAudit(Result):
     """Where RoPE buffers are from, what they should be, and what was found.
 
-    kind: gguf, dump (which is explained pair by pair), graph or checkpoint. found: the buffers before they
-    are judged. tensors: how many there are in all. gguf: what its file says. unrotated: why there is no RoPE,
-    if that is known. config: whether a config.json is in the folder, or beside the file. own_code: whether
-    that names code of its own. lost: what a conversion to GGUF lost.
+    kind: gguf, dump (which is explained pair by pair), graph or checkpoint.
+    found: the buffers before they are judged. tensors: how many there are in all.
+    gguf: what its file says. unrotated: why there is no RoPE, if that is known.
+    config: whether a config.json is in its folder. own_code: whether that names code of its own.
+    lost: what a conversion to GGUF lost.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.module.report"
@@ -159,7 +160,7 @@ class ModuleAudit(Result):
 
     @property
     def judged(self) -> bool:
-        """Whether all that there was to judge was judged: of a checkpoint that may be nothing."""
+        """Whether all was judged that there is to judge, which may be nothing."""
         if self.wrong or self.unrotated:
             return True
         if self.kind == "gguf" and not self.explicit:
@@ -186,11 +187,11 @@ def module(
 ) -> ModuleAudit:
     """Find stored RoPE buffers that were cast, end too early, or are not what they should be.
 
-    source: a checkpoint (a folder, a .safetensors or .pt file), an .onnx graph or a .gguf file, of
-    which nothing is executed; or a dumped table (.npz, .npy or "cos.npy,sin.npy"), which is explained pair by
-    pair.
-    What the frequencies should be: those of a config.json or its folder, of a named model, or with this
-    base, scaling and dims; without any, of a config beside the source, and else a base is guessed.
+    source: a checkpoint (a folder, a .safetensors or .pt file), an .onnx graph or a .gguf file;
+    or a dumped table (.npz, .npy or "cos.npy,sin.npy"), which is explained pair by pair.
+    Nothing of it is executed.
+    What the frequencies should be: those of a config.json or its folder, of a named model, or
+    with this base, scaling and dims; else of a config beside the source; else a base is guessed.
     Raises: UsageError, UnknownName, BadShape, BadInput.
     """
     if is_code(source):

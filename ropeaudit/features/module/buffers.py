@@ -40,16 +40,18 @@ class Buffer:
     """A tensor, what it holds (inv_freq, periods, angles, cos, sin, or both), and what is wrong with it.
 
     transposed: whether its columns are positions; `values` has these in rows.
-    cast: none, or the format that its values show. how: none, stored (by its dtype), graph (by conversions
-    of a graph) or back (and back again). nonfinite: how many values are. lone: whether the other one of cos
-    and sin is missing. spared: whether all that is wrong with the table is in that.
-    table: its table pair by pair, compared; None without anything to compare it with. label, setting,
-    guessed: what that is. error: the largest, relative for frequencies, radians for tables. drift_near:
-    expected RMS drift of scores within a short sequence, over the scores' RMS; drift_far: at a long distance,
-    None of tables. serves: how many positions a table of its setting has to hold, None where nothing says it;
-    range: what says so.
-    agrees: whether it is what is expected; None where nothing says what that is. diagnosis: what explains
-    that it is wrong, if that is known. finding: a sentence.
+    cast: none, or the format that its values show.
+    how: none, stored (by its dtype), graph (by conversions of a graph) or back (and back again).
+    nonfinite: how many values are. lone: whether the other one of cos and sin is missing.
+    spared: whether all that is wrong with the table is in that.
+    table: its table pair by pair, compared; None without anything to compare it with.
+    label, setting, guessed: what that is.
+    error: the largest, relative for frequencies, radians for tables.
+    drift_near: RMS drift of scores within a short sequence, over the scores' RMS.
+    drift_far: the same at a long distance, None of tables.
+    serves: how many positions its table has to hold, None where nothing says it; range: what does.
+    agrees: whether it is what is expected; None where nothing says what that is.
+    diagnosis: what explains that it is wrong, if that is known. finding: a sentence.
     """
 
     stored: StoredTensor

@@ -35,8 +35,8 @@ class Rotary:
 def rotary(config: Mapping[str, Any]) -> Rotary:
     """Return what the rotary class of a config's text model holds when it is built from it.
 
-    Raises: BadInput, with the reason, where transformers has no one such class; ValueError with what it
-    raised where it takes no such config.
+    Raises: BadInput where transformers has no one such class, with the reason; ValueError where
+    that takes no such config, with what it raised.
     """
     kind = str(config.get("model_type"))
     if find_spec("transformers") is None:
@@ -71,9 +71,9 @@ def rotary(config: Mapping[str, Any]) -> Rotary:
 
 
 def _class_of(whole: Any, text: Any) -> Any:
-    """Return the one class of a modeling file that is built from a config of a text model; None without one.
+    """Return the one class of a modeling file that is built from a text model's config, or None.
 
-    Of several it is that whose argument is annotated with the text's config, or with the whole one.
+    Of several it is that whose argument is annotated with that config, or with the whole one.
     """
     place = type(text).__module__.replace("configuration_", "modeling_")
     if find_spec(place) is None:

@@ -57,14 +57,14 @@ class _FilesAlone(GroupedCommand):
 @report_options
 @ticket_option
 def module(output: ReportOptions, ticket: str | None, **asked: Any) -> int:
-    """Find RoPE buffers that were cast, are off, or end before what their config serves, as files store them.
+    """Find stored RoPE buffers that were cast, are off, or end before what their config serves.
 
-    SOURCE is a checkpoint (a folder, a .safetensors or .pt file), whose code is never executed; a dumped
-    inv_freq, cos and sin, or freqs_cis (.npz, .npy or c.npy,s.npy), which is explained pair by pair; an .onnx
-    graph, whose constants are read and which is never executed; or a .gguf file, whose metadata is held
-    against the config that it was converted with. Buffers and constants are known by their values:
-    frequencies, periods, angles, cos and sin. Without a config, a model or --base nothing says what their
-    frequencies should be, and the base is guessed from the values. Code (FILE.py:NAME) is checked, as by
+    SOURCE is a checkpoint (a folder, a .safetensors or .pt file); a dumped inv_freq, cos and sin,
+    or freqs_cis (.npz, .npy or c.npy,s.npy), which is explained pair by pair; an .onnx graph, whose
+    constants are read; or a .gguf file, whose metadata is held against the config that it was
+    converted with. Nothing of it is executed. Buffers are known by their values: frequencies,
+    periods, angles, cos and sin. Without a config, a model or --base nothing says what their
+    frequencies should be, and the base is guessed. Code (FILE.py:NAME) is given to
     `ropeaudit check`, with all options of that.
     """
     from ropeaudit.console import delivery, output_files

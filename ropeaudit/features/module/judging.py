@@ -1,8 +1,7 @@
-"""Whether RoPE buffers are right: cast, off, too short, or never written; what explains it, and what to do.
+"""Whether RoPE buffers are right: cast, off, too short or never written; why, and what to do.
 
-Numbers all of which a narrower format holds were cast. A guessed base says what values are, and not what they
-should be.
-Letters: p pairs, n positions.
+Numbers all of which a narrower format holds were cast. A guessed base says what values are, and
+not what they should be.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def run(audit: ModuleAudit) -> Iterator[Buffer]:
 
 
 def _compared(dump: Dump, expected: Expected, misfit: bool, layer: str | None) -> _Compared:
-    """Return how a table compares with the setting that fits best, or a guess; nothing without either.
+    """Return how a table compares with the setting that fits best, else with a guess, else nothing.
 
     layer: the layer type that its name says, whose settings alone are tried.
     """
@@ -188,14 +187,14 @@ def _cast(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
 def rows_in_words(one: Buffer) -> str:
     """Return how many positions a table holds, and how many it has to hold."""
     last, serves = (one.rows or 1) - 1, one.serves or 0
-    told = f"its {last + 1:,} rows end at position {last:,}, and {one.label} serves {serves:,} positions"
-    return told + (f" ({one.range})" if one.range else "")
+    who, key = ("the config", f" ({one.range})") if one.range else (one.label, "")
+    return f"its {last + 1:,} rows end at position {last:,}, and {who} serves {serves:,} positions{key}"
 
 
 def remedy(one: Buffer, expected: Expected, by_config: bool) -> str:
     """Return what to do about a wrong buffer; empty where nothing is known.
 
-    by_config: whether a config.json beside it says what it should be, and one of the two is wrong.
+    by_config: whether a config.json beside it says what it should be.
     Source: transformers 5.23.0, modeling_utils.py, _adjust_missing_and_unexpected_keys (read).
     """
     told = [f"write it with {one.serves:,} rows, or serve {one.rows:,} positions"] if one.ends else []

@@ -407,7 +407,7 @@ def applied(
         returned = returned.detach().cpu().numpy()
     if isinstance(returned, (tuple, list)):
         both = values(returned[0])[0], values(returned[1])[0]
-    elif np.iscomplexobj(returned):
+    elif not _is_tensor(returned) and np.iscomplexobj(returned):  # NumPy reads no bfloat16
         both = returned.real, returned.imag
     else:
         numbers = values(returned)[0].astype(np.float64)
