@@ -61,10 +61,7 @@ def is_known(model: str) -> bool:
 
 def without_rope(model: str) -> str:
     """Return what a type's code has in place of RoPE: "CLIPText has learned positions"; "" if it rotates."""
-    row = class_default(model)
-    if is_one(model, "never_rotates"):
-        return f"model_type = {model}"
-    return in_its_place(model) if "positions" in row and not of_type(model, "rotates_if") else ""
+    return "" if of_type(model, "rotates_if") else in_its_place(model)
 
 
 def in_its_place(model: str) -> str:
