@@ -42,14 +42,17 @@ HEADER = f"""\
 
 # What reading the code does not tell; None: it rotates q and k.
 POSITIONS: dict[str, str | None] = {
-    **dict.fromkeys(("glm5_next_text", "kimi_linear", "moshi_depth"), "no positions"),
+    **dict.fromkeys(("glm5_next_text", "kimi_linear", "moonshine_streaming_encoder"), "no positions"),
+    **dict.fromkeys(("moshi_depth", "zamba"), "no positions"),
     **dict.fromkeys(("inkling_text", "inkling2_text"), "relative biases"),
+    **dict.fromkeys(("layoutxlm", "pp_chart2table_vision"), "relative biases"),  # LayoutLMv2, GOT-OCR 2
+    **dict.fromkeys(("aimv2_vision_model", "distilbert", "trocr"), "learned positions"),  # by default
     **dict.fromkeys(("clvp_decoder", "gemma4_unified_vision"), "learned positions"),
+    **dict.fromkeys(("canary_decoder", "ctrl", "fun_asr_nano_encoder", "timesfm"), "sinusoidal positions"),
     **dict.fromkeys(("mimi", "pocket_tts_audio_tokenizer")),  # by models whose configs they make themselves
     "esmfold2": "",  # its parts'
     "musicflamingo": "",  # its parts'; it turns what it hears by time, not q and k
     "whisper": "sinusoidal positions",  # which fill an embedding
-    "zamba": "no positions",
 }
 # Types that rotate by rows and columns, or by points, without a rope_type "axial".
 AXIAL = {
@@ -232,6 +235,7 @@ def of_version() -> Any:
     return transformers
 
 
+@pytest.mark.slow
 def test_the_file_is_what_the_classes_say() -> None:
     of_version()
     text = FILE.read_text(encoding="utf-8")
