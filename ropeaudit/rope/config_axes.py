@@ -12,7 +12,7 @@ from ropeaudit.rope.axial import AxialRope
 from ropeaudit.rope.config_parts import Part
 from ropeaudit.rope.hf_json import count, first, needed, number
 
-_HEADS, _WIDTHS = (*hf_json.HEADS, "num_heads"), ("embed_dim", *hf_json.HIDDEN)
+_HEADS, _WIDTHS = ("num_heads", *hf_json.HEADS), ("embed_dim", *hf_json.HIDDEN)
 _PATCHES = 32  # along an axis, where the config does not say how large images are
 _MOST = 128  # patches along an axis that are measured
 

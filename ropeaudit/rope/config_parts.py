@@ -28,13 +28,14 @@ class Part:
 
     path: the keys that lead to it, none for the whole. given: the object as it stands there. model: its model
     type, with the ending "_text" that it may have. astray: the key under which its own keys are looked for,
-    where they stand outside it and its class does not read them there.
+    where they stand outside it and its class does not read them there. missing: its class fills it in.
     """
 
     path: tuple[str, ...]
     given: Config
     model: str
     astray: str = ""
+    missing: bool = False
 
     @property
     def name(self) -> str:
@@ -53,7 +54,9 @@ class Part:
 
     @property
     def unjudged(self) -> str:
-        """Why nothing here can judge it: its axes, or an unknown type that no key says RoPE of; else ""."""
+        """Why nothing here can judge it: its axes, an unknown type that no key says RoPE of; else ""."""
+        if self.missing:
+            return f"{self.path[-1]} is missing, and its class fills in what is not known here"
         if self.axial:
             ours = model_types.is_one(self.model, "axial_halves")
             return "" if ours else "by rows and columns, in a way that is not read"
@@ -79,7 +82,8 @@ def parts(config: Any) -> list[Part]:
 def text_part(config: Any) -> Part:
     """Return the part about text, or the first that rotates by the index of a token. Raises: BadInput."""
     every = parts(config)
-    return next((one for one in every if not one.instead and not one.unjudged), every[0])
+    rotating = [one for one in every if not one.instead] or every
+    return next((one for one in rotating if not one.unjudged and not one.axial), rotating[0])
 
 
 def named(config: Any, path: str) -> Part:
@@ -95,19 +99,20 @@ def named(config: Any, path: str) -> Part:
 
 def is_a_model(config: Config) -> None:
     """Raise Unjudged for a file that is no model's config, and say what it looks like."""
-    if any(first(config, keys)[1] is not None for keys in (("model_type",), HIDDEN, HEADS)):
+    facts = data.table("code_facts.toml")
+    sure = next((words for key, words in facts["no_config"].items() if key in config), "")
+    if not sure and any(first(config, keys)[1] is not None for keys in (("model_type",), HIDDEN, HEADS)):
         return
-    if any(one.path for one in parts(config)) or says_rope(config):
+    if not sure and (any(one.path for one in parts(config)) or says_rope(config)):
         return
-    looks = data.table("code_facts.toml")["other_files"]
-    seen = next((words for key, words in looks.items() if key in config), "")
-    keys = ", ".join(shown(key) for key in list(config)[:3])
-    base = config.get("base_model_name_or_path") or config.get("_name_or_path")
+    base = config.get("base_model_name_or_path") or config.get("model_name") or config.get("_name_or_path")
     told = f" ({shown(base)})" if isinstance(base, str) and base else ""
-    what = (
-        seen.format(base=told) if seen else f"its keys are {keys or 'none'}; give the config.json of a model"
-    )
+    if sure:
+        raise Unjudged(f"is no model's config: {sure.format(base=told)}")
+    seen = next((words for key, words in facts["other_files"].items() if key in config), "")
+    keys = ", ".join(shown(key) for key in list(config)[:3])
     lacking = "none of model_type, hidden_size and num_attention_heads stands in it"
+    what = seen or f"its keys are {keys or 'none'}; give the config.json of a model"
     raise Unjudged(f"is no model's config: {lacking}; {what}")
 
 
@@ -140,15 +145,21 @@ def _parts(config: Any, path: tuple[str, ...], usual: str, outer: str = "") -> I
     declared: Mapping[str, str] = row.get("parts", {})
     inner = {key: value for key, value in config.items() if _is_part(key, value, declared)}
     text = next((key for key in _TEXT if key in (*inner, *declared)), "")
-    own = first(config, HIDDEN)[1] is not None or "rope_theta" in row  # keys of a text beside its parts
-    if not inner and declared and not own and not text:  # bare: its class fills all parts in
+    sized = first(config, HIDDEN)[1] is not None  # keys of a text stand here
+    by_itself = row.keys() & {"rope_theta", "axial"} or not declared
+    if (
+        text in declared and text not in inner and not by_itself
+    ):  # whose text has a type and a place of its own
+        place = "" if row.get("flat") else text
+        yield (
+            Part(path, config, declared[text], place)
+            if sized
+            else Part((*path, text), {}, declared[text], missing=True)
+        )
+    elif not inner and declared and not by_itself:  # bare: its class fills all parts in
         inner = {key: {} for key in declared}
-    elif not inner or (own and text not in inner):
-        if text and declared and "rope_theta" not in row:  # whose text has a type and a place of its own
-            flat = bool(row.get("flat")) or first(config, HIDDEN)[1] is None
-            yield Part(path, config, declared.get(text) or model, "" if flat else text)
-        else:
-            yield Part(path, config, model)
+    elif not inner or (by_itself and (declared or (sized and text not in inner))):
+        yield Part(path, config, model)
     for key, value in inner.items():
         yield from _parts(value, (*path, key), declared.get(key, ""), model)
 

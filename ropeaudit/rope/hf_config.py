@@ -40,6 +40,7 @@ from ropeaudit.rope.model_types import (
     is_one,
     of_type,
     takes_fraction,
+    unread,
 )
 from ropeaudit.rope.scaled import mscale
 from ropeaudit.rope.scaling import HF_NAMES, KINDS, Scaling, Served
@@ -189,13 +190,18 @@ def _check_rotates(one: Part, base: float | None) -> None:
     for key, value in of_type(model, "rotates_if", {}).items():
         if not reason and part.get(key) not in (value if isinstance(value, list) else [value]):
             instead = f", where {in_its_place(model)}" if in_its_place(model) else ""
-            reason = f"{key} = {shown(part.get(key))}{instead}"
+            said = f"{key} = {shown(part[key])}" if key in part else f"without {key}"
+            reason = f"{said}{instead}"
+    if reason and part.get("auto_map") and config_parts.says_rope(part):
+        raise Unjudged(f"{reason} in transformers, and auto_map names code of its own; {_ITS_CODE}")
     if reason:
         stray = [key for key in hf_json.STRAY if part.get(key) is not None]
         unread = f"; {' and '.join(stray)} {'is' if len(stray) == 1 else 'are'} not read" if stray else ""
         if base is not None:
             raise Unjudged(f"base {base:g} is for a model with RoPE, and here {reason}; leave out --base")
         raise NotRotated.because(f"{reason}{unread}")
+    if one.missing:
+        raise Unjudged(f"{one.unjudged}; add it")
     if one.axial:
         raise Unjudged(
             f"model_type {shown(one.model)} rotates by rows and columns, for which no config is checked; "
@@ -240,7 +246,12 @@ def _doubts(one: Part) -> Iterator[Doubt]:
         yield Doubt(f"{_unknown(one.model)}: read as Llama's, whose layout and dims are a guess")
     parameters = hf_json.rope_dict(one.given)
     named = [parameters.get(key) for key in ("rope_type", "type") if parameters.get(key) is not None]
-    if named[:1] == ["mrope"] and "class" in class_default(model) and not is_one(model, "reads_mrope"):
+    if (
+        named[:1] == ["mrope"]
+        and not one.astray
+        and "class" in class_default(model)
+        and not is_one(model, "reads_mrope")
+    ):
         raises = f"rope_type = mrope raises KeyError in {model} of transformers {hf_json.VERSION}"
         yield Doubt(f"{raises}; read is default, with mrope_section", 'give rope_type = "default"')
     if one.astray:
@@ -395,6 +406,8 @@ def _usual_scaling(config: Config, rope: Config, layer: str, model: str) -> Conf
     """
     kind = next((rope[key] for key in ("rope_type", "type") if rope.get(key) is not None), None)
     own, base = of_type(model, "parameters", ()), rope["rope_theta"]
+    if "short_mscale" in own and rope.get("short_mscale") is not None:
+        raise Unjudged(f"short_mscale and long_mscale of {model} are not supported; {_ITS_CODE}")
     if kind == "dynamic" and "alpha" in own and rope.get("alpha"):
         alpha, head_dim = number("alpha", rope["alpha"]), _head_dim(config, layer, model)
         if alpha <= 0 or head_dim <= 2:
@@ -408,12 +421,10 @@ def _usual_scaling(config: Config, rope: Config, layer: str, model: str) -> Conf
             raise BadInput(f"factor = {shown(rope.get('factor'))} is not at least 1")
         stretch = factor ** (2 / _head_dim(config, layer, model))
         return {"rope_theta": base * factor, "rope_type": "linear", "factor": stretch}
-    named = of_type(model, "scaling", {})
-    own = {one: given for one, given in named.items() if one != "if"}
-    if kind is not None:
-        return {**own, **rope} if kind == own.get("rope_type") else rope
-    key, value = named.get("if", ("", None))
-    return {**rope, **own} if not key or config.get(key) == value else rope
+    fixed = {} if kind in (None, "default") else of_type(model, "fixed", {})
+    if layer in of_type(model, "unscaled", ()):
+        return {key: value for key, value in rope.items() if key in ("rope_theta", *hf_json.FRACTIONS)}
+    return {**fixed, **rope}
 
 
 def _head_dim(config: Config, layer: str, model: str) -> int:
@@ -436,7 +447,7 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
 
 
 def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: str) -> int:
-    dims = count(config, ["rotary_dim"])
+    dims = count(config, ["rotary_dim"]) or of_type(model, "rotary_dim")
     if config.get("qk_nope_head_dim") is not None:
         dims, fraction = needed(config, ["qk_rope_head_dim"]), None  # of which the fraction is 1
     fraction = of_type(model, "fraction", fraction)
@@ -452,8 +463,6 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
             )
         return head_dim
     if fraction is None:
-        if dims is None and is_one(model, "own_fraction"):
-            raise BadInput(f"{hf_json.FRACTIONS[0]} {hf_json.MISSING}")
         return dims or head_dim
     if not 0 < fraction <= 1:
         raise BadInput(f"{hf_json.FRACTIONS[0]} = {shown(fraction)} is not above 0 and at most 1")
@@ -488,8 +497,8 @@ def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:
 
 def _axes(rope: Config, setting: RopeSetting, model: str) -> Axes | None:
     sections, interleaved_key = rope.get("mrope_section"), flag(rope, "mrope_interleaved")
-    if sections is None:
-        if interleaved_key:
+    if sections is None or "mrope_section" in unread(model):
+        if interleaved_key and sections is None:
             raise BadInput("mrope_section is missing beside mrope_interleaved; add it to the RoPE parameters")
         return None
     fits = isinstance(sections, list) and len(sections) == 3

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeaudit.errors import BadInput
-from ropeaudit.rope.model_types import is_one, of_type
+from ropeaudit.rope.model_types import is_one, of_type, unread
 from ropeaudit.rope.scaling import HF_NAMES
 
 Config = Mapping[str, Any]
@@ -203,6 +203,7 @@ def with_usual_names(config: Config, model: str) -> Config:
     """Return a config with the usual names in place of a model type's own ones, without unread keys."""
     names: Mapping[str, str] = of_type(model, "names", {})
     gone = {*names.values(), *of_type(model, "ignored", ()), *(own.partition(".")[0] for own in names)}
+    gone |= unread(model)
     usual = {key: value for key, value in config.items() if key not in gone}
     for own, name in names.items():
         outer, _, inner = own.rpartition(".")

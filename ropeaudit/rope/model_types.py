@@ -13,7 +13,13 @@ from ropeaudit import data
 
 SIZES = (
     *("max_position_embeddings", "hidden_size", "num_attention_heads", "num_key_value_heads"),
-    *("head_dim", "qk_nope_head_dim", "qk_rope_head_dim"),
+    *("head_dim", "global_head_dim", "qk_nope_head_dim", "qk_rope_head_dim"),
+    *("query_pre_attn_scalar", "attention_multiplier"),
+)
+# keys that few types read: in others they stand for nothing, such as those of an ancestor
+OPTIONAL = (
+    *("query_pre_attn_scalar", "attention_multiplier", "rope_interleave", "mrope_section"),
+    *("no_rope_layers", "no_rope_layer_interval", "rope_local_base_freq", "sliding_window_pattern"),
 )
 
 
@@ -61,6 +67,9 @@ def is_known(model: str) -> bool:
 
 def without_rope(model: str) -> str:
     """Return what a type's code has in place of RoPE: "CLIPText has learned positions"; "" if it rotates."""
+    row = class_default(model)
+    if "parts" in row and not row.keys() & {"positions", "rope_theta", "axial", "reads"}:
+        return f"{row['class'].removesuffix('Config')} rotates in none but its parts"
     return "" if of_type(model, "rotates_if") else in_its_place(model)
 
 
@@ -89,6 +98,12 @@ def of_type(model: str, fact: str, usual: Any = None) -> Any:
     if own and "like" not in own:
         return [] if fact == "scalings" else usual
     return data.table("code_facts.toml").get(fact, {}).get(own.get("like", model), usual)
+
+
+def unread(model: str) -> set[str]:
+    """Return the keys of `OPTIONAL` that a type of transformers does not read; none of others."""
+    row = class_default(model)
+    return {*OPTIONAL} - {*row["reads"]} if "reads" in row else set()
 
 
 def takes_fraction(model: str) -> bool:

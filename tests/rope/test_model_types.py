@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import re
 import tomllib
@@ -23,7 +24,7 @@ from their_code import built, differences
 from ropeaudit import data
 from ropeaudit.errors import BadInput
 from ropeaudit.rope.hf_config import from_config
-from ropeaudit.rope.model_types import SIZES
+from ropeaudit.rope.model_types import OPTIONAL, SIZES
 from ropeaudit.rope.unused_keys import unused_keys
 
 VERSION = "5.23.0"
@@ -34,7 +35,8 @@ HEADER = f"""\
 # class; positions: what its code has where it does not rotate q and k; parts: the types that it gives to what
 # stands in it without a model_type; flat: keys of the text's config are read beside its parts too.
 # Of types that rotate: the base (rope_theta), or one by layer type where these differ; length and sizes;
-# partial_rotary_factor = false where the code, without a scaling, rotates all dims whatever that says;
+# partial_rotary_factor: the share where none is given; false where the code, without a scaling, rotates all
+# dims whatever that says; reads: those of the keys that few types read which stand in its source;
 # scaled: the RoPE parameters, where they ask for a scaling. What is not here is computed from others, or is
 # none of the class.
 
@@ -134,13 +136,18 @@ def _rotation(kind: Any, name: str, by_parts: bool) -> dict[str, Any]:
     axial = {"axial": True} if name in AXIAL else {}
     if not parameters:
         base = _declared(kind).get("rotary_embedding_base")
-        return {} if by_parts else axial | ({"rope_theta": float(base)} if base else {}) | _sizes(kind)
+        own = axial | ({"rope_theta": float(base)} if base else {}) | _sizes(kind) | _reads(kind)
+        return {} if by_parts else own
     if any(one.get("rope_type") == "axial" for one in _parts(parameters)):
         return {"axial": True, **_bases(parameters), **_sizes(kind)}
     default = _scaled(kind, parameters)
     bases = _bases(parameters) or _bases(kind(rope_parameters={"rope_type": "default"}).rope_parameters)
-    values = {**axial, **bases, **_sizes(kind)}
-    values |= {"partial_rotary_factor": False} if _rotates_all(kind) else {}
+    values = {**axial, **bases, **_sizes(kind), **_reads(kind)}
+    shares = {one.get("partial_rotary_factor", 1.0) for one in _parts(parameters)}
+    if _rotates_all(kind):
+        values["partial_rotary_factor"] = False
+    elif len(shares) == 1 and shares != {1.0} and not default:
+        values["partial_rotary_factor"] = float(shares.pop())
     return values | ({"scaled": default} if default else {})
 
 
@@ -189,11 +196,19 @@ def _frequencies(kind: Any, fraction: float) -> list[int]:
     return counts
 
 
-def _sizes(kind: Any) -> dict[str, int]:
+def _reads(kind: Any) -> dict[str, list[str]]:
+    """Return which of the keys that few types read stand in the source of a class, or of its code."""
+    names = [kind.__module__, kind.__module__.replace("configuration", "modeling")]
+    paths = [importlib.util.find_spec(name) for name in names]
+    text = "".join(Path(one.origin).read_text(encoding="utf-8") for one in paths if one and one.origin)
+    return {"reads": [key for key in OPTIONAL if re.search(rf"\b{key}\b", text)]}
+
+
+def _sizes(kind: Any) -> dict[str, float]:
     """Return the sizes that a class declares; those that it computes of others are no default of its own."""
     declared = _declared(kind)
     sizes = {key: declared.get(key, declared.get(kind.attribute_map.get(key))) for key in _OWN_SIZES}
-    return {key: value for key, value in sizes.items() if isinstance(value, int)}
+    return {key: value for key, value in sizes.items() if isinstance(value, (int, float))}
 
 
 def _declared(kind: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ropeaudit.audits import judging
 from ropeaudit.audits.cases import FULL, Case
 from ropeaudit.audits.sweep import Audit
 from ropeaudit.conformance.finding import MARGIN, Finding, Status, judged, not_applicable, noted
-from ropeaudit.errors import BadInput
+from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.features.check.checked import NONE, Checked, Target
 from ropeaudit.features.limit import analysis as limit_analysis
 from ropeaudit.features.limit.analysis import TOLERANCE, Limit, tolerance
@@ -114,7 +114,7 @@ def _of_axes(target: Target, path: str, one: Part) -> Iterator[Checked]:
     layer, options = one.name or one.model, target.options
     try:
         rope, size = config_axes.of_part(one, path), config_axes.patches(one)
-    except BadInput as error:
+    except RopeAuditError as error:
         yield target.checked(Finding("config", "fail", f"{layer}: {error.fault}"), layer=layer)
         return
     half, base = rope.dims[0], f"base {rope.base[0]:g}"
@@ -220,7 +220,9 @@ def _lengths(part: Mapping[str, Any], model: ModelRope, case: Case) -> tuple[str
     stretched = f"factor {served.scaling.stretch:g} × {_ORIGINAL} {original:,} = {reach:,}"
     larger = "former" if served.positions == reach else "latter"
     taken = "" if case.scaling else f"; checked up to the {larger}"
-    remedy = f"give factor {declared / original:g}, or {DECLARED} {reach}" if original < declared else ""
+    remedy = f"give factor {declared / original:g}, or {DECLARED} {reach}"
+    if original >= declared:
+        remedy = f"give the length before scaling as {_ORIGINAL}"
     return f"{stretched}, but {DECLARED} says {declared:,}{taken}{why}", remedy
 
 
