@@ -30,7 +30,6 @@ from ropeaudit.rope import hf_config
 from ropeaudit.testing import assert_shift_invariant
 
 MATRIX = Path(__file__).parents[1] / "kernels" / "matrix"
-ROWS = 1024  # of tables in files
 HEADS = 2
 
 
@@ -287,9 +286,10 @@ def wrong_buffer(row: dict[str, Any]) -> bool:
 
 
 def held(folder: Path, fault: Fault | None, setting: Fault) -> dict[str, np.ndarray[Any, Any]]:
-    """Return what a file of the fault holds: frequencies, and tables from position 0."""
+    """Return what a file of the fault holds: frequencies, and tables of all positions that are served."""
     kernel = imported(written(folder, fault, setting, ""))
-    cos, sin = kernel.kept(*kernel.made(torch.arange(ROWS)))
+    served = hf_config.read(str(config(folder, setting))).maximum
+    cos, sin = kernel.kept(*kernel.made(torch.arange(served)))
     named = {"inv_freq": kernel.frequencies(), "cos_cached": cos, "sin_cached": sin}
     return {name: values.numpy().astype(np.float32) for name, values in named.items()}
 
