@@ -121,7 +121,7 @@ def _stored(audit: ModuleAudit) -> Iterator[Finding]:
         unit = "relative" if one.what in FREQUENCIES else "radians"
         sizes = math.nan if one.error is None or within else one.error, math.nan, unit
         where = one.stored.name + (f" and {len(group) - 1} more" if len(group) > 1 else "")
-        fix = module_analysis.remedy(one, expected, by_config=audit.config) if one.wrong else ""
+        fix = module_analysis.remedy(one, audit) if one.wrong else ""
         yield Finding(f"stored {one.what}", status, detail, *sizes, where, one.diagnosis, remedy=fix)
 
 
@@ -148,8 +148,12 @@ def _of_class(target: Target, expected: Expected, own_code: bool) -> Iterator[Fi
         where = f"{made.name} ({layer})" if layer else made.name
         settings = meant.settings(None, meant.layer_of(layer))
         orders = [Dump("", where, frequencies=one) for one in (values, np.sort(values)[::-1])]
-        tried = [(dump, label, one) for dump in orders for label, one in settings if dump.fits(one.pairs)]
-        fitting = [(check(dump, one, label), one) for dump, label, one in tried]
+        fitting = [
+            (check(dump, one, label), one)
+            for dump in orders
+            for label, one in settings
+            if dump.fits(one.pairs)
+        ]
         if not fitting:
             pairs = " or ".join(sorted({str(one.pairs) for _, one in settings})) or "no"
             said = f"it builds {values.size} pairs, and config.json means {pairs}"

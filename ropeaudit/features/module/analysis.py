@@ -78,7 +78,9 @@ class Expected:
         if named := next((kind for kind in kinds if kind in words), None):
             return named
         number = next((int(part) for part in name.split(".") if part.isdecimal()), None)
-        return self.model.kinds_of_layers.get(number) if self.model and number is not None else None
+        if self.model is None or number is None:
+            return None
+        return self.model.kinds_of_layers.get(number)
 
     def pairs(self) -> list[tuple[str, int]]:
         """Return how many pairs there should be, by what says so."""
@@ -165,7 +167,8 @@ class ModuleAudit(Result):
             return True
         if self.kind == "gguf" and not self.explicit:
             return False
-        return (bool(self.buffers) or self.kind == "checkpoint") and all(one.judged for one in self.buffers)
+        some = bool(self.buffers) or self.kind == "checkpoint"
+        return some and all(one.judged for one in self.buffers)
 
 
 def is_code(spec: str) -> bool:
@@ -199,7 +202,7 @@ def module(
     asked = Case(model=model, config=config, base=base, head_dim=head_dim, rotary_dim=rotary_dim)
     given = None if scaling is None else scalings.parse(scaling)
     options = Expected(None, base, given, head_dim, rotary_dim)
-    options.plain(None, 10000.0 if base is None else base)  # what is no setting is refused before any work
+    options.plain(None, 10000.0 if base is None else base)  # refuses what is no setting
     unrotated = ""
     try:
         said = replace(options, model=asked.declared(), range=_range(config) if config else "")
@@ -243,9 +246,7 @@ def opened(spec: str, expected: Expected, unrotated: str) -> ModuleAudit:
         data, name = hf_json.load(str(beside)), path.name if gguf is None else beside.name
         own_code = isinstance(data, Mapping) and bool(data.get("auto_map"))
         if own_code:
-            notes.append(
-                "config.json names custom code (auto_map), which was not executed: tensors were read"
-            )
+            notes.append("config.json names custom code (auto_map), which was not executed")
         try:
             model = hf_config.from_config(data, name, repr(str(beside)), expected.base)
             expected = replace(expected, model=model, range=_range(str(beside)))

@@ -86,7 +86,7 @@ def _compared(dump: Dump, expected: Expected, misfit: bool, layer: str | None) -
     if chosen is None:
         return {}
     table, label, setting = chosen
-    one: dict[str, Any] = {"table": table, "label": label, "setting": setting, "guessed": found is None}
+    one = dict[str, Any](table=table, label=label, setting=setting, guessed=found is None)
     if found is not None:
         one |= {"serves": expected.serves(setting), "range": expected.range}
     if table.other_dims:
@@ -131,8 +131,9 @@ def _judged(buffer: Buffer, alone: bool, compared: _Compared) -> Buffer:
     agrees, diagnosis, said = _explained(one)
     if one.ends:
         ended = Diagnosis("table-ends", {"last": (one.rows or 1) - 1})
-        diagnosis = ended if diagnosis is None else replace(diagnosis, also=(*diagnosis.also, ended))
-        known = f"{said[:-1]}; " if agrees is False else ""
+        if diagnosis is not None:
+            ended = replace(diagnosis, also=(*diagnosis.also, ended))
+        diagnosis, known = ended, f"{said[:-1]}; " if agrees is False else ""
         agrees, said = False, f"{known}{rows_in_words(one)}."
     one = replace(one, agrees=agrees, finding=said)
     return replace(one, diagnosis=diagnosis) if one.wrong else one
@@ -156,9 +157,9 @@ def _explained(one: Buffer) -> tuple[bool | None, Diagnosis | None, str]:
         said = f"{wording.sentence(found)}: it has columns where its positions should be rows."
         return False, found, said
     if table is None:
-        missing = "its partner of cos and sin is missing" if one.lone else "no base explains its values"
+        why = "its partner of cos and sin is missing" if one.lone else "no base explains its values"
         shown = f"all its values are {one.cast} numbers" if cast else "its values show no cast"
-        return None, cast, f"{missing}, so that it was compared with nothing; {shown}."
+        return None, cast, f"{why}, so that it was compared with nothing; {shown}."
     if one.spared or table.agrees:
         said = "its values agree within float32 rounding, and those of its partner do not."
         return None if one.guessed else True, cast, said if one.spared else wording.of_table(table)
@@ -191,18 +192,18 @@ def rows_in_words(one: Buffer) -> str:
     return f"its {last + 1:,} rows end at position {last:,}, and {who} serves {serves:,} positions{key}"
 
 
-def remedy(one: Buffer, expected: Expected, by_config: bool) -> str:
+def remedy(one: Buffer, audit: ModuleAudit) -> str:
     """Return what to do about a wrong buffer; empty where nothing is known.
 
-    by_config: whether a config.json beside it says what it should be.
     Source: transformers 5.23.0, modeling_utils.py, _adjust_missing_and_unexpected_keys (read).
     """
     told = [f"write it with {one.serves:,} rows, or serve {one.rows:,} positions"] if one.ends else []
     parts = [] if one.diagnosis is None else list(one.diagnosis.parts())
     parts = [part for part in parts if part.code != "table-ends"]
     known = [kinds()[part.code].group == "setting" and part.certainty != "resembles" for part in parts]
-    options = expected.base is not None or expected.scaling is not None
-    if by_config and known and all(known) and not (options or one.guessed or one.cast != "none"):
+    asked = audit.expected.base is not None or audit.expected.scaling is not None
+    by_config = audit.kind == "checkpoint" and audit.config and not asked
+    if by_config and known and all(known) and not one.guessed and one.cast == "none":
         builds = "code that computes the values from config.json does not use it"
         if one.stored.name.endswith("rotary_emb.inv_freq"):
             builds = "transformers computes inv_freq from config.json and drops stored ones"

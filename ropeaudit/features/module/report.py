@@ -121,7 +121,8 @@ def _decided(audit: ModuleAudit) -> tuple[Status, str, str]:
         some = audit.kind != "gguf" and any(one.judged for one in buffers)
         decides = "not all was judged" if some else "nothing was judged"
     elif audit.judged:
-        computes = "transformers" if audit.config and not audit.own_code else "the code that loads it"
+        by_class = audit.config and not audit.own_code
+        computes = "transformers" if by_class else "the code that loads it"
         status, decides = "OK", f"nothing stored: {none}; {computes} computes them at load"
     else:
         decides = f"nothing was judged: {none}"
@@ -147,12 +148,13 @@ def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer]) -> Cause:
     """Return what all buffers of one code have in common; the worst stands for all."""
     first, *rest = sorted(some, key=_size, reverse=True)
     title, cast = _title(first), _HOW[first.how].format(first.cast)
-    measured = first.measured if first.measured not in title else ""
-    measured = "; ".join(filter(None, [measured, rows_in_words(first) if first.ends else ""]))
+    seen = first.measured if first.measured not in title else ""
+    ended = rows_in_words(first) if first.ends else ""
+    measured = "; ".join(filter(None, [seen, ended]))
     seen = "off" if first.finding.rstrip(".") == title else first.finding.rstrip(".")
     more = f" and {len(rest)} more" if rest else ""
     used = f"; used by {first.stored.use.words}" if first.stored.use is not None else ""
-    fix = remedy(first, audit.expected, by_config=audit.kind == "checkpoint" and audit.config)
+    fix = remedy(first, audit)
     facts = [
         f"{first.stored.name}{more}: {cast or measured or seen}{used}",
         "; ".join(filter(None, [measured if cast else "", _effect(first)])),
@@ -230,7 +232,8 @@ def _unchecked(audit: ModuleAudit) -> list[str]:
 
 def ticket(audit: ModuleAudit) -> Ticket:
     """Return the ticket of the buffer that moves scores most, or of a source in which none is wrong."""
-    said, alone = report([audit], None, {}), Reproduction(missing="files are read, and no code is called")
+    said = report([audit], None, {})
+    alone = Reproduction(missing="files are read, and no code is called")
     wrong = [one for one in audit.buffers if one.wrong]
     if not wrong:
         title = f"RoPE of {file_name(audit.spec)}: {said.answers[0].decides}"
@@ -239,7 +242,7 @@ def ticket(audit: ModuleAudit) -> Ticket:
     one = max(wrong, key=_size)
     held = "is not what it should be" if one.cast == "none" else f"is {one.cast}"
     name = f"RoPE {audit.noun} {one.stored.name} {held}"
-    fix = remedy(one, audit.expected, by_config=audit.kind == "checkpoint" and audit.config)
+    fix = remedy(one, audit)
     expected = _EXPECTED.format(one.against) + (f" {fix[:1].upper()}{fix[1:]}." if fix else "")
     said = replace(said, headline=f"{one.stored.name}: {one.finding}")
     return Ticket(f"{name}{by_code(codes(one.diagnosis))}", said, _row(one), expected, alone)
