@@ -19,7 +19,7 @@ from ropeaudit.audits.cases import fits
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, BadShape, UsageError
 from ropeaudit.features.model import layers, load
-from ropeaudit.features.model.layers import UNHEARD, HeadDrift, RotatedPairs
+from ropeaudit.features.model.layers import UNHEARD, HeadDrift, RotatedPairs, Scale
 from ropeaudit.features.model.load import Folder, Tokens, read_tokens
 from ropeaudit.recognition import wording
 from ropeaudit.runtime import doing
@@ -50,8 +50,7 @@ WRONG: dict[str, str] = {  # verdicts by which a model itself fails
     "wrong_frequencies": "the model holds frequencies, tables or factors that its config does not build",
     "wrong_rotation": "a layer rotates q and k otherwise than its config says",
     "wrong_scale": "a layer multiplies q·k by another number than its config says",
-    "wrong_decode": "with a cache, in decode or in chunks, tokens have other positions than in one pass, or "
-    "see padding",
+    "wrong_decode": "with a cache tokens have other positions than in one pass, or see padding",
     "inaccurate": "float32 logits are not those of the float64 run, by more than float32 explains",
 }
 
@@ -91,11 +90,10 @@ class Shifted:
 class ModelAudit(Result):
     """What is audited.
 
-    Filled while it runs: narrow, what the float64 run could not widen; ignored, what is stored and not run;
-    pairs, how layers rotate, None where that is not seen; saved, what to say of the files of q and k;
-    softmax_scales, what layers multiply q·k by; scales, what is wrong with that in each layer that is
-    compared; decoded, of decode and chunks beside one pass those that differ most; calls, why each of these
-    was not compared, empty where it was.
+    Filled while it runs. narrow: what the float64 run could not widen. ignored: what is stored and not run.
+    pairs: how layers rotate, None where that is not seen. saved: what to say of the files of q and k.
+    scales: of the softmax, by layer. decoded: of decode and chunks beside one pass those that differ most.
+    calls: why each of these was not compared, empty where it was.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.model.report"
@@ -109,8 +107,7 @@ class ModelAudit(Result):
     ignored: str = field(default="", init=False)
     pairs: dict[int, RotatedPairs | None] = field(default_factory=dict, init=False)
     saved: list[str] = field(default_factory=list, init=False)
-    softmax_scales: dict[int, float] = field(default_factory=dict, init=False)
-    scales: dict[int, Diagnosis | None] = field(default_factory=dict, init=False)
+    scales: dict[int, Scale] = field(default_factory=dict, init=False)
     decoded: Cached | None = field(default=None, init=False)
     calls: dict[str, str] = field(default_factory=dict, init=False)
 
@@ -192,7 +189,7 @@ class ModelAudit(Result):
         wrong = {
             "wrong_frequencies": loaded,
             "wrong_rotation": together([(n, one.diagnosis) for n, one in places.items() if one.diagnosis]),
-            "wrong_scale": together([(n, one) for n, one in self.scales.items() if one]),
+            "wrong_scale": together([(n, one.wrong) for n, one in self.scales.items() if one.wrong]),
             "wrong_decode": self.decoded.wrong if self.decoded else None,
         }
         found = next(((name, one) for name, one in wrong.items() if one), None)
@@ -217,10 +214,11 @@ class ModelAudit(Result):
         own: tuple[Pass, Pass],
         exact: tuple[Pass, Pass],
     ) -> bool:
-        """Return whether float32 logits are off by more than roundings and other experts explain."""
+        """Return whether float32 logits are off by more than roundings explain."""
         near = ACCURATE * change["logits_rms"]
         far = near * max(1.0, (offset + change["tokens"]) / _NEAR_POSITIONS)
-        if fmt not in (FP32, FP64) or not (change["base_error_rms"] > near or change["error_rms"] > far):
+        off = change["base_error_rms"] > near or change["error_rms"] > far
+        if fmt not in (FP32, FP64) or not off:
             return False
         mine, its = ([picked for one in both for picked in one.experts] for both in (own, exact))
         if all(a.shape != b.shape or a.equal(b) for a, b in zip(mine, its, strict=False)):
@@ -273,8 +271,7 @@ class ModelAudit(Result):
         self.pairs |= {n: layers.rotated_pairs(call) for n, call in base.calls.items()}
         if self.save is not None:
             self.saved = layers.save_qk(self.save, self.folder, base.layers, base.calls)
-        self.softmax_scales = {n: vectors.scale for n, vectors in base.layers.items()}
-        self.scales = layers.wrong_scales(self.folder, base, 0)
+        self.scales = layers.scales(self.folder, base, 0)
         self.decoded, self.calls = cached.compare(runner, self.tokens.ids, base, self.pairs, STRUCTURE)
         step()
         passes, causes = {0: base}, dict[int, str]()
@@ -282,8 +279,8 @@ class ModelAudit(Result):
             shifted = runner.run(self.tokens.ids, offset)
             step()
             passes[offset], causes[offset] = shifted, cause_of(base, shifted)
-            scales = layers.wrong_scales(self.folder, shifted, offset)
-            self.scales |= {n: one for n, one in scales.items() if one or n not in self.scales}
+            scales = layers.scales(self.folder, shifted, offset)
+            self.scales |= {n: one for n, one in scales.items() if one.wrong}
             for n, vectors in shifted.layers.items() if offset else ():
                 own = base.layers[n]
                 moved = max(layers.off(own.q, vectors.q), layers.off(own.k, vectors.k))

@@ -104,7 +104,7 @@ def compare(
     pairs: Mapping[int, RotatedPairs | None],
     allowed: float,
 ) -> tuple[Cached | None, dict[str, str]]:
-    """Return what differs most from one float64 pass, and why each way to call was not compared, if so.
+    """Return what differs most from one float64 pass, and why ways to call were not compared.
 
     base: the pass over the tokens. pairs: how its layers rotate. allowed: of logits, over the largest.
     """
@@ -217,15 +217,16 @@ def _compared(
         far.append(float(gap.nan_to_num(np.inf, np.inf).max()))
     moves, row = dict[int, _Moves](), calls.row
     for n, whole in sorted(one.layers.items()):
-        if len(steps := calls.seen.new.get(n, [])) == len(far):
-            moves[n] = [
-                (
-                    _moved(q[row, :, -len(read) :], whole.q[:, read.start : read.stop], pairs.get(n)),
-                    _moved(k[row, :, -len(read) :], whole.k[:, read.start : read.stop], pairs.get(n)),
-                )
-                for read, (q, k) in zip(calls.read, steps, strict=True)
-            ]
-    harmless = [n for n, steps in moves.items() if steps[0][0] and set(steps) == {(steps[0][0],) * 2}]
+        steps = calls.seen.new.get(n, [])
+        for read, new in zip(calls.read, steps, strict=True) if len(steps) == len(far) else ():
+            at, expected = slice(read.start, read.stop), (whole.q, whole.k)
+            q, k = (
+                _moved(x[row, :, -len(read) :], y[:, at], pairs.get(n))
+                for x, y in zip(new, expected, strict=True)
+            )
+            moves.setdefault(n, []).append((q, k))
+    whole_rows = {n: own[0][0] for n, own in moves.items() if len(set(own)) == 1 and len(set(own[0])) == 1}
+    harmless = [n for n, by in whole_rows.items() if by]
     found = Cached(calls.way, max(far), size, most, max(far) > most)
     padding = sorted(calls.seen.sees_first) if row else []
     if found.differs and padding:
@@ -236,7 +237,8 @@ def _compared(
         wrong = [n for n in moves if n not in harmless and moves[n][step] != (0, 0)]
         moved = [n for n in wrong if any(moves[n][step])]
         for n in (wrong if apart > most else moved)[:1]:
-            why = _diagnosis(moves[n][step:], calls.read[step:], n, padded=bool(row)) if n in moved else None
+            rest = moves[n][step:], calls.read[step:]
+            why = _diagnosis(*rest, n, padded=bool(row)) if n in moved else None
             return replace(found, position=first, layer=n, diagnosis=why)
         if apart > most:
             return replace(found, position=first)

@@ -75,16 +75,17 @@ def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
 
 
 def ignored(model: Any, files: Sequence[Path]) -> str:
-    """Return which stored frequencies no module of a loaded model holds, in a sentence; empty if none."""
-    running = [values for module in rotaries(model).values() for values in frequencies(module).values()]
+    """Return which stored frequencies a loaded model does not hold, as a sentence or nothing."""
+    held = [values for module in rotaries(model).values() for values in frequencies(module).values()]
     names = list[str]()
     for part in itertools.chain.from_iterable(map(tensors.parts, files)):
         if part.name.endswith("inv_freq"):
             values = np.asarray(part.read(...), np.float64).reshape(-1)
-            names += [] if any(_near(values, one) for one in running) else [part.name]
+            names += [] if any(_near(values, one) for one in held) else [part.name]
+    if not names:
+        return ""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    said = "stored, and ignored by transformers, which runs other frequencies; the latter were judged"
-    return f"{names[0]}{more}: {said}" if names else ""
+    return f"{names[0]}{more}: stored, and ignored by transformers; what runs instead was judged"
 
 
 def together(found: Sequence[tuple[int | None, Diagnosis]]) -> Diagnosis | None:

@@ -220,25 +220,40 @@ def check_layers(
     return results
 
 
-def wrong_scales(folder: Folder, seen: Pass, offset: int) -> dict[int, Diagnosis | None]:
-    """Return of each layer how it multiplies q·k otherwise than config.json says; None of a right one.
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What a layer multiplies q·k by in float64. asked: by its config; None where that is not known."""
 
-    seen: in float64. Queries that grow with their position count where the config says by how much.
+    seen: float
+    asked: float | None
+
+    @property
+    def wrong(self) -> Diagnosis | None:
+        """How it is not the config's."""
+        if self.asked is None or abs(self.seen - self.asked) <= NEAR * self.asked:
+            return None
+        return Diagnosis("softmax-scale", {"seen": self.seen, "asked": self.asked})
+
+
+def scales(folder: Folder, seen: Pass, offset: int) -> dict[int, Scale]:
+    """Return the softmax scale of each layer, at the token whose scale is furthest off.
+
+    seen: in float64. Queries may grow with their position where the config says by how much.
     """
-    results = dict[int, Diagnosis | None]()
+    results = dict[int, Scale]()
     for layer, vectors in sorted(seen.layers.items()):
-        setting, times = folder.setting(layer), seen.times.get(layer, np.ones(1))
-        growth = folder.query_growth(offset, times.size) if layer in seen.times else None
-        if setting is None or np.isnan(times).all():
+        setting, times = folder.setting(layer), seen.times.get(layer)
+        if times is None or np.isnan(times).all():  # q and k may be rotated unheard
+            results[layer] = Scale(vectors.scale, setting.scale if setting else None)
             continue
-        if growth is None and np.nanmax(times) - np.nanmin(times) > NEAR:
-            continue  # they grow by what config.json does not say
-        own = vectors.scale * times
+        growth = folder.query_growth(offset, times.size)
+        own, even = vectors.scale * times, np.nanmax(times) - np.nanmin(times) <= NEAR
+        if setting is None or (growth is None and not even):
+            results[layer] = Scale(float(np.nanmax(own)), None)
+            continue
         asked = setting.scale * (np.ones_like(times) if growth is None else growth)
         at = int(np.nanargmax(np.abs(own / asked - 1)))
-        wrong = abs(own[at] - asked[at]) > NEAR * asked[at]
-        values = {"seen": float(own[at]), "asked": float(asked[at])}
-        results[layer] = Diagnosis("softmax-scale", values) if wrong else None
+        results[layer] = Scale(float(own[at]), float(asked[at]))
     return results
 
 

@@ -74,10 +74,12 @@ class Folder:
             return self.config.get("model_type") in CONFIG_MAPPING
 
     def setting(self, layer: int) -> RopeSetting | None:
-        """Return what its config says of a layer; None if nothing, or of a type that only its code knows."""
-        layers = self.rope.layers if self.rope and self.known else {}
-        alone = next(iter(layers)) if self.rope and len(layers) == 1 else ""
-        return layers.get(alone or (self.rope.kinds_of_layers.get(layer, "") if self.rope else ""))
+        """Return what its config says of a layer; None if nothing, or of a type of its own."""
+        if self.rope is None or not self.known:
+            return None
+        kinds = list(self.rope.layers)
+        kind = kinds[0] if len(kinds) == 1 else self.rope.kinds_of_layers.get(layer, "")
+        return self.rope.layers.get(kind)
 
     def query_growth(self, offset: int, count: int) -> NDArray[np.float64] | None:
         """Return by how much queries grow at positions, as in Llama 4; None where they do not."""
@@ -127,8 +129,8 @@ def open_folder(spec: str, trusted: bool) -> Folder:
         folder.notes.append("custom code (auto_map) was not executed; transformers' own model was audited")
     if seen := _no_language_model(folder):
         raise BadInput(
-            f"{spec!r}: {seen}, and a causal language model is needed; `ropeaudit check {shlex.quote(spec)}` "
-            f"judges its config, `ropeaudit module {shlex.quote(spec)}` what it stores"
+            f"{spec!r}: {seen}; give a causal language model. `ropeaudit check {shlex.quote(spec)}` judges "
+            f"this one's config, `ropeaudit module {shlex.quote(spec)}` what it stores"
         )
     return folder
 

@@ -19,7 +19,7 @@ from ropeaudit.features.model.layers import UNHEARD, HeadDrift, listed
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report, only, tabulated
-from ropeaudit.reports.answers import Answer, Cause
+from ropeaudit.reports.answers import Answer, Cause, Status
 from ropeaudit.reports.numbers import counted, short
 from ropeaudit.runtime import doing
 from ropeaudit.runtime.columns import table
@@ -38,7 +38,7 @@ _STRUCTURE = {
 _SAID = {  # verdict -> what was measured, by columns of the summary
     "wrong_frequencies": "{held}: not what its config builds, as loaded in {dtype}",
     "wrong_rotation": "q and k are rotated wrongly by up to {rotation_excess} times what is allowed, {where}",
-    "wrong_scale": "the number that attention multiplies q·k by is not the one that the config says",
+    "wrong_scale": "attention multiplies q·k by another number than the config says",
     "wrong_decode": "{calls}",
     "inaccurate": "float32 logits are off from those of the float64 run, of {logits_rms} RMS, by {error_rms} "
     "{where} and by {base_error_rms} at offset 0",
@@ -109,7 +109,8 @@ def answer(
         return Answer("FAIL", name, wrong[0][0].verdict.replace("_", " "), causes, facts)
     shift, change = f"shifting the positions by {worst['offset']:,}", short(worst["change_rms"])
     decides = f"{shift} changes the logits by {change} (float64: {short(worst['structural_rms'])})"
-    return Answer("WARN" if causes or any(audit.calls.values()) else "OK", name, decides, causes, facts)
+    status: Status = "WARN" if causes or any(audit.calls.values()) else "OK"
+    return Answer(status, name, decides, causes, facts)
 
 
 def _change(row: Mapping[str, Any]) -> float:
@@ -120,8 +121,9 @@ def _change(row: Mapping[str, Any]) -> float:
 def _wrong(one: Shifted, row: Mapping[str, Any]) -> Cause:
     """Return why a model is wrong in a dtype at an offset."""
     shown = {name: short(value) if isinstance(value, float) else value for name, value in row.items()}
-    where, calls = f"in {row['dtype']} at offset {row['offset']:,}", one.decoded.words if one.decoded else ""
-    said = _SAID[one.verdict].format(**shown, where=where, calls=calls)
+    shown |= {"where": f"in {row['dtype']} at offset {row['offset']:,}"}
+    shown |= {"calls": one.decoded.words if one.decoded else ""}
+    said = _SAID[one.verdict].format(**shown)
     if one.diagnosis is None:
         fix = ["fix: give a wider --dtype"] if one.verdict == "overflow" else []
         return Cause(one.verdict, said, facts=fix)
@@ -151,8 +153,9 @@ def _facts(
         layers = counted(max(row["layers_compared"] for row in summary), "layer")
         rotation = f"{layers} as config.json says, error {short(max(excesses))} of what is allowed"
         facts.append(("rotation", rotation))
-    if audit.scales and not any(audit.scales.values()):
-        facts.append(("softmax scale", f"{counted(len(audit.scales), 'layer')} as config.json says"))
+    known = [scale for scale in audit.scales.values() if scale.asked is not None]
+    if known and not any(scale.wrong for scale in known):
+        facts.append(("softmax scale", f"{counted(len(known), 'layer')} as config.json says"))
     if (decoded := audit.decoded) is not None and not decoded.differs:
         ways = " and ".join(way for way, why in audit.calls.items() if not why)
         within = f"{ways} have the logits of one pass to within {short(decoded.change)} (float64)"
@@ -216,10 +219,12 @@ def rows_of(
     for layer in dict.fromkeys(head.layer for head in one.heads):
         heads, place = [head for head in one.heads if head.layer == layer], one.places.get(layer)
         if kind == "layer":  # its scores, and its worst rotated pair
-            found = (place and place.diagnosis) or audit.scales.get(layer)
+            scale = audit.scales.get(layer)
+            found = place.diagnosis if place else None
+            found = scale.wrong if found is None and scale else found
             rotation = {
                 "rotation_excess": place.excess if place else None,
-                "softmax_scale": audit.softmax_scales.get(layer),
+                "softmax_scale": scale.seen if scale else None,
                 "diagnosis": codes(found) or None,
                 "resembles": wording.sentence(found) or None,
             }
