@@ -20,6 +20,7 @@ SIZES = (
 OPTIONAL = (
     *("query_pre_attn_scalar", "attention_multiplier", "rope_interleave", "mrope_section"),
     *("no_rope_layers", "no_rope_layer_interval", "rope_local_base_freq", "sliding_window_pattern"),
+    *("rotary_emb_base", "rotary_pct", "rope_pct"),
 )
 
 
