@@ -147,21 +147,29 @@ def _parts(config: Any, path: tuple[str, ...], usual: str, outer: str = "") -> I
     text = next((key for key in _TEXT if key in (*inner, *declared)), "")
     sized = first(config, HIDDEN)[1] is not None  # keys of a text stand here
     by_itself = row.keys() & {"rope_theta", "axial"} or not declared
-    if (
-        text in declared and text not in inner and not by_itself
-    ):  # whose text has a type and a place of its own
-        place = "" if row.get("flat") else text
-        yield (
-            Part(path, config, declared[text], place)
-            if sized
-            else Part((*path, text), {}, declared[text], missing=True)
-        )
-    elif not inner and declared and not by_itself:  # bare: its class fills all parts in
-        inner = {key: {} for key in declared}
-    elif not inner or (by_itself and (declared or (sized and text not in inner))):
+    if text in declared and text not in inner and not by_itself:  # its type has a place of its own
+        if sized:
+            yield Part(path, config, declared[text], "" if row.get("flat") else text)
+        else:
+            yield from _filled_in((*path, text), declared[text])
+    if not inner and declared and not by_itself and not sized:
+        for key in (one for one in declared if one != text):
+            yield from _filled_in((*path, key), declared[key])
+    elif by_itself and (declared or not inner or (sized and text not in inner)):
+        yield Part(path, config, model)
+    elif not inner and text not in declared:
         yield Part(path, config, model)
     for key, value in inner.items():
         yield from _parts(value, (*path, key), declared.get(key, ""), model)
+
+
+def _filled_in(path: tuple[str, ...], model: str) -> Iterator[Part]:
+    """Yield the parts of one that is not there, with defaults that its class fills in."""
+    declared: Mapping[str, str] = model_types.composed(model).get("parts", {})
+    if not declared:
+        yield Part(path, {}, model, missing=True)
+    for key, inner in declared.items():
+        yield from _filled_in((*path, key), inner)
 
 
 def _is_part(key: Any, value: Any, declared: Mapping[str, str]) -> bool:

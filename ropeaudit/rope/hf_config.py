@@ -372,7 +372,8 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
         )
     key, share = first({**config, **{k: v for k, v in rope.items() if v is not None}}, hf_json.FRACTIONS)
     usual = class_default(model).get("partial_rotary_factor")
-    fraction = number(key, share) if share is not None else usual if isinstance(usual, float) else None
+    usual = usual if isinstance(usual, float) and config.get("rotary_dim") is None else None
+    fraction = usual if share is None else number(key, share)
     head_dim = _head_dim(config, layer, model)
     if kind != "proportional" and not takes_fraction(model):
         latent = config.get("qk_nope_head_dim") is not None

@@ -6,7 +6,7 @@ A key is used if its removal, or another value in its place, changes the reading
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
@@ -81,18 +81,17 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None, part_name:
             return False
 
     unused = [key for key in _keys(part) if all(same(key[0], other) for other in (None, *_changed(key[1])))]
-    found = [
-        (path, value, _used(path[-1], part, model, one.model.removesuffix("_text"))) for path, value in unused
-    ]
-    for path, value in _outside(config, part, ()) if config is not part else ():
-        if value != part.get(path[-1]):  # deeper ones are of images or sound
-            found.append(
-                (
-                    path,
-                    value,
-                    _used(path[-1], part, model, one.model.removesuffix("_text")) if len(path) == 1 else [],
-                )
-            )
+    of_others = {path for path, _ in unused if len(path) == 3 and path[1] not in model.layers}
+    kind = one.model.removesuffix("_text")
+
+    def used_instead(path: Path) -> list[float]:
+        return [] if path in of_others else _used(path[-1], part, model, kind)
+
+    found = [(path, value, used_instead(path)) for path, value in unused]
+    every = [other for other in config_parts.parts(config) if not other.instead and not other.unjudged]
+    for path, value in _outside(config, [part, *(other.given for other in every)], ()):
+        if config is not part and value != part.get(path[-1]):  # deeper ones are of images or sound
+            found.append((path, value, used_instead(path) if len(path) == 1 else []))
     keys = []
     for path, value, used in found:
         if used and isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -160,15 +159,15 @@ def _changed(value: Any) -> list[Any]:
 
 def _outside(
     inner: Mapping[str, Any],
-    part: Mapping[str, Any],
+    parts: Sequence[Mapping[str, Any]],
     inside: Path,
 ) -> Iterator[tuple[Path, Any]]:
-    """Yield the keys about RoPE outside the text part, which are not read."""
+    """Yield the keys about RoPE outside the parts, which are not read."""
     for key, value in inner.items():
-        if value is part:
+        if any(value is other for other in parts):
             continue
         if isinstance(value, Mapping) and not about_rope(key) and len(inside) < 4:
-            yield from _outside(value, part, (*inside, key))
+            yield from _outside(value, parts, (*inside, key))
         elif about_rope(key) and value is not None and key in (*hf_json.DICTS, *_BASES):
             yield (*inside, key), value
 
@@ -182,8 +181,12 @@ def _used(name: str, part: Mapping[str, Any], model: ModelRope, model_type: str)
         taken = takes_fraction(model_type)
         if not taken and "qk_nope_head_dim" not in part:
             return []  # nothing in the config says that all dims rotate
-        latent = part.get("qk_nope_head_dim") is not None  # there it is a share of qk_rope_head_dim
-        return [1.0] if latent else [setting.rotary_dim / setting.head_dim for setting in settings]
+        shares = [setting.rotary_dim / setting.head_dim for setting in settings]
+        if part.get("qk_nope_head_dim") is None:
+            return shares
+        whole = part.get("head_dim")  # latent attention: of qk_rope_head_dim, of all dims, or of head_dim
+        own = [one.rotary_dim / whole for one in settings] if isinstance(whole, int) and whole > 0 else []
+        return [1.0, *shares, *own]
     if name == "original_max_position_embeddings":
         scalings = [one.scaling for one in settings if one.scaling.rules.original_outside]
         return [one.original for one in scalings if one.original is not None]
