@@ -83,7 +83,12 @@ def _biased(code: CodeUnderTest, block: CalledBlock) -> Finding | None:
     return Finding("rotation", "fail", text, *sizes, _where(block, side, head), found)
 
 
-def _cut_off(code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions) -> bool:
+def _cut_off(
+    code: CodeUnderTest,
+    x: FloatArray,
+    y: FloatArray,
+    at: Positions,
+) -> bool:
     """Return whether numbers are the exact ones without the digits that the dtype lacks. Shapes: (s, d)."""
     exact, came = np.abs(exact_rotation.rotated(x, at, code.setting_at(at))), np.abs(y.astype(np.float64))
     spacing = np.ldexp(code.dtype.unit_roundoff, np.frexp(exact)[1])
@@ -188,5 +193,10 @@ def _sides(over: Array) -> tuple[str, ...]:
     return () if len(off) == 2 else off
 
 
-def _where(block: CalledBlock, side: int, head: int, pairs: str = "all pairs") -> str:
+def _where(
+    block: CalledBlock,
+    side: int,
+    head: int,
+    pairs: str = "all pairs",
+) -> str:
     return f"{'qk'[side]}, head {head}, the mean of {pairs} at positions {block.at[0]} to {block.at[-1]}"

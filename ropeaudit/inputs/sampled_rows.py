@@ -293,6 +293,11 @@ class _SizeSums:
         return np.asarray(row * np.divide(size, seen, out=np.zeros(len(row)), where=seen > 0))
 
 
-def _within(sums: Array, numbers: Array, first: Ints | int, last: Ints | int) -> Ints:
+def _within(
+    sums: Array,
+    numbers: Array,
+    first: Ints | int,
+    last: Ints | int,
+) -> Ints:
     """Return which running sums each number lies between. Shapes: (n,) -> (n,)."""
     return np.asarray(np.clip(np.searchsorted(sums, numbers, side="right") - 1, first, last))

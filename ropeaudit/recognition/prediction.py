@@ -52,7 +52,12 @@ def predicted(
     return np.hstack([turned, fault.times * rest])
 
 
-def _turns(fault: Fault, other: RopeSetting, at: Positions, dtype: Format) -> Complex:
+def _turns(
+    fault: Fault,
+    other: RopeSetting,
+    at: Positions,
+    dtype: Format,
+) -> Complex:
     """Return the factors of pairs; NumPy's cos and sin stand for those of float64. Shapes: -> (s, p)."""
     recipe = fault.recipe and fault.recipe.resolved
     if recipe and (recipe.table or recipe.trig is not FP64):

@@ -155,9 +155,7 @@ def _parts(config: Any, path: tuple[str, ...], usual: str, outer: str = "") -> I
     if not inner and declared and not by_itself and not sized:
         for key in (one for one in declared if one != text):
             yield from _filled_in((*path, key), declared[key])
-    elif (by_itself and (declared or not inner or (sized and text not in inner))) or (
-        not inner and text not in declared
-    ):
+    elif (not inner and text not in declared) or (by_itself and (declared or (sized and not text))):
         yield Part(path, config, model)
     for key, value in inner.items():
         yield from _parts(value, (*path, key), declared.get(key, ""), model)

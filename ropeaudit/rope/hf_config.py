@@ -148,7 +148,13 @@ def from_config(
         raise BadInput(error.typed, where=source) from None
 
 
-def _of_part(one: Part, whole: Config, name: str, source: str, base: float | None) -> ModelRope:
+def _of_part(
+    one: Part,
+    whole: Config,
+    name: str,
+    source: str,
+    base: float | None,
+) -> ModelRope:
     """Return what a part says; `whole` is looked through for keys that move positions."""
     part, model = one.given, one.model.removesuffix("_text")
     _check_rotates(one, base)

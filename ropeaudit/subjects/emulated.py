@@ -147,7 +147,13 @@ class Emulated(OfRecipe):
             return rotated if same else round_own(rotated, recipe.output)
 
 
-def _each(pairs: FloatArray, cos: FloatArray, sin: FloatArray, fmt: Format, bits: int) -> FloatArray:
+def _each(
+    pairs: FloatArray,
+    cos: FloatArray,
+    sin: FloatArray,
+    fmt: Format,
+    bits: int,
+) -> FloatArray:
     """Return a*cos - b*sin and b*cos + a*sin, each operation rounded. bits: those of a product.
 
     Shapes: pairs (2, s, p), cos and sin (s, p) -> (2, s, p).
@@ -307,7 +313,13 @@ class StoredKeys(Emulated):
             self._count_norms(x, keys, table, head)
         return keys
 
-    def _stored(self, x: FloatArray, offset: int, turn: int, head: int | None) -> FloatArray:
+    def _stored(
+        self,
+        x: FloatArray,
+        offset: int,
+        turn: int,
+        head: int | None,
+    ) -> FloatArray:
         """Return k as it is read again after a turn. Shapes: (s, d) -> (s, d)."""
         if self.scaled is None:
             return x
@@ -352,7 +364,13 @@ class StoredKeys(Emulated):
                 np.maximum(most, [np.abs(x).max(axis=0) for x in keys], out=most)  # nan stays nan
         return largest
 
-    def _count_norms(self, x: FloatArray, keys: FloatArray, table: StoredTable, head: int) -> None:
+    def _count_norms(
+        self,
+        x: FloatArray,
+        keys: FloatArray,
+        table: StoredTable,
+        head: int,
+    ) -> None:
         """Keep the norms of a head's keys over those that they would have exactly. Shapes: (s, d)."""
         assert self.k is not None  # noqa: S101 for mypy
         growth = self._growth.setdefault(table.offset, np.full(self.k.shape[:2], np.nan))

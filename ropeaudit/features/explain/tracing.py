@@ -218,7 +218,12 @@ def rms_drifts(
     return [{offset: cells[number, offset].drift.rms for offset in offsets} for number in numbers]
 
 
-def likeness(seen: Trace, own: VectorsAt, exact: VectorsAt, known: Known) -> Likeness:
+def likeness(
+    seen: Trace,
+    own: VectorsAt,
+    exact: VectorsAt,
+    known: Known,
+) -> Likeness:
     """Return how near recipes are to code. own, exact: rotated q (h, s, d)."""
     group, vectors, drifts = known
     distance, profile, equal = 0.0, 0.0, []

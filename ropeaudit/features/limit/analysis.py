@@ -380,7 +380,13 @@ class CaseLimits:
                 break
         return proved if proved >= 0 else None
 
-    def proves(self, recipe: Resolved, accepted: Tolerance, regime: Regime, offset: int) -> bool:
+    def proves(
+        self,
+        recipe: Resolved,
+        accepted: Tolerance,
+        regime: Regime,
+        offset: int,
+    ) -> bool:
         """Return whether the bound proves a tolerance at all offsets of a regime up to this one."""
         self.measure([regime.first])
         record, column = self.records[regime.first], accepted.column

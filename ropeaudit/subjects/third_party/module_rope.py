@@ -37,7 +37,12 @@ _HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads", "encoder_num_
 _PATCHES = {"patch_size": 2, "patch_size_t": 1}  # one in a frame of 2x2
 
 
-def variants(cls: Any, dims: int, axes: int, base: float) -> Iterator[dict[str, Any]]:
+def variants(
+    cls: Any,
+    dims: int,
+    axes: int,
+    base: float,
+) -> Iterator[dict[str, Any]]:
     """Yield what may build a class for heads of `dims` dims, of several configs each.
 
     axes: over which dims are shared out.
@@ -207,7 +212,12 @@ class Way:
         """Whether all dims rotate in the layout's usual order."""
         return self.places.size == self.size and bool((np.diff(self.places) == 1).all())
 
-    def rotated(self, module: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    def rotated(
+        self,
+        module: Any,
+        x: torch.Tensor,
+        at: torch.Tensor,
+    ) -> torch.Tensor:
         """Return x rotated, its dims put where the code has them. Shapes: as `head`, of these dims."""
         if self.plain and (self.returned == self.places).all():
             return self.head(module, x, at)
