@@ -276,9 +276,12 @@ def _unknown(model: str) -> str:
 
 def _in_short(config: Config, model: str) -> str:
     """Return the dims and the range that a part alone comes to."""
-    part, _ = _with_sizes(hf_json.with_usual_names(config, model), model)
-    ropes, _ = _ropes(part, model, None)
-    settings = [_setting(part, rope, layer, model) for layer, rope in ropes.items()]
+    try:
+        part, _ = _with_sizes(hf_json.with_usual_names(config, model), model)
+        ropes, _ = _ropes(part, model, None)
+        settings = [_setting(part, rope, layer, model) for layer, rope in ropes.items()]
+    except BadInput:
+        return "which are not read here"
     dims = " and ".join(dict.fromkeys(f"{setting.rotary_dim}" for setting in settings))
     served = Served.of(count(part, _POSITIONS, 2**53), (one.scaling for one in settings)).positions
     bases = " and ".join(dict.fromkeys(f"{setting.base:g}" for setting in settings))
@@ -504,7 +507,8 @@ def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:
 
 def _axes(rope: Config, setting: RopeSetting, model: str) -> Axes | None:
     sections, interleaved_key = rope.get("mrope_section"), flag(rope, "mrope_interleaved")
-    if sections is None or "mrope_section" in unread(model):
+    named = rope.get("rope_type", rope.get("type")) == "mrope"  # which says what the file means
+    if sections is None or ("mrope_section" in unread(model) and not named):
         if interleaved_key and sections is None:
             raise BadInput("mrope_section is missing beside mrope_interleaved; add it to the RoPE parameters")
         return None

@@ -97,7 +97,7 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None, part_name:
         if used and isinstance(value, (int, float)) and not isinstance(value, bool):
             if value not in used:
                 keys.append(UnusedKey(path, value, f"{used[0]:g}"))
-        elif path[0] not in model.unjudged and (used or _AGREES.get(path[-1]) != value):
+        elif path[0] not in model.unjudged and (used or not _agrees(path[-1], value)):
             keys.append(UnusedKey(path, value))
     return keys
 
@@ -125,6 +125,13 @@ def _numbers(setting: RopeSetting, lengths: list[int]) -> list[Any]:
     """Return the numbers that a scaling may change: scale, factor, frequencies."""
     of_length = [frequencies(setting.for_positions(n), "inverse_power", FP64).tolist() for n in lengths]
     return [setting.scale, scaled.attention_factor(setting.scaling), of_length]
+
+
+def _agrees(name: str, value: Any) -> bool:
+    """Return whether a key says what holds of a model with RoPE anyway."""
+    if name == "position_embedding_type":
+        return "rope" in str(value) or "rotary" in str(value)
+    return bool(_AGREES.get(name) == value)
 
 
 def about_rope(name: str) -> bool:
