@@ -7,7 +7,7 @@ what it says of RoPE, and what its conversion lost of a config.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from ropeaudit.runtime import digests, doing
 from ropeaudit.tensor_files.rope_values import Dump
 
 _MODEL_DTYPES = ("fp32", "bf16")
-_CLASS = "class table"
+_DECODE, _CLASS = "model decode", "class table"
 _FACTOR = 1e-5  # relative: attention factors nearer than this are the same number
 
 
@@ -183,7 +183,7 @@ def _run(target: Target) -> Iterator[Checked]:
     place, seen = audit.device.label, set[int]()
     try:
         for shifted in audit:
-            wide = [] if seen else [_decode(shifted)]
+            wide = [] if seen else list(_decode(shifted, audit.calls))
             wide += [] if shifted.offset in seen else [_structure(shifted)]
             seen.add(shifted.offset)
             yield from (target.checked(one, "float64", device=place) for one in wide)
@@ -194,15 +194,18 @@ def _run(target: Target) -> Iterator[Checked]:
     target.note(audit.folder.notes)
 
 
-def _decode(shifted: Shifted) -> Finding:
-    """Return whether `generate` with a cache has the logits of one pass, in float64."""
-    one = shifted.decoded
-    if one is None:
-        return not_applicable("model decode", "it was not compared: see the notes")
-    status: Status = "fail" if one.wrong else "info" if one.differs else "pass"
-    detail = one.words or "decode with a cache, of two rows, one padded on the left, is one pass"
-    sizes, where = (one.change, one.allowed, "logit"), "" if one.layer is None else f"layer {one.layer}"
-    return Finding("model decode", status, detail, *sizes, where, one.wrong)
+def _decode(shifted: Shifted, calls: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield whether decode and prefill in chunks have the logits of one pass, in float64.
+
+    calls: why each of them was not compared, empty where it was.
+    """
+    if (one := shifted.decoded) is not None:
+        status: Status = "fail" if one.wrong else "info" if one.differs else "pass"
+        detail = one.words or "decode with a cache, padding on the left and chunks are one pass"
+        sizes, where = (one.change, one.allowed, "logit"), "" if one.layer is None else f"layer {one.layer}"
+        yield Finding(_DECODE, status, detail, *sizes, where, one.wrong)
+    if unseen := [f"{way} ({why})" for way, why in calls.items() if why]:
+        yield noted(_DECODE, f"not compared: {'; '.join(unseen)}")
 
 
 def _rotation(shifted: Shifted) -> Finding:

@@ -191,7 +191,7 @@ def _without_options(results: Sequence[Checked]) -> list[Checked]:
 def warns(one: Checked) -> bool:
     """Return whether a check that fails nothing is one to beware of."""
     name, status = one.finding.check, one.finding.status
-    telling = name in ("config keys", READING, RANGE, "dtype", "setting", "class table")
+    telling = name in ("config keys", READING, RANGE, "dtype", "setting", "class table", "model decode")
     telling = telling or name.startswith("under ")
     return status == "waived" or (status == "info" and telling)
 
