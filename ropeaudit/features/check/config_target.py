@@ -64,7 +64,10 @@ def checks(target: Target) -> Iterator[Checked]:
     if not isinstance(config, Mapping):
         raise BadInput(f"{target.name!r}: holds {hf_json.shown(config)}; give the config.json of a model")
     target = replace(target, version=digests.of_bytes(json.dumps(config, sort_keys=True).encode()))
-    every = [one for one in config_parts.parts(config) if not one.instead and path in ("", one.name)]
+    try:
+        every = [one for one in config_parts.parts(config) if not one.instead and path in ("", one.name)]
+    except BadInput as error:
+        raise BadInput(error.typed, where=repr(target.name)) from None
     rotating = [one for one in every if not one.unjudged]
     by_index = [one for one in rotating if not one.axial]
     if not rotating or (by_index and (path or len(by_index) < 2)):
