@@ -186,6 +186,9 @@ class ModelAudit(Result):
         loaded = together([(one.layer, one.diagnosis) for one in held])
         known = loaded if loaded is not None and loaded.code in _UNKNOWN else None
         places = layers.check_layers(self.folder, own[1], self.pairs, fmt, offset, known)
+        if offset and not any(one.diagnosis for one in places.values()):  # what is wrong near 0 alone
+            near = layers.check_layers(self.folder, own[0], self.pairs, fmt, 0, known)
+            places |= {n: one for n, one in near.items() if one.diagnosis}
         wrong = {
             "wrong_frequencies": loaded,
             "wrong_rotation": together([(n, one.diagnosis) for n, one in places.items() if one.diagnosis]),

@@ -15,7 +15,7 @@ _KINDS = ("summary", "layer", "pair")  # of model/report.py, not loaded for --he
 
 @command(
     epilog="Needs transformers (pip install 'ropeaudit[model]'). Exit code: 0 done, 1 the model itself is "
-    "wrong (verdict wrong_frequencies, wrong_rotation, wrong_decode or inaccurate), 2 bad usage "
+    "wrong (verdict wrong_frequencies, wrong_rotation, wrong_scale, wrong_decode or inaccurate), 2 bad usage "
     "or input."
 )
 @click.argument("folder", metavar="FOLDER")

@@ -122,6 +122,9 @@ def _wrong(one: Shifted, row: Mapping[str, Any]) -> Cause:
     """Return why a model is wrong in a dtype at an offset."""
     shown = {name: short(value) if isinstance(value, float) else value for name, value in row.items()}
     shown |= {"where": f"in {row['dtype']} at offset {row['offset']:,}"}
+    if one.verdict == "wrong_rotation":  # which may be at the first positions
+        place = max((place for place in one.places.values() if place.diagnosis), key=lambda it: it.excess)
+        shown |= {"where": f"in {row['dtype']}: {place.words}"}
     shown |= {"calls": one.decoded.words if one.decoded else ""}
     said = _SAID[one.verdict].format(**shown)
     if one.diagnosis is None:
@@ -155,11 +158,11 @@ def _facts(
         facts.append(("rotation", rotation))
     known = [scale for scale in audit.scales.values() if scale.asked is not None]
     if known and not any(scale.wrong for scale in known):
-        facts.append(("softmax scale", f"{counted(len(known), 'layer')} as config.json says"))
+        facts.append(("softmax scale", f"{counted(len(known), 'layer')} given what config.json says"))
     if (decoded := audit.decoded) is not None and not decoded.differs:
         ways = " and ".join(way for way, why in audit.calls.items() if not why)
-        within = f"{ways} have the logits of one pass to within {short(decoded.change)} (float64)"
-        facts.append(("cache", within))
+        within = f"{ways} have the logits of one pass to within {short(decoded.change)}"
+        facts.append(("cache", f"{within} (float64, in which casts are undone)"))
     count, seed = counted(len(audit.tokens.ids), "token"), audit.tokens.seed
     random = f"{count} at random, seed {seed} (--text FILE gives the model a text)"
     given = count if audit.tokens.source == "ids" else f"{count} of {audit.tokens.source}"
@@ -173,6 +176,8 @@ def _facts(
         parts.append(
             f"{listed(left)} beside config.json (a shift sees no fault that is alike at all positions)"
         )
+    parts += [] if known or UNSEEN in said else ["the softmax scale (what attention is given is not seen)"]
+    parts += ["what attention does with the scale that it is given"] if known else []
     parts += [f"{way} ({why})" for way, why in audit.calls.items() if why]
     facts.append(("not checked", "; ".join(parts)))
     facts.append(("next", "by layer: --by layer    all rows: -v"))
