@@ -277,7 +277,12 @@ class Door:
 class Session:
     """One state of what a door opened; functions of ours call it in the child."""
 
-    def __init__(self, door: Door, worker: _Worker | _Within, number: int = 0) -> None:
+    def __init__(
+        self,
+        door: Door,
+        worker: _Worker | _Within,
+        number: int = 0,
+    ) -> None:
         """Keep where it is. number: among those that share the door's process."""
         self._door, self.worker, self._number = door, worker, number
         self.close = weakref.finalize(self, worker.leave, number)

@@ -158,7 +158,12 @@ def _facts(
         facts.append(("rotation", rotation))
     known = [scale for scale in audit.scales.values() if scale.asked is not None]
     if known and not any(scale.wrong for scale in known):
-        facts.append(("softmax scale", f"{counted(len(known), 'layer')} given what config.json says"))
+        facts.append(
+            (
+                "softmax scale",
+                f"{counted(len(known), 'layer')} given what config.json says, whatever it does with it",
+            )
+        )
     if (decoded := audit.decoded) is not None and not decoded.differs:
         ways = " and ".join(way for way, why in audit.calls.items() if not why)
         within = f"{ways} have the logits of one pass to within {short(decoded.change)}"
@@ -177,7 +182,6 @@ def _facts(
             f"{listed(left)} beside config.json (a shift sees no fault that is alike at all positions)"
         )
     parts += [] if known or UNSEEN in said else ["the softmax scale (what attention is given is not seen)"]
-    parts += ["what attention does with the scale that it is given"] if known else []
     parts += [f"{way} ({why})" for way, why in audit.calls.items() if why]
     facts.append(("not checked", "; ".join(parts)))
     facts.append(("next", "by layer: --by layer    all rows: -v"))
