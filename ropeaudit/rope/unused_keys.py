@@ -97,6 +97,8 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None, part_name:
         if used and isinstance(value, (int, float)) and not isinstance(value, bool):
             if value not in used:
                 keys.append(UnusedKey(path, value, f"{used[0]:g}"))
+        elif path == ("head_dim",) and value == part.get("qk_rope_head_dim"):
+            continue  # transformers writes it so for latent attention
         elif path[0] not in model.unjudged and (used or not _agrees(path[-1], value)):
             keys.append(UnusedKey(path, value))
     return keys

@@ -15,7 +15,7 @@ from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.features.module.buffers import FREQUENCIES as FREQUENCIES
 from ropeaudit.features.module.buffers import Buffer as Buffer
-from ropeaudit.features.module.buffers import dump_of, grouped, may_be_buffer, recognised
+from ropeaudit.features.module.buffers import dump_of, grouped, is_stranger, may_be_buffer, recognised
 from ropeaudit.features.module.judging import remedy as remedy
 from ropeaudit.features.module.judging import run
 from ropeaudit.recognition import stored_values
@@ -241,10 +241,16 @@ def opened(spec: str, expected: Expected, unrotated: str) -> ModuleAudit:
         notes += [f"{key} is missing: {default}" for key, default in gguf.missing.items()]
     else:
         found, count = _of_files(spec)
+    if kind == "checkpoint" and count > 1:
+        strange = [one for one in found if is_stranger(one.stored)]
+        found = [one for one in found if not is_stranger(one.stored)]
+        notes += [f"{one.stored.name} falls as frequencies do; by its name it is none" for one in strange]
     own_code = False
     if expected.model is None and not unrotated and beside.is_file():
         data, name = hf_json.load(str(beside)), path.name if gguf is None else beside.name
-        own_code = isinstance(data, Mapping) and bool(data.get("auto_map"))
+        if not isinstance(data, Mapping):
+            raise BadInput(f"'{beside}' holds {hf_json.shown(data)}; give the config.json of a model")
+        own_code = bool(data.get("auto_map"))
         if own_code:
             notes.append("config.json names custom code (auto_map), which was not executed")
         try:

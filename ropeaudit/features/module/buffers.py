@@ -6,6 +6,7 @@ Letters: p pairs, n positions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ _KINDS: dict[str, str] = {
     **{name.replace("cos", "sin"): "sin" for name in _COS},
     **dict.fromkeys(("freqs_cis", "freqs_complex", "cos_sin_cache", "cos_sin"), "both"),
 }
+_ABOUT = re.compile("rope|rot|freq|emb|cos|sin|pos|theta|angle|period|scale")  # in names of buffers
 _AXES = {"": (), "inv_freq": (0, 1), "both": (2, 3)}  # that are longer than 1; 2 of cos and sin
 
 
@@ -154,6 +156,11 @@ def recognised(tensors: Iterable[StoredTensor], dumped: bool = False, lone: bool
         if what := what or (_kind_by_shape(tensor.values) if lone else ""):
             buffers.append(Buffer(tensor, what, transposed))
     return buffers
+
+
+def is_stranger(tensor: StoredTensor) -> bool:
+    """Return whether values that fall as frequencies do stand under a name that is not about rotation."""
+    return np.squeeze(tensor.values).ndim == 1 and not _ABOUT.search(tensor.name.lower())
 
 
 def kind_by_name(name: str, shape: tuple[int, ...]) -> str:
