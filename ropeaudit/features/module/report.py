@@ -227,7 +227,8 @@ def _unchecked(audit: ModuleAudit) -> list[str]:
             parts.append(f"{one.stored.name} ({one.finding.rstrip('.')})")
         if one.stored.use is not None and one.stored.use.mixed:
             parts.append(f"{one.stored.name} as converted, which differs by node")
-    return [*parts[:3], "positions, the order of pairs in tables, and the code that rotates (check FILE:NAME)"]
+    rest = "positions, the order of pairs in tables, and the code that rotates (check FILE:NAME)"
+    return [*parts[:3], rest]
 
 
 def ticket(audit: ModuleAudit) -> Ticket:
