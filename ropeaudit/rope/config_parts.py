@@ -146,7 +146,8 @@ def _parts(config: Any, path: tuple[str, ...], usual: str, outer: str = "") -> I
     inner = {key: value for key, value in config.items() if _is_part(key, value, declared)}
     text = next((key for key in _TEXT if key in (*inner, *declared)), "")
     sized = first(config, HIDDEN)[1] is not None  # keys of a text stand here
-    by_itself = row.keys() & {"rope_theta", "axial"} or not declared
+    rotates = bool(row.keys() & {"rope_theta", "axial"})  # beside its parts
+    by_itself = rotates or not declared
     if text in declared and text not in inner and not by_itself:  # its type has a place of its own
         if sized:
             yield Part(path, config, declared[text], "" if row.get("flat") else text)
@@ -155,7 +156,7 @@ def _parts(config: Any, path: tuple[str, ...], usual: str, outer: str = "") -> I
     if not inner and declared and not by_itself and not sized:
         for key in (one for one in declared if one != text):
             yield from _filled_in((*path, key), declared[key])
-    elif (not inner and text not in declared) or (by_itself and (declared or (sized and not text))):
+    elif rotates or (not inner and text not in declared) or (not declared and sized and not text):
         yield Part(path, config, model)
     for key, value in inner.items():
         yield from _parts(value, (*path, key), declared.get(key, ""), model)

@@ -144,7 +144,7 @@ def count(config: Config, keys: Sequence[str], largest: int = 2**16) -> int | No
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
-        raise BadInput(f"{key} = {shown(value)} is not an integer from 1 to {largest}")
+        raise BadInput(f"{key} = {shown(value)} is not an integer from 1 to {largest}; give one")
     return value
 
 

@@ -406,7 +406,7 @@ def test_a_stored_tensor_of_another_base_is_wrong_or_its_config_is(
         "by it"
     )
     by_options = by_check(list(check("model", "bf16", up_to=300, base=20000.0)))["stored inv_freq"].finding
-    assert (by_options.status, by_options.remedy) == ("fail", "")  # no config says what is asked for
+    assert (by_options.status, by_options.remedy) == ("fail", "use base 20000")
 
 
 def test_the_drift_of_a_stored_tensor_is_that_within_the_range_of_its_config(folder: Path) -> None:

@@ -79,7 +79,6 @@ MODULES = {
 KNOWN = {
     "dots3_note_text": "sliding_attention: softmax scale",  # per_layer_config's qk_nope_head_dim
     "ernie4_5_vl_moe_text": "full_attention: 64 frequencies",  # in the order of its axes
-    "molmo2_text": "'rope_scaling_layers' is not understood",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -163,7 +164,8 @@ def _keys(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
     listed = "; ".join(map(str, unused))
     if any(key.contradicts for key in unused):
         return judged("config keys", False, f"it contradicts itself: {listed}; keep one value")
-    lengths, remedy = _lengths(config_parts.named(config, path).given, model, case)
+    lengths, remedy = _lengths(config_parts.named(config, path).given, model)
+    short = re.sub(r"original ([\d,]+) = [\d,]+, but \w+ says ", r"\1 is not ", lengths.partition(";")[0])
     said = [lengths] * bool(lengths)
     said += [f"not used, for it changes no frequency, scale or length: {listed}"] * bool(unused)
     said += dict.fromkeys(text for one in model.layers.values() for text in _doubtful(one.scaling))
@@ -178,7 +180,7 @@ def _keys(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
         )
     said += [f"not judged: {key} ({why})" for key, why in model.unjudged.items()]
     if said:
-        return noted("config keys", "; ".join(said), where=lengths.partition(";")[0], remedy=remedy)
+        return noted("config keys", "; ".join(said), where=short, remedy=remedy)
     return judged("config keys", True, "every key about RoPE is used")
 
 
@@ -197,7 +199,7 @@ def _doubtful(scaling: Scaling) -> Iterator[str]:
     yield from (told[name].format(**words) for name, holds in seen.items() if holds)
 
 
-def _lengths(part: Mapping[str, Any], model: ModelRope, case: Case) -> tuple[str, str]:
+def _lengths(part: Mapping[str, Any], model: ModelRope) -> tuple[str, str]:
     """Return which two lengths a config says that cannot both hold, and what to give; else nothing.
 
     That is where the one before scaling is above the declared one; for llama3 where it is not below that, and
@@ -220,13 +222,12 @@ def _lengths(part: Mapping[str, Any], model: ModelRope, case: Case) -> tuple[str
     if not served.disputed or extends or (original < declared and served.scaling.kind != "yarn"):
         return "", ""
     why = f"; {_ORIGINAL} is not below {DECLARED}" if original >= declared else ""
-    stretched = f"factor {served.scaling.stretch:g} × {_ORIGINAL} {original:,} = {reach:,}"
-    larger = "former" if served.positions == reach else "latter"
-    taken = "" if case.scaling else f"; checked up to the {larger}"
+    factor = f"{served.scaling.stretch:g}"
+    seen = f"factor {factor} × original {original:,} = {reach:,}, but {DECLARED} says {declared:,}{why}"
     remedy = f"give factor {declared / original:g}, or {DECLARED} {reach}"
     if original >= declared:
         remedy = f"give the length before scaling as {_ORIGINAL}"
-    return f"{stretched}, but {DECLARED} says {declared:,}{taken}{why}", remedy
+    return seen, remedy
 
 
 def _of_layer(target: Target, case: Case) -> Iterator[Checked]:
