@@ -49,6 +49,7 @@ explain --recipe hf {SMALL}
 explain {CODE} {SMALL}
 parity {CODE} hf {SMALL}
 vectors -o vectors {SMALL}
+module {CODE} --up-to 64 --head-dim 16 --dtype bf16 --under none
 decay --head-dim 16 --distance 0-64+8
 plot rows.csv -o rows.svg
 report rows.csv -o rows.html
