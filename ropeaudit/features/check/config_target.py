@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -164,8 +163,7 @@ def _keys(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
     listed = "; ".join(map(str, unused))
     if any(key.contradicts for key in unused):
         return judged("config keys", False, f"it contradicts itself: {listed}; keep one value")
-    lengths, remedy = _lengths(config_parts.named(config, path).given, model)
-    short = re.sub(r"original ([\d,]+) = [\d,]+, but \w+ says ", r"\1 is not ", lengths.partition(";")[0])
+    short, lengths, remedy = _lengths(config_parts.named(config, path).given, model)
     said = [lengths] * bool(lengths)
     said += [f"not used, for it changes no frequency, scale or length: {listed}"] * bool(unused)
     said += dict.fromkeys(text for one in model.layers.values() for text in _doubtful(one.scaling))
@@ -199,8 +197,8 @@ def _doubtful(scaling: Scaling) -> Iterator[str]:
     yield from (told[name].format(**words) for name, holds in seen.items() if holds)
 
 
-def _lengths(part: Mapping[str, Any], model: ModelRope) -> tuple[str, str]:
-    """Return which two lengths a config says that cannot both hold, and what to give; else nothing.
+def _lengths(part: Mapping[str, Any], model: ModelRope) -> tuple[str, str, str]:
+    """Return in short which two lengths cannot both hold, then what is said, and what to give; else nothing.
 
     That is where the one before scaling is above the declared one; for llama3 where it is not below that, and
     for yarn wherever the factor is not their ratio (transformers 5.23.0 warns of these two).
@@ -214,20 +212,21 @@ def _lengths(part: Mapping[str, Any], model: ModelRope) -> tuple[str, str]:
         or declared is None
         or all(one.get(_ORIGINAL) is None for one in (part, rope, *inner))
     ):
-        return "", ""  # the declared length stands for it
+        return "", "", ""  # the declared length stands for it
     if served.scaling.kind == "longrope" and original > declared:
         above = f"{_ORIGINAL} {original:,} is above {DECLARED} {declared:,}"
-        return f"{above}; up to the former it divides by short_factor alone", "give the length before scaling"
+        said = f"{above}; up to the former it divides by short_factor alone"
+        return above, said, "give the length before scaling"
     extends = served.scaling.rules.original != "original"  # dynamic, which extends the declared length
     if not served.disputed or extends or (original < declared and served.scaling.kind != "yarn"):
-        return "", ""
+        return "", "", ""
     why = f"; {_ORIGINAL} is not below {DECLARED}" if original >= declared else ""
     factor = f"{served.scaling.stretch:g}"
     seen = f"factor {factor} × original {original:,} = {reach:,}, but {DECLARED} says {declared:,}{why}"
     remedy = f"give factor {declared / original:g}, or {DECLARED} {reach}"
     if original >= declared:
         remedy = f"give the length before scaling as {_ORIGINAL}"
-    return seen, remedy
+    return f"factor {factor} × {original:,} is not {declared:,}", seen, remedy
 
 
 def _of_layer(target: Target, case: Case) -> Iterator[Checked]:
