@@ -400,6 +400,18 @@ def test_a_planted_fault_is_named_with_its_layers(fault, built, loads) -> None:
         assert one.cause == ("other" if fault.code == "not-a-rotation" else "rounding")
 
 
+def test_what_is_wrong_at_the_first_positions_alone_is_named(built, loads) -> None:
+    """At shifted positions it rotates right."""
+
+    def doubled(size, before, given):
+        at = given["position_ids"]
+        return {"position_ids": torch.where(at < 900, 2 * at, at)}
+
+    loads(calls(doubled))
+    one, told, _ = audited(built("llama"), 1000, "fp32")
+    assert (told.status, one.verdict, codes(one.diagnosis)) == ("FAIL", "wrong_rotation", "rotated-twice")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", TABLE["families"])
 def test_fifteen_faults_are_named_in_each_family(family, built, loads, monkeypatch) -> None:

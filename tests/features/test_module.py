@@ -101,6 +101,12 @@ def test_a_checkpoint_without_buffers(tmp_path, capsys) -> None:
     assert audited(capsys, folder)["headline"].endswith(none.format("the code that loads it"))
 
 
+def test_what_only_falls_as_frequencies_do_is_no_buffer(tmp_path, capsys) -> None:
+    held = {f"{FIRST}inv_freq": theta(), "model.layers.0.ssm.decay": torch.exp(-torch.arange(64) / 9)}
+    said = audited(capsys, written(tmp_path / "hybrid", held, CONFIG))
+    assert [row["buffer"] for row in said["records"]] == [f"{FIRST}inv_freq"]
+
+
 def test_what_has_no_rope_is_said_to_have_none(tmp_path, capsys) -> None:
     """By its type, whatever is stored; without a config by sinusoids that no RoPE has."""
     held = {"model.encoder.embed_positions.weight": sinusoids()}

@@ -35,7 +35,10 @@ def test_angles_of_patches_are_those_of_transformers(tmp_path, monkeypatch) -> N
         [kind] = [one for key, one in vars(module).items() if key.endswith("VisionRotaryEmbedding")]
         at = torch.from_numpy(np.stack([rows, columns], axis=-1))
         cos, sin = kind(config)(torch.zeros(1), at)
-        turns = [(pair.axis, 5e3 ** (-pair.numerator / pair.denominator)) for pair in rope.pairs()]
+        turns = [
+            ("hw".index(rope.axes[pair.axis]), 5e3 ** (-pair.numerator / pair.denominator))
+            for pair in rope.pairs()
+        ]
         angles = np.stack([at[:, axis].numpy() * frequency for axis, frequency in turns], axis=-1)
         x = torch.from_numpy(np.random.default_rng(0).standard_normal((15, 1, rope.head_dim)))
         apply = getattr(module, "apply_rotary_pos_emb_vision", None) or module.apply_rotary_pos_emb
