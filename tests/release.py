@@ -31,7 +31,8 @@ IN_WHEEL = (
     "data/checks.toml",
     "data/recipes.toml",
     "data/models.toml",
-    *("data/model_types.toml", "data/code_facts.toml", "data/scalings.toml", "data/verdicts.toml"),
+    *("data/model_types.toml", "data/remote_types.toml", "data/code_facts.toml"),
+    *("data/scalings.toml", "data/verdicts.toml"),
     "data/report.css",
     "data/report.js",
 )
