@@ -7,6 +7,8 @@ import signal
 import sys
 from typing import Any
 
+from ropeaudit.runtime import doing
+
 INTERRUPTED = 130
 
 
@@ -18,11 +20,12 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _leave_this_folder()
     try:
-        _hear_ends(signal.default_int_handler, signal.SIG_DFL)  # as a Ctrl-C
+        for before in (signal.SIG_DFL, signal.default_int_handler):
+            _hear_ends(_end, before)
         from ropeaudit.main import main as run
 
         code = run()
-        _hear_ends(lambda *_: os._exit(code), signal.default_int_handler)  # all is said and written
+        _hear_ends(lambda *_: os._exit(code), _end)  # all is said and written
     except KeyboardInterrupt:
         _hear_ends(signal.SIG_IGN)
         sys.stderr.write("ropeaudit: interrupted\n")
@@ -34,6 +37,12 @@ def main() -> None:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(code)  # Python's own end has another code where a signal comes while it shuts down
+
+
+def _end(number: int, frame: Any) -> None:
+    """Interrupt, and remember it: C code that imports NumPy makes an ImportError of a KeyboardInterrupt."""
+    doing.ended = True
+    raise KeyboardInterrupt
 
 
 def _hear_ends(handler: Any, before: Any = None) -> None:

@@ -19,7 +19,7 @@ import click
 from ropeaudit import __version__, data
 from ropeaudit.console.help import NamedCommands, unknown_option
 from ropeaudit.errors import ForeignError, RopeAuditError, did, unusable
-from ropeaudit.runtime import streams
+from ropeaudit.runtime import doing, streams
 
 BAD_USE, OUR_FAULT, INTERRUPTED = 2, 3, 130
 _LONGEST = 1500  # characters of a line of a message
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ForeignError as error:
         return _refuse(f"code that was called {did(error)}")
     except Exception as error:
-        return _unforeseen(error)
+        return _say("interrupted", INTERRUPTED) if doing.ended else _unforeseen(error)
 
 
 def _unforeseen(error: Exception) -> int:

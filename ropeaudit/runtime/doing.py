@@ -20,6 +20,7 @@ _listener: ContextVar[Listener] = ContextVar("listener", default=lambda share: N
 _END = object()
 waiting: set[int] = set()  # threads that wait for an answer, which a signal may end
 interrupted: Callable[[], None] = lambda: None  # noqa: E731  raises KeyboardInterrupt if one was held back
+ended = False  # whether a signal ended the run: what is raised after that comes of it
 
 
 def begin(text: str) -> None:

@@ -173,6 +173,24 @@ def test_a_ctrl_c_while_the_command_loads_is_one_line() -> None:
     assert (seen.returncode, seen.stdout, seen.stderr) == (130, "", "ropeaudit: interrupted\n")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_signal_that_c_code_takes_for_an_import_that_failed_is_an_interruption() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name != 'numpy': return\n"
+        "        try: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        except KeyboardInterrupt: raise ImportError('numpy failed to import') from None\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from ropeaudit.__main__ import main\n"
+        "sys.argv[1:] = ['shift', '--dtype', 'bf16']\n"
+        "main()\n"
+    )
+    seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (seen.returncode, seen.stdout, seen.stderr) == (130, "", "ropeaudit: interrupted\n")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
