@@ -305,7 +305,7 @@ class _Test:
                 f"worst at head {seen.head} of batch element {seen.batch}, position {seen.position}, "
                 f"pair {seen.pair} of {seen.side}"
             )
-            result = f"a rotated pair is off by {seen.excess * seen.allowed:.3g} relative to the pair"
+            result = f"a rotated pair is off by {seen.excess * seen.allowed:.3g} of its length"
             self.fail(result, f"{seen.allowed:.3g}", offset, place, seen.diagnosis or _UNEXPLAINED)
 
     def fail(

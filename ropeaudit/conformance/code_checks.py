@@ -40,26 +40,26 @@ class Check:
 
 # name of the first finding -> the check
 CHECKS = {
-    "table end": Check(every_position.table_end, one_axis=True),
+    "max-position": Check(every_position.table_end, one_axis=True),
     "rotation": Check(every_position.places),
-    "short calls": Check(every_position.short_calls),
-    "negative positions": Check(every_position.negative_positions, every_position.names_of_negative),
-    "batch rows": Check(every_position.batch_rows),
+    "short-sequences": Check(every_position.short_calls),
+    "negative-positions": Check(every_position.negative_positions, every_position.names_of_negative),
+    "positions-per-row": Check(every_position.batch_rows),
     "decode": Check(other_ways.decode),
-    "pieces": Check(other_ways.pieces),
-    "frequency switch": Check(every_position.switch, one_axis=True),
-    "alone": Check(other_ways.alone),
-    "strides": Check(other_ways.strided, own=True),
-    "served calls": Check(served.served, lambda code: served.CHECKS, own=True),
-    "head dims": Check(every_position.head_dims, one_axis=True),
-    "compiled": Check(environments.compiled, own=True),
-    "state": Check(environments.state),
-    "results": Check(environments.kept, own=True),
-    "inputs": Check(environments.inputs_unchanged, own=True),
+    "chunked-prefill": Check(other_ways.pieces),
+    "frequency-switch": Check(every_position.switch, one_axis=True),
+    "batch-of-one": Check(other_ways.alone),
+    "memory-layout": Check(other_ways.strided, own=True),
+    "serving-shapes": Check(served.served, lambda code: served.CHECKS, own=True),
+    "head-dims": Check(every_position.head_dims, one_axis=True),
+    "torch.compile": Check(environments.compiled, own=True),
+    "stateless": Check(environments.state),
+    "outputs-kept": Check(environments.kept, own=True),
+    "inputs-unmodified": Check(environments.inputs_unchanged, own=True),
     "dtype": Check(environments.output_dtype),
     "keys": Check(environments.keys),
     "gradient": Check(every_position.gradient),
-    "drift": Check(score_drift.scores, lambda code: score_drift.CHECKS, one_axis=True),
+    "score-error": Check(score_drift.scores, lambda code: score_drift.CHECKS, one_axis=True),
     "under": Check(environments.under, environments.check_names),
     "threads": Check(environments.threads, own=True),
 }
@@ -98,7 +98,7 @@ def findings(code: CodeUnderTest) -> Iterator[Finding]:
             for finding in doing.each(told, functools.partial(_quietly, number / len(CHECKS))):
                 left[name] = [one for one in left[name] if one != finding.check]
                 yield finding
-                if name == "table end" and finding.failed:  # the others see what it takes
+                if name == "max-position" and finding.failed:  # the others see what it takes
                     code = replace(code, up_to=int(finding.measured))
         except KeyboardInterrupt:
             names = ", ".join(itertools.chain(*left.values())) or name

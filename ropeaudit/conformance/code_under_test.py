@@ -121,7 +121,7 @@ class CodeUnderTest:
         fit, rows = self.tested.fit(self.setting), "row of positions for each batch element"
         if fit is not None and not fit.sure and not fit.rows:
             return f"whether it takes a {rows} is not known: plain calls are wrong"
-        return "" if fit is not None and fit.rows else f"called so, it takes no {rows}"
+        return "" if fit is not None and fit.rows else "its positions have no batch axis"
 
     def setting_at(self, at: Positions) -> RopeSetting:
         """Return the setting that a call at these positions is held to."""

@@ -39,7 +39,7 @@ from ropeaudit.subjects.calling.foreign import ForeignRotator
 
 # compile is a check of its own, and only a module can be moved
 DEFAULT = tuple(one.name for one in environments.chosen(["all"]) if one.kind not in ("none", "compile"))
-COMPILED = "compiled"
+COMPILED = "torch.compile"
 _LENGTH, _SHORT = 64, 17  # positions of a call
 _UNDER = 256  # of one in an environment
 _AT = (0, 1000, 40503)  # its offsets, and the last positions
@@ -139,7 +139,7 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
         yield from _under(code, {COMPILED: compiler})
     else:
         reason = "a compiler takes longer than all other checks together; --thorough makes it"
-        yield Finding(COMPILED, "left out", reason)
+        yield Finding(COMPILED, "not checked", reason)
 
 
 def _other_dtype(
@@ -189,7 +189,7 @@ def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
         told = "it changes its input, and returns another array"
     kept = "what it is given is afterwards as before"
     right = "it rotates its input where it lies, and returns that or nothing" if answer.changed else kept
-    yield judged("inputs", not told, told or right)
+    yield judged("inputs-unmodified", not told, told or right)
 
 
 def keys(code: CodeUnderTest) -> Iterator[Finding]:
@@ -325,7 +325,7 @@ def state(code: CodeUnderTest) -> Iterator[Finding]:
     """
     others = environments.chosen(code.environments)[1:]
     same = [one for one in others if one.kind != "to"]  # in which the same instance can be called
-    yield _after_others(code, "state", same if code.own else ())
+    yield _after_others(code, "stateless", same if code.own else ())
     if tuple(code.environments) == DEFAULT:
         return
     for environment in others:
@@ -424,9 +424,9 @@ def kept(code: CodeUnderTest) -> Iterator[Finding]:
                 told = (
                     f"{share} that a call of {length} token{'s' * (length > 1)} returned change with the next"
                 )
-                yield judged("results", False, told, diagnosis=Diagnosis("output-shared"))
+                yield judged("outputs-kept", False, told, diagnosis=Diagnosis("output-shared"))
                 return
-    yield judged("results", True, "what calls of 1 and of many tokens returned is the same after others")
+    yield judged("outputs-kept", True, "what calls of 1 and of many tokens returned is the same after others")
 
 
 def threads(code: CodeUnderTest) -> Iterator[Finding]:

@@ -55,10 +55,10 @@ def table_end(code: CodeUnderTest) -> Iterator[Finding]:
     last = code.up_to - 1
     reason = _raised(code, last)
     if not reason:
-        yield judged("table end", True, f"a token at position {last} is taken")
+        yield judged("max-position", True, f"a token at position {last} is taken")
         return
     if _raised(code, 0):
-        yield not_applicable("table end", f"it takes no single token: {reason}")
+        yield not_applicable("max-position", f"it takes no single token: {reason}")
         return
     taken, refused = 0, last
     while refused - taken > 1:
@@ -70,7 +70,7 @@ def table_end(code: CodeUnderTest) -> Iterator[Finding]:
     ends = f"a token at position {taken} is taken, one at {refused} is not: {reason}"
     sizes = {"measured": float(refused), "allowed": float(code.up_to), "unit": "positions"}
     detail = f"{ends}; --up-to {refused} asks for no more"
-    yield judged("table end", False, detail, where=f"position {refused}", **sizes)
+    yield judged("max-position", False, detail, where=f"position {refused}", **sizes)
 
 
 def _raised(code: CodeUnderTest, position: int) -> str:
@@ -115,12 +115,12 @@ def short_calls(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether short calls are right where positions break, with heads and batches."""
     offsets = straddling(code.up_to, _SHORT)
     where = f"{HEADS} heads, 2 batch elements, {_SHORT} tokens at {len(offsets)} offsets up to {offsets[-1]}"
-    yield _at_offsets("short calls", code, offsets, 0, where)
+    yield _at_offsets("short-sequences", code, offsets, 0, where)
 
 
 def names_of_negative(code: CodeUnderTest) -> list[str]:
     """Return the name of the check of negative positions, where it was asked for."""
-    return ["negative positions"] if code.negative else []
+    return ["negative-positions"] if code.negative else []
 
 
 def negative_positions(code: CodeUnderTest) -> Iterator[Finding]:
@@ -128,27 +128,27 @@ def negative_positions(code: CodeUnderTest) -> Iterator[Finding]:
     if not code.negative:
         return
     if code.setting.grid is not None:
-        yield not_applicable("negative positions", "positions have several axes")
+        yield not_applicable("negative-positions", "positions have several axes")
         return
     if code.setting.scaling.depends_on_length:
         yield not_applicable(
-            "negative positions", f"{code.setting.scaling.kind} goes by the length of a call"
+            "negative-positions", f"{code.setting.scaling.kind} goes by the length of a call"
         )
         return
     offsets = [-_FAR, -_SHORT, -_SHORT // 2]
     where = f"{HEADS} heads, 2 batch elements, {_SHORT} tokens from {', '.join(map(str, offsets))} on"
     worst, _ = code.up_to_a_wrong_one(code.rotator(), runs_at(code.batch(HEADS, _SHORT), offsets))
-    yield of_worst_pair("negative positions", where, worst)
+    yield of_worst_pair("negative-positions", where, worst)
 
 
 def batch_rows(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield whether batch elements at positions of their own are rotated by them."""
     if why := code.why_no_rows():
-        yield not_applicable("batch rows", why)
+        yield not_applicable("positions-per-row", why)
         return
     offsets = straddling(code.up_to - BATCH_STEP, _SHORT)
     where = f"2 batch elements, {BATCH_STEP} positions apart, at {len(offsets)} offsets up to {offsets[-1]}"
-    yield _at_offsets("batch rows", code, offsets, BATCH_STEP, where)
+    yield _at_offsets("positions-per-row", code, offsets, BATCH_STEP, where)
 
 
 def _at_offsets(
@@ -205,7 +205,7 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
         return
     if code.own is None or code.setting.scaling.kind in faults.BY_PAIR:
         why = "an adapter calls it" if code.own is None else "the scaling has a number for each pair"
-        yield not_applicable("head dims", why)
+        yield not_applicable("head-dims", why)
         return
     worst, right, refused = NOWHERE, list[str](), dict[str, list[str]]()
     called = code.own.fit(code.setting).convention
@@ -228,17 +228,17 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
             continue
         if wrong:
             detail = f"{name} dims rotate; right before: {', '.join(right) or 'none'}"
-            yield of_worst_pair("head dims", detail, places, where=f"{name} dims: {places.words}")
+            yield of_worst_pair("head-dims", detail, places, where=f"{name} dims: {places.words}")
             return
         right.append(name)
         worst = max(worst, places, key=lambda places: places.excess)
     if right:
-        yield of_worst_pair("head dims", f"rotated dims of head_dim: {', '.join(right)}", worst)
+        yield of_worst_pair("head-dims", f"rotated dims of head_dim: {', '.join(right)}", worst)
     for reason, names in refused.items():
-        yield noted("head dims", f"{', '.join(names)} dims are refused, and not judged: {reason}")
+        yield noted("head-dims", f"{', '.join(names)} dims are refused, and not judged: {reason}")
 
 
-_NAME = "frequency switch"
+_NAME = "frequency-switch"
 _TOKENS = 64  # before the border, and behind it
 _AWAY = 8  # tokens from the border to where a short call ends: code may be off by one there
 _NEARER = 0.5  # of the distance to the frequencies of the other length

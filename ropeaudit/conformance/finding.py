@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 # info: what was measured or read, and nothing judges it. waived: it failed, and the user accepts that.
 # nothing to check: it is known that the target has no RoPE. not applicable: a check could not be made.
-# left out: --thorough makes it.
-Status = Literal["pass", "fail", "waived", "info", "nothing to check", "left out", "not applicable"]
-PAIR = "relative to the pair"
+# not checked: --thorough makes it.
+Status = Literal["pass", "fail", "waived", "info", "nothing to check", "not checked", "not applicable"]
+PAIR = "relative error of a rotated pair"
 MARGIN = "times its maximum"  # what is measured is at least what is allowed
 JUDGED = ("pass", "fail", "waived")
 ADAPTER = "an adapter calls it, with arrays of its own"  # why some checks do not apply

@@ -344,7 +344,7 @@ def pieces(code: CodeUnderTest) -> Iterator[Finding]:
     way = _in_pieces(code, words, lengths, code.rotator())
     way.take(plain_calls(code.rotator(), code.given(length), offsets))
     detail = f"{length} positions {words}, at {len(offsets)} offsets up to {offsets[-1]}"
-    yield way.finding("pieces", detail + _BY_OWN * code.each_call)
+    yield way.finding("chunked-prefill", detail + _BY_OWN * code.each_call)
 
 
 def alone(code: CodeUnderTest) -> Iterator[Finding]:
@@ -352,7 +352,7 @@ def alone(code: CodeUnderTest) -> Iterator[Finding]:
     length = min(_LENGTH, code.up_to)
     batch, heads = code.batch_and_heads(length)
     if batch == heads == 1:
-        yield not_applicable("alone", "it takes one row at a time, without heads")
+        yield not_applicable("batch-of-one", "it takes one row at a time, without heads")
         return
     offsets, instance = some_offsets(code, length, 5), code.rotator()
     kinds = {"each row alone": _row_by_row, "rows and heads in reverse order": _in_reverse}
@@ -361,7 +361,7 @@ def alone(code: CodeUnderTest) -> Iterator[Finding]:
     for way in ways:
         way.take(calls)
     detail = f"{', '.join(kinds)}, of {batch} rows with {heads} heads at {len(offsets)} offsets"
-    yield worst(ways).finding("alone", detail)
+    yield worst(ways).finding("batch-of-one", detail)
 
 
 def _lying(instance: Rotator, strides: Strides) -> Rotator:
@@ -389,6 +389,6 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
     raising = [f"it {reason} for {', '.join(ways)}" for reason, ways in refused.items()]
     if done:
         detail = f"{', '.join(one.words for one in done)}, at {len(offsets)} offsets"
-        yield worst(done).finding("strides", "; ".join([detail, *raising]))
+        yield worst(done).finding("memory-layout", "; ".join([detail, *raising]))
     else:
-        yield not_applicable("strides", "; ".join(raising))
+        yield not_applicable("memory-layout", "; ".join(raising))

@@ -289,7 +289,7 @@ def _drifts(
     )
     drifts = run.measured(wanted, spec.offsets)
     return [
-        score_drift.drift("drift", drifts, wanted, None),
+        score_drift.drift("score-error", drifts, wanted, None),
         score_drift.growth(run, drifts, wanted),
         score_drift.tolerance(run.called, drifts, claimed),
     ]

@@ -36,7 +36,7 @@ from ropeaudit.subjects.emulated import Emulated
 
 RMS_FACTOR = 1.5  # measured RMS drift is 0.8 to 1.3 times the predicted RMS: docs/method.md
 MASK: Mask = "full"
-CHECKS = ("drift", "long sequence", "growth", "tolerance")
+CHECKS = ("score-error", "score-error-long", "score-error-growth", "score-error-limit")
 _SHORT, _LONG = 64, 4096  # positions of a sequence
 _MIDDLE = 1000  # an offset between the first and the last
 _ROWS = 256  # of a long sequence that are compared, each with each
@@ -227,11 +227,11 @@ def growth(
     """
     first, last = seen[0], seen[-1]
     if not last.offset:
-        return not_applicable("growth", f"{last.tokens} were judged at no other offset than 0")
+        return not_applicable("score-error-growth", f"{last.tokens} were judged at no other offset than 0")
     if (grown := judging.ratio(last.rms, first.rms)) <= judging.GROWTH:
         detail = f"drift at offset {last.offset} against that at offset 0, {last.tokens} each"
         sizes = grown, judging.GROWTH, "times that at offset 0"
-        return Finding("growth", "pass", detail, *sizes, last.where)
+        return Finding("score-error-growth", "pass", detail, *sizes, last.where)
     dtype = run.called.dtype
     subject = Emulated(attainable.careful(dtype), run.held_to(0))
     predicted = bounds.bound(subject, run.inputs, run.mask, 0).rms
@@ -256,7 +256,7 @@ def growth(
     detail = f"against careful {dtype} code near offset 0; at offset {last.offset} drift is {word}"
     sizes = excess, allowed, "times that of careful code"
     rest = f"{detail}{times}{reason}", *sizes, last.where, None if passed else behaves
-    return Finding("growth", "pass" if passed else "fail", *rest)
+    return Finding("score-error-growth", "pass" if passed else "fail", *rest)
 
 
 def tolerance(
@@ -268,23 +268,23 @@ def tolerance(
     """Return whether drift stays below 1 % of the scores' RMS everywhere."""
     most, setting, dtype = judging.TOLERANCE, called.setting, called.dtype
     if claimed is not None:
-        return not_applicable("tolerance", f"recipe {claimed.recipe.name} says what is allowed")
+        return not_applicable("score-error-limit", f"recipe {claimed.recipe.name} says what is allowed")
     stored = attainable.storing(dtype, setting.rotary_dim / setting.head_dim)
     if stored > most:
         why = f"no code in {dtype} meets {most:.0%}: storing q, k and scores in it costs {stored:.2g}"
-        return not_applicable("tolerance", why)
+        return not_applicable("score-error-limit", why)
     worst = max(seen, key=lambda one: one.relative if math.isfinite(one.relative) else math.inf)
     passed = worst.relative <= most
     detail = f"drift against {most:.0%} of the RMS of the exact scores, at {len(seen)} lengths and offsets"
     sizes = worst.relative, most, "of the scores' RMS"
     remedy = "" if passed or behaves or worst.fails else _WIDER
     rest = detail, *sizes, worst.where, None if passed else behaves
-    return Finding("tolerance", "pass" if passed else "fail", *rest, remedy=remedy)
+    return Finding("score-error-limit", "pass" if passed else "fail", *rest, remedy=remedy)
 
 
 def scores(code: CodeUnderTest) -> Iterator[Finding]:
     """Yield the checks of drift: short and long runs, growth, tolerance."""
-    up_to, sizes = code.up_to, {"drift": (HEADS, _SHORT), "long sequence": (1, _LONG)}
+    up_to, sizes = code.up_to, {"score-error": (HEADS, _SHORT), "score-error-long": (1, _LONG)}
     if HEADS * min(_SHORT, up_to) ** 2 < judging.FEWEST:
         why = f"{up_to} positions make fewer than {judging.FEWEST} scores"
         yield from (not_applicable(name, why) for name in CHECKS)

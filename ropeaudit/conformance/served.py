@@ -35,7 +35,7 @@ from ropeaudit.subjects.calling.foreign import ForeignRotator
 if TYPE_CHECKING:
     from ropeaudit.subjects.calling.conventions import Convention
 
-CHECKS = ("served calls", "memory")
+CHECKS = ("serving-shapes", "guard-regions")
 _TABLE = data.table("served_calls.toml")
 AXES: Mapping[str, Sequence[Any]] = _TABLE["axes"]
 LONG: Sequence[int] = _TABLE["long"]
@@ -392,19 +392,19 @@ def served(code: CodeUnderTest) -> Iterator[Finding]:
         told, where = f"it takes {', or '.join(takes)}", f"with {way.takes}: {places.words}"
         unexplained = places.diagnosis is not None and not places.diagnosis.explains
         remedy = _BY_STRIDES if unexplained and way.call.strides != PLAIN.strides else ""
-        yield of_worst_pair("served calls", f"{told}; {detail}", places, where=where, remedy=remedy)
+        yield of_worst_pair("serving-shapes", f"{told}; {detail}", places, where=where, remedy=remedy)
     if not shown and worst is not NOWHERE:
-        yield of_worst_pair("served calls", detail, worst)
+        yield of_worst_pair("serving-shapes", detail, worst)
     elif not shown:
-        yield not_applicable("served calls", "it raises, or writes beside q and k, in every call")
+        yield not_applicable("serving-shapes", "it raises, or writes beside q and k, in every call")
     for way in ways["around"]:
         told = f"it writes beside q and k, into the buffer that they are views of; it takes {way.takes}"
-        yield judged("memory", False, told, where=f"with {way.takes}", remedy=_BESIDE_IT)
+        yield judged("guard-regions", False, told, where=f"with {way.takes}", remedy=_BESIDE_IT)
     buffered = sum(call.strides != "contiguous" for call in calls)
     if not buffered:
-        yield not_applicable("memory", "its arrays cannot be given in a buffer")
+        yield not_applicable("guard-regions", "its arrays cannot be given in a buffer")
     elif not ways["around"]:
         stays = f"what lies before, between and after q and k stays, in {buffered} calls"
-        yield judged("memory", True, stays)
+        yield judged("guard-regions", True, stays)
     for way in ways["raises"]:
-        yield noted("served calls", f"with {way.takes} {way.raised}: such calls are not judged")
+        yield noted("serving-shapes", f"with {way.takes} {way.raised}: such calls are not judged")

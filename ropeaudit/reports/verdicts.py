@@ -195,7 +195,7 @@ def trouble(record: Record) -> Trouble | None:
         clause = f": {share} nan or infinite{remedy}"
         return Trouble(f"nonfinite{remedy}", record.nonfinite, lost, clause)
     words = f"{short_format(record.dtype)} collapses {length:,} positions to {count:,}"
-    clause = f": {count} of {length} positions stay distinct{remedy}"
+    clause = f": {words}{remedy}"
     return Trouble(f"collapsed{remedy}", -count, words, clause)
 
 
@@ -210,7 +210,7 @@ def stored(stages: str) -> dict[str, Format]:
 
 
 def _remedy(record: Record, collapsed: bool) -> str:
-    """Return which stages to keep wider, as far as the row tells its stages."""
+    """Return which stages to compute in a wider format, as far as the row tells its stages."""
     at_zero = bool(record.nonfinite) and math.isnan(record.floor_rms)  # not for the position's size alone
     far = abs(record.offset) + record.seq_len > FP32.first_inexact_integer
     return _wider(record.stages, collapsed and not at_zero, far, bool(record.nonfinite))
@@ -223,7 +223,7 @@ def _wider(stages: str, collapsed: bool, far: bool, nonfinite: bool) -> str:
         present = [stage for stage in ("position", "angle") if stage in formats]
         narrow = [stage for stage in present if formats[stage].precision < wide.precision]
         if "position" in narrow:
-            return f"; keep {' and '.join(f'{stage}s' for stage in narrow)} in {wide}"
+            return f"; compute {' and '.join(f'{stage}s' for stage in narrow)} in {wide}"
     if not nonfinite:
         return ""
     before_softmax = {stage: fmt for stage, fmt in formats.items() if stage not in _AFTER_SCORES}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Layout: TypeAlias = Literal["half", "interleaved"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+PAIRS = {"half": "half-split pairs", "interleaved": "interleaved pairs"}  # layouts in words
 SMALLEST_CLIP, LARGEST_CLIP = 1e-100, 1e15  # radians; the exact sine is that of at most 2^53
 LARGEST_DIM, LARGEST_BASE = 2**16, 1e100  # far beyond any model, near enough for every formula to hold
 

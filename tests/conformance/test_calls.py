@@ -21,7 +21,16 @@ from ropeaudit.subjects import factories
 from ropeaudit.subjects.calling import environments
 
 KERNELS = Path(faulty_calls.__file__)
-CALLS = ("table end", "decode", "pieces", "alone", "strides", "state", "inputs", "dtype")
+CALLS = (
+    "max-position",
+    "decode",
+    "chunked-prefill",
+    "batch-of-one",
+    "memory-layout",
+    "stateless",
+    "inputs-unmodified",
+    "dtype",
+)
 
 
 def code_of(name, *args, **more):
@@ -30,16 +39,18 @@ def code_of(name, *args, **more):
 
 def found(name, *checks, dtype="bf16", **more):
     """Return the findings of some checks, by name."""
-    code = code_of(name, dtype, **{"thorough": "compiled" in checks} | more)
+    code = code_of(name, dtype, **{"thorough": "torch.compile" in checks} | more)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return {one.check: one for check in checks for one in code_checks.made(check, code)}
 
 
 def test_state_is_the_diagnosis_wherever_the_same_call_is_right_afresh() -> None:
-    results = found("stale_positions", "rotation", "short calls", "decode", "pieces", "state", "gradient")
+    results = found(
+        "stale_positions", "rotation", "short-sequences", "decode", "chunked-prefill", "stateless", "gradient"
+    )
     failed = [one for one in results.values() if one.failed]
-    assert {one.check for one in failed} >= {"rotation", "short calls", "decode", "state"}
+    assert {one.check for one in failed} >= {"rotation", "short-sequences", "decode", "stateless"}
     for one in failed:
         assert replace(one.diagnosis, where=Where()) == Diagnosis("state-left", {"how": "afresh"})
 
@@ -48,7 +59,7 @@ def test_state_is_the_diagnosis_wherever_the_same_call_is_right_afresh() -> None
 def test_without_forks_what_can_be_executed_but_once_is_said_to_be(once, tmp_path, in_process) -> None:
     lock = "\nimport os\nos.mkdir(__file__ + '.lock')\n" if once else ""
     (tmp_path / "kernel.py").write_text(KERNELS.read_text() + lock)
-    [state] = code_checks.made("state", under_test(f"{tmp_path / 'kernel.py'}:right"))
+    [state] = code_checks.made("stateless", under_test(f"{tmp_path / 'kernel.py'}:right"))
     assert state.status == "pass"
     assert ("it is loaded once" in state.detail) is once
 
@@ -56,7 +67,7 @@ def test_without_forks_what_can_be_executed_but_once_is_said_to_be(once, tmp_pat
 def test_a_function_of_a_module_is_called_afresh(monkeypatch) -> None:
     monkeypatch.syspath_prepend(KERNELS.parent)
     code = under_test("faulty_calls:stale_positions")
-    [state] = code_checks.made("state", code)
+    [state] = code_checks.made("stateless", code)
     assert "loaded once" not in state.detail
     [places] = code_checks.made("rotation", code)
     assert places.diagnosis == Diagnosis("state-left", {"how": "afresh"})
@@ -64,16 +75,16 @@ def test_a_function_of_a_module_is_called_afresh(monkeypatch) -> None:
 
 def test_rows_and_heads_behind_the_usual_few_are_named() -> None:
     for name, check, where in (
-        ("third_row_late", "short calls", Where(batch=(2, 3, 4))),
-        ("heads_behind_8_late", "short calls", Where(heads=tuple(range(8, 33)), of_heads=33)),
-        ("third_row_of_positions", "batch rows", Where(batch=(2, 3, 4))),
+        ("third_row_late", "short-sequences", Where(batch=(2, 3, 4))),
+        ("heads_behind_8_late", "short-sequences", Where(heads=tuple(range(8, 33)), of_heads=33)),
+        ("third_row_of_positions", "positions-per-row", Where(batch=(2, 3, 4))),
     ):
         finding = found(name, check)[check]
         assert (finding.failed, finding.diagnosis.where) == (True, where)
 
 
 def test_a_row_is_named_with_its_own_position() -> None:
-    finding = found("position_70_late", "batch rows", up_to=71)["batch rows"]
+    finding = found("position_70_late", "positions-per-row", up_to=71)["positions-per-row"]
     assert finding.failed
     assert "batch element 1, " in finding.where
     assert "position 70, " in finding.where
@@ -84,14 +95,14 @@ def test_what_is_wrong_alike_in_every_call_passes_here_and_is_left_to_places(tmp
         KERNELS.read_text() + "\ndef wrong(x, positions):\n    return right(x, 2 * positions)\n"
     )
     code = under_test(f"{tmp_path / 'wrong.py'}:wrong")
-    for check in ("decode", "pieces", "alone", "strides"):
+    for check in ("decode", "chunked-prefill", "batch-of-one", "memory-layout"):
         [one] = code_checks.made(check, code)
         assert (one.status, one.differing, one.measured, one.where) == ("pass", 0.0, 0.0, "")
         assert (
             "a plain call has out of place are so here too: see places; the figure is of pairs that differ"
             in one.detail
         )
-    [one] = code_checks.made("short calls", code)
+    [one] = code_checks.made("short-sequences", code)
     assert one.failed
 
 
@@ -122,14 +133,14 @@ def with_eager(monkeypatch, in_process):
 
 def test_compiled_code_fails_by_its_own_fault_and_passes_where_it_alone_is_right(with_eager) -> None:
     for name, by in (("compiled_otherwise", 1), ("wrong_in_two_ways", 2)):
-        one = found(name, "compiled")["compiled"]
+        one = found(name, "torch.compile")["torch.compile"]
         assert one.failed
         assert one.diagnosis == Diagnosis("positions-off", {"by": by})
-    one = found("right_when_compiled", "compiled")["compiled"]
+    one = found("right_when_compiled", "torch.compile")["torch.compile"]
     assert one.status == "pass"
     assert one.measured <= one.allowed
     assert one.differing > 0.5
-    right = found("right", "compiled", dtype="fp32")["compiled"]
+    right = found("right", "torch.compile", dtype="fp32")["torch.compile"]
     assert right.status == "pass"
     assert right.detail.startswith("it is compiled by torch.compile; 256 positions from 0, 1000, ")
 
@@ -145,14 +156,14 @@ def test_a_compiler_warns_nobody(with_eager) -> None:
     for name in loggers:
         logging.getLogger(name).addHandler(listening)
     try:
-        assert found("breaks_the_graph", "compiled", up_to=500)["compiled"].status == "pass"
+        assert found("breaks_the_graph", "torch.compile", up_to=500)["torch.compile"].status == "pass"
     finally:
         for name in loggers:
             logging.getLogger(name).removeHandler(listening)
     assert records == []
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        [one] = code_checks.made("compiled", code_of("warned_of", thorough=True))
+        [one] = code_checks.made("torch.compile", code_of("warned_of", thorough=True))
     assert one.status == "pass"
     assert [str(warning.message) for warning in seen] == []
 
@@ -160,8 +171,8 @@ def test_a_compiler_warns_nobody(with_eager) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not environments.has_compiler(), reason="there is no C++ compiler")
 def test_inductor() -> None:
-    assert found("right", "compiled")["compiled"].status == "pass"
-    assert found("compiled_otherwise", "compiled")["compiled"].failed
+    assert found("right", "torch.compile")["torch.compile"].status == "pass"
+    assert found("compiled_otherwise", "torch.compile")["torch.compile"].failed
 
 
 def test_a_compiler_that_fails_is_no_fault_of_the_code(monkeypatch, in_process) -> None:
@@ -170,15 +181,15 @@ def test_a_compiler_that_fails_is_no_fault_of_the_code(monkeypatch, in_process) 
 
     monkeypatch.setattr(environments, "has_compiler", lambda: True)
     monkeypatch.setattr(torch, "compile", broken)
-    one = found("right", "compiled")["compiled"]
+    one = found("right", "torch.compile")["torch.compile"]
     assert one.status == "not applicable"
     assert "it raises RuntimeError: no compiler" in one.detail
 
 
 def test_compiling_applies_to_torch_code_and_on_request() -> None:
-    assert found("right_numpy", "compiled")["compiled"].status == "not applicable"
-    left = found("right", "compiled", thorough=False)["compiled"]
-    assert left.status == "left out"
+    assert found("right_numpy", "torch.compile")["torch.compile"].status == "not applicable"
+    left = found("right", "torch.compile", thorough=False)["torch.compile"]
+    assert left.status == "not checked"
     assert left.detail.endswith("; --thorough makes it")
 
 
@@ -199,24 +210,26 @@ def test_adapters_are_checked_as_far_as_they_can_be(monkeypatch) -> None:
     plant(monkeypatch, Forgetful)
     code = under_test("planted", "fp32", 9000)
     results = {check: next(iter(code_checks.made(check, code))) for check in CALLS}
-    assert results["state"].failed
+    assert results["stateless"].failed
     assert results["decode"].failed
-    assert codes(results["state"].diagnosis) == "state-left"
-    assert {results[name].status for name in ("strides", "inputs", "dtype")} == {"not applicable"}
+    assert codes(results["stateless"].diagnosis) == "state-left"
+    assert {results[name].status for name in ("memory-layout", "inputs-unmodified", "dtype")} == {
+        "not applicable"
+    }
 
 
 def test_dear_code_is_called_less(monkeypatch) -> None:
     monkeypatch.setattr(code_under_test, "seconds_of_a_call", lambda *_: 1.0)
     assert found("right", "decode")["decode"].detail.startswith("4 runs of 8 positions")
-    assert " at 2 offsets up to " in found("right", "pieces")["pieces"].detail
+    assert " at 2 offsets up to " in found("right", "chunked-prefill")["chunked-prefill"].detail
 
 
 def test_modules_are_called_in_eval_mode_and_that_is_said() -> None:
-    late = found("EvalLate", "short calls")["short calls"]
+    late = found("EvalLate", "short-sequences")["short-sequences"]
     assert late.diagnosis == Diagnosis("positions-off", {"by": -1})
     for name in ("TrainingLate", "training_late"):
         code = code_of(name)
-        [one] = code_checks.made("short calls", code)
+        [one] = code_checks.made("short-sequences", code)
         assert one.status == "pass"
         assert any("training mode: a module is called in eval mode" in text for text in code.own.findings)
 
@@ -229,10 +242,12 @@ def test_an_error_of_the_audit_itself_is_no_answer_of_the_code(monkeypatch) -> N
 
     monkeypatch.setattr(CodeUnderTest, "rotator", lambda self: SimpleNamespace(rotate_both=ended))
     with pytest.raises(RopeAuditError, match="took longer"):
-        list(code_checks.made("table end", code))
+        list(code_checks.made("max-position", code))
 
 
-@pytest.mark.parametrize("check", first_fast(["short calls", "gradient", "served calls", "drift"]))
+@pytest.mark.parametrize(
+    "check", first_fast(["short-sequences", "gradient", "serving-shapes", "score-error"])
+)
 def test_one_side_is_alone_only_where_the_other_is_right_in_all_of_the_calls(check) -> None:
     """k is wrong from position 401 on, q in the first calls too."""
     other = {"up_to": 700, "dtype": "fp32"}

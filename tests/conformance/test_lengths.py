@@ -41,7 +41,7 @@ def checked(name: str, dtype: str, up_to: int = UP_TO) -> tuple[list[Finding], s
 
 
 def switch(findings: list[Finding]) -> list[Finding]:
-    return [one for one in findings if one.check == "frequency switch"]
+    return [one for one in findings if one.check == "frequency-switch"]
 
 
 @pytest.mark.slow  # a whole check
@@ -58,9 +58,11 @@ def test_what_follows_each_calls_length_passes_and_its_cached_keys_are_noted(nam
     assert cached.where == "from position 600 on"
     assert 1 < cached.measured < 2.3  # at most both lengths, each times the attention factor: 2 x 1.103
     by_check = {one.check: one for one in findings}
-    for check in ("decode", "pieces"):
+    for check in ("decode", "chunked-prefill"):
         assert "each call held to the frequencies for its own length" in by_check[check].detail
-    assert by_check["pieces"].differing > 0.01  # of bits: a piece before the switch comes out otherwise
+    assert (
+        by_check["chunked-prefill"].differing > 0.01
+    )  # of bits: a piece before the switch comes out otherwise
 
 
 @pytest.mark.slow  # a whole check

@@ -16,7 +16,7 @@ from ropeaudit.conformance.vector_case import VectorCase
 from ropeaudit.errors import BadInput
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 
-CHECKS = ["written back", "rotation", "drift", "growth", "tolerance"]
+CHECKS = ["written back", "rotation", "score-error", "score-error-growth", "score-error-limit"]
 
 
 @pytest.fixture(scope="module")
@@ -95,15 +95,17 @@ def test_a_fault_of_one_offset_is_said_of_it(before, behind, offset, near, tmp_p
 def test_another_recipe_is_named_and_out_of_tolerance(given: VectorCase, tmp_path: Path) -> None:
     out = written(given, tmp_path / "out", rotated(given, "uniform"))
     results = judged(given, out)
-    assert failed(results) == {"rotation", "drift", "growth", "tolerance"}
+    assert failed(results) == {"rotation", "score-error", "score-error-growth", "score-error-limit"}
     assert results["rotation"].diagnosis.code == "narrow-positions"
     assert "uniform" in results["rotation"].diagnosis.values["recipes"]
-    assert "the coarsest right recipe in bfloat16" in results["drift"].detail
+    assert "the coarsest right recipe in bfloat16" in results["score-error"].detail
     claimed = judged(given, out, "uniform")
-    assert failed(claimed) == {"growth"}  # as drift as claimed, and the scores are broken all the same
-    assert "drift is broken" in claimed["growth"].detail
-    assert claimed["tolerance"].detail == "recipe uniform says what is allowed"
-    assert claimed["tolerance"].status == "not applicable"
+    assert failed(claimed) == {
+        "score-error-growth"
+    }  # as drift as claimed, and the scores are broken all the same
+    assert "drift is broken" in claimed["score-error-growth"].detail
+    assert claimed["score-error-limit"].detail == "recipe uniform says what is allowed"
+    assert claimed["score-error-limit"].status == "not applicable"
     assert claimed["rotation"].allowed > results["rotation"].allowed
 
 
@@ -135,7 +137,7 @@ def test_nan_and_infinities_fail_with_their_count(given: VectorCase, tmp_path: P
     arrays[1000]["q"][0, 0, 3, :5] = np.nan
     arrays[0]["k"][1, 0, 0, 0] = np.inf
     results = judged(given, written(given, tmp_path / "out", arrays))
-    assert failed(results) == {"written back", "rotation", "drift", "tolerance"}
+    assert failed(results) == {"written back", "rotation", "score-error", "score-error-limit"}
     assert "5 of 6,144 numbers of q.1000 are nan or infinite" in results["written back"].detail
     for one in arrays.values():
         for x in one.values():
@@ -322,7 +324,13 @@ def test_what_was_given_and_what_is_not_finite_is_seen_of_served_calls(
 def test_a_gradient_is_the_inverse_rotation(layout: str, dtype: str, more, tmp_path: Path) -> None:
     read = case(tmp_path / "case", dtype, want="gradient", layout=layout, offsets=1000, **more)
     results = judged(read, written(read, tmp_path / "out", rotated(read)))
-    assert list(results) == ["written back", "gradient", "drift", "growth", "tolerance"]
+    assert list(results) == [
+        "written back",
+        "gradient",
+        "score-error",
+        "score-error-growth",
+        "score-error-limit",
+    ]
     assert not failed(results)
     forward = judged(read, written(read, tmp_path / "out", rotated(read, seen=lambda at: -at)))["gradient"]
     assert forward.status == "fail"
@@ -466,7 +474,7 @@ def test_what_is_measured_is_what_shift_measures_of_the_same_code(given: VectorC
         )
     )
     worst = max(expected, key=lambda record: record.drift_relative)
-    assert results["tolerance"].measured == pytest.approx(worst.drift_relative, rel=1e-12)
-    assert results["tolerance"].where.endswith(f"at offset {worst.offset}")
+    assert results["score-error-limit"].measured == pytest.approx(worst.drift_relative, rel=1e-12)
+    assert results["score-error-limit"].where.endswith(f"at offset {worst.offset}")
     growth = expected[-1].drift_rms / expected[-1].attainable_rms
-    assert results["growth"].measured == pytest.approx(growth, rel=1e-6)
+    assert results["score-error-growth"].measured == pytest.approx(growth, rel=1e-6)

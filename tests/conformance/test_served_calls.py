@@ -47,7 +47,7 @@ def test_input_that_some_calls_alone_change_is_seen() -> None:
 @pytest.mark.parametrize("name", TAKES)
 def test_a_fault_is_told_with_what_it_takes(name: str) -> None:
     failed = [one for one in found(getattr(served_kernels, name)) if one.failed]
-    assert {one.check for one in failed} == {"served calls"}
+    assert {one.check for one in failed} == {"serving-shapes"}
     assert any(TAKES[name] in one.detail.partition(";")[0] for one in failed), [one.detail for one in failed]
 
 
@@ -190,21 +190,21 @@ def test_a_battery_that_is_interrupted_is_no_pass(monkeypatch) -> None:
         seen.extend(iter(lambda: next(made), None))
     last = seen[-1]
     assert last.failed
-    assert last.detail.startswith("no pass: not run, or not to its end: decode, pieces, ")
+    assert last.detail.startswith("no pass: not run, or not to its end: decode, chunked-prefill, ")
 
 
-@pytest.mark.parametrize("at", ["table end", pytest.param("under tf32:emulated", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("at", ["max-position", pytest.param("under tf32:emulated", marks=pytest.mark.slow)])
 def test_an_interruption_names_every_check_that_has_no_row(at) -> None:
     """After the row of `at`; the names are those that rows of a whole run have."""
     code = under_test(served_kernels.right, "fp32", 80, environments=DEFAULT, sizes=True)
     names = list(dict.fromkeys(one.check for one in code_checks.findings(code)))
-    assert {"memory", "growth", "under tf32:emulated"} < set(names)
+    assert {"guard-regions", "score-error-growth", "under tf32:emulated"} < set(names)
     made = code_checks.findings(code)
     while next(made).check != at:
         pass
     last = made.throw(KeyboardInterrupt())
     listed = last.detail.removeprefix("no pass: not run, or not to its end: ").split(", ")
-    seldom = ("keys", "frequency switch")  # which have rows of some code alone
+    seldom = ("keys", "frequency-switch")  # which have rows of some code alone
     assert [one for one in listed if one not in seldom] == names[names.index(at) + 1 :]
 
 

@@ -146,7 +146,7 @@ def test_a_clean_call_after_one_in_an_environment() -> None:
 def test_requested_environments_are_looked_at_from_inside() -> None:
     pytest.importorskip("rotary_embedding_torch")
     clean, inside = found("rotary-embedding-torch", "fp32", 128, under=("default-dtype:bf16",))
-    assert (clean.check, inside.check) == ("state", "state under default-dtype:bf16")
+    assert (clean.check, inside.check) == ("stateless", "stateless under default-dtype:bf16")
     assert inside.failed
     refused = found("rotary-embedding-torch", "fp32", 128, under=("compile",))[1]
     assert (refused.check, refused.status) == ("state under compile", "not applicable")

@@ -93,7 +93,7 @@ def test_notes_and_errors_stay_off_stdout(capsys) -> None:
     command = ["shift", "--recipe", "uniform", "--dtype", "bf16", "--offset", "1000", "--heads", "1"]
     seen = ran(capsys, [*command, "-f", "csv", "--no-header"])
     assert seen.out.count("\n") == 1
-    assert "36 of 256 positions stay distinct; keep positions and angles in float32" in seen.err
+    assert "bf16 collapses 256 positions to 36; compute positions and angles in float32" in seen.err
 
 
 def on_terminal(columns: int, *more: str, **variables: str) -> str:

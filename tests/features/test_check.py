@@ -72,20 +72,22 @@ def test_a_cause_that_several_checks_share_is_said_once() -> None:
     """Equals count for the code that most checks have, and scores are wrong where the rotation is."""
     twice, nothing = Diagnosis("rotated-twice"), Diagnosis("no-rotation")
     results = [
-        failing("alone", nothing),
+        failing("batch-of-one", nothing),
         failing("rotation", nothing, twice, remedy="rotate once"),
-        failing("drift", measured=2.0),
+        failing("score-error", measured=2.0),
         failing("rotation", twice, dtype="float16"),
-        failing("strides", twice),
-        failing("pieces", measured=0.4, allowed=0.01, unit="relative to the pair", where="q, pair 3"),
-        failing("results"),
+        failing("memory-layout", twice),
+        failing(
+            "chunked-prefill", measured=0.4, allowed=0.01, unit="relative error of a rotated pair", where="q, pair 3"
+        ),
+        failing("outputs-kept"),
     ]
     [answer] = ropeaudit.report(results).answers
     assert answer.decides == "bf16, fp16, positions 0 to 7   4 causes, 7 of 7 checks"
     assert [cause.code for cause in answer.causes] == ["rotated-twice", "no-rotation", "unexplained"]
     assert "fix: rotate once" in answer.causes[0].facts
     assert answer.causes[2].title == "rotation error up to 0.40 (0.010 allowed)"
-    assert answer.facts[0] == ("more", "results: -v")
+    assert answer.facts[0] == ("more", "outputs-kept: -v")
 
 
 def test_what_is_waived_or_noted_is_a_warning_and_strict_counts_it(capsys) -> None:
@@ -140,7 +142,7 @@ def test_a_limit_within_the_maximum_fails() -> None:
 )
 def test_where_frequencies_switch(scaling: Any, where: str) -> None:
     path = write("gpt-neox-20b", rope_scaling=scaling)
-    finding = by_check(list(check(path, "bf16", up_to=256)))["frequency switch"].finding
+    finding = by_check(list(check(path, "bf16", up_to=256)))["frequency-switch"].finding
     assert (finding.status, finding.where) == ("info" if where else "not applicable", where)
     assert ("by up to 50 %" in finding.detail) == (where == "from 513 positions on")
 

@@ -91,7 +91,7 @@ def test_sarif_has_a_result_for_each_failure_and_a_rule_for_each_code(kernel) ->
     sizes = {"measured": 2.0, "allowed": 0.01, "unit": "of it", "where": "q", "file": kernel, "line": 11}
     results = [
         checked(f"{kernel}:rotate", diagnosis=wrong, **sizes),
-        checked(f"{kernel}:rotate", check="served calls", diagnosis=wrong),
+        checked(f"{kernel}:rotate", check="serving-shapes", diagnosis=wrong),
         checked("config.json", "config", "config keys", detail="unused: roep_theta\nor so"),
         checked("config.json", "config", "config", status="pass"),
         *(checked(f"{kernel}:rotate", status=status, diagnosis=wrong) for status in ("waived", "info")),

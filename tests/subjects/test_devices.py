@@ -76,8 +76,8 @@ def test_the_pretended_device_refuses_other_tensors_and_all_checks_run_on_it(cap
     results = rows(capsys, "check", own("Cached"), "--device", NAME, *arguments)
     assert {row["device"] for row in results} == {PLACE}
     others = {row["check"]: row["status"] for row in results if row["status"] != "pass"}
-    short = {"compiled", "long sequence", "growth", "batch rows"}
-    assert others == dict.fromkeys(short, "not applicable") | {"compiled": "left out"}
+    short = {"torch.compile", "score-error-long", "score-error-growth", "positions-per-row"}
+    assert others == dict.fromkeys(short, "not applicable") | {"torch.compile": "not checked"}
     assert only_here() > 60
 
 
@@ -98,7 +98,7 @@ def test_what_comes_back_elsewhere_is_noted(capsys) -> None:
     assert only_here()
     assert f"returns a tensor on cpu for one on {PLACE}." in seen.out
     assert (
-        f"called as f(x, positions) with torch tensors bhsd on {PLACE}, layout half (detected)." in seen.out
+        f"called as f(x, positions) with torch tensors bhsd on {PLACE}, half-split pairs (detected)." in seen.out
     )
     assert PLACE in seen.out
 

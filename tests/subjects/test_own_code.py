@@ -136,7 +136,7 @@ FINDINGS = {
     "in_place": "changes its input where it lies",
     "wide": "returned float32 for bfloat16",
     "gives_nan": "nan",
-    "bhsd": "called as f(x, positions) with torch tensors bhsd, layout half (detected)",
+    "bhsd": "called as f(x, positions) with torch tensors bhsd, half-split pairs (detected)",
 }
 
 

@@ -27,7 +27,7 @@ from ropeaudit.reports import templates
 from ropeaudit.reports.model_notes import notes_beside
 from ropeaudit.reports.numbers import counted
 from ropeaudit.rope import grids
-from ropeaudit.rope.setting import RopeSetting
+from ropeaudit.rope.setting import PAIRS, RopeSetting
 from ropeaudit.runtime import atomic_files, doing
 from ropeaudit.runtime.paths import shown_path
 from ropeaudit.subjects import factories
@@ -356,7 +356,7 @@ def _findings(asked: CodeUnderTest, recipe: str | None) -> Iterator[Finding]:
         asked = replace(asked, claimed=recipes.load(recipe).resolve(asked.dtype))
     for finding in code_checks.findings(asked):
         if finding.check == "rotation" and finding.failed and fit is not None and not fit.sure:
-            nearest = f"the nearest way to call it is {fit.convention}, layout {fit.layout}"
+            nearest = f"the best match is {fit.convention}, {PAIRS[fit.layout]}"
             finding = replace(finding, detail=f"{finding.detail}; {nearest}")
         yield finding
 

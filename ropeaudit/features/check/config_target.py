@@ -298,7 +298,7 @@ def _switch_finding(setting: RopeSetting) -> Finding:
     """Return at which number of positions the frequencies become others."""
     scaling = setting.scaling
     if not scaling.depends_on_length:
-        return not_applicable("frequency switch", "its frequencies do not depend on the number of positions")
+        return not_applicable("frequency-switch", "its frequencies do not depend on the number of positions")
     border = int((scaling.original if scaling.kind == "longrope" else scaling.maximum) or 0)
     before, after = (
         frequencies(replace(setting, length=scaling.length_for(n)), "inverse_power", FP32).tolist()
@@ -309,4 +309,4 @@ def _switch_finding(setting: RopeSetting) -> Finding:
     words = {"border": border, "behind": border + 1, "then": then, "most": percent(largest)}
     detail = data.table("checks.toml")["config"]["switch"].format(**words)
     where = f"from {border + 1:,} positions on"
-    return noted("frequency switch", detail, measured=float(border), unit="positions", where=where)
+    return noted("frequency-switch", detail, measured=float(border), unit="positions", where=where)

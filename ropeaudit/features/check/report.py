@@ -34,7 +34,7 @@ from ropeaudit.subjects.calling.own_code import NOT_CHECKED
 
 SCHEMA = 1
 COLUMNS = table("check")
-_UNJUDGED = ("nothing to check", "left out", "not applicable")
+_UNJUDGED = ("nothing to check", "not checked", "not applicable")
 _OF_JUNIT = {"fail": "failure", "pass": "system-out", "info": "system-out"}  # all others are skipped
 _MARGIN = "times its maximum: last good position ÷ the model's maximum; 1 or more passes; `ropeaudit limit`."
 UNEXPLAINED = "unexplained"
@@ -276,7 +276,7 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
         facts.append(f"{size}: {worst.where}" if explained else f"worst: {worst.where}")
     else:
         facts += [text for text in (first.seen, finding.detail) if text != title and len(text) <= _SHORT]
-    if tolerance := next((one.finding for one in some if one.finding.check == "tolerance"), None):
+    if tolerance := next((one.finding for one in some if one.finding.check == "score-error-limit"), None):
         off = f"{percent(tolerance.measured)} off (limit {limit_percent(tolerance.allowed)})"
         facts.append(f"scores are {off}: {tolerance.where}")
     if finding.diagnosis is not None and explained:
@@ -328,9 +328,9 @@ def _figures(own: Sequence[Checked]) -> Facts:
         elif excess := _excess(worst):
             size = f"{_two(worst.finding.measured)} of {_two(worst.finding.allowed)} allowed"
             lines.append(("rotation error", f"{size} ({percent(excess)})"))
-        if finding := by_name.get("tolerance"):
+        if finding := by_name.get("score-error-limit"):
             text = f"{percent(finding.measured)} of their RMS (limit {percent(finding.allowed)})"
-            if growth := by_name.get("growth"):
+            if growth := by_name.get("score-error-growth"):
                 text += f", {_two(growth.measured)} {growth.unit}"
             lines.append(("score error", text))
         if several:
@@ -416,8 +416,8 @@ def _missing(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Fac
         beyond.append(f"{apart}; other q and k")
     reasons: dict[str, dict[str, None]] = {}  # reason -> names of checks, each once
     for finding in (one.finding for one in own):
-        if finding.status in ("left out", "not applicable"):
-            why = "--thorough" if finding.status == "left out" else finding.detail
+        if finding.status in ("not checked", "not applicable"):
+            why = "--thorough" if finding.status == "not checked" else finding.detail
             reasons.setdefault(why, {})[finding.check] = None
     whole = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
     if own[0].kind in ("model", "config"):  # what else does not apply to a config is not missed

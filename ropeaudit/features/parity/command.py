@@ -46,7 +46,7 @@ def parity(
     """Compare two implementations, such as a trainer A and a server B.
 
     Both see the same q and k. Reported is how far their scores are apart, how far each is from the exact
-    scores, which of them is nearer, and how many elements of rotated q and k differ in their bits.
+    scores, which is closer to the exact result, and how many elements of q and k differ in their bits.
     """
     from itertools import chain
 

@@ -20,7 +20,7 @@ _BY_STATUS = {
     "pass": "green",
     "fail": "bold red",
     "waived": "yellow",
-    "left out": "dim",
+    "not checked": "dim",
     "not applicable": "dim",
 }
 NARROWEST = 20  # columns: COLUMNS=0 would show nothing

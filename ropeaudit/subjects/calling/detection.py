@@ -362,7 +362,7 @@ def sureness(fit: Fit) -> str:
     if fit.misfit:
         return f" (it works{inside}, and {fit.misfit} {where}; if it wants others, wrap it)"
     off = float(f"{100 * fit.error:.2g}")
-    return f" (the nearest{inside}; {where} it is {off:,g} % off that rotation)"
+    return f" (best match{inside}; {off:,g} % error {where})"
 
 
 def misfit(

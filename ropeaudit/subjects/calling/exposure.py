@@ -109,7 +109,7 @@ def consequence(
     some = f"{distinct} of {at.size}" if distinct < at.size else f"all {at.size}"
     before = "" if clean_distinct == at.size else f" (clean: {clean_distinct})"
     cos = f"cos is off by up to {error:.2g} (clean: {clean_error:.2g})"
-    clause = f"at offset {offset} {some} positions stay distinct{before}, {cos}"
+    clause = f"at offset {offset} {some} positions are distinct{before}, {cos}"
     return clause, distinct < clean_distinct or error > 1.5 * clean_error
 
 

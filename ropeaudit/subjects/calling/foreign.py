@@ -26,7 +26,7 @@ from ropeaudit.errors import BadInput, Ended, ForeignError, Late, RopeAuditError
 from ropeaudit.rope.axial import AxialRope
 from ropeaudit.rope.grids import Grid
 from ropeaudit.rope.scaling import Scaling
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.rope.setting import PAIRS, Layout, RopeSetting
 from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import arrays as given_arrays
@@ -359,7 +359,7 @@ class ForeignOwn(ForeignCode):
             passed += f"; of {', '.join(proposals.OFFERED)} none has the effect of a position"
         notes = (
             (ignored, f"{what}: --set {', '.join(ignored)} changes the recipes alone"),
-            (True, f"called as {form}, layout {fit.layout}{detection.sureness(fit)}"),
+            (True, f"called as {form}, {PAIRS[fit.layout]}{detection.sureness(fit)}"),
             (form.tables, OWN_TABLES),
             (
                 self.eager,
