@@ -78,7 +78,11 @@ def test_a_cause_that_several_checks_share_is_said_once() -> None:
         failing("rotation", twice, dtype="float16"),
         failing("memory-layout", twice),
         failing(
-            "chunked-prefill", measured=0.4, allowed=0.01, unit="relative error of a rotated pair", where="q, pair 3"
+            "chunked-prefill",
+            measured=0.4,
+            allowed=0.01,
+            unit="relative error of a rotated pair",
+            where="q, pair 3",
         ),
         failing("outputs-kept"),
     ]

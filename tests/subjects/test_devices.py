@@ -98,7 +98,8 @@ def test_what_comes_back_elsewhere_is_noted(capsys) -> None:
     assert only_here()
     assert f"returns a tensor on cpu for one on {PLACE}." in seen.out
     assert (
-        f"called as f(x, positions) with torch tensors bhsd on {PLACE}, half-split pairs (detected)." in seen.out
+        f"called as f(x, positions) with torch tensors bhsd on {PLACE}, half-split pairs (detected)."
+        in seen.out
     )
     assert PLACE in seen.out
 
