@@ -61,7 +61,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def test_the_names_of_arguments_are_those_that_are_known() -> None:
-    text = (ROOT / "docs" / "own-kernel.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "signatures.md").read_text(encoding="utf-8")
     named = {
         name for row in re.findall(r"^\| [^|]*\| (`[^|]*) \|$", text, re.MULTILINE) for name in names(row)
     }
