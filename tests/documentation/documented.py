@@ -307,6 +307,7 @@ FACTORIES = {
     "older.jsonl": report,
     "path/to/file.py": write(HALF),
     "small-models/": small_models,
+    "sections.py": shown_with("def by_axes("),
     "sweep.jsonl": report,
     "wrapper.py": shown_with("def rotate("),
     "examples/": lambda path: shutil.copytree(EXAMPLES, path),
