@@ -235,16 +235,6 @@ def shown_with(mark: str):
     return write_block
 
 
-def shown_table(path: Path) -> None:
-    """Write the one TOML block of the pages that says position axes."""
-    (text,) = (block.text for block in blocks() if block.language == "toml" and "axes = [" in block.text)
-    path.write_text(text, encoding="utf-8")
-
-
-def frequencies(path: Path) -> None:
-    np.savez(path, inv_freq=(1e6 ** -(np.arange(0, 128, 2) / 128)).astype(np.float32))
-
-
 def short_table(path: Path) -> None:
     """Write 512 rows of cos and sin beside a config that serves 2,048 positions."""
     angles = np.tile(np.arange(512)[:, None] * 1e4 ** -(np.arange(0, 64, 2) / 64), 2)
@@ -295,10 +285,8 @@ FACTORIES = {
     "before.csv": report,
     "cancelling.npz": cancelling,
     "captured.safetensors": captured,
-    "dumped.npz": frequencies,
     "exported/tables.safetensors": short_table,
     "llama-dir": language_model,
-    "mine.toml": shown_table,
     "model.gguf": converted,
     "more.parquet": report,
     "mypkg.rope:": lambda path: write(INTERLEAVED)(path.parent / "mypkg" / "rope.py"),
@@ -309,7 +297,6 @@ FACTORIES = {
     "small-models/": small_models,
     "sections.py": shown_with("def by_axes("),
     "sweep.jsonl": report,
-    "wrapper.py": shown_with("def rotate("),
     "examples/": lambda path: shutil.copytree(EXAMPLES, path),
 }
 

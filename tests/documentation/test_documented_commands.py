@@ -51,6 +51,7 @@ def free_port() -> int:
 
 
 RUN = [block for block in SHELL if runs(block)]
+SYMPTOMS = sorted({text for page, text in inline() if page == "symptoms.md" and " --device " not in text})
 RUN += [one for one in PYTHON if one not in SNIPPETS and not excepted(one.text)]
 
 
@@ -64,6 +65,15 @@ def test_a_block_runs(block: Block, tmp_path: Path) -> None:
     for part in text.splitlines() if alone else [text]:
         code, out, error = executed(block.language, part, tmp_path)
         assert code == 0, out + error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", SYMPTOMS)
+def test_a_command_of_the_symptoms_answers(text: str, tmp_path: Path) -> None:
+    furnish(tmp_path, text)
+    code, out, error = executed("bash", text, tmp_path)
+    assert code in (0, 1), error  # 1: what is shipped has the fault
+    assert out
 
 
 def test_what_a_block_holds_is_known() -> None:
