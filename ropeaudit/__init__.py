@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from ropeaudit.features.model.analysis import ModelAudit as ModelAudit
     from ropeaudit.features.model.analysis import Shifted as Shifted
     from ropeaudit.features.model.analysis import model as model
-    from ropeaudit.features.module.analysis import Buffer as Buffer
-    from ropeaudit.features.module.analysis import ModuleAudit as ModuleAudit
     from ropeaudit.features.module.analysis import module as module
+    from ropeaudit.features.module.buffers import Buffer as Buffer
+    from ropeaudit.features.module.judging import ModuleAudit as ModuleAudit
     from ropeaudit.features.parity.analysis import Parity as Parity
     from ropeaudit.features.parity.analysis import parity as parity
     from ropeaudit.features.plot.pictures import plot as plot
@@ -87,7 +87,9 @@ _NAMES = {
     "features.explain.analysis": ("CodeExplanation", "Explanation", "explain"),
     "features.limit.analysis": ("Limit", "limit"),
     "features.model.analysis": ("ModelAudit", "Shifted", "model"),
-    "features.module.analysis": ("Buffer", "ModuleAudit", "module"),
+    "features.module.analysis": ("module",),
+    "features.module.buffers": ("Buffer",),
+    "features.module.judging": ("ModuleAudit",),
     "features.parity.analysis": ("Parity", "parity"),
     "features.plot.pictures": ("plot",),
     "features.report.analysis": ("Group", "diff", "merge", "summary"),

@@ -28,13 +28,31 @@ COMPOSES = {
         "features.limit.analysis",
         "features.limit.report",
         "features.module.analysis",
+        "features.module.buffers",
         "features.module.built",
+        "features.module.judging",
         "features.model.analysis",
         "features.model.load",
     },
 }
 FLOORS = {room: level for level, rooms in enumerate(HOUSE) for room in rooms}
 ROOF = len(HOUSE) - 1
+# Files that import each other, also for types alone: to be broken, none is to be added.
+CIRCLES = [
+    ["rope.axial", "rope.config_axes", "rope.grids", "rope.setting"],
+    [
+        "subjects.calling.arrays",
+        "subjects.calling.code",
+        "subjects.calling.conventions",
+        "subjects.calling.detection",
+        "subjects.calling.dispatch_log",
+        "subjects.calling.environments",
+        "subjects.calling.proposals",
+        "subjects.calling.signatures",
+    ],
+    ["subjects.calling.loading", "subjects.calling.own_code"],
+    ["tensor_files.onnx_graphs", "tensor_files.tensors"],
+]
 
 
 def floor(module: str) -> int:
@@ -59,12 +77,37 @@ def imports(path: Path) -> list[str]:
     return results
 
 
-def upward(package: Path = PACKAGE) -> list[str]:
-    wrong = []
+def modules(package: Path = PACKAGE) -> dict[str, list[str]]:
+    """What each file imports, by its name; "" is the package itself."""
+    results = {}
     for path in sorted(package.rglob("*.py")):
         own = ".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__")
-        own = "" if own == "__init__" else own
-        for other in imports(path):
+        results["" if own == "__init__" else own] = imports(path)
+    return results
+
+
+def circles(graph: dict[str, list[str]]) -> list[list[str]]:
+    """The groups of files that reach each other by imports."""
+    reached = {}
+    for own in graph:
+        seen, left = set(), [own]
+        while left:
+            new = {other for other in graph.get(left.pop(), ()) if other} - seen
+            seen |= new
+            left += new
+        reached[own] = seen
+    groups = {
+        tuple(sorted(other for other in reached[own] if own in reached.get(other, ())))
+        for own in graph
+        if own
+    }
+    return sorted(list(group) for group in groups if len(group) > 1)
+
+
+def upward(package: Path = PACKAGE) -> list[str]:
+    wrong = []
+    for own, others in modules(package).items():
+        for other in others:
             composed = other in COMPOSES.get(room(own), ())
             if floor(other) >= floor(own) and room(other) != room(own) and other != "" and not composed:
                 wrong.append(f"{own or '__init__'} ({floor(own)}) imports {other} ({floor(other)})")
@@ -73,6 +116,15 @@ def upward(package: Path = PACKAGE) -> list[str]:
 
 def test_no_file_imports_from_its_own_floor_or_above() -> None:
     assert upward() == []
+
+
+def test_no_files_import_each_other() -> None:
+    assert circles(modules()) == CIRCLES
+
+
+def test_a_circle_is_seen() -> None:
+    graph = {"a": ["b", ""], "b": ["c"], "c": ["a", "d"], "d": [], "": ["a", "d"]}
+    assert circles(graph) == [["a", "b", "c"]]
 
 
 def test_what_may_not_be_imported_is_seen(tmp_path: Path) -> None:

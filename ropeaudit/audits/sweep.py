@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import itertools
 import math
+import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -17,7 +20,7 @@ from ropeaudit.audits.case_run import CaseRun, identity
 from ropeaudit.audits.cases import LIMIT, Case, Outline, distinct, fits, positions_fit
 from ropeaudit.audits.records import Record
 from ropeaudit.engine.plan import TILE_COLUMNS, AttentionOptions
-from ropeaudit.errors import BadInput, UsageError
+from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError, one_line
 from ropeaudit.inputs import masks
 from ropeaudit.recipes import DEFAULT
 from ropeaudit.rope.setting import RopeSetting, is_whole
@@ -26,12 +29,16 @@ from ropeaudit.subjects import emulated, factories
 from ropeaudit.subjects.factories import SubjectFactory
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from ropeaudit.audits.workers import Crew
 
 _TASK_SECONDS, _TASK_CELLS = 0.25, 8  # of a task, whichever is more: what a kill can lose
 _MOST_CELLS = 1_000_000  # of a run: their rows take some GiB
 _MOST_COMPARED, _MOST_NAMED = 10_000, 3  # cells that a row is compared with, columns that are named
 _DRAWING = 0.3  # share of the work on a sample
+_MOST_DEATHS = 3  # of a worker with the same task
+_one_at_a_time = threading.Lock()  # the process has one limit of BLAS threads
 
 # what every file says
 _ALWAYS = ("version", *(name for name in records.CORE if name in records.IDENTITY))
@@ -181,7 +188,7 @@ class Sweep:
         fits(max(case.check(offsets) for case in audit.cases), jobs)
         self.audit, self.shard, self.cells = audit, shard, list(cells_of(audit, shard))
         self.done: dict[int, Record] = {}
-        self._told: dict[int, Sequence[Sequence[str]]] = {}  # by a task's first cell
+        self._worker_findings: dict[int, Sequence[Sequence[str]]] = {}  # by a task's first cell
 
     def others(self) -> set[Key]:
         """Return the keys of the cells that other shards measure."""
@@ -266,17 +273,18 @@ class Sweep:
         threads: of this process. crew: starts the workers of so many tasks, which measure in its place.
         """
         tasks = self.tasks(keep is None and crew is None)
-        rows = self._elsewhere(tasks, crew) if crew else self._here(tasks, threads or run_metadata.threads())
+        here = functools.partial(self._measured_here, tasks, threads or run_metadata.threads())
+        rows = self._measured_by_workers(tasks, crew) if crew else here()
         for number, row in doing.heard(rows, on_progress):
             cell = self.cells[number]
             if row.version != cell.key[1] and not _of_files(row, cell):
-                raise _otherwise(f"{row.implementation} {row.dtype}", row.version)
+                raise _another_version(f"{row.implementation} {row.dtype}", row.version)
             if keep is not None:
                 keep(row)
             self.done[number] = row
             yield row
 
-    def _here(self, tasks: Sequence[Task], threads: int) -> Generator[tuple[int, Record]]:
+    def _measured_here(self, tasks: Sequence[Task], threads: int) -> Generator[tuple[int, Record]]:
         """Measure tasks in this process; yield the number of each cell and its row."""
         total, before = sum(map(seconds_of, tasks)), 0.0
         for task in tasks:
@@ -284,22 +292,22 @@ class Sweep:
                 yield from zip(task, rows_of(self.audit, list(task.values()), threads), strict=True)
             before += seconds_of(task)
 
-    def _elsewhere(
+    def _measured_by_workers(
         self,
         tasks: Sequence[Task],
         crew: Callable[[int], Crew],
     ) -> Generator[tuple[int, Record]]:
-        """Measure tasks in other processes. Raises: BadInput if versions differ."""
-        from ropeaudit.audits import workers
-
-        spec = replace(self.audit, cases=(Case(),), offsets=(0,))  # all but the task
-        loaded = workers.loaded_versions(self.audit)
-        with contextlib.closing(workers.finished(spec, tasks, crew)) as results:
+        """Measure tasks in other processes. Raises: BadInput if they have other versions of the code."""
+        audit = replace(self.audit, cases=(Case(),), offsets=(0,))  # all but the cells, which the tasks have
+        versions = _versions_of_code(self.audit)
+        with contextlib.closing(completed_tasks(audit, tasks, crew)) as results:
             for task, result in results:
-                for factory, here, there in zip(self.audit.factories(), loaded, result.loaded, strict=True):
+                for factory, here, there in zip(
+                    self.audit.factories(), versions, result.versions, strict=True
+                ):
                     if here != there:
-                        raise _otherwise(factory.name, there)
-                self._told[min(task)] = result.findings
+                        raise _another_version(factory.name, there)
+                self._worker_findings[min(task)] = result.findings
                 yield from zip(task, result.rows, strict=True)
 
     def results(self) -> list[Record]:
@@ -309,8 +317,9 @@ class Sweep:
     def findings(self) -> list[str]:
         """Return each finding about called code once, by factory, then by cell."""
         here = [factory.findings for factory in self.audit.factories()]
-        told = zip(here, *(self._told[number] for number in sorted(self._told)), strict=True)
-        return list(dict.fromkeys(text for of_factory in told for texts in of_factory for text in texts))
+        elsewhere = (findings for _, findings in sorted(self._worker_findings.items()))
+        by_factory = zip(here, *elsewhere, strict=True)
+        return list(dict.fromkeys(text for every in by_factory for texts in every for text in texts))
 
 
 def seconds_of(task: Task) -> float:
@@ -323,11 +332,94 @@ def _of_files(row: Record, cell: Cell) -> bool:
     return row.version.startswith(digests.MARK) and cell.key[1].startswith(digests.MARK)
 
 
-def _otherwise(name: str, version: str) -> BadInput:
+def _another_version(name: str, version: str) -> BadInput:
     return BadInput(
         f"a worker did {name} with version {version}, other than planned; "
         "it must have this version of ropeaudit and see the same files"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a worker measured, or the error that ended it.
+
+    findings: of each factory, how its code is called. versions: of each factory, that of the loaded code.
+    """
+
+    rows: Sequence[Record] = ()
+    findings: Sequence[Sequence[str]] = ()
+    versions: Sequence[str] = ()
+    error: Exception | None = None
+
+
+def _versions_of_code(audit: Audit) -> list[str]:
+    """Return the version of the loaded code of each factory, "" for a recipe."""
+    return [factory.code.loaded_version if factory.code else "" for factory in audit.factories()]
+
+
+def measure_task(audit: Audit, threads: int | None, task: Task) -> TaskResult:
+    """Measure a task in a worker. threads: None for as many as Dask gave the worker."""
+    if threads is None:
+        from distributed import get_worker
+
+        threads = get_worker().state.nthreads
+    with _one_at_a_time:
+        try:
+            rows = list(rows_of(audit, list(task.values()), threads))
+            findings = [tuple(factory.findings) for factory in audit.factories()]
+            return TaskResult(rows, findings, _versions_of_code(audit))
+        except UnknownName as error:  # which cannot be pickled
+            return TaskResult(error=UsageError(error.typed))
+        except (RopeAuditError, MemoryError) as error:
+            return TaskResult(error=error)
+        except Exception as error:
+            return TaskResult(error=RuntimeError(one_line(error)))
+
+
+def completed_tasks(
+    audit: Audit,
+    tasks: Sequence[Task],
+    crew: Callable[[int], Crew],
+) -> Generator[tuple[Task, TaskResult]]:
+    """Measure tasks in workers; yield each task with its result as soon as it is done.
+
+    crew: starts the workers of so many tasks. Raises: what a task raised; RopeAuditError if workers die
+    again and again.
+    """
+    import concurrent.futures as futures  # in-function: it loads logging
+    from concurrent.futures.process import BrokenProcessPool
+
+    def failed(future: Future[TaskResult]) -> bool:
+        return future.cancelled() or future.exception() is not None
+
+    left, deaths = dict(enumerate(tasks)), Counter[int]()
+    total, done = sum(map(seconds_of, tasks)), 0.0
+    while left:
+        started = set[int]()
+        with crew(len(left)) as workers, contextlib.suppress(BrokenProcessPool):
+            measure = functools.partial(measure_task, audit, workers.threads)
+            submit = workers.executor.submit
+            with workers.around():
+                waiting = {submit(measure, task): number for number, task in left.items()}
+            while waiting:
+                doing.step(done / total)
+                ready, _ = futures.wait(waiting, workers.pause, futures.FIRST_COMPLETED)
+                workers.look(bool(ready))
+                started |= {number for future, number in waiting.items() if future.running()}
+                for future in sorted(ready, key=failed):  # what is done is not lost with what is not
+                    number = waiting.pop(future)
+                    with workers.around():
+                        result = future.result()
+                    if result.error is not None:
+                        raise result.error
+                    done += seconds_of(left[number])
+                    yield left.pop(number), result
+        deaths.update(started & set(left))
+        if max((deaths[number] for number in left), default=0) >= _MOST_DEATHS:
+            raise RopeAuditError(
+                f"a worker process died {_MOST_DEATHS} times with the same work, perhaps for want of memory; "
+                "rows that are done are kept: give fewer --jobs and --resume"
+            )
 
 
 def cells_of(audit: Audit, shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:

@@ -1,112 +1,26 @@
-"""Tasks of a sweep in other processes: those of a pool on this machine, or of a Dask cluster."""
+"""Worker processes of a sweep: a pool on this machine, or a Dask cluster. What they measure is in `sweep`."""
 
 from __future__ import annotations
 
-import concurrent.futures as futures
 import contextlib
-import functools
 import logging
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
-from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ProcessPoolExecutor
 from multiprocessing import connection, resource_tracker
 from typing import Any, TypeAlias
 
 from ropeaudit import __version__
-from ropeaudit.audits import sweep
-from ropeaudit.audits.records import Record
-from ropeaudit.audits.sweep import Audit, Task
-from ropeaudit.errors import MissingPackage, RopeAuditError, UnknownName, UsageError, one_line
+from ropeaudit.errors import MissingPackage, RopeAuditError, UsageError, one_line
 from ropeaudit.runtime import doing, run_metadata
 
-MOST_DEATHS = 3  # of a worker with the same task
+_RETRIES = 3  # by Dask, of a task whose worker is lost
 _ISOLATED = "PYTHONSAFEPATH"  # as `python -P`
 _SAFE = "rows that are done are kept"
-_one_at_a_time = threading.Lock()  # the process has one limit of BLAS threads
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What came of a task: rows or an error; by factory what was found of code. loaded: its versions."""
-
-    rows: Sequence[Record] = ()
-    findings: Sequence[Sequence[str]] = ()
-    loaded: Sequence[str] = ()
-    error: Exception | None = None
-
-
-def loaded_versions(audit: Audit) -> list[str]:
-    """Return the loaded version of own code of each factory, or nothing."""
-    return [factory.code.loaded_version if factory.code else "" for factory in audit.factories()]
-
-
-def result_of(audit: Audit, threads: int | None, task: Task) -> Result:
-    """Measure a task; this runs in a worker. threads: None for all that Dask gave it."""
-    if threads is None:
-        from distributed import get_worker
-
-        threads = get_worker().state.nthreads
-    with _one_at_a_time:
-        try:
-            rows = list(sweep.rows_of(audit, list(task.values()), threads))
-            findings = [tuple(factory.findings) for factory in audit.factories()]
-            return Result(rows, findings, loaded_versions(audit))
-        except UnknownName as error:  # which cannot be pickled
-            return Result(error=UsageError(error.typed))
-        except (RopeAuditError, MemoryError) as error:
-            return Result(error=error)
-        except Exception as error:
-            return Result(error=RuntimeError(one_line(error)))
-
-
-def finished(
-    audit: Audit,
-    tasks: Sequence[Task],
-    crew: Callable[[int], Crew],
-) -> Generator[tuple[Task, Result]]:
-    """Yield tasks and what came of them, as they finish. crew: makes one for so many tasks.
-
-    Raises: what was raised there; RopeAuditError if workers die again and again.
-    """
-
-    def failed(future: Future[Result]) -> bool:
-        return future.cancelled() or future.exception() is not None
-
-    left, deaths = dict(enumerate(tasks)), Counter[int]()
-    total, done = sum(map(sweep.seconds_of, tasks)), 0.0
-    while left:
-        started = set[int]()
-        with crew(len(left)) as workers, contextlib.suppress(BrokenProcessPool):
-            run = functools.partial(result_of, audit, workers.threads)
-            submit = workers.executor.submit
-            with workers.around():
-                waiting = {submit(run, task): number for number, task in left.items()}
-            while waiting:
-                doing.step(done / total)
-                ready, _ = futures.wait(waiting, workers.pause, futures.FIRST_COMPLETED)
-                workers.look(bool(ready))
-                started |= {number for future, number in waiting.items() if future.running()}
-                for future in sorted(ready, key=failed):  # what is done is not lost with what is not
-                    number = waiting.pop(future)
-                    with workers.around():
-                        result = future.result()
-                    if result.error is not None:
-                        raise result.error
-                    done += sweep.seconds_of(left[number])
-                    yield left.pop(number), result
-        deaths.update(started & set(left))
-        if max((deaths[number] for number in left), default=0) >= MOST_DEATHS:
-            raise RopeAuditError(
-                f"a worker process died {MOST_DEATHS} times with the same work, perhaps for want of memory; "
-                "rows that are done are kept: give fewer --jobs and --resume"
-            )
 
 
 @contextlib.contextmanager
@@ -216,7 +130,7 @@ class Dask(contextlib.AbstractContextManager["Dask"]):
             local = scheduler == "local"  # the cluster that it starts ends here too
             address: Any = stack.enter_context(_local(distributed, jobs)) if local else scheduler
             self.client: Any = stack.enter_context(_connected(distributed, address))
-            self.executor = self.client.get_executor(pure=False, retries=MOST_DEATHS)
+            self.executor = self.client.get_executor(pure=False, retries=_RETRIES)
             self.stack = stack.pop_all()
 
     def __exit__(self, *error: Any) -> None:

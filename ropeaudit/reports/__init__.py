@@ -14,8 +14,7 @@ from ropeaudit.runtime.rows import Row as Row
 from ropeaudit.runtime.rows import column
 
 if TYPE_CHECKING:
-    from ropeaudit.reports.answers import Answer
-    from ropeaudit.reports.forms.sarif import Fault
+    from ropeaudit.reports.answers import Answer, Fault
     from ropeaudit.runtime.columns import Column, Columns
 
 R = TypeVar("R")
@@ -99,9 +98,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         """Return the report as notebooks show it."""
-        from ropeaudit.reports.forms import html  # in-function: it is needed in notebooks alone
-
-        return html.fragment(self)
+        return cast(str, functions("html").fragment(self))
 
     def for_readers(self) -> Report:
         """Return the report as tables show it: scalings in a few words."""

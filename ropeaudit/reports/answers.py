@@ -14,7 +14,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from ropeaudit.reports.numbers import printable
 
@@ -73,6 +73,21 @@ class Answer:
         """The first line as a sentence, for other forms."""
         codes = f" ({', '.join(cause.code for cause in self.causes)})" if self.causes else ""
         return f"{self.status} {self.target}: {self.decides}{codes}"
+
+
+class Fault(NamedTuple):
+    """One failure. rule: code of its diagnosis, or the name of the check. message: what was seen.
+
+    file: relative to this folder where it is in it; empty where none is at fault. line: from 1, 0 where it is
+    not known. check: its name, with what it was made of; target: what was named on the command line.
+    """
+
+    rule: str
+    message: str
+    target: str
+    check: str
+    file: str = ""
+    line: int = 0
 
 
 def headline(answers: Sequence[Answer]) -> str:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from command_line import ran
 
-from ropeaudit.audits import workers
+from ropeaudit.audits import sweep, workers
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.sweep import Audit, Sweep
 from ropeaudit.errors import RopeAuditError, UsageError
@@ -49,7 +49,7 @@ class Cluster(contextlib.nullcontext):
         self.count += 1
         future = Future()
         if self.count <= self.good:
-            future.set_result(workers.result_of(run.args[0], 1, task))
+            future.set_result(sweep.measure_task(run.args[0], 1, task))
         elif self.error:
             future.set_exception(self.error)
         return future
@@ -62,7 +62,7 @@ def on(fake: Cluster, monkeypatch, notes=None) -> tuple[list, str]:
     tell, home = ([] if notes is None else notes).append, []
     crew = workers.Dask("tcp://x:1", 1, tell)
     try:
-        for result in workers.finished(audit, Sweep(audit).tasks(), lambda count: crew):
+        for result in sweep.completed_tasks(audit, Sweep(audit).tasks(), lambda count: crew):
             home.append(result)
     except RopeAuditError as error:
         return home, str(error)

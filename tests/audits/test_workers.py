@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ropeaudit.audits import workers
+from ropeaudit.audits import sweep, workers
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.sweep import Audit, Sweep
 from ropeaudit.errors import BadShape, RopeAuditError, UnknownName
@@ -29,9 +29,9 @@ def _die(*_: object) -> None:
 @posix
 def test_work_that_kills_every_worker_is_given_up(monkeypatch) -> None:
     audit = Audit([Case(heads=1, seq_len=4, head_dim=8)], offsets=[0])
-    monkeypatch.setattr(workers, "result_of", _die)
+    monkeypatch.setattr(sweep, "measure_task", _die)
     with pytest.raises(RopeAuditError, match="died 3 times with the same work"):
-        list(workers.finished(audit, Sweep(audit).tasks(), functools.partial(workers.Processes, 1)))
+        list(sweep.completed_tasks(audit, Sweep(audit).tasks(), functools.partial(workers.Processes, 1)))
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_errors_come_home(error, monkeypatch) -> None:
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(workers.sweep, "rows_of", fail)
-    home = copy.copy(workers.result_of(Audit(), 1, {}).error)  # as pickle does
+    monkeypatch.setattr(sweep, "rows_of", fail)
+    home = copy.copy(sweep.measure_task(Audit(), 1, {}).error)  # as pickle does
     assert isinstance(error, type(home)) or str(home) == "ZeroDivisionError: no"
     assert str(error) in str(home)
 
@@ -63,28 +63,28 @@ def test_workers_that_are_sending_are_ended_at_once() -> None:
             time.sleep(0.1)
 
 
-def _die_while_sending(audit: object, threads: int, task: object) -> workers.Result:
+def _die_while_sending(audit: object, threads: int, task: object) -> sweep.TaskResult:
     """The first worker writes half of its result; the others live, and could write the rest."""
     try:
         Path(os.environ["ROPEAUDIT_TEST_SENT"]).touch(exist_ok=False)
     except FileExistsError:
-        return workers.Result()
+        return sweep.TaskResult()
 
     def send_half(self: connection.Connection, buffer: bytes) -> None:
         os.write(self.fileno(), bytes(buffer)[: len(buffer) // 2])
         os._exit(9)
 
     connection.Connection._send = send_half
-    return workers.Result()
+    return sweep.TaskResult()
 
 
 @posix
 def test_a_worker_that_dies_while_it_sends_is_replaced(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("ROPEAUDIT_TEST_SENT", str(tmp_path / "sent"))
-    monkeypatch.setattr(workers, "result_of", _die_while_sending)
+    monkeypatch.setattr(sweep, "measure_task", _die_while_sending)
     audit = Audit([Case(heads=1, seq_len=4, head_dim=8)], offsets=range(3))
     tasks = Sweep(audit).tasks() * 6
-    assert len(list(workers.finished(audit, tasks, functools.partial(workers.Processes, 2)))) == 6
+    assert len(list(sweep.completed_tasks(audit, tasks, functools.partial(workers.Processes, 2)))) == 6
 
 
 @posix

@@ -23,7 +23,8 @@ from ropeaudit.features.model import load
 from ropeaudit.features.model.analysis import NotShifted, Shifted
 from ropeaudit.features.module import analysis as module_analysis
 from ropeaudit.features.module import built
-from ropeaudit.features.module.analysis import FREQUENCIES, Buffer, Expected, ModuleAudit
+from ropeaudit.features.module.buffers import FREQUENCIES, Buffer
+from ropeaudit.features.module.judging import Expected, ModuleAudit, remedy
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.check import check
 from ropeaudit.recognition.diagnosis import Diagnosis
@@ -121,7 +122,7 @@ def _stored(audit: ModuleAudit) -> Iterator[Finding]:
         unit = "relative" if one.what in FREQUENCIES else "radians"
         sizes = math.nan if one.error is None or within else one.error, math.nan, unit
         where = one.stored.name + (f" and {len(group) - 1} more" if len(group) > 1 else "")
-        fix = module_analysis.remedy(one, audit) if one.wrong else ""
+        fix = remedy(one, audit) if one.wrong else ""
         yield Finding(f"stored {one.what}", status, detail, *sizes, where, one.diagnosis, remedy=fix)
 
 

@@ -24,8 +24,7 @@ from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, listed
 from ropeaudit.features.check.config_target import LIMIT, PARTS, PATCHES, RANGE, READING
 from ropeaudit.recognition.diagnosis import codes, kinds
 from ropeaudit.reports import Report, tabulated
-from ropeaudit.reports.answers import Answer, Cause, Status, plain
-from ropeaudit.reports.forms.sarif import Fault
+from ropeaudit.reports.answers import Answer, Cause, Fault, Status, plain
 from ropeaudit.reports.numbers import counted, limit_percent, percent, printable
 from ropeaudit.reports.tickets import Reproduction, Ticket, by_code, file_name, snippet_of, worst
 from ropeaudit.rope.setting import RopeSetting

@@ -185,10 +185,14 @@ class ModelAudit(Result):
         ]
         loaded = together([(one.layer, one.diagnosis) for one in held])
         known = loaded if loaded is not None and loaded.code in _UNKNOWN else None
-        places = layers.check_layers(self.folder, own[1], self.pairs, fmt, offset, known)
+
+        def checked(passed: Pass, offset: int) -> dict[int, Places]:
+            rotated = passed.calls, passed.layers
+            return layers.check_layers(self.folder, *rotated, self.pairs, fmt, offset, known)
+
+        places = checked(own[1], offset)
         if offset and not any(one.diagnosis for one in places.values()):  # what is wrong near 0 alone
-            near = layers.check_layers(self.folder, own[0], self.pairs, fmt, 0, known)
-            places |= {n: one for n, one in near.items() if one.diagnosis}
+            places |= {n: one for n, one in checked(own[0], 0).items() if one.diagnosis}
         wrong = {
             "wrong_frequencies": loaded,
             "wrong_rotation": together([(n, one.diagnosis) for n, one in places.items() if one.diagnosis]),
@@ -274,7 +278,7 @@ class ModelAudit(Result):
         self.pairs |= {n: layers.rotated_pairs(call) for n, call in base.calls.items()}
         if self.save is not None:
             self.saved = layers.save_qk(self.save, self.folder, base.layers, base.calls)
-        self.scales = layers.scales(self.folder, base, 0)
+        self.scales = layers.scales(self.folder, base.layers, base.times, 0)
         self.decoded, self.calls = cached.compare(runner, self.tokens.ids, base, self.pairs, STRUCTURE)
         step()
         passes, causes = {0: base}, dict[int, str]()
@@ -282,7 +286,7 @@ class ModelAudit(Result):
             shifted = runner.run(self.tokens.ids, offset)
             step()
             passes[offset], causes[offset] = shifted, cause_of(base, shifted)
-            scales = layers.scales(self.folder, shifted, offset)
+            scales = layers.scales(self.folder, shifted.layers, shifted.times, offset)
             self.scales |= {n: one for n, one in scales.items() if one.wrong}
             for n, vectors in shifted.layers.items() if offset else ():
                 own = base.layers[n]

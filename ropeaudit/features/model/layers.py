@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +27,6 @@ from ropeaudit.recognition.known_recipes import CalledBlock
 from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import atomic_files, paths
-
-if TYPE_CHECKING:
-    from ropeaudit.features.model.forward_pass import Pass
 
 NEAR = 1e-6  # relative: a wrong arrangement is off by 1e-5 and more, float64 by 1e-12
 # the layout of pairs that a function is given, and the one that it returns
@@ -179,7 +175,8 @@ _LEAST = 3  # positions: two tell no frequency from another
 
 def check_layers(
     folder: Folder,
-    seen: Pass,
+    calls: Mapping[int, RotatingCall],
+    vectors: Mapping[int, LayerVectors],
     pairs: Mapping[int, RotatedPairs | None],
     dtype: Format,
     offset: int,
@@ -191,14 +188,14 @@ def check_layers(
     known: what explains each wrong layer, if that is known.
     """
     unrotated = folder.rope.still if folder.rope and folder.known else ()
-    still = [n for n, own in pairs.items() if own is NO_PAIRS and seen.calls]  # else none is known to
+    still = [n for n, own in pairs.items() if own is NO_PAIRS and calls]  # else none is known to
     rule = FP32 if dtype is FP64 else dtype  # transformers' float64 keeps float32 tables
     results, first, in_vain = dict[int, Places](), None, 0
-    for layer in sorted({*seen.calls, *still}):
+    for layer in sorted({*calls, *still}):
         setting = None if layer in unrotated else folder.setting(layer)
         if setting is None and layer not in unrotated:
             continue
-        call, own, both = seen.calls.get(layer), pairs.get(layer), seen.layers.get(layer)
+        call, own, both = calls.get(layer), pairs.get(layer), vectors.get(layer)
         if call is None and both is not None and setting is not None:
             call = RotatingCall((both.q, both.k), (both.q, both.k))
         if call is None:
@@ -235,25 +232,31 @@ class Scale:
         return Diagnosis("softmax-scale", {"seen": self.seen, "asked": self.asked})
 
 
-def scales(folder: Folder, seen: Pass, offset: int) -> dict[int, Scale]:
+def scales(
+    folder: Folder,
+    vectors: Mapping[int, LayerVectors],
+    lengthened: Mapping[int, Array],
+    offset: int,
+) -> dict[int, Scale]:
     """Return the softmax scale of each layer, at the token whose scale is furthest off.
 
-    seen: in float64. Queries may grow with their position where the config says by how much.
+    vectors, lengthened: those of a float64 run; q·k is multiplied by the latter, token by token, before
+    attention. Queries may grow with their position where the config says by how much.
     """
     results = dict[int, Scale]()
-    for layer, vectors in sorted(seen.layers.items()):
-        setting, times = folder.setting(layer), seen.times.get(layer)
-        if times is None or np.isnan(times).all():  # q and k may be rotated unheard
-            results[layer] = Scale(vectors.scale, setting.scale if setting else None)
+    for layer, own in sorted(vectors.items()):
+        setting, times = folder.setting(layer), lengthened.get(layer)
+        if times is None or np.isnan(times).all():  # the function that rotates q and k may be unknown
+            results[layer] = Scale(own.scale, setting.scale if setting else None)
             continue
         growth = folder.query_growth(offset, times.size)
-        own, even = vectors.scale * times, np.nanmax(times) - np.nanmin(times) <= NEAR
+        seen, even = own.scale * times, np.nanmax(times) - np.nanmin(times) <= NEAR
         if setting is None or (growth is None and not even):
-            results[layer] = Scale(float(np.nanmax(own)), None)
+            results[layer] = Scale(float(np.nanmax(seen)), None)
             continue
         asked = setting.scale * (np.ones_like(times) if growth is None else growth)
-        at = int(np.nanargmax(np.abs(own / asked - 1)))
-        results[layer] = Scale(float(own[at]), float(asked[at]))
+        worst = int(np.nanargmax(np.abs(seen / asked - 1)))
+        results[layer] = Scale(float(seen[worst]), float(asked[worst]))
     return results
 
 

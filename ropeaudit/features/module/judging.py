@@ -7,32 +7,170 @@ not what they should be.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.arithmetic.rounding import round_to
+from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput
 from ropeaudit.features.module.buffers import Buffer, dump_of, grouped
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.check import check
 from ropeaudit.recognition.diagnosis import Diagnosis, kinds
 from ropeaudit.recognition.faults import BY_PAIR
-from ropeaudit.recognition.stored_values import Guess, drifts, guessed, uninitialised
+from ropeaudit.recognition.stored_values import Guess, Lost, drifts, guessed, uninitialised
+from ropeaudit.rope.gguf_metadata import GgufRope
+from ropeaudit.rope.hf_config import ModelRope
+from ropeaudit.rope.scaling import DEFAULT, Scaling, Served
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import digests
 from ropeaudit.tensor_files.rope_values import Dump
 from ropeaudit.tensor_files.tensors import StoredTensor
-
-if TYPE_CHECKING:
-    from ropeaudit.features.module.analysis import Expected, ModuleAudit
 
 CASTS = ("bfloat16", "float16")
 _WIDE = ("float32", "float64", "complex64", "complex128")
 _POSITIONS = 4096  # that a remedy is written for
 _Compared: TypeAlias = Mapping[str, Any]  # fields of `Buffer` that a table has
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is known of the frequencies, or None; options stand above the model.
+
+    range: the key that says how far the model serves, with its value.
+    """
+
+    model: ModelRope | None = None
+    base: float | None = None
+    scaling: Scaling | None = None
+    head_dim: int | None = None
+    rotary_dim: int | None = None
+    range: str = ""
+
+    def settings(self, pairs: int | None, layer: str | None = None) -> list[tuple[str, RopeSetting]]:
+        """Return what is expected, by name: a setting per layer type, also for long sequences.
+
+        pairs: those of a table, by default. layer: the one type that is meant.
+        """
+        if self.model is None:
+            plain = [] if self.base is None else [self.plain(pairs, self.base)]
+            return [(self.words(f"base {setting.base:.8g}"), setting) for setting in plain]
+        expected: list[tuple[str, RopeSetting]] = []
+        for kind, setting in self.model.layers.items():
+            if layer not in (None, kind):
+                continue
+            name = self.model.name if len(self.model.layers) == 1 else f"{self.model.name}/{kind}"
+            head_dim, base = self.head_dim or setting.head_dim, self.base or setting.base
+            usual = head_dim if setting.rotary_dim == setting.head_dim else setting.rotary_dim
+            rotary_dim = usual if self.rotary_dim is None else self.rotary_dim
+            scaling = self.scaling or setting.scaling
+            changed = replace(setting, head_dim=head_dim, rotary_dim=rotary_dim, base=base, scaling=scaling)
+            labels = self.words(name), f"{self.words(name)} (long)"
+            expected += zip(labels, changed.short_and_long() if changed.pairs else (), strict=False)
+        return expected
+
+    def layer_of(self, name: str) -> str | None:
+        """Return the layer type that a tensor's name says, or the number of a layer in it."""
+        kinds = self.model.layers if self.model else {}
+        words = name.replace("rotary_emb_local", "sliding_attention")
+        if named := next((kind for kind in kinds if kind in words), None):
+            return named
+        number = next((int(part) for part in name.split(".") if part.isdecimal()), None)
+        if self.model is None or number is None:
+            return None
+        return self.model.kinds_of_layers.get(number)
+
+    def pairs(self) -> list[tuple[str, int]]:
+        """Return how many pairs there should be, by what says so."""
+        if self.model is not None:
+            return [(label, setting.pairs) for label, setting in self.settings(None)]
+        given = {"--rotary-dim": self.rotary_dim, "--head-dim": self.head_dim}
+        return [(f"{flag} {dim}", dim // 2) for flag, dim in given.items() if dim is not None][:1]
+
+    @property
+    def positions(self) -> int | None:
+        """The number of positions that the model serves; None where nothing says it."""
+        if self.model is None:
+            return None
+        scalings = (setting.scaling for _, setting in self.settings(None))
+        return Served.of(self.model.declared, scalings).positions
+
+    def serves(self, setting: RopeSetting) -> int | None:
+        """Return how many positions a table has to hold: fewer of one for short sequences."""
+        scaling, most = setting.scaling, self.positions
+        border = int((scaling.original if scaling.kind == "longrope" else scaling.maximum) or 0)
+        short = scaling.depends_on_length and 0 < border >= setting.length
+        return min(border, most) if short and most else most
+
+    def words(self, begin: str) -> str:
+        """Return what the options say, behind the name of a model or a base."""
+        base = [f"base {self.base:.8g}"] if self.model is not None and self.base is not None else []
+        scaling = self.scaling and self.scaling.kind
+        given = {"scaling": scaling, "head_dim": self.head_dim, "rotary_dim": self.rotary_dim}
+        said = [f"{name} {value}" for name, value in given.items() if value is not None]
+        return ", ".join([begin, *base, *said])
+
+    def plain(self, pairs: int | None, base: float) -> RopeSetting:
+        """Return a setting of this base and the options, with `pairs` pairs by default."""
+        asked = (self.rotary_dim, self.head_dim, None if pairs is None else 2 * pairs, 128)
+        rotary_dim = next(dims for dims in asked if dims is not None)
+        head_dim = rotary_dim if self.head_dim is None else self.head_dim
+        return RopeSetting.of(head_dim, rotary_dim, base, scaling=self.scaling or DEFAULT)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleAudit(Result):
+    """Where RoPE buffers are from, what they should be, and what was found.
+
+    kind: gguf, dump (which is explained pair by pair), graph or checkpoint.
+    found: the buffers before they are judged. tensors: how many there are in all.
+    gguf: what its file says. unrotated: why there is no RoPE, if that is known.
+    config: whether a config.json is in its folder. own_code: whether that names code of its own.
+    lost: what a conversion to GGUF lost.
+    """
+
+    report_module: ClassVar[str] = "ropeaudit.features.module.report"
+    spec: str
+    kind: str
+    found: Sequence[Buffer]
+    tensors: int
+    expected: Expected
+    notes: list[str]
+    gguf: GgufRope | None = None
+    unrotated: str = ""
+    config: bool = False
+    own_code: bool = False
+    buffers: Sequence[Buffer] = ()
+    lost: Sequence[Lost] = ()
+
+    @property
+    def explicit(self) -> bool:
+        """Whether anything says what its frequencies should be."""
+        return self.expected.model is not None or self.expected.base is not None
+
+    @property
+    def noun(self) -> str:
+        """What its tensors are called."""
+        return {"gguf": "setting", "dump": "table", "graph": "constant"}.get(self.kind, "buffer")
+
+    @property
+    def wrong(self) -> bool:
+        """Whether any buffer is wrong, or anything was lost."""
+        return bool(self.lost) or any(one.wrong for one in self.buffers)
+
+    @property
+    def judged(self) -> bool:
+        """Whether all was judged that there is to judge, which may be nothing."""
+        if self.wrong or self.unrotated:
+            return True
+        if self.kind == "gguf" and not self.explicit:
+            return False
+        some = bool(self.buffers) or self.kind == "checkpoint"
+        return some and all(one.judged for one in self.buffers)
 
 
 def run(audit: ModuleAudit) -> Iterator[Buffer]:

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ropeaudit.audits import records
-from ropeaudit.features.module.analysis import ModuleAudit, remedy
 from ropeaudit.features.module.buffers import FREQUENCIES, Buffer
-from ropeaudit.features.module.judging import rows_in_words
+from ropeaudit.features.module.judging import ModuleAudit, remedy, rows_in_words
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.recognition.stored_values import FAR, NEAR

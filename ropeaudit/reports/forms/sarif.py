@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from ropeaudit import __version__
@@ -21,6 +21,7 @@ from ropeaudit.errors import UsageError
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import kinds
 from ropeaudit.reports import Report
+from ropeaudit.reports.answers import Fault
 from ropeaudit.reports.numbers import printable
 
 _HOME = "https://github.com/ropeaudit/ropeaudit"
@@ -28,21 +29,6 @@ _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sa
 _ROOT = "%SRCROOT%"  # what code hosts take for the root of the repository
 _DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _PROPERTY = _DATA | str.maketrans({":": "%3A", ",": "%2C"})
-
-
-class Fault(NamedTuple):
-    """One failure. rule: code of its diagnosis, or the name of the check. message: what was seen.
-
-    file: relative to this folder where it is in it; empty where none is at fault. line: from 1, 0 where it is
-    not known. check: its name, with what it was made of; target: what was named on the command line.
-    """
-
-    rule: str
-    message: str
-    target: str
-    check: str
-    file: str = ""
-    line: int = 0
 
 
 def annotation(fault: Fault) -> str:
