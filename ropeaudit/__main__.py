@@ -1,4 +1,4 @@
-"""python -m ropeaudit, and the command `ropeaudit`."""
+"""Entry point of `python -m ropeaudit` and of the command `ropeaudit`."""
 
 import atexit
 import contextlib
@@ -13,43 +13,42 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line and end the process; a Ctrl-C while it is loaded or interrupted ends it alike.
+    """Run the command line and end the process; a Ctrl-C during its imports ends it too.
 
-    NumPy's OpenBLAS would start threads when it is loaded, and let them spin; an audit has its own instead.
+    OpenBLAS gets one thread: an audit has its own threads, beside which idle ones of BLAS would spin.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    _leave_this_folder()
+    _remove_folder_from_path()
     try:
         for before in (signal.SIG_DFL, signal.default_int_handler):
-            _hear_ends(_end, before)
+            _handle_signals(_interrupt, before)
         from ropeaudit.main import main as run
 
         code = run()
-        _hear_ends(lambda *_: os._exit(code), _end)  # all is said and written
+        _handle_signals(lambda *_: os._exit(code), _interrupt)  # everything is written
     except KeyboardInterrupt:
-        _hear_ends(signal.SIG_IGN)
+        _handle_signals(signal.SIG_IGN)
         sys.stderr.write("ropeaudit: interrupted\n")
         code = INTERRUPTED
     if code == INTERRUPTED:
-        _hear_ends(signal.SIG_IGN)  # one was obeyed, and another would change the exit code
+        _handle_signals(signal.SIG_IGN)  # a second one would change the exit code
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    os._exit(code)  # Python's own end has another code where a signal comes while it shuts down
+    os._exit(code)  # Python's own exit has another code if a signal arrives meanwhile
 
 
-def _end(number: int, frame: Any) -> None:
-    """Interrupt, and remember it: C code that imports NumPy makes an ImportError of a KeyboardInterrupt."""
+def _interrupt(number: int, frame: Any) -> None:
+    """Raise KeyboardInterrupt, and note it: NumPy's import turns that into an ImportError."""
     doing.ended = True
     raise KeyboardInterrupt
 
 
-def _hear_ends(handler: Any, before: Any = None) -> None:
-    """Handle the signals that end a run so: Ctrl-C, a batch system's, that of a terminal that is closed.
+def _handle_signals(handler: Any, before: Any = None) -> None:
+    """Set the handler of Ctrl-C, SIGTERM and SIGHUP.
 
-    before: the handler that it takes the place of, any by default: what is ignored, as `nohup` wants it,
-    stays so.
+    before: the handler to replace, any by default; signals that `nohup` ignores stay ignored.
     """
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
@@ -57,10 +56,10 @@ def _hear_ends(handler: Any, before: Any = None) -> None:
             signal.signal(number, handler)
 
 
-def _leave_this_folder() -> None:
-    """Take the current folder off sys.path, where `python -m` puts it: nothing there is for this package.
+def _remove_folder_from_path() -> None:
+    """Remove the current folder from sys.path, where `python -m` puts it.
 
-    It stays, at the end, where the package lies in it and is not installed.
+    It is moved to the end if this package is in it, not installed.
     """
     try:
         here = os.getcwd()

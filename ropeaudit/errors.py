@@ -31,19 +31,19 @@ _ARGUMENTS = {
     "recipe": "recipes",
     "set": "changes",
 }
-# what no function of this package takes
+# options without an argument of that name in Python
 _COMMAND_LINE = ("fail-if", "force-reinstall", "jobs", "resume", "scheduler", "shard", "write-wrapper")
-# what comes with this package, and may be broken all the same -> a name that nothing else has
-_TELLING = {"torch": "Tensor", "pandas": "DataFrame"}
+# dependencies whose installation may be broken -> a name that only the real package has
+_MARKERS = {"torch": "Tensor", "pandas": "DataFrame"}
 _OPTION = re.compile(rf"(?<![\w-])--(?!(?:{'|'.join(_COMMAND_LINE)})\b)([a-z]+(?:-[a-z]+)*)")
 
 
 class RopeAuditError(Exception):
     """The root: catching it catches everything that ropeaudit raises on purpose.
 
-    fault: what was seen and allowed. The message says too what to type, the remedy, behind it, and where that
-    is, such as a file, before it.
-    after_all: whether all else that was asked for was done before it.
+    fault: what was seen and allowed. In the message the place, such as a file, comes before it, and the
+    remedy, which says what to type, behind it.
+    after_all: whether everything else that was requested had been done when it was raised.
     """
 
     after_all = False
@@ -59,12 +59,12 @@ class RopeAuditError(Exception):
 
     @property
     def lines(self) -> list[str]:
-        """The message line by line: what was seen, then what is known and what to type."""
+        """The lines of the message: the fault, then facts and remedies."""
         return re.split(r"\n(?=   = |  --> )", self.typed)
 
     @property
     def in_line(self) -> str:
-        """The same on one line, as part of a sentence."""
+        """The message on one line, as part of a sentence."""
         return "; ".join(line.removeprefix("   = ").removeprefix("  --> ") for line in self.lines)
 
     def __str__(self) -> str:
@@ -75,18 +75,18 @@ class UsageError(RopeAuditError, ValueError):
     """An option or argument is wrong."""
 
 
-def withdrawn(kind: str, name: str) -> str:
-    """Return what to use instead of something of a kind that is no longer there; nothing for all else."""
+def replacement_of(kind: str, name: str) -> str:
+    """Return what replaces a withdrawn name of a kind; empty for any other name."""
     from ropeaudit import data  # in-function: it is needed for errors alone
 
-    for instead, gone in data.table("help.toml")["withdrawn"].items():
-        if any(f" {kind} {name}".endswith(f" {one}") for one in gone):
-            return str(instead)
+    for replacement, old_names in data.table("help.toml")["withdrawn"].items():
+        if any(f" {kind} {name}".endswith(f" {old}") for old in old_names):
+            return str(replacement)
     return ""
 
 
 class UnknownName(UsageError):
-    """A name that is not in a closed list; the message names the nearest ones, or what to use instead."""
+    """A name outside a closed list; the message has the nearest names, or what replaces it."""
 
     def __init__(self, kind: str, seen: str, allowed: Iterable[str], hint: str = "") -> None:
         from difflib import get_close_matches  # in-function: it is needed for errors alone
@@ -97,7 +97,7 @@ class UnknownName(UsageError):
         close = [name for name in begin if name.lower() == typed] or begin[:3]
         close = close or get_close_matches(typed, names, n=2, cutoff=0.6)
         tail = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
-        if instead := withdrawn(kind, seen):
+        if instead := replacement_of(kind, seen):
             tail, hint = f"it was withdrawn: {instead}", ""
         super().__init__(f"unknown {kind} {seen!r}; {tail}{' ' + hint if hint else ''}")
 
@@ -127,18 +127,18 @@ class NotEmulated(RopeAuditError):
 
 
 def parser_reason(error: Exception) -> str:
-    """Return what a parser of JSON or TOML says of a file; of a huge integer without Python's advice."""
+    """Return the message of a JSON or TOML parser; of a huge integer without Python's advice."""
     if "set_int_max_str_digits" in str(error):
         return f"it holds an integer of more than {sys.get_int_max_str_digits():,} digits"
     return str(error)
 
 
 class ForeignError(Exception):
-    """What code that is not ours did instead of returning: a finding of it, not a fault of the audit."""
+    """Foreign code did not return: a finding about that code, not a fault of the audit."""
 
 
 class Raised(ForeignError):
-    """It raised an exception. type: the name of its class. file, line: where, the last of others' code."""
+    """It raised an exception. type: name of its class. file, line: the last place in foreign code."""
 
     def __init__(self, type: str, text: str, file: str = "", line: int = 0) -> None:
         super().__init__(text)
@@ -146,15 +146,15 @@ class Raised(ForeignError):
 
 
 class Ended(ForeignError):
-    """It ended its process, closed the way to it, or wrote into it what is no message."""
+    """It ended its process, closed the connection to it, or wrote something else into that."""
 
 
 class Late(ForeignError):
-    """It did not return in time, and was ended."""
+    """It did not return in time, and its process was ended."""
 
 
 def one_line(error: BaseException, longest: int = 200) -> str:
-    """Return the type and the message of an exception on one line, without its full stop.
+    """Return the type and message of an exception on one line, without a full stop.
 
     longest: characters of the message.
     """
@@ -166,30 +166,30 @@ def one_line(error: BaseException, longest: int = 200) -> str:
 
 
 def did(error: BaseException) -> str:
-    """Return in a clause, after "it", what code did that did not return."""
+    """Return a clause, to follow "it", about code that did not return."""
     raised = isinstance(error, Raised) or not isinstance(error, ForeignError)
     return f"raises {one_line(error)}" if raised else one_line(error)
 
 
 @contextlib.contextmanager
 def required_packages(by: str = "this") -> Iterator[None]:
-    """Within the block, raise MissingPackage for any error that comes of a package that cannot be used.
+    """Within the block, turn errors of a package that cannot be used into MissingPackage.
 
-    by: what needs it, as the message says.
+    by: what needs it, for the message.
     """
     try:
         yield
     except RopeAuditError:
         raise
     except Exception as error:
-        if (missing := unusable(error, by)) is not None:
+        if (missing := unusable_package(error, by)) is not None:
             raise missing from error
         raise
 
 
 @contextlib.contextmanager
 def reported(kind: type[RopeAuditError], what: str, remedy: str = "") -> Iterator[None]:
-    """Within the block, raise an error that is none of ours as one of a kind: what, then what was raised."""
+    """Within the block, turn errors of foreign code into one of `kind`: `what`, then its message."""
     try:
         yield
     except RopeAuditError:
@@ -198,43 +198,43 @@ def reported(kind: type[RopeAuditError], what: str, remedy: str = "") -> Iterato
         raise kind(f"{what} {one_line(error)}", remedy) from None
 
 
-def unusable(error: BaseException, by: str = "this") -> MissingPackage | None:
-    """Return what to say where an error comes of torch or pandas that cannot be used; None for any other.
+def unusable_package(error: BaseException, by: str = "this") -> MissingPackage | None:
+    """Return the error to raise if an exception is due to a broken torch or pandas; else None.
 
-    It comes of one of them if it names it, or was raised within it, and importing that fails again.
+    It is if it names the package or was raised within it, and importing the package fails again.
     """
-    for package in _TELLING:
-        if _concerns(error, package) and (why := _why_unusable(package, error)):
+    for package in _MARKERS:
+        if _involves(error, package) and (why := _import_problem(package, error)):
             return MissingPackage(f"{by} needs {package}, {why}")
     return None
 
 
 def check_usable(package: str, by: str) -> None:
-    """Raise MissingPackage if torch or pandas cannot be used. by: what needs it."""
-    if why := _why_unusable(package):
+    """Raise MissingPackage if torch or pandas cannot be imported. by: what needs it."""
+    if why := _import_problem(package):
         raise MissingPackage(f"{by} needs {package}, {why}")
 
 
-def _why_unusable(package: str, first: BaseException | None = None) -> str:
-    """Return why torch or pandas cannot be imported, and what to type; empty where it can.
+def _import_problem(package: str, first: BaseException | None = None) -> str:
+    """Return why torch or pandas cannot be imported, and what to type; empty if it can.
 
-    first: what was raised before; a second import of what is broken may fail for another reason.
+    first: an earlier exception; a second import of a broken package may fail for another reason.
     """
     try:
         module = importlib.import_module(package)
     except Exception as error:  # of many kinds, by what is broken
-        # a second import of what is broken may fail for another reason
         seen = error if first is None or isinstance(first, AttributeError) else first
         if isinstance(seen, ModuleNotFoundError) and seen.name == package:
             return f"which is not installed; type: pip install {package}"
         return f"which cannot be imported ({one_line(seen)}); type: pip install --force-reinstall {package}"
-    if hasattr(module, _TELLING[package]):
+    if hasattr(module, _MARKERS[package]):
         return ""
     place = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), module.__name__)
     return f"but {place!r} is imported in its place; rename that, or run from another folder"
 
 
-def _concerns(error: BaseException, package: str) -> bool:
+def _involves(error: BaseException, package: str) -> bool:
+    """Return whether an exception names a package, or was raised within it."""
     import traceback  # in-function: it is needed for errors alone
 
     named = getattr(error, "name", None) if isinstance(error, ImportError) else ""

@@ -18,44 +18,44 @@ import click
 
 from ropeaudit import __version__, data
 from ropeaudit.console.help import NamedCommands, unknown_option
-from ropeaudit.errors import ForeignError, RopeAuditError, did, unusable
+from ropeaudit.errors import ForeignError, RopeAuditError, did, unusable_package
 from ropeaudit.runtime import doing, streams
 
 BAD_USE, OUR_FAULT, INTERRUPTED = 2, 3, 130
-_LONGEST = 1500  # characters of a line of a message
+_MOST_CHARACTERS = 1500  # of a line of a message
 
 
-def _listed() -> dict[str, dict[str, str]]:
-    """Return the commands in groups, each with what `--help` says of it."""
+def _commands() -> dict[str, dict[str, str]]:
+    """Return the commands by group, each with its line of `--help`."""
     groups: dict[str, dict[str, str]] = data.table("help.toml")["commands"]
     return groups
 
 
 class CommandGroup(NamedCommands):
-    """A group that imports a command when it is called: `--help`, and each command, loads no other."""
+    """The root group, which imports a command only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all names, in the order of `--help`."""
-        return [name for lines in _listed().values() for name in lines]
+        return [name for lines in _commands().values() for name in lines]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, imported if it was not, or None if there is none of that name."""
+        """Import and return a command; None if there is none of that name."""
         if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
             module = import_module(f"ropeaudit.features.{cmd_name}.command")
             self.add_command(next(each for each in vars(module).values() if isinstance(each, click.Command)))
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands, group by group, one column for all."""
+        """Write the commands, group by group, in aligned columns."""
         width = max(map(len, self.list_commands(ctx)))
-        for heading, lines in _listed().items():
+        for heading, lines in _commands().items():
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
 
 
 @click.group(
     cls=CommandGroup,
-    invoke_without_command=True,  # to say what there is
+    invoke_without_command=True,  # which prints the help
     context_settings={"help_option_names": ["-h", "--help", "--help-all"], "max_content_width": 100},
     epilog="Start with: ropeaudit shift --offset 1000 --dtype fp16\n\n"
     "Exit code, the first that holds: 3 a fault of ropeaudit, 130 interrupted, 1 a failure or a broken "
@@ -76,90 +76,90 @@ def cli(context: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; no exception leaves this function."""
-    # something stands in the place of streams that the caller has closed (`>&-`)
+    # streams that the caller has closed (`>&-`) are None
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
-        sys.stdout = _Closed()
+        sys.stdout = _ClosedStdout()
     stdout, stderr = sys.stdout, sys.stderr
     for stream in (stdout, stderr):
-        if isinstance(stream, io.TextIOWrapper):  # ASCII terminals must not end in a fault
+        if isinstance(stream, io.TextIOWrapper):  # on ASCII terminals
             stream.reconfigure(errors=streams.PLAIN)
     try:
         code = cli.main(args=arguments, prog_name="ropeaudit", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:  # the reader has seen enough, as `head` does: that is no error
-        streams.silence()
+    except BrokenPipeError:  # such as `head`: no error
+        streams.discard_stdout()
         return 0
     except SystemExit as stop:
         if sys.stdout is stdout:  # after shell completion
             return int(stop.code or 0)
         sys.stdout, sys.stderr = stdout, stderr  # a closed pipe, where click wraps the streams
-        streams.silence()
+        streams.discard_stdout()
         return 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.NoSuchOption as error:
-        return _refuse(unknown_option(error).typed)
+        return _bad_use(unknown_option(error).typed)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        return _refuse(error.format_message(), f"Try `{context.command_path} --help`." if context else "")
+        return _bad_use(error.format_message(), f"Try `{context.command_path} --help`." if context else "")
     except (click.Abort, KeyboardInterrupt):
-        return _say("interrupted", INTERRUPTED)
+        return _print_error("interrupted", INTERRUPTED)
     except RopeAuditError as error:
-        return _refuse(*error.lines)
+        return _bad_use(*error.lines)
     except ForeignError as error:
-        return _refuse(f"code that was called {did(error)}")
+        return _bad_use(f"code that was called {did(error)}")
     except Exception as error:
-        return _say("interrupted", INTERRUPTED) if doing.ended else _unforeseen(error)
+        return _print_error("interrupted", INTERRUPTED) if doing.ended else _unexpected_error(error)
 
 
-def _unforeseen(error: Exception) -> int:
-    """Say what an error that is not of this package comes of, and return the exit code."""
+def _unexpected_error(error: Exception) -> int:
+    """Print an error that is not of this package, with its reason; return the exit code."""
     if isinstance(error, MemoryError):
-        return _refuse("out of memory; give a smaller --seq-len, --heads or --head-dim")
-    if (missing := unusable(error)) is not None:
-        return _refuse(missing.typed)
+        return _bad_use("out of memory; give a smaller --seq-len, --heads or --head-dim")
+    if (missing := unusable_package(error)) is not None:
+        return _bad_use(missing.typed)
     if isinstance(error, OSError):
         try:
             os.getcwd()
         except OSError:
-            return _refuse("the folder that this was started in is gone; go to another one")
+            return _bad_use("the folder that this was started in is gone; go to another one")
         what = f"{error.filename!r}" if error.filename else "cannot write to stdout"
-        return _refuse(f"{what}: {error.strerror or error}")
+        return _bad_use(f"{what}: {error.strerror or error}")
     if os.environ.get("ROPEAUDIT_DEBUG"):
         raise error
     text = f"{type(error).__name__}: {error}".splitlines()[0]
-    _say(f"a fault of ropeaudit, not of yours: {text}", OUR_FAULT)
-    return _say("please report it with the command and `ropeaudit list environment`", OUR_FAULT)
+    _print_error(f"a fault of ropeaudit, not of yours: {text}", OUR_FAULT)
+    return _print_error("please report it with the command and `ropeaudit list environment`", OUR_FAULT)
 
 
-def _refuse(message: str, *more: str) -> int:
-    return _say("\n".join(map(_short, (f"error: {message}", *filter(None, more)))), BAD_USE)
+def _bad_use(message: str, *more: str) -> int:
+    return _print_error("\n".join(map(_short, (f"error: {message}", *filter(None, more)))), BAD_USE)
 
 
-def _say(text: str, code: int) -> int:
+def _print_error(text: str, code: int) -> int:
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
-        streams.silence()
+        streams.discard_stdout()
     with contextlib.suppress(OSError, ValueError):
         print("\n".join(map(_short, f"ropeaudit: {text}".split("\n"))), file=sys.stderr)
     return code
 
 
 def _short(line: str) -> str:
-    """A line fit for any terminal: no control characters, and no more than a screenful."""
-    if len(line) > _LONGEST:
-        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
-    from ropeaudit.reports.numbers import printable  # in-function: `--help` has nothing to say of errors
+    """Return a line without control characters, cut in the middle if it is very long."""
+    if len(line) > _MOST_CHARACTERS:
+        line = f"{line[: _MOST_CHARACTERS // 2]} ... {line[-_MOST_CHARACTERS // 2 :]}"
+    from ropeaudit.reports.numbers import printable  # in-function: errors are rare
 
     return printable(line)
 
 
-class _Closed(io.StringIO):
-    """A stdout that is not there: every attempt to write to it fails."""
+class _ClosedStdout(io.StringIO):
+    """A closed stdout: writing to it raises."""
 
     def write(self, text: str) -> int:
         raise OSError(errno.EBADF, "it is closed")

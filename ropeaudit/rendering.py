@@ -1,4 +1,4 @@
-"""The report of any result, made by its feature as its command makes it, and its table of pandas."""
+"""`report` and `to_frame`: results of any function as a report, and as a DataFrame of pandas."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def report(
     by: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Return the report of what a function of this package returns: rows, a finding, notes, how to read it.
+    """Return the report of results: rows, a finding, notes, and a legend.
 
-    columns: what is shown and written, in this order; by default those of the request. by: of `explain`
-    (dtypes, stage, pair, remedy) and of `model` (summary, layer, pair), what the rows are. metadata: of the
+    columns: what is shown and written, in this order; by default those of the command. by: the kind of rows
+    of `explain` (dtypes, stage, pair, remedy) and of `model` (summary, layer, pair). metadata: of the
     run; by default versions, platform, command and time.
     `ropeaudit.render` turns a report into text. Raises: UnknownName for a column, UsageError, and what the
     results raise.
@@ -45,7 +45,7 @@ def report(
         listed = list(results) if isinstance(results, Iterable) else []
     if not listed:
         raise UsageError("there are no results to report")
-    modules = {getattr(one, "report_module", ""): type(one).__name__ for one in listed}
+    modules = {getattr(result, "report_module", ""): type(result).__name__ for result in listed}
     if "" in modules:
         raise UsageError(
             f"a {modules['']} is no result of ropeaudit; give what shift, limit, explain, ... return"
@@ -72,11 +72,11 @@ def to_frame(
     *,
     by: str | None = None,
 ) -> pd.DataFrame:
-    """Return what a function of this package returns as a pandas DataFrame: the rows of its report.
+    """Return the rows of the report of results as a pandas DataFrame.
 
-    columns: names, of `shift` groups, "core" or "all" too; by default those of a JSON report of these rows.
-    by: as in `report`. Whole numbers and text are of pandas' nullable kinds, words of a closed set are
-    categories; <NA> is what does not apply. Raises: MissingPackage, and what `report` raises.
+    columns: names, and of `shift` also groups, "core" or "all"; by default those of a JSON report.
+    by: as in `report`. Whole numbers and text have pandas' nullable types, words of a closed set are
+    categories, values that do not apply are <NA>. Raises: MissingPackage, and what `report` raises.
     """
     import pandas as pd
 
@@ -91,7 +91,7 @@ def to_frame(
 
 
 def _pandas_type(column: Column | None, values: Sequence[Any]) -> Any:
-    """Return the type of a column; of one that is not declared, such as of a recipe, by its first value."""
+    """Return the pandas type of a column; of an undeclared one by its first value."""
     import pandas as pd
 
     if column is not None and column.kind is bool:

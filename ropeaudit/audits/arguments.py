@@ -120,7 +120,7 @@ def steps(on_progress: OnProgress, count: int) -> Iterator[OnProgress]:
     >>> shares
     [0.25, 0.75]
     """
-    return (doing.part(on_progress, start / count, (start + 1) / count) for start in range(count))
+    return (doing.share_of_part(on_progress, start / count, (start + 1) / count) for start in range(count))
 
 
 def listed(names: Names) -> list[str]:

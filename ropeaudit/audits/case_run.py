@@ -147,7 +147,7 @@ class CaseRun:
             measured = self._measure(offsets, at, origin)
         floors = measured
         if origin:
-            with doing.unheard():
+            with doing.silently():
                 floors = self._measure({subject: [0] for subject in offsets}, at, 0)
         for one in cells:
             one.measured = measured[one.subject, one.offset]
@@ -191,7 +191,7 @@ class CaseRun:
     def _worth(self, short: int) -> int:
         """Return how many threads make a case faster: they share strips of rows."""
         strips = self.loaded.heads * -(-self.loaded.seq_len // plan.TILE_ROWS)
-        return threads.worth(min(self.threads, strips), self.loaded.seq_len, short)
+        return threads.useful_threads(min(self.threads, strips), self.loaded.seq_len, short)
 
     def _bound(self, cells: Sequence[CellResult], at: RopeSetting) -> None:
         """Set the bound of each cell of a recipe, and what careful code attains."""
@@ -225,7 +225,7 @@ class CaseRun:
         key = at, offset if at.clipped else 0, input_format
         if key not in self.structural:
             exact = Exact(at, input_format)
-            with doing.unheard():
+            with doing.silently():
                 measured = self._measure({exact: [key[1]]}, self.setting, 0)
             self.structural[key] = measured[exact, key[1]].drift
         return self.structural[key]

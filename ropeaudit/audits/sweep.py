@@ -275,7 +275,7 @@ class Sweep:
         tasks = self.tasks(keep is None and crew is None)
         here = functools.partial(self._measured_here, tasks, threads or run_metadata.threads())
         rows = self._measured_by_workers(tasks, crew) if crew else here()
-        for number, row in doing.heard(rows, on_progress):
+        for number, row in doing.reported(rows, on_progress):
             cell = self.cells[number]
             if row.version != cell.key[1] and not _of_files(row, cell):
                 raise _another_version(f"{row.implementation} {row.dtype}", row.version)

@@ -1,1 +1,1 @@
-"""What the commands share: options, values, files, progress, gates."""
+"""Parts of the command line that several commands share: options, files, delivery, gates."""

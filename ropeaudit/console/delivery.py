@@ -1,8 +1,8 @@
-"""The road of a report: claim files, analyse with progress, print, write, judge.
+"""How a command delivers: run the analysis with progress, print the report, write files, exit code.
 
-A file that cannot be written does not stop the others; a closed pipe silences stdout alone. Stdout holds the
-report alone, stderr notes, errors and interruptions. A Ctrl-C in the middle of a hand-over between threads
-might hang, so the first one waits for a safe point. SIGTERM and SIGHUP are heard like one.
+Stdout has the report alone; notes, errors and interruptions go to stderr. A file that cannot be written does
+not stop the others. The first Ctrl-C waits for a safe point, as threads might hang otherwise; SIGTERM and
+SIGHUP are treated like it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ T = TypeVar("T")
 OnProgress: TypeAlias = Callable[[float], None]
 Metadata: TypeAlias = Mapping[str, Any]
 Stages: TypeAlias = Mapping[str, Mapping[str, str]]  # "subject dtype" -> stage -> format
-Filled: TypeAlias = Iterable[tuple["OutputFile", Callable[[], Sequence[bytes]]]]
+Contents: TypeAlias = Iterable[tuple["OutputFile", Callable[[], Sequence[bytes]]]]
 DONE, BROKEN, BAD_USE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 _MOST_NOTES = 8
 WORST_FIRST = (OUR_FAULT, INTERRUPTED, BROKEN, BAD_USE, DONE)
 
 
 def worst(*codes: int) -> int:
-    """Return the exit code of a run to which several things happened.
+    """Return the exit code that takes precedence.
 
     >>> worst(0, 2, 1), worst(1, 130), worst(0, 2)
     (1, 130, 2)
@@ -50,7 +50,7 @@ def worst(*codes: int) -> int:
     return min(codes, key=WORST_FIRST.index)
 
 
-def delivered(
+def run_and_deliver(
     analysis: Callable[[OnProgress], Iterable[T]],
     report: Callable[[list[T], Metadata], Report],
     options: ReportOptions,
@@ -63,32 +63,31 @@ def delivered(
 ) -> int:
     """Run an analysis and deliver its report; return the exit code.
 
-    What was done before an error or a Ctrl-C is delivered too.
+    Results before an error or a Ctrl-C are delivered too.
 
-    analysis: takes a function that gets the share done, from 0 to 1.
-    report: from the results and the metadata.
-    also: files that are no reports, each with what makes its content.
-    done, left: from the results, how many an interruption says are done, and a clause of what was not begun.
-    broken: from the results, a line for each --fail-if that was broken.
+    analysis: its argument takes the share that is done, from 0 to 1.
+    report: makes the report of results and metadata.
+    also: files that are no reports, each with a function that makes its content.
+    done, left: how many results are done, and a clause about the others, for an interruption.
+    broken: yields a line for each --fail-if that is broken.
     """
     from ropeaudit.console.output_files import opened
 
     errors, code = list[RopeAuditError](), DONE
-
     with opened(options.outputs) as files:
-        results, interrupted = gathered(analysis, options.quiet, errors)
+        results, interrupted = run_analysis(analysis, options.quiet, errors)
         partial = interrupted or any(not error.after_all for error in errors)
         if results or not partial:
             about = metadata(options) | ({} if stages is None else {"stages": stages})
             made = report(results, about)
-            made = incomplete(made, done(results)) if partial else made
+            made = marked_incomplete(made, done(results)) if partial else made
             others = {file: functools.partial(content, results) for file, content in also}
-            kept = {file for file in (*files, *others) if partial and file.was_there()}  # an earlier report
+            earlier = {file for file in (*files, *others) if partial and file.was_there()}
             code = deliver(
                 made,
-                [file for file in files if file not in kept],
+                [file for file in files if file not in earlier],
                 options,
-                also=[(file, content) for file, content in others.items() if file not in kept],
+                also=[(file, content) for file, content in others.items() if file not in earlier],
                 broken=lambda: () if partial else broken(results),
             )
     if partial and (results or not errors):
@@ -109,22 +108,22 @@ def deliver(
     files: Sequence[OutputFile],
     options: ReportOptions,
     *,
-    also: Filled = (),
+    also: Contents = (),
     broken: Callable[[], Iterable[str]] = tuple,
     alone: bool = False,
 ) -> int:
-    """Print a report, write its files, say its notes and which --fail-if broke; return the exit code.
+    """Print a report, write its files, print notes and broken --fail-if; return the exit code.
 
-    broken: makes a line for each that did, once everything is written.
-    alone: whether the finding alone is printed, and which files were written is said in the place of notes.
+    broken: called once everything is written; returns a line for each --fail-if that is broken.
+    alone: whether only the finding is printed, and the names of the written files instead of notes.
     """
     code = print_report(report, options, alone)
-    errors = fill([*((file, functools.partial(file.contents, report)) for file in files), *also])
+    errors = write_files([*((file, functools.partial(file.contents, report)) for file in files), *also])
     if alone and not options.quiet:
         for file in (file for file in files if file.written):
             size = "" if file.stream else f", {os.path.getsize(file.path) / 1e6:.2g} MB"
             say(f"wrote {file.path}: {len(report.rows)} rows{size}")
-    elif not (alone or options.quiet or REGISTRY[options.form].notes):  # which shows them itself
+    elif not (alone or options.quiet or REGISTRY[options.form].notes):
         for note in report.notes[:_MOST_NOTES]:
             say(f"note: {note}")
         if len(report.notes) > _MOST_NOTES:
@@ -142,8 +141,8 @@ def deliver(
     return worst(code, BROKEN if failures else DONE, BAD_USE if errors else DONE)
 
 
-def fill(files: Filled) -> list[BadOutput]:
-    """Write files whose bytes are made here; return what went wrong."""
+def write_files(files: Contents) -> list[BadOutput]:
+    """Write files, each with the bytes that its function makes; return the errors."""
     errors = []
     for file, contents in files:
         try:
@@ -153,30 +152,30 @@ def fill(files: Filled) -> list[BadOutput]:
     return errors
 
 
-def incomplete(report: Report, done: str) -> Report:
-    """Return a report that tells people and programs that it is partial.
+def marked_incomplete(report: Report, done: str) -> Report:
+    """Return a report that says, to people and programs, that it is partial.
 
-    done: how many things it has, in words.
+    done: how many results it has, in words.
     """
     headline = f"Interrupted after {done}: {report.headline}" if report.headline else ""
     answers = report.answers
-    if report.faults is None:  # of targets one by one it is said which was not checked to its end
+    if report.faults is None:  # `check` says it of each target
         answers = [
             replace(
-                one,
-                decides=f"interrupted after {done}: {one.decides}",
-                status=one.status if one.status == "FAIL" else "WARN",  # of a part nothing is said to be well
+                each,
+                decides=f"interrupted after {done}: {each.decides}",
+                status=each.status if each.status == "FAIL" else "WARN",  # a part is no pass
             )
-            for one in answers
+            for each in answers
         ]
     metadata = {**report.metadata, "interrupted": f"after {done}"}
     return replace(report, headline=headline, answers=answers, metadata=metadata)
 
 
 def write_ticket(file: OutputFile | None, make: Callable[[], Ticket | None]) -> int:
-    """Write the ticket and say so on stderr; return the exit code, 2 where it cannot be written.
+    """Write the ticket and print that to stderr; return the exit code, 2 if it cannot be written.
 
-    make: returns none where nothing was judged.
+    make: returns None where nothing was judged.
     """
     if file is None:
         return 0
@@ -195,14 +194,15 @@ def write_ticket(file: OutputFile | None, make: Callable[[], Ticket | None]) -> 
     except BadOutput as error:
         say_error(error)
         return 2
-    it = ticket.reproduction
-    snippet = f"its snippet printed {it.printed} here" if it.agrees else f"it has no snippet: {it.missing}"
+    snippet = f"it has no snippet: {ticket.reproduction.missing}"
+    if ticket.reproduction.agrees:
+        snippet = f"its snippet printed {ticket.reproduction.printed} here"
     say(f"ticket written to {file.path!r}{replaced}: {snippet}")
     return 0
 
 
 def metadata(options: ReportOptions) -> dict[str, Any]:
-    """Return the metadata of this run if a report holds them: they are slow."""
+    """Return the metadata of this run, which are slow; none if no report has them."""
     if not options.outputs and REGISTRY[options.form].metadata != "within":
         return {}
     from ropeaudit.runtime.run_metadata import gather
@@ -211,10 +211,9 @@ def metadata(options: ReportOptions) -> dict[str, Any]:
 
 
 def print_report(report: Report, screen: ScreenOptions, alone: bool = False) -> int:
-    """Print a report to stdout, on a terminal coloured and fitted to it, or its finding alone.
+    """Print a report, or its finding alone, to stdout; return the exit code, 2 if that fails.
 
-    A reader that has seen enough, as `head` has, is no error: the rest goes nowhere. Return the exit code, 2
-    where stdout cannot be written.
+    On a terminal it is coloured and fitted to the width. A closed pipe is no error.
     """
     out = sys.stdout
     try:
@@ -223,10 +222,10 @@ def print_report(report: Report, screen: ScreenOptions, alone: bool = False) -> 
         else:
             _show(report, screen, out)
         out.flush()
-    except BrokenPipeError:  # the reader has seen enough, as `head` does
-        streams.silence()
+    except BrokenPipeError:  # such as `head`
+        streams.discard_stdout()
     except OSError as error:
-        streams.silence()
+        streams.discard_stdout()
         say(f"error: cannot write to stdout: {error.strerror or error}")
         return 2
     return 0
@@ -237,20 +236,20 @@ def _show(report: Report, screen: ScreenOptions, out: TextIO) -> None:
     coloured = _coloured(screen.color, out)
     report = replace(report, verbose=screen.verbose)
     if screen.form == "table" and isinstance(screen, ReportOptions) and screen.quiet and not screen.outputs:
-        first = [replace(one, causes=(), facts=()) for one in report.answers]
+        first = [replace(each, causes=(), facts=()) for each in report.answers]
         report = replace(report, answers=first, screen=(), notes=(), legend="", further={}, header=True)
     if hasattr(functions, "to_screen") and (out.isatty() or coloured):
         functions.to_screen(report, out, coloured)
         return
     if form.reads and isinstance(out, io.TextIOWrapper):
-        out.reconfigure(errors="backslashreplace")  # data may be ugly, but not lost
+        out.reconfigure(errors="backslashreplace")  # so that no data are lost
     text = reports.render(screen.form, report)
     shown = printable_json if form.is_json else printable
     out.write("\n".join(map(shown, text.split("\n"))) if out.isatty() else text)
 
 
 def say(text: str, before: str = "ropeaudit: ") -> None:
-    """Print a line to stderr, wrapped on a terminal; its failure is ignored."""
+    """Print a line to stderr, wrapped on a terminal; errors are ignored."""
     line = before + printable(text)
     with contextlib.suppress(OSError):
         if sys.stderr.isatty():
@@ -263,7 +262,7 @@ def say(text: str, before: str = "ropeaudit: ") -> None:
 
 
 def say_error(error: RopeAuditError) -> None:
-    """Print an error to stderr, as the end of a run does."""
+    """Print the lines of an error to stderr."""
     first, *more = error.lines
     say(f"error: {first}")
     for line in more:
@@ -271,9 +270,9 @@ def say_error(error: RopeAuditError) -> None:
 
 
 def _coloured(color: bool | None, out: TextIO) -> bool:
-    """Return whether to style: by --color, NO_COLOR, FORCE_COLOR, else on a terminal.
+    """Return whether to print colours: by --color, NO_COLOR, FORCE_COLOR, else on a terminal.
 
-    Sources: no-color.org, force-color.org: set and not empty counts, whatever the value.
+    Sources: no-color.org, force-color.org: any value that is not empty counts.
     """
     if color is not None:
         return color
@@ -284,34 +283,34 @@ def _coloured(color: bool | None, out: TextIO) -> bool:
 
 _LOG_SECONDS = 60.0  # between two lines of a log
 _REDRAW_SECONDS = 0.1
-_TENTH = 0.1  # share of the work: no guess is made before, for it starts up and fills caches
+_TENTH = 0.1  # share of the work before which start-up would spoil a guess
 
 
 class Progress:
-    """Call it with the share done, from 0 to 1."""
+    """A progress line on stderr; call it with the share that is done, from 0 to 1."""
 
     def __init__(self, quiet: bool) -> None:
-        """Begin; nothing is shown yet."""
+        """Start the clock; nothing is shown yet."""
         self.shown, self.silent, self.terminal = False, quiet, sys.stderr.isatty()
         doing.begin("")
-        self.begun = self.last = time.monotonic()
+        self.started = self.last = time.monotonic()
 
     def __call__(self, share: float) -> None:
-        """Show the share that is done and a guess of what is left, not too often."""
+        """Show the share and a guess of the time that is left, unless it was just shown."""
         now = time.monotonic()
         wait = _REDRAW_SECONDS if self.terminal else _LOG_SECONDS
-        if self.silent or now - self.begun < 1.0 or now - self.last < wait or share <= 0:
+        if self.silent or now - self.started < 1.0 or now - self.last < wait or share <= 0:
             return
         self.last = now
-        words = [f"{min(int(100 * share), 99):3}%"]  # 100 % is where nothing is left to wait for
+        words = [f"{min(int(100 * share), 99):3}%"]
         words += [doing.now()] if doing.now() else []
-        if share >= _TENTH and not doing.now():  # of steps that are named nobody knows how long each takes
-            words.append(f"{duration((now - self.begun) * (1 - share) / share)} to go")
+        if share >= _TENTH and not doing.now():  # named steps take unknown times
+            words.append(f"{duration((now - self.started) * (1 - share) / share)} to go")
         text = ", ".join(words)
         if self.terminal:
             import shutil  # in-function: it loads compressors
 
-            width = shutil.get_terminal_size().columns - 1  # a longer line could not be taken away again
+            width = shutil.get_terminal_size().columns - 1  # a longer line could not be erased
             sys.stderr.write(f"\r\033[K{f'ropeaudit: {text}'[:width]}")
             self.shown = True
         else:
@@ -319,39 +318,39 @@ class Progress:
         sys.stderr.flush()
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self.shown:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
 
 
 def duration(seconds: float) -> str:
-    """Return a time in two units at most.
+    """Return a time in words, in one unit or two.
 
     >>> duration(9.4), duration(75), duration(7380)
     ('9 s', '1 min 15 s', '2 h 3 min')
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60} min"
 
 
-def gathered(
+def run_analysis(
     run: Callable[[Callable[[float], None]], Iterable[T]],
     quiet: bool,
     errors: list[RopeAuditError] | None = None,
 ) -> tuple[list[T], bool]:
-    """Return all that `run` yields, and whether the user broke it off.
+    """Return all results of an analysis, and whether the user interrupted it.
 
-    run takes a function that gets the share that is done, from 0 to 1. errors: takes the one that ends it,
-    which is raised where it is None.
+    run: its argument reports the share that is done, from 0 to 1. errors: gets the error that ends it; None
+    raises that.
     """
     progress, results = Progress(quiet), []
     try:
-        with held_back() as check:
+        with deferred_signals() as check:
 
             def on_progress(share: float) -> None:
                 check()
@@ -371,12 +370,13 @@ def gathered(
 
 
 @contextlib.contextmanager
-def held_back() -> Iterator[Callable[[], None]]:
-    """Hold the first Ctrl-C, SIGTERM or SIGHUP back until what this gives is called, which raises it.
+def deferred_signals() -> Iterator[Callable[[], None]]:
+    """Defer the first Ctrl-C, SIGTERM or SIGHUP until the yielded function is called, which raises it.
 
-    Waiting for code raises it too. A second one is not held back. Outside the main thread nothing is changed.
+    It is raised at once while foreign code is awaited, and so is a second one. Outside the main thread
+    nothing changes.
     """
-    pending, of_code = False, doing.interrupted
+    pending, on_interrupt = False, doing.interrupted
 
     def check() -> None:
         if pending:
@@ -385,19 +385,20 @@ def held_back() -> Iterator[Callable[[], None]]:
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal pending
         check()
-        if threading.get_ident() in doing.waiting:  # for code that may never return
+        if threading.get_ident() in doing.waiting:  # foreign code may never return
             raise KeyboardInterrupt
         pending = True
 
     names = ("SIGINT", "SIGTERM", "SIGHUP")
-    heard = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    deferred = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
     before = {}
     with contextlib.suppress(ValueError):  # not the main thread
-        before = {one: signal.signal(one, handle) for one in heard if signal.getsignal(one) != signal.SIG_IGN}
+        before = {number: signal.signal(number, handle) for number in deferred}
     doing.interrupted = check
     try:
         yield check
     finally:
-        doing.interrupted = of_code
-        for one, handler in before.items():
-            signal.signal(one, signal.SIG_DFL if handler is None else handler)
+        doing.interrupted = on_interrupt
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

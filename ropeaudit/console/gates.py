@@ -1,4 +1,4 @@
-"""--fail-if: a condition on a column; where it holds for some row, the exit code is 1."""
+"""--fail-if: conditions on columns; the exit code is 1 if one holds for some row."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _GATE = re.compile(r"\s*(\w+)\s*(>=|<=|==|!=|>|<)\s*(\S+)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A condition such as drift_rms>0.01; a value that is nan breaks it too, and so does a wrong rotation.
+    """A condition such as drift_rms>0.01, which nan and a wrong rotation fulfil too.
 
-    relative: the bound is a multiple of what the value was, as in drift_rms>1.1x.
-    meaning: of the column.
-    typed: the condition, as it was.
+    relative: whether the bound is a multiple of the earlier value, as in drift_rms>1.1x.
+    meaning: that of the column.
+    typed: the text of the condition.
     """
 
     column: str
@@ -48,26 +48,26 @@ class Gate:
 
     @property
     def of_drift(self) -> bool:
-        """Whether it is on drift, which misses errors that q and k share."""
+        """Whether its column measures drift, which misses errors that q and k share."""
         return self.column in COLUMNS and COLUMNS[self.column].role == "drift"
 
     def broken_since(self, pair: Pair) -> bool:
-        """Return whether a case fails the run, against its earlier row if relative.
+        """Return whether a case fulfils the condition, compared with its earlier row if relative.
 
-        Unchanged is what stays nan, or changes no more than unchanged code may.
+        A value that stays nan, or changes no more than unchanged code may change it, does not.
         """
         if pair.after is None:
             return False
         if not self.relative:
-            seen = pair.after[self.column]
-            if seen is None:  # of what was refused nothing is known; no other is empty
+            current = pair.after[self.column]
+            if current is None:  # only rows that were refused have no value here
                 return pair.after.get("verdict") == "refused"
-            wrong = math.isnan(seen) or (self.of_drift and _rotates_wrongly(pair.after))
-            return wrong or _OPERATORS[self.sign](seen, self.bound)
-        wrong = self.of_drift and _rotates_wrongly(pair.after)
-        if pair.before is None:  # of what was not measured before, a number that is nan is no pass
+            wrong = math.isnan(current) or (self.of_drift and _is_wrong_rotation(pair.after))
+            return wrong or _OPERATORS[self.sign](current, self.bound)
+        wrong = self.of_drift and _is_wrong_rotation(pair.after)
+        if pair.before is None:  # a new case fails if its value is nan
             return wrong or math.isnan(value(pair.after, self.column))
-        if wrong and not _rotates_wrongly(pair.before):
+        if wrong and not _is_wrong_rotation(pair.before):
             return True
         if pair.explained(self.column):
             return False
@@ -77,7 +77,7 @@ class Gate:
         return _OPERATORS[self.sign](new, self.bound * old)
 
 
-def _rotates_wrongly(row: Row) -> bool:
+def _is_wrong_rotation(row: Row) -> bool:
     return row.get("verdict") == "wrong_rotation" or judging.rotates_wrongly(row.get("rotation_excess"))
 
 
@@ -115,44 +115,45 @@ def broken_since(
     pairs: Sequence[Pair],
     exempt: Exempt = lambda gate, row: False,
 ) -> list[str]:
-    """Return a line for every gate that some case breaks, compared with what it was.
+    """Return a line for every gate that some case breaks.
 
-    exempt: rows that do not break a gate, whatever. Raises: UsageError if a row lacks the column of a gate,
-    or is empty there, neither true nor false, and no other gate is broken.
+    exempt: whether a row cannot break a gate. Raises: UsageError if a row lacks the column of a gate, or has
+    no value there and no other gate is broken.
     """
     for gate in gates:
         sides = [row for pair in pairs for row in (pair.after, pair.before if gate.relative else None)]
         if any(row is not None and gate.column not in row for row in sides):
             raise UsageError(f"--fail-if '{gate.typed}': the reports lack the column {gate.column}")
-    lines, seen = [], [pair for pair in pairs if pair.after is not None]
+    lines, present = [], [pair for pair in pairs if pair.after is not None]
     unjudged = list[str]()
-    judged = [(gate, [pair for pair in seen if not exempt(gate, pair.row)]) for gate in gates]
-    for gate, some in list(judged):
-        empty = [pair.row for pair in some if pair.row.get(gate.column) is None]
+    judged = [(gate, [pair for pair in present if not exempt(gate, pair.row)]) for gate in gates]
+    for gate, concerned in list(judged):
+        empty = [pair.row for pair in concerned if pair.row.get(gate.column) is None]
         empty = [row for row in empty if row.get("verdict") != "refused"]  # which breaks the gate
         if empty:
             group = COLUMNS[gate.column].group if gate.column in COLUMNS else ""
             why = GROUP_HINTS.get(group) or f"it is {gate.meaning}"
             unjudged.append(
-                f"--fail-if '{gate.typed}': {gate.column} is empty in {len(empty)} of {len(seen)} rows, "
+                f"--fail-if '{gate.typed}': {gate.column} is empty in {len(empty)} of {len(present)} rows, "
                 f"the first {case_name(empty[0])}; {why}; leave the condition out"
             )
-            judged.remove((gate, some))
-    for gate, some in judged:
-        failing = [pair for pair in some if gate.broken_since(pair)]
+            judged.remove((gate, concerned))
+    for gate, concerned in judged:
+        failing = [pair for pair in concerned if gate.broken_since(pair)]
         if failing:
             old = failing[0].before
             was = f", before {old.get(gate.column)}" if old and gate.relative else ""
-            lines.append(_line(gate, failing[0].row, was, len(failing), len(seen)))
+            lines.append(_line(gate, failing[0].row, was, len(failing), len(present)))
     if unjudged and not lines:
         raise UsageError(unjudged[0])
-    return lines + unjudged  # which is no pass beside a gate that is broken
+    return lines + unjudged
 
 
 def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:
+    """Return the message about a gate that `failing` of some cases break, with the first of them."""
     value_seen = "nan" if row[gate.column] is None else row[gate.column]
     seen = f"{gate.column} = {value_seen}{was} ({gate.typed})"
-    if gate.of_drift and _rotates_wrongly(row):
+    if gate.of_drift and _is_wrong_rotation(row):
         error = times(row.get("rotation_excess") or math.nan)
         seen = f"wrong rotation (rotation error {error}× allowed); {gate.column} itself is {value_seen},"
     elif row[gate.column] is None or math.isnan(row[gate.column]):

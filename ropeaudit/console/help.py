@@ -1,4 +1,4 @@
-"""Commands: what functions get; `--help`; unknown names."""
+"""Classes of commands: how they call functions, their `--help`, and errors for unknown names."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any, cast
 import click
 
 from ropeaudit import data
-from ropeaudit.errors import UnknownName, UsageError, withdrawn
+from ropeaudit.errors import UnknownName, UsageError, replacement_of
 
 
 def examples() -> list[str]:
-    """Return what may be typed behind `ropeaudit`, each with what it is for as a comment."""
+    """Return the examples of `--help`: arguments of `ropeaudit`, each with a comment."""
     lines: list[str] = data.table("help.toml")["examples"]
     return lines
 
 
 def flags_of(command: click.Command, ctx: click.Context) -> list[str]:
-    """Return all that one may type as an option of a command."""
+    """Return all flags of a command."""
     return [
         flag
         for param in command.get_params(ctx)
@@ -31,33 +31,33 @@ def flags_of(command: click.Command, ctx: click.Context) -> list[str]:
 
 
 def unknown_option(error: click.NoSuchOption) -> UsageError:
-    """Return the error that says what to type instead of an unknown option."""
+    """Return the error for an unknown option, with what to type instead."""
     from difflib import get_close_matches  # in-function: both are needed for errors alone
 
     name, ctx = error.option_name, cast(click.Context, error.ctx)
-    known, root = flags_of(ctx.command, ctx), ctx.find_root()
+    flags, root = flags_of(ctx.command, ctx), ctx.find_root()
     typed = ctx.command_path.removeprefix(root.command_path).strip()
-    if instead := withdrawn(f"option of {typed}", name):
+    if instead := replacement_of(f"option of {typed}", name):
         return UsageError(f"{name} of `{ctx.command_path}` was withdrawn; {instead}")
-    if (meant := _guessed(name)).split(" ")[0] in known:
+    if (meant := _intended(name)).split(" ")[0] in flags:
         return UsageError(f"unknown option {name!r} of `{ctx.command_path}`; type {meant}")
-    begin = [flag for flag in known if flag.startswith(name)]
-    close = begin or get_close_matches(name, known, n=2, cutoff=0.7)
-    homes = [
+    longer = [flag for flag in flags if flag.startswith(name)]
+    close = longer or get_close_matches(name, flags, n=2, cutoff=0.7)
+    owners = [
         path
         for path, command in commands(cast(click.Group, root.command), root)
         if name in flags_of(command, ctx)
     ]
-    said = [f"did you mean {' or '.join(close)}?"] if close else []
-    if homes:
-        listing = ", ".join(f"`{path}`" for path in (f"{root.command_path} {homes[0]}", *homes[1:]))
-        said.append(f"{name} belongs to {listing}")
-    advice = " ".join(said) or f"try `{ctx.command_path} --help`"
+    hints = [f"did you mean {' or '.join(close)}?"] if close else []
+    if owners:
+        listing = ", ".join(f"`{path}`" for path in (f"{root.command_path} {owners[0]}", *owners[1:]))
+        hints.append(f"{name} belongs to {listing}")
+    advice = " ".join(hints) or f"try `{ctx.command_path} --help`"
     return UsageError(f"unknown option {name!r} of `{ctx.command_path}`; {advice}")
 
 
-def _guessed(name: str) -> str:
-    """Return the name here of a guessed option or command; nothing for others."""
+def _intended(name: str) -> str:
+    """Return the option or command that a common guess means; empty for other names."""
     meant: str = data.table("help.toml")["guessed"].get(name, "")
     return meant
 
@@ -67,7 +67,7 @@ def commands(
     ctx: click.Context,
     before: str = "",
 ) -> Iterator[tuple[str, click.Command]]:
-    """Yield what one types for each command, nested ones too, and it."""
+    """Yield each command, nested ones too, with what is typed for it."""
     for name in group.list_commands(ctx):
         if member := group.get_command(ctx, name):
             yield f"{before}{name}", member
@@ -76,25 +76,26 @@ def commands(
 
 
 class GroupedCommand(click.Command):
-    """A command whose function gets groups of options as objects, and whose help ends in examples."""
+    """A command whose function takes groups of options as objects, and whose help has examples."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Call the function, each group of options as one object.
+        """Call the function, with each group of options as one object.
 
-        Raises: UsageError if an output is an input or another output, whichever options name them.
+        Raises: UsageError if an output file is also an input or another output.
         """
         from ropeaudit.console import output_files  # in-function: --help writes no file
 
         if "form" in ctx.params and "outputs" in ctx.params:  # `-o -` is stdout, where the report goes anyhow
             ctx.params["outputs"] = tuple(path for path in ctx.params["outputs"] if path != "-")
         output_files.refuse_clashes(ctx.params)
-        asked = dict(ctx.params)
+        arguments = dict(ctx.params)
         for name, group in getattr(self.callback, "groups", {}).items():
-            asked[name] = group(**{option.name: asked.pop(option.name) for option in fields(group)})
-        return ctx.invoke(cast(Callable[..., Any], self.callback), **asked)
+            options = {option.name: arguments.pop(option.name) for option in fields(group)}
+            arguments[name] = group(**options)
+        return ctx.invoke(cast(Callable[..., Any], self.callback), **arguments)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the epilog, then the examples, each on a line that can be typed."""
+        """Write the epilog, then the examples, each on a line."""
         if self.epilog:
             formatter.write_paragraph()
             formatter.write_text(inspect.cleandoc(self.epilog))
@@ -106,15 +107,15 @@ class GroupedCommand(click.Command):
 
 
 class NamedCommands(click.Group):
-    """A group that keeps its order and names the nearest to a wrong command."""
+    """A group of commands in order, which suggests names for an unknown one."""
 
     def __init__(self, *args: Any, noun: str = "command", **attributes: Any) -> None:
-        """noun: what a command of the group is called in messages."""
+        """Set the noun that messages have for a command of the group."""
         super().__init__(*args, **attributes)
         self.noun = noun
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments. Raises: click.UsageError without any, which names all commands."""
+        """Parse the arguments. Raises: click.UsageError, with all commands, if there are none."""
         if not (args or self.invoke_without_command or ctx.resilient_parsing):
             raise click.UsageError(f"Missing {self.noun}; give {', '.join(self.list_commands(ctx))}", ctx)
         return super().parse_args(ctx, args)
@@ -126,9 +127,9 @@ class NamedCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return name, command and arguments. Raises: UnknownName, with the nearest."""
+        """Return name, command and arguments. Raises: UsageError, UnknownName."""
         if self.get_command(ctx, args[0]) is None and not (ctx.resilient_parsing or args[0].startswith("-")):
-            if ctx.parent is None and (meant := _guessed(args[0])):
+            if ctx.parent is None and (meant := _intended(args[0])):
                 raise UsageError(f"unknown {self.noun} {args[0]!r}; type `{ctx.command_path} {meant}`")
             raise UnknownName(self.noun, args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)

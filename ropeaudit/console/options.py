@@ -1,4 +1,4 @@
-"""Options of several commands, in groups whose fields they are, and the cases that they make."""
+"""Options that several commands share, in groups (dataclasses), and the cases that they describe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from ropeaudit import data, door
 from ropeaudit.console import parameters
 from ropeaudit.console.parameters import TARGETS, Parsed, joined, merged, one_of
-from ropeaudit.errors import UnknownName, UsageError, withdrawn
+from ropeaudit.errors import UnknownName, UsageError, replacement_of
 from ropeaudit.reports import FORMS, REGISTRY
 
 if TYPE_CHECKING:
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-_TOLD = data.table("options.toml")
-EXECUTED, ENVIRONMENTS, QK_KINDS = (_TOLD["phrases"][name] for name in ("executed", "environments", "kinds"))
+_DESCRIBED = data.table("options.toml")
+EXECUTED, ENVIRONMENTS, QK_KINDS = (
+    _DESCRIBED["phrases"][name] for name in ("executed", "environments", "kinds")
+)
 
 
 def axis(
@@ -34,10 +36,10 @@ def axis(
     shown: str | None = None,
     metavar: str = "LIST",
 ) -> Callable[[F], F]:
-    """An option that takes lists and may be repeated; its value is a tuple, each value once.
+    """Return an option that takes lists and may be repeated; its value is a tuple without duplicates.
 
-    default: what holds where it is not given, as it could be typed. shown: what --help says instead, where
-    the command must know whether it was given.
+    default: the default as it would be typed. shown: a default for --help alone, where the command must know
+    whether the option was given.
     """
     text = f"{help_}  [default: {default or shown}]" if default or shown else help_
     return click.option(
@@ -52,20 +54,20 @@ def axis(
 
 
 def words(metavar: str, name: str, required: bool = True) -> Callable[[F], F]:
-    """An argument that takes names, separated by commas or spaces."""
+    """Return an argument that takes names, separated by commas or spaces."""
     shown = metavar if required else f"[{metavar}]"
     return click.argument(name, metavar=shown, nargs=-1, required=required, type=TARGETS, callback=joined)
 
 
 def described(flag: str, **code: Any) -> Callable[[F], F]:
-    """An option of several commands, as `data/options.toml` describes it. code: what is none of its data."""
-    said = {name: value for name, value in _TOLD[flag].items() if name != "list"} | code
-    said["help"] = said["help"].format_map(_TOLD["phrases"])
-    if "type" in said:
-        said["type"] = getattr(parameters, said["type"])
-    if "list" in _TOLD[flag]:
-        return axis(flag, said.pop("type"), said.pop("help"), **said)
-    return click.option(*flag.split(), **said)
+    """Return an option that `data/options.toml` describes. code: attributes that are no data."""
+    attributes = {name: value for name, value in _DESCRIBED[flag].items() if name != "list"} | code
+    attributes["help"] = attributes["help"].format_map(_DESCRIBED["phrases"])
+    if "type" in attributes:
+        attributes["type"] = getattr(parameters, attributes["type"])
+    if "list" in _DESCRIBED[flag]:
+        return axis(flag, attributes.pop("type"), attributes.pop("help"), **attributes)
+    return click.option(*flag.split(), **attributes)
 
 
 under_option = described("--under")
@@ -86,25 +88,25 @@ def listed(flag: str, type_: Parsed[list[Any]], help_: str, **attributes: Any) -
     return filled_by(axis(flag, type_, help_, **attributes))
 
 
-def told(flag: str) -> Any:
-    """Return the field of a group that a described option fills."""
+def described_field(flag: str) -> Any:
+    """Return the field of a group that an option of `data/options.toml` fills."""
     return filled_by(described(flag))
 
 
 def grouped(group: type[Any], name: str) -> Callable[[F], F]:
-    """Give a command a group's options as one object in parameter `name`."""
+    """Give a command the options of a group, as one object in its parameter `name`."""
 
     def decorate(command: F) -> F:
         for option in reversed(fields(group)):
             command = option.metadata["option"](command)
-        command.__dict__.setdefault("groups", {})[name] = group  # those that are fields of it stand before it
+        command.__dict__.setdefault("groups", {})[name] = group  # groups within it come first
         return command
 
     return decorate
 
 
 def form_option(command: str = "") -> Any:
-    """Return the field that says how the report of a command is printed."""
+    """Return the field of -f, the form in which the report of a command is printed."""
     forms = [name for name in FORMS if REGISTRY[name].command in ("", command)]
     return option(
         "-f",
@@ -118,7 +120,7 @@ def form_option(command: str = "") -> Any:
 
 
 def outputs_option(command: str = "") -> Any:
-    """Return the field that says into which files the report of a command goes."""
+    """Return the field of -o, the files of the report of a command."""
     forms = (form for form in REGISTRY.values() if form.command in ("", command))
     table, *others = (form.suffixes[0] for form in forms)
     return option(
@@ -133,10 +135,10 @@ def outputs_option(command: str = "") -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ScreenOptions:
-    """How a report is printed. color: None by default, on a terminal."""
+    """How a report is printed. color: None for colours on a terminal."""
 
     form: str = form_option()
-    verbose: bool = told("-v --verbose")
+    verbose: bool = described_field("-v --verbose")
     color: bool | None = option(
         "--color/--no-color",
         default=None,
@@ -146,14 +148,14 @@ class ScreenOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions(ScreenOptions):
-    """Where a report goes, and what of it. columns: none for all."""
+    """Where a report goes, and which columns. columns: empty for all."""
 
     outputs: tuple[str, ...] = outputs_option()
-    columns: tuple[str, ...] = told("--columns")
-    quiet: bool = told("-q --quiet")
+    columns: tuple[str, ...] = described_field("--columns")
+    quiet: bool = described_field("-q --quiet")
 
     def chosen_columns(self, known: Iterable[str], hint: str = "") -> list[str]:
-        """Return the columns that were asked for. Raises: UnknownName."""
+        """Return the requested columns. Raises: UnknownName unless all are known."""
         names = list(known)
         for name in self.columns:
             if name not in names:
@@ -161,7 +163,7 @@ class ReportOptions(ScreenOptions):
         return list(self.columns)
 
     def check_header(self, no_header: bool) -> None:
-        """Raise UsageError if a form that has no header is to be without one."""
+        """Raise UsageError for --no-header with a form without a header."""
         if no_header and not REGISTRY[self.form].header:
             having = [name for name in FORMS if REGISTRY[name].header]
             raise UsageError(f"--no-header goes with {' and '.join(having)}; {self.form} has no header")
@@ -169,30 +171,30 @@ class ReportOptions(ScreenOptions):
 
 @dataclass(frozen=True, slots=True)
 class QKOptions:
-    """Which q and k, which scores are seen; empty or None if not given."""
+    """Which q and k, and which scores the mask shows; empty or None if not given."""
 
-    seq_len: tuple[int, ...] = told("--seq-len")
-    heads: int | None = told("--heads")
-    kv_heads: int | None = told("--kv-heads")
-    mask: tuple[str, ...] = told("--mask")
-    qk: tuple[str, ...] = told("--qk")
-    seed: tuple[int, ...] = told("--seed")
+    seq_len: tuple[int, ...] = described_field("--seq-len")
+    heads: int | None = described_field("--heads")
+    kv_heads: int | None = described_field("--kv-heads")
+    mask: tuple[str, ...] = described_field("--mask")
+    qk: tuple[str, ...] = described_field("--qk")
+    seed: tuple[int, ...] = described_field("--seed")
 
 
 @dataclass(frozen=True, slots=True)
 class RopeOptions:
-    """Which RoPE setting; empty or None where nothing is said."""
+    """Which RoPE setting; empty or None if not given."""
 
-    model: tuple[str, ...] = told("--model")
-    config: tuple[str, ...] = told("--config")
-    layer: tuple[str, ...] = told("--layer")
-    head_dim: tuple[int, ...] = told("--head-dim")
-    rotary_dim: tuple[int, ...] = told("--rotary-dim")
-    base: tuple[float, ...] = told("--base")
-    scaling: tuple[str, ...] = told("--scaling")
-    clip: tuple[float, ...] = told("--clip")
-    layout: tuple[str, ...] = told("--layout")
-    scale: float | None = told("--scale")
+    model: tuple[str, ...] = described_field("--model")
+    config: tuple[str, ...] = described_field("--config")
+    layer: tuple[str, ...] = described_field("--layer")
+    head_dim: tuple[int, ...] = described_field("--head-dim")
+    rotary_dim: tuple[int, ...] = described_field("--rotary-dim")
+    base: tuple[float, ...] = described_field("--base")
+    scaling: tuple[str, ...] = described_field("--scaling")
+    clip: tuple[float, ...] = described_field("--clip")
+    layout: tuple[str, ...] = described_field("--layout")
+    scale: float | None = described_field("--scale")
 
 
 screen_options = grouped(ScreenOptions, "screen")
@@ -212,16 +214,16 @@ def _timeout(context: click.Context, param: click.Parameter, seconds: float | No
     if seconds is not None and not seconds > 0:
         raise UsageError(f"--timeout {seconds:g} is no time to wait; give seconds, such as 120")
     if seconds is not None:
-        _for_this_run(context, door.TIMEOUT, repr(seconds))
+        _set_variable(context, door.TIMEOUT, repr(seconds))
 
 
-def _in_process(context: click.Context, param: click.Parameter, here: bool) -> None:
-    if here:
-        _for_this_run(context, door.ROAD, door.IN_PROCESS)
+def _in_process(context: click.Context, param: click.Parameter, in_process: bool) -> None:
+    if in_process:
+        _set_variable(context, door.ROAD, door.IN_PROCESS)
 
 
-def _for_this_run(context: click.Context, name: str, value: str) -> None:
-    """Set a variable for this command and the processes that it starts."""
+def _set_variable(context: click.Context, name: str, value: str) -> None:
+    """Set an environment variable until the command ends, also for its processes."""
     before = os.environ.get(name)
     os.environ[name] = value
     context.call_on_close(
@@ -230,7 +232,7 @@ def _for_this_run(context: click.Context, name: str, value: str) -> None:
 
 
 def calling_options(command: Any) -> Any:
-    """Add the options of how code is called in its process."""
+    """Add the options of the process in which code is called."""
     in_process = described("--in-process", expose_value=False, callback=_in_process)
     return described("--timeout", expose_value=False, callback=_timeout)(in_process(command))
 
@@ -239,9 +241,9 @@ length_option = described("--length")
 no_header_option = described("--no-header")
 
 
-def _file(text: str, flag: str) -> str:
-    """Return the file of a ticket. Raises: UsageError, UnknownName."""
-    if withdrawn(flag, text):
+def _ticket_file(text: str, flag: str) -> str:
+    """Parse the file name of a ticket. Raises: UsageError, UnknownName."""
+    if replacement_of(flag, text):
         raise UnknownName(flag, text, ())
     if not text.strip():
         raise UsageError(f"{flag} {text!r} names no file; give one, or leave it out")
@@ -250,14 +252,14 @@ def _file(text: str, flag: str) -> str:
 
 ticket_option = click.option(
     "--ticket",
-    type=Parsed("file", _file),
+    type=Parsed("file", _ticket_file),
     metavar="FILE",
     help="Write a bug report in Markdown too. Its snippet is run once.",
 )
 
 
 _MOST_CASES = 100_000
-# fields of a case that take lists, in the order in which cases come: the first changes last
+# fields of a case that take lists; cases are ordered by the first of them
 _AXES = (
     *("qk", "seq_len", "model", "config", "layer", "scaling", "head_dim", "rotary_dim", "base", "clip"),
     *("layout", "mrope", "axes", "grid", "axis", "mask", "seed", "rerotate"),
@@ -265,9 +267,9 @@ _AXES = (
 
 
 def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> list[Case]:
-    """Return the cross product of all settings, in the order of `_AXES`.
+    """Return a case for each combination of the lists, in the order of `_AXES`.
 
-    more: fields of `Case` that few commands have options for: tuples of those in `_AXES`, else values.
+    more: other fields of `Case`: tuples of those in `_AXES`, else values.
     Raises: UsageError, UnknownName, BadInput.
     """
     from itertools import product
@@ -290,6 +292,6 @@ def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> l
         case = Case(**own, **single)
         if layer not in (None, "all", *case.layers()) and case.declared() is not None:
             raise UnknownName("layer type", layer, case.layers(), "(or all)")
-        for one in case.layers() if layer == "all" else [layer]:
-            results.append(Case(**own, **single, layer=one) if one else case)
+        for name in case.layers() if layer == "all" else [layer]:
+            results.append(Case(**own, **single, layer=name) if name else case)
     return distinct(results)

@@ -1,4 +1,4 @@
-"""Files of reports: claimed before the work, replaced whole or streamed."""
+"""Output files of commands: checked before the work, then replaced in one step, or streamed."""
 
 from __future__ import annotations
 
@@ -18,46 +18,45 @@ from ropeaudit.errors import BadOutput, UnknownName, UsageError
 from ropeaudit.reports import Report
 from ropeaudit.runtime import atomic_files, paths
 
-_BESIDE = {name: form for name, form in reports.REGISTRY.items() if form.metadata == "beside"}
+_WITH_METADATA_FILE = {name: form for name, form in reports.REGISTRY.items() if form.metadata == "beside"}
 
 
 class OutputFile:
-    """A file to be: claimed now, and written whole in one step once its bytes are there.
+    """An output file: checked now, and replaced in one step once its content is known.
 
-    What is no file but a stream (a pipe, /dev/stdout) is opened here and written into. written: whether it
-    was. was_there: whether a report would be replaced.
+    A stream (a pipe, /dev/stdout) is opened now and written to then. written: whether that was done.
     """
 
     def __init__(self, path: str, form: str, flag: str = "-o") -> None:
-        """Claim the path for a form. Raises: BadOutput if it cannot be written, MissingPackage.
+        """Check that a path can be written. Raises: BadOutput, MissingPackage.
 
-        flag: the option that names it.
+        form: that of its content. flag: the option that names it.
         """
         self.path, self.form, self.flag, self.written = path, form, flag, False
         reports.check_installed(form)
-        self.stream = _stream(path, flag) if paths.is_stream(path) else None
+        self.stream = _open_stream(path, flag) if paths.is_stream(path) else None
         self.targets: list[Path] = []
-        if self.stream is None:  # the file that the path leads to, and the metadata beside it, if any
-            beside = [reports.beside(path)] if form in _BESIDE else []
-            self.targets = [Path(paths.behind(one)) for one in (path, *beside)]
+        if self.stream is None:  # the target of a link, and the metadata file of CSV
+            beside = [reports.beside(path)] if form in _WITH_METADATA_FILE else []
+            self.targets = [Path(paths.link_target(each)) for each in (path, *beside)]
         for number, target in enumerate(self.targets):
-            _check_place(target, form.upper() if number else "", flag)
+            _check_replaceable(target, form.upper() if number else "", flag)
 
     def was_there(self) -> bool:
-        """Return whether there is a report that this one would take the place of."""
+        """Return whether it would replace a file."""
         return bool(self.targets) and self.targets[0].exists()
 
     def contents(self, report: Report) -> list[bytes]:
-        """Return the bytes of a report, and of metadata that stand beside it."""
+        """Return the bytes of each target: the report, and the metadata file of CSV."""
         contents = [reports.encoded(self.form, report)]
         if len(self.targets) > 1:
             import json  # in-function, as digests, which load NumPy: most runs write no metadata
 
             from ropeaudit.runtime import digests
 
-            whole = {**report.metadata, self.form: digests.of_bytes(contents[0])}
-            about = json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
-            contents.append(about.encode("utf-8", "backslashreplace"))
+            metadata = {**report.metadata, self.form: digests.of_bytes(contents[0])}
+            text = json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"
+            contents.append(text.encode("utf-8", "backslashreplace"))
         return contents
 
     def fill(self, contents: Sequence[bytes]) -> None:
@@ -70,21 +69,22 @@ class OutputFile:
                 atomic_files.write(dict(zip(self.targets, contents, strict=True)))
         except OSError as error:
             if isinstance(error, BrokenPipeError) and paths.descriptor(self.path) == 1:
-                return  # nobody reads on, as where a report is printed
-            kept = isinstance(error, atomic_files.Kept)
-            remedy = f"all of it is in {error.filename!r}" if kept else "give another place"
-            seen = f"{self.flag} {self.path!r} cannot be written: {error.strerror}"
-            raise BadOutput(f"{seen}; {remedy}") from None
+                return  # a closed pipe is no error, as where a report is printed
+            rescued = isinstance(error, atomic_files.NotReplaced)
+            remedy = f"all of it is in {error.filename!r}" if rescued else "give another place"
+            raise BadOutput(
+                f"{self.flag} {self.path!r} cannot be written: {error.strerror}; {remedy}"
+            ) from None
         self.written = True
 
 
 def part_of(path: str) -> str:
-    """Return the file that holds the rows of a report while a sweep lasts."""
-    return f"{paths.behind(path)}.part"
+    """Return the path of the file that stores rows while a sweep runs."""
+    return f"{paths.link_target(path)}.part"
 
 
 def first_file(outputs: Sequence[str]) -> str | None:
-    """Return the first path that is no stream: beside it rows are stored as they finish."""
+    """Return the first path that is no stream: rows are stored beside it as they finish."""
     return next((path for path in outputs if not paths.is_stream(path)), None)
 
 
@@ -94,12 +94,12 @@ def opened(
     form_of: Callable[[str], str] = reports.form_of,
     flag: str = "-o",
 ) -> Iterator[list[OutputFile]]:
-    """Claim all output files; their streams are closed at the end.
+    """Check and yield all output files; their streams are closed at the end.
 
-    form_of: from a path to its form. A stream whose name does not say it takes that of stdout.
+    form_of: path -> form. A stream whose name has no suffix takes the form of stdout.
     flag: the option that names them.
     """
-    forms = [_form(path, form_of) for path in outputs]
+    forms = [_chosen_form(path, form_of) for path in outputs]
     with contextlib.ExitStack() as stack:
         files = []
         for path, form in zip(outputs, forms, strict=True):
@@ -110,17 +110,17 @@ def opened(
 
 @contextlib.contextmanager
 def opened_for(flag: str, path: str | None, form: str) -> Iterator[OutputFile | None]:
-    """Claim the file of another option than -o. Raises: BadOutput, UsageError."""
+    """Check and yield the file of another option than -o. Raises: BadOutput, UsageError."""
     if path == "-":
         raise UsageError(f"{flag} - names no file, and stdout holds the report; give a file's name")
     with opened([] if path is None else [path], lambda _: form, flag) as files:
         yield files[0] if files else None
 
 
-def _form(path: str, form_of: Callable[[str], str]) -> str:
-    """Return what a file is to hold.
+def _chosen_form(path: str, form_of: Callable[[str], str]) -> str:
+    """Return the form of an output file.
 
-    Raises: UsageError if a form holds the reports of another command alone, UnknownName.
+    Raises: UsageError if the form is for another command only, UnknownName.
     """
     context = click.get_current_context(silent=True)
     try:
@@ -135,26 +135,29 @@ def _form(path: str, form_of: Callable[[str], str]) -> str:
     return form
 
 
-def _check_place(target: Path, about: str, flag: str) -> None:
-    """Raise BadOutput unless a report or its metadata (`about`) can replace `target`."""
+def _check_replaceable(target: Path, about: str, flag: str) -> None:
+    """Raise BadOutput unless a file can be replaced.
+
+    about: the form of the report whose metadata it will hold; empty for the report itself.
+    """
     named = f"{flag} {str(target)!r}"
     try:
-        if atomic_files.LEFT.fullmatch(target.name):
+        if atomic_files.TEMPORARY_NAME.fullmatch(target.name):
             raise BadOutput(f"{named} has a name of ropeaudit's own, which runs remove; give another")
         if target.is_dir():
             raise BadOutput(f"{named} is a folder; give a file's name")
         with contextlib.suppress(FileNotFoundError):
-            there = os.stat(target)
-            if not stat.S_ISREG(there.st_mode):
+            status = os.stat(target)
+            if not stat.S_ISREG(status.st_mode):
                 raise BadOutput(f"{named} is no file that can be replaced; give another place")
             if not os.access(target, os.W_OK):
                 raise BadOutput(f"{named} is write-protected; give another place")
-            if about and there.st_size and not _ours(target, about):
+            if about and status.st_size and not _is_our_metadata(target, about):
                 raise BadOutput(
                     f"{str(target)!r} is there and not from ropeaudit as the metadata of a {about}, which go "
                     "there; move it, or give another -o"
                 )
-        with atomic_files.opened(target):  # its folder can be written into
+        with atomic_files.temporary_file(target):  # its folder can be written into
             pass
     except BadOutput:
         raise
@@ -163,8 +166,8 @@ def _check_place(target: Path, about: str, flag: str) -> None:
         raise BadOutput(f"{named} cannot be written: {reason}; give another place") from None
 
 
-def _ours(path: Path, form: str) -> bool:
-    """Return whether a file holds metadata of ropeaudit: they have a digest."""
+def _is_our_metadata(path: Path, form: str) -> bool:
+    """Return whether a file holds metadata of ropeaudit, which have a digest of the report."""
     import json
 
     try:
@@ -174,36 +177,36 @@ def _ours(path: Path, form: str) -> bool:
     return isinstance(result, dict) and str(result.get(form.lower())).startswith("sha256:")
 
 
-def _stream(path: str, flag: str) -> IO[bytes]:
-    """Open a pipe, which waits for a reader, or a device. Raises: BadOutput."""
+def _open_stream(path: str, flag: str) -> IO[bytes]:
+    """Open a pipe, which waits for a reader, or a device, to write to. Raises: BadOutput."""
     try:
         open_already = paths.descriptor(path)
         if open_already is None:
             return os.fdopen(os.open(path, os.O_WRONLY | getattr(os, "O_NOCTTY", 0)), "wb")
-        os.write(open_already, b"")  # says so if it is for reading alone
+        os.write(open_already, b"")  # raises if it is read-only
         return os.fdopen(os.dup(open_already), "wb")
     except OSError as error:
         raise BadOutput(f"{flag} {path!r} cannot be written: {error.strerror}; give a file") from None
 
 
-_WRITTEN = {
+_OUTPUT_OPTIONS = {
     "outputs": "-o",
     "save_qk": "--save-qk",
     "junit": "--junit",
     "ticket": "--ticket",
     "write_wrapper": "--write-wrapper",
 }
-_OF_A_FOLDER = (  # what is read of a checkpoint's or a config's folder, and beside a file of tensors
+_READ_IN_FOLDERS = (  # in the folder of a checkpoint or config, and beside a file of tensors
     *("config.json", "*_config.json", "*.index.json", "tokenizer*", "special_tokens_map.json"),
     *("added_tokens.json", "vocab.*", "merges.txt", "chat_template*", "*.safetensors", "*.bin", "*.pt"),
     *("*.pth", "*.py", "*.model"),
-    *("manifest.json", "manifest.txt", "case.txt"),  # of a case of vectors, and of what came back for it
+    *("manifest.json", "manifest.txt", "case.txt"),  # of a case of vectors, and of returned vectors
 )
-_NOT_ALONE = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".npy", "manifest.json")
+_READ_WITH_FOLDER = (".safetensors", ".pt", ".pth", ".bin", ".npz", ".npy", "manifest.json")
 
 
-class _Written(NamedTuple):
-    """A file that an option writes, or its companion."""
+class _Output(NamedTuple):
+    """A file that an option writes. named: the option with its value; path: its value."""
 
     named: str
     path: str
@@ -214,57 +217,59 @@ class _Written(NamedTuple):
 
 
 def refuse_clashes(options: Mapping[str, Any]) -> None:
-    """Raise UsageError if an output, or what is written beside it, is a file that the options name.
+    """Raise UsageError if a file to write is also read, or written by two options.
 
-    So are two files that they write, stdout and stderr among them, if they are one.
+    Files that are written beside an output count, and so do stdout and stderr.
     """
-    outputs = list(_written(options))
+    outputs = list(_output_files(options))
     if not outputs:
         return
-    asked = [value for name, value in options.items() if name not in _WRITTEN]
-    read = [path for word in _words(asked) for path in _read(word)]
-    for one in outputs:
-        if (hit := next((path for path in read if paths.same(one.file, path)), None)) is not None:
-            raise UsageError(f"{one} is one of the files to read ({hit!r}); give another name")
-        if (code := next((path for path in read if _may_import(path, one.path)), None)) is not None:
+    others = [value for name, value in options.items() if name not in _OUTPUT_OPTIONS]
+    inputs = [path for word in _words(others) for path in _input_files(word)]
+    for output in outputs:
+        if (same := next((path for path in inputs if paths.same_file(output.file, path)), None)) is not None:
+            raise UsageError(f"{output} is one of the files to read ({same!r}); give another name")
+        if (code := next((path for path in inputs if _may_import(path, output.path)), None)) is not None:
             may = f"is a Python file beside {code!r}, which may import it"
-            raise UsageError(f"{one.named} {may}; give another name")
+            raise UsageError(f"{output.named} {may}; give another name")
         for stream in ("stdout", "stderr"):
-            if paths.same(one.file, f"/dev/{stream}"):
-                raise UsageError(f"{one} is the file that {stream} goes to; give another name, or no `>`")
-    for one, other in itertools.combinations(outputs, 2):
-        if paths.same(one.file, other.file):
-            both = f"{one.named} and {other.named} both write {other.file!r}"
+            if paths.same_file(output.file, f"/dev/{stream}"):
+                raise UsageError(f"{output} is the file that {stream} goes to; give another name, or no `>`")
+    for first, second in itertools.combinations(outputs, 2):
+        if paths.same_file(first.file, second.file):
+            both = f"{first.named} and {second.named} both write {second.file!r}"
             raise UsageError(f"{both}; give one of them another name")
 
 
-def _written(options: Mapping[str, Any]) -> Iterator[_Written]:
-    """Yield files that options write, also those named after them: no streams."""
+def _output_files(options: Mapping[str, Any]) -> Iterator[_Output]:
+    """Yield the files that options write, with those written beside them; no streams."""
     first = first_file([*_words(options.get("outputs"))])
-    for name, flag in _WRITTEN.items():
+    for name, flag in _OUTPUT_OPTIONS.items():
         for path in itertools.filterfalse(paths.is_stream, _words(options.get(name))):
             files = [path]
-            if name == "outputs" and any(path.lower().endswith(form.suffixes) for form in _BESIDE.values()):
+            if name == "outputs" and any(
+                path.lower().endswith(form.suffixes) for form in _WITH_METADATA_FILE.values()
+            ):
                 files.append(reports.beside(path))
-            if name == "outputs" and path == first and "resume" in options:  # rows of a sweep that lasts
+            if name == "outputs" and path == first and "resume" in options:  # rows of a running sweep
                 files.append(part_of(path))
-            if name == "save_qk":  # a file a layer type, where a model has several
+            if name == "save_qk":  # a model with several layer types has a file for each
                 from ropeaudit.rope.hf_json import LAYER_TYPES  # in-function: most commands need none of it
 
                 stem, suffix = os.path.splitext(path)
                 files += [f"{stem}-{kind}{suffix}" for kind in (*LAYER_TYPES, "other")]
-            yield from (_Written(f"{flag} {path!r}", path, file) for file in files)
+            yield from (_Output(f"{flag} {path!r}", path, file) for file in files)
 
 
 def _may_import(code: str, path: str) -> bool:
-    """Return whether a path is a Python file in the folder of a file of code, or below."""
+    """Return whether a path is a Python file beside a file of code, or in a folder below."""
     written, folder = os.path.realpath(path), os.path.dirname(os.path.realpath(code))
     both = code.endswith(".py") and written.endswith(".py") and os.path.isfile(written)
     return both and written.startswith(os.path.join(folder, ""))
 
 
-def _read(word: str) -> Iterator[str]:
-    """Yield the files that a word of an option may stand for, as far as they are there."""
+def _input_files(word: str) -> Iterator[str]:
+    """Yield the existing files that a word of an option may refer to."""
     named = list[str]()
     for part in (word, *word.split(",")):
         place, colon, _ = part.strip().rpartition(":")
@@ -273,15 +278,15 @@ def _read(word: str) -> Iterator[str]:
     for path in dict.fromkeys(named):
         yield from filter(os.path.isfile, (path, reports.beside(path)))
         folder = path if os.path.isdir(path) else os.path.dirname(path)
-        if folder == path or path.lower().endswith(_NOT_ALONE):
-            for pattern in _OF_A_FOLDER:
+        if folder == path or path.lower().endswith(_READ_WITH_FOLDER):
+            for pattern in _READ_IN_FOLDERS:
                 yield from glob.iglob(os.path.join(glob.escape(folder), pattern), include_hidden=True)
 
 
 def _words(value: Any) -> Iterator[str]:
-    """Yield the text in an option's value."""
+    """Yield every text in the value of an option."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, tuple, dict)):
-        for one in value:
-            yield from _words(one)
+        for each in value:
+            yield from _words(each)

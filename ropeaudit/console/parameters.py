@@ -1,4 +1,4 @@
-"""Types of options: what their text says, and what a shell offers for them."""
+"""Types of options: how their text is parsed, and what shell completion offers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Names = Callable[[], Iterable[str]]
 
 
 class Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # click before 8.5 takes no arguments
-    """A type whose values a function reads from text and the flag, which its messages name.
+    """A type of click whose values a function parses from the text and the flag.
 
-    Our own errors are no errors of click and pass through it as they are.
+    Errors of that function are raised unchanged.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # click be
         parse: Callable[[str, str], T],
         names: Iterable[str] = (),
     ) -> None:
-        """Take the function. name: for click. names: all values of a closed list."""
+        """Set the parser. name: for click. names: the values, where they are a closed list."""
         self.name, self.parse, self.names = name, parse, tuple(names)
 
     def convert(
@@ -40,20 +40,20 @@ class Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # click be
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> T:
-        """Return the value of some text. Raises: UsageError."""
+        """Parse a text; any other value is returned unchanged. Raises: UsageError."""
         return self.parse(value, flag(param)) if isinstance(value, str) else value
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return what a shell offers."""
+        """Return what shell completion offers."""
         if self.names:
             return [CompletionItem(name) for name in self.names if name.startswith(incomplete)]
         return _complete(ctx, flag(param), incomplete)
 
 
 def flag(param: click.Parameter | None) -> str:
-    """Return what to call an option in a message, such as --seq-len."""
+    """Return the name of an option for messages, such as --seq-len."""
     if param is None:
         return "value"
     if isinstance(param, click.Argument):
@@ -66,11 +66,11 @@ def joined(
     param: click.Parameter,
     items: Iterable[Iterable[T]],
 ) -> tuple[T, ...]:
-    """Return each value of an option once; `all` is every name, `usual` some models."""
+    """Return the values of a repeatable option, each once, with `all` and `usual` replaced by names."""
     values: list[Any] = [value for item in items for value in item]
     for word, names in (("all", ALL), ("usual", _USUAL)):
         if word in values and flag(param) in names:
-            values = [*names[flag(param)](), *(one for one in values if one != word)]
+            values = [*names[flag(param)](), *(value for value in values if value != word)]
     return tuple(dict.fromkeys(values))
 
 
@@ -79,12 +79,12 @@ def merged(
     param: click.Parameter,
     items: Iterable[Mapping[str, T]],
 ) -> dict[str, T]:
-    """Return the entries of a repeatable option, of equal names the last."""
+    """Return the entries of a repeatable option as one mapping; the last of equal names counts."""
     return {name: value for item in items for name, value in item.items()}
 
 
 def number(example: str) -> Parsed[float]:
-    """Return the type of one real number; example: what its message tells to try."""
+    """Return the type of a real number; example: the value that its message suggests."""
     return Parsed("number", lambda text, name: values.number(text, name, example))
 
 
@@ -101,19 +101,19 @@ def within(least: int, most: int, default: int) -> Parsed[int]:
 
 
 def one_of(kind: str, names: Iterable[str]) -> Parsed[str]:
-    """Return the type of a name from a closed list; kind: what the message calls it."""
-    known = tuple(names)
+    """Return the type of a name from a closed list; kind: the noun for its message."""
+    allowed = tuple(names)
 
     def parse(text: str, name: str) -> str:
-        if text not in known:
-            raise UnknownName(kind, text, known)
+        if text not in allowed:
+            raise UnknownName(kind, text, allowed)
         return text
 
-    return Parsed("name", parse, known)
+    return Parsed("name", parse, allowed)
 
 
 def _relative(text: str, name: str) -> float:
-    """Return a tolerance of drift_relative, the one that verdicts are judged by."""
+    """Parse a tolerance of drift_relative, the column that verdicts judge."""
     column, value = values.tolerance(text, name)
     if column != "drift_relative":
         raise UsageError(f"verdicts judge drift_relative, not {column}; try --fail-if '{column}>{value:g}'")
@@ -144,14 +144,14 @@ def _offsets(text: str, name: str) -> list[int]:
 
 
 def _targets(text: str, name: str) -> list[str]:
-    """Return a file or a target, whose name may hold commas, or several."""
+    """Parse one file or target, whose name may contain commas, or a list of them."""
     path, _, function = text.rpartition(":")
-    alone = os.path.lexists(text) or ("," not in function and os.path.lexists(path))
-    return [text] if alone else values.names(text, name)
+    single = os.path.lexists(text) or ("," not in function and os.path.lexists(path))
+    return [text] if single else values.names(text, name)
 
 
 def _argument(text: str, name: str) -> dict[str, object]:
-    """Return an argument of a call: a Python literal, or text that is none."""
+    """Parse NAME=VALUE, an argument of a call: VALUE is a Python literal, else text."""
     key, equals, value = text.partition("=")
     if not (equals and key.strip().isidentifier()):
         raise UsageError(f"{name} {text!r} is not NAME=VALUE; try {name} head_dim=128")
@@ -168,9 +168,8 @@ OFFSETS = Parsed("integers", _offsets)
 NUMBERS = Parsed("numbers", values.numbers)
 NAMES = Parsed("names", values.names)
 MASKS = Parsed("masks", values.masks)
-TEXT = Parsed("text", lambda text, name: [text])  # an item of its own, commas included
+TEXT = Parsed("text", lambda text, name: [text])  # one element, commas included
 WORD = Parsed("word", lambda text, name: text)
-PATHS = Parsed("paths", _targets)
 TARGETS = Parsed("targets", _targets)
 RELATIVE = Parsed("tolerance", _relative)
 SHARD = Parsed("shard", _shard)
@@ -180,32 +179,32 @@ SCALE, SECONDS = number("0.125"), number("120")
 
 
 def _complete(context: click.Context, flag: str, incomplete: str) -> list[CompletionItem]:
-    """Return what the last element of a list may become; files where an option takes them."""
-    done, comma, word = incomplete.rpartition(",")
+    """Return completions of the last element of a list; files for options that take them."""
+    earlier, comma, word = incomplete.rpartition(",")
     of_columns = flag in ("--columns", "--fail-if", "--y")
     names = _columns(context) if of_columns else _names(flag)
-    items = [CompletionItem(f"{done}{comma}{name}") for name in names if name.startswith(word)]
+    items = [CompletionItem(f"{earlier}{comma}{name}") for name in names if name.startswith(word)]
     return items + [CompletionItem(incomplete, type="file")] * (flag in _FILES and not (comma or items))
 
 
 def _names(flag: str) -> list[str]:
-    """Return the names that a shell offers for an option."""
+    """Return the names that shell completion offers for an option."""
     if flag in ALL:
-        more = [alias for one in _module("arithmetic.formats").FORMATS for alias in one.aliases]
-        others = {"--dtype": more, "--model": ["usual"]}.get(flag, [])
+        aliases = [alias for fmt in _module("arithmetic.formats").FORMATS for alias in fmt.aliases]
+        others = {"--dtype": aliases, "--model": ["usual"]}.get(flag, [])
         return ["all", *ALL[flag](), *others]
     return list(_OTHERS[flag]() if flag in _OTHERS else data.table("help.toml")["completed"].get(flag, ()))
 
 
 def _columns(context: click.Context) -> list[str]:
-    """Return the columns of the command's reports; else those of `shift`."""
+    """Return the columns of the command's reports; those of `shift` for other commands."""
     from ropeaudit.runtime.columns import table, tables
 
     own, name = [], str(context.info_name)
-    for known in tables():
-        if known in (name, f"list-{name}") or known.startswith(f"{name}-"):
-            own += list(table(known))
-    if name == "report":  # rows of `shift`, as they were and in comparison
+    for each in tables():
+        if each in (name, f"list-{name}") or each.startswith(f"{name}-"):
+            own += list(table(each))
+    if name == "report":  # rows of `shift`, and of a comparison
         from ropeaudit.reports.comparison import COLUMNS
 
         own += [*table("shift"), "file", *COLUMNS]
@@ -213,11 +212,11 @@ def _columns(context: click.Context) -> list[str]:
 
 
 def _module(name: str) -> Any:
-    """Return a module of this package, which is loaded only when needed."""
+    """Import a module of this package, when it is needed."""
     return import_module(f"ropeaudit.{name}")
 
 
-# every name that `all` stands for
+# option -> all its names, which `all` stands for
 ALL: Mapping[str, Names] = {
     "--recipe": lambda: [one.name for one in _module("recipes").all_recipes() if not one.refused],
     "--impl": lambda: [

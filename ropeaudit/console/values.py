@@ -1,4 +1,4 @@
-"""Values of options: lists, ranges, sizes with suffix; no formats or arrays."""
+"""Parsers of option values: lists, ranges, numbers with a suffix, tolerances, masks."""
 
 from __future__ import annotations
 
@@ -100,15 +100,16 @@ def names(text: str, flag: str) -> list[str]:
 def masks(text: str, flag: str) -> list[str]:
     """Read a list of masks; a window's width may be written as 4k. Raises: UsageError."""
 
-    def one(word: str) -> list[str]:
+    def mask(word: str) -> list[str]:
         kind, _, width = word.strip().lower().partition(":")
         sized = kind == "window" and _SCALAR.fullmatch(width)
         return [f"window:{integer(width, flag)}" if sized else word.strip()]
 
-    return _listed(text, flag, one)
+    return _listed(text, flag, mask)
 
 
 def _listed(text: str, flag: str, read: Callable[[str], list[T]]) -> list[T]:
+    """Read a list separated by commas, each value once. read: from an element its values."""
     results: list[T] = []
     for word in text.split(","):
         if not word.strip():
@@ -118,6 +119,7 @@ def _listed(text: str, flag: str, read: Callable[[str], list[T]]) -> list[T]:
 
 
 def _integer_or_range(text: str, flag: str) -> list[int]:
+    """Read one whole number, or the numbers of a range with a step."""
     match = _RANGE.fullmatch(text.strip().lower().replace("**", "^"))
     if not match or _POWER.fullmatch(text.strip().lower()):
         _refuse_span(text.strip(), flag)
@@ -138,7 +140,7 @@ def _integer_or_range(text: str, flag: str) -> list[int]:
 
 
 def _refuse_span(text: str, flag: str) -> None:
-    """Raise UsageError for a range that has no step, with steps that fit it."""
+    """Raise UsageError if a text is a range without a step, and suggest steps."""
     span = _SPAN.fullmatch(text.lower())
     ends = [_SCALAR.fullmatch(end) for end in span.groups()] if span else [None]
     if all(ends):

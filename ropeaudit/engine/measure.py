@@ -31,7 +31,7 @@ from ropeaudit.reference import exact_scores
 from ropeaudit.reference.exact_scores import Factor
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing, run_metadata
-from ropeaudit.runtime.threads import Map, mapping, worth
+from ropeaudit.runtime.threads import Map, mapping, useful_threads
 
 CertifiedScores: TypeAlias = tuple[ExactScores, float]  # of a head, and what they may be off by
 Measured: TypeAlias = dict[CellIndex, CellStatistics]
@@ -348,7 +348,7 @@ def compare(cases: Plan[Inputs], bits: Format) -> PairStatistics:
     """
     inputs, result = cases.inputs, PairStatistics()
     total = masks.count(cases.mask, inputs.seq_len) * inputs.heads
-    with mapping(worth(min(run_metadata.threads(), inputs.heads), inputs.seq_len)) as mapped:
+    with mapping(useful_threads(min(run_metadata.threads(), inputs.heads), inputs.seq_len)) as mapped:
         tiles = _PairTiles(cases, mapped, bits)
         for part in tiles.strips():
             result.merge(part)

@@ -1,1 +1,1 @@
-"""What surrounds a run: threads, files, streams, the state of the process, metadata."""
+"""Services of the running process: threads, files, streams, random numbers, progress, metadata."""

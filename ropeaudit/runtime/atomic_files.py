@@ -1,6 +1,6 @@
-"""Files written beside their place and then put into it, even by several runs.
+"""Files and folders that are written beside their target and then replace it in one step.
 
-It is locked while it is open; what nobody has locked was left by a killed run.
+A temporary file is locked while it is open: one without a lock was abandoned by a killed run.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import IO
 
 _SUFFIX = ".ropeaudit"
-_LONGEST = 40  # characters of a name that stay
-LEFT = re.compile(
-    r"(\..+\.)[a-z0-9_]{8}" + re.escape(_SUFFIX), re.DOTALL
-)  # being written, or left by a killed run
+_NAME_CHARACTERS = 40  # of the target's name, at the start of a temporary name
+TEMPORARY_NAME = re.compile(r"(\..+\.)[a-z0-9_]{8}" + re.escape(_SUFFIX), re.DOTALL)
 
 
 def lock(number: int) -> bool | None:
-    """Lock an open file; return whether that worked, None without locks."""
+    """Lock an open file for this process; return whether it is, None where there are no locks."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -36,13 +34,13 @@ def lock(number: int) -> bool | None:
 
 
 @contextlib.contextmanager
-def opened(target: Path) -> Iterator[IO[bytes]]:
-    """Yield a new file beside `target`, removed unless put elsewhere or `Kept`.
+def temporary_file(target: Path) -> Iterator[IO[bytes]]:
+    """Yield a new file beside `target`; at the end it is removed, unless it was moved or `NotReplaced`.
 
-    Those that killed runs left are cleared. Raises: OSError.
+    Files that killed runs abandoned there are removed first. Raises: OSError.
     """
-    prefix, name, stays = _prefix(target.name), "", ""
-    _clear(target.parent, prefix)
+    prefix, name, retained = _temporary_prefix(target.name), "", ""
+    _remove_abandoned(target.parent, prefix)
     try:
         while True:
             # named before it is made: a signal may come at any moment
@@ -51,12 +49,12 @@ def opened(target: Path) -> Iterator[IO[bytes]]:
                 if lock(file.fileno()) is not False and os.path.exists(name):
                     yield file
                     return
-                # another run took it for one that was left, in the moment before it was locked
-    except Kept as error:
-        stays = error.filename
+                # another run took it for an abandoned one, in the moment before it was locked
+    except NotReplaced as error:
+        retained = error.filename
         raise
     finally:
-        if stays != name:
+        if retained != name:
             try:  # noqa: SIM105 a call before `unlink` would let a signal in
                 os.unlink(name)
             except OSError:
@@ -64,22 +62,21 @@ def opened(target: Path) -> Iterator[IO[bytes]]:
 
 
 def fill(file: IO[bytes], content: bytes, target: Path) -> None:
-    """Write a file of `opened` with the mode of `target`. Raises: OSError."""
+    """Write a temporary file, with the permissions of `target`. Raises: OSError."""
     file.write(content)
     file.flush()
     os.fsync(file.fileno())
-    os.chmod(file.fileno() if os.chmod in os.supports_fd else file.name, _mode(target))
+    os.chmod(file.fileno() if os.chmod in os.supports_fd else file.name, _permissions(target))
 
 
-class Kept(OSError):
-    """A file could not be written; filename: where its content stands."""
+class NotReplaced(OSError):
+    """A file that could not replace its target. filename: where its content is instead."""
 
 
 def put(file: IO[bytes], target: Path) -> None:
-    """Put a file of `opened` in the place of `target`.
+    """Replace `target` with a temporary file.
 
-    Where `target` cannot be replaced, as a bind mount or in a folder that only grows, it is written into.
-    Raises: Kept.
+    A target that cannot be replaced, such as a bind mount, is overwritten. Raises: NotReplaced.
     """
     if os.name == "nt":  # there open files are not moved, and none is locked
         file.close()
@@ -94,18 +91,18 @@ def put(file: IO[bytes], target: Path) -> None:
                 there.flush()
                 os.fsync(there.fileno())
         except OSError as error:
-            kept = target.with_name(f"{target.name}.new")
+            rescued = target.with_name(f"{target.name}.new")
             try:
-                os.replace(copy, kept)
+                os.replace(copy, rescued)
             except OSError:
-                kept = copy
-            raise Kept(error.errno, error.strerror, str(kept)) from None
+                rescued = copy
+            raise NotReplaced(error.errno, error.strerror, str(rescued)) from None
 
 
 def write(contents: Mapping[Path, bytes]) -> None:
-    """Write files in full, or leave what was there. Raises: Kept, OSError."""
+    """Write all of these files, or leave every target as it was. Raises: NotReplaced, OSError."""
     with contextlib.ExitStack() as stack:
-        files = {target: stack.enter_context(opened(target)) for target in contents}
+        files = {target: stack.enter_context(temporary_file(target)) for target in contents}
         for target, file in files.items():
             fill(file, contents[target], target)
         for target, file in files.items():
@@ -113,21 +110,21 @@ def write(contents: Mapping[Path, bytes]) -> None:
 
 
 @contextlib.contextmanager
-def folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder beside `target`, which takes its place whole at the end of the block.
+def new_folder(target: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `target`, which it replaces at the end of the block.
 
-    Where the block raises, `target` is as it was. One that cannot be moved, as where it is mounted, is
-    emptied and filled anew. Raises: OSError.
+    Where the block raises, `target` stays as it was. A folder that cannot be moved, such as a mount point, is
+    emptied and its new content copied into it. Raises: OSError.
     """
     import shutil
     import tempfile
 
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(_SUFFIX, _prefix(target.name), target.parent) as place:
+    with tempfile.TemporaryDirectory(_SUFFIX, _temporary_prefix(target.name), target.parent) as place:
         beside, old = Path(place, "new"), Path(place, "old")
         beside.mkdir()
         yield beside
-        mode = _mode(target)
+        mode = _permissions(target)
         beside.chmod(mode | (mode & 0o444) >> 2)
         try:
             if target.exists():
@@ -136,15 +133,15 @@ def folder(target: Path) -> Iterator[Path]:
         except OSError:
             if not target.is_dir():
                 raise
-            _empty(target)
+            _empty_folder(target)
             try:
                 shutil.copytree(beside, target, dirs_exist_ok=True)
             except BaseException:
-                _empty(target)
+                _empty_folder(target)
                 raise
 
 
-def _empty(folder: Path) -> None:
+def _empty_folder(folder: Path) -> None:
     import shutil
 
     for path in folder.iterdir():
@@ -154,8 +151,8 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
-def _mode(target: Path) -> int:
-    """Return the permissions of the file that is replaced, or those of a new one."""
+def _permissions(target: Path) -> int:
+    """Return the permissions of a file, or those that a new file gets."""
     try:
         return stat.S_IMODE(os.stat(target).st_mode)
     except OSError:
@@ -164,16 +161,20 @@ def _mode(target: Path) -> int:
         return 0o666 & ~mask
 
 
-def _prefix(name: str) -> str:
-    """Return how the files of a name begin; long names may share it."""
-    return f".{name[:_LONGEST]}."
+def _temporary_prefix(name: str) -> str:
+    """Return how the names of the temporary files of a target begin; long names may share it."""
+    return f".{name[:_NAME_CHARACTERS]}."
 
 
-def _clear(folder: Path, prefix: str) -> None:
-    """Remove the files that no run has open; where that is unknown, none."""
+def _remove_abandoned(folder: Path, prefix: str) -> None:
+    """Remove the temporary files that no run has locked; none where files cannot be locked."""
     names: list[str] = []
-    with contextlib.suppress(OSError):  # a folder may be for writing alone
-        names = [name for name in os.listdir(folder) if (left := LEFT.fullmatch(name)) and left[1] == prefix]
+    with contextlib.suppress(OSError):  # a folder that cannot be listed may still be written to
+        names = [
+            name
+            for name in os.listdir(folder)
+            if (left := TEMPORARY_NAME.fullmatch(name)) and left[1] == prefix
+        ]
     for path in (os.path.join(folder, name) for name in names):
         with contextlib.suppress(OSError):
             number = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))

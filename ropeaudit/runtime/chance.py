@@ -1,4 +1,4 @@
-"""Random numbers of others' code: each call begins with the same, so rows repeat."""
+"""Random numbers of foreign code: every call starts from the same seed, so that rows are reproducible."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _number: ContextVar[int] = ContextVar("number", default=0)
 
 
 def number() -> int:
-    """Return the seed with which calls begin here."""
+    """Return the seed that calls start from in this context."""
     return _number.get()
 
 
 @contextlib.contextmanager
 def other(seed: int) -> Iterator[None]:
-    """Within the block, begin calls with other random numbers."""
+    """Within the block, start calls from another seed."""
     token = _number.set(seed)
     try:
         yield
@@ -40,9 +40,9 @@ def begin(seed: int) -> None:
 
 @contextlib.contextmanager
 def put_back() -> Iterator[None]:
-    """Put back after the block what calls change: random numbers, gradients, dtype.
+    """Restore, after the block, random numbers, torch's gradient mode and its default dtype.
 
-    Of Python, NumPy and torch, as far as loaded; other changes of code stay.
+    Libraries that are not loaded are not imported for it; other side effects of code remain.
     """
     torch: Any = sys.modules.get("torch")
     before = random.getstate(), np.random.get_state()  # noqa: NPY002

@@ -1,6 +1,6 @@
-"""The columns of every report, read from `data/columns.toml`: a table a report, a line a column.
+"""The columns of every report, read from `data/columns.toml`: one table per report, one line per column.
 
-A row is a mapping from the names of its table to values; whoever makes it computes them.
+Values are computed by the features; a row is a mapping from the names of a table to values.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from functools import cache, cached_property
 from typing import Any, Literal
 
 from ropeaudit import data
-from ropeaudit.runtime import rows as held
 from ropeaudit.runtime.rows import Row
+from ropeaudit.runtime.rows import column as values_of
 
 # case, setting: what was requested, which identifies a row. drift: what a fault that shifts q and k alike
 # does not show in. attention, place: undefined unless those were measured.
@@ -67,18 +67,18 @@ class Column:
 
     @property
     def undefined(self) -> float | None:
-        """What stands for an undefined value: nan in a column that always holds floats, else None."""
+        """The undefined value: nan in a column of floats that is not optional, else None."""
         return math.nan if self.kind is float and not self.optional else None
 
     def shown(self, rows: Sequence[Row]) -> bool:
-        """Return whether a screen shows it of some rows."""
+        """Return whether a screen shows this column for these rows."""
         if isinstance(self.screen, bool):
             return self.screen
         if self.screen == "not cpu":
-            return not set(held.column(rows, self.name)) <= {"cpu", "none", None}
+            return not set(values_of(rows, self.name)) <= {"cpu", "none", None}
         name = self.screen.removeprefix("with ") if self.screen != "any" else self.name
-        values = set(held.column(rows, name))  # None, nan, nothing and "none" say nothing
-        return any(one is not None and one == one and one not in ("", "none") for one in values)
+        values = set(values_of(rows, name))  # None, nan, nothing and "none" say nothing
+        return any(value is not None and value == value and value not in ("", "none") for value in values)
 
 
 class Columns(dict[str, Column]):
@@ -92,11 +92,11 @@ class Columns(dict[str, Column]):
             raise ValueError(f"a column is declared twice: {[column.name for column in listed]}")
 
     def names(self, test: Callable[[Column], bool]) -> tuple[str, ...]:
-        """Return the columns of which something holds."""
+        """Return the names of the columns that pass a test."""
         return tuple(name for name, column in self.items() if test(column))
 
     def having(self, *roles: Role) -> tuple[str, ...]:
-        """Return the columns of some roles."""
+        """Return the names of the columns that have one of these roles."""
         return self.names(lambda column: column.role in roles)
 
     @cached_property
@@ -122,11 +122,11 @@ class Columns(dict[str, Column]):
         return tuple(sorted(names, key=lambda name: self[name].leaves))
 
     def unset(self, names: Iterable[str]) -> dict[str, None]:
-        """Return the optional ones of some columns, undefined."""
+        """Return the optional columns among these, each with the value None."""
         return dict.fromkeys(name for name in names if self[name].optional)
 
     def screen(self, rows: Sequence[Row]) -> list[str]:
-        """Return the columns that are on the screen of some rows, in its order."""
+        """Return the columns that a screen shows for these rows, in its order."""
         shown = [column for column in self.values() if column.shown(rows)]
         names = [column.name for column in shown if not column.after]
         for column in shown:
@@ -149,19 +149,19 @@ def table(*names: str) -> Columns:
 def _section(name: str) -> tuple[Column, ...]:
     """Return the columns of one table; `like` copies those of another."""
     columns = []
-    for column, said in tomllib.loads(_sections()[name]).items():
-        if like := said.pop("like", ""):
-            known = next(one for one in _section(like) if one.name == column)
-            told = {"screen": False, "after": "", "leaves": 0, **said}
-            columns.append(dataclasses.replace(known, **told))
+    for column, fields in tomllib.loads(_sections()[name]).items():
+        if like := fields.pop("like", ""):
+            original = next(other for other in _section(like) if other.name == column)
+            own = {"screen": False, "after": "", "leaves": 0, **fields}
+            columns.append(dataclasses.replace(original, **own))
         else:
-            kind = _KINDS[said.pop("kind", "text")]
-            columns.append(Column(column, kind, **said))
+            kind = _KINDS[fields.pop("kind", "text")]
+            columns.append(Column(column, kind, **fields))
     return tuple(columns)
 
 
 @cache
 def _sections() -> dict[str, str]:
-    """Return the text of each table by its name, since parsing is slow."""
+    """Return the text of each table by its name: parsing all of them is slow."""
     parts = re.split(r"^\[([\w-]+)\].*\n", data.text("columns.toml"), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))

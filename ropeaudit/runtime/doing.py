@@ -1,7 +1,7 @@
-"""What a long run does at the moment, and which share of it is done, for whoever waits for it.
+"""Progress of a long run: its current step in words, and the share that is done.
 
-Work says `step`; the listener is in a context variable, within a block. Only within
-`heard` may a block cross a yield.
+Work calls `step`; the listener is a context variable, set within a block. A block may cross a `yield` only
+within `reported`.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ Listener = Callable[[float], None]
 _now: ContextVar[str] = ContextVar("doing", default="")
 _listener: ContextVar[Listener] = ContextVar("listener", default=lambda share: None)
 _END = object()
-waiting: set[int] = set()  # threads that wait for an answer, which a signal may end
+waiting: set[int] = set()  # threads that wait for foreign code, which a signal may interrupt
 interrupted: Callable[[], None] = lambda: None  # noqa: E731  raises KeyboardInterrupt if one was held back
-ended = False  # whether a signal ended the run: what is raised after that comes of it
+ended = False  # whether a signal ended the run: later exceptions are its consequences
 
 
 def begin(text: str) -> None:
-    """Say what is done from now on."""
+    """Name the current step."""
     _now.set(text)
 
 
 def now() -> str:
-    """Return what is done at the moment; empty where nothing was said."""
+    """Return the name of the current step; empty without one."""
     return _now.get()
 
 
 def step(share: float) -> None:
-    """Say the share done, 0 to 1, of the part in whose block this is called."""
+    """Report the share that is done, 0 to 1, of the part in whose block this is called."""
     _listener.get()(share)
 
 
 def listener() -> Listener:
-    """Return what is told of the steps at the moment, for work that takes it as an argument."""
+    """Return the current listener, for work that takes it as an argument."""
     return _listener.get()
 
 
 @contextlib.contextmanager
-def told(listener: Listener) -> Iterator[None]:
-    """Tell a listener of the steps within the block."""
+def reporting_to(listener: Listener) -> Iterator[None]:
+    """Report the steps within the block to a listener."""
     before = _listener.get()
     _listener.set(listener)
     try:
@@ -54,69 +54,69 @@ def told(listener: Listener) -> Iterator[None]:
         _listener.set(before)
 
 
-def unheard() -> contextlib.AbstractContextManager[None]:
-    """Tell nobody of the steps within the block."""
-    return told(lambda share: None)
+def silently() -> contextlib.AbstractContextManager[None]:
+    """Report the steps within the block to nobody."""
+    return reporting_to(lambda share: None)
 
 
 def within(begin: float, end: float) -> contextlib.AbstractContextManager[None]:
-    """Count steps in the block as of a part, from `begin` to `end` of the whole.
+    """Scale the shares reported in the block to a part, from `begin` to `end` of the whole.
 
-    >>> with told(print), within(0.5, 1.0):
+    >>> with reporting_to(print), within(0.5, 1.0):
     ...     step(0.5)
     0.75
     """
-    return told(part(_listener.get(), begin, end))
+    return reporting_to(share_of_part(_listener.get(), begin, end))
 
 
 def each(
     results: Iterable[T],
     block: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> Iterator[T]:
-    """Yield results, each computed in its own block, which ends before it is used.
+    """Yield results, each computed within a new block, which ends before the result is used.
 
     >>> def work():
     ...     step(0.5)
     ...     yield "a row"
-    >>> list(each(work(), lambda: told(print)))
+    >>> list(each(work(), lambda: reporting_to(print)))
     0.5
     ['a row']
     """
     source = iter(results)
     while True:
         with block():
-            one = next(source, _END)
-        if one is _END:
+            result = next(source, _END)
+        if result is _END:
             return
-        yield one  # type: ignore[misc]
+        yield result  # type: ignore[misc]
 
 
-def heard(results: Generator[T, None, None], listener: Listener) -> Iterator[T]:
-    """Yield results whose steps a listener is told, though blocks cross the yields within them.
+def reported(results: Generator[T, None, None], listener: Listener) -> Iterator[T]:
+    """Yield the results of a generator whose blocks cross its yields, and report its steps.
 
-    They are computed in a context of their own, so that two of them may be read in turns.
+    It runs in a context of its own, so that two generators may be read in turns.
 
     >>> def work():
     ...     with within(0.0, 0.5):
     ...         yield "a row"
     ...         step(1.0)
-    >>> list(heard(work(), print))
+    >>> list(reported(work(), print))
     0.5
     ['a row']
     """
     context = copy_context()
     context.run(_listener.set, listener)
     try:
-        while (one := context.run(next, results, _END)) is not _END:
-            yield one  # type: ignore[misc]
+        while (result := context.run(next, results, _END)) is not _END:
+            yield result  # type: ignore[misc]
     finally:
         context.run(results.close)
 
 
 def in_parts(works: Sequence[Iterable[T]]) -> Iterator[T]:
-    """Yield the results of works in turn, the steps of each counted as of a part of equal size.
+    """Yield the results of several works in turn, each as a part of equal size of the progress.
 
-    >>> with told(print):
+    >>> with reporting_to(print):
     ...     for _ in in_parts([(step(0.5) for _ in "a") for _ in "ab"]):
     ...         pass
     0.25
@@ -127,10 +127,10 @@ def in_parts(works: Sequence[Iterable[T]]) -> Iterator[T]:
         yield from each(work, functools.partial(within, *ends))
 
 
-def part(progress: Listener, begin: float, end: float) -> Listener:
-    """Return what takes the share that is done of a part, which is from `begin` to `end` of the whole.
+def share_of_part(progress: Listener, begin: float, end: float) -> Listener:
+    """Return a listener for a part of the work, which is from `begin` to `end` of the whole.
 
-    >>> part(print, 0.5, 1.0)(0.5)
+    >>> share_of_part(print, 0.5, 1.0)(0.5)
     0.75
     """
     return lambda share: progress(begin + share * (end - begin))

@@ -1,4 +1,4 @@
-"""What a path stands for: the file behind a link, or a stream, never replaced."""
+"""What a path refers to: a file, the target of a link, or a stream."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ INSTALLED = {"site-packages", "dist-packages"}  # folders of packages
 
 
 def shown_path(path: str | Path) -> str:
-    """Return how reports name a file: from this folder, packages, or whole."""
-    whole = Path(os.path.abspath(path))
-    for at, part in enumerate(whole.parts):
+    """Return a path as reports show it: relative to this folder or to site-packages, else absolute."""
+    absolute = Path(os.path.abspath(path))
+    for place, part in enumerate(absolute.parts):
         if part in INSTALLED:
-            return "/".join(whole.parts[at + 1 :])
+            return "/".join(absolute.parts[place + 1 :])
     try:
-        return whole.resolve().relative_to(Path.cwd().resolve()).as_posix()
+        return absolute.resolve().relative_to(Path.cwd().resolve()).as_posix()
     except (OSError, ValueError):
-        return str(whole)
+        return str(absolute)
 
 
-def behind(path: str) -> str:
-    """Return the file that a link leads to; any other path as it is."""
+def link_target(path: str) -> str:
+    """Return the file that a link points to; any other path unchanged."""
     return os.path.realpath(path) if os.path.islink(path) else path
 
 
 def descriptor(path: str) -> int | None:
-    """Return the descriptor that a path such as /dev/stdout names."""
+    """Return the file descriptor that a path such as /dev/stdout names, None for other paths."""
     target = os.path.abspath(path)
     for _ in range(_MOST_LINKS):
         if target in _NAMED:
@@ -46,7 +46,7 @@ def descriptor(path: str) -> int | None:
 
 
 def is_stream(path: str) -> bool:
-    """Return whether a path is a pipe, a device or an open file's number."""
+    """Return whether a path is a pipe, a device or a file descriptor."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -56,25 +56,25 @@ def is_stream(path: str) -> bool:
     return stat.S_ISREG(mode) and descriptor(path) is not None
 
 
-def same(path: str, other: str) -> bool:
+def same_file(path: str, other: str) -> bool:
     """Return whether two paths are one file: by name, links or hard links.
 
-    Of missing files, names that differ in case alone are one, as in some folders.
+    Names of missing files that differ in case alone count as one: some file systems ignore it.
     """
     try:
-        one, two = os.path.realpath(path), os.path.realpath(other)
-        if one == two:
+        first, second = os.path.realpath(path), os.path.realpath(other)
+        if first == second:
             return True
-        if os.path.lexists(one) or os.path.lexists(two):
-            return os.path.samefile(one, two)
-        (folder, name), (elsewhere, again) = os.path.split(one), os.path.split(two)
-        return name.casefold() == again.casefold() and os.path.samefile(folder, elsewhere)
+        if os.path.lexists(first) or os.path.lexists(second):
+            return os.path.samefile(first, second)
+        (folder, name), (other_folder, other_name) = os.path.split(first), os.path.split(second)
+        return name.casefold() == other_name.casefold() and os.path.samefile(folder, other_folder)
     except (OSError, ValueError):
         return False
 
 
 def is_still_at(number: int, path: str) -> bool:
-    """Return whether an open file is still at a path, not behind a link."""
+    """Return whether an open file is still the one at a path, and not a link's target."""
     try:
         return os.path.samestat(os.fstat(number), os.lstat(path))
     except OSError:

@@ -1,4 +1,4 @@
-"""Rows held by column, since a file may hold many; a row is made when it is looked at."""
+"""Rows of a report stored by column: a file may have a million. A row is made when it is accessed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 Row = Mapping[str, Any]
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()  # the row has no such column
-BLOCK = 4096  # rows of a file that are held as they stand in it
+BLOCK = 4096  # rows that are read from a file at once
 
 
 class Rows(Sequence[Row]):
-    """Rows of reports.
+    """Rows of a report.
 
-    columns: name -> a value a row, ABSENT where that row has no such column.
-    gaps: the columns that some row has not.
+    columns: name -> a value per row, ABSENT where that row has no such column.
+    gaps: the columns that some row lacks.
     """
 
     def __init__(
@@ -27,14 +27,14 @@ class Rows(Sequence[Row]):
         count: int,
         gaps: Collection[str] | None = None,
     ) -> None:
-        """Hold columns that have `count` values each."""
+        """Store columns of `count` values each. gaps: found by search if None."""
         self.columns, self.length = columns, count
-        found = (name for name, values in columns.items() if ABSENT in values)
-        self.gaps = frozenset(found if gaps is None else gaps)
+        incomplete = (name for name, values in columns.items() if ABSENT in values)
+        self.gaps = frozenset(incomplete if gaps is None else gaps)
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Rows:
-        """Return rows held by column."""
+        """Return rows stored by column."""
         if isinstance(rows, cls):
             return rows
         names = list(dict.fromkeys(chain.from_iterable(rows)))
@@ -42,8 +42,7 @@ class Rows(Sequence[Row]):
             columns = zip(*map(itemgetter(*names), rows), strict=True) if len(names) > 1 else ()
             return cls(dict(zip(names, columns, strict=True)), len(rows), ())
         except (KeyError, ValueError):
-            held = {name: [row.get(name, ABSENT) for row in rows] for name in names}
-            return cls(held, len(rows))
+            return cls({name: [row.get(name, ABSENT) for row in rows] for name in names}, len(rows))
 
     def column(self, name: str, default: Any = None) -> Sequence[Any]:
         """Return the values of a column, the default where a row has none."""
@@ -52,24 +51,24 @@ class Rows(Sequence[Row]):
             return [default] * self.length
         if name not in self.gaps:
             return values
-        return [default if one is ABSENT else one for one in values]
+        return [default if value is ABSENT else value for value in values]
 
     def all_have(self, name: str) -> bool:
         """Return whether all rows have a column."""
         return not self.length or (name in self.columns and name not in self.gaps)
 
     def distinct(self, names: Sequence[str]) -> list[Row]:
-        """Return each combination of values of some columns once, as they come."""
+        """Return each combination of values of these columns once, in order of appearance."""
         values = dict.fromkeys(zip(*(self.column(name) for name in names), strict=True))
-        return [dict(zip(names, some, strict=True)) for some in values]
+        return [dict(zip(names, combination, strict=True)) for combination in values]
 
     def take(self, places: Sequence[int]) -> Rows:
-        """Return some of the rows."""
-        columns = {name: [one[i] for i in places] for name, one in self.columns.items()}
+        """Return the rows at these places."""
+        columns = {name: [values[i] for i in places] for name, values in self.columns.items()}
         return Rows(columns, len(places), None if self.gaps else ())
 
     def __add__(self, other: Rows) -> Rows:
-        """Return these rows and behind them others."""
+        """Return these rows, followed by others."""
         names, count = dict.fromkeys([*self.columns, *other.columns]), self.length + other.length
         both = {name: [*self.column(name, ABSENT), *other.column(name, ABSENT)] for name in names}
         return Rows(both, count)
@@ -81,10 +80,10 @@ class Rows(Sequence[Row]):
         return repr(list(self))
 
     def __getitem__(self, place: Any) -> Any:
-        """Return a row, or of a slice some rows."""
+        """Return a row, or the rows of a slice."""
         if isinstance(place, slice):
             return self.take(range(self.length)[place])
-        return _OneRow(self.columns, range(self.length)[place])
+        return _RowView(self.columns, range(self.length)[place])
 
     def __iter__(self) -> Iterator[Row]:
         names = list(self.columns)
@@ -93,8 +92,8 @@ class Rows(Sequence[Row]):
             yield {name: row[name] for name in row if row[name] is not ABSENT} if self.gaps else row
 
 
-class _OneRow(Mapping[str, Any]):
-    """A row that is looked up in columns."""
+class _RowView(Mapping[str, Any]):
+    """A row whose values are looked up in columns."""
 
     __slots__ = ("columns", "place")
 
@@ -114,20 +113,20 @@ class _OneRow(Mapping[str, Any]):
         return sum(1 for _ in self)
 
     def __bool__(self) -> bool:
-        return True  # a row says something; to count is slow
+        return True  # without counting the columns, which is slow
 
     def __repr__(self) -> str:
         return repr(dict(self))
 
 
 def column(rows: Sequence[Row], name: str) -> Sequence[Any]:
-    """Return a column of rows that all have it."""
+    """Return the values of a column that all rows have."""
     return rows.columns[name] if isinstance(rows, Rows) and rows else [row[name] for row in rows]
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Do without the collector of cycles, which looks at all rows again and again."""
+def without_garbage_collection() -> Iterator[None]:
+    """Turn off the garbage collector within the block: it would traverse all rows again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGES = ("ropeaudit", "numpy", "ml_dtypes", "torch", "click", "rich", "pandas")
-# beside the packages under audit: what decides which kernels run, and in which dtype weights are loaded
-_BESIDE = ("accelerate", "flash-attn", "safetensors", "triton", "vllm", "xformers")
+# they decide which kernels run, and in which dtype weights are loaded
+_RELATED_PACKAGES = ("accelerate", "flash-attn", "safetensors", "triton", "vllm", "xformers")
 
 
 def threads() -> int:
@@ -26,7 +26,7 @@ def threads() -> int:
 
 
 def free_bytes() -> int:
-    """Return the bytes of memory that are free, as far as the system says; else 64 GiB."""
+    """Return the bytes of free memory; 64 GiB where the system does not tell."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             table = dict(line.split(":", 1) for line in file)
@@ -40,7 +40,7 @@ def free_bytes() -> int:
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, platform, threads and what NumPy computes with as a flat mapping."""
+    """Return versions, platform, threads and NumPy's kernels as a flat mapping."""
     from importlib import metadata  # in-function: it takes as long as a small audit
 
     installed = {"python": platform.python_version()}
@@ -71,8 +71,8 @@ def kernels() -> dict[str, str]:
     libraries.sort(key=lambda library: "numpy" not in library["filepath"])  # torch may bring one too
     keys = ("internal_api", "version", "architecture")
     words = [libraries[0].get(key) for key in keys] if libraries else []
-    found = numpy.show_config(mode="dicts").get("SIMD Extensions", {})
-    levels = [*found.get("baseline", []), *found.get("found", [])]
+    extensions = numpy.show_config(mode="dicts").get("SIMD Extensions", {})
+    levels = [*extensions.get("baseline", []), *extensions.get("found", [])]
     return {
         "blas": " ".join(str(word) for word in words if word) or "unknown",
         "simd": levels[-1] if levels else "unknown",
@@ -80,23 +80,20 @@ def kernels() -> dict[str, str]:
 
 
 def processor(environment: Any) -> str:
-    """Return what decides the order of sums; empty where it is unknown."""
-    known = environment if isinstance(environment, dict) else {}
-    if {"blas", "simd"} - known.keys() or "unknown" in (known["blas"], known["simd"]):
+    """Return BLAS and SIMD level of an environment, which decide the order of sums; empty if unknown."""
+    values = environment if isinstance(environment, dict) else {}
+    if {"blas", "simd"} - values.keys() or "unknown" in (values["blas"], values["simd"]):
         return ""
-    return f"{known['blas']}, {known['simd']}"
+    return f"{values['blas']}, {values['simd']}"
 
 
 def command_line() -> str:
-    """Return the command that is running, as one would type it."""
+    """Return the running command as it would be typed."""
     return shlex.join(["ropeaudit", *sys.argv[1:]])
 
 
 def gather() -> dict[str, Any]:
-    """Return all metadata of this run, its time in UTC to the second.
-
-    SOURCE_DATE_EPOCH replaces that where it is set.
-    """
+    """Return all metadata of this run. Its time is in UTC, or SOURCE_DATE_EPOCH where that is set."""
     fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
     try:
         moment = datetime.datetime.fromtimestamp(int(fixed), datetime.UTC)
@@ -107,10 +104,10 @@ def gather() -> dict[str, Any]:
 
 
 def hardware(audited: tuple[str, ...] = ()) -> dict[str, str]:
-    """Return what computes here: processor, devices, CUDA, torch's switches of precision, BLAS, packages.
+    """Return processor, devices, CUDA, torch's precision switches, BLAS and versions of packages.
 
-    Every value is text, "unknown" where it cannot be found out. torch is imported, or why not is said.
-    audited: names of packages under audit.
+    Every value is text, "unknown" where it cannot be determined. torch is imported; an error of that is a
+    value too. audited: names of packages under audit.
     """
     from importlib import metadata
 
@@ -121,7 +118,7 @@ def hardware(audited: tuple[str, ...] = ()) -> dict[str, str]:
     import numpy  # noqa: F401 its BLAS is loaded with it
 
     results = {"cpu": _cpu()} | torch | kernels()
-    for package in sorted({*audited, *_BESIDE}):
+    for package in sorted({*audited, *_RELATED_PACKAGES}):
         with contextlib.suppress(metadata.PackageNotFoundError):
             results[package] = metadata.version(package)
     return results
@@ -136,17 +133,17 @@ def _cpu() -> str:
 
 
 def _torch() -> Iterator[tuple[str, str]]:
-    """Yield what torch says of devices and of the precision of its products."""
+    """Yield torch's devices and the precision of its matrix products, by name."""
     import torch
 
-    yield "cpu capability", _stated(torch.backends.cpu.get_cpu_capability)
+    yield "cpu capability", _text_or_unknown(torch.backends.cpu.get_cpu_capability)
     yield "cuda", torch.version.cuda or "none in this build of torch"
-    yield "gpu", _stated(lambda: ", ".join(_devices(torch)) or "none")
-    yield "tf32 matmul", _stated(lambda: torch.backends.cuda.matmul.allow_tf32)
-    yield "tf32 cudnn", _stated(lambda: torch.backends.cudnn.allow_tf32)
-    yield "float32 matmul precision", _stated(torch.get_float32_matmul_precision)
-    yield "default dtype", _stated(torch.get_default_dtype)
-    yield "torch threads", _stated(torch.get_num_threads)
+    yield "gpu", _text_or_unknown(lambda: ", ".join(_devices(torch)) or "none")
+    yield "tf32 matmul", _text_or_unknown(lambda: torch.backends.cuda.matmul.allow_tf32)
+    yield "tf32 cudnn", _text_or_unknown(lambda: torch.backends.cudnn.allow_tf32)
+    yield "float32 matmul precision", _text_or_unknown(torch.get_float32_matmul_precision)
+    yield "default dtype", _text_or_unknown(torch.get_default_dtype)
+    yield "torch threads", _text_or_unknown(torch.get_num_threads)
 
 
 def _devices(torch: Any) -> Iterator[str]:
@@ -158,8 +155,8 @@ def _devices(torch: Any) -> Iterator[str]:
         yield "Apple MPS"
 
 
-def _stated(query: Callable[[], Any]) -> str:
-    """Return an answer as text; torch raises where switches were mixed."""
+def _text_or_unknown(query: Callable[[], Any]) -> str:
+    """Return a value as text; torch raises where old and new switches were mixed."""
     try:
         return str(query())
     except Exception:  # of many kinds, by version and build

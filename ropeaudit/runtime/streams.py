@@ -1,4 +1,4 @@
-"""Stdout and stderr: unencodable text, lost readers, talking libraries."""
+"""Stdout and stderr: text that cannot be encoded, closed pipes, messages of libraries."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ASCII = str.maketrans(
 )
 
 
-def silence() -> None:
-    """Send the rest of stdout nowhere, or the interpreter complains while it shuts down."""
+def discard_stdout() -> None:
+    """Redirect stdout to the null device: else the interpreter complains at exit of a closed pipe."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _plain_text(error: UnicodeError) -> tuple[str, int]:
-    """Return similar ASCII, or escapes, for what an encoding cannot hold."""
+    """Replace characters that an encoding lacks by similar ASCII, or by escapes."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     piece = error.object[error.start : error.end].translate(_ASCII)

@@ -147,7 +147,7 @@ def test_where_no_scheduler_answers_is_said_in_a_sentence(monkeypatch) -> None:
 
     monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(Client=absent, KilledWorker=Exception))
     no_answer = pytest.raises(UsageError, match="'tcp://x:1': no Dask scheduler answers there")
-    with no_answer, doing.told(reported.append):
+    with no_answer, doing.reporting_to(reported.append):
         workers.Dask("tcp://x:1", 1, print)
     assert len(reported) == 3  # a Ctrl-C is heard each time
 

@@ -92,12 +92,12 @@ def test_a_file_that_was_taken_before_it_was_locked_is_made_again(tmp_path, monk
         seen.append(number)
         if len(seen) == 1:
             monkeypatch.setattr(atomic_files, "lock", usual)
-            atomic_files._clear(tmp_path, ".x.")
+            atomic_files._remove_abandoned(tmp_path, ".x.")
             monkeypatch.setattr(atomic_files, "lock", late)
         return usual(number)
 
     monkeypatch.setattr(atomic_files, "lock", late)
-    with atomic_files.opened(tmp_path / "x") as file:
+    with atomic_files.temporary_file(tmp_path / "x") as file:
         assert [Path(file.name).name] == os.listdir(tmp_path)
     assert len(seen) == 2
 
@@ -106,7 +106,7 @@ def test_a_file_that_was_taken_before_it_was_locked_is_made_again(tmp_path, monk
 def test_without_locks_nothing_is_cleared(answer, tmp_path, monkeypatch) -> None:
     (tmp_path / ".x.csv.abcdefgh.ropeaudit").touch()
     monkeypatch.setattr(atomic_files, "lock", lambda number: answer)
-    atomic_files._clear(tmp_path, ".x.csv.")
+    atomic_files._remove_abandoned(tmp_path, ".x.csv.")
     assert hidden(tmp_path) == [".x.csv.abcdefgh.ropeaudit"]
 
 
@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_listed_can_be_written(tmp_path, monkeypatch) ->
         raise PermissionError
 
     monkeypatch.setattr(atomic_files.os, "listdir", refuse)
-    with atomic_files.opened(tmp_path / "x") as file:
+    with atomic_files.temporary_file(tmp_path / "x") as file:
         assert re.search(r"/\.x\.\w{8}\.ropeaudit$", file.name)
 
 
@@ -163,7 +163,7 @@ def test_a_file_is_replaced_where_nothing_can_be_locked(tmp_path, monkeypatch) -
 @posix
 def test_a_folder_has_the_mode_of_a_new_one(tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
-    with atomic_files.folder(tmp_path / "whole") as beside:
+    with atomic_files.new_folder(tmp_path / "whole") as beside:
         (beside / "file").write_text("text")
     assert (tmp_path / "whole").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
@@ -176,6 +176,6 @@ def test_a_signal_right_after_a_file_is_made_leaves_none(tmp_path, monkeypatch) 
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "open", interrupted)
-    with pytest.raises(KeyboardInterrupt), atomic_files.opened(tmp_path / "x"):
+    with pytest.raises(KeyboardInterrupt), atomic_files.temporary_file(tmp_path / "x"):
         pass
     assert list(tmp_path.iterdir()) == []

@@ -22,8 +22,8 @@ COUNTED = (
 
 
 def test_short_sequences_are_worth_one_thread() -> None:
-    assert [threads.worth(3, n) for n in (1, threads.SHORT, threads.SHORT + 1)] == [1, 1, 3]
-    assert threads.worth(3, 200, short=128) == 3
+    assert [threads.useful_threads(3, n) for n in (1, threads.SHORT, threads.SHORT + 1)] == [1, 1, 3]
+    assert threads.useful_threads(3, 200, short=128) == 3
 
 
 def test_errors_of_threads_arrive() -> None:

@@ -17,7 +17,15 @@ from ropeaudit.conformance import returned, vector_case
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import INTERRUPTED, JUDGED, Finding, faulty
 from ropeaudit.conformance.vector_case import MANIFEST
-from ropeaudit.errors import BadInput, ForeignError, RopeAuditError, UnknownName, UsageError, did, unusable
+from ropeaudit.errors import (
+    BadInput,
+    ForeignError,
+    RopeAuditError,
+    UnknownName,
+    UsageError,
+    did,
+    unusable_package,
+)
 from ropeaudit.features.check import code_target, waivers
 from ropeaudit.features.check.checked import (
     Checked,
@@ -130,7 +138,7 @@ def run(
             errors.append(error)
 
     every = doing.in_parts([answered(number) for number in range(len(targets))])
-    yield from doing.each(every, lambda: doing.told(progress))
+    yield from doing.each(every, lambda: doing.reporting_to(progress))
     if errors:  # each has a row
         errors[0].after_all = len(targets) > 1
         raise errors[0]
@@ -162,7 +170,7 @@ def _answered(target: Target, left: str, alone: bool) -> Iterator[Checked]:
         raise
     except Exception as error:
         theirs = isinstance(error, ForeignError)
-        if unusable(error) is not None or (isinstance(error, (MemoryError, OSError)) and not theirs):
+        if unusable_package(error) is not None or (isinstance(error, (MemoryError, OSError)) and not theirs):
             raise
         raised = Finding(target.kind, "fail", f"it {did(error)}")
         yield target.checked(raised if theirs else faulty(target.kind, error))

@@ -231,7 +231,7 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
         return
     alone = replace(options, table=None, order=None, write_wrapper=None, arguments={})
     alone = replace(alone, xpos=False, negative=False)  # which are of what rotates
-    results = doing.each(of_code(other, replace(target, name=maker, options=alone)), doing.unheard)
+    results = doing.each(of_code(other, replace(target, name=maker, options=alone)), doing.silently)
     checked = list[Checked]()
     for one in results:
         checked.append(one)

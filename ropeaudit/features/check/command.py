@@ -173,7 +173,7 @@ def check(
         output_files.opened_for("--junit", junit, "junit") as file,
         output_files.opened_for("--ticket", ticket, "ticket") as ticket_file,
     ):
-        code = delivery.delivered(
+        code = delivery.run_and_deliver(
             run,
             report,
             output,

@@ -56,9 +56,9 @@ def _same(target: str, one: Checked) -> bool:
     if target == one.target or one.kind == "model":
         return target == one.target
     if one.kind != "code":
-        return paths.same(target, one.target)
+        return paths.same_file(target, one.target)
     (path, _, name), (other, _, own) = target.rpartition(":"), one.target.rpartition(":")
-    return name == own and path.endswith(".py") and paths.same(path, other)
+    return name == own and path.endswith(".py") and paths.same_file(path, other)
 
 
 def today() -> datetime.date:

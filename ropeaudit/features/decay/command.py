@@ -11,7 +11,7 @@ import click
 
 from ropeaudit.console import options, values
 from ropeaudit.console.help import command
-from ropeaudit.console.parameters import NAMES, PATHS, Parsed, within
+from ropeaudit.console.parameters import NAMES, TARGETS, Parsed, within
 from ropeaudit.errors import UsageError
 
 _PLAIN_RANGE = re.compile(r"([^-+*]+)-([^-+*]+)")
@@ -46,7 +46,7 @@ def _distances(text: str, flag: str) -> list[int]:
 @options.rope_options
 @options.axis(
     "--qk",
-    PATHS,
+    TARGETS,
     f"Kind of q and k, or a file with captured ones. {options.QK_KINDS}",
     "ones,gaussian",
     metavar="SOURCE",
@@ -96,7 +96,7 @@ def decay(
     output.check_header(no_header)
     compared = analysis.requested(recipe, dtype, changes)
     asked = {"dtypes": dtype, "recipes": recipe, "changes": changes, "cases": options.cases(rope), **vectors}
-    return delivery.delivered(
+    return delivery.run_and_deliver(
         lambda on_progress: analysis.decay(distance or None, on_progress=on_progress, **asked),
         lambda results, metadata: replace(report(results, columns, metadata), header=not no_header),
         output,

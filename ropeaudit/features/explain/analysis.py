@@ -171,7 +171,7 @@ def run(
                     for offset in _usual(case, offsets):
                         yield _explanation(vectors, subject.recipe, int(offset), accepted)
 
-    return doing.each(explained(), lambda: doing.told(next(work, arguments.silent)))
+    return doing.each(explained(), lambda: doing.reporting_to(next(work, arguments.silent)))
 
 
 def _usual(case: Case, offsets: Sequence[int] | None) -> Sequence[int]:
@@ -193,7 +193,7 @@ def _of_code(
     last = MAXIMUM
     if case.maximum:  # a table may end there
         last = max(0, case.maximum - inputs.seq_len)
-    with doing.unheard():
+    with doing.silently():
         traced = tracing.trace(factory.code, factory.dtype, case, compared)
     if traced.setting.layout != setting.layout:  # the model's is another than that of the code
         case = replace(case, layout=traced.setting.layout)
@@ -254,7 +254,7 @@ def _explanation(vectors: _Vectors, recipe: Resolved, offset: int, accepted: Dri
         subjects = [Emulated(one, setting, axes) for one in variants]
         origin = offset if setting.clipped else 0
         plan = Plan(subjects, [[offset]] * len(subjects), inputs, setting, case.mask, origin)
-        cells = measure.measure(plan, threads.worth(run_metadata.threads(), inputs.seq_len))
+        cells = measure.measure(plan, threads.useful_threads(run_metadata.threads(), inputs.seq_len))
         return [cells[number, offset] for number in range(len(subjects))]
 
     with doing.within(0.0, 0.5):
@@ -266,7 +266,7 @@ def _explanation(vectors: _Vectors, recipe: Resolved, offset: int, accepted: Dri
     cancelling = terms / bench.reference.rms if bench.reference.rms else math.inf
     last = inputs.seq_len + max(0, offset)
     search = Search(design, accepted, sample.covers(inputs), measured, last)
-    with doing.unheard():
+    with doing.silently():
         found = search.remedies(before)
     doing.step(1.0)
     return Explanation(

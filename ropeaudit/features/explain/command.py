@@ -82,7 +82,7 @@ def explain(
     named = recipe, implementations, dtype, changes, DEFAULT
     chosen = arguments.chosen(*named, device, order, under, naming=analysis.NAMING)
     bound = None if tolerance is None else remedies.tolerance(tolerance)
-    return delivery.delivered(
+    return delivery.run_and_deliver(
         lambda on_progress: analysis.run(cases, chosen, offset or None, bound, on_progress),
         lambda results, metadata: report(results, columns, metadata, by),
         output,

@@ -298,7 +298,7 @@ def run(
         for case, inputs, setting, part in loaded(cases, some, [up_to or 0]):
             for subject in part:
                 largest = usual_up_to(case, subject) if up_to is None else up_to
-                with doing.told(next(work)):
+                with doing.reporting_to(next(work)):
                     found = CaseLimits(case, inputs, setting, subject, largest).limits(tolerances, budget)
                 yield from found
 
@@ -361,7 +361,7 @@ class CaseLimits:
     def measure(self, offsets: Sequence[int]) -> None:
         """Measure offsets like `shift` without its bound, each once."""
         wanted = [(self.subject, offset) for offset in offsets if offset not in self.records]
-        with doing.unheard():
+        with doing.silently():
             for record in self.run.records(wanted) if wanted else ():
                 self.records[record.offset] = record
 

@@ -118,7 +118,7 @@ def limit(
         uncalled.extend(one.why for one in records if one.refused == "uncalled")
         return report(results, columns, metadata)
 
-    code = delivery.delivered(
+    code = delivery.run_and_deliver(
         functools.partial(analysis.run, cases, chosen, accepted, up_to, budget),
         made,
         output,

@@ -149,7 +149,7 @@ def frequencies(
     from ropeaudit.features.list import frequencies as analysis
 
     tables = list(analysis.frequencies(dtype or analysis.DTYPES, recipe, max_position, cases=cases(rope)))
-    return delivery.delivered(
+    return delivery.run_and_deliver(
         lambda _: tables,
         lambda tables, metadata: analysis.report(tables, output.columns, metadata),
         output,

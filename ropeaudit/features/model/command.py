@@ -66,7 +66,7 @@ def model(by: str, threshold: float, output: ReportOptions, **asked: Any) -> int
     columns = output.chosen_columns(COLUMNS[by], f"(of --by {by})")
     asked |= {"offsets": list(asked.pop("offset")), "dtypes": list(asked.pop("dtype"))}
     nothing = Report([], list(COLUMNS[by]), [])
-    return delivery.delivered(
+    return delivery.run_and_deliver(
         lambda progress: in_child(asked, columns, by, threshold, progress),
         lambda results, metadata: with_metadata(results[-1][1] if results else nothing, metadata),
         output,

@@ -336,7 +336,7 @@ def save_qk(
                 # contiguous: safetensors writes the bytes as they lie
                 arrays[name] = np.ascontiguousarray(np.stack(sides))
             content = safetensors.save(arrays, {"layers": ",".join(map(str, members))})
-            atomic_files.write({Path(paths.behind(str(file))): content})
+            atomic_files.write({Path(paths.link_target(str(file))): content})
         except ValueError:
             raise BadInput(
                 f"--save-qk {path!r}: {listed(members)} differ in shape, and config.json does not tell them "

@@ -325,7 +325,7 @@ def step(session: Session, asked: Header, arrays: Arrays) -> tuple[Header, Array
         audit = analysis.model(**asked["asked"])
         state.update(audit=audit, run=iter(audit), results=[])
     results = state["results"]
-    with doing.told(lambda share: session.say(repr(share))):
+    with doing.reporting_to(lambda share: session.say(repr(share))):
         one = next(state["run"], None)
     if one is None:
         return {"report": None}, {}

@@ -76,7 +76,7 @@ def module(output: ReportOptions, ticket: str | None, **asked: Any) -> int:
     audit = analysis.module(**asked)
     made = tables.report([audit], columns, {})
     with output_files.opened_for("--ticket", ticket, "ticket") as file:
-        code = delivery.delivered(
+        code = delivery.run_and_deliver(
             lambda _: [made],
             lambda reports, metadata: with_metadata(reports[0], metadata),
             output,

@@ -178,7 +178,7 @@ def run(
             for pair, offset in itertools.product(pairs, some):
                 yield _parity(case, inputs, setting, own, pair, offset)
 
-    return doing.each(compared(), lambda: doing.told(next(work, arguments.silent)))
+    return doing.each(compared(), lambda: doing.reporting_to(next(work, arguments.silent)))
 
 
 def _usual(case: Case) -> list[int]:

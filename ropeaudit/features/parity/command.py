@@ -58,7 +58,7 @@ def parity(
     columns = output.chosen_columns(COLUMNS)
     pairs = analysis.named(a, b, arguments.formats(dtype), changes, device)
     cases = options.cases(rope, vectors)
-    return delivery.delivered(
+    return delivery.run_and_deliver(
         lambda on_progress: analysis.run(cases, pairs, offset or None, on_progress),
         lambda measured, metadata: report(measured, columns, metadata),
         output,

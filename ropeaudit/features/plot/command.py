@@ -117,7 +117,7 @@ def plot(
             if file is None or isinstance(error, RopeAuditError):
                 raise
             raise BadInput(f"{file!r} holds values that no report has: {error}") from None  # it was edited
-        errors = delivery.fill([(target, content.copy) for target, content in made])
+        errors = delivery.write_files([(target, content.copy) for target, content in made])
         written = [repr(target.path) for target in files if target.written]
     if written and not quiet:
         title = f"wrote {', '.join(written)}: {picture.title}"
@@ -161,7 +161,9 @@ def _heatmap(
         raise UsageError(f"--kind heatmap draws one case and these options make {count}; give one value each")
 
     one = cases[0], recipes[0], offsets[0]
-    results, interrupted = delivery.gathered(lambda on_progress: [pictures.heatmap(*one, on_progress)], quiet)
+    results, interrupted = delivery.run_analysis(
+        lambda on_progress: [pictures.heatmap(*one, on_progress)], quiet
+    )
     if interrupted:
         raise KeyboardInterrupt
     [picture] = results

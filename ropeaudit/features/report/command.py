@@ -63,7 +63,7 @@ def report(
     from ropeaudit.console import gates as conditions
     from ropeaudit.features.report import analysis
     from ropeaudit.reports import comparison as changes
-    from ropeaudit.runtime.rows import uncollected
+    from ropeaudit.runtime.rows import without_garbage_collection
 
     with_by = {"--column": column is not None, "--worst": worst}
     with_against = {"--ratio": ratio is not None, "--all": unchanged, "--fail-if": bool(gates)}
@@ -76,7 +76,7 @@ def report(
     if by and against is not None:
         raise UsageError("--by summarises and --against compares, each in a report of its own; leave out one")
     broken = list[str]()
-    with uncollected(), output_files.opened(output.outputs) as targets:
+    with without_garbage_collection(), output_files.opened(output.outputs) as targets:
         if against is not None:
             columns = output.chosen_columns(changes.COLUMNS)
             requested = [conditions.parse(text, relative=True) for text in gates]

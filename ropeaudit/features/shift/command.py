@@ -393,7 +393,7 @@ def _measured(
         return gates.broken_since(conditions, [Pair(None, row) for row in rows])
 
     with contextlib.ExitStack() as stack:
-        code = delivery.delivered(
+        code = delivery.run_and_deliver(
             measured,
             report,
             chosen,

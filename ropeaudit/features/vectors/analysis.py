@@ -81,7 +81,7 @@ def vectors(
     names, progress = _folder_names(specs), on_progress or arguments.silent
     check_free(place)
     try:
-        with atomic_files.folder(Path(paths.behind(place))) as beside:
+        with atomic_files.new_folder(Path(paths.link_target(place))) as beside:
             for number, (spec, name, (one, _)) in enumerate(zip(specs, names, chosen, strict=True)):
                 progress(number / len(specs))
                 inside = name if len(specs) > 1 else ""

@@ -91,7 +91,7 @@ def vectors(
 
     lengths = () if seq_len is None else (seq_len,)
     cases = options.cases(rope, seed=(seed,), heads=heads, kv_heads=kv_heads, seq_len=lengths)
-    results, interrupted = delivery.gathered(
+    results, interrupted = delivery.run_analysis(
         lambda on_progress: analysis.vectors(
             folder, dtype, offset, cases=cases, on_progress=on_progress, **asked
         ),

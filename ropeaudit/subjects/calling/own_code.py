@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
-from ropeaudit.errors import ForeignError, UsageError, reported, unusable
+from ropeaudit.errors import ForeignError, UsageError, reported, unusable_package
 from ropeaudit.rope.rotation import split_pairs
 from ropeaudit.rope.setting import Layout, RopeSetting
 from ropeaudit.runtime import chance
@@ -148,7 +148,7 @@ class OwnCode(Code):
         try:
             answer = replace(convention, device=self.device)(called, x, at, setting, dtype)
         except Exception as error:  # of a package that it needs
-            raise unusable(error) or error from None
+            raise unusable_package(error) or error from None
         if any(nothing) and not answer.changed:
             raise shapes.WrongShape("returns None and leaves what it is given as it was")
         return replace(answer, held=())
