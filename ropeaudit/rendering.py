@@ -57,7 +57,7 @@ def report(
     if by is not None and "by" not in signature(make).parameters:
         raise UsageError(f"by {by!r} says what the rows of explain and of model are; leave it out")
     if columns is not None:
-        columns = arguments.listed(columns)
+        columns = arguments.as_list(columns)
     made = make(listed, columns, about, **({} if by is None else {"by": by}))
     for name in made.columns:
         if made.rows and name not in made.rows[0]:
@@ -65,7 +65,7 @@ def report(
     return made
 
 
-@arguments.checked
+@arguments.public
 def to_frame(
     results: Result | Iterable[Result],
     columns: Sequence[str] = (),

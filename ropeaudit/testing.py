@@ -20,7 +20,7 @@ from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names, RopeArguments
-from ropeaudit.audits.cases import positions_fit
+from ropeaudit.audits.cases import check_positions
 from ropeaudit.bounds import Bound
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.finding import JUDGED
@@ -73,7 +73,7 @@ class NotShiftInvariant(WrongRope):
     """What `assert_shift_invariant` raises."""
 
 
-@arguments.checked
+@arguments.public
 def assert_rope(
     function: Any,
     dtypes: Names = "bf16",
@@ -106,7 +106,7 @@ def assert_rope(
     Returns: the checks, none of which failed.
     """
     own = in_process(OwnCode(_name(function), function, order, device=device))
-    wanted = arguments.listed(under) or (DEFAULT if full else ("none",))
+    wanted = arguments.as_list(under) or (DEFAULT if full else ("none",))
     most = _QUICK if up_to is None and not full else up_to
     options = CheckOptions(
         tuple(arguments.formats(dtypes)),
@@ -126,7 +126,7 @@ def assert_rope(
     if not options.dtypes:
         raise UsageError("there is no dtype to test in; try dtypes='bf16'")
     code_target.check_options(options)
-    [case] = arguments.cases_of(None, rope)
+    [case] = arguments.cases_from(None, rope)
     if (case.model, case.config, case.axes, case.mrope, case.scaling) == (None,) * 5:
         usual = case.setting(1)  # asked for, as nobody reads a warning of another base in a test that passes
         case = replace(case, base=usual.base, rotary_dim=usual.rotary_dim)
@@ -217,7 +217,7 @@ def assert_shift_invariant(
     offsets = list(offsets)
     if not offsets:
         raise UsageError("there are no offsets to test; try offsets=(0, 1000, 131072)")
-    positions_fit(offsets, seq_len)
+    check_positions(offsets, seq_len)
     scaled = scalings.parse(scaling)
     length = scaled.length_for(int(max(offsets)) + seq_len)
     setting = RopeSetting.of(head_dim, rotary_dim, base, layout, scale, scaled, length)

@@ -1,4 +1,4 @@
-"""Arguments of public functions, as users give them: names, and cases by fields."""
+"""Arguments of the public functions: how names, numbers and fields of cases are read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import ParamSpec, TypedDict, TypeVar, cast
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import Format, parse
-from ropeaudit.audits.cases import Case, Length, completed, positions_fit
+from ropeaudit.audits.cases import Case, Length, check_positions, with_default_mask
 from ropeaudit.audits.results import Results
 from ropeaudit.errors import RopeAuditError, UnknownName, UsageError, required_packages
 from ropeaudit.inputs.masks import Mask
@@ -70,66 +70,68 @@ class GridArguments(CaseArguments, total=False):
     turn: int | None
 
 
-def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function refuse arguments that it does not have, and name packages that it lacks."""
+def public(function: Callable[P, T]) -> Callable[P, T]:
+    """Make a function public: unknown arguments and missing packages raise errors of ropeaudit."""
     code = function.__code__
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     takes_grids = any(GridArguments.__name__ in str(kind) for kind in function.__annotations__.values())
     fields = GridArguments if takes_grids else CaseArguments
-    known = [*named, *(fields.__annotations__ if code.co_flags & _KEYWORDS else ())]
+    allowed = [*named, *(fields.__annotations__ if code.co_flags & _KEYWORDS else ())]
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
         for name in kwargs:
-            if name not in known:
-                raise UnknownName(f"argument of {code.co_name}", name, known)
+            if name not in allowed:
+                raise UnknownName(f"argument of {code.co_name}", name, allowed)
         try:
             with required_packages():
                 result = function(*args, **kwargs)
-        except RopeAuditError as error:  # where it was raised says nothing
+        except RopeAuditError as error:  # the traceback would show internals
             raise error.with_traceback(None) from None
         return cast(T, Results(result)) if isinstance(result, GeneratorType) else result
 
     return called
 
 
-def cases_of(
+def cases_from(
     cases: Case | Iterable[Case] | None,
     fields: CaseArguments | RopeArguments | GridArguments,
     grids: bool = False,
 ) -> list[Case]:
-    """Return the cases of a call: those given, changed by `fields`, or the one that `fields` describe."""
+    """Return the cases of a call, changed by `fields`, or without any the case that `fields` describe."""
     given = [cases] if isinstance(cases, Case) else cases
-    results = [Case(**completed(fields))] if given is None else [replace(case, **fields) for case in given]
+    results = (
+        [Case(**with_default_mask(fields))] if given is None else [replace(case, **fields) for case in given]
+    )
     for name in () if grids else ("grid", "axes", "rerotate"):
         if any(getattr(case, name) is not None for case in results):
             raise UsageError(f"--{name} goes with `ropeaudit shift` alone; leave it out")
     return results
 
 
-def silent(share: float) -> None:
-    """Drop the share that is done, where no progress was requested."""
+def ignore_progress(share: float) -> None:
+    """Do nothing with the share that is done."""
 
 
-def steps(on_progress: OnProgress, count: int) -> Iterator[OnProgress]:
-    """Yield, for each of `count` steps of equal size in turn, what takes the share of it that is done.
+def equal_parts(on_progress: OnProgress, count: int) -> Iterator[OnProgress]:
+    """Yield a listener for each of `count` equal parts of the work.
 
     >>> shares = []
-    >>> for step in steps(shares.append, 2):
-    ...     step(0.5)
+    >>> for part in equal_parts(shares.append, 2):
+    ...     part(0.5)
     >>> shares
     [0.25, 0.75]
     """
     return (doing.share_of_part(on_progress, start / count, (start + 1) / count) for start in range(count))
 
 
-def listed(names: Names) -> list[str]:
+def as_list(names: Names) -> list[str]:
     """Return one name or several as a list, each once."""
     return [names] if isinstance(names, str) else list(dict.fromkeys(names))
 
 
-def numbers(values: int | str | Iterable[int]) -> list[int]:
-    """Return one number or several as a list, each once; none is checked, and a text is one."""
+def integers(values: int | str | Iterable[int]) -> list[int]:
+    """Return one number or several, each once, unchecked; a text is a single value."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         return [values]  # type: ignore[list-item]
     return list(dict.fromkeys(values))
@@ -137,21 +139,21 @@ def numbers(values: int | str | Iterable[int]) -> list[int]:
 
 def formats(dtypes: Names) -> list[Format]:
     """Return number formats by their names, each once. Raises: UnknownName."""
-    return list(dict.fromkeys(parse(name) for name in listed(dtypes)))
+    return list(dict.fromkeys(parse(name) for name in as_list(dtypes)))
 
 
-def resolved(
+def resolve_recipes(
     names: Names,
     dtypes: Names,
     changes: Mapping[str, str] | None = None,
     stores_keys: bool = False,
 ) -> list[Resolved]:
     """Return every recipe, changed, in every dtype. stores_keys: whether k may have scales."""
-    some = [recipes.load(name).changed(changes or {}) for name in listed(names)]
-    return [recipe.resolve(fmt, stores_keys=stores_keys) for recipe in some for fmt in formats(dtypes)]
+    changed = [recipes.load(name).changed(changes or {}) for name in as_list(names)]
+    return [recipe.resolve(fmt, stores_keys=stores_keys) for recipe in changed for fmt in formats(dtypes)]
 
 
-def chosen(
+def subjects(
     recipes: Names | None,
     implementations: Names,
     dtypes: Names,
@@ -165,50 +167,55 @@ def chosen(
     backend: str = "numpy",
     stores_keys: bool = False,
 ) -> list[SubjectFactory]:
-    """Return every recipe, then every implementation in every environment, in every dtype, each once.
+    """Return factories of all recipes, then of all implementations in all environments, by dtype.
 
-    usual: recipes where neither is given. order: of the axes of own code. naming: what to type without code.
+    usual: recipes if neither is given. order: of the axes of own code. naming: the remedy without code.
     """
-    names = listed(implementations)
-    emulated = resolved(recipes or (() if names else usual), dtypes, changes, stores_keys)
-    formed = [factories.of_recipe(one, backend, device) for one in emulated]
-    for option, value in (("device", device), ("order", order), ("under", ",".join(listed(under)))):
+    names = as_list(implementations)
+    emulated = resolve_recipes(recipes or (() if names else usual), dtypes, changes, stores_keys)
+    of_recipes = [factories.of_recipe(recipe, backend, device) for recipe in emulated]
+    for option, value in (("device", device), ("order", order), ("under", ",".join(as_list(under)))):
         if value and not names and (option, backend) != ("device", "torch"):
             raise UsageError(f"--{option} {value} is for code that is called; {naming}")
     if not names:
-        return formed
+        return of_recipes
     from ropeaudit.subjects.calling import environments  # in-function: most runs call no code
 
-    codes = factories.implementations(names, order, changes, not formed, device)
-    placed = [code.under(one) for code in codes for one in environments.chosen(listed(under))]
+    codes = factories.implementations(names, order, changes, not of_recipes, device)
+    placed = [
+        code.under(environment) for code in codes for environment in environments.chosen(as_list(under))
+    ]
     called = (factories.called(code, fmt, len(codes) == 1) for code in placed for fmt in formats(dtypes))
-    return [*formed, *called]
+    return [*of_recipes, *called]
 
 
-def stages(some: Iterable[SubjectFactory]) -> dict[str, dict[str, str]]:
+def stage_formats(factories: Iterable[SubjectFactory]) -> dict[str, dict[str, str]]:
     """Return "subject dtype" -> stage -> format, for the metadata."""
-    return {f"{one.name} {one.dtype}": dict(one.stages) for one in some}
+    return {f"{factory.name} {factory.dtype}": dict(factory.stages) for factory in factories}
 
 
-def by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple[Case, list[int]]]:
-    """Yield a case for each layout of neighbouring code, unless one is given."""
+def split_by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator[tuple[Case, list[int]]]:
+    """Yield the case in the layouts of neighbouring factories, with the indices of these.
+
+    A layout that was requested stays.
+    """
     every = list(range(len(factories)))
     requested = case.layout is not None or case.model is not None or case.config is not None
     if requested or not any(factory.code for factory in factories):
         yield case, every
         return
     setting = case.outline()[1]
-    results = [factory.code.layout(setting) if factory.code else None for factory in factories]
-    usual = next((layout for layout in results if layout), None)
-    for layout, some in itertools.groupby(every, key=lambda index: results[index] or usual):
-        yield replace(case, layout=layout), list(some)
+    layouts = [factory.code.layout(setting) if factory.code else None for factory in factories]
+    usual = next((layout for layout in layouts if layout), None)
+    for layout, indices in itertools.groupby(every, key=lambda index: layouts[index] or usual):
+        yield replace(case, layout=layout), list(indices)
 
 
-def loaded(
-    cases: Iterable[Case], some: Sequence[SubjectFactory], offsets: Sequence[int]
+def load_cases(
+    cases: Iterable[Case], factories: Sequence[SubjectFactory], offsets: Sequence[int]
 ) -> Iterator[tuple[Case, Inputs, RopeSetting, list[SubjectFactory]]]:
-    """Yield each case, in the layout that code has where none is requested, and what is looked at."""
-    for laid_out, part in [part for case in cases for part in by_layout(case, some)]:
+    """Yield each case, in the layout of code unless one is requested, with inputs, setting and factories."""
+    for laid_out, indices in [part for case in cases for part in split_by_layout(case, factories)]:
         inputs, setting = laid_out.load()
-        positions_fit(offsets, inputs.seq_len)
-        yield laid_out, inputs, setting, [some[index] for index in part]
+        check_positions(offsets, inputs.seq_len)
+        yield laid_out, inputs, setting, [factories[index] for index in indices]

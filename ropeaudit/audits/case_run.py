@@ -1,4 +1,4 @@
-"""One case, measured: a record of each subject at each offset."""
+"""The measurement of one case: a record of each subject at each offset."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 from ropeaudit import bounds
 from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.audits import judging, records
-from ropeaudit.audits.cases import Case, Outline, fits
-from ropeaudit.audits.records import Record, case_of, cases_of
+from ropeaudit.audits.cases import Case, Outline, check_memory
+from ropeaudit.audits.records import Record, case_digest, digest_at_offset
 from ropeaudit.bounds import Bound
 from ropeaudit.bounds.attainable import attainable_rms, careful, predicted_rms
 from ropeaudit.engine import measure, plan
@@ -38,24 +38,24 @@ if TYPE_CHECKING:
     from ropeaudit.recognition.verification import GivenVectors, Places
     from ropeaudit.subjects.calling.code import Called
 
-QK: TypeAlias = Inputs | SampledInputs | Outline  # q and k, as far as a row tells of them
+QK: TypeAlias = Inputs | SampledInputs | Outline  # q and k, or what rows say of them
 
-_SHORT = 128  # positions up to which threads do not speed up sums step by step
-_DRIFT = 0.25  # share of the work where softmax and outputs are measured too
-_POSITIONS = 2**20  # looked at together
+_SHORT = 128  # positions up to which threads do not speed up stepwise sums
+_DRIFT_SHARE = 0.25  # share of the work where softmax and outputs are measured too
+_MOST_POSITIONS = 2**20  # rounded at once
 
 
 @dataclass(slots=True)
 class CellResult:
-    """What was measured of one subject at one offset; or why it was refused.
+    """The measurements of one subject at one offset, or why it was refused.
 
-    origin: added to the positions of the reference. careful: RMS drift predicted of careful code at offset 0.
+    origin: added to the positions of the reference. careful: predicted RMS drift of careful code at offset 0.
     """
 
     subject: Subject
     offset: int
     setting: RopeSetting
-    origin: int  # added to the positions of the reference
+    origin: int
     measured: CellStatistics = field(default_factory=CellStatistics)
     floor: Statistics = field(default_factory=Statistics)
     structural: Statistics = field(default_factory=Statistics)
@@ -68,7 +68,7 @@ class CellResult:
 
 @dataclass
 class CaseRun:
-    """One case: q and k, and what is measured on them."""
+    """A case with its q and k, on which subjects are measured."""
 
     case: Case
     loaded: Inputs | SampledInputs
@@ -85,7 +85,7 @@ class CaseRun:
         self.identities: dict[tuple[Subject, RopeSetting], Callable[[int], dict[str, Any]]] = {}
 
     def records(self, wanted: Iterable[tuple[SubjectFactory, int]]) -> Iterator[Record]:
-        """Yield the records of factories at offsets; those of a setting are measured together."""
+        """Yield a record for each factory and offset; those of one setting are measured together."""
         subjects = dict[tuple[int, RopeSetting, int], Subject]()
         cells, groups = list[CellResult](), dict[tuple[RopeSetting, int], list[CellResult]]()
         for factory, offset in wanted:
@@ -93,131 +93,132 @@ class CaseRun:
             origin = offset if at.clipped else 0
             key = id(factory), at, origin
             if key not in subjects:
-                subjects[key] = self._subject(factory, at)
+                subjects[key] = self._make_subject(factory, at)
             cells.append(CellResult(subjects[key], offset, at, origin))
             groups.setdefault((at, origin), []).append(cells[-1])
         done = 0
         for group in groups.values():
-            room = len(group)  # that of a sample, which rotates block by block
+            room = len(group)  # a sample rotates block by block
             if isinstance(self.loaded, Inputs):
-                called = [code.bytes_together for one in group if (code := _code(one.subject))]
+                called = [code.bytes_together for one in group if (code := _as_code(one.subject))]
                 largest = max(plan.cell_bytes(group[0].setting, self.loaded.seq_len), *called, 0)
                 room = max(1, plan.CACHE_BYTES // largest - 1)
             for batch in (group[start : start + room] for start in range(0, len(group), room)):
                 with doing.within(done / len(cells), (done + len(batch)) / len(cells)):
                     self._measure_batch(batch)
                 done += len(batch)
-                if len(groups) == 1:  # else their order is another
+                if len(groups) == 1:  # else the order of the cells differs
                     yield from map(self._record, batch)
         if len(groups) > 1:
             yield from map(self._record, cells)
 
-    def _subject(self, factory: SubjectFactory, at: RopeSetting) -> Subject:
+    def _make_subject(self, factory: SubjectFactory, at: RopeSetting) -> Subject:
         subject, turns = factory.make(at, self.axes), self.case.turns
         if turns is not None and isinstance(subject, Emulated):
             return StoredKeys(subject.recipe, subject.setting, subject.axes, turns, self.loaded)
-        if (code := _code(subject)) and isinstance(self.loaded, Inputs):
+        if (code := _as_code(subject)) and isinstance(self.loaded, Inputs):
             code.together(self.loaded.q, self.loaded.k)
         return emulated.stored(subject, self.loaded)
 
     def _measure_batch(self, batch: Sequence[CellResult]) -> None:
-        """Measure cells together; a subject that ends its process is refused."""
-        for one in batch:  # it must work at offset 0 too
-            offsets = dict.fromkeys((0, one.offset))
-            reasons = (one.subject.refusal(self.loaded.seq_len, offset) for offset in offsets)
-            one.refused = next(filter(None, reasons), "")
-        while cells := [one for one in batch if not one.refused]:
+        """Measure cells together; a subject whose code ends its process is refused."""
+        for cell in batch:  # it must work at offset 0 too
+            offsets = dict.fromkeys((0, cell.offset))
+            reasons = (cell.subject.refusal(self.loaded.seq_len, offset) for offset in offsets)
+            cell.refused = next(filter(None, reasons), "")
+        while cells := [cell for cell in batch if not cell.refused]:
             try:
                 self._measure_cells(cells)
                 return
             except (Ended, Late) as error:
-                ended = [one for one in cells if (code := _code(one.subject)) and code.ended]
+                ended = [cell for cell in cells if (code := _as_code(cell.subject)) and code.ended]
                 if not ended:
                     raise UsageError(f"it {did(error)}") from None
-                for one in ended:
-                    one.refused = Raised(did(error))
+                for cell in ended:
+                    cell.refused = Raised(did(error))
 
     def _measure_cells(self, cells: Sequence[CellResult]) -> None:
-        """Measure cells of a setting, none of which is refused."""
+        """Measure cells of one setting, none of which is refused."""
         at, origin = cells[0].setting, cells[0].origin
         offsets: dict[Subject, list[int]] = {}
-        for one in cells:
-            offsets.setdefault(one.subject, []).append(one.offset)
-        with doing.within(0.0, _DRIFT if self.requested else 1.0):
+        for cell in cells:
+            offsets.setdefault(cell.subject, []).append(cell.offset)
+        with doing.within(0.0, _DRIFT_SHARE if self.requested else 1.0):
             measured = self._measure(offsets, at, origin)
         floors = measured
         if origin:
             with doing.silently():
                 floors = self._measure({subject: [0] for subject in offsets}, at, 0)
-        for one in cells:
-            one.measured = measured[one.subject, one.offset]
-            one.floor = floors[one.subject, 0].drift
-        self._bound(cells, at)
+        for cell in cells:
+            cell.measured = measured[cell.subject, cell.offset]
+            cell.floor = floors[cell.subject, 0].drift
+        self._set_bounds(cells, at)
         if self.requested and isinstance(self.loaded, Inputs):
-            # the rows after softmax, in a second pass
             from ropeaudit.engine import attention_pass  # in-function: seldom needed
             from ropeaudit.engine.attention_pass import Rounding, RowOptions
 
-            subjects, worth = list(offsets), self._worth(_SHORT)
-            fits(attention_pass.bytes_needed(at, self.loaded.seq_len, worth))
+            subjects, thread_count = list(offsets), self._thread_count(_SHORT)
+            check_memory(attention_pass.bytes_needed(at, self.loaded.seq_len, thread_count))
             own = self.requested.softmax == "recipe"
             roundings = [Rounding(one.softmax, one.output) if own else None for one in subjects]
             options = RowOptions(self.requested.anchor, qk.BEHIND.get(self.loaded.source), roundings)
             rows = Plan(subjects, list(offsets.values()), self.loaded, at, self.case.mask, origin)
-            with doing.within(_DRIFT, 1.0), _reported(subjects):
-                seen = attention_pass.measure(rows, options, worth)
-            for one in cells:
-                one.attention = seen[subjects.index(one.subject), one.offset]
-        for one in cells:
-            one.structural = self._structural(at, one.offset, one.subject.input)
-            one.places = self._places(one.subject, one.offset)
+            with doing.within(_DRIFT_SHARE, 1.0), _foreign_errors(subjects):
+                attentions = attention_pass.measure(rows, options, thread_count)
+            for cell in cells:
+                cell.attention = attentions[subjects.index(cell.subject), cell.offset]
+        for cell in cells:
+            cell.structural = self._structural_change(at, cell.offset, cell.subject.input)
+            cell.places = self._check_rotation(cell.subject, cell.offset)
 
     def _measure(
         self, offsets: Mapping[Subject, Sequence[int]], at: RopeSetting, origin: int
     ) -> dict[tuple[Subject, int], CellStatistics]:
-        """Measure each subject at its offsets, and at 0 before them."""
+        """Measure each subject at offset 0, then at its offsets."""
         subjects, loaded = list(offsets), self.loaded
         measured_at = [[0, *(offset for offset in some if offset)] for some in offsets.values()]
         rest = at, self.case.mask, origin
-        with _reported(subjects):
+        with _foreign_errors(subjects):
             if isinstance(loaded, SampledInputs):
                 results = measure.measure_sampled(Plan(subjects, measured_at, loaded, *rest), self.threads)
             else:
                 stepwise = any(one.accumulate.precision < FP32.precision for one in subjects)
                 short = _SHORT if stepwise else threads.SHORT
-                results = measure.measure(Plan(subjects, measured_at, loaded, *rest), self._worth(short))
+                results = measure.measure(
+                    Plan(subjects, measured_at, loaded, *rest), self._thread_count(short)
+                )
         return {(subjects[index], offset): measured for (index, offset), measured in results.items()}
 
-    def _worth(self, short: int) -> int:
-        """Return how many threads make a case faster: they share strips of rows."""
+    def _thread_count(self, short: int) -> int:
+        """Return how many threads speed up a case: they share strips of rows."""
         strips = self.loaded.heads * -(-self.loaded.seq_len // plan.TILE_ROWS)
         return threads.useful_threads(min(self.threads, strips), self.loaded.seq_len, short)
 
-    def _bound(self, cells: Sequence[CellResult], at: RopeSetting) -> None:
-        """Set the bound of each cell of a recipe, and what careful code attains."""
-        known, wanted = list[CellResult](), list[tuple[Emulated, int]]()
-        for one in cells if self.bounded else ():
-            subject = one.subject  # no bound speaks of k that is stored otherwise than q
+    def _set_bounds(self, cells: Sequence[CellResult], at: RopeSetting) -> None:
+        """Set the bound of each cell of a recipe, and the predicted drift of careful code."""
+        bounded, wanted = list[CellResult](), list[tuple[Emulated, int]]()
+        for cell in cells if self.bounded else ():
+            subject = cell.subject  # there is no bound for k that is stored otherwise than q
             if isinstance(subject, OfRecipe) and not isinstance(subject, StoredKeys):
-                known.append(one)
-                wanted.append((Emulated(subject.recipe, subject.setting, subject.axes), one.offset))
-        dtypes = dict.fromkeys(one.subject.dtype for one in cells)
+                bounded.append(cell)
+                wanted.append((Emulated(subject.recipe, subject.setting, subject.axes), cell.offset))
+        dtypes = dict.fromkeys(cell.subject.dtype for cell in cells)
         missing = [dtype for dtype in dtypes if (at, dtype) not in self.careful]
         wanted += [(Emulated(careful(dtype), at, self.axes), 0) for dtype in missing]
         if isinstance(self.loaded, Inputs):
-            limits = bounds.bounds(wanted, self.loaded, self.case.mask, self._worth(threads.SHORT))
+            limits = bounds.bounds(wanted, self.loaded, self.case.mask, self._thread_count(threads.SHORT))
         else:
             predicted = [predicted_rms(subject, self.loaded, offset) for subject, offset in wanted]
             limits = [Bound(math.nan, rms) for rms in predicted]
-        for one, limit in zip(known, limits, strict=False):
-            one.bound = limit
-        for dtype, limit in zip(missing, limits[len(known) :], strict=True):
+        for cell, limit in zip(bounded, limits, strict=False):
+            cell.bound = limit
+        for dtype, limit in zip(missing, limits[len(bounded) :], strict=True):
             self.careful[at, dtype] = limit.rms
-        for one in cells:
-            one.careful = self.careful[at, one.subject.dtype]
+        for cell in cells:
+            cell.careful = self.careful[at, cell.subject.dtype]
 
-    def _structural(self, at: RopeSetting, offset: int, input_format: Format) -> Statistics:
-        """Return what the shift does to exact scores; in most settings nothing."""
+    def _structural_change(self, at: RopeSetting, offset: int, input_format: Format) -> Statistics:
+        """Return the change of exact scores by the shift itself; in most settings none."""
         farthest = abs(offset) + self.loaded.seq_len
         clips = at.clipped and offset and farthest * exact_scores.fastest(at) >= at.clip
         if at == self.setting and not clips:
@@ -232,7 +233,7 @@ class CaseRun:
 
     @functools.cached_property
     def _vectors(self) -> GivenVectors:
-        """What code is given where its pairs are looked at; random beside a sample."""
+        """The vectors for the check of the rotation: all q and k, or random ones beside a sample."""
         from ropeaudit.recognition import verification
 
         loaded = self.loaded
@@ -243,13 +244,13 @@ class CaseRun:
         sizes = loaded.heads, loaded.kv_heads, self.setting.head_dim
         return verification.sampled(at, sizes, loaded.seq_len, loaded.seed)
 
-    def _places(self, subject: Subject, offset: int) -> Places | None:
-        """Check where code puts the rotated pairs; a recipe puts them where it says."""
-        if (code := _code(subject)) is None:
+    def _check_rotation(self, subject: Subject, offset: int) -> Places | None:
+        """Check each pair that code rotates; None for a recipe, which is right by definition."""
+        if (code := _as_code(subject)) is None:
             return None
         from ropeaudit.recognition import allowance, verification  # in-function: seldom needed
 
-        with _reported([subject]):
+        with _foreign_errors([subject]):
             return verification.check(
                 *(code.rotator(), code.setting, code.dtype, self._vectors, offset),
                 warm=True,
@@ -259,14 +260,14 @@ class CaseRun:
             )
 
     def _identity(self, subject: Subject, at: RopeSetting) -> Callable[[int], dict[str, Any]]:
-        """Return what gives the columns that identify a row."""
+        """Return a function from offsets to the columns that identify a row."""
         if (subject, at) not in self.identities:
             given = self.case, self.loaded, at, subject, self.requested, self.tolerance
-            self.identities[subject, at] = identity(*given)
+            self.identities[subject, at] = identity_columns(*given)
         return self.identities[subject, at]
 
     def _record(self, cell: CellResult) -> Record:
-        """Return the row of a subject and offset: measurements and verdicts."""
+        """Return the row of a cell: measurements and verdicts."""
         subject, measured, why = cell.subject, cell.measured, cell.refused
         drift, reference, places = measured.drift, measured.reference, cell.places
         worst = drift.place if drift.place and not drift.nonfinite else (None, None, None)
@@ -276,7 +277,7 @@ class CaseRun:
             **self._identity(subject, cell.setting)(cell.offset),
             "scores": drift.count,
             "nonfinite": drift.nonfinite,
-            "distinct_positions": 0 if why else _distinct(cell, self.loaded.seq_len),
+            "distinct_positions": 0 if why else _count_distinct_positions(cell, self.loaded.seq_len),
             "reference_rms": reference.rms,
             "reference_error": measured.error,
             "drift_max": drift.max,
@@ -319,43 +320,43 @@ class CaseRun:
         return Record(**values)
 
 
-def _distinct(cell: CellResult, seq_len: int) -> int:
-    """Count the positions that stay different, part by part; on a grid the tokens."""
+def _count_distinct_positions(cell: CellResult, seq_len: int) -> int:
+    """Count the positions that stay distinct once rounded; on a grid, the tokens."""
     subject, offset, count = cell.subject, cell.offset, 0
     if isinstance(subject, Emulated) and cell.setting.grid is not None:
         return subject.distinct_tokens(seq_len, offset)
-    for start in range(0, seq_len, _POSITIONS):
-        part = np.arange(start, min(start + _POSITIONS + 1, seq_len), dtype=np.int64) + offset
+    for start in range(0, seq_len, _MOST_POSITIONS):
+        part = np.arange(start, min(start + _MOST_POSITIONS + 1, seq_len), dtype=np.int64) + offset
         count += subject.distinct_positions(part)
-        if part.size > _POSITIONS:
+        if part.size > _MOST_POSITIONS:
             count -= subject.distinct_positions(part[-1:])
     return count
 
 
-def _code(subject: Subject) -> Called | None:
-    """Return a subject that is code, None of others; most runs call none, and do not load what calls it."""
+def _as_code(subject: Subject) -> Called | None:
+    """Return a subject that is code, None for others; without importing what calls code."""
     return None if isinstance(subject, (OfRecipe, Exact)) else cast("Called", subject)
 
 
 @contextlib.contextmanager
-def _reported(subjects: Sequence[Subject]) -> Iterator[None]:
-    """Turn what later calls of code raise into an error. Raises: UsageError."""
+def _foreign_errors(subjects: Sequence[Subject]) -> Iterator[None]:
+    """Within the block, turn exceptions of foreign code into UsageError."""
     try:
         yield
     except (Ended, Late):
-        if len(subjects) == 1 and (code := _code(subjects[0])):
+        if len(subjects) == 1 and (code := _as_code(subjects[0])):
             code.ended = True
         raise
     except ForeignError as error:
-        names = ", ".join(dict.fromkeys(one.name for one in subjects if _code(one)))
+        names = ", ".join(dict.fromkeys(one.name for one in subjects if _as_code(one)))
         raise UsageError(f"{names}: a later call {did(error)}; the first calls did not") from None
 
 
 def setting_columns(case: Case, sizes: QK, setting: RopeSetting) -> dict[str, Any]:
-    """Return the columns that say which setting, q and k were measured."""
+    """Return the columns of the setting, q and k."""
     axes = setting.grid or case.position_axes(setting)
     return {
-        "model": _text(case.model_name),
+        "model": _escaped(case.model_name),
         "scaling": str(setting.scaling),
         "clip": setting.clip if setting.clipped else None,
         "length": setting.length if setting.scaling.depends_on_length else None,
@@ -369,17 +370,17 @@ def setting_columns(case: Case, sizes: QK, setting: RopeSetting) -> dict[str, An
         "heads": sizes.heads,
         "kv_heads": sizes.kv_heads,
         "mask": case.mask,
-        "source": _text(f"{sizes.source} {sizes.digest}".rstrip()),
+        "source": _escaped(f"{sizes.source} {sizes.digest}".rstrip()),
         "seed": sizes.seed,
     }
 
 
-def _text(name: str) -> str:
-    """Return a name that every file can hold: undecodable bytes are escaped."""
+def _escaped(name: str) -> str:
+    """Return a name with bytes that UTF-8 cannot hold escaped."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-def identity(
+def identity_columns(
     case: Case,
     sizes: QK,
     setting: RopeSetting,
@@ -387,7 +388,7 @@ def identity(
     requested: AttentionOptions | None,
     tolerance: float,
 ) -> Callable[[int], dict[str, Any]]:
-    """Return what gives the columns of `records.IDENTITY` at an offset, without measuring."""
+    """Return a function from offsets to the columns of `records.IDENTITY`, which measures nothing."""
     values = records.COLUMNS.unset(records.IDENTITY) | {
         "schema": records.SCHEMA,
         "implementation": subject.name,
@@ -410,14 +411,14 @@ def identity(
     if grid is not None:
         values["grid"] = "x".join(map(str, grid.sizes))
     values = {name: values[name] for name in records.IDENTITY}
-    case_at = cases_of(values)
+    case_at = digest_at_offset(values)
 
     def at(offset: int) -> dict[str, Any]:
-        whole = values | {"offset": offset, "version": subject.version}  # calls may import more
+        columns = values | {"offset": offset, "version": subject.version}  # calls may import more
         if grid is None:
-            return whole | {"case": case_at(offset)}
-        moved = dict(zip(grid.rope.axes, grid.shift(offset).tolist(), strict=True))
-        whole |= {f"offset_{name}": moved.get(name) for name in "thw"}
-        return whole | {"case": case_of(whole)}
+            return columns | {"case": case_at(offset)}
+        shifts = dict(zip(grid.rope.axes, grid.shift(offset).tolist(), strict=True))
+        columns |= {f"offset_{name}": shifts.get(name) for name in "thw"}
+        return columns | {"case": case_digest(columns)}
 
     return at

@@ -1,4 +1,4 @@
-"""A case without subject and offset: model or setting, q and k, mask."""
+"""The case: a RoPE setting or a model, q and k, and a mask; neither subject nor offset."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30  # squares of scores neither overflow nor vanish
 LIMIT = 2**53  # positions are exact in float64 below it
-SMALLEST_SCORE = 1e-25  # of it float32 holds a part in 1e12
+SMALLEST_SCORE = 1e-25  # float32 still has a part in 1e12 of it
 FULL = "full_attention"
 
 T = TypeVar("T")
 Length: TypeAlias = Literal["unshifted", "shifted"]
 LENGTHS = ("unshifted", "shifted")
 Sizes: TypeAlias = tuple[int, int, int]  # heads, kv_heads and seq_len
-# fields that the axes of a grid say themselves, and those of a sequence alone
-_SAID = ("head_dim", "rotary_dim", "base", "layout")
-_OF_A_SEQUENCE = ("seq_len", "scaling", "clip", "mrope", "model", "config")
-_ON_GRIDS = ("gaussian", "randn", "ones", "arange")  # q and k that know nothing of distances
+# fields that the axes of a grid set, and fields that only a sequence has
+_SET_BY_AXES = ("head_dim", "rotary_dim", "base", "layout")
+_SEQUENCE_ONLY = ("seq_len", "scaling", "clip", "mrope", "model", "config")
+_ON_GRIDS = ("gaussian", "randn", "ones", "arange")  # q and k that do not depend on distances
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The sizes and the origin of q and k, without q and k."""
+    """Sizes and source of q and k, without their values."""
 
     heads: int
     kv_heads: int
@@ -112,13 +112,13 @@ class Case:
         """Return q and k and the RoPE setting. Raises: BadInput, BadShape, UnknownName, UsageError."""
         if self.sample is not None:
             raise UsageError("--sample goes with shift alone; leave it out")
-        sizes, setting, loaded = self._sized(in_memory=True)
+        sizes, setting, loaded = self._checked_inputs(in_memory=True)
         return loaded or inputs.make(self.qk, *sizes, setting, self.seed or 0), setting
 
-    def draw(self) -> tuple[SampledInputs, RopeSetting]:
-        """Return rows of q and k for `sample` scores, and the setting; tell the share that is done."""
+    def load_sample(self) -> tuple[SampledInputs, RopeSetting]:
+        """Return the rows of q and k for `sample` scores, and the setting; report progress."""
         count, seed = self.sample or 0, self.seed or 0
-        sizes, setting, loaded = self._sized(in_memory=True)
+        sizes, setting, loaded = self._checked_inputs(in_memory=True)
         if loaded is not None:
             chosen = sampled_rows.by_norms(loaded, self.mask, count, seed)
             return sampled_rows.of(loaded, chosen, seed), setting
@@ -126,8 +126,8 @@ class Case:
         return sampled_rows.synthetic(self.qk, sizes, setting, chosen, seed), setting
 
     def outline(self) -> tuple[Outline, RopeSetting]:
-        """Return what `load` or `draw` will give, without making it. Raises: what they raise."""
-        sizes, setting, loaded = self._sized()
+        """Return sizes and setting, without q and k. Raises: what `load` and `load_sample` raise."""
+        sizes, setting, loaded = self._checked_inputs()
         source, seed = self.qk, self.seed or 0
         if loaded is not None:
             source = loaded.source
@@ -136,16 +136,19 @@ class Case:
         seeded = self.sample is not None or inputs.seeded(self.qk)
         return Outline(*sizes, source, seed if seeded else None, loaded.digest if loaded else ""), setting
 
-    def _sized(self, in_memory: bool = False) -> tuple[Sizes, RopeSetting, Inputs | None]:
-        """Check all; return sizes, setting and captured q and k. in_memory: others are made."""
+    def _checked_inputs(self, in_memory: bool = False) -> tuple[Sizes, RopeSetting, Inputs | None]:
+        """Check everything; return sizes, setting and captured q and k.
+
+        in_memory: whether synthetic q and k will be made, which needs memory.
+        """
         needed = self.check(())
         if not inputs.is_file(self.qk):
             if in_memory:
-                fits(needed)
+                check_memory(needed)
             return *self._synthetic(), None
         loaded = inputs.from_file(self.qk)
         _, seq_len, head_dim = loaded.q.shape
-        on_grid = self._tokens()
+        on_grid = self._grid()
         own = self.setting(seq_len).head_dim if on_grid or self.declared() else head_dim
         if own != head_dim:
             raise BadShape(f"{self.qk!r} has head_dim {head_dim} and the model {own}; they must agree")
@@ -158,17 +161,17 @@ class Case:
         return (loaded.heads, loaded.kv_heads, loaded.seq_len), setting, loaded
 
     def check(self, offsets: Iterable[int]) -> int:
-        """Raise whatever is wrong, before any work; return the bytes that made q and k need."""
+        """Raise an error for anything wrong; return the bytes that synthetic q and k need."""
         masks.check(self.mask)
         if self.length not in LENGTHS:
             raise UnknownName("length", self.length, LENGTHS)
-        offsets, on_grid, is_file = self.reached(offsets), self._tokens(), inputs.is_file(self.qk)
+        offsets, on_grid, is_file = self.rotated_offsets(offsets), self._grid(), inputs.is_file(self.qk)
         if on_grid is not None:
             for offset in offsets:
                 on_grid.check(offset)
             if not is_file and self.qk not in _ON_GRIDS:
-                seen = f"--qk {self.qk} looks at a distance in a sequence"
-                raise UsageError(f"{seen}; on a grid give one of: {', '.join(_ON_GRIDS)}")
+                fault = f"--qk {self.qk} looks at a distance in a sequence"
+                raise UsageError(f"{fault}; on a grid give one of: {', '.join(_ON_GRIDS)}")
         sample = None if self.sample is None else _positive("sample", self.sample)
         if is_file:
             own = ("heads", "kv_heads", "seq_len", "head_dim", *(("seed",) if sample is None else ()))
@@ -177,7 +180,7 @@ class Case:
             return 0
         inputs.check_kind(self.qk, inputs.WHOLE if sample is None else inputs.SYNTHETIC)
         sizes, setting = self._synthetic()
-        positions_fit(offsets, sizes[2])
+        check_positions(offsets, sizes[2])
         self.position_axes(setting)
         inputs.check_head(self.qk, sizes[2], setting)
         if sample is None:
@@ -187,30 +190,30 @@ class Case:
 
     @property
     def turns(self) -> Turns | None:
-        """How stored keys are rotated again, if they are. Raises: UsageError."""
-        found, problem = emulated.turns(self.rerotate, self.turn), ""
+        """How stored keys are rotated again; None if they are not. Raises: UsageError."""
+        turns, problem = emulated.turns(self.rerotate, self.turn), ""
         if self.clip is not None:
             problem = "clipped angles do not add up, so keys cannot be rotated again; leave out --clip"
         elif self.grid is not None or self.axes is not None:
             problem = "--rerotate moves keys of a sequence; leave out --grid"
         elif self.length == "shifted":
             problem = "stored keys keep their frequencies at every turn; leave out --length shifted"
-        if found and problem:
+        if turns and problem:
             raise UsageError(problem)
-        return found
+        return turns
 
-    def reached(self, offsets: Iterable[int]) -> list[int]:
-        """Return the offsets at which q or k is rotated, also those of keys stored first."""
+    def rotated_offsets(self, offsets: Iterable[int]) -> list[int]:
+        """Return the offsets at which q or k is rotated, also those where keys are first stored."""
         offsets, turns = list(offsets), self.turns
         return offsets + [turns.start(offset) for offset in offsets] if turns else offsets
 
     def setting(self, seq_len: int) -> RopeSetting:
-        """Return the RoPE setting for `seq_len` positions; what is given by hand overrides the model.
+        """Return the RoPE setting for `seq_len` positions; fields of the case override the model.
 
-        A rotary_dim of the whole head follows head_dim, and so does a scale of 1/sqrt(head_dim), or, with
-        another scaling, one that holds the old one's mscale. Raises: UsageError, BadShape.
+        A changed head_dim changes a rotary_dim of the whole head too, and a scale of 1/sqrt(head_dim); a
+        changed scaling changes a scale that includes the old one's mscale. Raises: UsageError, BadShape.
         """
-        on_grid = self._tokens()
+        on_grid = self._grid()
         if on_grid is not None:
             rope = on_grid.rope
             rotary_dim = 2 * len(rope.pairs())
@@ -243,7 +246,7 @@ class Case:
         )
 
     def setting_at(self, setting: RopeSetting, seq_len: int, offset: int) -> RopeSetting:
-        """Return the setting that holds at an offset: another one if the length changes it."""
+        """Return the setting at an offset, whose frequencies may depend on the length."""
         if self.length == "unshifted":
             return setting
         return replace(setting, length=setting.scaling.length_for(max(1, seq_len + offset)))
@@ -270,8 +273,8 @@ class Case:
             raise UsageError("--clip goes with --axis all: exact scores of one shifted axis are not defined")
         return result
 
-    def _tokens(self) -> Grid | None:
-        """Return the grid of tokens, None for a sequence."""
+    def _grid(self) -> Grid | None:
+        """Return the grid of tokens; None for a sequence."""
         if self.grid is None and self.axes is None:
             if self.step is not None:
                 unit = f"--step {self.step:g} is the unit of --offset on a grid"
@@ -282,33 +285,33 @@ class Case:
         if self.axes is None:
             needs = f"--grid {self.grid} needs the axes of a model"
             raise UsageError(f"{needs}; add --axes flux (`ropeaudit list axes`)")
-        found = axial.named(self.axes)
+        rope = axial.named(self.axes)
         if self.grid is None:
-            example = "x".join({"t": "16", "h": "32", "w": "32"}[name] for name in found.axes)
+            example = "x".join({"t": "16", "h": "32", "w": "32"}[name] for name in rope.axes)
             raise UsageError(f"--axes {self.axes} needs the size of a grid; add --grid {example}")
-        for name in (*_SAID, *_OF_A_SEQUENCE):
+        for name in (*_SET_BY_AXES, *_SEQUENCE_ONLY):
             if getattr(self, name) is not None:
-                said = f"is said by --axes {self.axes}; leave it out, or give a .toml file of your own"
-                apart = "does not go with --grid; leave one of them out"
-                raise UsageError(f"{_flag(name)} {apart if name in _OF_A_SEQUENCE else said}")
-        return grids.parse(found, self.grid, self.axis, 1.0 if self.step is None else self.step)
+                by_axes = f"is said by --axes {self.axes}; leave it out, or give a .toml file of your own"
+                alone = "does not go with --grid; leave one of them out"
+                raise UsageError(f"{_flag(name)} {alone if name in _SEQUENCE_ONLY else by_axes}")
+        return grids.parse(rope, self.grid, self.axis, 1.0 if self.step is None else self.step)
 
     @property
     def model_name(self) -> str:
-        """The model and its layer type as one word, on a grid the preset; "none" without either."""
-        model, on_grid = self.declared(), self._tokens()
+        """The model with its layer type, or the preset of a grid; "none" without either."""
+        model, on_grid = self.declared(), self._grid()
         if model is None:
             return on_grid.rope.name if on_grid else "none"
         return model.name if len(model.layers) == 1 else f"{model.name}/{self.layer_type}"
 
     @property
     def maximum(self) -> int | None:
-        """The number of positions that the setting serves, None where nothing says it."""
+        """The number of positions that the setting serves; None where that is unknown."""
         return self.served.positions
 
     @property
     def served(self) -> Served:
-        """Up to where the setting serves: by what the model declares, and by the scaling."""
+        """How many positions the setting serves, as the model declares and the scaling extends."""
         model = self.declared()
         if self.scaling is not None:
             return Served(model.declared if model else None, _scaling(self.scaling))
@@ -316,7 +319,7 @@ class Case:
 
     @property
     def layer_type(self) -> str:
-        """The layer type that is audited: by default full_attention, or the first that rotates."""
+        """The audited layer type: by default full_attention, else the first that rotates."""
         return self.layers()[0] if self.layer == FULL and FULL not in self.layers() else self.layer
 
     def layers(self) -> tuple[str, ...]:
@@ -325,7 +328,7 @@ class Case:
         return tuple(model.layers) if model else (FULL,)
 
     def declared(self) -> ModelRope | None:
-        """Return what its model declares, None without one. Raises: UsageError, BadInput."""
+        """Return the RoPE of its model; None without a model. Raises: UsageError, BadInput."""
         return self._declared
 
     @functools.cached_property
@@ -343,11 +346,11 @@ class Case:
         return hf_config.read(self.config, base=self.base)
 
     def _synthetic(self) -> tuple[Sizes, RopeSetting]:
-        """Return the sizes, all of them checked, and the RoPE setting."""
-        on_grid = self._tokens()
+        """Check and return the sizes of synthetic q and k, and the RoPE setting."""
+        on_grid = self._grid()
         model = on_grid.rope if on_grid else self.declared()
-        given = self.heads if self.heads is not None else model.heads if model else 8
-        heads = _positive("heads", given)
+        usual = model.heads if model else 8
+        heads = _positive("heads", usual if self.heads is None else self.heads)
         usual = model.kv_heads if model and self.heads is None else heads
         kv_heads = _positive("kv_heads", usual if self.kv_heads is None else self.kv_heads)
         usual = on_grid.count if on_grid else 256
@@ -360,27 +363,27 @@ class Case:
         return (heads, kv_heads, seq_len), setting
 
 
-def completed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a case, on a grid with the full mask by default."""
+def with_default_mask(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a case; on a grid the default mask is full."""
     usual = {"mask": "full"} if fields.get("grid") is not None else {}
     return usual | {name: value for name, value in fields.items() if name != "mask" or value is not None}
 
 
 def distinct(cases: Iterable[Case]) -> list[Case]:
-    """Return cases, each once: a seed by which nothing is drawn tells none from another."""
+    """Return each case once; seeds that nothing is drawn by do not count."""
 
-    def drawn(case: Case) -> bool:
+    def uses_seed(case: Case) -> bool:
         return case.sample is not None or inputs.is_file(case.qk) or inputs.seeded(case.qk)
 
-    return list(dict.fromkeys(case if drawn(case) else replace(case, seed=None) for case in cases))
+    return list(dict.fromkeys(case if uses_seed(case) else replace(case, seed=None) for case in cases))
 
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _first(given: T | None, default: T) -> T:
-    return default if given is None else given
+def _first(value: T | None, default: T) -> T:
+    return default if value is None else value
 
 
 _scaling = functools.lru_cache(maxsize=64)(scalings.parse)
@@ -392,8 +395,8 @@ def _positive(name: str, value: int) -> int:
     return value
 
 
-def positions_fit(offsets: Iterable[int], seq_len: int) -> None:
-    """Raise UsageError unless offsets are whole, and shifted positions exact in float64."""
+def check_positions(offsets: Iterable[int], seq_len: int) -> None:
+    """Raise UsageError unless offsets are whole, and all positions exact in float64."""
     for offset in offsets:
         if not is_whole(offset):
             raise UsageError(f"offset {offset!r} is not a whole number of tokens")
@@ -401,17 +404,17 @@ def positions_fit(offsets: Iterable[int], seq_len: int) -> None:
             raise UsageError(f"offset {offset} takes some of {seq_len} positions past 2^53")
 
 
-def fits(needed: int, jobs: int = 1) -> None:
+def check_memory(needed: int, jobs: int = 1) -> None:
     """Raise BadShape unless about `needed` bytes are free for each of `jobs`."""
-    whole, free = jobs * needed, run_metadata.free_bytes()
-    if whole > free:
+    total, free = jobs * needed, run_metadata.free_bytes()
+    if total > free:
         remedy = "fewer --jobs" if needed <= free else "a smaller --seq-len, --heads or --head-dim"
-        gib = f"{whole / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB are free"
+        gib = f"{total / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB are free"
         raise BadShape(f"this needs about {gib}", f"give {remedy}")
 
 
 def straddling(maximum: int, seq_len: int) -> list[int]:
-    """Return offsets for code, whose positions straddle the ends of integers that formats hold."""
+    """Return offsets for code, whose positions straddle the largest integers of number formats."""
     ends = [2**7, 2**8, 2**11, 2**12, 2**13, 2**14, 2**15, 65504, 2**16, 2**17]
     half = seq_len // 2 + 1
     last = max(0, maximum - seq_len)

@@ -1,6 +1,6 @@
-"""Two reports of the same cases: which changed, which are new and which are gone.
+"""Comparison of two reports of the same cases: which cases changed, which are new or gone.
 
-What two processors may differ by is no change: the order of sums (docs/method.md).
+Differences that another processor's order of sums explains are no change (docs/method.md).
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from typing import Any, ClassVar, NamedTuple
 
 from ropeaudit.arithmetic.formats import FP32, FP64, parse
 from ropeaudit.audits import records
-from ropeaudit.audits.records import APART, UNKNOWN
+from ropeaudit.audits.records import NOT_IN_CASE, UNKNOWN
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.runtime.rows import ABSENT, Row, Rows
 
 Places = tuple[int | None, int | None]
 RATIO = 1.05  # times what it was, or the inverse: a column has changed
-# What is signed, or computed and not measured, is not compared.
 COMPARED = records.COLUMNS.compared
 _JUDGED = ("verdict", "within_tolerance")
-_DECIDING = ("drift_rms", "floor_rms", "drift_max", "rotation_excess")  # what verdicts are read off
+_JUDGED_BY = ("drift_rms", "floor_rms", "drift_max", "rotation_excess")  # the columns that verdicts depend on
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A case before and after, None where a report lacks it. reordered: whether its sums may be."""
+    """The rows of a case in two reports. reordered: whether its sums may be in another order."""
 
     before: Row | None
     after: Row | None
@@ -37,7 +36,7 @@ class Pair:
 
     @property
     def row(self) -> Row:
-        """What says which case it is: the later row where there is one."""
+        """The later row where there is one, else the earlier."""
         return self.after or self.before or {}
 
     @property
@@ -48,7 +47,7 @@ class Pair:
         return "changed" if self.changed else "same"
 
     def ratio(self, column: str) -> float:
-        """Return after / before: 1 for 0 and 0, inf from 0 up, nan if undefined."""
+        """Return after / before: 1 for 0 / 0, inf for a change from 0, nan if undefined."""
         old, new = value(self.before, column), value(self.after, column)
         if math.isnan(old) or math.isnan(new):
             return math.nan
@@ -57,12 +56,12 @@ class Pair:
         return math.inf if old == 0 else new / old
 
     def change(self, column: str) -> float:
-        """Return after - before of a column, nan where undefined."""
+        """Return after - before; nan if undefined."""
         old, new = value(self.before, column), value(self.after, column)
         return 0.0 if old == new else new - old
 
     def explained(self, column: str) -> bool:
-        """Return whether a change is one that unchanged code may make."""
+        """Return whether a column may have changed although the code has not."""
         if self.before is None or self.after is None:
             return False
         change, error = abs(self.change(column)), 0.0
@@ -76,10 +75,10 @@ class Pair:
 
 
 class Pairs(Sequence[Pair]):
-    """The cases of two reports, made into pairs when they are looked at.
+    """The pairs of rows of two reports, made when they are accessed.
 
-    places: of each case, which row of the earlier and of the later report it is, None for none.
-    changed: the columns that changed, by the number of the pair.
+    places: the row of each case in the earlier and the later report, None for none.
+    changed: number of the pair -> the columns that changed.
     """
 
     def __init__(self, before: Rows, after: Rows, places: Sequence[Places], reordered: bool) -> None:
@@ -92,30 +91,30 @@ class Pairs(Sequence[Pair]):
         return len(self.places)
 
     def __getitem__(self, number: Any) -> Any:
-        """Return a pair, or of a slice some pairs."""
+        """Return a pair, or the pairs of a slice."""
         if isinstance(number, slice):
-            return [self[one] for one in range(len(self))[number]]
+            return [self[each] for each in range(len(self))[number]]
         i, j = self.places[number]
         number = range(len(self))[number]
         before, after = None if i is None else self.before[i], None if j is None else self.after[j]
         return Pair(before, after, self.changed.get(number, ()), self.reordered)
 
     def numbers(self, status: str) -> list[int]:
-        """Return which pairs have a status."""
+        """Return the numbers of the pairs with a status."""
         missing = {"new": 0, "gone": 1}
         if status in missing:
             return [n for n, sides in enumerate(self.places) if sides[missing[status]] is None]
         return [n for n, _, _ in self.shared if (n in self.changed) == (status == "changed")]
 
     def cells(self, name: str, differing: bool = False) -> Iterator[tuple[int, Any, Any]]:
-        """Yield the number and both cells of each case whose two rows have a column.
+        """Yield the number and both cells of each pair whose rows have a column.
 
-        differing: those alone that are not the same.
+        differing: only cells that differ.
         """
         old, new = self.before.columns.get(name, ()), self.after.columns.get(name, ())
         for n, i, j in self.shared if old and new else ():
             if not differing or old[i] != new[j]:  # most are the same
-                first, second = _number(old[i]), _number(new[j])
+                first, second = _nan_as_none(old[i]), _nan_as_none(new[j])
                 present = first is not ABSENT and second is not ABSENT
                 if present and not (differing and first == second):
                     yield n, first, second
@@ -123,9 +122,9 @@ class Pairs(Sequence[Pair]):
 
 @dataclass(frozen=True, slots=True)
 class Difference(Result):
-    """All pairs in the order of the later report, those that are gone last. ratio: what is a change.
+    """All pairs in the order of the later report, missing cases last. ratio: counts as a change.
 
-    processors: what computed the earlier and the later report, empty where a report does not say.
+    processors: those of the earlier and the later report, empty where unknown.
     """
 
     report_module: ClassVar[str] = "ropeaudit.reports.comparison"
@@ -144,7 +143,7 @@ class Difference(Result):
 
     @property
     def only_reordered(self) -> bool:
-        """Whether figures differ, and all by no more than the order of sums explains."""
+        """Whether values differ, and all by no more than the order of sums explains."""
         figures = ((n, name) for name in COMPARED for n, _, _ in self.pairs.cells(name, differing=True))
         if not self.pairs.reordered or (first := next(figures, None)) is None:
             return False
@@ -157,17 +156,17 @@ def compare(
     ratio: float = RATIO,
     processors: tuple[str, str] | None = None,
 ) -> Difference:
-    """Join the rows of two reports by `case`, and say which changed.
+    """Join the rows of two reports by `case`, and find which changed.
 
-    processors: what computed each of them, empty where that is not known; None: one and the same.
+    processors: those of the two reports, empty where unknown; None: the same.
     Raises: UsageError for a ratio, BadInput if rows cannot be told apart or none is in both.
     """
     if not 1 <= ratio < math.inf:
         raise UsageError(f"--ratio {ratio:g} is not 1 or more; try --ratio {RATIO}")
     old, new = Rows.of(before), Rows.of(after)
-    earlier, later = _by_case(old, "earlier"), _by_case(new, "later")
+    earlier, later = _places_by_case(old, "earlier"), _places_by_case(new, "later")
     if not earlier.keys() & later.keys():
-        raise BadInput(f"the two reports have no case in common{_apart(old, new)}")
+        raise BadInput(f"the two reports have no case in common{_difference_of_all(old, new)}")
     processors = processors or ("this", "this")
     reordered = processors[0] != processors[1] or not processors[0]
     places: list[Places] = [(earlier.get(case), place) for case, place in later.items()]
@@ -187,13 +186,13 @@ def compare(
 
 
 def value(row: Row | None, column: str) -> float:
-    """Return a numeric column of a row, nan where it is undefined or missing."""
+    """Return a number of a row; nan where it is undefined or missing."""
     result = None if row is None else row.get(column)
     return math.nan if result is None else float(result)
 
 
-def _by_case(rows: Rows, which: str) -> dict[str, int]:
-    """Return where the row of each case is. Raises: BadInput."""
+def _places_by_case(rows: Rows, which: str) -> dict[str, int]:
+    """Return the place of each case's row. Raises: BadInput."""
     results: dict[str, int] = {}
     for place, case in enumerate(rows.column("case")):
         if case is None:
@@ -205,14 +204,14 @@ def _by_case(rows: Rows, which: str) -> dict[str, int]:
     return results
 
 
-def _apart(before: Rows, after: Rows) -> str:
-    """Say in which column the two differ throughout."""
-    told = (name for name in records.IDENTITY if name not in APART)
-    for name in (name for name in told if before.all_have(name) and after.all_have(name)):
-        old, new = (set(map(_number, rows.column(name))) for rows in (before, after))
-        unsaid = {None, "", UNKNOWN}
-        if old - unsaid and new - unsaid and not old & new:
-            first, second = (min(map(str, some)) for some in (old, new))
+def _difference_of_all(before: Rows, after: Rows) -> str:
+    """Return a clause about a column that differs between all rows of two reports."""
+    names = (name for name in records.IDENTITY if name not in NOT_IN_CASE)
+    for name in (name for name in names if before.all_have(name) and after.all_have(name)):
+        old, new = (set(map(_nan_as_none, rows.column(name))) for rows in (before, after))
+        empty = {None, "", UNKNOWN}
+        if old - empty and new - empty and not old & new:
+            first, second = (min(map(str, values)) for values in (old, new))
             return f": {name} is {first} in the earlier and {second} in the later one"
     if before and after:
         return ": what they say does not tell why; measure one of them again"
@@ -222,7 +221,7 @@ def _apart(before: Rows, after: Rows) -> str:
 def _changed(pairs: Pairs, name: str, ratio: float) -> Iterator[int]:
     """Yield the numbers of the pairs in which a column has changed."""
     for number, old, new in pairs.cells(name, differing=True):
-        # a count changes where it is another one, and so does what was undefined
+        # any other count is a change, and so is an undefined value
         other = old is None or new is None or records.COLUMNS[name].kind is int
         beyond = other or old == 0 or not 1 / ratio <= new / old <= ratio
         if other or (beyond and not pairs[number].explained(name)):
@@ -230,32 +229,31 @@ def _changed(pairs: Pairs, name: str, ratio: float) -> Iterator[int]:
 
 
 def _at_a_threshold(pair: Pair) -> bool:
-    """Return whether the order of sums alone may have changed what is judged."""
-    small = (pair.explained(name) or _number(pair.row.get(name)) is None for name in _DECIDING)
+    """Return whether the order of sums alone may have changed a verdict."""
+    small = (pair.explained(name) or _nan_as_none(pair.row.get(name)) is None for name in _JUDGED_BY)
     return pair.reordered and all(small)
 
 
-def _number(cell: Any) -> Any:
-    """Return a cell, None where it is undefined: it equals itself."""
+def _nan_as_none(cell: Any) -> Any:
     return None if cell != cell else cell
 
 
-FLOAT64 = 1e-12  # relative: of sums in float64 alone, of up to 10^9 terms
-_PREDICTED = 1e-10  # relative: of differences of such sums, of which a hundredth is left
+FLOAT64 = 1e-12  # relative: of sums in float64 of up to 10^9 terms
+_PREDICTED = 1e-10  # relative: of differences of such sums that cancel to a hundredth
 _NEEDED = ("head_dim", "seq_len", "heads", "scores", "reference_rms")  # a report may lack columns
 _ROUNDING = 0.42  # RMS of a relative rounding error over the unit roundoff
 _DEVIATIONS = 4.0  # of a mean; scores of a row share its q
 _RARE = 1e-6  # of flips: fewer are none
 _INDEPENDENT = ("gaussian", "randn")  # scores with errors of their own
-_ANYWHERE = ("worst_head", "worst_query", "worst_key", "top1_flips")
+_UNSTABLE = ("worst_head", "worst_query", "worst_key", "top1_flips")
 _DIFFERENCES = ("predicted_rms", "attainable_rms", "excess")
 _MAXIMA = ("drift_max", "change_max", "attention_tv_max", "attention_kl_max")
 
 
 def meaning(column: str) -> str:
-    """Return in words what another processor may change in a column."""
+    """Return how another processor may change a column, in words."""
     declared = records.COLUMNS[column]
-    if column in _ANYWHERE:
+    if column in _UNSTABLE:
         return "anything: a last digit decides"
     if declared.kind is not float:
         return "nothing, but verdicts at a threshold" if column in _JUDGED else "nothing"
@@ -268,20 +266,21 @@ def meaning(column: str) -> str:
     return f"{_PREDICTED if column in _DIFFERENCES else FLOAT64:g} of it"
 
 
-class Order(NamedTuple):
-    """What the order of sums does to the scores of a case, in score units.
+class SummationError(NamedTuple):
+    """How far another order of sums moves the scores of a case, in score units.
 
-    step: spacing of stored scores, 0 where all stay. mean, single: how far a mean or a score may move.
+    sums: RMS of the change of a sum. step: spacing of stored scores, 0 where none changes.
+    mean, single: the largest change of a mean, and of a score.
     """
 
-    sums: float  # RMS of the error of one
-    step: float  # spacing of stored scores, 0 where all stay
-    mean: float  # how far a mean may move
+    sums: float
+    step: float
+    mean: float
     single: float
 
 
-def order_of(row: Row) -> Order | None:
-    """Return what the order of sums does in a case; None if nothing or unknown."""
+def summation_error(row: Row) -> SummationError | None:
+    """Return the change by the order of sums in a case; None if there is none, or unknown."""
     stages = _stages(row)
     if "accumulate" not in stages or any(row.get(name) is None for name in _NEEDED):
         return None
@@ -297,23 +296,23 @@ def order_of(row: Row) -> Order | None:
         step = 0.0
     stored = step * math.sqrt(flips + 1) / independent
     mean = _DEVIATIONS * (math.sqrt(2 / independent) * sums + stored)
-    return Order(sums, step, mean, 12 * sums + 2 * step)
+    return SummationError(sums, step, mean, 12 * sums + 2 * step)
 
 
 def allowance(before: Row, after: Row, column: str) -> float:
-    """Return by how much the order of sums may change a column; inf where a last digit decides."""
+    """Return how far the order of sums may change a column; inf where a last digit decides."""
     declared = records.COLUMNS[column]
-    if column in _ANYWHERE:
+    if column in _UNSTABLE:
         return math.inf
     old, new = (float(row.get(column) or 0.0) for row in (before, after))
     if declared.kind is not float or not math.isfinite(old + new):
         return 0.0
     summed = (_PREDICTED if column in _DIFFERENCES else FLOAT64) * max(abs(old), abs(new))
-    order = order_of(after)
+    order = summation_error(after)
     if order is None or declared.role not in ("drift", "attention"):
         return summed
     if declared.role == "attention":
-        return summed + _of_attention(column, order, after, max(old, new))
+        return summed + _attention_allowance(column, order, after, max(old, new))
     unit = 1.0
     if column == "drift_relative":
         unit = float(after.get("reference_rms") or 0.0)
@@ -329,8 +328,8 @@ def allowance(before: Row, after: Row, column: str) -> float:
     return summed + ((own + errors * order.mean) / unit if unit else 0.0)
 
 
-def _of_attention(column: str, order: Order, row: Row, size: float) -> float:
-    """Return it after softmax, where δ in scores moves weights by |δ| in 1-norm."""
+def _attention_allowance(column: str, order: SummationError, row: Row, size: float) -> float:
+    """Return `allowance` of a column after softmax: δ in scores moves weights by |δ| in 1-norm."""
     queries, narrow = int(row["seq_len"]), 0.0
     if row.get("softmax") == "recipe":  # where weights are rounded
         formats = _stages(row).get("softmax", "fp64"), str(row.get("dtype") or "fp64")

@@ -1,4 +1,4 @@
-"""The record: the flat row that a case yields, and its columns."""
+"""The record: the flat row of a measurement, its columns, and which of them files have."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime.columns import table
 
 SCHEMA = 4  # earlier ones are refused: their rows are measured again
-UNKNOWN = "unknown"  # a setting that a file does not say
-# What identifies a row beside its case: a later schema, version or tolerance measures the same case.
-APART = ("schema", "version", "tolerance", "case")
+UNKNOWN = "unknown"  # a setting that a file lacks
+# Columns that identify a row but not its case.
+NOT_IN_CASE = ("schema", "version", "tolerance", "case")
 _DIGITS = 12  # 48 bits: two of a million cases agree once in 500 sweeps
 
 COLUMNS = table("shift")
@@ -36,8 +36,8 @@ _Fields: Any = make_dataclass(
 )
 
 
-class _Case:
-    """What a case says of itself, whatever holds its fields."""
+class _CaseRow:
+    """What can be derived from the columns of a row, however these are stored."""
 
     __slots__ = ()
     report_module: ClassVar[str] = "ropeaudit.reports.drift"
@@ -47,12 +47,12 @@ class _Case:
         def __getattr__(self, name: str) -> Any: ...  # its fields are data
 
     def key(self) -> tuple[str, str, float]:
-        """Return what tells cells of a sweep apart."""
+        """Return the key of a cell of a sweep."""
         return self.case, self.version, self.tolerance
 
     @property
     def why(self) -> str:
-        """Why nothing was measured, in words; empty where it was."""
+        """Why the subject was refused, in words; empty where it was measured."""
         return self.reason or (REFUSALS[self.refused] if self.refused else "")
 
     @property
@@ -74,25 +74,25 @@ class _Case:
         return dict(zip(COLUMNS, _values(self), strict=True))
 
 
-class Record(_Case, _Fields):  # type: ignore[misc]  # its fields are data
+class Record(_CaseRow, _Fields):  # type: ignore[misc]  # its fields are data
     """One case: RoPE setting x inputs x subject x dtype x offset. `data/columns.toml` explains each field."""
 
     __slots__ = ()
 
 
-class ReadRecord(_Case, namedtuple("_Tuple", COLUMNS)):  # type: ignore[misc]
-    """The same of a row that was read: a tuple, made ten times as fast."""
+class ReadRecord(_CaseRow, namedtuple("_Tuple", COLUMNS)):  # type: ignore[misc]
+    """A record of a file, as a tuple: it is created ten times as fast."""
 
     __slots__ = ()
 
 
 IDENTITY = COLUMNS.identity
 OWN = tuple(name for name in IDENTITY if name not in ("case", "offset"))  # of a setting and its subject
-_own: Callable[[Record], tuple[Any, ...]] = attrgetter(*OWN)
-_NAMES = tuple(name for name in COLUMNS if name in IDENTITY and name not in (*APART, "offset"))
-_values: Callable[[_Case], tuple[Any, ...]] = attrgetter(*COLUMNS)
+_own_values: Callable[[Record], tuple[Any, ...]] = attrgetter(*OWN)
+_NAMES = tuple(name for name in COLUMNS if name in IDENTITY and name not in (*NOT_IN_CASE, "offset"))
+_values: Callable[[_CaseRow], tuple[Any, ...]] = attrgetter(*COLUMNS)
 
-# What every file has, CSV without sentences, in the order in which a reader asks.
+# Columns of every file (of CSV without sentences), in the order of a reader's questions.
 FIRST = ("implementation", "dtype", "offset")
 CORE = (
     *FIRST,
@@ -123,7 +123,7 @@ CORE = (
     "case",
     "schema",
 )
-# the others by group -> whether a row says, before anything is measured, that they are asked for
+# the other columns by group -> whether what was requested of a row implies them
 GROUPS: dict[str, Callable[[Record], bool]] = {
     "code": lambda row: row.environment is not None,
     "attention": lambda row: row.softmax is not None,
@@ -135,8 +135,8 @@ GROUPS: dict[str, Callable[[Record], bool]] = {
     "bounds": lambda row: False,
     "detail": lambda row: False,
 }
-EVERY = (*CORE, *(name for group in GROUPS for name in COLUMNS if COLUMNS[name].group == group))
-CHOICES = (*COLUMNS, "all", "core", *GROUPS)  # what may be asked for by name
+ALL_COLUMNS = (*CORE, *(name for group in GROUPS for name in COLUMNS if COLUMNS[name].group == group))
+CHOICES = (*COLUMNS, "all", "core", *GROUPS)  # what --columns takes
 GROUP_HINTS = {
     "code": "--impl has it",
     "attention": "--attention measures it",
@@ -145,69 +145,71 @@ GROUP_HINTS = {
 }
 
 
-def of_group(group: str) -> tuple[str, ...]:
+def group_columns(group: str) -> tuple[str, ...]:
     """Return the columns of "core", or of one of `GROUPS`."""
     return CORE if group == "core" else COLUMNS.names(lambda column: column.group == group)
 
 
 def distinct(rows: Sequence[Record]) -> list[Record]:
-    """Return a row of each setting and subject, in the order in which they come."""
-    return list(dict(zip(map(_own, rows), rows, strict=True)).values())
+    """Return one row for each setting and subject, in order."""
+    return list(dict(zip(map(_own_values, rows), rows, strict=True)).values())
 
 
-def written(
+def file_columns(
     rows: Sequence[Record], named: Sequence[str] = (), needed: Iterable[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """Return the columns that files have of some rows, and those of them that were asked for by name.
+    """Return the columns that files have of these rows, and those that were requested by name.
 
-    named: columns, groups, "core", "all"; by default the core, unusual settings, and what rows are about.
+    named: columns, groups, "core", "all"; by default the core, unusual settings, and implied groups.
+    needed: columns whose groups are written too.
     """
     if named:
-        words = {"all": EVERY}
-        words |= {group: of_group(group) for group in ("core", *GROUPS)}
-        names = [one for name in named for one in words.get(name, (name,))]
+        words = {"all": ALL_COLUMNS}
+        words |= {group: group_columns(group) for group in ("core", *GROUPS)}
+        names = [column for name in named for column in words.get(name, (name,))]
         return list(dict.fromkeys(names)), [name for name in named if name not in words]
-    rows = [row for row in distinct(rows) if row.model != UNKNOWN]  # a file said too little of the others
+    rows = [row for row in distinct(rows) if row.model != UNKNOWN]  # the other rows lack settings
     asked = {COLUMNS[name].group for name in needed} - {""}
     groups = asked | {group for group, about in GROUPS.items() if any(map(about, rows))}
 
-    def is_told(name: str) -> bool:
-        """Return whether files have a setting: asked for, or not what its absence implies."""
+    def is_written(name: str) -> bool:
+        """Return whether files have a setting: requested, or not what its absence implies."""
         column = COLUMNS[name]
         if column.group in asked or (column.group in groups and not column.optional):
             return True
-        if name == "stages":  # metadata hold them
+        if name == "stages":  # they are in the metadata
             return False
         sizes = ({"head_dim": row.head_dim, "heads": row.heads} for row in rows)
-        return any(getattr(row, name) != implied(name, one) for row, one in zip(rows, sizes, strict=True))
+        pairs = zip(rows, sizes, strict=True)
+        return any(getattr(row, name) != implied_value(name, size) for row, size in pairs)
 
     others = [name for name in COLUMNS if name not in CORE]
-    settings = [name for name in others if name in IDENTITY and is_told(name)]
+    settings = [name for name in others if name in IDENTITY and is_written(name)]
     measured = [name for name in others if name not in IDENTITY and COLUMNS[name].group in groups]
     return [*FIRST, *settings, *CORE[len(FIRST) :], *measured], []
 
 
-def implied(name: str, row: Mapping[str, Any]) -> Any:
-    """Return what a row of a file holds of a column that the file lacks."""
-    return FOLLOWING[name](row) if name in FOLLOWING else COLUMNS[name].implied
+def implied_value(name: str, row: Mapping[str, Any]) -> Any:
+    """Return the value that a row has in a column which its file lacks."""
+    return IMPLIED_VALUES[name](row) if name in IMPLIED_VALUES else COLUMNS[name].implied
 
 
-def beside(rows: Sequence[Record], columns: Sequence[str]) -> dict[str, Any]:
-    """Return what was requested of rows, and their sentences, where columns do not say it."""
+def row_metadata(rows: Sequence[Record], columns: Sequence[str]) -> dict[str, Any]:
+    """Return metadata for a file of rows: settings and sentences that its columns lack."""
     own = distinct(rows)
-    known = all(row.model != UNKNOWN for row in own)
-    left = [name for name in IDENTITY if known and name not in (*columns, "stages")]
-    constant = {name for name in left if len({getattr(row, name) for row in own}) == 1}
-    varying = [name for name in left if name not in constant]
-    told = [name for name in COLUMNS if COLUMNS[name].sentence]
+    complete = all(row.model != UNKNOWN for row in own)
+    missing = [name for name in IDENTITY if complete and name not in (*columns, "stages")]
+    constant = {name for name in missing if len({getattr(row, name) for row in own}) == 1}
+    varying = [name for name in missing if name not in constant]
+    sentences = [name for name in COLUMNS if COLUMNS[name].sentence]
     by_case = {
         row.case: {name: getattr(row, name) for name in varying}
-        | {name: text for name in told if (text := getattr(row, name)) is not None}
+        | {name: text for name in sentences if (text := getattr(row, name)) is not None}
         for row in rows
     }
     stages = {f"{row.implementation} {row.dtype}": row.stages for row in own if "=" in row.stages}
     return {
-        "constants": {name: getattr(rows[0], name) for name in left if name in constant},
+        "constants": {name: getattr(rows[0], name) for name in missing if name in constant},
         "stages": {
             name: dict(word.split("=", 1) for word in text.split() if "=" in word)
             for name, text in stages.items()
@@ -216,38 +218,38 @@ def beside(rows: Sequence[Record], columns: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def moved_apart(record: Record) -> bool:
-    """Return whether `offset` does not say by how much the axes of a grid moved."""
-    moved = [value for value in (record.offset_t, record.offset_h, record.offset_w) if value is not None]
-    return any(value != record.offset for value in moved)
+def axes_moved_apart(record: Record) -> bool:
+    """Return whether some axis of a grid moved by another number than `offset`."""
+    moves = [move for move in (record.offset_t, record.offset_h, record.offset_w) if move is not None]
+    return any(move != record.offset for move in moves)
 
 
-def shown(row: Record) -> str:
-    """Name a row for a message."""
+def row_label(row: Record) -> str:
+    """Return the name of a row for a message."""
     requested = f"{row.implementation} {row.dtype} at offset {row.offset}"
     made = f"version {row.version}, on {row.device}"
     return f"{requested} ({row.seq_len} positions, schema {row.schema}, {made})"
 
 
-def case_of(values: Mapping[str, Any]) -> str:
-    """Return the digest of a request: columns of `IDENTITY` less `APART`."""
-    return cases_of(values)(values["offset"])
+def case_digest(values: Mapping[str, Any]) -> str:
+    """Return the digest of a case: of the columns of `IDENTITY` without `NOT_IN_CASE`."""
+    return digest_at_offset(values)(values["offset"])
 
 
-def cases_of(values: Mapping[str, Any]) -> Callable[[Any], str]:
-    """Return what gives the same from an offset, of requests that differ in it alone."""
-    words = "".join(f"{name}={_word(values[name])}\n" for name in _NAMES)
-    begun = hashlib.sha256(words.encode("utf-8", "backslashreplace"))
+def digest_at_offset(values: Mapping[str, Any]) -> Callable[[Any], str]:
+    """Return a function from offsets to digests, for cases that differ in the offset alone."""
+    words = "".join(f"{name}={_digest_text(values[name])}\n" for name in _NAMES)
+    prefix = hashlib.sha256(words.encode("utf-8", "backslashreplace"))
 
     def case(offset: Any) -> str:
-        digest = begun.copy()
-        digest.update(_word(offset).encode())
+        digest = prefix.copy()
+        digest.update(_digest_text(offset).encode())
         return digest.hexdigest()[:_DIGITS]
 
     return case
 
 
-def _word(value: Any) -> str:
+def _digest_text(value: Any) -> str:
     if value is None:
         return ""
     return repr(float(value)) if isinstance(value, float) else str(value)
@@ -255,7 +257,7 @@ def _word(value: Any) -> str:
 
 @lru_cache(maxsize=256)
 def _stages(name: str, dtype: str) -> str:
-    """Return the stages of a recipe that has a name; nothing of own recipes and of code."""
+    """Return the stages of a named recipe; empty for other recipes and for code."""
     bare, _, changes = name.rstrip("]").partition("[")
     try:
         recipe = recipes.named(bare).changed(recipes.parse_changes([changes]) if changes else {})
@@ -266,8 +268,8 @@ def _stages(name: str, dtype: str) -> str:
     return " ".join(f"{stage}={fmt}" for stage, fmt in stages.items())
 
 
-# what a row of a file holds of a column that the file lacks, where that follows from the others
-FOLLOWING: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+# column -> its value in a row whose file lacks it, where the other columns imply it
+IMPLIED_VALUES: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "version": lambda row: __version__,
     "rotary_dim": lambda row: row.get("head_dim"),
     # a file may say anything

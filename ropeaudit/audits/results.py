@@ -1,4 +1,4 @@
-"""Results of the public functions, with reports that notebooks show."""
+"""Base classes of the results of public functions, which notebooks show as reports."""
 
 from __future__ import annotations
 
@@ -13,46 +13,45 @@ T = TypeVar("T")
 
 
 class Result:
-    """What a function of this package returns, or yields several of.
+    """A result of a public function.
 
-    report_module: where report(results, columns, metadata) is, and with `by` where rows are of several kinds.
+    report_module: the module with report(results, columns, metadata), and `by` if rows have several kinds.
     """
 
     __slots__ = ()
     report_module: ClassVar[str]
 
     def _repr_html_(self) -> str:
-        """Return its report, as notebooks show it."""
-        return _shown([self])
+        """Return its report as HTML, for notebooks."""
+        return _report_html([self])
 
 
 class Results(Iterator[T]):
-    """Results, each computed on demand; a notebook shows those to come."""
+    """An iterator over results, computed on demand; notebooks show those that remain."""
 
     def __init__(self, source: Iterator[T]) -> None:
-        self._source, self._ready = _iterated(source), deque[T]()
+        self._source, self._computed = _checking_packages(source), deque[T]()
 
     def __next__(self) -> T:
-        return self._ready.popleft() if self._ready else next(self._source)
+        return self._computed.popleft() if self._computed else next(self._source)
 
     def close(self) -> None:
-        """Compute no more of them."""
+        """Stop the computation."""
         self._source.close()
 
     def _repr_html_(self) -> str | None:
-        """Return the report of all that are to come, which can be iterated over as before."""
-        self._ready.extend(self._source)
-        ready: list[Any] = list(self._ready)
-        return _shown(ready) if ready and isinstance(ready[0], Result) else None
+        """Compute the remaining results, which stay in the iterator, and return their report."""
+        self._computed.extend(self._source)
+        results: list[Any] = list(self._computed)
+        return _report_html(results) if results and isinstance(results[0], Result) else None
 
 
-def _iterated(results: Iterator[T]) -> Generator[T, None, None]:
-    """Yield results, of which each may be the first that needs a package."""
+def _checking_packages(results: Iterator[T]) -> Generator[T, None, None]:
+    """Yield results; a missing package may show at any of them."""
     with required_packages():
         yield from results
 
 
-def _shown(results: Sequence[Result]) -> str:
-    """Return the report of results of one kind, as notebooks show it."""
+def _report_html(results: Sequence[Result]) -> str:
     html: str = import_module(results[0].report_module).report(results, None, {})._repr_html_()
     return html

@@ -1,4 +1,7 @@
-"""What is asked, and its sweep: cells, whose rows do not depend on what is measured with them."""
+"""The audit that was requested, and the sweep over its cells, in this process or in workers.
+
+A row does not depend on the cells that are measured with it.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.audits import arguments, judging, records
 from ropeaudit.audits.arguments import DTYPES
-from ropeaudit.audits.case_run import CaseRun, identity
-from ropeaudit.audits.cases import LIMIT, Case, Outline, distinct, fits, positions_fit
+from ropeaudit.audits.case_run import CaseRun, identity_columns
+from ropeaudit.audits.cases import LIMIT, Case, Outline, check_memory, check_positions, distinct
 from ropeaudit.audits.records import Record
 from ropeaudit.engine.plan import TILE_COLUMNS, AttentionOptions
 from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError, one_line
@@ -33,25 +36,25 @@ if TYPE_CHECKING:
 
     from ropeaudit.audits.workers import Crew
 
-_TASK_SECONDS, _TASK_CELLS = 0.25, 8  # of a task, whichever is more: what a kill can lose
+_TASK_SECONDS, _TASK_CELLS = 0.25, 8  # of a task, whichever is more: a kill can lose them
 _MOST_CELLS = 1_000_000  # of a run: their rows take some GiB
 _MOST_COMPARED, _MOST_NAMED = 10_000, 3  # cells that a row is compared with, columns that are named
-_DRAWING = 0.3  # share of the work on a sample
+_SAMPLING_SHARE = 0.3  # share of the work on a sample
 _MOST_DEATHS = 3  # of a worker with the same task
 _one_at_a_time = threading.Lock()  # the process has one limit of BLAS threads
 
-# what every file says
-_ALWAYS = ("version", *(name for name in records.CORE if name in records.IDENTITY))
+# settings that every file has
+_IN_EVERY_FILE = ("version", *(name for name in records.CORE if name in records.IDENTITY))
 
 Key: TypeAlias = tuple[str, str, float]  # of a row: its case, version and tolerance
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Cases x recipes x dtypes x offsets, checked and ready to run. offsets: each once.
+    """Cases x recipes x dtypes x offsets, checked and ready to run.
 
-    recipes: the usual ones by default; beside code that is called, none. bounded: whether the columns of
-    bounds are filled, which costs as much as the rest of a small cell.
+    recipes: by default the usual ones, or none if there are implementations. bounded: whether the columns of
+    bounds are computed, which takes as long as the rest of a small cell.
     """
 
     cases: Sequence[Case] = (Case(),)
@@ -78,7 +81,7 @@ class Audit:
         object.__setattr__(self, "cases", distinct(self.cases))
 
     def _problems(self) -> Iterator[str]:
-        """Yield what is wrong with what was given; names are looked up last."""
+        """Yield the faults of the arguments; names are looked up last."""
         for offset in self.offsets:
             if not is_whole(offset):
                 yield f"offset {offset!r} is not a whole number of tokens"
@@ -103,53 +106,52 @@ class Audit:
         if "softmax" in self.changes and (self.attention is None or self.attention.softmax != "recipe"):
             yield "a changed softmax stage is not used; add --attention --softmax recipe"
         for name in ("grid", "rerotate"):
-            asked = self._asks(name)
-            if asked and self.implementations:
+            used = self._any_case_has(name)
+            if used and self.implementations:
                 yield f"--{name} is of recipes; leave out --impl {self.implementations[0]}"
-            if asked and self.backend != "numpy":
+            if used and self.backend != "numpy":
                 yield f"--{name} is computed by NumPy; leave out --backend {self.backend}"
-        if self.attention and self._asks("sample"):
+        if self.attention and self._any_case_has("sample"):
             yield "--attention looks at whole rows; leave out --sample"
         for recipe in [one.recipe.recipe for one in self.factories() if one.recipe is not None]:
-            if self._asks("sample"):
+            if self._any_case_has("sample"):
                 emulated.check_sampled(recipe)
-            if self._asks("rerotate"):
+            if self._any_case_has("rerotate"):
                 emulated.check_turned(recipe)
 
-    def _asks(self, name: str) -> bool:
-        """Return whether some case has a field."""
+    def _any_case_has(self, name: str) -> bool:
         return any(getattr(case, name) is not None for case in self.cases)
 
     def factories(self) -> list[SubjectFactory]:
-        """Return every recipe, then every implementation, in every dtype, as the rows come; each once."""
+        """Return the factories of all recipes, then of all implementations, in the order of the rows."""
         if not self._factories:
-            some = arguments.chosen(
+            factories = arguments.subjects(
                 *(self.recipes, self.implementations, self.dtypes, self.changes, ()),
                 *(self.device, self.order, self.environments),
                 backend=self.backend,
                 stores_keys=True,
             )
-            self._factories.extend(some)
+            self._factories.extend(factories)
         return self._factories
 
     def run(
         self, threads: int | None = None, progress: Callable[[float], None] | None = None
     ) -> Iterator[Record]:
-        """Yield the records by case, recipe, dtype, offset. progress gets the share done, 0 to 1."""
-        return Sweep(self).run(progress or arguments.silent, threads=threads)
+        """Yield the records by case, recipe, dtype and offset. progress: takes the share done, 0 to 1."""
+        return Sweep(self).run(progress or arguments.ignore_progress, threads=threads)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what was requested; factories are built anew."""
-        return Audit, tuple(getattr(self, one.name) for one in fields(self) if one.init)
+        """Pickle the arguments; factories are made again."""
+        return Audit, tuple(getattr(self, each.name) for each in fields(self) if each.init)
 
     @property
     def anchors(self) -> list[int]:
-        """Offsets that are measured besides those requested."""
+        """Offsets that are measured beside the requested ones."""
         return [self.attention.anchor] if self.attention else []
 
 
 class Cell(NamedTuple):
-    """What a row is of. factory: its place in `Audit.factories`. seconds: a guess of one core's time."""
+    """A row to measure. factory: its index in `Audit.factories`. seconds: a guess of one core's time."""
 
     case: Case
     factory: int
@@ -164,12 +166,12 @@ Task: TypeAlias = dict[int, Cell]  # neighbouring cells of a case by their numbe
 
 
 class Sweep:
-    """The cells of an audit or its shard, in row order. done: cell -> row."""
+    """The cells of an audit or of its shard, in the order of rows. done: number of the cell -> row."""
 
     def __init__(self, audit: Audit, shard: tuple[int, int] = (1, 1), jobs: int = 1) -> None:
-        """Plan; captured files are read, synthetic q and k are not made.
+        """Plan the cells; captured files are read, synthetic q and k are not made.
 
-        shard: which of how many, from 1. jobs: how many cases are in memory together.
+        shard: its number, from 1, and how many there are. jobs: how many cases are in memory at once.
         Raises: what `Case.check` and `Case.outline` raise.
         """
         number, count = shard
@@ -180,12 +182,12 @@ class Sweep:
             "implementations": len(audit.factories()),
             "offsets": len(audit.offsets),
         }
-        if (whole := math.prod(lists.values())) > _MOST_CELLS * count:
+        if (total := math.prod(lists.values())) > _MOST_CELLS * count:
             sizes = " x ".join(f"{size:,} {name}" for name, size in lists.items())
-            remedy = f"shorten a list, or share them out: --shard 1/{-(-whole // _MOST_CELLS)}"
-            raise UsageError(f"{sizes} are {whole:,} rows, and a run holds {_MOST_CELLS:,}; {remedy}")
+            remedy = f"shorten a list, or share them out: --shard 1/{-(-total // _MOST_CELLS)}"
+            raise UsageError(f"{sizes} are {total:,} rows, and a run holds {_MOST_CELLS:,}; {remedy}")
         offsets = [*audit.offsets, *audit.anchors]
-        fits(max(case.check(offsets) for case in audit.cases), jobs)
+        check_memory(max(case.check(offsets) for case in audit.cases), jobs)
         self.audit, self.shard, self.cells = audit, shard, list(cells_of(audit, shard))
         self.done: dict[int, Record] = {}
         self._worker_findings: dict[int, Sequence[Sequence[str]]] = {}  # by a task's first cell
@@ -195,7 +197,7 @@ class Sweep:
         return {cell.key for cell in cells_of(self.audit)} - {cell.key for cell in self.cells}
 
     def take(self, path: str, rows: Iterable[Record]) -> str:
-        """Take the rows of an earlier run; say if code has changed. Raises: BadInput."""
+        """Take over the rows of an earlier run; return a note if code has changed. Raises: BadInput."""
         places: dict[tuple[str, float], list[int]] = {}
         for number, cell in enumerate(self.cells):
             places.setdefault((cell.key[0], cell.key[2]), []).append(number)
@@ -203,38 +205,39 @@ class Sweep:
         lacking = list[Record]()
         for row in rows:
             numbers = places.get((row.case, row.tolerance), [])
-            asked = self.cells[numbers[0]] if numbers else None
-            wanted = dict(zip(records.IDENTITY, asked.identity, strict=True)) if asked else {}
-            if asked and row.version != asked.key[1] and _of_files(row, asked):
-                outdated.append((row, asked))
-            elif asked and all(getattr(row, name) == wanted[name] for name in _ALWAYS):
-                done |= dict.fromkeys(numbers, replace(row, **wanted))  # a file may say less
-                recipe = self.audit.factories()[asked.factory].recipe
-                has_bounds = recipe and not recipe.recipe.keys and asked.case.rerotate is None
+            cell = self.cells[numbers[0]] if numbers else None
+            wanted = dict(zip(records.IDENTITY, cell.identity, strict=True)) if cell else {}
+            if cell and row.version != cell.key[1] and _are_digests(row, cell):
+                outdated.append((row, cell))
+            elif cell and all(getattr(row, name) == wanted[name] for name in _IN_EVERY_FILE):
+                done |= dict.fromkeys(numbers, replace(row, **wanted))  # a file may lack settings
+                recipe = self.audit.factories()[cell.factory].recipe
+                has_bounds = recipe and not recipe.recipe.keys and cell.case.rerotate is None
                 if has_bounds and not row.refused and row.predicted_rms is None:
                     lacking.append(row)
-            else:  # or changed by hand
+            else:
                 foreign.append(row)
         if foreign:
             raise BadInput(
-                f"{path!r} holds {len(foreign)} rows of another sweep, such as {records.shown(foreign[0])}, "
-                f"{self._unlike(foreign[0])}; ask for them too, or give another -o"
+                f"{path!r} holds {len(foreign)} rows of another sweep, such as "
+                f"{records.row_label(foreign[0])}, {self._differences(foreign[0])}; ask for them too, or "
+                "give another -o"
             )
         if lacking and self.audit.bounded:
             raise BadInput(
-                f"{path!r} holds {len(lacking)} rows without bounds, such as {records.shown(lacking[0])}; "
-                "leave out their columns, or give another -o"
+                f"{path!r} holds {len(lacking)} rows without bounds, such as "
+                f"{records.row_label(lacking[0])}; leave out their columns, or give another -o"
             )
         self.done = done
         left = {cell.key for cell in self.left()}
-        again = [(row, cell.key[1]) for row, cell in outdated if cell.key in left]
-        if not again:
+        repeated = [(row, cell.key[1]) for row, cell in outdated if cell.key in left]
+        if not repeated:
             return ""
-        such = f"{len(again)} rows there, such as {records.shown(again[0][0])}"
-        return f"code of another digest measured {such}, now {again[0][1]}: measured again"
+        such = f"{len(repeated)} rows there, such as {records.row_label(repeated[0][0])}"
+        return f"code of another digest measured {such}, now {repeated[0][1]}: measured again"
 
-    def _unlike(self, row: Record) -> str:
-        """Return what tells a row from the cell that is most like it, among the first ones."""
+    def _differences(self, row: Record) -> str:
+        """Return how a row differs from the most similar cell among the first ones, in words."""
         names = [name for name in records.IDENTITY if name not in ("schema", "case")]
 
         def differing(cell: Cell) -> list[str]:
@@ -246,14 +249,14 @@ class Sweep:
         return f"with {', '.join(least[:_MOST_NAMED])}" if least else "which was changed by hand"
 
     def left(self) -> list[Cell]:
-        """Return the cells that are to be measured."""
+        """Return the cells that are not done."""
         return [cell for number, cell in enumerate(self.cells) if number not in self.done]
 
     def tasks(self, whole: bool = False) -> list[Task]:
-        """Return what is to be measured, in order. whole: case by case, which is fastest."""
+        """Return the cells that are not done in tasks. whole: one per case, which is fastest."""
         left = [(number, cell) for number, cell in enumerate(self.cells) if number not in self.done]
         tasks = list[Task]()
-        for _, group in itertools.groupby(left, key=lambda one: id(one[1].case)):
+        for _, group in itertools.groupby(left, key=lambda numbered: id(numbered[1].case)):
             of_case = list(group)
             few = max(_TASK_CELLS, int(_TASK_SECONDS / of_case[0][1].seconds))
             most = len(of_case) if whole else few
@@ -262,22 +265,22 @@ class Sweep:
 
     def run(
         self,
-        on_progress: doing.Listener = arguments.silent,
+        on_progress: doing.Listener = arguments.ignore_progress,
         *,
         keep: Callable[[Record], None] | None = None,
         threads: int | None = None,
         crew: Callable[[int], Crew] | None = None,
     ) -> Iterator[Record]:
-        """Measure what is left, in tasks; yield each row once `keep` has kept it.
+        """Measure the cells that are not done; yield each row once `keep` has stored it.
 
-        threads: of this process. crew: starts the workers of so many tasks, which measure in its place.
+        threads: of this process. crew: starts workers for a number of tasks, to measure in its place.
         """
         tasks = self.tasks(keep is None and crew is None)
         here = functools.partial(self._measured_here, tasks, threads or run_metadata.threads())
         rows = self._measured_by_workers(tasks, crew) if crew else here()
         for number, row in doing.reported(rows, on_progress):
             cell = self.cells[number]
-            if row.version != cell.key[1] and not _of_files(row, cell):
+            if row.version != cell.key[1] and not _are_digests(row, cell):
                 raise _another_version(f"{row.implementation} {row.dtype}", row.version)
             if keep is not None:
                 keep(row)
@@ -315,7 +318,7 @@ class Sweep:
         return [self.done[number] for number in sorted(self.done)]
 
     def findings(self) -> list[str]:
-        """Return each finding about called code once, by factory, then by cell."""
+        """Return the findings about called code, each once, by factory, then by cell."""
         here = [factory.findings for factory in self.audit.factories()]
         elsewhere = (findings for _, findings in sorted(self._worker_findings.items()))
         by_factory = zip(here, *elsewhere, strict=True)
@@ -327,8 +330,8 @@ def seconds_of(task: Task) -> float:
     return sum(cell.seconds for cell in task.values())
 
 
-def _of_files(row: Record, cell: Cell) -> bool:
-    """Return whether both versions are digests of files, of which calls may import more."""
+def _are_digests(row: Record, cell: Cell) -> bool:
+    """Return whether both versions are digests of files: calls may import more files."""
     return row.version.startswith(digests.MARK) and cell.key[1].startswith(digests.MARK)
 
 
@@ -399,7 +402,7 @@ def completed_tasks(
         with crew(len(left)) as workers, contextlib.suppress(BrokenProcessPool):
             measure = functools.partial(measure_task, audit, workers.threads)
             submit = workers.executor.submit
-            with workers.around():
+            with workers.submitting():
                 waiting = {submit(measure, task): number for number, task in left.items()}
             while waiting:
                 doing.step(done / total)
@@ -408,7 +411,7 @@ def completed_tasks(
                 started |= {number for future, number in waiting.items() if future.running()}
                 for future in sorted(ready, key=failed):  # what is done is not lost with what is not
                     number = waiting.pop(future)
-                    with workers.around():
+                    with workers.submitting():
                         result = future.result()
                     if result.error is not None:
                         raise result.error
@@ -423,62 +426,62 @@ def completed_tasks(
 
 
 def cells_of(audit: Audit, shard: tuple[int, int] = (1, 1)) -> Iterator[Cell]:
-    """Yield the cells of a shard, in order: neighbours, about as much work as of every other."""
+    """Yield the cells of a shard, in order; all shards have about the same work."""
     factories, offsets = audit.factories(), audit.offsets
     parts = []  # a case, its sizes and setting, a factory's place, the seconds of an offset
-    for one in audit.cases:
-        for case, some in arguments.by_layout(one, factories):
+    for requested in audit.cases:
+        for case, indices in arguments.split_by_layout(requested, factories):
             sizes, setting = case.outline()
-            many = len(some) * len(offsets)
-            for index in some:
-                asked = factories[index].stages, audit.attention is not None
-                seconds = cell_seconds(case, sizes, setting.head_dim, *asked, many)
+            count = len(indices) * len(offsets)
+            for index in indices:
+                work = factories[index].stages, audit.attention is not None
+                seconds = cell_seconds(case, sizes, setting.head_dim, *work, count)
                 parts.append((case, sizes, setting, index, seconds))
-    whole, before = sum(seconds for *_, seconds in parts) * len(offsets), 0.0
+    total, before = sum(seconds for *_, seconds in parts) * len(offsets), 0.0
     for case, sizes, setting, index, seconds in parts:
         scores = case.sample or masks.count(case.mask, sizes.seq_len) * sizes.heads
-        axes, known = case.position_axes(setting), dict[RopeSetting, Callable[[int], dict[str, Any]]]()
-        for offset in offsets[_of_shard(len(offsets), before, seconds, whole, shard)]:
+        axes, columns = case.position_axes(setting), dict[RopeSetting, Callable[[int], dict[str, Any]]]()
+        for offset in offsets[_slice_of_shard(len(offsets), before, seconds, total, shard)]:
             at = case.setting_at(setting, sizes.seq_len, offset)
-            if at not in known:
+            if at not in columns:
                 subject = factories[index].make(at, axes)
-                known[at] = identity(case, sizes, at, subject, audit.attention, audit.tolerance)
-            values = known[at](offset)
+                columns[at] = identity_columns(case, sizes, at, subject, audit.attention, audit.tolerance)
+            values = columns[at](offset)
             key = values["case"], values["version"], values["tolerance"]
             yield Cell(case, index, offset, tuple(values.values()), key, scores, seconds)
         before += seconds * len(offsets)
 
 
-def _of_shard(
+def _slice_of_shard(
     cells: int,
     before: float,
     seconds: float,
-    whole: float,
+    total: float,
     shard: tuple[int, int],
 ) -> slice:
-    """Return which of some equal cells a shard measures. before, whole: seconds of all cells."""
+    """Return which of some equal cells are of a shard. before, total: seconds of other and of all cells."""
     number, count = shard
 
     def shard_of(cell: int) -> int:
-        return min(count, int((before + seconds * (cell + 0.5)) / whole * count) + 1)
+        return min(count, int((before + seconds * (cell + 0.5)) / total * count) + 1)
 
-    return slice(*(bisect.bisect_left(range(cells), one, key=shard_of) for one in (number, number + 1)))
+    return slice(*(bisect.bisect_left(range(cells), end, key=shard_of) for end in (number, number + 1)))
 
 
 def rows_of(audit: Audit, cells: Sequence[Cell], threads: int) -> Iterator[Record]:
-    """Yield the rows of cells of one case."""
+    """Measure cells of one case; yield their rows."""
     factories, case = audit.factories(), cells[0].case
-    drawn = 0.0 if case.sample is None else _DRAWING
-    with doing.within(0.0, drawn):
-        loaded, setting = case.load() if case.sample is None else case.draw()
-    positions_fit(case.reached([*(cell.offset for cell in cells), *audit.anchors]), loaded.seq_len)
+    sampling = 0.0 if case.sample is None else _SAMPLING_SHARE
+    with doing.within(0.0, sampling):
+        loaded, setting = case.load() if case.sample is None else case.load_sample()
+    check_positions(case.rotated_offsets([*(cell.offset for cell in cells), *audit.anchors]), loaded.seq_len)
     run = CaseRun(case, loaded, setting, audit.attention, threads, audit.tolerance, audit.bounded)
-    with doing.within(drawn, 1.0):
+    with doing.within(sampling, 1.0):
         yield from run.records([(factories[cell.factory], cell.offset) for cell in cells])
 
 
 START_SECONDS, CELL_SECONDS = 0.25, 1e-3
-_SCORE, _ATTENTION = 1.4e-8, 5e-8  # seconds a score that is formed, hidden or not
+_SCORE, _ATTENTION = 1.4e-8, 5e-8  # seconds a score, hidden or not
 _ROTATED, _GENERATED = 8e-9, 9e-9  # seconds an element of q and k
 _STEP = 2e-8  # seconds a product that a narrow accumulator adds
 _SAMPLED = 3e-7  # seconds a dim of a sampled score

@@ -1,4 +1,4 @@
-"""Drifts of variants of a recipe on a sample of q and k; what they share is computed once.
+"""Drifts of variants of a recipe on a sample of q and k; shared stages are computed once.
 
 Letters: h query heads, g key-value heads, n positions, d head_dim, p pairs.
 """
@@ -36,18 +36,18 @@ _BELOW = tuple(field.name for field in fields(Resolved) if field.name not in _TA
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Which positions (n,) and query heads are looked at."""
+    """A selection of positions (n,) and query heads."""
 
     positions: Positions
     heads: tuple[int, ...]
 
     def covers(self, inputs: Inputs) -> bool:
-        """Return whether nothing is left out."""
+        """Return whether the sample is all of q and k."""
         return (len(self.heads), self.positions.size) == inputs.q.shape[:2]
 
 
 def sample(inputs: Inputs) -> Sample:
-    """Return some heads, and some positions at random: even steps may fall on a grid."""
+    """Select evenly spaced heads, and positions at random, as even steps may fall on a grid."""
     heads, size, _ = inputs.q.shape
     positions = np.arange(size, dtype=np.int64)
     if size > MOST_POSITIONS:
@@ -60,7 +60,7 @@ def sample(inputs: Inputs) -> Sample:
 class Bench:
     """Rounded q and k of a sample, and exact scores, from which variants of a recipe drift.
 
-    given: rounded q of the query heads, then k of their key-value heads, (h + g, n, d).
+    vectors: rounded q of the query heads, then k of their key-value heads, (h + g, n, d).
     exact: their exact scores, (h, n, n). reference: statistics of these. error: their certificate.
     """
 
@@ -79,8 +79,8 @@ class Bench:
         kv_heads = sorted({head // inputs.group for head in heads})
         self.positions = at
         self.key_of = [len(heads) + kv_heads.index(head // inputs.group) for head in heads]
-        given = inputs.q[heads][:, at], inputs.k[kv_heads][:, at]
-        self.given = round_to(np.concatenate(given), recipe.input)
+        selected = inputs.q[heads][:, at], inputs.k[kv_heads][:, at]
+        self.vectors = round_to(np.concatenate(selected), recipe.input)
         first, last = masks.seen_keys(mask, at, inputs.seq_len)
         hidden = (at < first[:, None]) | (at > last[:, None])
         self.hidden = hidden if hidden.any() else None
@@ -90,7 +90,7 @@ class Bench:
         distances = at.astype(np.float64) + (offset if setting.clipped else 0)
         self.circle = exact_scores.distance_table(distances, setting)
         self.reference, self.error = Statistics(Moments.SQUARES), 0.0
-        self.known: dict[Resolved, Statistics] = {}
+        self.drift_by_variant: dict[Resolved, Statistics] = {}
         with mapping(1), np.errstate(invalid="ignore", over="ignore"):
             factors = self.factors(setting.scale)
             sides = [(factors[head], factors[key]) for head, key in enumerate(self.key_of)]
@@ -103,51 +103,51 @@ class Bench:
             self.reference.add(joined, self.block)
 
     def factors(self, scale: float) -> list[Factor]:
-        """Return the given vectors rotated exactly, q times `scale`: h + g of (n, d)."""
-        scales = [scale] * len(self.key_of) + [1.0] * (len(self.given) - len(self.key_of))
+        """Return the vectors rotated exactly, q times `scale`: h + g of (n, d)."""
+        scales = [scale] * len(self.key_of) + [1.0] * (len(self.vectors) - len(self.key_of))
         rest = self.circle, self.setting, self.precision
-        return [kernel.rotate_exactly(x, *rest, by) for x, by in zip(self.given, scales, strict=True)]
+        return [kernel.rotate_exactly(x, *rest, by) for x, by in zip(self.vectors, scales, strict=True)]
 
     def drifts(self, variants: Iterable[Resolved]) -> list[Statistics]:
-        """Return each variant's drift, and remember it."""
+        """Return the drift of each variant; drifts are cached."""
         requested = list(variants)
-        new = [one for one in dict.fromkeys(requested) if one not in self.known]
+        new = [variant for variant in dict.fromkeys(requested) if variant not in self.drift_by_variant]
         with mapping(1):  # a sample is short: see `threads.worth`
-            tables: dict[bytes, tuple[Table, list[Resolved]]] = {}  # those of the same bits are one
-            for alike in _grouped(new, _TABLE):
+            tables: dict[bytes, tuple[Table, list[Resolved]]] = {}  # by their bits
+            for alike in _grouped_by_stages(new, _TABLE):
                 table = self._table(alike[0])
                 parts = (np.ascontiguousarray(part, np.float64) for part in table)
                 bits = b"".join(part.tobytes() for part in parts)
                 tables.setdefault(bits, (table, []))[1].extend(alike)
-            for table, some in tables.values():
-                same = {alike[0]: alike for alike in _grouped(some, _BELOW)}
-                for rotated_alike in _grouped(list(same), _ROTATION):
-                    q, k = self._rotated(rotated_alike[0], table)
-                    for one, values in self._drifts(q, k, rotated_alike):
+            for table, sharing in tables.values():
+                same = {alike[0]: alike for alike in _grouped_by_stages(sharing, _BELOW)}
+                for rotated_alike in _grouped_by_stages(list(same), _ROTATION):
+                    q, k = self._rotate(rotated_alike[0], table)
+                    for variant, values in self._drifts(q, k, rotated_alike):
                         statistics = Statistics(Moments.LARGEST)
                         statistics.add(values, self.block)
-                        self.known |= dict.fromkeys(same[one], statistics)
-        return [self.known[one] for one in requested]
+                        self.drift_by_variant |= dict.fromkeys(same[variant], statistics)
+        return [self.drift_by_variant[variant] for variant in requested]
 
-    def formed(self, recipe: Resolved) -> tuple[FloatArray, FloatArray, Array]:
-        """Return q and k as a recipe rotates them, and the drift of their scores, 0 if masked.
+    def rotated_and_drift(self, recipe: Resolved) -> tuple[FloatArray, FloatArray, Array]:
+        """Return q and k that a recipe rotated, and the drift of their scores, 0 if masked.
 
         Shapes: -> two of (h, n, d), (h, n, n).
         """
         with mapping(1):
-            q, k = self._rotated(recipe, self._table(recipe))
+            q, k = self._rotate(recipe, self._table(recipe))
             ((_, drift),) = self._drifts(q, k, [recipe])
         return q, k, drift
 
     def _table(self, recipe: Resolved) -> Table:
         return Emulated(recipe, self.setting, self.axes).table(self.positions, self.offset)
 
-    def _rotated(self, recipe: Resolved, table: Table) -> tuple[FloatArray, FloatArray]:
-        """Return q and k of each query head as the recipe stores them. Shapes: -> two of (h, n, d)."""
-        cos, sin = (np.tile(part, (len(self.given), 1)) for part in table)
-        rows = self.given.reshape(-1, self.given.shape[-1])
+    def _rotate(self, recipe: Resolved, table: Table) -> tuple[FloatArray, FloatArray]:
+        """Return rotated q and k of each query head, as stored. Shapes: -> two of (h, n, d)."""
+        cos, sin = (np.tile(part, (len(self.vectors), 1)) for part in table)
+        rows = self.vectors.reshape(-1, self.vectors.shape[-1])
         subject = Emulated(recipe, self.setting, self.axes)
-        rotated = subject.rotate(rows, (cos, sin)).reshape(self.given.shape)
+        rotated = subject.rotate(rows, (cos, sin)).reshape(self.vectors.shape)
         return rotated[: len(self.key_of)], rotated[self.key_of]
 
     def _drifts(
@@ -155,19 +155,19 @@ class Bench:
     ) -> Iterator[tuple[Resolved, Array]]:
         """Yield the drift of variants that rotate q and k alike, 0 if masked. Shapes: -> (h, n, n)."""
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            for alike in _grouped(variants, ("accumulate",)):
+            for alike in _grouped_by_stages(variants, ("accumulate",)):
                 sums = summed(q, k, Emulated(alike[0], self.setting))
-                for one in alike:
-                    out = kernel.stored(sums, Emulated(one, self.setting), self.setting.scale)
+                for variant in alike:
+                    out = kernel.stored(sums, Emulated(variant, self.setting), self.setting.scale)
                     out = out.astype(np.float64, copy=False)
-                    yield one, kernel.minus_exact(out, self.exact, self.hidden, out)
+                    yield variant, kernel.minus_exact(out, self.exact, self.hidden, out)
 
 
 def summed(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
     """Return q·k as the subject's accumulator sums it, float32 where q is.
 
     Shapes: (h, n, d) -> (h, n, n).
-    Where that alone is float32, the error of float32 sums of rounded q and k is added to the exact ones.
+    If only the accumulator is float32, the error of float32 sums is added to float64 sums.
     """
     columns = k.swapaxes(-1, -2)
     if subject.accumulate is FP64:
@@ -182,8 +182,8 @@ def summed(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
     return np.asarray(single @ other - exact + q @ columns)
 
 
-def _grouped(variants: Sequence[Resolved], stages: Sequence[str]) -> list[list[Resolved]]:
-    """Return the variants in lists within which these stages have the same formats."""
+def _grouped_by_stages(variants: Sequence[Resolved], stages: Sequence[str]) -> list[list[Resolved]]:
+    """Return the variants in groups with the same formats in these stages."""
     groups: dict[Any, list[Resolved]] = {}
     for variant in variants:
         key = tuple(getattr(variant, stage) for stage in stages)

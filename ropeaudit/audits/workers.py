@@ -25,7 +25,7 @@ _SAFE = "rows that are done are kept"
 
 @contextlib.contextmanager
 def quiet_children() -> Iterator[None]:
-    """Start processes that import nothing from this folder; none hears Ctrl-C until the end."""
+    """Within the block, start processes that ignore Ctrl-C and import nothing from this folder."""
     before, heard = os.environ.get(_ISOLATED), None
     os.environ[_ISOLATED] = "1"
     try:
@@ -42,43 +42,43 @@ def quiet_children() -> Iterator[None]:
 
 
 class Processes(contextlib.AbstractContextManager["Processes"]):
-    """Processes of this machine; whatever they are at, they are gone at the end."""
+    """A pool of processes on this machine, which are killed at the end."""
 
-    pause = 0.2  # seconds between two looks at them and for a Ctrl-C
-    around = staticmethod(quiet_children)  # a block in which processes may start
+    pause = 0.2  # seconds between checks of the workers and for a Ctrl-C
+    submitting = staticmethod(quiet_children)  # a block in which processes may start
 
     def __init__(self, jobs: int, tasks: int) -> None:
-        """Start up to `jobs` of them, which share the processors."""
+        """Start up to `jobs` processes, which share the processors."""
         self.threads = max(1, run_metadata.threads() // jobs)
         context, isolated = multiprocessing.get_context("spawn"), _ISOLATED in os.environ
         with quiet_children():
             self.executor: ProcessPoolExecutor = ProcessPoolExecutor(
-                min(jobs, tasks), context, _begin, (isolated,)
+                min(jobs, tasks), context, _initialise, (isolated,)
             )
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self._kill()
         self.executor.shutdown(wait=True, cancel_futures=True)
 
     def look(self, some: bool) -> None:
-        """End all if one is dead."""
+        """Kill all workers if one has died."""
         if connection.wait([process.sentinel for process in self.processes()], 0):
-            self._end()
+            self._kill()
 
     def processes(self) -> list[Any]:
-        """Return those that were started, to which there is no public way."""
+        """Return the processes of the pool, which has no public name for them."""
         return list((self.executor._processes or {}).values())
 
-    def _end(self) -> None:
-        """Kill the workers, whatever they are at; their futures end too."""
+    def _kill(self) -> None:
+        """Kill the workers; their futures end too."""
         for process in self.processes():
             process.kill()
-        # else the pool waits for the rest of a result that a dead worker began
+        # else the pool waits for the rest of a dead worker's result
         self.executor._result_queue._writer.close()  # type: ignore[attr-defined]
 
 
-def _begin(isolated: bool) -> None:
-    """Leave Ctrl-C to the parent, and end with it. isolated: as the parent."""
+def _initialise(isolated: bool) -> None:
+    """Ignore Ctrl-C in a worker, and end it with its parent. isolated: whether the parent is."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not isolated:
         os.environ.pop(_ISOLATED, None)  # for processes that own code starts
@@ -93,21 +93,21 @@ def _begin(isolated: bool) -> None:
 
 
 _ANSWER_SECONDS = 20
-_LOOK_SECONDS = 5.0  # without a result until it is asked whether there are workers
-_PATIENCE = "10 minutes"  # without a worker; or as Dask's configuration says
+_LOOK_SECONDS = 5.0  # without a result, after which the number of workers is checked
+_PATIENCE = "10 minutes"  # without a worker; Dask's configuration may change it
 _KEY = "ropeaudit.patience"
 
 
 class Dask(contextlib.AbstractContextManager["Dask"]):
-    """The workers of a Dask cluster, which repeats what a lost one was at."""
+    """The workers of a Dask cluster, which repeats the tasks of a lost worker."""
 
     pause = 0.05
-    threads = None  # those that each has
+    threads = None  # as many as each worker has
 
     def __init__(self, scheduler: str, jobs: int, tell: Callable[[str], None]) -> None:
-        """Connect. scheduler: the address of a running one, or "local" for `jobs` processes of this machine.
+        """Connect to a scheduler by its address, or start a "local" one with `jobs` processes.
 
-        tell: takes a note.
+        tell: prints a note.
         """
         try:
             import dask
@@ -127,9 +127,9 @@ class Dask(contextlib.AbstractContextManager["Dask"]):
         with contextlib.ExitStack() as stack:
             stack.callback(logging.disable, logging.root.manager.disable)
             logging.disable(logging.CRITICAL)  # of Dask's log
-            local = scheduler == "local"  # the cluster that it starts ends here too
-            address: Any = stack.enter_context(_local(distributed, jobs)) if local else scheduler
-            self.client: Any = stack.enter_context(_connected(distributed, address))
+            local = scheduler == "local"  # that cluster ends with this object
+            address: Any = stack.enter_context(_start_cluster(distributed, jobs)) if local else scheduler
+            self.client: Any = stack.enter_context(_connect(distributed, address))
             self.executor = self.client.get_executor(pure=False, retries=_RETRIES)
             self.stack = stack.pop_all()
 
@@ -137,8 +137,8 @@ class Dask(contextlib.AbstractContextManager["Dask"]):
         self.stack.__exit__(*error)
 
     @contextlib.contextmanager
-    def around(self) -> Iterator[None]:
-        """Say in a sentence what Dask raises. Raises: RopeAuditError."""
+    def submitting(self) -> Iterator[None]:
+        """Within the block, turn exceptions of Dask into RopeAuditError."""
         try:
             yield
         except self.killed:
@@ -147,7 +147,7 @@ class Dask(contextlib.AbstractContextManager["Dask"]):
         except (CancelledError, OSError):
             problem = f"--scheduler {self.scheduler!r}: the Dask scheduler is gone"
             remedy = "start one, and give the same command with --resume"
-        except Exception as error:  # before our code ran: it is not there, or another
+        except Exception as error:  # before our code ran: missing, or another version
             problem = f"a Dask worker cannot begin the work ({one_line(error)})"
             needed = f"ropeaudit {__version__} there, with what the implementations need"
             remedy = f"install {needed}, and --resume"
@@ -156,16 +156,16 @@ class Dask(contextlib.AbstractContextManager["Dask"]):
         raise RopeAuditError(f"{problem}; {_SAFE}: {remedy}") from None
 
     def look(self, some: bool) -> None:
-        """Wait for workers where there were no results: not for ever. Raises: RopeAuditError."""
+        """Check that there are workers, if results fail to come. Raises: RopeAuditError."""
         now = time.monotonic()
         if some:
             self.seen = self.looked = now
         elif now - self.looked >= min(_LOOK_SECONDS, self.seconds / 2):
             self.looked = now
-            there: Any = None
-            with contextlib.suppress(Exception):  # that the scheduler is gone, the futures say
-                there = self.client.sync(self.client.scheduler.ncores, callback_timeout=_LOOK_SECONDS)
-            if there:
+            workers: Any = None
+            with contextlib.suppress(Exception):  # futures report a lost scheduler
+                workers = self.client.sync(self.client.scheduler.ncores, callback_timeout=_LOOK_SECONDS)
+            if workers:
                 self.seen, self.reported = now, False
             elif now - self.seen >= self.seconds:
                 raise RopeAuditError(
@@ -177,8 +177,8 @@ class Dask(contextlib.AbstractContextManager["Dask"]):
                 self.tell(f"no Dask worker is there; waiting up to {self.patience} for one")
 
 
-def _connected(distributed: Any, address: Any) -> Any:
-    """Connect in several tries, so that Ctrl-C is heard. Raises: UsageError."""
+def _connect(distributed: Any, address: Any) -> Any:
+    """Connect in several attempts, between which Ctrl-C works. Raises: UsageError."""
     seen: Exception | None = None
     for share in (0.1, 0.3, 0.6):
         doing.step(0.0)
@@ -194,8 +194,8 @@ def _connected(distributed: Any, address: Any) -> Any:
     )
 
 
-def _local(distributed: Any, jobs: int) -> Any:
-    """Start a cluster of processes that hear no Ctrl-C. Raises: RopeAuditError."""
+def _start_cluster(distributed: Any, jobs: int) -> Any:
+    """Start a Dask cluster of processes on this machine. Raises: RopeAuditError."""
     try:
         with quiet_children():
             return distributed.LocalCluster(
@@ -204,7 +204,7 @@ def _local(distributed: Any, jobs: int) -> Any:
                 dashboard_address="127.0.0.1:0",  # None would ask for port 8787
                 silence_logs=logging.CRITICAL,
             )
-    except Exception as error:  # as of a machine without room or ports
+    except Exception as error:  # such as no memory or no free port
         doing.step(0.0)
         raise RopeAuditError(
             f"--scheduler local: Dask's workers do not start ({one_line(error)}); give --jobs alone"

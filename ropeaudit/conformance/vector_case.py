@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
-from ropeaudit.audits.cases import positions_fit
+from ropeaudit.audits.cases import check_positions
 from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError, one_line
 from ropeaudit.rope import scaling
 from ropeaudit.rope.scaled import attention_factor
@@ -76,7 +76,7 @@ class CaseSpec:
             raise UsageError(f"--context {self.context} is not a number of positions from 1 up")
         if self.offsets[0] < 0:
             raise UsageError(f"offset {self.offsets[0]} is negative; vectors begin at positions from 0 up")
-        positions_fit(self.offsets, self.seq_len)
+        check_positions(self.offsets, self.seq_len)
         if self.positions == "int32" and self.end > 2**31:
             raise UsageError(f"positions up to {self.end - 1} are past int32; give --positions int64")
 

@@ -275,7 +275,7 @@ def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> l
     from itertools import product
     from math import prod
 
-    from ropeaudit.audits.cases import Case, completed, distinct
+    from ropeaudit.audits.cases import Case, distinct, with_default_mask
 
     groups: list[RopeOptions | QKOptions] = [rope, vectors] if vectors else [rope]
     given = {option.name: getattr(group, option.name) for group in groups for option in fields(group)} | more
@@ -287,7 +287,7 @@ def cases(rope: RopeOptions, vectors: QKOptions | None = None, **more: Any) -> l
     results = []
     for combination in product(*lists.values()):
         listed = zip(lists, combination, strict=True)
-        own = completed({name: value for name, value in listed if value is not None})
+        own = with_default_mask({name: value for name, value in listed if value is not None})
         layer = own.pop("layer", None)
         case = Case(**own, **single)
         if layer not in (None, "all", *case.layers()) and case.declared() is not None:

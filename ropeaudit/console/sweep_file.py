@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from ropeaudit import reports
 from ropeaudit.audits import records
-from ropeaudit.audits.records import Record, shown
+from ropeaudit.audits.records import Record, row_label
 from ropeaudit.audits.sweep import Sweep
 from ropeaudit.console import delivery
 from ropeaudit.console.output_files import part_of
@@ -236,7 +236,7 @@ def _take_rows(sweep: Sweep, path: str, rows: Sequence[Record]) -> str:
         before = by_key.setdefault(row.key(), row)
         if before is not row and repr(before) != repr(row):
             raise BadInput(
-                f"{path!r} holds two different rows of {shown(row)}; remove them both, and give the same "
+                f"{path!r} holds two different rows of {row_label(row)}; remove them both, and give the same "
                 "command with --resume"
             )
     return sweep.take(path, rows)
@@ -264,6 +264,6 @@ def refuse_another_shard(name: str, sweep: Sweep) -> None:
     others = sweep.others() if earlier else set()
     if row := next((row for row in earlier if row.key() in others), None):
         raise BadOutput(
-            f"{name!r} holds rows of another shard, such as {shown(row)}; give each --shard an -o of its "
+            f"{name!r} holds rows of another shard, such as {row_label(row)}; give each --shard an -o of its "
             "own, or remove it"
         )

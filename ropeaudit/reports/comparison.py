@@ -9,7 +9,7 @@ from typing import Any
 
 from ropeaudit.audits import records
 from ropeaudit.audits.comparison import COMPARED, Difference, Pair, Pairs, value
-from ropeaudit.audits.records import APART
+from ropeaudit.audits.records import NOT_IN_CASE
 from ropeaudit.reports import Report, only, reading, settings, tabulated
 from ropeaudit.reports.answers import Answer, Status
 from ropeaudit.reports.numbers import counted, short
@@ -20,7 +20,7 @@ from ropeaudit.runtime.rows import Rows
 SCHEMA = 2  # 2: within_tolerance, rotation_excess
 _DISPENSABLE = ("drift_max_ratio", "change_rms_ratio", "verdict_before", "verdict_after")
 _SCREEN = ("status", "drift_rms_before", "drift_rms_after", "drift_rms_ratio", *_DISPENSABLE)
-_CASE = tuple(name for name in records.IDENTITY if name not in APART or name == "case")
+_CASE = tuple(name for name in records.IDENTITY if name not in NOT_IN_CASE or name == "case")
 _TEXTS = ("version", "within_tolerance", "verdict")
 _PARTS = ("_before", "_after", "_ratio", "_change")
 

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from ropeaudit.audits import judging, records
-from ropeaudit.audits.records import Record, moved_apart
+from ropeaudit.audits.records import Record, axes_moved_apart
 from ropeaudit.inputs import masks
 from ropeaudit.reports import Report, Row, settings, tabulated, verdicts
 from ropeaudit.reports.answers import Answer, Cause, Status
@@ -72,7 +72,7 @@ def report(
     rows = Rows({"growth": growth, "note": said, **held}, len(results), ())
     own = records.distinct(results)
     telling = differing(own)
-    columns, named = records.written(own, columns, needed)
+    columns, named = records.file_columns(own, columns, needed)
     wide = _screen(results, rows)
     seen = [name for name in wide if name not in _VERBOSE]
     notes = [
@@ -83,7 +83,7 @@ def report(
     ]
     if any(record.attention_tv_mean is not None for record in results):
         notes += _temperature(worst_of(results))
-    stored = records.beside(results, columns) if metadata else {}
+    stored = records.row_metadata(results, columns) if metadata else {}
     return tabulated(
         _declared(results, chosen, named),
         records.SCHEMA,
@@ -103,7 +103,7 @@ def report(
 def _screen(results: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     """Return the columns for -v; grid axes only where `offset` is not enough."""
     on_grids = (one for one in results if one.grid is not None)
-    axes = () if any(map(moved_apart, on_grids)) else ("offset_t", "offset_h", "offset_w")
+    axes = () if any(map(axes_moved_apart, on_grids)) else ("offset_t", "offset_h", "offset_w")
     subject, dtype, *others = (name for name in _SHOWN.screen(rows) if name not in axes)
     names = settings.screen(rows, [subject, dtype], others)
     if "model" not in names:

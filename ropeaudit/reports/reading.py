@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TextIO, TypeVar, cast
 
 from ropeaudit import reports
 from ropeaudit.audits import records
-from ropeaudit.audits.records import APART, FOLLOWING, UNKNOWN, ReadRecord, Record
+from ropeaudit.audits.records import IMPLIED_VALUES, NOT_IN_CASE, UNKNOWN, ReadRecord, Record
 from ropeaudit.errors import BadInput, parser_reason
 from ropeaudit.reports import Row
 from ropeaudit.runtime import digests, run_metadata
@@ -174,20 +174,20 @@ def _completed(setting: Row) -> tuple[Row, Row, Callable[[Any], str] | None]:
     """Return what the absence of columns implies, what is unknown if not, and the case if so."""
     said = {name: value for name, value in setting.items() if value is not ABSENT}
     missing = {
-        name: records.implied(name, said)
+        name: records.implied_value(name, said)
         for name in _SETTINGS
         if said.get(name) is None and not (name in said and records.COLUMNS[name].optional)
     }
     whole = {**said, **missing}
-    if not all(name in whole for name in records.IDENTITY if name not in (*APART, "offset")):
+    if not all(name in whole for name in records.IDENTITY if name not in (*NOT_IN_CASE, "offset")):
         return missing, missing, None
     implied = dict(missing)
-    if records.implied("stages", whole):  # of a recipe the version is that of ropeaudit
+    if records.implied_value("stages", whole):  # of a recipe the version is that of ropeaudit
         missing.pop("version", None)
     columns = {name: records.COLUMNS[name] for name in missing}
     is_text = {name: column.kind is str and not column.optional for name, column in columns.items()}
     unknown = {name: UNKNOWN if text else None for name, text in is_text.items()}
-    return implied, {**implied, **unknown}, records.cases_of(whole)
+    return implied, {**implied, **unknown}, records.digest_at_offset(whole)
 
 
 def _settings(values: Any) -> Row:
@@ -203,9 +203,9 @@ def told(rows: Sequence[Row]) -> list[str]:
     held, implied = Rows.of(rows), ["stages"]
     settings = held.distinct(records.OWN)
     for name in _SETTINGS:
-        if all(row[name] in (None, UNKNOWN, records.implied(name, row)) for row in settings):
+        if all(row[name] in (None, UNKNOWN, records.implied_value(name, row)) for row in settings):
             implied.append(name)
-    return [name for name in records.EVERY if name not in implied and name in held.columns]
+    return [name for name in records.ALL_COLUMNS if name not in implied and name in held.columns]
 
 
 def _beside(path: str) -> Any:
@@ -361,7 +361,7 @@ def _value(column: Column, value: Any) -> Any:
     """Return a column's typed value. Raises: ValueError and others of a parser."""
     undefined = value is None or (isinstance(value, str) and value.lower() in ("", "nan")) or value != value
     if column.kind is str:
-        implied = column.implied is not None or column.name in FOLLOWING
+        implied = column.implied is not None or column.name in IMPLIED_VALUES
         return None if undefined and (column.optional or implied) else str(value)
     if undefined:
         said = isinstance(value, str) and value and column.kind is float  # nan, where empty would say nothing

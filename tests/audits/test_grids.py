@@ -69,8 +69,8 @@ def test_a_row_says_its_grid_and_by_how_much_each_axis_moved() -> None:
     assert (moved.seq_len, moved.head_dim, moved.mask, moved.heads) == (24, 64, "full", 2)
     assert moved.change_rms > 0
     [plain] = ropeaudit.shift(3, "fp32", "hf", heads=1, seq_len=4)
-    assert not records.moved_apart(plain)
-    assert records.moved_apart(moved)
+    assert not records.axes_moved_apart(plain)
+    assert records.axes_moved_apart(moved)
     [row] = ropeaudit.shift(0, "fp32", "hf", axes="qwen2-vl", grid="2x2")
     assert (row.heads, row.kv_heads, row.grid) == (64, 8, "1x2x2")
 

@@ -14,7 +14,7 @@ from ropeaudit import shift
 from ropeaudit.audits import records
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.comparison import compare
-from ropeaudit.audits.records import case_of
+from ropeaudit.audits.records import case_digest
 from ropeaudit.audits.sweep import Audit, Sweep
 from ropeaudit.errors import BadInput
 from ropeaudit.main import main
@@ -171,4 +171,4 @@ def test_an_empty_cell_of_a_file_is_the_same_request_as_none() -> None:
     [row] = [one.as_dict() for one in shift(0, "fp32", "uniform", seq_len=9, heads=1, head_dim=8)]
     empty = row | {name: "" for name in records.IDENTITY if row[name] is None}
     assert empty != row
-    assert case_of(empty) == case_of(row) == row["case"]
+    assert case_digest(empty) == case_digest(row) == row["case"]

@@ -215,7 +215,7 @@ def test_what_is_not_this_sweep_is_refused(whole, tmp_path, capsys) -> None:
 
 def test_too_many_jobs_for_the_memory_are_named(monkeypatch, capsys) -> None:
     monkeypatch.setattr("ropeaudit.runtime.run_metadata.free_bytes", lambda: 2**30)
-    cases.fits(2**30)  # of one
+    cases.check_memory(2**30)  # of one
     assert "GiB are free; give fewer --jobs\n" in ran(capsys, [*SMALL, "--jobs", "100", "--dry-run"], 2).err
 
 

@@ -15,7 +15,7 @@ from optional import needs
 
 from ropeaudit import shift, to_frame
 from ropeaudit.audits import records, sweep
-from ropeaudit.audits.records import APART, case_of
+from ropeaudit.audits.records import NOT_IN_CASE, case_digest
 from ropeaudit.main import main
 
 SMALL = "--heads 1 --seq-len 12 --head-dim 8"
@@ -73,7 +73,7 @@ def test_the_request_decides_and_never_the_values(ask: str, others: str) -> None
 @pytest.mark.parametrize(
     ("more", "there"),
     [
-        ("--attention", {"softmax", "anchor", *records.of_group("attention")}),
+        ("--attention", {"softmax", "anchor", *records.group_columns("attention")}),
         ("--sample 50", {"sample", "drift_rms_low", "drift_rms_high"}),
         ("--scaling linear:factor=2", {"scaling"}),
         ("--clip 2", {"clip", "structural_max", "structural_rms"}),
@@ -81,8 +81,8 @@ def test_the_request_decides_and_never_the_values(ask: str, others: str) -> None
         ("--layout interleaved", {"layout"}),
         ("--rotary-dim 4", {"rotary_dim"}),
         ("--heads 2 --kv-heads 1", {"kv_heads"}),
-        ("--fail-if bound_max>9", set(records.of_group("bounds"))),
-        ("--fail-if worst_query>99", set(records.of_group("detail"))),
+        ("--fail-if bound_max>9", set(records.group_columns("bounds"))),
+        ("--fail-if worst_query>99", set(records.group_columns("detail"))),
     ],
 )
 def test_a_request_brings_its_settings_and_groups(more: str, there: set[str]) -> None:
@@ -97,11 +97,11 @@ def test_columns_are_chosen_by_name_by_group_or_all() -> None:
     def header(names: str) -> list[str]:
         return printed(f"{SHIFT} --columns {names}").splitlines()[0].split(",")
 
-    told = [name for name in records.EVERY if not records.COLUMNS[name].sentence]
+    told = [name for name in records.ALL_COLUMNS if not records.COLUMNS[name].sentence]
     assert header("all") == told
-    assert sorted(records.EVERY) == sorted(records.COLUMNS)
+    assert sorted(records.ALL_COLUMNS) == sorted(records.COLUMNS)
     assert header("offset,drift_rms") == ["offset", "drift_rms"]
-    assert header("bounds,offset") == [*records.of_group("bounds"), "offset"]
+    assert header("bounds,offset") == [*records.group_columns("bounds"), "offset"]
     assert header("offset,reason") == ["offset", "reason"]  # a sentence that was asked for
 
 
@@ -114,11 +114,11 @@ def test_every_column_is_in_the_core_or_in_one_group() -> None:
 def test_a_case_is_all_that_was_requested() -> None:
     [row] = shift(7, "bf16", "hf", heads=1, seq_len=4, head_dim=8)
     values = row.as_dict()
-    assert case_of(values) == row.case
+    assert case_digest(values) == row.case
     for name in records.IDENTITY:
         value = values[name]
         other = "another" if isinstance(value, str) or value is None else value + 1
-        assert (case_of(values | {name: other}) == row.case) == (name in APART), name
+        assert (case_digest(values | {name: other}) == row.case) == (name in NOT_IN_CASE), name
     assert len(row.case) == 12
     assert int(row.case, 16) >= 0
     bf16, fp16 = (next(shift(7, dtype, "hf", heads=1)).case for dtype in ("bf16", "fp16"))
@@ -178,7 +178,7 @@ def test_a_data_frame_has_the_columns_of_the_request_typed() -> None:
     assert str(frame["offset"].dtype) == "Int64"
     assert frame["refused"].isna().all()
     assert frame["drift_rms"].isna().tolist() == [False, True]  # overflow: not a number
-    assert list(to_frame(results, ["offset", "bounds"])) == ["offset", *records.of_group("bounds")]
+    assert list(to_frame(results, ["offset", "bounds"])) == ["offset", *records.group_columns("bounds")]
 
 
 def test_a_refused_row_says_a_code_in_csv_and_a_sentence_in_json(tmp_path: Path) -> None:

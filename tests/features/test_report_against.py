@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ropeaudit import shift
 from ropeaudit.audits.comparison import COMPARED, compare
-from ropeaudit.audits.records import case_of
+from ropeaudit.audits.records import case_digest
 from ropeaudit.errors import BadInput, UsageError
 from ropeaudit.main import main
 from ropeaudit.reports.comparison import COLUMNS, answer
@@ -53,7 +53,7 @@ def planted(source: Path, target: Path, times: float) -> None:
 
 def changed(row: dict, **values) -> dict:
     whole = {**row, **values}
-    return whole | {"case": case_of(whole)}
+    return whole | {"case": case_digest(whole)}
 
 
 def test_a_run_again_is_silent(reports, capsys) -> None:

@@ -18,7 +18,7 @@ from cases import first_fast
 from pretended_device import NAME, PLACE, alone, only_here
 
 from ropeaudit import RopeSetting, parse
-from ropeaudit.audits.records import case_of
+from ropeaudit.audits.records import case_digest
 from ropeaudit.conformance.code_under_test import CodeUnderTest
 from ropeaudit.conformance.environments import state
 from ropeaudit.errors import UsageError
@@ -322,7 +322,7 @@ def test_resume_tells_devices_apart(capsys, tmp_path) -> None:
     again = only_here() - first
     capsys.readouterr()
     row = json.loads(stored.read_text()) | {"device": "cpu"}
-    stored.write_text(json.dumps(row | {"case": case_of(row)}) + "\n")
+    stored.write_text(json.dumps(row | {"case": case_digest(row)}) + "\n")
     assert main([*common, "--offset", "0", "--resume"]) == 2
     assert (
         "with device cpu and not pretended:0; ask for them too, or give another -o" in capsys.readouterr().err

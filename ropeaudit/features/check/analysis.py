@@ -43,7 +43,7 @@ from ropeaudit.subjects import factories
 from ropeaudit.tensor_files import gguf_files
 
 
-@arguments.checked
+@arguments.public
 def check(
     targets: Names,
     dtypes: Names | None = None,
@@ -100,13 +100,13 @@ def check(
         xpos=xpos,
         one_layer="layer" in rope,
         device=device,
-        environments=tuple(arguments.listed(under)),
+        environments=tuple(arguments.as_list(under)),
         table=table,
         arguments=given or {},
     )
-    [case] = arguments.cases_of(None, rope)
+    [case] = arguments.cases_from(None, rope)
     case = replace(case, grid=grid, axes=axes)
-    results = run(arguments.listed(targets), case, options, on_progress or arguments.silent)
+    results = run(arguments.as_list(targets), case, options, on_progress or arguments.ignore_progress)
     return waivers.applied(results, waivers.read(waive) if waive is not None else [], waivers.today())
 
 

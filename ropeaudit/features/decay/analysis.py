@@ -23,7 +23,7 @@ from ropeaudit.arithmetic.doubledouble import Array, two_product
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
-from ropeaudit.audits.arguments import DTYPES, Names, OnProgress, RopeArguments, listed
+from ropeaudit.audits.arguments import DTYPES, Names, OnProgress, RopeArguments, as_list
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.results import Result
 from ropeaudit.engine import kernel
@@ -92,7 +92,7 @@ def round_values(first: int, last: int) -> list[int]:
     return list(dict.fromkeys(values))
 
 
-@arguments.checked
+@arguments.public
 def decay(
     distances: int | Iterable[int] | None = None,
     qk: Names = ("ones", "gaussian"),
@@ -119,8 +119,8 @@ def decay(
     >>> ones.failing
     1707
     """
-    compared, kinds = requested(recipes, dtypes, changes), listed(qk)
-    given = arguments.cases_of(cases, case)
+    compared, kinds = requested(recipes, dtypes, changes), as_list(qk)
+    given = arguments.cases_from(cases, case)
     files = {name: inputs.from_file(name) for name in kinds if inputs.is_file(name)}
     for name in kinds:
         if name not in files:
@@ -130,7 +130,7 @@ def decay(
         alone = [(one.head_dim, one.model, one.config) == (None, None, None) for one in given]
         given = [replace(one, head_dim=size) if own else one for one, own in zip(given, alone, strict=True)]
     longest = max((one.maximum for one in given if one.maximum is not None), default=USUAL)
-    asked = round_values(0, longest) if distances is None else arguments.numbers(distances)
+    asked = round_values(0, longest) if distances is None else arguments.integers(distances)
     if not asked:
         raise UsageError("there are no distances; try --distance 0-50000")
     for distance in asked:
@@ -142,7 +142,9 @@ def decay(
             f"these lists make {count} cases of {len(asked)} distances; at most {_MOST_ROWS} rows are "
             "allowed: shorten one"
         )
-    for one, step in zip(given, arguments.steps(on_progress or arguments.silent, len(given)), strict=True):
+    for one, step in zip(
+        given, arguments.equal_parts(on_progress or arguments.ignore_progress, len(given)), strict=True
+    ):
         setting, exact = one.setting(one.maximum or 0), list[_Scores]()
         for name in kinds:
             size = vectors if name == "gaussian" else 1
@@ -157,9 +159,9 @@ def requested(
     changes: Mapping[str, str] | None,
 ) -> Sequence[Resolved | None]:
     """Return every recipe in every dtype, usual ones by default; none if all are left out."""
-    if not (listed(recipes) or listed(dtypes) or changes):
+    if not (as_list(recipes) or as_list(dtypes) or changes):
         return [None]
-    return arguments.resolved(listed(recipes) or DEFAULT, listed(dtypes) or DTYPES, changes)
+    return arguments.resolve_recipes(as_list(recipes) or DEFAULT, as_list(dtypes) or DTYPES, changes)
 
 
 def _sampled(inputs: Inputs, most: int, setting: RopeSetting) -> Inputs:
@@ -244,7 +246,7 @@ def _measured(
     shared, gram, failing = _units(setting, run), np.zeros_like(exact[0].square), None
     low = top = (first, math.nan)
     places, heights, rise = np.zeros(0), np.zeros(0), -1.0  # of the bound: its least so far, then a block
-    through, *steps = arguments.steps(on_progress, 1 + len(exact) * len(compared))
+    through, *steps = arguments.equal_parts(on_progress, 1 + len(exact) * len(compared))
     for start in range(0, last + 1, _BLOCK):
         at = start + run[: last + 1 - start]
         units = _units(setting, at[:1]) * shared[:, : at.size]

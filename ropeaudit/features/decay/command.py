@@ -85,7 +85,7 @@ def decay(
     Constant q and k decay, Gaussian ones do not, and neither curve is monotone. Beside them stand RoFormer's
     bound and the sum of Men et al., with the first distance at which it is negative.
     """
-    from ropeaudit.audits.arguments import stages
+    from ropeaudit.audits.arguments import stage_formats
     from ropeaudit.console import delivery
     from ropeaudit.features.decay import analysis
     from ropeaudit.features.decay.analysis import COLUMNS, report
@@ -100,6 +100,6 @@ def decay(
         lambda on_progress: analysis.decay(distance or None, on_progress=on_progress, **asked),
         lambda results, metadata: replace(report(results, columns, metadata), header=not no_header),
         output,
-        stages=stages(of_recipe(one) for one in compared if one is not None),
+        stages=stage_formats(of_recipe(each) for each in compared if each is not None),
         done=lambda results: counted(len(results), "case"),
     )

@@ -15,8 +15,8 @@ import numpy as np
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments, variants
-from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, chosen, loaded, steps
-from ropeaudit.audits.cases import Case, fits
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, equal_parts, load_cases, subjects
+from ropeaudit.audits.cases import Case, check_memory
 from ropeaudit.audits.results import Result
 from ropeaudit.audits.variants import Bench, Sample
 from ropeaudit.engine import measure
@@ -106,7 +106,7 @@ class CodeExplanation(Result):
     findings: tuple[str, ...] = ()
 
 
-@arguments.checked
+@arguments.public
 def explain(
     offsets: int | Iterable[int] | None = None,
     dtypes: Names = "bf16",
@@ -141,10 +141,14 @@ def explain(
     >>> explanation.blames[0].stage, {stage: fmt.name for stage, fmt in explanation.remedy.widths.items()}
     ('table', {'table': 'float32'})
     """
-    some = chosen(recipes, implementations, dtypes, changes, USUAL, device, order, under, naming=NAMING)
+    factories = subjects(
+        recipes, implementations, dtypes, changes, USUAL, device, order, under, naming=NAMING
+    )
     bound = None if tolerance is None else remedies.tolerance(tolerance)
-    numbers = None if offsets is None else arguments.numbers(offsets)
-    return run(arguments.cases_of(cases, case), some, numbers, bound, on_progress or arguments.silent)
+    numbers = None if offsets is None else arguments.integers(offsets)
+    return run(
+        arguments.cases_from(cases, case), factories, numbers, bound, on_progress or arguments.ignore_progress
+    )
 
 
 def run(
@@ -152,17 +156,17 @@ def run(
     some: Sequence[SubjectFactory],
     offsets: Sequence[int] | None = None,
     tolerance: DriftTolerance | None = None,
-    on_progress: OnProgress = arguments.silent,
+    on_progress: OnProgress = arguments.ignore_progress,
 ) -> Iterator[Explanation | CodeExplanation]:
     """Check the arguments, and yield what `explain` does, case by case."""
-    fits(max(case.check(_usual(case, offsets)) for case in cases))
+    check_memory(max(case.check(_usual(case, offsets)) for case in cases))
     accepted = tolerance or DriftTolerance()
     counts = [len(_usual(case, offsets)) for case in cases]
     jobs = [count if one.recipe else 1 for count in counts for one in some]
-    work = steps(on_progress, sum(jobs))
+    work = equal_parts(on_progress, sum(jobs))
 
     def explained() -> Iterator[Explanation | CodeExplanation]:
-        for case, inputs, setting, part in loaded(cases, some, offsets or ()):
+        for case, inputs, setting, part in load_cases(cases, some, offsets or ()):
             vectors = case, inputs, setting
             for subject in part:
                 if subject.recipe is None:
@@ -171,7 +175,7 @@ def run(
                     for offset in _usual(case, offsets):
                         yield _explanation(vectors, subject.recipe, int(offset), accepted)
 
-    return doing.each(explained(), lambda: doing.reporting_to(next(work, arguments.silent)))
+    return doing.each(explained(), lambda: doing.reporting_to(next(work, arguments.ignore_progress)))
 
 
 def _usual(case: Case, offsets: Sequence[int] | None) -> Sequence[int]:

@@ -80,12 +80,12 @@ def explain(
     columns = output.chosen_columns(COLUMNS[kind], f"(in rows by {kind})")
     cases = options.cases(rope, vectors)
     named = recipe, implementations, dtype, changes, DEFAULT
-    chosen = arguments.chosen(*named, device, order, under, naming=analysis.NAMING)
+    chosen = arguments.subjects(*named, device, order, under, naming=analysis.NAMING)
     bound = None if tolerance is None else remedies.tolerance(tolerance)
     return delivery.run_and_deliver(
         lambda on_progress: analysis.run(cases, chosen, offset or None, bound, on_progress),
         lambda results, metadata: report(results, columns, metadata, by),
         output,
-        stages=arguments.stages(chosen),
+        stages=arguments.stage_formats(chosen),
         done=lambda results: counted(len(results), "case"),
     )

@@ -30,11 +30,11 @@ def parts(bench: Bench, recipe: Resolved) -> tuple[dict[str, Array], float]:
     finite.
     """
     setting, hidden = bench.setting, bench.hidden
-    q, k, drift = (x.astype(np.float64, copy=False) for x in bench.formed(recipe))
+    q, k, drift = (x.astype(np.float64, copy=False) for x in bench.rotated_and_drift(recipe))
     factors = bench.factors(1.0)
     exact_q = factors[: len(bench.key_of)]
     exact_k = [factors[key] for key in bench.key_of]
-    given = bench.given[: len(exact_q)], bench.given[bench.key_of]
+    given = bench.vectors[: len(exact_q)], bench.vectors[bench.key_of]
     with mapping(1), np.errstate(invalid="ignore", over="ignore", under="ignore"):
         whole_k = np.stack([one.whole for one in exact_k])
         # of a pair's two members, in each of its two products: four of (h, n, p)

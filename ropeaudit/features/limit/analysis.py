@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple, TypeAlias, Unpack
 
 from ropeaudit.audits import arguments, judging
-from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, chosen, loaded, steps
+from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, equal_parts, load_cases, subjects
 from ropeaudit.audits.case_run import CaseRun
-from ropeaudit.audits.cases import Case, fits, straddling
+from ropeaudit.audits.cases import Case, check_memory, straddling
 from ropeaudit.audits.records import Record
 from ropeaudit.audits.results import Result
 from ropeaudit.bounds import bound_up_to
@@ -243,7 +243,7 @@ MOST, CODE_MOST = 128, 80  # of recipes and of code, whose offsets take several 
 _DISTANCES, _CODE_DISTANCES = 64, 24  # that may be measured
 
 
-@arguments.checked
+@arguments.public
 def limit(
     tolerances: Names = TOLERANCE,
     dtypes: Names = "bf16",
@@ -271,10 +271,10 @@ def limit(
     >>> first.first_failure, first.proved_up_to, first.proof
     (2034, 2033, 'bound')
     """
-    some = chosen(recipes, implementations, dtypes, changes, DEFAULT, device)
-    requested = [tolerance(text) for text in arguments.listed(tolerances)]
-    every = arguments.cases_of(cases, case)
-    return run(every, some, requested, up_to, budget, on_progress or arguments.silent)
+    factories = subjects(recipes, implementations, dtypes, changes, DEFAULT, device)
+    requested = [tolerance(text) for text in arguments.as_list(tolerances)]
+    every = arguments.cases_from(cases, case)
+    return run(every, factories, requested, up_to, budget, on_progress or arguments.ignore_progress)
 
 
 def run(
@@ -283,7 +283,7 @@ def run(
     tolerances: Sequence[Tolerance],
     up_to: int | None = None,
     budget: int | None = None,
-    on_progress: OnProgress = arguments.silent,
+    on_progress: OnProgress = arguments.ignore_progress,
 ) -> Iterator[Limit]:
     """Check the arguments, and yield the limits by case, subject and tolerance. Raises: as `limit`."""
     for name, value, least in (("--up-to", up_to, 0), ("--budget", budget, FEWEST)):
@@ -291,11 +291,11 @@ def run(
             raise UsageError(f"{name} {value!r} is not a whole number from {least} up")
     if not any(one.code for one in some):
         cases = [replace(case, heads=HEADS) if _any_heads(case) else case for case in cases]
-    fits(max(case.check([UP_TO if up_to is None else up_to]) for case in cases))
-    work = steps(on_progress, len(cases) * len(some))
+    check_memory(max(case.check([UP_TO if up_to is None else up_to]) for case in cases))
+    work = equal_parts(on_progress, len(cases) * len(some))
 
     def limits() -> Iterator[Limit]:
-        for case, inputs, setting, part in loaded(cases, some, [up_to or 0]):
+        for case, inputs, setting, part in load_cases(cases, some, [up_to or 0]):
             for subject in part:
                 largest = usual_up_to(case, subject) if up_to is None else up_to
                 with doing.reporting_to(next(work)):

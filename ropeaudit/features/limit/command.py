@@ -106,7 +106,7 @@ def limit(
 
     columns = output.chosen_columns(COLUMNS)
     cases = options.cases(rope, vectors, length=length)
-    chosen = arguments.chosen(recipe, impl, dtype, changes, DEFAULT, device)
+    chosen = arguments.subjects(recipe, impl, dtype, changes, DEFAULT, device)
     largest = [analysis.usual_up_to(case, one) for case in cases for one in chosen]
     conditions = parse(gates, min(largest) if up_to is None else up_to)
     accepted = [analysis.tolerance(text) for text in tolerance]
@@ -122,7 +122,7 @@ def limit(
         functools.partial(analysis.run, cases, chosen, accepted, up_to, budget),
         made,
         output,
-        stages=arguments.stages(chosen),
+        stages=arguments.stage_formats(chosen),
         broken=lambda results: broken(conditions, results),
     )
     if uncalled:

@@ -112,7 +112,7 @@ LISTS: dict[str, Callable[[], Iterable[Row]]] = {
     "formats": lambda: (_row("formats", x, format=x.name, aliases=" ".join(x.aliases)) for x in FORMATS),
     "models": layer_rows,
     "axes": lambda: map(axes_row, axial.all_presets()),
-    "columns": lambda: (column_row(records.COLUMNS[name]) for name in records.EVERY),
+    "columns": lambda: (column_row(records.COLUMNS[name]) for name in records.ALL_COLUMNS),
     "verdicts": lambda: ({"verdict": name, "meaning": text} for name, text in judging.VERDICTS.items()),
     "diagnoses": lambda: map(diagnosis_row, kinds().values()),
 }

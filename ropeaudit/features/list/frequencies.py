@@ -52,7 +52,7 @@ class FrequencyTable(Result):
     rows: Sequence[Row]
 
 
-@arguments.checked
+@arguments.public
 def frequencies(
     dtypes: Names = DTYPES,
     recipes: Names = (),
@@ -77,8 +77,8 @@ def frequencies(
     """
     if max_position is not None and not 1 <= max_position <= LIMIT:
         raise UsageError(f"--max-position {max_position} is not a position from 1 to 2^53; try 131072")
-    formats, chosen = arguments.formats(dtypes), arguments.cases_of(cases, case)
-    loaded = [load(name) for name in arguments.listed(recipes)]
+    formats, chosen = arguments.formats(dtypes), arguments.cases_from(cases, case)
+    loaded = [load(name) for name in arguments.as_list(recipes)]
     for one, label in zip(chosen, labels or settings.labels(chosen), strict=True):
         setting, maximum = one.setting(one.maximum or 0), max_position or one.maximum or MAXIMUM
         yield FrequencyTable(label, setting, formats, rows(label, setting, maximum, formats, loaded))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names
-from ropeaudit.audits.cases import fits
+from ropeaudit.audits.cases import check_memory
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, BadShape, UsageError
 from ropeaudit.features.model import layers, load
@@ -133,7 +133,7 @@ class ModelAudit(Result):
         vocabulary = int(self.folder.text.get("vocab_size") or 0)
         logits = 8 * len(self.tokens.ids) * vocabulary * (len(self.offsets) + 6)
         try:
-            fits(4 * weights + logits)  # weights of 2 bytes become 8
+            check_memory(4 * weights + logits)  # weights of 2 bytes become 8
         except BadShape as error:
             path = repr(str(self.folder.path))
             raise BadInput(error.fault, "give a smaller model or --tokens", path) from None
@@ -298,7 +298,7 @@ class ModelAudit(Result):
         return passes, causes
 
 
-@arguments.checked
+@arguments.public
 def model(
     folder: str,
     offsets: int | Iterable[int] = OFFSETS,
@@ -326,7 +326,7 @@ def model(
         )
     opened = load.open_folder(folder, trust_remote_code)
     chosen = read_tokens(opened, text, tokens, seed)
-    formats, numbers = arguments.formats(dtypes), arguments.numbers(offsets)
+    formats, numbers = arguments.formats(dtypes), arguments.integers(offsets)
     return ModelAudit(opened, chosen, formats, numbers, save_qk, place)
 
 

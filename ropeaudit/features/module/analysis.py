@@ -39,7 +39,7 @@ def is_code(spec: str) -> bool:
     return bool(colon) and name.isidentifier() and not Path(spec).exists()
 
 
-@arguments.checked
+@arguments.public
 def module(
     source: str,
     *,

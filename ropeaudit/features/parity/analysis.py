@@ -16,7 +16,7 @@ from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.case_run import setting_columns
-from ropeaudit.audits.cases import Case, fits, positions_fit
+from ropeaudit.audits.cases import Case, check_memory, check_positions
 from ropeaudit.audits.judging import TOLERANCE, ratio
 from ropeaudit.audits.results import Result
 from ropeaudit.engine.measure import PairStatistics, compare
@@ -64,7 +64,7 @@ class Parity(Result):
     backward: tuple[bool, ...] = (False, False)
 
 
-@arguments.checked
+@arguments.public
 def parity(
     a: str,
     b: str,
@@ -92,8 +92,8 @@ def parity(
     (('hf', 'meta'), 1000)
     """
     pairs = named(a, b, arguments.formats(dtypes), changes or {}, device)
-    some = None if offsets is None else arguments.numbers(offsets)
-    return run(arguments.cases_of(cases, case), pairs, some, on_progress or arguments.silent)
+    some = None if offsets is None else arguments.integers(offsets)
+    return run(arguments.cases_from(cases, case), pairs, some, on_progress or arguments.ignore_progress)
 
 
 def named(
@@ -158,7 +158,7 @@ def run(
     cases: Sequence[Case],
     pairs: Sequence[Sequence[SubjectFactory]],
     offsets: Sequence[int] | None,
-    on_progress: OnProgress = arguments.silent,
+    on_progress: OnProgress = arguments.ignore_progress,
 ) -> Iterator[Parity]:
     """Check the arguments, and yield measurements by case, dtype and offset.
 
@@ -166,19 +166,19 @@ def run(
     Raises: UsageError, UnknownName, BadShape, BadInput.
     """
     wanted = [_usual(case) if offsets is None else offsets for case in cases]
-    fits(max(case.check(some) for case, some in zip(cases, wanted, strict=True)))
-    work = arguments.steps(on_progress, len(pairs) * sum(map(len, wanted)))
-    laid_out = [next(arguments.by_layout(case, pairs[0]))[0] for case in cases]
+    check_memory(max(case.check(some) for case, some in zip(cases, wanted, strict=True)))
+    work = arguments.equal_parts(on_progress, len(pairs) * sum(map(len, wanted)))
+    laid_out = [next(arguments.split_by_layout(case, pairs[0]))[0] for case in cases]
 
     def compared() -> Iterator[Parity]:
         for requested, case, some in zip(cases, laid_out, wanted, strict=True):
             inputs, setting = case.load()
-            positions_fit(some, inputs.seq_len)
+            check_positions(some, inputs.seq_len)
             own = [setting if requested.layout else _in_its_layout(one, setting) for one in pairs[0]]
             for pair, offset in itertools.product(pairs, some):
                 yield _parity(case, inputs, setting, own, pair, offset)
 
-    return doing.each(compared(), lambda: doing.reporting_to(next(work, arguments.silent)))
+    return doing.each(compared(), lambda: doing.reporting_to(next(work, arguments.ignore_progress)))
 
 
 def _usual(case: Case) -> list[int]:

@@ -62,5 +62,5 @@ def parity(
         lambda on_progress: analysis.run(cases, pairs, offset or None, on_progress),
         lambda measured, metadata: report(measured, columns, metadata),
         output,
-        stages=arguments.stages(chain(*pairs)),
+        stages=arguments.stage_formats(chain(*pairs)),
     )

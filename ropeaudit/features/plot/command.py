@@ -89,7 +89,7 @@ def plot(
 ) -> int:
     """Draw a report of another command, FILE (- is stdin), or measure a case and draw it by query and key."""
     from ropeaudit import reports
-    from ropeaudit.audits.arguments import resolved
+    from ropeaudit.audits.arguments import resolve_recipes
     from ropeaudit.console import delivery, output_files
     from ropeaudit.recipes import DEFAULT
 
@@ -102,7 +102,7 @@ def plot(
         try:
             with charts.sized(size):
                 if kind == "heatmap" or file is None:
-                    recipes = resolved(recipe or DEFAULT[:1], dtype or "bf16", changes)
+                    recipes = resolve_recipes(recipe or DEFAULT[:1], dtype or "bf16", changes)
                     picture = _heatmap(options.cases(rope, vectors), recipes, offset or (1000,), quiet)
                 else:
                     from ropeaudit.features.plot.pictures import picture as of_report

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ropeaudit.audits import arguments
-from ropeaudit.audits.cases import Case, fits, positions_fit
+from ropeaudit.audits.cases import Case, check_memory, check_positions
 from ropeaudit.audits.records import COLUMNS, Record
 from ropeaudit.audits.variants import Bench, Sample
 from ropeaudit.errors import BadInput, UnknownName, UsageError
@@ -39,7 +39,7 @@ _TABLES = {"stages": ("stage", "stages"), "frequencies": ("pair", "pairs")}
 MOST_POSITIONS = 2048
 
 
-@arguments.checked
+@arguments.public
 def plot(results: Iterable[Record], *, ax: Axes | None = None) -> Axes:
     """Draw drift against the offset, a line per implementation and dtype; return the axes.
 
@@ -111,10 +111,10 @@ def heatmap(
     It is the root mean square over heads; hidden scores are white, those that are not finite in some head
     red. Raises: UsageError, UnknownName, BadShape, BadInput, NotEmulated.
     """
-    fits(case.check([offset]))
+    check_memory(case.check([offset]))
     inputs, setting = case.load()
     heads, size, _ = inputs.q.shape
-    positions_fit([offset], size)
+    check_positions([offset], size)
     if size > MOST_POSITIONS:
         raise UsageError(
             f"a picture of {size} x {size} scores is too fine; at most {MOST_POSITIONS} positions are "
@@ -124,7 +124,7 @@ def heatmap(
     for head in range(heads):
         sample = Sample(np.arange(size, dtype=np.int64), (head,))
         bench = Bench(inputs, setting, case.mask, axes, offset, sample, recipe)
-        drifts = bench.formed(recipe)[2][0]
+        drifts = bench.rotated_and_drift(recipe)[2][0]
         with np.errstate(invalid="ignore", over="ignore"):
             squares += drifts * drifts
         query, key = np.unravel_index(np.abs(drifts).argmax(), drifts.shape)

@@ -14,7 +14,7 @@ from ropeaudit.audits import arguments, comparison, records
 from ropeaudit.audits.arguments import Names
 from ropeaudit.audits.comparison import Difference
 from ropeaudit.audits.judging import VERDICTS
-from ropeaudit.audits.records import UNKNOWN, Record, shown
+from ropeaudit.audits.records import UNKNOWN, Record, row_label
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, UnknownName, UsageError
 from ropeaudit.reports import Report, drift, reading, settings, tabulated
@@ -95,7 +95,7 @@ def groups(listed: Sequence[Row], by: Sequence[str] = BY, column: str = COLUMN) 
     return results
 
 
-@arguments.checked
+@arguments.public
 def merge(files: Names) -> list[Record]:
     """Return the rows of reports of `shift`, in the order of the files; one that several hold comes once.
 
@@ -103,12 +103,12 @@ def merge(files: Names) -> list[Record]:
     difference; a row is taken from the file that says most.
     Raises: BadInput if two rows of the same cell differ, UnknownName.
     """
-    rows, origins = joined(map(reading.load, arguments.listed(files)))
+    rows, origins = joined(map(reading.load, arguments.as_list(files)))
     check_whole(rows, origins)
     return [reading.record(row) for row in rows]
 
 
-@arguments.checked
+@arguments.public
 def summary(files: Names, by: Names = BY, column: str = COLUMN) -> list[Group]:
     """Return the groups of rows that agree in the columns `by`, in the order in which they come.
 
@@ -117,11 +117,11 @@ def summary(files: Names, by: Names = BY, column: str = COLUMN) -> list[Group]:
     column: whose worst value and median a group tells.
     Raises: BadInput; UnknownName, UsageError for a column that does not exist or that some row lacks.
     """
-    rows, _ = joined(map(reading.load, arguments.listed(files)))
-    return groups(rows, arguments.listed(by), column)
+    rows, _ = joined(map(reading.load, arguments.as_list(files)))
+    return groups(rows, arguments.as_list(by), column)
 
 
-@arguments.checked
+@arguments.public
 def diff(before: str, after: Names, ratio: float = comparison.RATIO) -> Difference:
     """Compare reports of `shift` with an earlier one: files, .csv, .json, .jsonl or .parquet.
 
@@ -131,7 +131,7 @@ def diff(before: str, after: Names, ratio: float = comparison.RATIO) -> Differen
     change.
     Raises: UsageError for a ratio, BadInput if rows cannot be told apart or none is in both.
     """
-    later = [reading.load(path) for path in arguments.listed(after)]
+    later = [reading.load(path) for path in arguments.as_list(after)]
     rows, _ = joined(later)
     earlier, made_on = reading.load(before), {source.processor for source in later}
     processors = earlier.processor, made_on.pop() if len(made_on) == 1 else ""
@@ -177,7 +177,7 @@ def check_whole(rows: Rows, origins: Sequence[str]) -> None:
     for place, cell in enumerate(cells):
         if (first := held.setdefault(cell, place)) != place:
             raise BadInput(
-                f"two different rows of the same cell: {shown(reading.record(rows[place]))}, in "
+                f"two different rows of the same cell: {row_label(reading.record(rows[place]))}, in "
                 f"{origins[first]!r} and {origins[place]!r}; leave out one of the files, or compare the two"
             )
 
@@ -245,7 +245,7 @@ def report(
         return tabulated(SUMMARY, SCHEMA, rows, screen, columns, about, some, OWN.dispensable, written)
     whole = [group.worst for group in results if group.worst]
     told = {name for group in results for name in reading.told(group.rows)}
-    known = [name for name in records.EVERY if name in told]
+    known = [name for name in records.ALL_COLUMNS if name in told]
     column = [group.column for group in results[:1]]
     rows = [{name: one.get(name) for name in (*known, *(columns or ()))} for one in whole]
     first = dict.fromkeys([*by, "implementation", "dtype", "offset", *settings.independent(rows)])

@@ -16,7 +16,7 @@ from ropeaudit.engine.plan import AttentionOptions
 OFFSETS = (0, 1000)
 
 
-@arguments.checked
+@arguments.public
 def shift(
     offsets: int | Iterable[int] = OFFSETS,
     dtypes: Names = DTYPES,
@@ -65,15 +65,15 @@ def shift(
     >>> [record.distinct_positions for record in shift(1000, "bf16", ["hf", "uniform"])]
     [256, 36]
     """
-    called, given = arguments.listed(implementations), arguments.cases_of(cases, case, grids=True)
+    called, given = arguments.as_list(implementations), arguments.cases_from(cases, case, grids=True)
     if rerotate is not None:
-        counts = arguments.numbers(rerotate)
+        counts = arguments.integers(rerotate)
         given = [replace(one, rerotate=count) for one in given for count in counts]
     return Audit(
         cases=given,
-        recipes=None if recipes is None else arguments.listed(recipes),
-        dtypes=arguments.listed(dtypes),
-        offsets=arguments.numbers(offsets),
+        recipes=None if recipes is None else arguments.as_list(recipes),
+        dtypes=arguments.as_list(dtypes),
+        offsets=arguments.integers(offsets),
         changes=changes or {},
         attention=AttentionOptions.requested(attention, softmax, anchor),
         implementations=called,
@@ -81,7 +81,7 @@ def shift(
         device=device,
         order=order,
         tolerance=tolerance,
-        environments=arguments.listed(under),
+        environments=arguments.as_list(under),
     ).run(threads, on_progress)
 
 

@@ -238,7 +238,7 @@ class ShiftOptions:
         from ropeaudit.audits import records
         from ropeaudit.reports import REGISTRY
 
-        bounds = [name for name in records.of_group("bounds") if records.COLUMNS[name].optional]
+        bounds = [name for name in records.group_columns("bounds") if records.COLUMNS[name].optional]
         before = [earlier.source.rows.column(name) for name in bounds] if earlier else []
         paths, suffixes = [path.lower() for path in self.output.outputs], REGISTRY["html"].suffixes
         pages = self.output.form == "html" or any(path.endswith(suffixes) for path in paths)
@@ -368,7 +368,7 @@ def _measured(
             delivery.say(f"note: {text}")
 
     def columns(some: Sequence[Record]) -> list[str]:
-        return records.written(some, chosen.columns, needed)[0]
+        return records.file_columns(some, chosen.columns, needed)[0]
 
     def measured(on_progress: OnProgress) -> Iterator[Record]:
         keep = None

@@ -21,7 +21,7 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
-from ropeaudit.audits.cases import Case, fits, straddling
+from ropeaudit.audits.cases import Case, check_memory, straddling
 from ropeaudit.audits.results import Result
 from ropeaudit.conformance import vector_case
 from ropeaudit.conformance.vector_case import BATCH, FLAT, MANIFEST, SEQ_LEN, TENSORS, CaseSpec
@@ -49,7 +49,7 @@ class WrittenCase(Result):
     notes: tuple[str, ...] = ()
 
 
-@arguments.checked
+@arguments.public
 def vectors(
     folder: str | os.PathLike[str],
     dtypes: Names = "bf16",
@@ -73,12 +73,12 @@ def vectors(
     cases, on_progress, case: as in `ropeaudit.shift`; q and k are gaussian.
     Raises: UsageError, UnknownName, BadShape, BadInput, BadOutput.
     """
-    asked = arguments.numbers(offsets)
-    every, place, results = arguments.cases_of(cases, case), str(folder), list[WrittenCase]()
+    asked = arguments.integers(offsets)
+    every, place, results = arguments.cases_from(cases, case), str(folder), list[WrittenCase]()
     chosen = [(one, dtype) for one in every for dtype in arguments.formats(dtypes)]
     further = {"want": want, "positions": positions, "served": served}
     specs = [_specified(*each, asked, context, further) for each in chosen]
-    names, progress = _folder_names(specs), on_progress or arguments.silent
+    names, progress = _folder_names(specs), on_progress or arguments.ignore_progress
     check_free(place)
     try:
         with atomic_files.new_folder(Path(paths.link_target(place))) as beside:
@@ -122,7 +122,7 @@ def _specified(
         raise UsageError("vectors rotate by all of an angle, at least one pair; leave out --clip")
     sizes = heads, kv_heads, seq_len, outline.seed or 0
     spec = CaseSpec(setting, dtype, *sizes, offsets, context, model=case.model_name, **further)
-    fits(4 * 8 * BATCH * (heads + kv_heads) * seq_len * setting.head_dim)
+    check_memory(4 * 8 * BATCH * (heads + kv_heads) * seq_len * setting.head_dim)
     return spec
 
 
