@@ -1,8 +1,7 @@
-"""Pictures of reports: a function a kind. matplotlib loads only to draw.
+"""Pictures of reports, a function for each kind; matplotlib is imported only to draw.
 
-Colours are those of Okabe and Ito (jfly.uni-koeln.de/color), told apart by the colour-blind; every line has a
-dash and a marker of its own too, so that a print without colours can be read. Matplotlib's constrained layout
-places the parts of a figure.
+Colours are those of Okabe and Ito (jfly.uni-koeln.de/color) for the colour-blind; every line also has a dash
+and a marker of its own, for prints without colours.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ _THIN: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (2, 2
 MOST_LINES, _MOST_BARS, _MOST_PANELS = 24, 48, 6
 SIZE = (8.6, 4.8)  # inches
 _FULL = (5.0, 3.5)  # inches: in a smaller figure texts and lines are smaller
-_WIDE = 20  # largest over smallest from which on an axis is logarithmic
+_WIDE_RANGE = 20  # largest over smallest from which on an axis is logarithmic
 
 
 @dataclass(slots=True)
 class Picture:
-    """A figure, the finding that is its title, and notes of what it does not show.
+    """A figure, its title, and notes on what it leaves out.
 
     height: inches that the content needs at the default width.
     """
@@ -62,7 +61,7 @@ class Picture:
 
 
 class Line(NamedTuple):
-    """A line: rows by ascending xs, ys that are nan where missing, and its look."""
+    """A line of a chart: rows in ascending order of xs, ys (nan where missing), and its look."""
 
     rows: Sequence[Row]
     xs: Array
@@ -71,24 +70,24 @@ class Line(NamedTuple):
 
     @property
     def above_zero(self) -> Array:
-        """The ys that have a place on a logarithmic axis; the others are nan."""
+        """The ys above zero; the others are nan, as a logarithmic axis has no place for them."""
         return np.where(self.ys > 0, self.ys, np.nan)
 
 
 # --- drift against the offset
 
 
-DRIFT = "drift_rms"  # what is drawn where nothing else is asked for
+DRIFT = "drift_rms"  # the default of the drawn column
 _EXPECTED: dict[str, dict[str, Any]] = {
     "predicted_rms": {"linestyle": (0, (1, 1.5)), "label": "predicted RMS"},
     "bound_max": {"linestyle": (0, (6, 2)), "label": "bound of the largest |drift|"},
     "floor_rms": {"linestyle": "-", "label": "floor: RMS drift at offset 0"},
 }
-_MOST_EXPECTED = 4  # lines beside which they can be told apart
+_MOST_EXPECTED = 4  # lines beside which these are legible
 
 
 def drift(rows: Sequence[Row], headline: str, y: str = DRIFT) -> Picture:
-    """Return the picture of rows of `ropeaudit shift`; drift in score units, offsets in tokens.
+    """Draw rows of `ropeaudit shift`; drift in score units, offsets in tokens.
 
     y: the numeric column that is drawn over the offset.
     """
@@ -101,14 +100,14 @@ def drift(rows: Sequence[Row], headline: str, y: str = DRIFT) -> Picture:
 
 
 def draw_drift(axes: Axes, rows: Sequence[Row], y: str = DRIFT) -> list[str]:
-    """Draw rows of `ropeaudit shift`, those of too many lines that drift most; return notes.
+    """Draw rows of `ropeaudit shift` on axes, the lines that drift most if there are too many; return notes.
 
-    What is below zero somewhere stands on a linear scale; on another a line is broken where it has no place.
+    The scale is linear if some value is negative, else logarithmic, with gaps at zeros.
     """
     columns = settings.independent(rows)
     shown, notes = _grouped(
         rows,
-        lambda row: _name(row, columns),
+        lambda row: _line_name(row, columns),
         MOST_LINES,
         "lines, those that drift least,",
         size=lambda group: max(badness(row, y) for row in group),
@@ -117,8 +116,8 @@ def draw_drift(axes: Axes, rows: Sequence[Row], y: str = DRIFT) -> list[str]:
     signed = any((line.ys < 0).any() for line in lines)
     axes.set_yscale("linear" if signed else "log")
     for name, line in zip(shown, lines, strict=True):
-        axes.plot(line.xs, line.ys if signed else line.above_zero, label=_plain(name), **line.look)
-        # the interval of sampled values, and rings around what is out of tolerance
+        axes.plot(line.xs, line.ys if signed else line.above_zero, label=_without_formulas(name), **line.look)
+        # the interval of a sample, and rings around values out of tolerance
         if sampled := [row for row in line.rows if y == DRIFT and row.get("drift_rms_low") is not None]:
             low, high = ([float(row[f"drift_rms_{end}"]) for row in sampled] for end in ("low", "high"))
             at = [row["offset"] for row in sampled]
@@ -127,7 +126,7 @@ def draw_drift(axes: Axes, rows: Sequence[Row], y: str = DRIFT) -> list[str]:
             at, sizes = [row["offset"] for row in ringed], [row[y] for row in ringed]
             axes.plot(at, sizes, "o", label="out of tolerance", ms=11, mfc="none", mec=RED, zorder=1)
     nothing = "no drift at all" if y == DRIFT else "zero"
-    _edges(axes, lines, "nan or infinite scores", "" if signed else nothing)
+    _mark_off_scale(axes, lines, "nan or infinite scores", "" if signed else nothing)
     if y == DRIFT and len(lines) <= _MOST_EXPECTED:
         for line, (column, look) in itertools.product(lines, _EXPECTED.items()):
             ys = np.array([value(row, column) for row in line.rows])
@@ -137,7 +136,7 @@ def draw_drift(axes: Axes, rows: Sequence[Row], y: str = DRIFT) -> list[str]:
                 axes.plot(line.xs[on_scale], ys[on_scale], **look)
     elif y == DRIFT:
         notes.append(f"floors, predictions and bounds are drawn beside up to {_MOST_EXPECTED} lines")
-    _offsets_axis(axes, [row["offset"] for row in rows])
+    _scale_offsets(axes, [row["offset"] for row in rows])
     _draw_inexact(axes, rows)
     axes.set_xlabel("offset added to every position (tokens)")
     axes.set_ylabel("RMS drift (score units)" if y == DRIFT else y.replace("_", " "))
@@ -147,12 +146,11 @@ def draw_drift(axes: Axes, rows: Sequence[Row], y: str = DRIFT) -> list[str]:
 def _draw_inexact(axes: Axes, rows: Sequence[Row]) -> None:
     """Mark the offsets at which the longest sequence reaches a position that a format cannot hold.
 
-    A sequence of s positions reaches position p at offset p - s + 1. A letter stands above each, and the
-    legend has the words: within the axes they would cross the lines.
+    A sequence of s positions reaches position p at offset p - s + 1. The legend explains the letters.
     """
     left, right = axes.get_xlim()
     length = max((int(row.get("seq_len") or 1) for row in rows), default=1)
-    # of a row without stages positions have the dtype
+    # in a row without stages, positions have the dtype
     stages = {f"position={row.get('dtype')} {row.get('stages') or ''}" for row in rows}
     formats = {known["position"] for known in map(stored, stages) if "position" in known}
     reached = sorted((fmt.first_inexact_integer - length + 1, fmt.name) for fmt in formats)
@@ -160,7 +158,7 @@ def _draw_inexact(axes: Axes, rows: Sequence[Row]) -> None:
     for letter, (offset, name) in zip(string.ascii_lowercase, within, strict=False):
         words = f"offset {offset:,}; position {offset + length - 1:,} is inexact in {name}"
         axes.axvline(offset, label=f"{letter}: {words}", zorder=1, **_THIN)
-        _above(axes, offset, letter)
+        _write_above(axes, offset, letter)
 
 
 # --- explain: stages and frequencies
@@ -173,10 +171,10 @@ _OF_CAUSE = dict(zip(_CAUSES, _LOOKS, strict=True))
 
 
 def stages(rows: Sequence[Row], headline: str) -> Picture:
-    """Return the picture of rows by stage; `headline` is the finding of their report."""
-    seen = [row for row in rows if not math.isfinite(value(row, "share")) or abs(row["share"]) >= _LEAST]
-    cases, notes = _cases(seen, _MOST_PANELS)
-    if len(seen) < len(rows):
+    """Draw rows by stage; `headline` is the finding of their report."""
+    visible = [row for row in rows if not math.isfinite(value(row, "share")) or abs(row["share"]) >= _LEAST]
+    cases, notes = _grouped_by_case(visible, _MOST_PANELS)
+    if len(visible) < len(rows):
         notes.append("stages that hold less than 0.05 % of the mean square drift are left out")
     most = max(map(len, cases.values()), default=1)
     figure, panels = new_figure(headline, len(cases), sharex=True)
@@ -198,8 +196,8 @@ def stages(rows: Sequence[Row], headline: str) -> Picture:
 
 
 def frequencies(rows: Sequence[Row], headline: str, length: int) -> Picture:
-    """Return the picture of rows by pair. length: positions of the sequence."""
-    cases, notes = _cases(rows, MOST_LINES)
+    """Draw rows by pair. length: positions of the sequence."""
+    cases, notes = _grouped_by_case(rows, MOST_LINES)
     figure, (axes,) = new_figure(headline)
     axes.set(xscale="log", xlabel="wavelength of the frequency pair (tokens of a full turn)")
     axes.set(yscale="log", ylabel="RMS drift (score units)")
@@ -219,10 +217,10 @@ def frequencies(rows: Sequence[Row], headline: str, length: int) -> Picture:
                 of_no_pair[row["pair"]] = None
     for text in of_no_pair:
         axes.plot([], [], label=text, **_THIN)
-    _edges(axes, lines, "nan or infinite", "no drift at all")
+    _mark_off_scale(axes, lines, "nan or infinite", "no drift at all")
     if length:
         axes.axvline(length, **_THIN)
-        _above(axes, length, f"← fast   {length:,} positions   slow →")
+        _write_above(axes, length, f"← fast   {length:,} positions   slow →")
     _legend(figure, axes)
     return Picture(figure, headline, notes)
 
@@ -239,7 +237,7 @@ _FEW = 40  # points of a line, each of which has a marker
 
 
 def decay(rows: Sequence[Row], headline: str) -> Picture:
-    """Return the picture of rows of `ropeaudit decay`, of scores by source; distances in tokens."""
+    """Draw rows of `ropeaudit decay`; distances in tokens."""
     figure, panels = new_figure(headline, len(_PANELS), sharex=True)
     several, notes = len({row["setting"] for row in rows}) > 1, dict[str, None]()
     for axes, (column, title) in zip(panels, _PANELS.items(), strict=True):
@@ -252,14 +250,13 @@ def decay(rows: Sequence[Row], headline: str) -> Picture:
         notes |= dict.fromkeys(left_out)
         lines = []
         for number, (name, group) in enumerate(groups.items()):
-            once = {row["distance"]: row for row in group}  # what no source changes
-            line = _line(once.values(), "distance", column, number)
-            # of few points each is marked, for nothing was computed between them
+            unique = {row["distance"]: row for row in group}  # some columns do not depend on the source
+            line = _line(unique.values(), "distance", column, number)
             look = line.look if len(line.xs) <= _FEW else line.look | {"marker": ""}
             axes.plot(line.xs, line.ys, label=name, **look)
             lines.append(line)
-        _edges(axes, lines, "undefined")
-        _offsets_axis(axes, [row["distance"] for row in rows])
+        _mark_off_scale(axes, lines, "undefined")
+        _scale_offsets(axes, [row["distance"] for row in rows])
         axes.axhline(0, color="black", linewidth=0.6)
         axes.set_title(title)
     for first in {row["first_failing"] for row in rows if row.get("first_failing")}:
@@ -270,7 +267,7 @@ def decay(rows: Sequence[Row], headline: str) -> Picture:
 
 
 def limit(rows: Sequence[Row], headline: str) -> Picture:
-    """Return the picture of rows of `ropeaudit limit`; positions in tokens."""
+    """Draw rows of `ropeaudit limit`; positions in tokens."""
     telling, shown = settings.independent(rows), rows[:_MOST_BARS]
     bounds = {(row["tolerance_column"], setting(row["tolerance"])) for row in rows}
     tolerances = "the tolerance"
@@ -283,7 +280,7 @@ def limit(rows: Sequence[Row], headline: str) -> Picture:
     for place, row in enumerate(shown):
         number, proved = dtypes.index(row["dtype"]), row["proved_position"]
         own = f" {row['tolerance_column']}={setting(row['tolerance'])}" if len(bounds) > 1 else ""
-        names.append(_fitting(f"{_name(row, telling)}{own}", place))
+        names.append(_shorten(f"{_line_name(row, telling)}{own}", place))
         guaranteed = proved or 1
         tested = max(guaranteed, row["measured_position"] or 1)
         look = {"color": line_look(number)["color"], "hatch": _HATCHES[number % len(_HATCHES)]}
@@ -304,7 +301,7 @@ def limit(rows: Sequence[Row], headline: str) -> Picture:
     axes.set_xlim(left=1)
     axes.set_xlabel(f"last position that meets {tolerances} (tokens)")
     _legend(figure, axes)
-    notes = _left_out(len(rows), _MOST_BARS, "rows")
+    notes = _left_out_note(len(rows), _MOST_BARS, "rows")
     return Picture(figure, headline, notes, height=1.8 + 0.24 * lines)
 
 
@@ -312,7 +309,7 @@ def limit(rows: Sequence[Row], headline: str) -> Picture:
 
 
 def scores(drifts: Array, hidden: NDArray[np.bool_], title: str, over: str) -> Picture:
-    """Return the picture of a value by query and key."""
+    """Draw a value by query and key."""
     from matplotlib.colors import ListedColormap, LogNorm
 
     figure, (axes,) = new_figure(title)
@@ -336,12 +333,12 @@ def scores(drifts: Array, hidden: NDArray[np.bool_], title: str, over: str) -> P
     return Picture(figure, title, height=6.4)
 
 
-# --- what all pictures share
+# --- parts of all pictures
 
 
 @contextlib.contextmanager
 def sized(size: tuple[float, float] | None) -> Iterator[None]:
-    """Give figures within it a size in inches, with texts and lines that fit it."""
+    """Within the block, give figures a size in inches, with texts and lines to fit."""
     import matplotlib
 
     width, height = size or SIZE
@@ -353,7 +350,7 @@ def sized(size: tuple[float, float] | None) -> Iterator[None]:
         yield
 
 
-def _across() -> int:
+def _title_characters() -> int:
     """Return how many characters of a title fit across a figure."""
     import matplotlib
 
@@ -361,7 +358,7 @@ def _across() -> int:
 
 
 def new_figure(title: str, panels: int = 1, **axes: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure with the first clause of a title, and panels under each other."""
+    """Return a figure titled with the first clause of a text, and its panels, top to bottom."""
     from matplotlib.figure import Figure
 
     figure = Figure(layout="constrained")
@@ -371,18 +368,18 @@ def new_figure(title: str, panels: int = 1, **axes: Any) -> tuple[Figure, list[A
 
 
 def retitle(figure: Figure, title: str) -> None:
-    """Set the title, in as many lines as it needs, up to three; none if it is empty."""
-    lines = textwrap.fill(_plain(printable(title)), _across(), max_lines=3, placeholder=" …")
+    """Set the title of a figure, in up to three lines; none if it is empty."""
+    lines = textwrap.fill(
+        _without_formulas(printable(title)), _title_characters(), max_lines=3, placeholder=" …"
+    )
     figure.suptitle(lines, x=0.01, ha="left")
 
 
-def _plain(text: str) -> str:
-    """Return a text in which matplotlib sees no formula."""
+def _without_formulas(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _name(row: Row, columns: Iterable[str]) -> str:
-    """Return the name of a row's line: subject, dtype and these columns."""
+def _line_name(row: Row, columns: Iterable[str]) -> str:
     words = [str(row[name]) for name in ("implementation", "dtype") if row.get(name) is not None]
     for name in columns:
         words.append(f"{'' if name == 'model' else f'{name}='}{setting(row.get(name))}")
@@ -390,7 +387,7 @@ def _name(row: Row, columns: Iterable[str]) -> str:
 
 
 def _line(rows: Iterable[Row], x: str, y: str, number: int) -> Line:
-    """Return the line of two columns of rows. number: of the line, by which it looks."""
+    """Return the line of two columns of rows. number: decides its look."""
     ordered = sorted(rows, key=lambda row: row[x])
     xs, ys = (np.array([value(row, name) for row in ordered]) for name in (x, y))
     return Line(ordered, xs, ys, line_look(number))
@@ -403,33 +400,27 @@ def line_look(number: int) -> dict[str, Any]:
 
 
 def labelled(axes: Axes) -> dict[str, Any]:
-    """Return what stands in a legend by its label, each once."""
+    """Return the entries of the legend by label, each once."""
     handles, labels = axes.get_legend_handles_labels()
     return dict(zip(labels, handles, strict=True))
 
 
 def _legend(figure: Figure, axes: Axes) -> int:
-    """Add the legend beneath the axes, where it covers no line, in as many columns as its names allow.
-
-    Return how many lines it takes.
-    """
+    """Add the legend below the axes, in as many columns as fit; return the number of its lines."""
     once = labelled(axes)
     if not once:
         return 0
     for columns in (4, 3, 2, 1):
         parts = [part for part in np.array_split(list(once), columns) if len(part)]
-        if sum(8 + max(map(len, part)) for part in parts) < 1.6 * _across():  # each with its marks
+        if sum(8 + max(map(len, part)) for part in parts) < 1.6 * _title_characters():  # each with its marks
             break
     figure.legend(once.values(), once.keys(), loc="outside lower left", ncols=columns)
     return -(-len(once) // columns)
 
 
 def _bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
-    """Put names to the left of horizontal bars, the first on top, and words to their right.
-
-    Return how many lines the names take.
-    """
-    wrapped = [textwrap.fill(name, int(0.6 * _across()), break_on_hyphens=False) for name in names]
+    """Label horizontal bars: names to their left, words to their right; return the lines of the names."""
+    wrapped = [textwrap.fill(name, int(0.6 * _title_characters()), break_on_hyphens=False) for name in names]
     axes.set_yticks(range(len(names)), wrapped)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(False, axis="y")
@@ -440,12 +431,12 @@ def _bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
     return sum(text.count("\n") + 1 for text in wrapped)
 
 
-def _offsets_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Make the horizontal axis logarithmic on both sides of 0 for wide ranges."""
+def _scale_offsets(axes: Axes, values: Sequence[float]) -> None:
+    """Scale the horizontal axis: for a wide range, logarithmic on both sides of 0."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, SymmetricalLogLocator
 
     sizes = sorted({abs(x) for x in values if x})
-    if sizes and sizes[-1] > _WIDE * sizes[0]:
+    if sizes and sizes[-1] > _WIDE_RANGE * sizes[0]:
         linear = 10 ** math.ceil(math.log10(sizes[0])) * (1 + 1e-9)  # no tick but 0 below it
         axes.set_xscale("symlog", linthresh=linear, linscale=0.7)
         ticks = SymmetricalLogLocator(base=10, linthresh=linear)
@@ -457,32 +448,30 @@ def _offsets_axis(axes: Axes, values: Sequence[float]) -> None:
     axes.margins(x=0.03)
 
 
-def _above(axes: Axes, x: float, text: str) -> None:
-    """Write a text above the axes at a place."""
+def _write_above(axes: Axes, x: float, text: str) -> None:
     above = axes.get_xaxis_transform()
     axes.text(x, 1.0, text, transform=above, ha="center", va="bottom", fontsize="small", color=GREY)
 
 
-def _edges(axes: Axes, lines: Iterable[Line], lost: str, nothing: str = "") -> None:
-    """Mark what no scale has a place for: lost values at the top, zeros at the bottom."""
+def _mark_off_scale(axes: Axes, lines: Iterable[Line], lost: str, nothing: str = "") -> None:
+    """Mark values without a place on the scale: nonfinite ones on top, zeros at the bottom."""
     for line in lines:
         look = {"color": line.look["color"], "markeredgecolor": "white", "zorder": 5}
         places = {lost: ~np.isfinite(line.ys), nothing: line.ys == 0}
-        for label, there in places.items():
-            if label and there.any():
+        for label, mask in places.items():
+            if label and mask.any():
                 look |= {"label": label, "transform": axes.get_xaxis_transform(), "clip_on": False}
                 height, mark = (1.0, "X") if label == lost else (0.0, "v")
-                axes.plot(line.xs[there], np.full(there.sum(), height), mark, **look)
+                axes.plot(line.xs[mask], np.full(mask.sum(), height), mark, **look)
 
 
-def _fitting(name: str, number: int) -> str:
-    """Return a name that fits into a legend: of a long one, its number and its ends."""
-    half = min(90, _across()) // 2
+def _shorten(name: str, number: int) -> str:
+    """Shorten a long name for the legend to its number and both ends."""
+    half = min(90, _title_characters()) // 2
     return name if len(name) <= 2 * half + 1 else f"[{number + 1}] {name[:half]}…{name[-half:]}"
 
 
-def _left_out(count: int, most: int, noun: str) -> list[str]:
-    """Return a note of what does not fit into a picture."""
+def _left_out_note(count: int, most: int, noun: str) -> list[str]:
     left = count - most
     why = f"are not drawn, for {most} fit: give a file with fewer of them"
     return [f"{left} of {count} {noun} {why}"] if left > 0 else []
@@ -495,24 +484,25 @@ def _grouped(
     noun: str,
     size: Callable[[list[Row]], float] = lambda group: 0.0,
 ) -> tuple[dict[str, list[Row]], list[str]]:
-    """Return the rows of each name, the largest groups, and a note of the others."""
+    """Return the rows by name, the largest groups at most, and a note on the others."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(name(row), []).append(row)
-    kept = set(sorted(groups, key=lambda one: size(groups[one]), reverse=True)[:most])
-    shown = [one for one in groups if one in kept]
-    fitting = {_fitting(one, number): groups[one] for number, one in enumerate(shown)}
-    return fitting, _left_out(len(groups), most, noun)
+    largest = set(sorted(groups, key=lambda each: size(groups[each]), reverse=True)[:most])
+    shown = [each for each in groups if each in largest]
+    labelled_groups = {_shorten(each, number): groups[each] for number, each in enumerate(shown)}
+    return labelled_groups, _left_out_note(len(groups), most, noun)
 
 
-def _cases(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[str]]:
-    """Return the rows of each case by its name, and what is left out."""
+def _grouped_by_case(rows: Sequence[Row], most: int) -> tuple[dict[str, list[Row]], list[str]]:
     columns = settings.independent(rows)
-    return _grouped(rows, lambda row: f"{_name(row, columns)} at offset {row['offset']:,}", most, "cases")
+    return _grouped(
+        rows, lambda row: f"{_line_name(row, columns)} at offset {row['offset']:,}", most, "cases"
+    )
 
 
 def encoded(picture: Picture, suffix: str) -> bytes:
-    """Return the bytes of a file; the same picture gives the same bytes.
+    """Return the bytes of a file, always the same for a picture.
 
     Raises: UsageError if title and legend leave no room for the axes.
     """

@@ -1,4 +1,4 @@
-"""Two reports compared for people: how many cases changed, the worst, rows."""
+"""The report of a comparison: answer, rows and columns of cases in two reports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ COLUMNS = Columns(
 def row(pair: Pair) -> dict[str, Any]:
     """Return the row of a case in two reports."""
     before, after = pair.before or {}, pair.after or {}
-    values = {"schema": SCHEMA, "status": pair.status, "changed": _listed(pair)}
+    values = {"schema": SCHEMA, "status": pair.status, "changed": _changed_columns(pair)}
     values |= {name: pair.row.get(name) for name in _CASE}
     for name in (*_TEXTS, *COMPARED):
         values |= {f"{name}_before": before.get(name), f"{name}_after": after.get(name)}
@@ -61,16 +61,18 @@ def report(
     metadata: Mapping[str, Any],
     unchanged: bool = False,
 ) -> Report:
-    """Return the report of what changed, or of all cases."""
+    """Return the report of the cases that changed. unchanged: of all cases."""
     compared = only(results)
     same = set() if unchanged else set(compared.pairs.numbers("same"))
     shown = [number for number in range(len(compared.pairs)) if number not in same]
     rows = Rows.of([row(compared.pairs[number]) for number in shown])
-    elsewhere = ["device"] * records.COLUMNS["device"].shown(rows)
-    first = ["implementation", "dtype", "offset", *elsewhere]
+    device = ["device"] * records.COLUMNS["device"].shown(rows)
+    first = ["implementation", "dtype", "offset", *device]
     screen = settings.screen(rows, first, _SCREEN)
-    # files have the columns of which the reports that are compared have something
-    silent = set(records.COLUMNS) - set(reading.told([compared.pairs[number].row for number in shown]))
+    # files have only columns with values in the compared reports
+    silent = set(records.COLUMNS) - set(
+        reading.telling_columns([compared.pairs[number].row for number in shown])
+    )
     left_out = {f"{name}{part}" for name in silent for part in ("", *_PARTS)} if shown else set()
     made = tabulated(
         COLUMNS,
@@ -86,8 +88,8 @@ def report(
     return made if rows else replace(made, screen=())
 
 
-def _elsewhere(results: Difference) -> str:
-    """Return how the later report's processor differs; empty if it does not."""
+def _processor_words(results: Difference) -> str:
+    """Return how the processors of two reports differ, in words; empty if they do not."""
     before, after = results.processors
     if not before or not after:
         return "on a processor that is not recorded"
@@ -100,20 +102,20 @@ def _elsewhere(results: Difference) -> str:
 
 
 def answer(results: Difference) -> Answer:
-    """Return the answer: how many cases drift more, and the worst."""
+    """Return the answer about a comparison: how many cases drift more, and the worst."""
     pairs, changed = results.pairs, results.of("changed")
-    sizes = list(map(_times, changed))
+    sizes = list(map(_drift_ratio, changed))
     more, less, rest = (
         [pair for pair, times in zip(changed, sizes, strict=True) if (times > 1, times < 1) == side]
         for side in ((True, False), (False, True), (False, False))
     )
-    elsewhere, facts, unknown = _elsewhere(results), list[tuple[str, str]](), _unknown(pairs)
+    processors, facts, unknown = _processor_words(results), list[tuple[str, str]](), _incomparable(pairs)
     left = len(pairs.shared) - len(set().union(*unknown.values()))
     counts = {word: len(some) for word, some in unknown.items()}
     counts |= {f"{word}, not compared": len(pairs.numbers(word)) for word in ("new", "gone")}
     apart = [f"{count:,} {word}" for word, count in counts.items() if count]
     if more:
-        decides = f"{len(more)} drift more, the worst: {_sentence(max(more, key=_size))}"
+        decides = f"{len(more)} drift more, the worst: {_sentence(max(more, key=_change_size))}"
     elif changed:
         decides = "none drifts more"
     elif not left:
@@ -121,22 +123,22 @@ def answer(results: Difference) -> Answer:
     else:
         within = f"{results.ratio:g} times what they were"
         if results.only_reordered:
-            within = f"what the order of sums explains {elsewhere}"
+            within = f"what the order of sums explains {processors}"
         decides = f"no case changed: {f'{left:,}' if apart else 'all'} are within {within}"
     decides = "; ".join([decides, *apart])
     if less:
-        facts.append(("drift less", f"{len(less)}, most: {_sentence(max(less, key=_size))}"))
+        facts.append(("drift less", f"{len(less)}, most: {_sentence(max(less, key=_change_size))}"))
     if rest:
-        other = f"{case_name(rest[0].row)} in {_listed(rest[0])}"
+        other = f"{case_name(rest[0].row)} in {_changed_columns(rest[0])}"
         facts.append(("otherwise", f"{len(rest)}, first: {other}"))
-    if changed and all(results.processors) and elsewhere:
-        facts.append(("measured", f"{elsewhere}, which the order of sums does not explain"))
+    if changed and all(results.processors) and processors:
+        facts.append(("measured", f"{processors}, which the order of sums does not explain"))
     status: Status = "WARN" if more or rest or apart else "OK"
     return Answer(status, counted(len(pairs.shared), "case"), decides, facts=facts)
 
 
-def _unknown(pairs: Pairs) -> dict[str, set[int]]:
-    """Return, in words, the shared cases of which no drift can be compared."""
+def _incomparable(pairs: Pairs) -> dict[str, set[int]]:
+    """Return the numbers of the pairs without comparable drifts, by reason."""
     verdicts = {n: {old, new} for n, old, new in pairs.cells("verdict")}
     drifts = {n: {old, new} for n, old, new in pairs.cells("drift_rms")}
     refused = {n for n, both in verdicts.items() if "refused" in both}
@@ -150,8 +152,8 @@ def _unknown(pairs: Pairs) -> dict[str, set[int]]:
     }
 
 
-def _times(pair: Pair) -> float:
-    """Return the ratio of drifts: 1 for other changes, inf if scores are lost."""
+def _drift_ratio(pair: Pair) -> float:
+    """Return by how much drift has changed: 1 for other changes, inf for new nonfinite scores."""
     nonfinite = [value(side, "nonfinite") or 0.0 for side in (pair.before, pair.after)]
     if nonfinite[0] != nonfinite[1] and not math.isnan(sum(nonfinite)):
         return math.inf if nonfinite[1] > nonfinite[0] else 0.0
@@ -160,8 +162,8 @@ def _times(pair: Pair) -> float:
     return times[0] if times else 1.0
 
 
-def _size(pair: Pair) -> float:
-    times = _times(pair)
+def _change_size(pair: Pair) -> float:
+    times = _drift_ratio(pair)
     return times if times > 1 else 1 / times if times else math.inf
 
 
@@ -175,8 +177,8 @@ def _sentence(pair: Pair) -> str:
     return f"{case_name(pair.row)} {what}{short(pair.ratio(name))} times ({old} to {new})"
 
 
-def _listed(pair: Pair) -> str:
-    """The columns that changed, those that grew most first."""
+def _changed_columns(pair: Pair) -> str:
+    """Return the names of the changed columns, those that grew most first."""
 
     def growth(name: str) -> float:
         times = pair.ratio(name) if name in COMPARED else 0.0

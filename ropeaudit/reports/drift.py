@@ -1,4 +1,4 @@
-"""The report of an audit's records: answer, visible rows, their legend, notes."""
+"""The report of `shift`: answer, rows and columns on the screen, legend, notes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ropeaudit.runtime.rows import Rows, column
 
 _NOTABLE = 0.01  # share of the norm of the keys
 _VERBOSE = ("drift_max", "change_rms", "verdict")  # on the screen with -v alone
-_SHOWN = table("shift", "shift-readers")
+_READER_COLUMNS = table("shift", "shift-readers")
 Telling = Callable[[Record], dict[str, str]]
 _JUDGED: Callable[[Record], tuple[Any, str]] = attrgetter("within_tolerance", "verdict")
 _QUALITIES = {
@@ -38,8 +38,8 @@ _QUALITIES = {
     "yes": "within tolerance",
     "": "not judged",
 }
-# what must agree for two rows to be of the same case but for their subject
-_BESIDE = (
+# columns that agree if two rows differ in their subject only
+_SAME_CASE = (
     *(name for name in settings.NAMES if name != "layout"),
     "dtype",
     "offset",
@@ -57,24 +57,24 @@ def report(
     needed: Sequence[str] = (),
     held: Mapping[str, Sequence[Any]] | None = None,
 ) -> Report:
-    """Return the report of some records; `columns` chooses and orders what is shown and written.
+    """Return the report of records; `columns` chooses and orders what is shown and written.
 
     extra_notes: notes on the subjects, which come first. needed: columns that are written too, with their
-    groups. held: the columns of the records, and others, if something has them already.
+    groups. held: the columns of the records, and others, if they are at hand.
     """
     chosen, troubles = columns, list(map(verdicts.trouble, results))
     growth = [
         math.nan if one.verdict == "refused" else judging.ratio(one.drift_rms, one.floor_rms)
         for one in results
     ]
-    said = [trouble.words if trouble else "" for trouble in troubles]
+    words = [trouble.words if trouble else "" for trouble in troubles]
     held = held or {name: [getattr(one, name) for one in results] for name in records.COLUMNS}
-    rows = Rows({"growth": growth, "note": said, **held}, len(results), ())
+    rows = Rows({"growth": growth, "note": words, **held}, len(results), ())
     own = records.distinct(results)
-    telling = differing(own)
+    telling = distinguishing(own)
     columns, named = records.file_columns(own, columns, needed)
     wide = _screen(results, rows)
-    seen = [name for name in wide if name not in _VERBOSE]
+    screen = [name for name in wide if name not in _VERBOSE]
     notes = [
         *extra_notes,
         *verdicts.notes(results, telling, troubles),
@@ -82,17 +82,17 @@ def report(
         *rerotation_notes(results, telling),
     ]
     if any(record.attention_tv_mean is not None for record in results):
-        notes += _temperature(worst_of(results))
+        notes += _temperature_notes(worst_of(results))
     stored = records.row_metadata(results, columns) if metadata else {}
     return tabulated(
         _declared(results, chosen, named),
         records.SCHEMA,
         rows,
-        seen,
+        screen,
         columns if chosen else (),
         metadata={**stored, **metadata},
         answers=[answer(results, telling)],
-        dispensable=settings.dispensable(wide, _SHOWN.dispensable),
+        dispensable=settings.dispensable(wide, _READER_COLUMNS.dispensable),
         written=columns,
         verbose_screen=() if chosen else wide,
         notes=notes,
@@ -101,10 +101,10 @@ def report(
 
 
 def _screen(results: Sequence[Record], rows: Sequence[Row]) -> list[str]:
-    """Return the columns for -v; grid axes only where `offset` is not enough."""
+    """Return the columns that -v shows; those of grid axes only if their shifts differ."""
     on_grids = (one for one in results if one.grid is not None)
     axes = () if any(map(axes_moved_apart, on_grids)) else ("offset_t", "offset_h", "offset_w")
-    subject, dtype, *others = (name for name in _SHOWN.screen(rows) if name not in axes)
+    subject, dtype, *others = (name for name in _READER_COLUMNS.screen(rows) if name not in axes)
     names = settings.screen(rows, [subject, dtype], others)
     if "model" not in names:
         return names
@@ -113,7 +113,7 @@ def _screen(results: Sequence[Record], rows: Sequence[Row]) -> list[str]:
 
 
 def legend(results: Sequence[Record]) -> str:
-    """Return what drift is, and the q and k that all rows share."""
+    """Return the definition of drift, with sizes and seed of q and k if all rows share them."""
     sizes = {(one.seq_len, one.heads, one.seed) for one in results}
     drawn = ""
     if len(sizes) == 1:
@@ -125,25 +125,27 @@ def legend(results: Sequence[Record]) -> str:
 
 
 def _declared(results: Sequence[Record], chosen: Sequence[str], named: Sequence[str]) -> Columns:
-    """Return the columns; a sentence that was named is written to CSV too."""
-    wanted = {name: replace(_SHOWN[name], sentence=False) for name in named if name in _SHOWN}
+    """Return the declared columns; sentences that were named are written to CSV too."""
+    wanted = {
+        name: replace(_READER_COLUMNS[name], sentence=False) for name in named if name in _READER_COLUMNS
+    }
     if not chosen:
         wanted["dtype"] = replace(records.COLUMNS["dtype"], style="format")
     tolerances = {record.tolerance for record in results}
     if len(tolerances) == 1 and not math.isnan(tolerance := tolerances.pop()):
         within = records.COLUMNS["within_tolerance"]
         wanted["within_tolerance"] = replace(within, title=f"within {limit_percent(tolerance)}")
-    return Columns({**_SHOWN, **wanted}.values())
+    return Columns({**_READER_COLUMNS, **wanted}.values())
 
 
 def answer(results: Sequence[Record], telling: Telling | None = None) -> Answer:
-    """Return the answer: the worst row, and how many are like it.
+    """Return the answer about records: the worst row, and how many are good or bad.
 
-    telling: of `differing`, where it is known.
+    telling: the result of `distinguishing`, if it is at hand.
     """
     if not results:
         return Answer("WARN", "shift", "no case was measured")
-    telling = telling or differing(results)
+    telling = telling or distinguishing(results)
     worst = worst_of(results)
     quality = verdicts.quality(verdicts.columns(worst))
     wrong = worst.verdict in ("overflow", "wrong_rotation") or quality == "no"
@@ -160,26 +162,26 @@ def answer(results: Sequence[Record], telling: Telling | None = None) -> Answer:
             kinds["refused" if verdict == "refused" else word] += count
         counts = [f"{kinds[word]:,} {word}" for word in (*_QUALITIES.values(), "refused") if kinds[word]]
         facts.append(("rows", f"{', '.join(counts)}, of {len(results):,}"))
-    if _moved(worst) is not None:
+    if _mean_weight_moved(worst) is not None:
         facts.append(("after softmax", _after_softmax(worst)))
-    if worst.sample:  # how many scores it is of all, and its interval
+    if worst.sample:
         every = masks.count(worst.mask, worst.seq_len) * worst.heads
         text = f"{worst.scores:,} of {every:,} scores"
         if worst.drift_rms_low is not None and not math.isnan(worst.drift_rms_low):
             text += f"; drift rms {short(worst.drift_rms_low)} to {short(worst.drift_rms_high)} (95 %)"
         facts.append(("sample", f"{text}; a fault at one position of thousands is likely missed"))
-    facts += structure(results)
+    facts += structure_fact(results)
     return Answer(
         status,
         " ".join([*verdicts.model(worst), verdicts.called(worst)]),
-        _decides(results, worst, quality, telling),
+        _reason(results, worst, quality, telling),
         _causes(worst) if wrong else (),
         facts,
     )
 
 
-def _decides(results: Sequence[Record], worst: Record, quality: str, telling: Telling) -> str:
-    """Return what the answer rests on: the worst row, and who is right there."""
+def _reason(results: Sequence[Record], worst: Record, quality: str, telling: Telling) -> str:
+    """Return the reason for the status: the worst row, and which subjects are right there."""
     named = [f"{name}={value}" for name, value in telling(worst).items()]
     where = " ".join(["in", short_format(worst.dtype), *named, f"at offset {worst.offset:,}"])
     limit = "" if math.isnan(worst.tolerance) else f" (limit {limit_percent(worst.tolerance)})"
@@ -189,14 +191,14 @@ def _decides(results: Sequence[Record], worst: Record, quality: str, telling: Te
     if worst.verdict == "overflow":
         kind = "sampled scores" if worst.sample else "scores"
         lost = f"{worst.nonfinite:,} of {worst.scores:,} {kind} are nan or infinite"
-        return f"{lost} {where}{_right(results, worst)}"
+        return f"{lost} {where}{_subjects_within(results, worst)}"
     size = f"{verdicts.distinct_percent(worst.drift_relative, worst.tolerance)} off{limit}"
     if worst.verdict == "wrong_rotation" or (
         quality == "no" and judging.rotates_wrongly(worst.rotation_excess)
     ):
-        return f"rotates wrongly {where}: scores {size}{_right(results, worst)}"
+        return f"rotates wrongly {where}: scores {size}{_subjects_within(results, worst)}"
     if quality == "no":
-        return f"out of tolerance {where}: scores {size}{_right(results, worst)}"
+        return f"out of tolerance {where}: scores {size}{_subjects_within(results, worst)}"
     if quality == "undecided" and worst.scores < judging.FEWEST:
         few = f"{counted(worst.scores, 'score')} of the {judging.FEWEST} that are needed"
         return f"undecided {where}: {few}"
@@ -211,15 +213,15 @@ def _decides(results: Sequence[Record], worst: Record, quality: str, telling: Te
     return f"{begin}within tolerance, furthest off {where}: scores {size}"
 
 
-def _right(results: Sequence[Record], worst: Record) -> str:
-    """Return which other subjects are within tolerance in the same case."""
+def _subjects_within(results: Sequence[Record], worst: Record) -> str:
+    """Return a clause that names other subjects within tolerance in the same case."""
     names = [
         verdicts.called(record)
         for record in results
         if record.implementation != worst.implementation
         and record.environment in (None, worst.environment)
         and record.within_tolerance is True
-        and all(getattr(record, name) == getattr(worst, name) for name in _BESIDE)
+        and all(getattr(record, name) == getattr(worst, name) for name in _SAME_CASE)
     ]
     if not names:
         return ""
@@ -241,7 +243,7 @@ def _causes(worst: Record) -> list[Cause]:
 
 
 def worst_of(results: Sequence[Record]) -> Record:
-    """Return the answer's row: of the worst quality, the one that drifts most; nan is most."""
+    """Return the worst row: by verdict and tolerance, then by drift, where nan counts most."""
 
     def kind(judged: tuple[Any, str]) -> tuple[int, int]:
         rank = verdicts.rank(judged[1])
@@ -258,31 +260,30 @@ def worst_of(results: Sequence[Record]) -> Record:
     return max((one for one in results if kinds[_JUDGED(one)] == worst), key=size)
 
 
-def _moved(record: Record) -> float | None:
-    """Return the mean share of weight that drift moves; None if unknown."""
+def _mean_weight_moved(record: Record) -> float | None:
     mean = record.attention_tv_mean
     return None if mean is None or math.isnan(mean) else mean
 
 
 def _after_softmax(record: Record) -> str:
-    moved = f"{percent(_moved(record) or 0.0)} of the weight moves"
+    moved = f"{percent(_mean_weight_moved(record) or 0.0)} of the weight moves"
     if record.right_token is not None:
         return f"{moved}; {percent(record.right_token)} of the rows attend to the token they were made for"
     flips, rows = int(record.top1_flips or 0), record.heads * record.seq_len
     return f"{moved}; {flips:,} of {rows:,} top-1 keys change"
 
 
-def structure(results: Sequence[Record]) -> list[tuple[str, str]]:
-    """Return, as a fact, how far the shift changes exact scores, if it does."""
+def structure_fact(results: Sequence[Record]) -> list[tuple[str, str]]:
+    """Return a fact about the change of exact scores by the shift itself, if there is one."""
     moved = [record.structural_rms for record in results if record.structural_max > 0]
     size = short(max(moved, default=0))
     changes = f"the shift itself changes exact scores by up to {size} RMS, in every dtype"
-    return [("structure", changes)] if moved else []
+    return [("structure_fact", changes)] if moved else []
 
 
-def _temperature(record: Record) -> list[str]:
-    """Say whether an adaptive temperature undoes or amplifies what drift moves."""
-    plain, adaptive = _moved(record), record.attention_adaptive_tv_mean
+def _temperature_notes(record: Record) -> list[str]:
+    """Return a note on whether an adaptive temperature undoes or amplifies drift."""
+    plain, adaptive = _mean_weight_moved(record), record.attention_adaptive_tv_mean
     if not plain or adaptive is None:
         return []
     ratio = adaptive / plain
@@ -294,8 +295,8 @@ def _temperature(record: Record) -> list[str]:
     return [f"{where} {does} what drift moves: {share}."]
 
 
-def differing(results: Sequence[Record]) -> Telling:
-    """Return what gives the settings, besides the model, that differ."""
+def distinguishing(results: Sequence[Record]) -> Telling:
+    """Return a function from a record to those of its settings that differ among records."""
     own = records.distinct(results)
     rows = [{name: getattr(record, name) for name in settings.NAMES} for record in own]
     several = [name for name in settings.independent(rows) if name not in ("model", "layout")]
@@ -313,7 +314,7 @@ def differing(results: Sequence[Record]) -> Telling:
 
 
 def frozen_notes(results: Sequence[Record]) -> list[str]:
-    """Return a note that length-dependent frequencies were kept, if offsets show it."""
+    """Return a note if frequencies depend on the length and were the same at all offsets."""
     shifted = [record for record in results if record.length is not None and record.offset]
     if not shifted:
         return []
@@ -332,7 +333,7 @@ def frozen_notes(results: Sequence[Record]) -> list[str]:
 
 
 def rerotation_notes(results: Sequence[Record], telling: Telling) -> list[str]:
-    """Return how rotating keys again changes their norms, and the remedy."""
+    """Return notes on norms of keys that repeated rotations changed, with the remedy."""
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in results:
         if record.rerotated is not None and abs(record.key_norm_growth or 0.0) >= _NOTABLE:

@@ -1,6 +1,6 @@
-"""Reports read back: CSV, JSON, JSON Lines and Parquet that carry the columns of `records.COLUMNS`.
+"""Reports of `shift` that are read from files: CSV, JSON, JSON Lines and Parquet; `-` is stdin.
 
-A column that a file lacks is read in its metadata, or is what its absence implies. `-` is stdin.
+A column that a file lacks comes from its metadata, else from what the absence implies.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ T = TypeVar("T")
 _SETTINGS = [name for name in records.IDENTITY if name not in records.CORE]
 _DAMAGED: tuple[type[Exception], ...] = (OSError, ValueError, LookupError, TypeError)
 _DAMAGED += (AttributeError, ArithmeticError, csv.Error)
-_DAMAGED += (RuntimeError,)  # recursion, and what pyarrow has not implemented
-_NO_VALUE = ValueError, KeyError, TypeError, ArithmeticError
-_LARGEST = 2**128  # whole number; beyond any that is written
+_DAMAGED += (RuntimeError,)  # recursion, and gaps of pyarrow
+_VALUE_ERRORS = ValueError, KeyError, TypeError, ArithmeticError
+_LARGEST = 2**128  # whole number; no file has a larger one
 
 
 @functools.lru_cache(maxsize=1)
-def _through(stdin: TextIO | None) -> bytes:
-    """Return all that comes through a pipe, read once. Raises: BadInput."""
+def _read_stdin(stdin: TextIO | None) -> bytes:
+    """Read stdin, once. Raises: BadInput if it is empty."""
     content = stdin.buffer.read() if stdin is not None else b""
     if not content.strip():
         raise BadInput(
@@ -47,15 +47,15 @@ def _through(stdin: TextIO | None) -> bytes:
 
 
 def content_of(path: str) -> bytes:
-    """Return the bytes of a file, of `-` those of stdin. Raises: BadInput."""
+    """Return the bytes of a file, or of stdin for `-`. Raises: BadInput."""
     try:
-        return _through(sys.stdin) if path == "-" else Path(path).read_bytes()
+        return _read_stdin(sys.stdin) if path == "-" else Path(path).read_bytes()
     except OSError as error:
         raise BadInput(f"{path!r} cannot be read: {error.strerror or error}") from None
 
 
 def form_of(path: str) -> str:
-    """Return a report's form. Raises: UnknownName, BadInput."""
+    """Return the form of a report: by its suffix, on stdin by its content. Raises: UnknownName, BadInput."""
     if path != "-":
         return reports.form_of(path)
     content = content_of(path)
@@ -66,7 +66,7 @@ def form_of(path: str) -> str:
 
 
 class Source(NamedTuple):
-    """A report that was read: its rows, and the metadata that it or the file beside it holds."""
+    """A report that was read: rows, and the metadata in it or in the file beside it."""
 
     path: str
     rows: Rows
@@ -74,15 +74,15 @@ class Source(NamedTuple):
 
     @property
     def processor(self) -> str:
-        """What computed it; empty where nothing says."""
+        """The processor that computed it; empty if unknown."""
         return run_metadata.processor(self.about.get("environment"))
 
 
 def load(path: str) -> Source:
-    """Read a report, each row with the columns of `records.COLUMNS` that it has.
+    """Read a report: rows with the columns of `records.COLUMNS`, and metadata.
 
-    What a row lacks is what the metadata of its file hold, or what the absence of a column implies.
-    What is undefined (nan, null, an empty cell) is nan in a column that always holds floats, None elsewhere.
+    Columns that rows lack come from the metadata, or from what their absence implies. Undefined values (nan,
+    null, an empty cell) are nan in columns of floats that are not optional, else None.
     Raises: BadInput, MissingPackage.
     """
     form = form_of(path)
@@ -92,19 +92,21 @@ def load(path: str) -> Source:
     decode = reports.functions(form).decode
 
     def columns() -> tuple[Columns, Any]:
-        rows, about = decode(content_of(path))  # which nobody else holds: it may be large
-        return _typed(rows), about
+        rows, about = decode(content_of(path))  # no other reference: it may be large
+        return _typed_columns(rows), about
 
-    held, told_of = _parsed(path, columns)
+    held, metadata = _parse_file(path, columns)
     within = reports.REGISTRY[form].metadata == "within"
-    told_of = told_of if within else _beside(path)
-    about = told_of if isinstance(told_of, dict) else {}
-    _check(path, held)
+    metadata = metadata if within else _metadata_beside(path)
+    about = metadata if isinstance(metadata, dict) else {}
+    _check_columns(path, held)
     parts = [about.get(part, {}) for part in ("constants", "stages", "by_case")]
-    whole = bool(about) and all(isinstance(part, dict) for part in parts)
-    if whole and (within or about.get(form) == digests.of_bytes(content_of(path))):  # else of another file
-        _fill(held, *parts)
-    _complete(held)
+    complete = bool(about) and all(isinstance(part, dict) for part in parts)
+    if complete and (
+        within or about.get(form) == digests.of_bytes(content_of(path))
+    ):  # else they are of another file
+        _fill_from_metadata(held, *parts)
+    _add_implied_settings(held)
     return Source(path, Rows(held, len(held["offset"]), held.gaps), about)
 
 
@@ -114,25 +116,25 @@ def read(path: str) -> Rows:
 
 
 class Columns(dict[str, list[Any]]):
-    """The columns of a file while it is read. gaps: those that some row has not."""
+    """The columns of a file that is being read. gaps: those that some row lacks."""
 
     def __init__(self) -> None:
         self.gaps = set[str]()
 
     def fill(self, name: str, others: list[Any]) -> None:
-        """Put values where rows have none of a column."""
+        """Fill the gaps of a column with other values."""
         values = self.get(name)
         if values is None or name in self.gaps:
             pairs = zip(values, others, strict=True) if values else ()
-            self[name] = [other if one is ABSENT else one for one, other in pairs] or others
+            self[name] = [other if value is ABSENT else value for value, other in pairs] or others
             (self.gaps.add if ABSENT in self[name] else self.gaps.discard)(name)
 
 
-def _fill(held: Columns, constants: Row, stages: Row, by_case: Row) -> None:
-    """Put what metadata say of settings where rows do not say it."""
+def _fill_from_metadata(held: Columns, constants: Row, stages: Row, by_case: Row) -> None:
+    """Fill the gaps of setting columns from the metadata of a file."""
     count = len(held["offset"])
     if by_case and "case" in held:
-        cases = {case: _settings(said) for case, said in by_case.items()}
+        cases = {case: _settings(values) for case, values in by_case.items()}
         for name in dict.fromkeys(chain.from_iterable(cases.values())):
             held.fill(name, [cases.get(case, {}).get(name, ABSENT) for case in held["case"]])
     for name, value in _settings(constants).items():
@@ -141,65 +143,65 @@ def _fill(held: Columns, constants: Row, stages: Row, by_case: Row) -> None:
         pairs = list(zip(held["implementation"], held.get("dtype", [None] * count), strict=True))
         texts = {pair: stages.get("{} {}".format(*pair)) for pair in set(pairs)}
         words = {
-            pair: " ".join(f"{stage}={fmt}" for stage, fmt in some.items())
-            for pair, some in texts.items()
-            if isinstance(some, dict)
+            pair: " ".join(f"{stage}={fmt}" for stage, fmt in formats.items())
+            for pair, formats in texts.items()
+            if isinstance(formats, dict)
         }
         held.fill("stages", [words.get(pair, ABSENT) for pair in pairs])
 
 
-def _complete(held: Columns) -> None:
-    """Add the settings that absence implies, where a row's case agrees; once a distinct setting."""
+def _add_implied_settings(held: Columns) -> None:
+    """Add the settings that absent columns imply, if the digest of the case confirms them."""
     own = [name for name in records.OWN if name in held]
     keys = list(zip(*(held[name] for name in own), strict=True))
-    settings = {key: _completed(dict(zip(own, key, strict=True))) for key in set(keys)}
+    settings = {key: _implied_settings(dict(zip(own, key, strict=True))) for key in set(keys)}
     cases = held.get("case", [None] * len(keys))
     rows = []
     for key, offset, case in zip(keys, held["offset"], cases, strict=True):
         agreed, doubtful, case_at = settings[key]
         agrees = case_at is None or case is None or case is ABSENT or case_at(offset) == case
         rows.append(agreed if agrees else doubtful)
-    some = list({id(row): row for row in rows}.values())
-    for name in dict.fromkeys(chain.from_iterable(some)):
-        values = {repr(row.get(name, ABSENT)) for row in some}
+    unique = list({id(row): row for row in rows}.values())
+    for name in dict.fromkeys(chain.from_iterable(unique)):
+        values = {repr(row.get(name, ABSENT)) for row in unique}
         if len(values) == 1:
-            held[name] = [some[0][name]] * len(rows)
+            held[name] = [unique[0][name]] * len(rows)
         else:
-            before = held.get(name, rows)  # of a setting that lacks nothing
-            held[name] = [row.get(name, one) for row, one in zip(rows, before, strict=True)]
+            before = held.get(name, rows)  # a complete setting has no value here
+            held[name] = [row.get(name, value) for row, value in zip(rows, before, strict=True)]
         held.gaps.discard(name)
 
 
-def _completed(setting: Row) -> tuple[Row, Row, Callable[[Any], str] | None]:
-    """Return what the absence of columns implies, what is unknown if not, and the case if so."""
-    said = {name: value for name, value in setting.items() if value is not ABSENT}
+def _implied_settings(setting: Row) -> tuple[Row, Row, Callable[[Any], str] | None]:
+    """Return the settings that absent columns imply, these as unknown, and the case digest if implied."""
+    present = {name: value for name, value in setting.items() if value is not ABSENT}
     missing = {
-        name: records.implied_value(name, said)
+        name: records.implied_value(name, present)
         for name in _SETTINGS
-        if said.get(name) is None and not (name in said and records.COLUMNS[name].optional)
+        if present.get(name) is None and not (name in present and records.COLUMNS[name].optional)
     }
-    whole = {**said, **missing}
-    if not all(name in whole for name in records.IDENTITY if name not in (*NOT_IN_CASE, "offset")):
+    setting = {**present, **missing}
+    if not all(name in setting for name in records.IDENTITY if name not in (*NOT_IN_CASE, "offset")):
         return missing, missing, None
     implied = dict(missing)
-    if records.implied_value("stages", whole):  # of a recipe the version is that of ropeaudit
+    if records.implied_value("stages", setting):  # the version of a recipe is that of ropeaudit
         missing.pop("version", None)
     columns = {name: records.COLUMNS[name] for name in missing}
     is_text = {name: column.kind is str and not column.optional for name, column in columns.items()}
     unknown = {name: UNKNOWN if text else None for name, text in is_text.items()}
-    return implied, {**implied, **unknown}, records.digest_at_offset(whole)
+    return implied, {**implied, **unknown}, records.digest_at_offset(setting)
 
 
 def _settings(values: Any) -> Row:
-    """Return what metadata say of settings, if they are whole."""
+    """Return the settings in metadata; none if they are damaged."""
     try:
-        return {name: typed[0] for name, typed in _typed([Rows.of([values or {}])]).items()}
+        return {name: typed[0] for name, typed in _typed_columns([Rows.of([values or {}])]).items()}
     except (ValueError, TypeError, AttributeError):
         return {}
 
 
-def told(rows: Sequence[Row]) -> list[str]:
-    """Return the columns in which rows say more than their absence implies."""
+def telling_columns(rows: Sequence[Row]) -> list[str]:
+    """Return the columns whose values are not what their absence would imply."""
     held, implied = Rows.of(rows), ["stages"]
     settings = held.distinct(records.OWN)
     for name in _SETTINGS:
@@ -208,8 +210,7 @@ def told(rows: Sequence[Row]) -> list[str]:
     return [name for name in records.ALL_COLUMNS if name not in implied and name in held.columns]
 
 
-def _beside(path: str) -> Any:
-    """Return the metadata beside a report, if any."""
+def _metadata_beside(path: str) -> Any:
     try:
         return json.loads(Path(reports.beside(path)).read_bytes())
     except _DAMAGED:
@@ -217,7 +218,7 @@ def _beside(path: str) -> Any:
 
 
 def check_core(rows: Rows, origins: Sequence[str]) -> None:
-    """Raise BadInput unless rows have all that records need. origins: the file of each."""
+    """Raise BadInput unless rows have the columns of the core. origins: the file of each row."""
     for name in (name for name in records.CORE if not records.COLUMNS[name].sentence):
         values = rows.column(name, ABSENT)
         if ABSENT in values:
@@ -251,9 +252,11 @@ def record_columns(rows: Rows) -> dict[str, Sequence[Any]]:
 
 
 def as_records(rows: Rows) -> list[Record]:
-    """Return the same as records, as fast as that goes."""
-    made = map(functools.partial(tuple.__new__, ReadRecord), zip(*record_columns(rows).values(), strict=True))
-    return cast("list[Record]", list(made))
+    """Return rows as records in the form of tuples, which are created faster."""
+    tuples = map(
+        functools.partial(tuple.__new__, ReadRecord), zip(*record_columns(rows).values(), strict=True)
+    )
+    return cast("list[Record]", list(tuples))
 
 
 def record(row: Row) -> Record:
@@ -262,7 +265,7 @@ def record(row: Row) -> Record:
 
 
 def whole(path: str) -> dict[str, Any]:
-    """Return a .json report whole, infinity as a number. Raises: BadInput."""
+    """Return the object of a .json report, infinity as a number. Raises: BadInput."""
 
     def numbered(row: dict[str, Any]) -> dict[str, Any]:
         return {name: float(value) if value in ("inf", "-inf") else value for name, value in row.items()}
@@ -273,11 +276,11 @@ def whole(path: str) -> dict[str, Any]:
             raise TypeError("its records are no list")
         return results
 
-    return _parsed(path, read_whole)
+    return _parse_file(path, read_whole)
 
 
-def _parsed(path: str, parse: Callable[[], T]) -> T:
-    """Return what a parser makes of a file. Raises: BadInput."""
+def _parse_file(path: str, parse: Callable[[], T]) -> T:
+    """Call a parser of a file. Raises: BadInput for any error."""
     try:
         return parse()
     except BadInput:
@@ -287,8 +290,8 @@ def _parsed(path: str, parse: Callable[[], T]) -> T:
         raise BadInput(f"{path!r} is not a report of ropeaudit: {parser_reason(error)}{hint}") from None
 
 
-def _check(path: str, held: Columns) -> None:
-    """Raise BadInput if rows are of no report of `shift`, or of another schema."""
+def _check_columns(path: str, held: Columns) -> None:
+    """Raise BadInput unless the columns are those of a report of `shift` in this schema."""
     for name in ("implementation", "offset"):
         if ABSENT in held.setdefault(name, []) or len(held[name]) < max(map(len, held.values())):
             raise BadInput(
@@ -301,15 +304,15 @@ def _check(path: str, held: Columns) -> None:
         raise BadInput(f"{path!r} has a row without an offset")
 
 
-def _typed(blocks: Iterable[Rows]) -> Columns:
-    """Return the known columns of rows. Raises: ValueError."""
+def _typed_columns(blocks: Iterable[Rows]) -> Columns:
+    """Return the declared columns of rows, with typed values. Raises: ValueError."""
     held, count = Columns(), 0
-    known = {name: _Known(column) for name, column in records.COLUMNS.items()}
+    known = {name: _ValueCache(column) for name, column in records.COLUMNS.items()}
     for block in blocks:
         try:
             typed = {name: known[name].all(one) for name, one in block.columns.items() if name in known}
-        except _NO_VALUE:
-            raise _fault(block, count) from None
+        except _VALUE_ERRORS:
+            raise _bad_value(block, count) from None
         for name in dict.fromkeys([*held, *typed]):
             before = held.setdefault(name, [ABSENT] * count)
             before += typed.get(name) or [ABSENT] * len(block)
@@ -319,58 +322,58 @@ def _typed(blocks: Iterable[Rows]) -> Columns:
     return held
 
 
-def _fault(block: Rows, before: int) -> ValueError:
-    """Return which value is none of its column, and where. before: rows in front of these."""
+def _bad_value(block: Rows, before: int) -> ValueError:
+    """Return the error about the first bad value. before: number of rows in front of these."""
     for number, row in enumerate(block, before + 1):
         for name, value in row.items():
             try:
-                _value(records.COLUMNS[name], value) if name in records.COLUMNS else None
-            except _NO_VALUE:
+                _typed_value(records.COLUMNS[name], value) if name in records.COLUMNS else None
+            except _VALUE_ERRORS:
                 kinds = {int: "whole number", bool: "True or False"}
                 kind = kinds.get(records.COLUMNS[name].kind, "number")
                 return ValueError(f"row {number} has {name} {repr(value)[:40]}, which is no {kind}")
     return ValueError(f"rows {before + 1} to {before + len(block)} are damaged")
 
 
-class _Known(dict[Any, Any]):
-    """The values of a column, and what each is; measured numbers, which differ, are not kept."""
+class _ValueCache(dict[Any, Any]):
+    """A mapping from text to the values of a column; measured numbers are not cached."""
 
     def __init__(self, column: Column) -> None:
         self.column, self[ABSENT] = column, ABSENT
 
     def __missing__(self, value: Any) -> Any:
-        return self.setdefault(value, _value(self.column, value))
+        return self.setdefault(value, _typed_value(self.column, value))
 
     def all(self, values: Sequence[Any]) -> list[Any]:
-        """Return what values are. Raises: ValueError and others of a parser."""
+        """Return typed values. Raises: ValueError and others of a parser."""
         kind, undefined, types = self.column.kind, self.column.undefined, set(map(type, values))
         if kind is float and self.column.name not in records.IDENTITY and type(ABSENT) not in types:
-            with contextlib.suppress(ValueError, TypeError):  # one is empty
+            with contextlib.suppress(ValueError, TypeError):  # an empty one
                 if types <= {float, str} and not self.column.optional:
                     return list(map(float, values))
             return [undefined if v is None or v == "" or v != v else float(v) for v in values]
         if kind is int and types == {int} and -_LARGEST <= min(values) <= max(values) <= _LARGEST:
             return list(values)
         if kind is str and types == {str} and 2 * len(set(values)) > len(values) > 1:  # as cases are
-            said = [v for v in values if len(v) > len("nan")]
-            return said if len(said) == len(values) else list(map(self.__getitem__, values))
+            texts = [v for v in values if len(v) > len("nan")]
+            return texts if len(texts) == len(values) else list(map(self.__getitem__, values))
         return list(map(self.__getitem__, values))
 
 
-def _value(column: Column, value: Any) -> Any:
+def _typed_value(column: Column, value: Any) -> Any:
     """Return a column's typed value. Raises: ValueError and others of a parser."""
     undefined = value is None or (isinstance(value, str) and value.lower() in ("", "nan")) or value != value
     if column.kind is str:
         implied = column.implied is not None or column.name in IMPLIED_VALUES
         return None if undefined and (column.optional or implied) else str(value)
     if undefined:
-        said = isinstance(value, str) and value and column.kind is float  # nan, where empty would say nothing
-        return math.nan if said else column.undefined
+        is_nan = isinstance(value, str) and value and column.kind is float  # not an empty cell
+        return math.nan if is_nan else column.undefined
     if column.kind is bool:
         return {"true": True, "false": False}[str(value).lower()]
     if column.kind is float:
         return float(value)
-    number = Decimal(str(value))  # 7.0 is one too
+    number = Decimal(str(value))  # 7.0 is whole
     if abs(number) > _LARGEST or number != int(number):
         raise ValueError("a fraction, or out of range")
     return int(number)

@@ -245,7 +245,7 @@ def _around(
     if record is not None and not one.misplaced and record.verdict != "refused":
         facts += [("why", text) for text in verdicts.notes([record], lambda _: {})]
     seen = [record, *(limit.at_measured for limit in limits)]
-    facts += drift.structure([one for one in seen if one is not None])
+    facts += drift.structure_fact([one for one in seen if one is not None])
     facts += settings.facts(rows)
     gaps = []
     if not all(limit.boundary.exhaustive for limit in limits):

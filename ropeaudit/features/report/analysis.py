@@ -244,7 +244,7 @@ def report(
         screen = [*by, *OWN.screen(rows)]
         return tabulated(SUMMARY, SCHEMA, rows, screen, columns, about, some, OWN.dispensable, written)
     whole = [group.worst for group in results if group.worst]
-    told = {name for group in results for name in reading.told(group.rows)}
+    told = {name for group in results for name in reading.telling_columns(group.rows)}
     known = [name for name in records.ALL_COLUMNS if name in told]
     column = [group.column for group in results[:1]]
     rows = [{name: one.get(name) for name in (*known, *(columns or ()))} for one in whole]
@@ -307,7 +307,7 @@ def merged(
     paths = list(dict.fromkeys(files))
     sources = [reading.load(path) for path in paths]
     rows, origins = joined(sources)
-    told = reading.told(rows)
+    told = reading.telling_columns(rows)
     if data and len(paths) > 1:
         check_whole(rows, origins)
         rows = Rows(reading.record_columns(rows), len(rows), ())
