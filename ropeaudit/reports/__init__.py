@@ -1,4 +1,4 @@
-"""One report, many forms: a file in `forms` and a line of `REGISTRY` each."""
+"""The report of a command, and the registry of the forms in which it is written (files in `forms`)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ R = TypeVar("R")
 
 
 class Form(NamedTuple):
-    """What is known of a form before its file is loaded; whoever treats forms differently asks this.
+    """Properties of a form, known without loading its file.
 
-    suffixes: of the files that hold it.
-    metadata: where those of the run stand: in the file, beside it in NAME.meta.json, nowhere.
-    reads: whether it is read back; people alone read the others.
-    binary: it goes into files alone, and a run that was broken off does not go on from one.
-    command: the one whose reports it holds; empty where it is for all.
-    finding, notes: whether who reads it on a screen reads them, so that stderr does not repeat them.
-    header: whether a line above the rows can be left out.
-    package: what it needs, which the extra called like the form installs.
-    is_json: whether its lines are JSON, where a terminal escapes names as JSON does.
+    suffixes: of its files.
+    metadata: whether those of the run are within the file, beside it in NAME.meta.json, or nowhere.
+    reads: whether ropeaudit can read it.
+    binary: whether it is written to files only; --resume does not read it.
+    command: the only command that writes it; empty for all.
+    finding, notes: whether it shows them, so that stderr need not.
+    header: whether --no-header applies.
+    package: a package that it needs; the extra has the name of the form.
+    is_json: whether its lines are JSON, in which names are escaped on a terminal.
     """
 
     suffixes: tuple[str, ...]
@@ -46,8 +46,8 @@ class Form(NamedTuple):
     is_json: bool = False
 
 
-# forms/NAME.py has render(report); of what is read back decode(content), its rows and metadata; and, where a
-# terminal gets another text, to_screen(report, out, coloured)
+# forms/NAME.py has render(report); if ropeaudit reads it, decode(content), which returns rows and metadata;
+# and, for another text on terminals, to_screen(report, out, coloured)
 REGISTRY = {
     "table": Form((".txt",), finding=True, notes=True, header=True),
     "csv": Form((".csv",), "beside", True, header=True),
@@ -63,20 +63,20 @@ FORMS = tuple(name for name, listed in REGISTRY.items() if not listed.binary)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Rows and what is said around them.
+    """Rows, with answers, notes and a legend.
 
-    columns: those that go into data files.
-    screen: those that a reader sees, most telling ones kept longest where room is short (`dispensable` names
-    the others, the first to go first); without any, the rows are for data files alone.
+    columns: those of data files.
+    screen: those that people see; empty if rows are for data files only.
+    dispensable: those that may leave a narrow screen, the first to leave first.
     headline: the finding in a sentence.
     notes: findings with their remedies.
-    legend: how to read it.
-    further: tables of other rows by name; JSON holds them all, and people see those that have a headline.
-    declared: what is known of the columns by name: how a screen shows them, which type an empty one has.
-    faults: what fails, for code hosts; None where the command judges nothing.
-    answers: what people read first, in place of the headline, which is their first line as a sentence.
-    brief: whether people see the answers alone, unless it is verbose, which -v asks for.
-    verbose_screen: the columns that people see then, where these are more.
+    legend: how to read the rows.
+    further: reports of other rows by name; JSON has all, people see those with a headline.
+    declared: columns by name: how a screen shows them, and the type of empty ones.
+    faults: failures for code hosts; None if the command judges nothing.
+    answers: what people read first, instead of the headline.
+    brief: whether people see only the answers, unless `verbose` (-v).
+    verbose_screen: the columns that people see with -v, if these differ.
     """
 
     rows: Sequence[Row]
@@ -97,11 +97,11 @@ class Report:
     verbose_screen: Sequence[str] = ()
 
     def _repr_html_(self) -> str:
-        """Return the report as notebooks show it."""
+        """Return the report as HTML, for notebooks."""
         return cast(str, functions("html").fragment(self))
 
     def for_readers(self) -> Report:
-        """Return the report as tables show it: scalings in a few words."""
+        """Return the report as tables show it: with columns for the screen and short scalings."""
         from ropeaudit.rope.scaling_names import shortened
 
         screen = self.verbose_screen if self.verbose and self.verbose_screen else self.screen
@@ -109,27 +109,29 @@ class Report:
         return replace(self, rows=rows, screen=screen, verbose_screen=())
 
     def title(self, name: str) -> str:
-        """Return the heading of a column: the one that it declares, else its name."""
+        """Return the heading of a column: its declared title, else its name."""
         declared = self.declared.get(name)
         return (declared.title if declared is not None else "") or heading(name)
 
     def numeric(self, name: str) -> bool:
-        """Return whether a column holds numbers, which stand to the right."""
-        return any(isinstance(one, (int, float)) for one in column(self.rows, name))
+        """Return whether a column holds numbers, which are aligned right."""
+        return any(isinstance(value, (int, float)) for value in column(self.rows, name))
 
     def shown(self, name: str, value: Any) -> str:
-        """Return a value of a column as a reader sees it."""
-        known = self.declared.get(name)
-        if known is not None and known.kind is bool:
-            return dict(zip((True, False, None), known.words, strict=False)).get(value, "")
-        if known is not None and known.words and isinstance(value, str):
-            return value.replace("_", " ")  # a word of ours, as people read it
-        return numbers.styled(value, known.style if known is not None else "short")
+        """Return a value of a column as text for people."""
+        declared = self.declared.get(name)
+        if declared is not None and declared.kind is bool:
+            return dict(zip((True, False, None), declared.words, strict=False)).get(value, "")
+        if declared is not None and declared.words and isinstance(value, str):
+            return value.replace("_", " ")
+        return numbers.styled(value, declared.style if declared is not None else "short")
 
 
 def with_metadata(report: Report, metadata: Mapping[str, Any]) -> Report:
-    """Return a report and its further tables with a run's metadata added."""
-    further = {name: with_metadata(one, metadata) for name, one in report.further.items() if one.metadata}
+    """Add metadata of a run to a report, and to its further reports that have some."""
+    further = {
+        name: with_metadata(other, metadata) for name, other in report.further.items() if other.metadata
+    }
     about = {**metadata, **report.metadata}
     return replace(report, metadata=about, further={**report.further, **further})
 
@@ -144,15 +146,15 @@ def tabulated(
     answers: Sequence[Answer] = (),
     dispensable: Sequence[str] | None = None,
     written: Sequence[str] | None = None,
-    **said: Any,
+    **fields: Any,
 ) -> Report:
     """Return a report of declared columns, headed by answers.
 
-    screen: what a reader sees.
-    columns: instead, if there are any, all that is shown and written.
-    dispensable: those that may leave a narrow screen, as declared by default.
-    written: those that go into files, all by default.
-    said: other fields of a report.
+    screen: columns that people see.
+    columns: if not empty, the only columns that are shown and written.
+    dispensable: columns that may leave a narrow screen, by default as declared.
+    written: columns of files, by default all.
+    fields: other fields of the report.
     """
     from ropeaudit.reports.answers import headline  # in-function: `--help` answers nothing
 
@@ -165,12 +167,12 @@ def tabulated(
         metadata={"schema": schema, **metadata},
         declared=declared,
         answers=answers,
-        **said,
+        **fields,
     )
 
 
 def only(results: Sequence[R]) -> R:
-    """Return the one result that a report is about. Raises: UsageError for several."""
+    """Return the single result of a report. Raises: UsageError for several."""
     if len(results) > 1:
         raise UsageError(
             f"a report is about one {type(results[0]).__name__}, and there are {len(results)}; give one"
@@ -179,24 +181,24 @@ def only(results: Sequence[R]) -> R:
 
 
 def heading(name: str) -> str:
-    """Return a column's name as a heading."""
+    """Return the name of a column as a heading."""
     return name.replace("_", " ")
 
 
 def functions(form: str) -> Any:
-    """Return the file of a form, which has its functions."""
+    """Import the module of a form."""
     return import_module(f"ropeaudit.reports.forms.{form}")
 
 
 def render(form: str, report: Report) -> str:
-    """Return the report as text in the named form, with a newline at its end. Raises: UnknownName."""
+    """Return the report as text in a form, which ends in a newline. Raises: UnknownName."""
     if form not in FORMS:
         raise UnknownName("report format", form, FORMS)
     return cast(str, functions(form).render(report))
 
 
 def encoded(form: str, report: Report) -> bytes:
-    """Return the report as bytes of a file; bytes in names that are no text are written out.
+    """Return the report as bytes of a file; undecodable bytes in names are escaped.
 
     Raises: UnknownName.
     """
@@ -207,12 +209,12 @@ def encoded(form: str, report: Report) -> bytes:
 
 
 def beside(path: str) -> str:
-    """Return where the metadata of a report stand that does not hold them itself."""
+    """Return the path of the metadata file beside a report."""
     return f"{path}.meta.json"
 
 
 def check_installed(form: str) -> None:
-    """Raise MissingPackage if a form needs a package that is not there."""
+    """Raise MissingPackage if a package that a form needs is not installed."""
     if form in REGISTRY and (package := REGISTRY[form].package):
         needed(package, f"a .{form} file", form)
 
@@ -224,7 +226,7 @@ def needed(package: str, what: str, extra: str) -> None:
 
 
 def form_of(path: str) -> str:
-    """Return the form that a file's suffix asks for. Raises: UnknownName."""
+    """Return the form of a file by its suffix. Raises: UnknownName."""
     for name, listed in REGISTRY.items():
         if path.lower().endswith(listed.suffixes):
             return name

@@ -1,4 +1,4 @@
-"""A RoPE setting in words; what was read of an audit's models, and what was not."""
+"""A RoPE setting in words, and notes on the models of an audit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROTATED = {"half": "dims i and i + {half} a pair", "interleaved": "dims 2i and 
 
 
 def model_notes(cases: Sequence[Case], offsets: Sequence[int] = ()) -> list[str]:
-    """Return notes on models: what configs say, layers left out, ends passed."""
+    """Return notes on models: settings of configs, layers left out, offsets past the maximum."""
     groups: dict[tuple[str | None, str | None, str | None], list[Case]] = {}
     for case in cases:
         groups.setdefault((case.model, case.config, case.scaling), []).append(case)
@@ -28,7 +28,7 @@ def model_notes(cases: Sequence[Case], offsets: Sequence[int] = ()) -> list[str]
         model = group[0].declared()
         if model is not None:
             notes += _of_model(model, group)
-        read = group[0].config is not None and group[0].scaling is None  # then it is said with that
+        read = group[0].config is not None and group[0].scaling is None  # a note has the setting
         if group[0].served.disputed and not read:
             notes.append(f"{_name(group[0])} serves {group[0].served.words}")
         notes += _beyond(group, offsets)
@@ -36,9 +36,9 @@ def model_notes(cases: Sequence[Case], offsets: Sequence[int] = ()) -> list[str]
 
 
 def notes_beside(case: Case) -> list[str]:
-    """Return notes on a case's model beside its setting, and how far it serves.
+    """Return notes on the model of a case and its range, without the setting.
 
-    For commands that do not say what was read. Raises: UsageError, UnknownName, BadInput.
+    Raises: UsageError, UnknownName, BadInput.
     """
     model = case.declared()
     notes = [f"{model.name}: {note}" for note in model.notes] if model else []
@@ -71,7 +71,7 @@ def _name(case: Case) -> str:
 
 
 def _beyond(cases: Sequence[Case], offsets: Sequence[int]) -> list[str]:
-    """Return the smallest offset that leads past what a setting serves."""
+    """Return a note on the smallest offset past the maximum, if there is one."""
     served, maximum = cases[0].served, cases[0].maximum
     if not maximum or not offsets:
         return []
@@ -83,7 +83,7 @@ def _beyond(cases: Sequence[Case], offsets: Sequence[int]) -> list[str]:
 
 
 def setting_words(setting: RopeSetting, axes: Axes | None, served: Served) -> str:
-    """Return what a setting is: "base 500000, head_dim 128, all dims rotated, ..."."""
+    """Return a setting in words: "base 500000, head_dim 128, all dims rotated, ..."."""
     dims = "all dims" if setting.rotary_dim == setting.head_dim else f"{setting.rotary_dim} dims"
     parts = [
         f"base {shown(setting.base)}",
@@ -100,7 +100,7 @@ def setting_words(setting: RopeSetting, axes: Axes | None, served: Served) -> st
 
 
 def scaling_words(scaling: Scaling) -> str:
-    """Return a scaling and its numbers, lists by their range."""
+    """Return a scaling with its parameters in words, lists by their range."""
     if scaling.kind == "default":
         return "no scaling"
     words = []

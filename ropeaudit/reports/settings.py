@@ -1,4 +1,4 @@
-"""The columns that say what was measured: model, RoPE setting, q and k; the same in every report."""
+"""The columns of the setting in every report: model, RoPE, q and k; which differ, and labels from them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ropeaudit.runtime.rows import Rows, column
 NAMES = records.COLUMNS.having("setting")
 _NAMED = ("scaling", "head_dim", "rotary_dim", "base", "clip", "layout")  # fields that a label may name
 _MOST_LINES = 6  # of the cases of an answer
-_IMPLIED = ("length", "heads", "kv_heads")  # they go with the model, and say little by themselves
+_IMPLIED = ("length", "heads", "kv_heads")  # they follow from the model
 
 
 def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the setting columns that differ from row to row: a reader must see these."""
+    """Return the setting columns that differ between rows."""
     telling = [name for name in NAMES if name not in _IMPLIED]
     return [name for name in telling if len(set(map(repr, set(column(rows, name))))) > 1]
 
@@ -29,9 +29,9 @@ def screen(
     first: Sequence[str],
     others: Sequence[str],
 ) -> list[str]:
-    """Return the columns to show: of several models the model, `first`, settings that differ, `others`.
+    """Return the columns to show: the model if there are several, `first`, differing settings, `others`.
 
-    Of settings that follow from a model a reader sees the scaling; JSON and CSV have them all.
+    Of the settings that follow from a model, only the scaling is shown; JSON and CSV have all.
     """
     names = independent(rows)
     names += [name for name in ("scaling",) if name not in names and name in varying(rows)]
@@ -44,10 +44,10 @@ def dispensable(screen: Sequence[str], others: Sequence[str]) -> list[str]:
     return [*(["scaling"] if {"model", "scaling"} <= set(screen) else []), *others]
 
 
-def told_apart(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple[str, list[str]]:
-    """Return what all rows share, in words, and what tells each from the others.
+def shared_and_own(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the words that all rows share, and for each row the words that distinguish it.
 
-    names: columns that always count; settings count too where they differ.
+    names: columns that are always included; settings are where they differ.
     """
     implied = {*names, "scale"} if "head_dim" in varying(rows) else set(names)
     if all(one["rotary_dim"] == one["head_dim"] for one in rows):
@@ -55,8 +55,8 @@ def told_apart(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple
     others = [name for name in independent(rows) if name not in implied]
     words = []
     for one in rows:
-        always = [_word(name, one[name]) for name in names]
-        words.append(always + [f"{name} {_word(name, one[name])}" for name in others])
+        always = [_cell_words(name, one[name]) for name in names]
+        words.append(always + [f"{name} {_cell_words(name, one[name])}" for name in others])
     alike = [len(set(column)) == 1 for column in zip(*words, strict=True)]
     shared, *own = (
         ", ".join(word for word, same in zip(one, alike, strict=True) if word and same == (number == 0))
@@ -66,7 +66,7 @@ def told_apart(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple
 
 
 def listed(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the lines of several cases as facts, as many as have room."""
+    """Return the lines of several cases as facts, a few at most."""
     shown, more = lines[:_MOST_LINES], len(lines) - _MOST_LINES
     width = 2 + max(len(label) for label, _ in shown)
     rest = [("…", f"and {more} more: -v")] if more > 0 else []
@@ -74,7 +74,7 @@ def listed(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def facts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return, as facts, what all rows assume, and their q and k."""
+    """Return facts about the setting that all rows share, and about their q and k."""
     texts: dict[str, dict[str, None]] = {"assumed": {}, "read": {}, "measured with": {}}
     for one in rows:
         read = f"base {setting(one['base'])}, head_dim {one['head_dim']}"
@@ -86,8 +86,7 @@ def facts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [(label, next(iter(some))) for label, some in texts.items() if len(some) == 1]
 
 
-def _word(name: str, value: Any) -> str:
-    """Return a value of a column in a word; nothing for no model."""
+def _cell_words(name: str, value: Any) -> str:
     if name == "dtype":
         return parse(value).short
     if name == "offset":
@@ -98,7 +97,7 @@ def _word(name: str, value: Any) -> str:
 
 
 def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the setting columns that differ and do not follow from the model."""
+    """Return the setting columns that differ between rows of the same model."""
     full = Rows.of(rows).distinct(NAMES)
     models = {repr(one["model"]) for one in full}
     of_one = [varying([one for one in full if repr(one["model"]) == name]) for name in models]

@@ -1,7 +1,7 @@
-"""Tickets: the finding, what was expected, a snippet and the command that show it again, facts, versions.
+"""Tickets (bug reports): finding, expectation, a snippet and a command to reproduce it, facts, versions.
 
-That of rows of code is about the row that the answer is about. Its snippet, `data/templates/snippet.py.j2`,
-calls the code and prints the RMS of scores minus exact ones, without this package; it is run once here.
+A snippet, `data/templates/snippet.py.j2`, calls code and prints the RMS of scores minus exact ones, without
+this package; it is run once here.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from ropeaudit.subjects.third_party import adapter
 
 _SECONDS = 300.0  # of a run, the import of torch and of the audited package among them
 _AGREES = 0.01  # relative: BLAS sums in another order for another shape, and math libraries differ by an ulp
-# what the template knows: masks, axes of x, roles of arguments
+# masks, axes of x and roles of arguments that the template supports
 _MASKS, _ORDERS = ("causal", "full", "window"), ("bhsd", "bshd", "sbhd", "hsd", "shd")
 _KNOWN = {"q", "k", "x", "positions", "offset", "cos", "sin", "freqs", "seq_dim", "head_axis", "base", "dim"}
 
 
 class NoSnippet(Exception):
-    """Why a snippet of a few lines cannot show this."""
+    """The reason why there is no snippet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
     """A snippet that prints a drift_rms of the report, or why there is none.
 
-    value: the number of the report.
+    value: the number in the report.
     where: its row, in words.
-    file: what the code imports that the reader of a ticket does not have.
-    printed: the last line that it printed here.
-    missing: why there is no code, or why it did not print the number.
+    file: a file that the code imports and readers lack.
+    printed: the last line of its output.
+    missing: why there is no code, or its output disagrees.
     """
 
     code: str = ""
@@ -57,7 +57,7 @@ class Reproduction:
 
     @property
     def agrees(self) -> bool:
-        """Whether it printed the number of the report."""
+        """Whether its output is the number of the report."""
         return bool(self.code) and not self.missing
 
 
@@ -74,8 +74,8 @@ def reproduced(snippet: Reproduction) -> Reproduction:
         )
     except subprocess.TimeoutExpired:
         return replace(snippet, missing=f"one took more than {_SECONDS:.0f} s")
-    said = run.stderr if run.returncode else run.stdout
-    last = (said.strip().splitlines() or [""])[-1]
+    output = run.stderr if run.returncode else run.stdout
+    last = (output.strip().splitlines() or [""])[-1]
     if run.returncode:
         return replace(snippet, missing=f"one raised {' '.join(last.split())[:200]}")
     try:
@@ -90,12 +90,12 @@ def reproduced(snippet: Reproduction) -> Reproduction:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A bug report of what one row shows, or that nothing is wrong.
+    """A bug report about one row, or about a target without faults.
 
-    title: without the folders of files; `by_code` ends it; empty for the beginning of the headline.
-    report: its headline and its notes say what was measured.
-    facts: of the row that the ticket is about.
-    expected: what is right, and why; empty where nothing is wrong, and then there is nothing to reproduce.
+    title: without folders; empty for the beginning of the headline.
+    report: headline and notes say what was measured.
+    facts: columns of the row.
+    expected: the right result, and why; empty if nothing is wrong.
     """
 
     title: str
@@ -105,7 +105,7 @@ class Ticket:
     reproduction: Reproduction = Reproduction(missing="nothing is wrong")
 
     def text(self, environment: Mapping[str, object]) -> str:
-        """Return the file."""
+        """Return the ticket as Markdown."""
         facts = {
             name: value
             for name, value in self.facts.items()
@@ -124,7 +124,7 @@ class Ticket:
 
 
 def file_name(target: str) -> str:
-    """Return what was audited, a file without its folder: a title is read where nobody has that folder.
+    """Return the name of a target without the folder, which readers of a ticket do not have.
 
     >>> file_name(__file__ + ":rotate")
     'tickets.py:rotate'
@@ -136,7 +136,7 @@ def file_name(target: str) -> str:
 
 
 def by_code(code: str | None) -> str:
-    """Return the end of a title: the code of the diagnosis, where there is one.
+    """Return the end of a title: the code of a diagnosis in brackets, if there is one.
 
     >>> by_code("wrong-base")
     ' (wrong-base)'
@@ -145,13 +145,13 @@ def by_code(code: str | None) -> str:
 
 
 def worst(results: Sequence[Record]) -> Record | None:
-    """Return the row of code that the answer would be about, or None."""
-    measured = [one for one in results if one.environment is not None and one.verdict != "refused"]
+    """Return the worst row of code; None without one."""
+    measured = [row for row in results if row.environment is not None and row.verdict != "refused"]
     return drift.worst_of(measured) if measured else None
 
 
 def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) -> Ticket:
-    """Return the ticket of a row, whose snippet is run. factories: of all rows."""
+    """Return the ticket of a row, and run its snippet. factories: those of all rows."""
     single = drift.report([record], (), {})
     where = "" if record.device == "cpu" else f" on {record.device}"
     called = f"The code itself was called{where}; scores were formed from it in float64."
@@ -167,13 +167,13 @@ def ticket(record: Record, report: Report, factories: Sequence[SubjectFactory]) 
         off = f"{record.nonfinite} of {record.scores} scores nan or infinite"
     verdict = f"{record.verdict.replace('_', ' ')}, {off}{by_code(record.diagnosis)}"
     title = f"RoPE of {name} in {record.dtype} at offset {record.offset}: {verdict}"
-    said = replace(report, headline=single.headline, notes=[*single.notes, called])
+    about = replace(report, headline=single.headline, notes=[*single.notes, called])
     facts = {name: getattr(record, name) for name in single.columns}
-    return Ticket(title, said, facts, expected, snippet_of(record, factories))
+    return Ticket(title, about, facts, expected, snippet_of(record, factories))
 
 
 def snippet_of(record: Record, factories: Sequence[SubjectFactory]) -> Reproduction:
-    """Return a snippet of a row that was run, or why there is none."""
+    """Make and run a snippet of a row; return it, or why there is none."""
     if record.within_tolerance is False and record.drift_relative <= record.tolerance:
         missing = (
             "the scores of one sequence do not show it, and a snippet prints nothing else: their drift, "
@@ -195,7 +195,7 @@ def snippet(record: Record, subject: Subject | None) -> Reproduction:
     code, setting = subject.code, record.setting
     source = f"its q and k are {record.source}, which a few lines do not make; try --qk gaussian"
     plain = code.environment.kind == "none" and code.device.is_cpu
-    _refuse(
+    _raise_first(
         (record.nonfinite, "its scores are nan or infinite"),
         (not plain, f"{verdicts.called(record)} was not called plainly on the CPU"),
         (record.sample, "its scores are a sample; leave out --sample"),
@@ -206,10 +206,10 @@ def snippet(record: Record, subject: Subject | None) -> Reproduction:
     if code.own:
         called = _convention(record, code)
         place, _, name = code.name.rpartition(":")
-        lines, file = _imported(place)
+        lines, file = _import_lines(place)
     else:
         entry, kind = third_party.entry_of(subject.name), setting.scaling.kind
-        _refuse(
+        _raise_first(
             (not entry.snippet, f"{entry.name} is called by more than a few lines"),
             (kind != "default", f"{entry.name} with the scaling {kind} takes more than a few lines"),
         )
@@ -221,7 +221,7 @@ def snippet(record: Record, subject: Subject | None) -> Reproduction:
         "snippet.py.j2",
         record=record,
         setting=setting,
-        scaled=[float(one) for one in exact_frequencies.frequencies(setting)] if scaled else None,
+        scaled=[float(theta) for theta in exact_frequencies.frequencies(setting)] if scaled else None,
         lines=lines,
         called=called,
         name=name,
@@ -232,31 +232,31 @@ def snippet(record: Record, subject: Subject | None) -> Reproduction:
     return Reproduction(text, record.drift_rms, where, file)
 
 
-def _refuse(*reasons: tuple[object, str]) -> None:
-    """Raise NoSnippet with the first reason that holds."""
+def _raise_first(*reasons: tuple[object, str]) -> None:
+    """Raise NoSnippet with the first reason whose condition holds."""
     for holds, why in reasons:
         if holds:
             raise NoSnippet(why)
 
 
 def _convention(record: Record, code: Code) -> Convention:
-    """Return how own code is called. Raises: NoSnippet."""
+    """Return the convention by which own code is called. Raises: NoSnippet."""
     fit = code.fit(record.setting)
     if fit is None:
         raise NoSnippet("how it is called was not found out")
     convention, order = fit.convention, fit.convention.order
     unknown = convention.whole or not set(convention.roles) <= _KNOWN or order not in _ORDERS
-    _refuse((unknown, f"the code is called as {convention.called} with axes {order}"))
+    _raise_first((unknown, f"the code is called as {convention.called} with axes {order}"))
     return convention
 
 
-def _imported(place: str) -> tuple[list[str], str]:
-    """Return lines that import code as `own`, and the file that a reader lacks."""
+def _import_lines(place: str) -> tuple[list[str], str]:
+    """Return lines that import code as `own`, and the file that readers lack."""
     path = Path(place)
     if place.endswith(".py"):
         folder = f"sys.path.insert(0, {str(path.parent)!r})  # where {path.name} lies"
         return ["import sys", folder, f"import {path.stem} as own"], path.name
     top = place.partition(".")[0]
-    local = next((one for one in (top, f"{top}.py") if Path(one).exists()), "")
-    found = ["import sys", 'sys.path.append(".")'] if local else []
-    return [*found, f"import {place} as own"], local
+    local = next((name for name in (top, f"{top}.py") if Path(name).exists()), "")
+    path_lines = ["import sys", 'sys.path.append(".")'] if local else []
+    return [*path_lines, f"import {place} as own"], local

@@ -1,4 +1,4 @@
-"""Verdicts on a row: how bad, whether good enough, the result in words."""
+"""Verdicts of rows: order by badness, quality (within tolerance or not), and clauses about faults."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _AFTER_SCORES = ("softmax",)  # stages that no score goes through
 
 
 def severity(row: Row) -> tuple[int, float]:
-    """Return what sorts rows by how bad they are: verdict, then drift."""
+    """Return the sort key of a row by badness: verdict, then drift."""
     size = value(row, "drift_relative")
     return rank(row.get("verdict")), math.inf if math.isnan(size) else size
 
 
 def rank(verdict: Any) -> int:
-    """Return how bad a verdict is, whatever the drift."""
+    """Return the rank of a verdict by badness."""
     return _RANKS.get(str(verdict), 1)
 
 
 def badness(row: Row, column: str) -> float:
-    """Return how bad a row is in a column: larger is worse, nan is inf."""
+    """Return the badness of a row in a column: larger is worse, nan is inf."""
     size = value(row, column)
     if math.isnan(size):
         return math.inf
@@ -47,60 +47,56 @@ def badness(row: Row, column: str) -> float:
 
 
 def quality(row: Row) -> str:
-    """Return whether a row is good enough: yes, no, undecided; empty if unsaid."""
+    """Return whether a row is within tolerance: yes, no, undecided; empty if unknown."""
     return quality_of(row.get("within_tolerance", UNKNOWN), row.get("verdict"))
 
 
 def quality_of(within: Any, verdict: Any) -> str:
-    """Return the same of the two cells that say it."""
+    """Return the quality by the cells `within_tolerance` and `verdict`."""
     if within == UNKNOWN or verdict == "refused":
         return ""
     return "undecided" if within is None else "yes" if within else "no"
 
 
 def bad(row: Row) -> bool:
-    """Return whether a row is not good enough."""
+    """Return whether a row is out of tolerance."""
     return quality(row) == "no"
 
 
 def who(record: Record, several: Mapping[str, str] | None = None) -> str:
-    """Return a record's case, with its model and the settings that differ."""
-    return f"{_anywhere(record, several)} at offset {record.offset}"
+    """Return a record's case in words. several: settings that differ among the records."""
+    settings = [f"{name}={value}" for name, value in (several or {}).items() if name != "model"]
+    words = printable(" ".join([*model(record), called(record), "in", record.dtype, *settings]))
+    return f"{words} at offset {record.offset}"
 
 
 def model(record: Record) -> list[str]:
-    """Return the words of a model; none without one."""
+    """Return the name of the model in a list, which is empty without one."""
     return [] if record.model in ("none", UNKNOWN) else [record.model]
-
-
-def _anywhere(record: Record, several: Mapping[str, str] | None) -> str:
-    """Return the same without the offset."""
-    settings = [f"{name}={value}" for name, value in (several or {}).items() if name != "model"]
-    return printable(" ".join([*model(record), called(record), "in", record.dtype, *settings]))
 
 
 def called(record: Record) -> str:
     """Return the subject, its environment, and how keys were rotated again."""
-    again = ["rerotated", record.rerotated] if record.rerotated else []
-    return " ".join([record.implementation, *under(record.environment), *again])
+    turns = ["rerotated", record.rerotated] if record.rerotated else []
+    return " ".join([record.implementation, *under(record.environment), *turns])
 
 
 def under(environment: Any) -> list[str]:
-    """Return the words of an environment; none for a clean or unknown one."""
+    """Return "under" and an environment; nothing for a clean or unknown one."""
     return ["under", environment] if environment and environment != "none" else []
 
 
 def case_name(row: Row) -> str:
-    """Return which case a row is of, as far as it says: model, subject, dtype and offset."""
-    again = ["rerotated", row["rerotated"]] if row.get("rerotated") else []
-    how = *under(row.get("environment")), *again
+    """Return model, subject, dtype and offset of a row, as far as it has them."""
+    turns = ["rerotated", row["rerotated"]] if row.get("rerotated") else []
+    how = *under(row.get("environment")), *turns
     names = (row.get("model"), row.get("implementation"), *how, row.get("dtype"))
     where = f" at offset {row['offset']}" if "offset" in row else ""
     return " ".join(str(name) for name in names if name not in (None, "none", UNKNOWN)) + where
 
 
 def distinct_percent(share: float, tolerance: float) -> str:
-    """Return a share with as many digits as tell it from the tolerance."""
+    """Return a share with enough digits to differ from the tolerance."""
     if share == tolerance or percent(share) != percent(tolerance):
         return percent(share)
     for digits in range(3, 17):
@@ -111,7 +107,7 @@ def distinct_percent(share: float, tolerance: float) -> str:
 
 
 def wrong_rotation(record: Record) -> str:
-    """Return where the worst placed pair stands, and what that resembles."""
+    """Return a clause about the worst rotated pair and its diagnosis."""
     if record.rotation_pair is None:
         return "has a rotated pair that is not where its position says"
     if not record.resembles:
@@ -123,7 +119,7 @@ def wrong_rotation(record: Record) -> str:
 
 
 def wrong_pair(record: Record) -> str:
-    """Return where the worst placed pair stands, and how far off it is."""
+    """Return the place of the worst rotated pair, and its error."""
     place = f"pair {record.rotation_pair} of {record.rotation_side} at position {record.rotation_position}"
     rest = f", head {record.rotation_head}, batch element {record.rotation_batch}"
     excess = record.rotation_excess
@@ -142,19 +138,19 @@ def notes(
     telling: Callable[[Record], Mapping[str, str]],
     troubles: Iterable[Trouble | None] | None = None,
 ) -> list[str]:
-    """Return the same of several rows: those that differ in the offset alone are one note, of the worst.
+    """Return notes on bad rows; rows that differ only in the offset share one, about the worst.
 
-    telling: gives the settings of a row that differ among them. troubles: of the rows, if they are known.
+    telling: record -> settings that differ among the records. troubles: those of the rows, if at hand.
     """
     groups: dict[tuple[Any, ...], list[tuple[float, Record, str]]] = {}
-    for record, found in zip(results, troubles or map(trouble, results), strict=True):
-        if found:
-            key = (*_SUBJECT(record), found.kind, *telling(record).values())
-            groups.setdefault(key, []).append((found.size, record, found.clause))
+    for record, problem in zip(results, troubles or map(trouble, results), strict=True):
+        if problem:
+            key = (*_SUBJECT(record), problem.kind, *telling(record).values())
+            groups.setdefault(key, []).append((problem.size, record, problem.clause))
     texts = []
-    for some in groups.values():
-        _, record, text = max(some, key=itemgetter(0))
-        others = len({one.offset for _, one, _ in some}) - 1
+    for group in groups.values():
+        _, record, text = max(group, key=itemgetter(0))
+        others = len({other.offset for _, other, _ in group}) - 1
         worse = "" if record.verdict == "refused" else ", no worse"
         also = f" (and at {others} other{'s' * (others > 1)}{worse})" if others else ""
         texts.append(f"{who(record, telling(record))}{also}{text}.")
@@ -162,7 +158,7 @@ def notes(
 
 
 class Trouble(NamedTuple):
-    """What is wrong with a row: its kind, how bad it is, and in words."""
+    """A problem of a row: kind, badness, a few words, and a clause."""
 
     kind: str
     size: float
@@ -171,7 +167,7 @@ class Trouble(NamedTuple):
 
 
 def trouble(record: Record) -> Trouble | None:
-    """Return what is wrong with a row, if anything is."""
+    """Return the problem of a row, None for a good one."""
     if record.verdict == "refused":
         why = printable(record.why)
         return Trouble(f"refused: {record.why}", 0.0, f"refused: {why}", f": {why}")
@@ -186,7 +182,7 @@ def trouble(record: Record) -> Trouble | None:
     collapsed = count < length and record.rotary_dim > 0
     if not record.nonfinite and not (collapsed and count):
         return None
-    remedy = _remedy(record, collapsed)
+    remedy = _remedy_clause(record, collapsed)
     if record.nonfinite:
         kind = "sampled score" if record.sample else "score"
         share = f"{record.nonfinite} of {record.scores} {kind}s are"
@@ -200,7 +196,7 @@ def trouble(record: Record) -> Trouble | None:
 
 
 def stored(stages: str) -> dict[str, Format]:
-    """Return the formats that stages are stored in, where they are known."""
+    """Return the formats of stages whose names are known. stages: as in the column."""
     formats = dict[str, Format]()
     for word in stages.split():
         stage, _, name = word.partition("=")
@@ -209,15 +205,15 @@ def stored(stages: str) -> dict[str, Format]:
     return formats
 
 
-def _remedy(record: Record, collapsed: bool) -> str:
-    """Return which stages to compute in a wider format, as far as the row tells its stages."""
-    at_zero = bool(record.nonfinite) and math.isnan(record.floor_rms)  # not for the position's size alone
+def _remedy_clause(record: Record, collapsed: bool) -> str:
+    """Return a clause about stages to compute in wider formats; empty if stages are unknown."""
+    at_zero = bool(record.nonfinite) and math.isnan(record.floor_rms)  # already at small positions
     far = abs(record.offset) + record.seq_len > FP32.first_inexact_integer
-    return _wider(record.stages, collapsed and not at_zero, far, bool(record.nonfinite))
+    return _wider_stages(record.stages, collapsed and not at_zero, far, bool(record.nonfinite))
 
 
 @lru_cache(maxsize=256)
-def _wider(stages: str, collapsed: bool, far: bool, nonfinite: bool) -> str:
+def _wider_stages(stages: str, collapsed: bool, far: bool, nonfinite: bool) -> str:
     formats, wide = stored(stages), FP64 if far else FP32
     if collapsed and "position" in formats:
         present = [stage for stage in ("position", "angle") if stage in formats]
@@ -235,12 +231,12 @@ def _wider(stages: str, collapsed: bool, far: bool, nonfinite: bool) -> str:
     return ""
 
 
-_SAME = 1.05  # times the clean drift: what differs less is no change
+_SAME = 1.05  # times the clean drift: less is no change
 _CASE = attrgetter(*(name for name in IDENTITY if name not in ("environment", "case")))
 
 
 def environment_notes(factories: Sequence[SubjectFactory], results: Sequence[Record]) -> list[str]:
-    """Return what environments make worse; code is called again to see why."""
+    """Return notes on environments that make rows worse; code is called again for the cause."""
     clean = {repr(_CASE(record)): record for record in results if record.environment == "none"}
     groups: dict[tuple[str, str], list[tuple[Record, Record]]] = {}
     for record in results:
@@ -254,13 +250,13 @@ def environment_notes(factories: Sequence[SubjectFactory], results: Sequence[Rec
             key = record.implementation, str(record.environment)
             groups.setdefault(key, []).append((record, beside))
     return [
-        printable(f"{subject} under {environment}: {_change(factories, worse)}.")
+        printable(f"{subject} under {environment}: {_environment_effect(factories, worse)}.")
         for (subject, environment), worse in groups.items()
     ]
 
 
-def _change(factories: Sequence[SubjectFactory], worse: Sequence[tuple[Record, Record]]) -> str:
-    """Return the cause, and what it comes to first and at worst."""
+def _environment_effect(factories: Sequence[SubjectFactory], worse: Sequence[tuple[Record, Record]]) -> str:
+    """Return the cause and the effect of an environment, at the first and the worst row."""
     from ropeaudit.subjects.calling import exposure  # in-function: most rows are of no code
 
     first = next((pair for pair in worse if bad(columns(pair[0]))), worse[0])
@@ -280,6 +276,6 @@ def _change(factories: Sequence[SubjectFactory], worse: Sequence[tuple[Record, R
 
 
 def factory_of(record: Record, factories: Sequence[SubjectFactory]) -> SubjectFactory:
-    """Return what made the subject of a row."""
+    """Return the factory of a row's subject."""
     wanted = record.implementation, record.dtype, record.environment
-    return next(one for one in factories if (one.name, one.dtype.name, one.environment) == wanted)
+    return next(each for each in factories if (each.name, each.dtype.name, each.environment) == wanted)

@@ -159,5 +159,5 @@ def test_a_drift_within_the_tolerance_is_not_what_a_headline_blames() -> None:
 def test_a_rotary_dim_of_all_dims_is_not_named() -> None:
     rows = [dict.fromkeys(settings.NAMES, 0) for _ in range(2)]
     rows[1] |= {"head_dim": 64, "rotary_dim": 64}
-    own = settings.told_apart(rows, ())[1]
+    own = settings.shared_and_own(rows, ())[1]
     assert own == ["head_dim 0", "head_dim 64"]

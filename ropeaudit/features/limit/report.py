@@ -66,7 +66,7 @@ def report(
 
 def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer:
     """Return the answer: of one limit whole, of several a line each, the worst first."""
-    shared, own = settings.told_apart(rows, ("model", "implementation", "dtype"))
+    shared, own = settings.shared_and_own(rows, ("model", "implementation", "dtype"))
     tolerances = dict.fromkeys(str(one.tolerance) for one in limits)
     if len(tolerances) > 1:
         own = [f"{name}, {one.tolerance}".removeprefix(", ") for name, one in zip(own, limits, strict=True)]

@@ -327,7 +327,7 @@ def report(
 
 def _answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Answer:
     """Return how far apart the two are where they are farthest, and each case."""
-    shared, own = settings.told_apart(rows, ("model", "dtype", "offset"))
+    shared, own = settings.shared_and_own(rows, ("model", "dtype", "offset"))
     every = sorted(zip(rows, own, strict=True), key=lambda one: _distance(one[0]), reverse=True)
     worst, name = every[0]
     agree = all(_distance(one) <= TOLERANCE for one in rows)
