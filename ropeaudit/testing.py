@@ -133,7 +133,7 @@ def assert_rope(
     findings: list[str] = []
     with chance.put_back():
         target = Target(own.name, "code", case, options, findings.extend)
-        results = list(code_target.of_code(own, target))
+        results = list(code_target.checks_of_code(own, target))
     for one in results:
         if one.finding.check == "keys":
             warnings.warn(f"{own.name}: {one.finding.detail}", stacklevel=2)

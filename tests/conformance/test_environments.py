@@ -116,7 +116,7 @@ def test_another_dtype_that_an_environment_makes_is_named() -> None:
     )
     assert np.isnan(finding.measured)  # no number is why it fails, and none leads the sentence
     checked = Checked("f", "code", "none", "bfloat16", SETTING, 8192, finding)
-    assert checked.seen.startswith("float16 comes back")
+    assert checked.result_words.startswith("float16 comes back")
     [finding] = findings(lambda x, positions: half_under_autocast(x, positions), "fp32", ["autocast:fp16"])
     assert finding.status == "pass"
     assert finding.detail.endswith("float16 comes back for float32 (clean: float32)")

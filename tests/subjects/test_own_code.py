@@ -489,7 +489,7 @@ def test_a_config_says_what_is_declared_and_a_length_is_what_is_served(
     path.write_text(json.dumps({"model_type": "llama", **shape, **config}))
     own, case = factories.implementation(f"{kernels_tables.__file__}:{name}"), Case(config=str(path))
     options = CheckOptions(dtypes=(FP32,), environments=("none",))
-    next(iter(code_target.of_code(own, Target(name, "code", case, options, lambda texts: None))))
+    next(iter(code_target.checks_of_code(own, Target(name, "code", case, options, lambda texts: None))))
     assert case.maximum == 512
     inside, _ = loading.here(own.name)
     inside.declared, inside.served = own.declared, own.served

@@ -1,4 +1,4 @@
-"""Is this right, up to which position, and what is wrong with it?"""
+"""`check`: which kind each target is, and the checks of all targets in turn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ropeaudit.features.check.checked import (
     Note,
     Progress,
     Target,
-    not_begun,
+    not_started_clause,
 )
 from ropeaudit.rope import presets
 from ropeaudit.rope.config_parts import path_and_part
@@ -117,49 +117,52 @@ def run(
     progress: Progress,
     note: Note = lambda findings: None,
 ) -> Iterator[Checked]:
-    """Yield what was checked, target by target. note gets how code is called.
+    """Yield the checks of all targets. note: takes findings about how code is called.
 
-    Raises: see `check`; of a target that cannot be checked once the others are.
+    Raises: see `check`; the error of a single target only after the others are checked.
     """
     kinds, errors = [kind(target) for target in targets], list[RopeAuditError]()
-    _check(kinds, case, options)
+    _refuse_misplaced_options(kinds, case, options)
     by_name = kinds.count("case") > 1 and not Path(options.returned or "").is_file()
 
-    def answered(number: int) -> Iterator[Checked]:
+    def checks_of(number: int) -> Iterator[Checked]:
         own, name = options, targets[number]
         doing.begin(name)
-        if kinds[number] == "case" and by_name:  # what came back is in folders of their names
+        if kinds[number] == "case" and by_name:  # returned files are in folders of the cases' names
             folder = Path(name) if Path(name).is_dir() else Path(name).parent
             own = replace(options, returned=str(Path(options.returned or "", folder.resolve().name)))
-        left = not_begun(targets[number + 1 :], "target")
+        left = not_started_clause(targets[number + 1 :], "target")
         try:
-            yield from _answered(Target(name, kinds[number], case, own, note), left, len(targets) == 1)
+            yield from _checks_of_target(
+                Target(name, kinds[number], case, own, note), left, len(targets) == 1
+            )
         except RopeAuditError as error:
             errors.append(error)
 
-    every = doing.in_parts([answered(number) for number in range(len(targets))])
+    every = doing.in_parts([checks_of(number) for number in range(len(targets))])
     yield from doing.each(every, lambda: doing.reporting_to(progress))
-    if errors:  # each has a row
+    if errors:  # each is a row too
         errors[0].after_all = len(targets) > 1
         raise errors[0]
 
 
-def _answered(target: Target, left: str, alone: bool) -> Iterator[Checked]:
-    """Yield the checks of a target, and a failure where none judges it or it is broken off.
+def _checks_of_target(target: Target, left: str, alone: bool) -> Iterator[Checked]:
+    """Yield the checks of a target, and a failure if none judges it or it is interrupted.
 
-    left: what was not begun then. alone: whether it is the one target; an error that is all has no row.
+    left: a clause about targets that were not started. alone: whether there is no other target; then an
+    error without checks before it is raised without a row.
     """
     file, function = _CHECKS[target.kind]
     reasons = dict[str, str]()
     why = Finding(INTERRUPTED, "fail", "no pass: it was not checked to its end")
     broken = target.checked(why)
     try:  # in-function: they import what models are read with
-        for one in getattr(import_module(f"ropeaudit.features.check.{file}"), function)(target):
-            if one.finding.check == INTERRUPTED:  # the target says itself what is left of it
-                broken = one
+        for checked in getattr(import_module(f"ropeaudit.features.check.{file}"), function)(target):
+            if checked.finding.check == INTERRUPTED:  # with the parts that were not started
+                broken = checked
                 continue
-            reasons.setdefault(one.finding.status, one.finding.detail)
-            yield one
+            reasons.setdefault(checked.finding.status, checked.finding.detail)
+            yield checked
     except KeyboardInterrupt:
         detail = f"{broken.finding.detail}{left}"
         yield replace(broken, finding=replace(broken.finding, detail=detail))
@@ -181,7 +184,7 @@ def _answered(target: Target, left: str, alone: bool) -> Iterator[Checked]:
         yield target.checked(why)
 
 
-# kind -> the file of this folder that has its checks, and their function
+# kind -> file in this folder, and its function that yields the checks
 _CHECKS: dict[Kind, tuple[str, str]] = {
     "code": ("code_target", "checks"),
     "model": ("config_target", "checks"),
@@ -192,8 +195,8 @@ _CHECKS: dict[Kind, tuple[str, str]] = {
 }
 
 
-def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
-    """Raise UsageError for options that go with none of the targets."""
+def _refuse_misplaced_options(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
+    """Raise UsageError for options that apply to none of the targets."""
     if "case" in kinds:
         says = "the manifest of a case says its"
         if options.returned is None:
@@ -204,12 +207,12 @@ def _check(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
         if options.dtypes or options.up_to is not None:
             raise UsageError(f"{says} dtype and positions; leave out --dtype and --up-to")
     runs = options.text is not None or options.tokens is not None
-    there = {which for which in kinds if which != "checkpoint" or runs}
+    present = {which for which in kinds if which != "checkpoint" or runs}
     table = data.table("checks.toml")
     for name, needed in table["needs"].items():
         usual, given = (Case(), case) if hasattr(case, name) else (CheckOptions(), options)
         value = getattr(given, name)
-        if value != getattr(usual, name) and not there & set(needed):
+        if value != getattr(usual, name) and not present & set(needed):
             flag = {"arguments": "arg", "environments": "under"}.get(name, name.replace("_", "-"))
             typed = "" if value is True else f" {value if isinstance(value, str) else ','.join(value)}"
             words = " or ".join(table["targets"][which] for which in needed)
@@ -237,7 +240,7 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 
 
 def kind(target: str) -> Kind:
-    """Return what a target is. Raises: UnknownName, UsageError, BadInput."""
+    """Return the kind of a target. Raises: UnknownName, UsageError, BadInput."""
     from ropeaudit.subjects import third_party  # in-function: it reads a file for each package
 
     path = Path(path_and_part(target)[0])
@@ -267,7 +270,7 @@ def kind(target: str) -> Kind:
     if target in models:
         return "model"
     known = [*third_party.ENTRIES, *models]
-    if get_close_matches(target, known, cutoff=0.8):  # a folder that is not there is not nearly a name
+    if get_close_matches(target, known, cutoff=0.8):  # else it is more likely a missing folder
         raise UnknownName("target", target, known)
     raise UsageError(
         f"{target!r} is no target: there is no such file or folder; give FILE.py:NAME, mypkg.rope:NAME, a "

@@ -1,4 +1,4 @@
-"""What is requested of every target, and one check, with its place in a file."""
+"""The options of all checks, a target, and the result of one check."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ropeaudit.runtime.paths import shown_path
 Kind = Literal["code", "model", "config", "checkpoint", "gguf", "case"]
 Progress: TypeAlias = Callable[[float], None]
 Note: TypeAlias = Callable[[Sequence[str]], None]
-NONE = "none"  # a dtype or a layer type where a check has none
+NONE = "none"  # the dtype or layer type of a check without one
 _MOST = 3  # names that a sentence lists
 
 
 @dataclass(frozen=True, slots=True)
 class Checked(Result):
-    """One check of a target. up_to: positions, 0 where they do not matter. version: of what was checked.
+    """The result of one check of a target. up_to: positions, 0 if they do not matter.
 
-    setting: the RoPE setting, None where none could be read. layer: its layer type in a config.
-    device: where it was executed; none where nothing was.
+    version: of the target. setting: the RoPE setting; None if none could be read. layer: layer type in a
+    config. device: where code was executed.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.check.report"
@@ -46,13 +46,13 @@ class Checked(Result):
 
     @property
     def label(self) -> str:
-        """The name of the check, with the layer type and the dtype that it is of."""
+        """The name of the check, with its layer type and dtype."""
         layer = f" of {self.layer}" if self.layer not in (NONE, "full_attention") else ""
         return self.finding.check + layer + ("" if self.dtype == NONE else f" in {self.dtype}")
 
     @property
-    def measured_words(self) -> str:
-        """What was measured and what is allowed; empty where there is no number."""
+    def measurement(self) -> str:
+        """What was measured and what is allowed, in words; empty without a number."""
         finding = self.finding
         if math.isnan(finding.measured):
             return ""
@@ -62,29 +62,28 @@ class Checked(Result):
         return f"{shown(finding.measured)} {finding.unit}{allowed}"
 
     @property
-    def seen(self) -> str:
-        """What was measured, and where; what was seen where that is no number."""
-        measured = self.measured_words
+    def result_words(self) -> str:
+        """The measurement and its place, else the detail of the finding."""
+        measured = self.measurement
         return ", ".join(filter(None, [measured, self.finding.where] if measured else [self.finding.detail]))
 
     @property
     def judged(self) -> bool:
-        """Whether it passed, failed or is waived; what says that there is no more of a target did not."""
+        """Whether it passed, failed or is waived, and is not the row of an interruption."""
         return self.finding.status in JUDGED and self.finding.check != INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """What is requested of every target; what is None or empty goes by the kind of target.
+    """Options that apply to all targets; None or empty for the default of the kind of target.
 
-    up_to: number of positions. text, tokens: what a whole model is to read, which runs it. returned: where a
-    kernel wrote what a case of vectors asks for. thorough: whether what takes long is done too. head_dims:
-    whether heads of other sizes are tried too. negative: whether negative positions are given too. device:
-    where code is called, and a whole model runs. environments: names of those that code is called in too.
-    write_wrapper: where a wrapper to edit goes, of code that is not understood. xpos: whether the lengths of
-    xPos are left out of what code returns. one_layer: whether a layer type of the config was named. table:
-    the code that makes the tables of code that takes some.
-    arguments: of code, by name, which nothing else fills then.
+    up_to: number of positions. text, tokens: input of a model, which is run with it. returned: file or folder
+    that a kernel wrote for a case of vectors. thorough: whether slow checks are made too. head_dims: whether
+    other head sizes are tried too. negative: whether negative positions are tried too. device: where code is
+    called, and a model runs. environments: names of environments in which code is called too.
+    write_wrapper: file for a wrapper of code whose call is not understood. xpos: whether the lengths of xPos
+    are removed from results. one_layer: whether a layer type was named. table: code that makes the tables
+    that code takes. arguments: of code, by name.
     """
 
     dtypes: tuple[Format, ...] = ()
@@ -109,10 +108,7 @@ class CheckOptions:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A thing to check as it was asked for: what each kind of it makes its checks from.
-
-    case: the RoPE setting of the options. note: gets remarks on how it is read or called.
-    """
+    """A target as it was requested. case: the RoPE setting of the options. note: takes notes about it."""
 
     name: str
     kind: Kind
@@ -128,7 +124,7 @@ class Target:
         case: Case | None = None,
         **more: Any,
     ) -> Checked:
-        """Return a finding as a check. case: of a layer type; None without one."""
+        """Return the result of a check. case: that of a layer type."""
         if case is not None:
             maximum = case.maximum or 0
             more = {"setting": case.setting(maximum or 1), "up_to": maximum, "layer": case.layer, **more}
@@ -136,21 +132,22 @@ class Target:
         return Checked(self.name, self.kind, dtype=dtype, finding=finding, **about)
 
 
-def not_begun(later: Sequence[str], noun: str) -> str:
-    """Return a clause, with its semicolon, that names what was not begun; "" for nothing."""
+def not_started_clause(later: Sequence[str], noun: str) -> str:
+    """Return a clause, with a semicolon, that names what was not started; empty for nothing."""
     if not later:
         return ""
-    return f"; {counted(len(later), noun)} {'was' if len(later) == 1 else 'were'} not begun: {listed(later)}"
+    were = "was" if len(later) == 1 else "were"
+    return f"; {counted(len(later), noun)} {were} not begun: {first_names(later)}"
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
+def first_names(names: Sequence[str]) -> str:
+    """Return the first names of a list, and how many more there are."""
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
     return ", ".join(names[:_MOST]) + more
 
 
-def place(one: Checked) -> tuple[str, int]:
-    """Return the file and line of what was checked; "" and 0 where unknown."""
+def place_of(one: Checked) -> tuple[str, int]:
+    """Return file and line of a check; "" and 0 if unknown."""
     if one.finding.line:
         return shown_path(Path(one.finding.file)), one.finding.line
     path = Path(one.target.rpartition(":")[0] if one.kind == "code" else one.target)

@@ -1,7 +1,7 @@
-"""The checks of files of weights.
+"""The checks of files of weights: checkpoints and GGUF files.
 
-Of a checkpoint: its config, the RoPE buffers that it stores, and the model if it is to run. Of a GGUF file:
-what it says of RoPE, and what its conversion lost of a config.
+Of a checkpoint: config, stored RoPE buffers, and the model if it is run. Of a GGUF file: its metadata about
+RoPE, and what the conversion lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ropeaudit.tensor_files.rope_values import Dump
 
 _MODEL_DTYPES = ("fp32", "bf16")
 _DECODE, _CLASS = "model decode", "class table"
-_FACTOR = 1e-5  # relative: attention factors nearer than this are the same number
+_FACTOR_ERROR = 1e-5  # relative: attention factors nearer than this are the same number
 
 
 def checks(target: Target) -> Iterator[Checked]:
@@ -51,29 +51,31 @@ def checks(target: Target) -> Iterator[Checked]:
             "--tokens and --text run the model, which needs",
             ", or leave them out: what is stored is checked without",
         )
-    yield from doing.in_parts([_of_files(target), _run(target)] if runs else [_of_files(target)])
+    yield from doing.in_parts(
+        [_file_checks(target), _model_checks(target)] if runs else [_file_checks(target)]
+    )
 
 
-def _of_files(target: Target) -> Iterator[Checked]:
-    """Yield the checks of a config, of what is stored, and of what its class builds at load."""
+def _file_checks(target: Target) -> Iterator[Checked]:
+    """Yield the checks of the config, of stored buffers, and of the rotary class."""
     if (Path(target.name) / "config.json").is_file():
         yield from config_target.checks(target)
     else:
         missing = not_applicable("config", "there is no config.json; give the model's folder")
         yield target.checked(missing)
-    audit = _audited(target)
-    yield from map(target.checked, _stored(audit))
+    audit = _audit_file(target)
+    yield from map(target.checked, _buffer_findings(audit))
     if audit.config and not audit.unrotated and Path(target.name).is_dir():
-        yield from map(target.checked, _of_class(target, audit.expected, audit.own_code))
+        yield from map(target.checked, _class_findings(target, audit.expected, audit.own_code))
     target.note(audit.notes)
 
 
 def of_gguf(target: Target) -> Iterator[Checked]:
-    """Yield what a file lost of its config, or that it lost nothing, and what it says.
+    """Yield the checks of a GGUF file: what the conversion lost, and its metadata.
 
     Raises: BadInput, MissingPackage.
     """
-    audit = _audited(target)
+    audit = _audit_file(target)
     rope = audit.gguf
     if rope is None:
         yield target.checked(Finding("conversion", "nothing to check", audit.unrotated))
@@ -84,19 +86,18 @@ def of_gguf(target: Target) -> Iterator[Checked]:
         "setting": rope.setting,
         "up_to": rope.model.maximum or 0,
     }
-    yield from (target.checked(finding, **about) for finding in _of_conversion(audit, rope))
+    yield from (target.checked(finding, **about) for finding in _conversion_findings(audit, rope))
     target.note(audit.notes)
 
 
-def _audited(target: Target) -> ModuleAudit:
-    """Return what `module` finds in a file. Raises: BadInput, MissingPackage."""
+def _audit_file(target: Target) -> ModuleAudit:
+    """Run `module` on a file. Raises: BadInput, MissingPackage."""
     names = ("config", "model", "base", "scaling", "head_dim", "rotary_dim")
-    said: dict[str, Any] = {name: getattr(target.case, name) for name in names}
-    return module_analysis.module(target.name, **said)
+    return module_analysis.module(target.name, **{name: getattr(target.case, name) for name in names})
 
 
-def _stored(audit: ModuleAudit) -> Iterator[Finding]:
-    """Yield what was found of RoPE buffers: one finding for all that are alike."""
+def _buffer_findings(audit: ModuleAudit) -> Iterator[Finding]:
+    """Yield one finding for each group of alike RoPE buffers."""
     expected = audit.expected
     if audit.unrotated:
         yield Finding("stored buffers", "nothing to check", audit.unrotated)
@@ -126,10 +127,10 @@ def _stored(audit: ModuleAudit) -> Iterator[Finding]:
         yield Finding(f"stored {one.what}", status, detail, *sizes, where, one.diagnosis, remedy=fix)
 
 
-def _of_class(target: Target, expected: Expected, own_code: bool) -> Iterator[Finding]:
+def _class_findings(target: Target, expected: Expected, own_code: bool) -> Iterator[Finding]:
     """Yield whether transformers' rotary class builds the frequencies and factors of a config.
 
-    What else it builds is no fault of the checkpoint: the finding says both.
+    A difference is no fault of the checkpoint: it is a note with both values.
     """
     case = target.case
     try:
@@ -166,7 +167,7 @@ def _of_class(target: Target, expected: Expected, own_code: bool) -> Iterator[Fi
         if not found.agrees:
             said = f"it builds other frequencies than config.json means: {wording.off_by(found)}"
             yield noted(_CLASS, said, diagnosis=found.diagnosis, **sizes)
-        elif seen is not None and not math.isclose(seen, asked, rel_tol=_FACTOR):
+        elif seen is not None and not math.isclose(seen, asked, rel_tol=_FACTOR_ERROR):
             told = Diagnosis("attention-factor", {"seen": seen, "asked": asked})
             said = "it builds another attention factor than config.json means"
             yield noted(_CLASS, said, diagnosis=told, where=where)
@@ -175,8 +176,8 @@ def _of_class(target: Target, expected: Expected, own_code: bool) -> Iterator[Fi
             yield judged(_CLASS, True, said, **sizes)
 
 
-def _run(target: Target) -> Iterator[Checked]:
-    """Yield how the whole model takes shifts: in float64, then in each dtype."""
+def _model_checks(target: Target) -> Iterator[Checked]:
+    """Run the model at shifted positions; yield its checks in float64, then in each dtype."""
     options = target.options
     names = [dtype.name for dtype in options.dtypes] or list(_MODEL_DTYPES)
     asked: dict[str, Any] = {one: getattr(options, one) for one in ("text", "tokens", "seed", "device")}
@@ -184,21 +185,21 @@ def _run(target: Target) -> Iterator[Checked]:
     place, seen = audit.device.label, set[int]()
     try:
         for shifted in audit:
-            wide = [] if seen else list(_decode(shifted, audit.calls))
-            wide += [] if shifted.offset in seen else [_structure(shifted)]
+            wide = [] if seen else list(_decode_findings(shifted, audit.calls))
+            wide += [] if shifted.offset in seen else [_structure_finding(shifted)]
             seen.add(shifted.offset)
             yield from (target.checked(one, "float64", device=place) for one in wide)
-            own = (_rotation(shifted), _rounding(shifted))
+            own = (_rotation_finding(shifted), _rounding_finding(shifted))
             yield from (target.checked(one, shifted.dtype.name, device=place) for one in own)
     except NotShifted as error:
         yield target.checked(not_applicable("model structure", error.fault))
     target.note(audit.folder.notes)
 
 
-def _decode(shifted: Shifted, calls: Mapping[str, str]) -> Iterator[Finding]:
+def _decode_findings(shifted: Shifted, calls: Mapping[str, str]) -> Iterator[Finding]:
     """Yield whether decode and prefill in chunks have the logits of one pass, in float64.
 
-    calls: why each of them was not compared, empty where it was.
+    calls: way of calling -> why it was not compared; empty if it was.
     """
     if (one := shifted.decoded) is not None:
         status: Status = "fail" if one.wrong else "info" if one.differs else "pass"
@@ -209,8 +210,8 @@ def _decode(shifted: Shifted, calls: Mapping[str, str]) -> Iterator[Finding]:
         yield noted(_DECODE, f"not compared: {'; '.join(unseen)}")
 
 
-def _rotation(shifted: Shifted) -> Finding:
-    """Return whether what the model holds, and how its layers rotate, are its config's."""
+def _rotation_finding(shifted: Shifted) -> Finding:
+    """Return whether the model's buffers and the rotation of its layers are those of its config."""
     name, where = "model rotation", f"offset {shifted.offset:,}"
     if shifted.verdict in model_analysis.WRONG and shifted.verdict != "wrong_decode":
         where = ", ".join(one.name for one in shifted.held) or where
@@ -222,8 +223,8 @@ def _rotation(shifted: Shifted) -> Finding:
     return judged(name, True, f"what the model holds, and how {layers}, is as config.json says", where=where)
 
 
-def _structure(shifted: Shifted) -> Finding:
-    """Return whether float64 logits stay when every position moves by the offset."""
+def _structure_finding(shifted: Shifted) -> Finding:
+    """Return whether float64 logits stay the same at shifted positions."""
     most, where = shifted.change["structural_max"], f"offset {shifted.offset:,}"
     allowed = model_analysis.structure_allowed(shifted.change, shifted.offset)
     status: Status = "info" if shifted.cause == "frequencies" else "fail"  # as the scaling means it
@@ -233,8 +234,8 @@ def _structure(shifted: Shifted) -> Finding:
     return Finding("model structure", status, detail, most, allowed, "logit", where)
 
 
-def _rounding(shifted: Shifted) -> Finding:
-    """Return what rounding adds to the change of the logits; there is no limit to judge it by."""
+def _rounding_finding(shifted: Shifted) -> Finding:
+    """Return a note on the change of logits by rounding, for which there is no limit."""
     change, where, name = shifted.change, f"offset {shifted.offset:,}", "model rounding"
     if bad := change["nonfinite"]:
         return judged(name, False, f"{bad:,} logits are nan or infinite", where=where)
@@ -244,8 +245,8 @@ def _rounding(shifted: Shifted) -> Finding:
     return noted(name, detail, measured=rms, unit="logit, RMS", where=where)
 
 
-def _of_conversion(audit: ModuleAudit, rope: GgufRope) -> Iterator[Finding]:
-    """Yield what a conversion lost or kept, and what the file says."""
+def _conversion_findings(audit: ModuleAudit, rope: GgufRope) -> Iterator[Finding]:
+    """Yield what a conversion lost, or that it lost nothing, and the metadata of the file."""
     check, wrong = "conversion", [one for one in audit.buffers if one.wrong]
     for one in audit.lost:
         differs = f"{one.layer} layers differ" if one.layer else "the file differs"

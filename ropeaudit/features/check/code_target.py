@@ -1,4 +1,4 @@
-"""The checks of code by dtype, and a wrapper to edit where its call is not understood."""
+"""The checks of code in each dtype, and a wrapper to edit if its call is not understood."""
 
 from __future__ import annotations
 
@@ -38,21 +38,23 @@ from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OWN_TABLES
 from ropeaudit.subjects.calling.signatures import NotUnderstood
 
 DTYPES, UP_TO = ("bf16",), 2**17
-_PADDED = 1024  # positions of code that is told where sequences begin, and no positions
-_MOST = 2**21  # positions: of a table that is built from 0, see `third_party.adapter.LONGEST_TABLE`
+_PADDED = 1024  # positions of code that takes the starts of sequences instead of positions
+_MOST_POSITIONS = 2**21  # positions: of a table that is built from 0, see `third_party.adapter.LONGEST_TABLE`
 _FLAG = "--write-wrapper"
-_VIDEO = (48, 20, 32)  # tokens on the axes of M-RoPE, the last ones up to --up-to
+_GRID_OF_MROPE = (48, 20, 32)  # tokens on the axes of M-RoPE, the last ones up to --up-to
 _LIBRARIES = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
-_CONFIGS = ("config", "rope_parameters")  # roles that tell a class all of a setting
+_CONFIGS = ("config", "rope_parameters")  # roles that give a class the whole setting
 _OF_A_TYPE, _CALLS = 64, 3  # tokens of calls for a layer type, and calls
 _TELL_TYPE = "give each layer the frequencies of its type; of code for one type alone: --layer TYPE"
-_LARGEST = 2**24  # positions that are checked without --up-to, whatever a setting serves
+_LARGEST = 2**24  # positions that are checked without --up-to at most
 
 
 def check_options(options: CheckOptions) -> None:
-    """Raise UsageError for what code cannot be checked with."""
-    if options.up_to is not None and not 1 <= options.up_to <= _MOST:
-        raise UsageError(f"--up-to {options.up_to} is not a number of positions from 1 to {_MOST}; try 128k")
+    """Raise UsageError for options that code cannot be checked with."""
+    if options.up_to is not None and not 1 <= options.up_to <= _MOST_POSITIONS:
+        raise UsageError(
+            f"--up-to {options.up_to} is not a number of positions from 1 to {_MOST_POSITIONS}; try 128k"
+        )
     environments.chosen(options.environments)
     if (path := options.write_wrapper) is not None:
         if not path.endswith(".py") or not Path(path).stem.isidentifier():
@@ -62,35 +64,33 @@ def check_options(options: CheckOptions) -> None:
 
 
 def checks(target: Target) -> Iterator[Checked]:
-    """Yield the checks of code. Raises: see `analysis.check`.
-
-    Where its call is not understood, a requested wrapper to edit is written.
-    """
+    """Yield the checks of code, by layer type if it takes one. Raises: see `analysis.check`."""
     try:
-        code = _loaded(target)
-    except RopeAuditError as error:  # messages about it speak of a target, and of no --impl
+        code = _load_code(target)
+    except RopeAuditError as error:  # `check` has no option --impl
         error.args = (message := error.typed.replace("--impl ", ""),)
-        if isinstance(error, ImportError):  # whose text is not in its arguments
+        if isinstance(error, ImportError):  # its text is not in the arguments
             error.msg = message
         raise
     case, options = target.case, target.options
-    told = code.layered
-    if options.one_layer or len(case.layers()) < 2 or not told or told in options.arguments:
-        yield from of_code(code, target)
+    argument = code.layered
+    if options.one_layer or len(case.layers()) < 2 or not argument or argument in options.arguments:
+        yield from checks_of_code(code, target)
         return
 
     def of_layers(kind: str) -> Iterator[Checked]:
-        given = replace(options, arguments={**options.arguments, told: kind}, one_layer=True)
-        own = replace(target, case=replace(case, layer=kind), options=given)
-        for one in of_code(_loaded(own), own):
-            where = f"{one.finding.where}, {kind} layers" if one.finding.failed else one.finding.where
-            yield replace(one, layer=kind, finding=replace(one.finding, where=where))
+        layer_options = replace(options, arguments={**options.arguments, argument: kind}, one_layer=True)
+        own = replace(target, case=replace(case, layer=kind), options=layer_options)
+        for checked in checks_of_code(_load_code(own), own):
+            finding = checked.finding
+            where = f"{finding.where}, {kind} layers" if finding.failed else finding.where
+            yield replace(checked, layer=kind, finding=replace(finding, where=where))
 
     yield from doing.in_parts(list(map(of_layers, case.layers())))
 
 
-def _loaded(target: Target) -> Code:
-    """Return the code of a target, with the setting of each layer type of its config."""
+def _load_code(target: Target) -> Code:
+    """Load the code of a target, with the setting of each layer type of its config."""
     case, options = target.case, target.options
     code = factories.implementation(
         target.name, options.order, device=options.device, arguments=options.arguments
@@ -101,8 +101,8 @@ def _loaded(target: Target) -> Code:
     return code
 
 
-def of_code(code: Code, target: Target) -> Iterator[Checked]:
-    """Yield the same of code that was loaded."""
+def checks_of_code(code: Code, target: Target) -> Iterator[Checked]:
+    """Yield the checks of loaded code; write a requested wrapper if its call is not understood."""
     case, options, note = target.case, target.options, target.note
     note(notes_beside(case))
     if options.thorough:
@@ -114,26 +114,26 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
     if options.up_to is None and case.maximum and case.maximum > up_to:
         note([f"checked up to {up_to:,} of the {case.maximum:,} positions that it serves"])
     try:
-        fit = code.fit(_on_axes(case, case.setting(up_to), up_to)[0])
+        fit = code.fit(_with_grid(case, case.setting(up_to), up_to)[0])
         if options.up_to is None and fit and fit.convention.padded:
             up_to = min(up_to, _PADDED)
             why = "its sequences begin at 0, and are padded up to what is asked of it"
             note([f"checked up to {up_to:,}: {why}"])
-        setting, up_to = _on_axes(case, case.setting(up_to), up_to)
+        setting, up_to = _with_grid(case, case.setting(up_to), up_to)
         if (case.layout, case.model, case.config, case.axes) == (None,) * 4:
             setting = replace(setting, layout=code.layout(setting))
         code.fit(setting)
     except NotUnderstood as error:
-        seen, *known = error.lines
+        fault, *facts = error.lines
         if code.place[1]:
-            told = error.place[1] and not error.place[0].startswith(_LIBRARIES)
-            file, line = error.place if told else code.place
+            own = error.place[1] and not error.place[0].startswith(_LIBRARIES)
+            file, line = error.place if own else code.place
             source = linecache.getline(file, line).strip()
-            known.insert(0, f"  --> {shown_path(Path(file))}:{line}   {source}")
+            facts.insert(0, f"  --> {shown_path(Path(file))}:{line}   {source}")
         if options.write_wrapper is not None:
-            written = _write_wrapper(options.write_wrapper, target.name, code.needed, seen)
-            known[-1] = f"   = {written}"
-        raise NotUnderstood("\n".join((seen, *known))) from None
+            written = _write_wrapper(options.write_wrapper, target.name, code.needed, fault)
+            facts[-1] = f"   = {written}"
+        raise NotUnderstood("\n".join((fault, *facts))) from None
     if options.write_wrapper is not None:
         note([f"{target.name} is understood without a wrapper; {_FLAG} writes none"])
     dtypes = options.dtypes or tuple(map(parse, DTYPES))
@@ -162,26 +162,26 @@ def of_code(code: Code, target: Target) -> Iterator[Checked]:
     about: dict[str, Any] = {"version": code.version, "device": code.device.label, "up_to": up_to}
     file, line = code.place
     if file.startswith(_LIBRARIES):
-        file, line = "", 0  # a library's is in no repository of who reads it
+        file, line = "", 0  # readers do not have the file of a library
     every = [replace(tested, dtype=dtype, each_call=each_call) for dtype in dtypes]
-    found = doing.in_parts([_at_its_own(asked, case, options.recipe) for asked in every])
-    for asked, finding in found:
+    found = doing.in_parts([_findings_at_own_setting(each, case, options.recipe) for each in every])
+    for judged_code, finding in found:
         placed = finding if finding.line else replace(finding, file=file, line=line)
-        yield target.checked(placed, asked.dtype.name, setting=asked.setting, **about)
+        yield target.checked(placed, judged_code.dtype.name, setting=judged_code.setting, **about)
     findings = list(code.findings)  # of its own setting
     if not options.one_layer and len(case.layers()) > 1:
-        finding = replace(_of_layer_types(every[0], case), file=file, line=line)
+        finding = replace(_layer_types_finding(every[0], case), file=file, line=line)
         yield target.checked(finding, every[0].dtype.name, setting=setting, **about)
     if fit and fit.convention.tables:
-        yield from _of_tables(code, target, fit)
+        yield from _table_checks(code, target, fit)
         return
     if options.table is not None:
         raise UsageError(f"--table {options.table}: {target.name} takes no cos and sin; leave it out")
     note(findings)
 
 
-def _of_layer_types(asked: CodeUnderTest, case: Case) -> Finding:
-    """Return whether code that is told no layer type is right for each that rotates in a config."""
+def _layer_types_finding(asked: CodeUnderTest, case: Case) -> Finding:
+    """Return whether code that takes no layer type is right for all layer types of a config."""
     model, said, wrong = case.declared(), list[str](), list[Places]()
     counts = Counter(model.kinds_of_layers.values() if model else ())
     for kind in case.layers():
@@ -203,18 +203,18 @@ def _of_layer_types(asked: CodeUnderTest, case: Case) -> Finding:
     return judged("layer types", False, ", ".join(said), **more)
 
 
-def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
-    """Yield checks of the code that makes a target's tables, and of their fit.
+def _table_checks(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
+    """Yield the checks of the code that makes a target's tables, and whether both fit together.
 
-    What cannot be called is a note, unless it was named.
+    Code that cannot be called is a note, unless --table named it.
     """
     options, file = target.options, target.name.rpartition(":")[0]
     makers = [options.table] if options.table else [f"{file}:{name}" for name in code.builders]
-    told = [text for text in code.findings if not makers or OWN_TABLES not in text]
+    notes = [text for text in code.findings if not makers or OWN_TABLES not in text]
     missing = f"{target.name}: {NOT_CHECKED}"
     if len(makers) != 1:
         which = f"which of {', '.join(code.builders)} makes its tables: --table FILE.py:NAME says it."
-        target.note([*told, f"{missing}{which}"] if makers else told)
+        target.note([*notes, f"{missing}{which}"] if makers else notes)
         return
     [maker] = makers
     try:
@@ -224,32 +224,32 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
         if options.table is not None:
             raise
         why = error.in_line if isinstance(error, RopeAuditError) else did(error)
-        target.note([f"{missing}{maker}, which makes its tables: {why}.", *told])
+        target.note([f"{missing}{maker}, which makes its tables: {why}.", *notes])
         return
-    if own and not own.convention.composed and options.table is None:  # it makes what rotates
+    if own and not own.convention.composed and options.table is None:  # it makes the function that rotates
         target.note(code.findings)
         return
     alone = replace(options, table=None, order=None, write_wrapper=None, arguments={})
-    alone = replace(alone, xpos=False, negative=False)  # which are of what rotates
-    results = doing.each(of_code(other, replace(target, name=maker, options=alone)), doing.silently)
+    alone = replace(alone, xpos=False, negative=False)  # for code that rotates
+    results = doing.each(checks_of_code(other, replace(target, name=maker, options=alone)), doing.silently)
     checked = list[Checked]()
-    for one in results:
-        checked.append(one)
-        if one.finding.check == "rotation":
+    for check in results:
+        checked.append(check)
+        if check.finding.check == "rotation":
             break
     last = checked[-1]
     own = other.fit(last.setting) if last.setting else own
     roles = own.convention.roles if own else ()
     told_base = other.own and "base" in (*other.told, *roles)
-    sure = fit.sure and _is_no_setting(last.finding, told_base)
+    sure = fit.sure and _is_setting_independent(last.finding, told_base)
     if last.finding.failed and options.table is None and not sure:
         others = f"whose tables are others than these: --table {maker} says how."
-        target.note([f"{missing}{maker}, {others}", *told])
+        target.note([f"{missing}{maker}, {others}", *notes])
         return
     yield from checked
-    for one in results:
-        checked.append(one)
-        yield one
+    for check in results:
+        checked.append(check)
+        yield check
     status = "FAIL" if any(one.finding.failed for one in checked) else "PASS"
     place, _, name = maker.rpartition(":")
     name = f"{name} in the same file" if place == file else maker
@@ -259,13 +259,13 @@ def _of_tables(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
         text = f"{name} makes tables for {width} pairs"
         finding = Finding("tables", "fail", text, diagnosis=Diagnosis("wrong-layout", {"layout": width}))
     yield replace(checked[0], target=target.name, finding=finding)
-    target.note(told)
+    target.note(notes)
 
 
-def _is_no_setting(finding: Finding, told_base: bool) -> bool:
-    """Return whether what a wrong table shows is a fault in any setting, as a wrong exponent is.
+def _is_setting_independent(finding: Finding, told_base: bool) -> bool:
+    """Return whether a wrong table is a fault at any setting, such as a wrong exponent.
 
-    told_base: whether what makes it is told the base.
+    told_base: whether the code that makes it takes the base.
     """
     found = finding.diagnosis
     if found is None or not found.explains or found.certainty == "resembles":
@@ -275,23 +275,25 @@ def _is_no_setting(finding: Finding, told_base: bool) -> bool:
     return all(kinds()[part.code].group != "setting" or part.code in faults for part in parts)
 
 
-def _on_axes(case: Case, setting: RopeSetting, up_to: int) -> tuple[RopeSetting, int]:
-    """Return the setting and number of positions, a grid's on several axes."""
+def _with_grid(case: Case, setting: RopeSetting, up_to: int) -> tuple[RopeSetting, int]:
+    """Return setting and number of positions, those of a grid for M-RoPE."""
     if case.mrope is not None and (axes := case.position_axes(setting)):
-        setting = grids.of_sections(axes, setting, "x".join(map(str, _VIDEO)), max(0, up_to - max(_VIDEO)))
+        setting = grids.of_sections(
+            axes, setting, "x".join(map(str, _GRID_OF_MROPE)), max(0, up_to - max(_GRID_OF_MROPE))
+        )
     return setting, up_to if setting.grid is None else setting.grid.count
 
 
-def _at_its_own(
+def _findings_at_own_setting(
     asked: CodeUnderTest, case: Case, recipe: str | None
 ) -> Iterator[tuple[CodeUnderTest, Finding]]:
-    """Yield the checks in one dtype, each with the code at the setting that it is held to.
+    """Yield the findings in one dtype, each with the code at the setting by which it is judged.
 
-    That is the code's own base and number of dims where nobody asked for others.
+    That has the code's own base and rotary_dim where the user requested none.
     """
     before = list[str]()
-    for finding in _findings(asked, recipe):
-        unasked = _unasked(finding, case, asked)
+    for finding in _dtype_findings(asked, recipe):
+        unasked = _unrequested_setting(finding, case, asked)
         if not unasked:
             before.append(finding.check)
             yield asked, finding
@@ -306,14 +308,14 @@ def _at_its_own(
         held = f"if that is meant, give {wording.option(found)}: everything else is judged with it"
         asked = replace(asked, setting=setting)
         yield asked, noted("setting", held, diagnosis=found)
-        yield from ((asked, one) for one in _findings(asked, recipe) if one.check not in before)
+        yield from ((asked, one) for one in _dtype_findings(asked, recipe) if one.check not in before)
         return
 
 
-def _unasked(finding: Finding, case: Case, asked: CodeUnderTest) -> list[Diagnosis]:
-    """Return what a failed rotation says of a base and a part of the dims, where nobody asked for others.
+def _unrequested_setting(finding: Finding, case: Case, asked: CodeUnderTest) -> list[Diagnosis]:
+    """Return the base and rotary_dim that a failed rotation shows, where the user requested none.
 
-    Of code that is told neither, and where they are in use: see `_in_use`.
+    Only of code that takes neither, and if they are usual: see `_is_usual_value`.
     """
     found = finding.diagnosis if finding.check == "rotation" and finding.failed else None
     if found is None or found.alternatives or found.certainty == "resembles":
@@ -328,11 +330,11 @@ def _unasked(finding: Finding, case: Case, asked: CodeUnderTest) -> list[Diagnos
         "partial-rotation": case.rotary_dim is None and told.isdisjoint(("dim", "fraction", *_CONFIGS)),
     }
     parts = (replace(one, also=()) for one in found.parts() if one.where == Where())
-    return [one for one in parts if free.get(one.code) and _in_use(one.values)]
+    return [one for one in parts if free.get(one.code) and _is_usual_value(one.values)]
 
 
-def _in_use(values: Mapping[str, Any]) -> bool:
-    """Return whether a base has two digits and is 1000 at least, as those of all published models.
+def _is_usual_value(values: Mapping[str, Any]) -> bool:
+    """Return whether a base has two digits and is at least 1000, as in all published models.
 
     Others come from wrong exponents. Of dims: whether a quarter, half or three quarters of them rotate.
     """
@@ -341,8 +343,8 @@ def _in_use(values: Mapping[str, Any]) -> bool:
     return 4 * values["seen"] / values["head_dim"] in (1, 2, 3)
 
 
-def _findings(asked: CodeUnderTest, recipe: str | None) -> Iterator[Finding]:
-    """Yield the checks in one dtype; of code that does not take it, that it does not."""
+def _dtype_findings(asked: CodeUnderTest, recipe: str | None) -> Iterator[Finding]:
+    """Yield the findings in one dtype, or that the code does not take it."""
     code, setting = asked.tested, asked.setting
     if reason := code.refusal(setting, asked.dtype):
         yield not_applicable("rotation", reason)
@@ -364,8 +366,7 @@ def _findings(asked: CodeUnderTest, recipe: str | None) -> Iterator[Finding]:
 def _write_wrapper(path: str, target: str, needed: Mapping[str, str], why: str) -> str:
     """Write a wrapper with the known arguments of a target; return how to use it.
 
-    needed: its arguments and what they are, empty where that is not known. Raises: BadOutput where the file
-    cannot be written.
+    needed: argument -> role, empty if unknown. Raises: BadOutput.
     """
     place, _, name = target.rpartition(":")
 

@@ -137,7 +137,7 @@ def check(
     from ropeaudit.console import delivery, output_files
     from ropeaudit.features.check import analysis, waivers
     from ropeaudit.features.check import report as tables
-    from ropeaudit.features.check.checked import CheckOptions, not_begun
+    from ropeaudit.features.check.checked import CheckOptions, not_started_clause
     from ropeaudit.reports.forms.sarif import annotation
     from ropeaudit.reports.numbers import counted
 
@@ -164,7 +164,7 @@ def check(
 
     def left(results: list[Checked]) -> str:
         begun = {one.target for one in results}
-        return not_begun([target for target in targets if target not in begun], "target")
+        return not_started_clause([target for target in targets if target not in begun], "target")
 
     def made() -> Ticket | None:
         return None if interrupted else tables.check_ticket(checked, cases[0], asked)

@@ -1,4 +1,4 @@
-"""Checks of a named model or a config.json: what it says, how far usual code holds."""
+"""The checks of a named model or a config.json: its setting, its keys, and the range of usual code."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from ropeaudit.tensor_files.rope_values import Dump
 
 Config: TypeAlias = Mapping[str, Any] | None
 LIMIT = "limit"
-READING, RANGE = "reading", "range"  # doubts; positions past the end
-PARTS, PATCHES = "parts", "patches"  # those not judged; scores of vision parts
+READING, RANGE = "reading", "range"  # checks: doubts about keys; positions past the maximum
+PARTS, PATCHES = "parts", "patches"  # checks: parts that are not judged; scores of vision parts
 _STATUS: dict[str, Status] = {
     "holds": "pass",
     "unseen": "pass",
@@ -48,16 +48,15 @@ _STATUS: dict[str, Status] = {
     "unjudged": "info",
 }
 DTYPES = ("bf16", "fp16", "fp32")
-RECIPE = "hf"  # what most code does
+RECIPE = "hf"  # that of most code
 _ORIGINAL = "original_max_position_embeddings"
 
 
 def checks(target: Target) -> Iterator[Checked]:
-    """Yield the checks of a model or a config, part by part, by layer type. Raises: see `analysis.check`."""
-    # its options stand before what the target says
+    """Yield the checks of a model or config by part and layer type. Raises: see `analysis.check`."""
     case = replace(target.case, seed=target.options.seed, model=None, config=target.name)
     if target.kind == "model":
-        yield from _of_part(target, None, replace(case, model=target.name, config=None), "")
+        yield from _part_checks(target, None, replace(case, model=target.name, config=None), "")
         return
     file, path = path_and_part(target.name)
     config = hf_json.load(file)
@@ -65,25 +64,25 @@ def checks(target: Target) -> Iterator[Checked]:
         raise BadInput(f"{target.name!r}: holds {hf_json.shown(config)}; give the config.json of a model")
     target = replace(target, version=digests.of_bytes(json.dumps(config, sort_keys=True).encode()))
     try:
-        every = [one for one in config_parts.parts(config) if not one.instead and path in ("", one.name)]
+        every = [part for part in config_parts.parts(config) if not part.instead and path in ("", part.name)]
     except BadInput as error:
         raise BadInput(error.typed, where=repr(target.name)) from None
-    rotating = [one for one in every if not one.unjudged]
-    by_index = [one for one in rotating if not one.axial]
+    rotating = [part for part in every if not part.unjudged]
+    by_index = [part for part in rotating if not part.axial]
     if not rotating or (by_index and (path or len(by_index) < 2)):
-        yield from _of_part(target, config, case, path)
+        yield from _part_checks(target, config, case, path)
     else:
-        for one in by_index:
-            yield from _of_part(target, config, replace(case, config=f"{file}#{one.name}"), one.name)
-    for one in (one for one in rotating if one.axial):
-        yield from _of_axes(target, f"{file}#{one.name}", one)
+        for part in by_index:
+            yield from _part_checks(target, config, replace(case, config=f"{file}#{part.name}"), part.name)
+    for part in (part for part in rotating if part.axial):
+        yield from _axes_checks(target, f"{file}#{part.name}", part)
     if rotating and not path:
-        for one in (one for one in every if one.unjudged):
-            yield target.checked(not_applicable(PARTS, f"{one.name} ({one.unjudged})"))
+        for part in (part for part in every if part.unjudged):
+            yield target.checked(not_applicable(PARTS, f"{part.name} ({part.unjudged})"))
 
 
-def _of_part(target: Target, config: Config, case: Case, path: str) -> Iterator[Checked]:
-    """Yield the checks of a part by layer type. config: None of a named model."""
+def _part_checks(target: Target, config: Config, case: Case, path: str) -> Iterator[Checked]:
+    """Yield the checks of a part by layer type. config: None for a named model."""
     try:
         model = case.declared()
     except Unjudged:
@@ -97,23 +96,23 @@ def _of_part(target: Target, config: Config, case: Case, path: str) -> Iterator[
     cases = [replace(case, layer=layer) for layer in layers]
 
     def named(results: Iterable[Checked]) -> Iterator[Checked]:
-        """Yield them with the part in the name of the layer type, where several are checked."""
+        """Add the part to the layer type of checks, if several parts are checked."""
         several = path and not target.name.endswith(f"#{path}")
         for one in results:
             layer = path if one.layer in (NONE, FULL) else f"{path}.{one.layer}"
             yield replace(one, layer=layer) if several else one
 
-    yield from named(target.checked(_read(config, model, one, path), case=one) for one in cases)
+    yield from named(target.checked(_setting_finding(config, model, one, path), case=one) for one in cases)
     doubts = [noted(READING, doubt.seen, remedy=doubt.remedy) for doubt in model.doubts]
     yield from named(target.checked(doubt, case=cases[0]) for doubt in doubts)
     if (asked := target.options.up_to) and model.maximum and not case.scaling:
-        yield from named(target.checked(one, case=cases[0]) for one in _range(asked, model.maximum))
-    yield from named([target.checked(_keys(config, model, case, path))])
-    yield from doing.in_parts([named(_of_layer(target, one)) for one in cases])
+        yield from named(target.checked(one, case=cases[0]) for one in _range_findings(asked, model.maximum))
+    yield from named([target.checked(_keys_finding(config, model, case, path))])
+    yield from doing.in_parts([named(_layer_checks(target, one)) for one in cases])
 
 
-def _of_axes(target: Target, path: str, one: Part) -> Iterator[Checked]:
-    """Yield what was read of a vision part, and its scores' drift on a grid of patches. path: FILE#PART."""
+def _axes_checks(target: Target, path: str, one: Part) -> Iterator[Checked]:
+    """Yield the setting of a vision part, and the drift of scores on its patches. path: FILE#PART."""
     layer, options = one.name or one.model, target.options
     try:
         rope, size = config_axes.of_part(one, path), config_axes.patches(one)
@@ -135,8 +134,8 @@ def _of_axes(target: Target, path: str, one: Part) -> Iterator[Checked]:
         yield target.checked(finding, record.dtype, layer=layer)
 
 
-def _range(asked: int, maximum: int) -> Iterator[Finding]:
-    """Yield what is asked for that the model does not serve, or served and not asked for."""
+def _range_findings(asked: int, maximum: int) -> Iterator[Finding]:
+    """Yield a finding if --up-to is not the maximum of the model."""
     if asked > maximum:
         served = f"the {maximum:,} positions that it serves ({DECLARED} and scaling)"
         yield noted(RANGE, f"--up-to {asked:,} is past {served}")
@@ -144,8 +143,8 @@ def _range(asked: int, maximum: int) -> Iterator[Finding]:
         yield not_applicable(PARTS, f"positions {asked:,} to {maximum - 1:,} (--up-to)")
 
 
-def _read(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
-    """Return what was read of a layer type. config: None of a named model."""
+def _setting_finding(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
+    """Return the setting of a layer type. config: None for a named model."""
     text = setting_words(case.setting(case.maximum or 1), model.axes, case.served)
     if config is None:
         return judged("config", True, "; ".join([text, *model.notes, f"source: {model.source}"]))
@@ -155,18 +154,18 @@ def _read(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
     return judged("config", True, part + "; ".join(filter(None, [text, *said, *model.defaults])))
 
 
-def _keys(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
-    """Return whether a config's RoPE keys are all used, none of them twice."""
+def _keys_finding(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
+    """Return whether all RoPE keys of a config are used, without contradictions."""
     if config is None:
         return not_applicable("config keys", "a named model has no config.json")
     unused = unused_keys(config, case.base, path)
     listed = "; ".join(map(str, unused))
     if any(key.contradicts for key in unused):
         return judged("config keys", False, f"it contradicts itself: {listed}; keep one value")
-    short, lengths, remedy = _lengths(config_parts.named(config, path).given, model)
+    short, lengths, remedy = _contradicting_lengths(config_parts.named(config, path).given, model)
     said = [lengths] * bool(lengths)
     said += [f"not used, for it changes no frequency, scale or length: {listed}"] * bool(unused)
-    said += dict.fromkeys(text for one in model.layers.values() for text in _doubtful(one.scaling))
+    said += dict.fromkeys(text for one in model.layers.values() for text in _scaling_doubts(one.scaling))
     if idle := idle_scalings(model):
         several = len(model.layers) > 1
         names = [f"{short_name(str(one))}{f' of {layer}' * several}" for layer, one in idle.items()]
@@ -182,8 +181,8 @@ def _keys(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
     return judged("config keys", True, "every key about RoPE is used")
 
 
-def _doubtful(scaling: Scaling) -> Iterator[str]:
-    """Yield what transformers 5.23.0 only warns of in a scaling."""
+def _scaling_doubts(scaling: Scaling) -> Iterator[str]:
+    """Yield the faults of a scaling of which transformers 5.23.0 only warns."""
     low, high = scaling.low or 1.0, scaling.high or 1.0
     fast, slow = scaling.beta_fast or 32, scaling.beta_slow or 1
     seen = {
@@ -197,11 +196,11 @@ def _doubtful(scaling: Scaling) -> Iterator[str]:
     yield from (told[name].format(**words) for name, holds in seen.items() if holds)
 
 
-def _lengths(part: Mapping[str, Any], model: ModelRope) -> tuple[str, str, str]:
-    """Return in short which two lengths cannot both hold, then what is said, and what to give; else nothing.
+def _contradicting_lengths(part: Mapping[str, Any], model: ModelRope) -> tuple[str, str, str]:
+    """Return, of two lengths that contradict each other, a short text, a long one and the remedy.
 
-    That is where the one before scaling is above the declared one; for llama3 where it is not below that, and
-    for yarn wherever the factor is not their ratio (transformers 5.23.0 warns of these two).
+    The length before scaling must not be above the declared one, for llama3 below it, and for yarn the factor
+    must be their ratio (transformers 5.23.0 warns of the last two).
     """
     served, declared = model.served, model.declared
     original, reach = served.scaling.length_before, served.scaling.reach
@@ -229,8 +228,8 @@ def _lengths(part: Mapping[str, Any], model: ModelRope) -> tuple[str, str, str]:
     return f"factor {factor} × {original:,} is not {declared:,}", seen, remedy
 
 
-def _of_layer(target: Target, case: Case) -> Iterator[Checked]:
-    """Yield the checks of a layer type: limits, effects of casts, frequency switches."""
+def _layer_checks(target: Target, case: Case) -> Iterator[Checked]:
+    """Yield the checks of a layer type: limits, casts, and frequencies that depend on the length."""
     options, setting = target.options, case.setting(case.maximum or 1)
     if setting.scaling.depends_on_length:  # at every offset, those of its own length
         case = replace(case, length="shifted")
@@ -245,19 +244,19 @@ def _of_layer(target: Target, case: Case) -> Iterator[Checked]:
 
 
 def limits(case: Case, subjects: Sequence[SubjectFactory], up_to: int | None) -> Iterator[Finding]:
-    """Yield how far each recipe holds, as `limit` does. up_to: None for that of `limit`."""
+    """Yield the limit of each recipe, as `limit` finds it. up_to: None for the default of `limit`."""
     seq_len = case.outline()[0].seq_len
     largest = limit_analysis.UP_TO if up_to is None else max(0, up_to - seq_len)
     accepted = [tolerance(TOLERANCE)]
     for limit in limit_analysis.run([case], subjects, accepted, largest, None, doing.listener()):
         measured = math.nan if limit.margin is None else limit.margin
         sizes = (measured, 1.0, MARGIN) if limit.within is not None else (measured, math.nan, "")
-        where = f"{limit.at_zero.implementation}: {_where(limit)}"
+        where = f"{limit.at_zero.implementation}: {_range_words(limit)}"
         yield Finding(LIMIT, _STATUS[limit.standing], told(limit), *sizes, where)
 
 
-def _where(limit: Limit) -> str:
-    """Return up to where nothing fails, and how many times the model's maximum that is."""
+def _range_words(limit: Limit) -> str:
+    """Return the first failure, else the last good position and its ratio to the maximum."""
     failing, apart = limit.last_position(limit.first_failure_seen), limit.failing_distance
     if limit.standing == "fails":
         at_distance = apart is not None and (failing is None or apart < failing)
@@ -276,7 +275,7 @@ def _where(limit: Limit) -> str:
 
 
 def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> Finding:
-    """Return the effect of a cast of the frequencies: no fault of a config."""
+    """Return the effect of a cast of the frequencies, which is no fault of the config."""
     far = (maximum or NEAR) - 1
 
     def cast(setting: RopeSetting) -> Dump:
@@ -295,7 +294,7 @@ def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> F
 
 
 def _switch_finding(setting: RopeSetting) -> Finding:
-    """Return at which number of positions the frequencies become others."""
+    """Return the number of positions at which the frequencies change."""
     scaling = setting.scaling
     if not scaling.depends_on_length:
         return not_applicable("frequency-switch", "its frequencies do not depend on the number of positions")

@@ -20,7 +20,7 @@ from ropeaudit.audits.sweep import Audit
 from ropeaudit.conformance import environments
 from ropeaudit.conformance.finding import INTERRUPTED, MARGIN, PAIR
 from ropeaudit.conformance.score_drift import CHECKS as SCORES  # wrong where the rotation is
-from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, listed, place
+from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, first_names, place_of
 from ropeaudit.features.check.config_target import LIMIT, PARTS, PATCHES, RANGE, READING
 from ropeaudit.recognition.diagnosis import codes, kinds
 from ropeaudit.reports import Report, tabulated
@@ -109,10 +109,10 @@ def faults_of(results: Sequence[Checked]) -> list[Fault]:
         if found is not None and found.explains:  # its equals and what is there beside it are said too
             nearest = "nothing that was tried explains it; the nearest: "
             behaves = nearest if found.certainty == "resembles" else "behaves like: "
-        words = (one.seen, behaves + finding.resembles, finding.advice)
+        words = (one.result_words, behaves + finding.resembles, finding.advice)
         message = printable("; ".join(filter(None, words)))
         rule = found.code if found else finding.check.replace(" ", "-")
-        faults.append(Fault(rule, message, printable(one.target), one.label, *place(one)))
+        faults.append(Fault(rule, message, printable(one.target), one.label, *place_of(one)))
     return faults
 
 
@@ -134,7 +134,7 @@ def junit(results: Sequence[Checked]) -> bytes:
         shown = {"name": name, "errors": "0", "failures": failures, "skipped": skipped}
         suite = ElementTree.SubElement(root, "testsuite", shown | {"tests": str(len(checks))})
         for one, tag in zip(checks, tags, strict=True):
-            finding, measured = one.finding, one.measured_words
+            finding, measured = one.finding, one.measurement
             layer = "" if one.layer in (NONE, "full_attention") else f" ({one.layer})"
             case = ElementTree.SubElement(suite, "testcase", classname=name, name=finding.check + layer)
             part, kind = ElementTree.SubElement(case, tag), codes(finding.diagnosis) or tag
@@ -201,7 +201,7 @@ def _decides(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
         doubt = next((one.finding.where for one in own if warns(one) and one.finding.where), "")
         return f"{doubt}; {margin}" if doubt else margin
     judged = [one for one in own if one.judged]
-    where = [listed([parse(name).short for name in _dtypes(judged)])]
+    where = [first_names([parse(name).short for name in _dtypes(judged)])]
     for first in judged[:1]:
         if first.setting is not None and first.setting.grid is not None:
             where.append(f"{first.setting.grid.count:,} tokens, {first.setting.grid.words}")
@@ -261,7 +261,7 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
     finding, facts = first.finding, list[str]()
     pairs = [one for one in some if _excess(one) > 0 and one.dtype == first.dtype]
     explained = finding.diagnosis is not None and code != UNEXPLAINED
-    title = finding.detail if finding.detail and len(finding.detail) <= _SHORT else first.seen
+    title = finding.detail if finding.detail and len(finding.detail) <= _SHORT else first.result_words
     if len(title) > _SHORT and "; " in title[:_SHORT]:
         title = f"{title[: title.rindex('; ', 0, _SHORT)]}; more: -v"
     if explained:
@@ -274,7 +274,9 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
         title = title if explained else size
         facts.append(f"{size}: {worst.where}" if explained else f"worst: {worst.where}")
     else:
-        facts += [text for text in (first.seen, finding.detail) if text != title and len(text) <= _SHORT]
+        facts += [
+            text for text in (first.result_words, finding.detail) if text != title and len(text) <= _SHORT
+        ]
     if tolerance := next((one.finding for one in some if one.finding.check == "score-error-limit"), None):
         off = f"{percent(tolerance.measured)} off (limit {limit_percent(tolerance.allowed)})"
         facts.append(f"scores are {off}: {tolerance.where}")
@@ -283,7 +285,7 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
     elif finding.diagnosis is not None and finding.diagnosis.explains:
         facts.append(f"closest known: {codes(finding.diagnosis)}: {finding.resembles}")
     if len(some) > 1:
-        facts.append(f"checks: {listed(list(dict.fromkeys(one.finding.check for one in some)))}")
+        facts.append(f"checks: {first_names(list(dict.fromkeys(one.finding.check for one in some)))}")
     if finding.option:
         facts.append(f"if that is meant, give {finding.option}")
     if finding.remedy:
@@ -292,8 +294,8 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
         facts += [finding.detail[finding.detail.index(mark) :] for mark in _WAIVERS if mark in finding.detail]
     placed = list(dict.fromkeys(one.finding.check for one in some))
     if all(name.startswith("under ") for name in placed):  # and nowhere else
-        title = f"{listed(placed)}: {title}"
-    file, line = place(first)
+        title = f"{first_names(placed)}: {title}"
+    file, line = place_of(first)
     source = linecache.getline(file, line).strip() if line else ""
     return Cause(code, title, file, line, source, list(dict.fromkeys(filter(None, facts))))
 
@@ -425,7 +427,7 @@ def _missing(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Fac
         left_out = reasons.pop("--thorough", {})
         names = [name for some in reasons.values() for name in some]
         thorough = f"{', '.join(left_out)} (--thorough); " if left_out else ""
-        whole = f"{thorough}{listed(names)} (why: -v)"
+        whole = f"{thorough}{first_names(names)} (why: -v)"
     whole = "; ".join(filter(None, [*beyond, whole]))
     return [("not checked", whole)] if whole else []
 
@@ -471,7 +473,7 @@ def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) 
         f"{file_name(first.target)}: {finding.check}{where} fails{by_code(codes(finding.diagnosis))}",
         report(own, None, {}),
         row(first),
-        f"{finding.check}: {'; '.join(filter(None, (finding.detail, first.measured_words)))}",
+        f"{finding.check}: {'; '.join(filter(None, (finding.detail, first.measurement)))}",
         reproduction,
     )
 
