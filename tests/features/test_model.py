@@ -22,7 +22,8 @@ from ropeaudit.features.model import forward_pass, layers
 from ropeaudit.features.model import load as model_load
 
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.usefixtures("one_thread")
+# Command lines of tests/net run models behind the door, which imports transformers anew for each.
+pytestmark = pytest.mark.usefixtures("one_thread", "in_process")
 BIG = 2**20
 FAST = ["--tokens", "24", "--offset", "1000", "--dtype", "bf16", "-q"]
 
@@ -326,12 +327,12 @@ def test_positions_end_where_the_model_s_do(trained, capsys) -> None:
     assert "for 24 tokens offsets go up to 232" in message
 
 
-def test_without_transformers_it_says_what_to_install(monkeypatch, in_process, tmp_path, capsys) -> None:
+def test_without_transformers_it_says_what_to_install(monkeypatch, tmp_path, capsys) -> None:
     monkeypatch.setattr(model_load.util, "find_spec", lambda name: None)
     assert "pip install 'ropeaudit[model]'" in refused(capsys, tmp_path)
 
 
-def test_an_interrupted_run_keeps_what_is_done(llama, monkeypatch, in_process, capsys) -> None:
+def test_an_interrupted_run_keeps_what_is_done(llama, monkeypatch, capsys) -> None:
     real, calls = layers.check_layers, []
 
     def broken(*arguments):
