@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cases import first_fast
+from command_line import Printed, ran
 
 from ropeaudit.console.delivery import print_report
 from ropeaudit.console.options import ScreenOptions
@@ -35,6 +35,7 @@ posix = pytest.mark.skipif(os.name == "nt", reason="POSIX")
 
 
 def ropeaudit(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command line in a process of its own, whose streams and end are real."""
     return subprocess.run(
         [sys.executable, "-m", "ropeaudit", *arguments],
         capture_output=True,
@@ -45,9 +46,23 @@ def ropeaudit(folder: Path, *arguments: str, **environment: str) -> subprocess.C
     )
 
 
-def shifted(folder: Path, at_import: str = "", in_call: str = "pass", *more: str):
+def written(folder: Path, at_import: str = "", in_call: str = "pass") -> list[str]:
+    """Write code that does something at import and in a call; return the command line that calls it."""
+    folder.mkdir(exist_ok=True)
     (folder / "k.py").write_text(KERNEL + at_import + CALLED.format(in_call))
-    return ropeaudit(folder, "shift", "--impl", "k.py:f", *SMALL, *more)
+    return ["shift", "--impl", "k.py:f", *SMALL]
+
+
+@pytest.fixture
+def shifted(tmp_path, monkeypatch, capfd):
+    """Call code that does something; return what this process prints meanwhile, to descriptors too."""
+
+    def run(at_import: str = "", in_call: str = "pass", *more: str, folder: Path = tmp_path) -> Printed:
+        line = written(folder, at_import, in_call)
+        monkeypatch.chdir(folder)
+        return ran(capfd, [*line, *more])
+
+    return run
 
 
 WRITES = """
@@ -72,21 +87,34 @@ HARMLESS = {
 }
 
 
-@posix
-@pytest.mark.parametrize("how", first_fast(HARMLESS, 2))
-def test_stdout_is_the_report(how, tmp_path) -> None:
-    seen = shifted(tmp_path, *HARMLESS[how], "-o", "x.json")
-    assert (seen.returncode, seen.stdout.count("\n")) == (0, 2), seen
-    assert seen.stdout.startswith("implementation,verdict\nk.py:f,")
-    assert "Traceback" not in seen.stderr
-    assert sorted(one.name for one in tmp_path.iterdir() if one.is_file()) == ["k.py", "x.json"]
+def is_the_report(out: str, err: str, folder: Path) -> bool:
+    right = out.startswith("implementation,verdict\nk.py:f,") and out.count("\n") == 2
+    files = sorted(one.name for one in folder.iterdir() if one.is_file())
+    return right and "Traceback" not in err and files == ["k.py", "x.json"]
 
 
 @posix
-def test_code_that_leaves_at_an_offset_gives_a_refused_row(tmp_path) -> None:
-    seen = shifted(tmp_path, "", "sys.exit(3) if positions.max() > 50 else 0")
-    assert (seen.returncode, seen.stdout) == (0, "implementation,verdict\nk.py:f,refused\n")
-    assert "SystemExit: 3" in seen.stderr
+def test_stdout_is_the_report(shifted, tmp_path) -> None:
+    wrong = {}
+    for how, code in HARMLESS.items():
+        seen = shifted(*code, "-o", "x.json", folder=tmp_path / how)
+        if not is_the_report(*seen, tmp_path / how):
+            wrong[how] = seen
+    assert wrong == {}
+
+
+@posix
+def test_stdout_is_the_report_when_the_process_has_ended(tmp_path) -> None:
+    seen = ropeaudit(tmp_path, *written(tmp_path, *HARMLESS["writes"]), "-o", "x.json")
+    assert seen.returncode == 0
+    assert is_the_report(seen.stdout, seen.stderr, tmp_path), seen
+
+
+@posix
+def test_code_that_leaves_at_an_offset_gives_a_refused_row(shifted) -> None:
+    seen = shifted("", "sys.exit(3) if positions.max() > 50 else 0")
+    assert seen.out == "implementation,verdict\nk.py:f,refused\n"
+    assert "SystemExit: 3" in seen.err
 
 
 def test_a_stream_that_knows_ascii_alone_gets_ascii_and_no_question_marks(tmp_path) -> None:
@@ -111,44 +139,34 @@ def test_what_looks_alike_stands_in_tables_and_not_in_data(form, seen, monkeypat
 
 
 @posix
-def test_only_what_writes_says_that_it_cannot_write(tmp_path) -> None:
+def test_only_what_writes_says_that_it_cannot_write(tmp_path, monkeypatch, capsys) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    line = "import os, sys; os.rmdir(os.getcwd()); from ropeaudit import main"
-    line += "; sys.exit(main.main(sys.argv[1:]))"
+    monkeypatch.chdir(gone)
+    gone.rmdir()
     for arguments, code in ((["list", "formats"], 0), (["shift", "--impl", "nope:f"], 2)):
-        gone.mkdir(exist_ok=True)
-        seen = subprocess.run(
-            [sys.executable, "-P", "-c", line, *arguments], cwd=gone, capture_output=True, text=True
-        )
-        assert seen.returncode == code
-        assert "cannot write" not in seen.stderr
+        assert "cannot write" not in ran(capsys, arguments, code).err
 
 
-def test_tries_to_call_code_give_no_warnings(tmp_path) -> None:
+def test_tries_to_call_code_give_no_warnings(shifted) -> None:
     message = "warnings.warn('of a try' if len(positions) == 7 else 'of a call', stacklevel=1)"
-    result = shifted(tmp_path, "import warnings", message, "-v")
-    assert result.returncode == 0, result.stderr
-    assert "UserWarning: of a call" in result.stderr
-    assert "UserWarning: of a try" not in result.stderr
+    seen = shifted("import warnings", message, "-v")
+    assert "UserWarning: of a call" in seen.err
+    assert "UserWarning: of a try" not in seen.err
 
 
 @posix
-def test_workers_stand_code_that_closes_stdout(tmp_path) -> None:
-    result = shifted(tmp_path, "", "os.closerange(1, 2)", "--jobs", "2")
-    assert result.returncode == 0, result.stderr
+def test_workers_stand_code_that_closes_stdout(shifted) -> None:
+    shifted("", "os.closerange(1, 2)", "--jobs", "2")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("spec", ["t:f", "t.py:f"])
-def test_random_numbers_of_torch_come_again(spec, tmp_path) -> None:
-    pytest.importorskip("torch")
+def test_random_numbers_of_torch_come_again(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
     text = "import torch\ndef f(x, positions):\n    return x * (1 + 0.001 * torch.rand(x.shape))\n"
-    (tmp_path / "t.py").write_text(text)
-    columns = [*SMALL[:-1], "implementation,drift_max"]
-    first, second = (ropeaudit(tmp_path, "shift", "--impl", spec, *columns) for _ in range(2))
-    assert first.returncode == 0, first.stderr
-    assert first.stdout == second.stdout
+    Path("t.py").write_text(text)
+    for spec in ("t:f", "t.py:f"):
+        line = ["shift", "--impl", spec, *SMALL[:-1], "implementation,drift_max"]
+        assert ran(capsys, line).out == ran(capsys, line).out
 
 
 SHOUTS = """
@@ -163,15 +181,12 @@ shout()
 
 
 @posix
-@pytest.mark.parametrize("output", first_fast(["-", "o.csv", "o.jsonl"]))
-def test_what_code_writes_to_every_descriptor_is_not_in_the_report(output, tmp_path) -> None:
+@pytest.mark.parametrize("output", ["-", "o.csv", "o.jsonl"])
+def test_what_code_writes_to_every_descriptor_is_not_in_the_report(output, shifted, tmp_path) -> None:
     """Neither on stdout nor in a file, nor among the rows that are kept meanwhile."""
-    quiet, loud = (tmp_path / name for name in ("quiet", "loud"))
     results = []
-    for folder, at_import, in_call in ((quiet, "def shout(): pass\n", "pass"), (loud, SHOUTS, "shout()")):
-        folder.mkdir()
-        done = shifted(folder, at_import, in_call, *([] if output == "-" else ["-o", output]))
-        assert done.returncode == 0, done.stderr
-        results.append((done.stdout, "" if output == "-" else (folder / output).read_text()))
+    for name, *code in (("quiet", "def shout(): pass\n", "pass"), ("loud", SHOUTS, "shout()")):
+        out = shifted(*code, *([] if output == "-" else ["-o", output]), folder=tmp_path / name).out
+        results.append((out, "" if output == "-" else Path(output).read_text()))
     digest = re.compile("sha256:[0-9a-f]+")
     assert [digest.sub("", text) for text in results[0]] == [digest.sub("", text) for text in results[1]]
