@@ -2,6 +2,8 @@
 
 import torch
 
+from ropeaudit.testing import WrongRope, assert_rope
+
 ROWS = 2048  # of a table that was made for another model
 FREQUENCIES = 1.0 / 10000.0 ** (torch.arange(0, 128, 2, dtype=torch.float32) / 128)
 
@@ -31,3 +33,16 @@ def mixed_layouts(x, positions):
     angles = positions.float()[..., None, :, None] * FREQUENCIES
     cos, sin = angles.cos().repeat_interleave(2, dim=-1), angles.sin().repeat_interleave(2, dim=-1)
     return (x.float() * cos + rotate_half(x.float()) * sin).to(x.dtype)
+
+
+if __name__ == "__main__":
+    for kernel in (shared_positions, short_table, mixed_layouts):
+        try:
+            assert_rope(kernel, "bf16")
+        except WrongRope as failure:
+            print(f"{kernel.__name__}: {failure.diagnosis}")
+
+# Output:
+# shared_positions: positions-of-another-row
+# short_table: table-ends
+# mixed_layouts: mixed-layout
