@@ -1,4 +1,4 @@
-"""ropeaudit check: one question, one answer."""
+"""The command `ropeaudit check`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CheckReportOptions(options.ReportOptions):
-    """Where a report goes that says what fails."""
+    """Where the report of `check` goes, which has forms of its own."""
 
     form: str = options.form_option("check")
     outputs: tuple[str, ...] = options.outputs_option("check")
@@ -193,7 +193,7 @@ def check(
 
 
 def _ours(checked: Sequence[Checked], output: CheckReportOptions) -> int:
-    """Say which checks are at fault themselves; return the exit code."""
+    """Print the checks that failed by an error of ours; return the exit code."""
     from ropeaudit.console import delivery
     from ropeaudit.console.delivery import say
 

@@ -1,7 +1,4 @@
-"""Checks for people: an answer a target, a row a check, and notes of what rows have no room for.
-
-An answer says whether a target passes, why not, what was assumed and what was not checked.
-"""
+"""The report of `check`: an answer per target, a row per check, notes; JUnit XML and tickets."""
 
 from __future__ import annotations
 
@@ -38,12 +35,12 @@ _OF_JUNIT = {"fail": "failure", "pass": "system-out", "info": "system-out"}  # a
 _MARGIN = "times its maximum: last good position ÷ the model's maximum; 1 or more passes; `ropeaudit limit`."
 UNEXPLAINED = "unexplained"
 _MOST_CAUSES, _MOST_FACTS = 3, 3
-_SHORT = 150  # characters of reasons: two lines
+_SHORT = 150  # characters of a reason: two lines
 _CERTAIN = {
     "to the last bit": "every number is what this cause predicts, to the last bit",
     "within rounding": "the numbers are what this cause predicts, within rounding",
 }
-_WAIVERS = ("waived until ", "its waiver ended on ")  # how `waivers.applied` begins
+_WAIVERS = ("waived until ", "its waiver ended on ")  # see `waivers.applied`
 _OPTIONS = "--config, --model or --base for yours"
 Facts = list[tuple[str, str]]
 
@@ -77,7 +74,7 @@ def report(
     seen = {name: {one[name] for one in rows} for name in ("target", "dtype", "layer")}
     seen["layer"].discard(NONE)
     screen = [name for name in COLUMNS.screen(rows) if name not in seen or len(seen[name]) > 1]
-    told = findings if len(targets) == 1 else ()  # of several targets nobody sees how one is called
+    told = findings if len(targets) == 1 else ()  # several targets have no room for calls
     return tabulated(
         *(COLUMNS, SCHEMA, rows, screen, columns, metadata),
         answers=[answer(own, case or Case(), told) for own in targets.values()],
@@ -89,7 +86,7 @@ def report(
 
 
 def notes(results: Sequence[Checked]) -> list[str]:
-    """Return what did not pass, what was read, and why some checks were not made."""
+    """Return notes on checks that did not pass, on settings, and on checks that were not made."""
     messages, missing = list[str](), dict[str, list[str]]()
     for one in results:
         finding = one.finding
@@ -102,11 +99,11 @@ def notes(results: Sequence[Checked]) -> list[str]:
 
 
 def faults_of(results: Sequence[Checked]) -> list[Fault]:
-    """Return what fails and is not waived, in order, without faults of ours."""
+    """Return the failures that are not waived, in order, without errors of our own."""
     faults = []
     for one in (one for one in results if one.finding.failed and not one.finding.fault):
         finding, found, behaves = one.finding, one.finding.diagnosis, ""
-        if found is not None and found.explains:  # its equals and what is there beside it are said too
+        if found is not None and found.explains:  # with alternatives and further faults
             nearest = "nothing that was tried explains it; the nearest: "
             behaves = nearest if found.certainty == "resembles" else "behaves like: "
         words = (one.result_words, behaves + finding.resembles, finding.advice)
@@ -119,9 +116,9 @@ def faults_of(results: Sequence[Checked]) -> list[Fault]:
 def junit(results: Sequence[Checked]) -> bytes:
     """Return checks as JUnit XML for CI: a suite per target and dtype, a case per check.
 
-    The elements and attributes are those that pytest writes (`--junit-xml`), without times, which are not
-    measured, and with the type of a failure: the code of its diagnosis. Skipped are a waived failure, a check
-    that does not apply and a target without RoPE; a note is in system-out.
+    Elements and attributes are those of pytest (`--junit-xml`), without times; the type of a failure is the
+    code of its diagnosis. Waived failures, checks that do not apply and targets without RoPE are skipped;
+    notes are in system-out.
     """
     root = ElementTree.Element("testsuites", name="ropeaudit check")
     suites: dict[tuple[str, str], list[Checked]] = {}
@@ -163,41 +160,47 @@ def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answe
     doubtful = _by_cause([one for one in own if warns(one)])
     causes = [_cause(code, some) for code, some in groups.items()]
     causes += [replace(_cause(code, some), warning=True) for code, some in doubtful.items()]
-    facts = [*_figures(own), *_limits(own), *_called(target, findings), *_assumed(own, case)]
-    facts += [*_noted(own), *_missing(own, case, findings)]
+    facts = [
+        *_measurement_facts(own),
+        *_limit_facts(own),
+        *_call_facts(target, findings),
+        *_assumption_facts(own, case),
+    ]
+    facts += [*_note_facts(own), *_not_checked_facts(own, case, findings)]
     if len(causes) > 1:
-        causes[0] = _shortened(causes[0], 2)
-        causes[1:] = [replace(_shortened(one, 1), file="", source="") for one in causes[1:]]
+        causes[0] = _with_fewer_facts(causes[0], 2)
+        causes[1:] = [replace(_with_fewer_facts(one, 1), file="", source="") for one in causes[1:]]
     if rest := causes[_MOST_CAUSES:]:
         facts.insert(0, ("more", f"{', '.join(one.code for one in rest)}: -v"))
     if causes:
-        facts.append(("next", _next(own[0], groups)))
+        facts.append(("next", _next_steps(own[0], groups)))
     status: Status = "FAIL" if groups else "WARN" if causes else "PASS"
-    return Answer(status, target, _decides(own, groups), causes[:_MOST_CAUSES], facts)
+    return Answer(status, target, _reason(own, groups), causes[:_MOST_CAUSES], facts)
 
 
 def text(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> str:
-    """Return the answer as text for a caller from Python: it names no command to type."""
+    """Return the answer as text for Python users, without commands to type."""
     result = answer(_without_options(own), case, findings)
     facts = [fact for fact in result.facts if fact[0] != "next"]
     return "\n".join(plain([replace(result, facts=facts)]))
 
 
 def _without_options(results: Sequence[Checked]) -> list[Checked]:
+    """Return checks whose findings suggest no option of the command line."""
     return [replace(one, finding=replace(one.finding, option="")) for one in results]
 
 
 def warns(one: Checked) -> bool:
-    """Return whether a check that fails nothing is one to beware of."""
+    """Return whether a check that does not fail is a warning."""
     name, status = one.finding.check, one.finding.status
     telling = name in ("config keys", READING, RANGE, "dtype", "setting", "class table", "model decode")
     telling = telling or name.startswith("under ")
     return status == "waived" or (status == "info" and telling)
 
 
-def _decides(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
-    """Return what the status rests on: how many checks fail, and why."""
-    if not groups and (margin := _least(own)):
+def _reason(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
+    """Return the reason for the status: how many checks fail, or the smallest limit."""
+    if not groups and (margin := _smallest_limit(own)):
         doubt = next((one.finding.where for one in own if warns(one) and one.finding.where), "")
         return f"{doubt}; {margin}" if doubt else margin
     judged = [one for one in own if one.judged]
@@ -222,20 +225,19 @@ def _decides(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
 
 
 def _dtypes(some: Sequence[Checked]) -> list[str]:
-    """Return the names of the dtypes of some checks."""
     return [name for name in dict.fromkeys(one.dtype for one in some) if name != NONE]
 
 
 def _by_cause(some: Sequence[Checked]) -> dict[str, list[Checked]]:
-    """Return checks by the code of their cause, the one with most checks first.
+    """Return checks by the code of their cause, the most frequent cause first.
 
-    Of codes that explain a check equally well it is the one that most checks share. Scores are wrong where
-    the rotation is, and have no cause of their own there.
+    Of codes that explain a check equally well, the one that most checks share counts. Wrong scores have the
+    cause of a wrong rotation, if there is one.
     """
-    shared = Counter(code for one in some for code in _codes(one))
-    own = {id(one): max(_codes(one), key=lambda code: shared[code]) for one in some}
+    shared = Counter(code for one in some for code in _cause_codes(one))
+    own = {id(one): max(_cause_codes(one), key=lambda code: shared[code]) for one in some}
     rotation = {one.dtype: own[id(one)] for one in some if one.finding.check == "rotation"}
-    same: dict[str, str] = {}  # what was seen -> the check that saw it first, such as an error that all raise
+    same: dict[str, str] = {}  # detail -> the first check with it, such as an error that all raise
     groups: dict[str, list[Checked]] = {}
     for one in some:
         code, diagnosis = own[id(one)], one.finding.diagnosis
@@ -247,8 +249,8 @@ def _by_cause(some: Sequence[Checked]) -> dict[str, list[Checked]]:
     return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
 
 
-def _codes(one: Checked) -> list[str]:
-    """Return the codes that explain a check equally well; else unexplained or its name."""
+def _cause_codes(one: Checked) -> list[str]:
+    """Return the codes that explain a check equally well, else "unexplained" or its name."""
     found = one.finding.diagnosis
     if found is not None and found.certainty != "resembles":
         return codes(found).split("|")
@@ -256,8 +258,8 @@ def _codes(one: Checked) -> list[str]:
 
 
 def _cause(code: str, some: Sequence[Checked]) -> Cause:
-    """Return a cause of failures or warnings: what, where, how far off, what to change."""
-    first = next((one for one in some if code in _codes(one)), some[0])
+    """Return the cause that checks share: title, place, size of the error and remedy."""
+    first = next((one for one in some if code in _cause_codes(one)), some[0])
     finding, facts = first.finding, list[str]()
     pairs = [one for one in some if _excess(one) > 0 and one.dtype == first.dtype]
     explained = finding.diagnosis is not None and code != UNEXPLAINED
@@ -270,7 +272,7 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
         rotated = [one for one in pairs if one.finding.check != "gradient"]
         worst = max(rotated or pairs, key=_excess).finding
         noun = "gradient" if worst.check == "gradient" else "rotation"
-        size = f"{noun} error up to {_two(worst.measured)} ({_two(worst.allowed)} allowed)"
+        size = f"{noun} error up to {_two_digits(worst.measured)} ({_two_digits(worst.allowed)} allowed)"
         title = title if explained else size
         facts.append(f"{size}: {worst.where}" if explained else f"worst: {worst.where}")
     else:
@@ -300,25 +302,24 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
     return Cause(code, title, file, line, source, list(dict.fromkeys(filter(None, facts))))
 
 
-def _shortened(cause: Cause, most: int) -> Cause:
-    """Return a cause with some facts at most, and always with what to change."""
+def _with_fewer_facts(cause: Cause, most: int) -> Cause:
+    """Return a cause with at most `most` facts, and its remedies."""
     fixes = [fact for fact in cause.facts[most:] if fact.startswith(("fix: ", *_WAIVERS))]
     return replace(cause, facts=[*cause.facts[:most], *fixes])
 
 
 def _excess(one: Checked) -> float:
-    """Return the error of a rotated pair ÷ what is allowed; 0 for other checks."""
+    """Return the error of a rotated pair ÷ allowed; 0 for other checks."""
     finding = one.finding
     return finding.measured / finding.allowed if finding.unit == PAIR and finding.allowed > 0 else 0.0
 
 
-def _two(value: float) -> str:
-    """Return a number with two significant digits."""
+def _two_digits(value: float) -> str:
     return f"{value:#.2g}".rstrip(".")
 
 
-def _figures(own: Sequence[Checked]) -> Facts:
-    """Return the figures: some lines for one dtype, one line each for several."""
+def _measurement_facts(own: Sequence[Checked]) -> Facts:
+    """Return the measured errors: several lines for one dtype, a line each for several."""
     judged, facts = [one for one in own if one.judged], Facts()
     several = len(_dtypes(judged)) > 1 and judged[0].kind in ("code", "case")
     for dtype in _dtypes(judged):
@@ -327,12 +328,12 @@ def _figures(own: Sequence[Checked]) -> Facts:
         if wrong := sum(one.finding.failed for one in some):
             by_name, lines = {}, [("", f"{wrong} of {counted(len(some), 'check')} fail")] * several
         elif excess := _excess(worst):
-            size = f"{_two(worst.finding.measured)} of {_two(worst.finding.allowed)} allowed"
+            size = f"{_two_digits(worst.finding.measured)} of {_two_digits(worst.finding.allowed)} allowed"
             lines.append(("rotation error", f"{size} ({percent(excess)})"))
         if finding := by_name.get("score-error-limit"):
             text = f"{percent(finding.measured)} of their RMS (limit {percent(finding.allowed)})"
             if growth := by_name.get("score-error-growth"):
-                text += f", {_two(growth.measured)} {growth.unit}"
+                text += f", {_two_digits(growth.measured)} {growth.unit}"
             lines.append(("score error", text))
         if several:
             lines = [(parse(dtype).short, "; ".join(f"{label} {text}".strip() for label, text in lines))]
@@ -340,11 +341,11 @@ def _figures(own: Sequence[Checked]) -> Facts:
     return facts
 
 
-def _limits(own: Sequence[Checked]) -> Facts:
-    """Return the limit of a config in each of several dtypes, and the effect of a cast."""
+def _limit_facts(own: Sequence[Checked]) -> Facts:
+    """Return the limits of a config by dtype, and the effect of a cast."""
     dtypes = _dtypes([one for one in own if one.finding.check == LIMIT])
-    limits = [_least([one for one in own if one.dtype == dtype]) for dtype in dtypes]
-    decides = "" if any(one.finding.failed for one in own) else _least(own)
+    limits = [_smallest_limit([one for one in own if one.dtype == dtype]) for dtype in dtypes]
+    decides = "" if any(one.finding.failed for one in own) else _smallest_limit(own)
     facts = [("limit", text) for text in limits if text != decides]
     patches = [
         f"{parse(one.dtype).short}, {one.finding.detail}" for one in own if one.finding.check == PATCHES
@@ -358,8 +359,8 @@ def _limits(own: Sequence[Checked]) -> Facts:
     return facts
 
 
-def _least(some: Sequence[Checked]) -> str:
-    """Return the least limit of a config's setting in words; empty where none was checked."""
+def _smallest_limit(some: Sequence[Checked]) -> str:
+    """Return the smallest limit of a config in words; empty if none was checked."""
     limits = [one for one in some if one.finding.check == LIMIT]
     if not limits:
         return ""
@@ -369,23 +370,23 @@ def _least(some: Sequence[Checked]) -> str:
     return f"{parse(least.dtype).short}, {where}{layer}"
 
 
-def _called(target: str, findings: Sequence[str]) -> Facts:
-    """Return how code was called, and what else is to be known of that."""
+def _call_facts(target: str, findings: Sequence[str]) -> Facts:
+    """Return how code was called, and notes on that."""
     said = [text.removeprefix(f"{target}: ").rstrip(".") for text in findings]
     called = [text.removeprefix("called as ") for text in said if text.startswith("called as ")]
     others = [text for text in said if not text.startswith(("called as ", NOT_CHECKED))]
     noted = [("noted", text) for text in others[:_MOST_FACTS]]
-    last = {text.rpartition(" (")[0]: text for text in called}  # of a call that was tried at two settings
+    last = {text.rpartition(" (")[0]: text for text in called}  # of calls at two settings
     return [("called as", text) for text in last.values()] + noted
 
 
-def _assumed(own: Sequence[Checked], case: Case) -> Facts:
-    """Return the defaults that were assumed; of a config, what was read."""
+def _assumption_facts(own: Sequence[Checked], case: Case) -> Facts:
+    """Return the assumed defaults; of a config, its setting."""
     setting = next((one.setting for one in reversed(own) if one.setting is not None), None)
     if own[0].kind != "code" or setting is None:
         config = [one.finding for one in own if one.finding.check == "config"]
         return [("read", one.detail) for one in config if one.status == "pass"][:_MOST_FACTS]
-    if case.axes is not None or (case.model, case.config) != (None, None):  # which say all
+    if case.axes is not None or (case.model, case.config) != (None, None):  # which give the whole setting
         return []
     usual, given = RopeSetting(), {"head_dim": case.head_dim, "base": case.base}
     assumed = [
@@ -396,8 +397,8 @@ def _assumed(own: Sequence[Checked], case: Case) -> Facts:
     return [("assumed", f"{', '.join(assumed)} ({_OPTIONS})")] if assumed else []
 
 
-def _noted(own: Sequence[Checked]) -> Facts:
-    """Return what informs and decides nothing."""
+def _note_facts(own: Sequence[Checked]) -> Facts:
+    """Return notes that do not change the status."""
     noted, facts = [one for one in own if one.finding.status == "info" and not warns(one)], dict[str, str]()
     for one in (one for one in noted if one.finding.check not in ("cast module", LIMIT)):
         several = sum(other.finding.check == one.finding.check for other in noted) > 1
@@ -407,8 +408,8 @@ def _noted(own: Sequence[Checked]) -> Facts:
     return [(check, text) for text, check in facts.items()][:_MOST_FACTS]
 
 
-def _missing(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Facts:
-    """Return what was not checked, with the reasons where there is room for them."""
+def _not_checked_facts(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Facts:
+    """Return what was not checked, with reasons if there is room."""
     beyond = [text.partition(NOT_CHECKED)[2].rstrip(".") for text in findings if NOT_CHECKED in text]
     if limits := [one.finding.detail for one in own if one.finding.check == LIMIT]:
         apart = f"distances over {case.outline()[0].seq_len - 1} (ropeaudit limit --seq-len)"
@@ -421,7 +422,7 @@ def _missing(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Fac
             why = "--thorough" if finding.status == "not checked" else finding.detail
             reasons.setdefault(why, {})[finding.check] = None
     whole = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
-    if own[0].kind in ("model", "config"):  # what else does not apply to a config is not missed
+    if own[0].kind in ("model", "config"):  # other checks do not apply to a config
         whole = "; ".join(why for why, names in reasons.items() if PARTS in names)
     if len(whole) > _SHORT:
         left_out = reasons.pop("--thorough", {})
@@ -432,7 +433,7 @@ def _missing(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Fac
     return [("not checked", whole)] if whole else []
 
 
-def _next(one: Checked, groups: dict[str, list[Checked]]) -> str:
+def _next_steps(one: Checked, groups: dict[str, list[Checked]]) -> str:
     """Return what to type next."""
     known = [code for code in groups if code in kinds()]
     steps = [f"why: ropeaudit list diagnoses {known[0]}"] if known else []
@@ -448,11 +449,11 @@ _TOKENS = 256  # of the sequences whose drift is measured
 
 
 def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) -> Ticket | None:
-    """Return the ticket of the first failing target, or of a pass; None where neither is known.
+    """Return the ticket of the first failing target, or of a pass; None if neither is known.
 
     case: the RoPE setting of the options. Runs a snippet.
     """
-    results = _without_options(results)  # which are nothing to who reads a ticket
+    results = _without_options(results)
     first = next((one for one in results if one.finding.failed and not one.finding.fault), None)
     if first is None:
         if not results or any(one.finding.fault for one in results):
@@ -468,7 +469,7 @@ def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) 
     finding, where = first.finding, "" if first.dtype == NONE else f" in {first.dtype}"
     reproduction = Reproduction(missing=f"no code was called, {first.target} is a {first.kind}")
     if first.kind == "code":
-        reproduction = _snippet([one for one in own if one.finding.failed], case, options)
+        reproduction = _drift_snippet([one for one in own if one.finding.failed], case, options)
     return Ticket(
         f"{file_name(first.target)}: {finding.check}{where} fails{by_code(codes(finding.diagnosis))}",
         report(own, None, {}),
@@ -478,8 +479,8 @@ def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) 
     )
 
 
-def _snippet(failed: Sequence[Checked], case: Case, options: CheckOptions) -> Reproduction:
-    """Return what prints the drift at the first or the last positions, or why nothing does."""
+def _drift_snippet(failed: Sequence[Checked], case: Case, options: CheckOptions) -> Reproduction:
+    """Return a snippet that prints the drift at the first or last positions, or why there is none."""
     shown = next((one for one in failed if one.dtype != NONE and one.setting is not None), None)
     if shown is None:
         return Reproduction(missing="no number format fails")

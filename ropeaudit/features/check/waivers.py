@@ -39,19 +39,19 @@ class Waiver:
     diagnosis: str | None = None
 
     def covers(self, one: Checked) -> bool:
-        """Return whether it is about this failure."""
+        """Return whether it applies to a failure."""
         if self.check != one.finding.check or self.dtype not in (None, one.dtype):
             return False
-        found = re.split(r"[+|]", codes(one.finding.diagnosis))  # of faults together, and of equals
-        return self.diagnosis in (None, *found) and _same(self.target, one)
+        shown = re.split(r"[+|]", codes(one.finding.diagnosis))
+        return self.diagnosis in (None, *shown) and _is_target(self.target, one)
 
     def __str__(self) -> str:
-        """Return what it is about."""
+        """Return check, target, dtype and diagnosis."""
         alone = f" in {self.dtype}" if self.dtype else ""
         return f"{self.check} of {self.target}{alone}" + (f" by {self.diagnosis}" if self.diagnosis else "")
 
 
-def _same(target: str, one: Checked) -> bool:
+def _is_target(target: str, one: Checked) -> bool:
     """Return whether a check is of this target, however a path is written."""
     if target == one.target or one.kind == "model":
         return target == one.target
@@ -62,7 +62,7 @@ def _same(target: str, one: Checked) -> bool:
 
 
 def today() -> datetime.date:
-    """Return the day in UTC, by which waivers end."""
+    """Return the date in UTC, by which waivers end."""
     return datetime.datetime.now(datetime.UTC).date()
 
 
@@ -117,11 +117,11 @@ def applied(
     waivers: Sequence[Waiver],
     day: datetime.date,
 ) -> Iterator[Checked]:
-    """Yield the checks; a failure waived on this day no longer counts, and says why."""
+    """Yield the checks; a failure that is waived on this day gets that status and the reason."""
     for one in results:
-        found = [waiver for waiver in waivers if waiver.covers(one)] if one.finding.failed else []
-        if found:
-            last = max(found, key=lambda waiver: waiver.until)
+        applicable = [waiver for waiver in waivers if waiver.covers(one)] if one.finding.failed else []
+        if applicable:
+            last = max(applicable, key=lambda waiver: waiver.until)
             valid = day <= last.until
             text = f"{'waived until' if valid else 'its waiver ended on'} {last.until}: {last.reason}"
             detail = f"{one.finding.detail}; {text}"
@@ -131,7 +131,7 @@ def applied(
 
 
 def notes(results: Sequence[Checked], waivers: Sequence[Waiver]) -> list[str]:
-    """Return which waivers are about nothing that failed."""
+    """Return notes on waivers that apply to no failure."""
     wrong = [one for one in results if one.finding.status in ("fail", "waived")]
     idle = [waiver for waiver in waivers if not any(map(waiver.covers, wrong))]
     why = "no failure of that check, target, dtype and diagnosis was seen; change the entry or remove it"

@@ -1,4 +1,4 @@
-"""ropeaudit decay: scores against distance."""
+"""The command `ropeaudit decay`."""
 
 from __future__ import annotations
 

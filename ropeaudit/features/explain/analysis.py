@@ -1,6 +1,6 @@
-"""Why scores drift: each stage's share, where the drift sits, and the smallest remedy.
+"""`explain`: each stage's share of the drift, the pairs that drift, and the smallest remedy.
 
-Code is traced first (`tracing`), then explained by way of the recipe that it is like.
+Code is traced first (`tracing`), then explained by the recipe that it resembles.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Explanation(Result):
 
     @property
     def implementation(self) -> str:
-        """The recipe's name with its changes, of code behind its own."""
+        """The name of the recipe, with its changes; of code that of the code before it."""
         name = self.recipe.recipe.name
         return f"{self.code} (as {name})" if self.code else name
 
@@ -93,10 +93,10 @@ class Explanation(Result):
 
 @dataclass(frozen=True, slots=True)
 class CodeExplanation(Result):
-    """What one implementation does in a dtype and environment, and why it drifts.
+    """The trace of an implementation in a dtype and environment, and why it drifts.
 
-    explanations: by offset, of the recipe that it resembles there. unexplained: offset -> why there is none.
-    findings: what was found out of how it is called.
+    explanations: by offset, of the recipe that it resembles. unexplained: offset -> why there is none.
+    findings: how it is called.
     """
 
     report_module: ClassVar[str] = Explanation.report_module
@@ -158,10 +158,10 @@ def run(
     tolerance: DriftTolerance | None = None,
     on_progress: OnProgress = arguments.ignore_progress,
 ) -> Iterator[Explanation | CodeExplanation]:
-    """Check the arguments, and yield what `explain` does, case by case."""
-    check_memory(max(case.check(_usual(case, offsets)) for case in cases))
+    """Check the arguments; yield the results of `explain`, case by case."""
+    check_memory(max(case.check(_offsets_of(case, offsets)) for case in cases))
     accepted = tolerance or DriftTolerance()
-    counts = [len(_usual(case, offsets)) for case in cases]
+    counts = [len(_offsets_of(case, offsets)) for case in cases]
     jobs = [count if one.recipe else 1 for count in counts for one in some]
     work = equal_parts(on_progress, sum(jobs))
 
@@ -170,26 +170,26 @@ def run(
             vectors = case, inputs, setting
             for subject in part:
                 if subject.recipe is None:
-                    yield _of_code(vectors, subject, offsets, accepted)
+                    yield _explain_code(vectors, subject, offsets, accepted)
                 else:
-                    for offset in _usual(case, offsets):
-                        yield _explanation(vectors, subject.recipe, int(offset), accepted)
+                    for offset in _offsets_of(case, offsets):
+                        yield _explain_recipe(vectors, subject.recipe, int(offset), accepted)
 
     return doing.each(explained(), lambda: doing.reporting_to(next(work, arguments.ignore_progress)))
 
 
-def _usual(case: Case, offsets: Sequence[int] | None) -> Sequence[int]:
-    """Return the offsets, by default 0 and the number of positions that the setting serves."""
+def _offsets_of(case: Case, offsets: Sequence[int] | None) -> Sequence[int]:
+    """Return the offsets, by default 0 and the maximum of the setting."""
     return (0, case.maximum or MAXIMUM) if offsets is None else offsets
 
 
-def _of_code(
+def _explain_code(
     vectors: _Vectors,
     factory: SubjectFactory,
     offsets: Sequence[int] | None,
     accepted: DriftTolerance,
 ) -> CodeExplanation:
-    """Return the trace of code, and why it drifts at the offsets."""
+    """Trace code, and explain its drift at the offsets."""
     if factory.code is None:
         raise TypeError(f"{factory.name} is not called")
     case, inputs, setting = vectors
@@ -199,7 +199,7 @@ def _of_code(
         last = max(0, case.maximum - inputs.seq_len)
     with doing.silently():
         traced = tracing.trace(factory.code, factory.dtype, case, compared)
-    if traced.setting.layout != setting.layout:  # the model's is another than that of the code
+    if traced.setting.layout != setting.layout:  # the layout of the code counts
         case = replace(case, layout=traced.setting.layout)
         inputs, setting = case.load()
     name = " ".join([factory.name, *verdicts.under(traced.environment)])
@@ -208,12 +208,12 @@ def _of_code(
     some = () if traced.refused else dict.fromkeys(asked)
     for number, offset in enumerate(some):
         try:
-            group = _recipe_of(factory, (case, inputs, setting), offset)
+            group = _matching_recipe(factory, (case, inputs, setting), offset)
         except UsageError as error:
             unexplained[offset] = str(error)
             continue
         with doing.within(number / len(some), (number + 1) / len(some)):
-            one = _explanation((case, inputs, setting), group.resolved, offset, accepted)
+            one = _explain_recipe((case, inputs, setting), group.resolved, offset, accepted)
         explanations.append(replace(one, code=name))
     return CodeExplanation(traced, tuple(explanations), unexplained, tuple(factory.findings))
 
@@ -221,11 +221,11 @@ def _of_code(
 _MOST_HEADS, _MOST_POSITIONS = 64, 256  # of q and k that code is called with at most
 
 
-def _recipe_of(code: SubjectFactory, vectors: _Vectors, offset: int) -> RecipeGroup:
-    """Return the recipe that gives what code returns to within its own roundings.
+def _matching_recipe(code: SubjectFactory, vectors: _Vectors, offset: int) -> RecipeGroup:
+    """Return the recipe that reproduces the results of code within its own roundings.
 
-    It is called with all heads, as the trace is not, at the last positions of q and k.
-    Raises: UsageError where code cannot be called, or does what no known recipe does.
+    Code is called with all heads at the last positions of q and k.
+    Raises: UsageError if code cannot be called, or no known recipe matches.
     """
     case, inputs, setting = vectors
     subject = code.make(setting, case.position_axes(setting))
@@ -247,8 +247,10 @@ def _recipe_of(code: SubjectFactory, vectors: _Vectors, offset: int) -> RecipeGr
     return group
 
 
-def _explanation(vectors: _Vectors, recipe: Resolved, offset: int, accepted: DriftTolerance) -> Explanation:
-    """Return everything there is to say of a recipe at an offset."""
+def _explain_recipe(
+    vectors: _Vectors, recipe: Resolved, offset: int, accepted: DriftTolerance
+) -> Explanation:
+    """Explain the drift of a recipe at an offset."""
     case, inputs, unshifted = vectors
     setting = case.setting_at(unshifted, inputs.seq_len, offset)
     axes = case.position_axes(setting)

@@ -1,4 +1,4 @@
-"""ropeaudit explain: which stage is to blame, and what to do about it."""
+"""The command `ropeaudit explain`."""
 
 from __future__ import annotations
 

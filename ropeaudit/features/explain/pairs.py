@@ -1,4 +1,4 @@
-"""The part of each frequency pair in a drift.
+"""The part of each frequency pair in the drift of a recipe.
 
 Letters: h heads, n positions, d head_dim, p pairs.
 """
@@ -23,7 +23,7 @@ from ropeaudit.runtime.threads import mapping
 
 
 def parts(bench: Bench, recipe: Resolved) -> tuple[dict[str, Array], float]:
-    """Return the pairs' parts in a recipe's drift, by column, and the RMS of the sums of |terms| of a score.
+    """Return each pair's part in a drift, by column, and the RMS of the sums of |terms| of a score.
 
     With q̂ = q* + δq of a pair and k̂ alike, its part is scale·(δq·k* + q̂·δk), and its share of the drift
     Σ part·drift / Σ drift². Columns are (p + 1,): the last is what is of no pair. nan wherever a score is not
@@ -34,7 +34,7 @@ def parts(bench: Bench, recipe: Resolved) -> tuple[dict[str, Array], float]:
     factors = bench.factors(1.0)
     exact_q = factors[: len(bench.key_of)]
     exact_k = [factors[key] for key in bench.key_of]
-    given = bench.vectors[: len(exact_q)], bench.vectors[bench.key_of]
+    inputs = bench.vectors[: len(exact_q)], bench.vectors[bench.key_of]
     with mapping(1), np.errstate(invalid="ignore", over="ignore", under="ignore"):
         whole_k = np.stack([one.whole for one in exact_k])
         # of a pair's two members, in each of its two products: four of (h, n, p)
@@ -63,7 +63,7 @@ def parts(bench: Bench, recipe: Resolved) -> tuple[dict[str, Array], float]:
         "part_rms": np.sqrt(squares / count),
         "share": share,
     }
-    for name, x in zip(("q_norm", "k_norm"), given, strict=True):
+    for name, x in zip(("q_norm", "k_norm"), inputs, strict=True):
         norms = np.hypot(*split_pairs(x.astype(np.float64), setting))
         columns[name] = np.append(norms.mean(axis=(0, 1)), math.nan)
     return columns, setting.scale * math.sqrt(float(np.vdot(terms, terms)) / count)

@@ -1,6 +1,6 @@
-"""The smallest set of stages that, computed in wider formats, brings a drift within a tolerance.
+"""The search for the smallest set of stages whose wider formats bring a drift within a tolerance.
 
-Sets are looked for on a sample; those that promise enough are measured as `shift --set` does.
+Sets are selected on a sample; promising ones are measured as `shift --set` does.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ TOLERABLE = ("drift_rms", "drift_max", "drift_relative")
 Measure = Callable[[Sequence[Resolved]], list[CellStatistics]]
 Widths = Mapping[str, Format]
 
-_PROMISING = 1.2  # times the tolerance: what is within it on a sample promises enough
-_SAME = 1.001  # the same, where the sample leaves nothing out
-_NEEDED = 1.5  # times the tolerance: a stage that drifts further by itself
-_MEASURED = 3  # sets with as many stages, as many of them in float64, that are measured
+_PROMISING = 1.2  # times the tolerance, within which a set on a sample is measured
+_SAME = 1.001  # the same if the sample is all of q and k
+_NEEDED = 1.5  # times the tolerance: a stage that drifts further alone is in every set
+_MEASURED = 3  # sets that are measured, of each size and number of float64 stages
 _MULTIPLIES = ("angle", "rotation", "accumulate")
 
 
@@ -55,9 +55,9 @@ class DriftTolerance:
         return within_error or self.value(drift, measured.reference) <= self.bound
 
 
-def tolerance(given: str | tuple[str, float]) -> DriftTolerance:
-    """Return COLUMN=X, or X, as a tolerance. Raises: UsageError, UnknownName."""
-    column, bound = numbers.tolerance(given, "--tolerance") if isinstance(given, str) else given
+def tolerance(value: str | tuple[str, float]) -> DriftTolerance:
+    """Parse a tolerance: COLUMN=X, or X. Raises: UsageError, UnknownName."""
+    column, bound = numbers.tolerance(value, "--tolerance") if isinstance(value, str) else value
     if column not in TOLERABLE:
         raise UnknownName("column of --tolerance", column, TOLERABLE)
     if not (math.isfinite(bound) and bound >= 0):
@@ -67,12 +67,12 @@ def tolerance(given: str | tuple[str, float]) -> DriftTolerance:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Stages in wider formats, what drift that leaves of all scores, and what it costs.
+    """Stages in wider formats, the drift of all scores with them, and their costs.
 
     changes: the formats as --set takes them.
-    removed: share of the RMS drift that is gone.
-    table_bytes: cos and sin of all positions up to the last.
-    multiply_bits: width of the widest multiplication that it widens, 0 if it widens none.
+    removed: share of the RMS drift that they remove.
+    table_bytes: size of cos and sin of all positions.
+    multiply_bits: width of the widest multiplication that is widened, 0 for none.
     """
 
     widths: Widths
@@ -85,7 +85,7 @@ class Remedy:
 
 
 def changes(recipe: Resolved, widths: Widths) -> dict[str, str]:
-    """Return stage -> format, as --set takes it, of stages that become so wide."""
+    """Return stage -> format, as --set takes it, for wider stages."""
     wide = widened(recipe, widths)
     stages = [stage for stage in STAGES if stage in widths]
     chains = {stage: [fmt.short for fmt in formats(wide, stage)] for stage in stages}
@@ -93,26 +93,26 @@ def changes(recipe: Resolved, widths: Widths) -> dict[str, str]:
 
 
 def remedied(recipe: Resolved, widths: Widths) -> Resolved:
-    """Return what --set makes of a recipe: stages that follow a changed one change with it."""
+    """Return a recipe with wider stages, as --set changes it, and the stages that follow them."""
     return recipe.recipe.changed(changes(recipe, widths)).resolve(recipe.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Looks for the remedy of a recipe.
+    """The search for the remedy of a recipe.
 
-    whole: whether the sample is all of q and k. measure: of all q and k.
-    positions: how many a table holds.
+    sample_is_all: whether the sample is all of q and k. measure: measures recipes on all q and k.
+    positions: number of rows of a table.
     """
 
     design: Design
     accepted: DriftTolerance
-    whole: bool
+    sample_is_all: bool
     measure: Measure
     positions: int
 
     def remedies(self, before: CellStatistics) -> tuple[Remedy, ...]:
-        """Return the sets that were measured: the last meets the tolerance, or none does."""
+        """Return the measured sets: the last meets the tolerance, or none does."""
         if self.accepted.met_by(before):
             return (self._remedy({}, before.drift, before),)
         tried = list[Remedy]()
@@ -124,10 +124,10 @@ class Search:
         return tuple(tried)
 
     def _candidates(self, inputs_overflow: bool) -> Iterator[Widths]:
-        """Yield wider formats of stages, the cheapest first; at last all in float64."""
+        """Yield sets of wider stages, the cheapest first, and finally all in float64."""
         alone, names = self.design.alone, self.design.names
         wider = {stage: (FP32, FP64) if self._is_narrow(stage) else (FP64,) for stage in names}
-        if inputs_overflow:  # no score of the sample says anything
+        if inputs_overflow:  # the sample has no finite scores
             yield {"input": FP32}
             yield {"input": FP32} | {stage: some[0] for stage, some in wider.items()}
             return
@@ -147,11 +147,11 @@ class Search:
         yield dict.fromkeys(names, FP64)
 
     def _promising(self, some: Sequence[Widths]) -> Iterator[Widths]:
-        """Yield the sets that promise enough on the sample, the least drift first."""
+        """Yield the sets that are promising on the sample, the smallest drift first."""
         recipe, bench = self.design.recipe, self.design.bench
         drifts = bench.drifts([remedied(recipe, widths) for widths in some])
         values = [self._value(drift) for drift in drifts]
-        most = self.accepted.bound * (_SAME if self.whole else _PROMISING)
+        most = self.accepted.bound * (_SAME if self.sample_is_all else _PROMISING)
         for number in sorted(range(len(some)), key=values.__getitem__):
             if values[number] <= most:
                 yield some[number]
@@ -160,7 +160,6 @@ class Search:
         return self.accepted.value(drift, self.design.bench.reference)
 
     def _is_narrow(self, stage: str) -> bool:
-        """Return whether float32 widens a stage."""
         own = formats(self.design.recipe, stage)
         return min(fmt.precision for fmt in own) < FP32.precision
 

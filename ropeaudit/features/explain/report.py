@@ -1,4 +1,4 @@
-"""The report of explanations: the answer, the tables by stage, pair and remedy, and those of code."""
+"""The report of `explain`: answers, and tables by stage, pair and remedy, and of code."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from ropeaudit.subjects.calling.code import StageLog
 Row = dict[str, Any]
 Facts = Sequence[tuple[str, str]]
 SCHEMA = 1
-REST = "accumulation and output rounding"  # what is of no pair
-_RECIPES = 4  # listed, beside those that are as near as the nearest
+REST = "accumulation and output rounding"  # the part of no pair
+_RECIPES = 4  # that are listed, beside those as near as the nearest
 
 
-def _common(one: Explanation) -> Row:
+def _common_columns(one: Explanation) -> Row:
     return {
         "schema": SCHEMA,
         "implementation": one.implementation,
@@ -56,24 +56,24 @@ def _common(one: Explanation) -> Row:
 def _stage_rows(one: Explanation) -> list[Row]:
     names = table("explain-stage")
     return [
-        _common(one) | {name: getattr(blame, name.removesuffix("_rms")) for name in names}
+        _common_columns(one) | {name: getattr(blame, name.removesuffix("_rms")) for name in names}
         for blame in one.blames
     ]
 
 
 def _pair_rows(one: Explanation) -> list[Row]:
-    """Return a row a frequency pair; the last is what is of none."""
+    """Return a row for each frequency pair, and one for the rest."""
     columns = {name: values.tolist() for name, values in one.pairs.items()}
     pairs = [*range(one.setting.pairs), REST]
     return [
-        _common(one) | {"pair": pair, **dict(zip(columns, row, strict=True))}
+        _common_columns(one) | {"pair": pair, **dict(zip(columns, row, strict=True))}
         for pair, *row in zip(pairs, *columns.values(), strict=True)
     ]
 
 
 def _remedy_rows(one: Explanation) -> list[Row]:
     return [
-        _common(one)
+        _common_columns(one)
         | {
             "size": len(remedy.widths),
             "set": changes(remedy),
@@ -91,8 +91,8 @@ def _remedy_rows(one: Explanation) -> list[Row]:
     ]
 
 
-def _called(one: Trace, like: Likeness | None = None) -> Row:
-    """Return what rows of code begin with. like: the recipes that the row is about."""
+def _code_columns(one: Trace, like: Likeness | None = None) -> Row:
+    """Return the first columns of rows about code. like: the recipes of the row."""
     names = "distance", "equal", "profile"
     near = {name: getattr(like, name) if like else math.nan for name in names}
     called = {"implementation": one.name, "dtype": one.dtype.name}
@@ -100,16 +100,16 @@ def _called(one: Trace, like: Likeness | None = None) -> Row:
 
 
 def dtypes_rows(one: Trace) -> list[Row]:
-    """Return a row a stage of code that was seen, beside the nearest recipe."""
+    """Return a row for each observed stage of code, beside the nearest recipe."""
     best = one.nearest()[0] if one.likely else None
     formats = expected(best.group.resolved) if best else {}
     names = "layout", "head_dim", "rotary_dim", "base"
     about = {name: getattr(one.setting, name) for name in names} | {
-        **_called(one, best),
+        **_code_columns(one, best),
         "schema": SCHEMA,
         "device": one.device,
         "nearest": " ".join(one.recipes()) or "none",
-        "behaviour": _arithmetic(best.group, ()) if best else one.told() or "none",
+        "behaviour": _arithmetic(best.group, ()) if best else one.fault_words() or "none",
         "diagnosis": one.diagnosis(),
         "refused": one.refused or "none",
     }
@@ -133,13 +133,13 @@ def _profile_rows(one: Trace) -> list[Row]:
         predicted = one.predicted.get(offset, math.nan)
         row = {"offset": offset, "drift_rms": drift, "predicted_rms": predicted}
         row["ratio"] = drift / predicted if predicted else math.nan
-        results.append(_called(one) | row)
+        results.append(_code_columns(one) | row)
     return results
 
 
 def _recipe_rows(one: Trace) -> list[Row]:
     return [
-        _called(one, like)
+        _code_columns(one, like)
         | {
             "behaviour": _arithmetic(like.group, ()),
             "recipes": " ".join(like.group.names) or "none",
@@ -150,7 +150,7 @@ def _recipe_rows(one: Trace) -> list[Row]:
 
 
 class Kind(NamedTuple):
-    """Rows of a kind: their maker, of a Trace or an Explanation, heading and legend."""
+    """A kind of rows: function of a Trace or an Explanation, columns, heading and legend."""
 
     rows: Any
     columns: Columns
@@ -175,7 +175,7 @@ COLUMNS: Mapping[str, Columns] = {kind: TABLES[name].columns for kind, name in K
 
 
 def check_kind(kind: str, code: bool) -> None:
-    """Check that there are rows of a kind. Raises: UsageError, UnknownName."""
+    """Raise UsageError or UnknownName if there are no rows of a kind. code: whether code is explained."""
     if kind not in KINDS:
         raise UnknownName("--by", kind, KINDS)
     if kind == "dtypes" and not code:
@@ -198,9 +198,9 @@ def report(
     for name, of in TABLES.items():
         if (subjects := traces if of.of_code else explained) or name == KINDS[kind]:
             tables[name] = _table(of, subjects, len(explained) > 1)
-    main, answered = tables.pop(KINDS[kind]), told(recipes, codes)
+    main, answered = tables.pop(KINDS[kind]), answers_of(recipes, codes)
     findings = dict.fromkeys(text for one in codes for text in one.findings)
-    beside = [text for one in codes for text in _left_out(one)]
+    beside = [text for one in codes for text in _code_notes(one)]
     return replace(
         main,
         columns=list(columns or main.columns),
@@ -231,8 +231,8 @@ def _table(kind: Kind, subjects: Sequence[Any], several: bool) -> Report:
     )
 
 
-def _left_out(one: CodeExplanation) -> list[str]:
-    """Return notes on offsets that were left out and operations not seen."""
+def _code_notes(one: CodeExplanation) -> list[str]:
+    """Return notes on omitted offsets, and on operations that torch did not show."""
     trace = one.trace
     who = " ".join([trace.name, *under(trace.environment), str(trace.dtype)])
     left_out = trace.dropped.items()
@@ -242,9 +242,9 @@ def _left_out(one: CodeExplanation) -> list[str]:
     return [*texts, *(f"{reason}; its stages get no shares" for reason in one.unexplained.values())]
 
 
-_NOTABLE = 0.005  # of the mean square drift: stages below it are not named
-_BIT_IDENTICAL = 0.98  # of its numbers: then its dtypes may differ from the recipe's
-_STAGES, _NAMED = 4, 3  # named stages, named recipes
+_NOTABLE = 0.005  # of the mean square drift: smaller stages are not named
+_BIT_IDENTICAL = 0.98  # share of equal numbers, above which dtypes may differ from the recipe's
+_STAGES, _NAMED = 4, 3  # stages and recipes that are named
 _OTHERS_NARROW = {
     "trig": "narrow-table",
     "output": "narrow-output",
@@ -254,27 +254,27 @@ _OTHERS_NARROW = {
 _CODES = STAGE_CODES | _OTHERS_NARROW  # stage -> code of `list diagnoses`
 
 
-def told(recipes: Sequence[Explanation], codes: Sequence[CodeExplanation]) -> list[Answer]:
+def answers_of(recipes: Sequence[Explanation], codes: Sequence[CodeExplanation]) -> list[Answer]:
     """Return an answer for each recipe or code in a dtype, on its worst offset."""
 
     def target(one: Explanation) -> tuple[Any, ...]:
         return one.case, one.implementation, one.recipe.dtype
 
     targets = [list(some) for _, some in groupby(recipes, target)]
-    return [*map(_of_target, targets), *map(_of_code, codes)]
+    return [*map(_answer_on_recipe, targets), *map(_answer_on_code, codes)]
 
 
-def _of_target(some: Sequence[Explanation], called: Facts = ()) -> Answer:
-    """Return the answer on the worst of some offsets. called: facts of code."""
+def _answer_on_recipe(some: Sequence[Explanation], called: Facts = ()) -> Answer:
+    """Return the answer about the worst of several offsets. called: facts about code."""
     worst = max(some, key=_badness)
     decides = f"{worst.recipe.dtype.short}, offset {worst.offset:,}"
-    decides += f": scores {_amount(worst, worst.drift)}"
+    decides += f": scores {_drift_words(worst, worst.drift)}"
     decides += f" (as {worst.recipe.recipe.name})" if worst.code else ""
-    decides += "" if worst.nonfinite else f"; limit {_limit(worst)}"
+    decides += "" if worst.nonfinite else f"; limit {_limit_words(worst)}"
     decides += ": nothing to change" if worst.good else ""
     facts, causes, why = list[tuple[str, str]](), list[Cause](), ""
     if worst.good:
-        facts += _stages(worst)
+        facts += _stage_facts(worst)
     else:
         others = _by_offset([one for one in some if one is not worst and not one.good])
         cause = _cause(worst)
@@ -282,7 +282,7 @@ def _of_target(some: Sequence[Explanation], called: Facts = ()) -> Answer:
         known = causes[0].code in _CODES.values()
         why = f"why: ropeaudit list diagnoses {causes[0].code}    " if known else ""
     facts += _by_offset([one for one in some if one is not worst and one.good])
-    facts += [*called, *_around(worst), ("next", f"{why}all rows: -v    by pair: --by pair")]
+    facts += [*called, *_context_facts(worst), ("next", f"{why}all rows: -v    by pair: --by pair")]
     model = "" if worst.case.model_name == "none" else f"{worst.case.model_name}, "
     target = f"{model}{worst.code or worst.implementation}"
     few = min(some, key=lambda one: one.drift.count).drift.count
@@ -298,17 +298,17 @@ def _badness(one: Explanation) -> tuple[bool, float, int]:
 
 
 def _by_offset(some: Sequence[Explanation]) -> Facts:
-    """Return a line for each offset: how far scores are off there, and what to change."""
-    fixes = ["" if one.good else f"; fix: {_fix(one)}" for one in some]
-    lines = [f"scores {_amount(one, one.drift)}{fix}" for one, fix in zip(some, fixes, strict=True)]
+    """Return a line for each offset: the drift and the remedy."""
+    fixes = ["" if one.good else f"; fix: {_fix_words(one)}" for one in some]
+    lines = [f"scores {_drift_words(one, one.drift)}{fix}" for one, fix in zip(some, fixes, strict=True)]
     labels = [f"offset {one.offset:,}" for one in some]
     listed = settings.listed(list(zip(labels, lines, strict=True))) if some else []
     return [(label.strip(), text) for label, text in listed]
 
 
 def _cause(one: Explanation) -> Cause:
-    """Return why a drift is out of tolerance: the stages, and what to set."""
-    fix = f"fix: {_fix(one)}"
+    """Return the cause of a drift out of tolerance: stages and remedy."""
+    fix = f"fix: {_fix_words(one)}"
     if one.nonfinite:
         first, repairs = one.blames[0], " or ".join(one.nonfinite.repaired_by)
         where = f"the stage {first.stage} is"
@@ -320,12 +320,12 @@ def _cause(one: Explanation) -> Cause:
     title = "no stages in wider formats are enough"
     if one.remedy:
         title = f"computed too coarsely: {', '.join(one.remedy.changes)}"
-    lines = [f"{label:<5} {text}" for label, text in _stages(one)]
+    lines = [f"{label:<5} {text}" for label, text in _stage_facts(one)]
     return Cause(_CODES.get(one.blames[0].stage, "unexplained"), title, facts=[*lines, fix])
 
 
-def _amount(one: Explanation, drift: Statistics) -> str:
-    """Return how large a drift is, in what the tolerance is about."""
+def _drift_words(one: Explanation, drift: Statistics) -> str:
+    """Return the size of a drift, in the column of the tolerance."""
     if drift.nonfinite:
         return f"{percent(drift.nonfinite / drift.count)} nan or infinite"
     value, accepted = float(one.tolerance.value(drift, one.reference)), one.tolerance
@@ -333,13 +333,13 @@ def _amount(one: Explanation, drift: Statistics) -> str:
     return f"{distinct_percent(value, accepted.bound) if relative else short(value)} off"
 
 
-def _limit(one: Explanation) -> str:
+def _limit_words(one: Explanation) -> str:
     accepted = one.tolerance
     return limit_percent(accepted.bound) if accepted.column == "drift_relative" else str(accepted)
 
 
-def _stages(one: Explanation) -> list[tuple[str, str]]:
-    """Return the stages by share, with their old and new formats."""
+def _stage_facts(one: Explanation) -> list[tuple[str, str]]:
+    """Return the stages by share, with old and new formats."""
     if one.drift.max <= one.error:
         return [("stages", "no shares: the drift is within the certified error of the reference")]
     if any(math.isnan(blame.share) for blame in one.blames):
@@ -354,17 +354,17 @@ def _stages(one: Explanation) -> list[tuple[str, str]]:
     return facts
 
 
-def _fix(one: Explanation) -> str:
-    """Return the remedy as options, and the drift that it leaves; or that there is none."""
-    before, best = _amount(one, one.drift).removesuffix(" off"), one.remedy
+def _fix_words(one: Explanation) -> str:
+    """Return the remedy as options and the drift with it, or that there is none."""
+    before, best = _drift_words(one, one.drift).removesuffix(" off"), one.remedy
     if best is None:
-        left = _amount(one, one.remedies[-1].drift)
-        none = f"none: no set of stages is within {_limit(one)}"
+        left = _drift_words(one, one.remedies[-1].drift)
+        none = f"none: no set of stages is within {_limit_words(one)}"
         return f"{none}; {before} -> {left} with every stage in float64"
     change = f"--set {changes(best)}"
     if one.code:  # it takes no --set: its author changes the stages
         change = ", ".join(f"{stage} in {fmt}" for stage, fmt in best.changes.items())
-    return f"{change}   {before} -> {_amount(one, best.drift)} (limit {_limit(one)})"
+    return f"{change}   {before} -> {_drift_words(one, best.drift)} (limit {_limit_words(one)})"
 
 
 def changes(remedy: Remedy) -> str:
@@ -372,9 +372,9 @@ def changes(remedy: Remedy) -> str:
     return ",".join(f"{stage}={fmt}" for stage, fmt in remedy.changes.items()) or "nothing"
 
 
-def _around(one: Explanation) -> list[tuple[str, str]]:
-    """Return what was assumed, and what was not looked at."""
-    facts = [fact for fact in settings.facts([_common(one)]) if fact[0] != "read"]
+def _context_facts(one: Explanation) -> list[tuple[str, str]]:
+    """Return the assumptions, and what was not checked."""
+    facts = [fact for fact in settings.facts([_common_columns(one)]) if fact[0] != "read"]
     if not one.sample.covers(one.inputs):
         tokens, heads = one.sample.positions.size, len(one.sample.heads)
         of = f"; shares of {counted(int(tokens), 'token')}, {counted(heads, 'head')}"
@@ -388,17 +388,17 @@ def _around(one: Explanation) -> list[tuple[str, str]]:
 
 
 def _model_notes(some: Sequence[Explanation]) -> list[str]:
-    """Return notes on models; their own end, a usual offset, is not past what they serve."""
+    """Return notes on models; the default offset at their maximum is not past it."""
     offsets = [one.offset for one in some if one.offset != one.case.maximum]
     return model_notes([one.case for one in some], offsets)
 
 
-def _of_code(one: CodeExplanation) -> Answer:
-    """Return the answer on code: on its explained offsets, or on what it does."""
+def _answer_on_code(one: CodeExplanation) -> Answer:
+    """Return the answer about code: about its explained offsets, or its trace."""
     trace, status, causes = one.trace, "WARN", list[Cause]()
     arithmetic = bool(trace.faults) and all(fault.arithmetic for fault in trace.faults.values())
     resembled = bool(trace.likely) or (arithmetic and bool(one.explanations))
-    likeness = _likeness(trace) if trace.likely else trace.told()
+    likeness = _likeness_words(trace) if trace.likely else trace.fault_words()
     called = [("behaves like", likeness)] if resembled else []
     for text in one.findings[:1]:
         called.append(("called as", text.rpartition(": called as ")[2].rstrip(".")))
@@ -407,7 +407,7 @@ def _of_code(one: CodeExplanation) -> Answer:
     if resembled:
         called += [("not explained", reason) for reason in list(one.unexplained.values())[:1]]
         if one.explanations:
-            answer, unseen = _of_target(one.explanations, called), one.unexplained or trace.dropped
+            answer, unseen = _answer_on_recipe(one.explanations, called), one.unexplained or trace.dropped
             return replace(answer, status="WARN") if unseen and answer.status == "OK" else answer
     decides = "its stages get no shares"
     if trace.refused:
@@ -418,7 +418,7 @@ def _of_code(one: CodeExplanation) -> Answer:
         last = max(trace.faults, default=0)  # the largest offset that is wrong
         fix = wording.remedy(trace.faults.get(last), trace.dtype, last)
         code = trace.diagnosis() or "unexplained"
-        title = trace.told() or "no known implementation matches"
+        title = trace.fault_words() or "no known implementation matches"
         facts = [f"fix: {fix}"] if fix else []
         causes = [Cause(code, title, facts=facts, warning=not trace.faults)]
     about = [*_by_offset(one.explanations), *called]
@@ -429,13 +429,13 @@ def _of_code(one: CodeExplanation) -> Answer:
     return Answer(cast(Status, status), target, f"{trace.dtype.short}: {decides}", causes, about)
 
 
-def _likeness(trace: Trace) -> str:
-    """Return the recipes that code is like, and how far that goes."""
+def _likeness_words(trace: Trace) -> str:
+    """Return the recipes that code resembles, and how closely."""
     best, *others = trace.nearest()
     if best.differing and best.equal < _BIT_IDENTICAL:
         seen, right = trace.narrowest(), expected(best.group.resolved)
         parts = [f"{name} was seen in {seen[name]} (there {right[name]})" for name in best.differing]
-        who = ", ".join(_shortened(best.group.names)) or _arithmetic(best.group)
+        who = ", ".join(_first_names(best.group.names)) or _arithmetic(best.group)
         return f"no known recipe: nearest is {who}, yet {', '.join(parts)}"
     words = "; or ".join(_arithmetic(like.group) for like in (best, *others))
     named = "" if trace.recipes() else ", which no named recipe does"
@@ -445,10 +445,10 @@ def _likeness(trace: Trace) -> str:
 
 
 def _arithmetic(group: RecipeGroup, names: Sequence[str] | None = None) -> str:
-    """Return what recipes round, in words, with some of their names."""
-    named = _shortened(group.names) if names is None else names
+    """Return the roundings of recipes in words, with some of their names."""
+    named = _first_names(group.names) if names is None else names
     return wording.arithmetic(group.values() | {"recipes": named})
 
 
-def _shortened(names: Sequence[str]) -> Sequence[str]:
+def _first_names(names: Sequence[str]) -> Sequence[str]:
     return names if len(names) <= _NAMED else (*names[:_NAMED], f"{len(names) - _NAMED} more")

@@ -38,7 +38,7 @@ CANCELS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """A stage and its part in the drift.
+    """The part of a stage in the drift.
 
     alone: RMS drift with only this stage rounded.
     without: RMS drift with only this one in float64.
@@ -57,33 +57,33 @@ class Blame:
 
 @dataclass(frozen=True, slots=True)
 class NonfiniteScores:
-    """Scores that are not finite: the stage to blame, those that repair all."""
+    """The first stage that makes scores nonfinite, and the stages that repair them."""
 
     first: str
     repaired_by: tuple[str, ...]
 
 
 def formats(recipe: Resolved, stage: str) -> tuple[Format, ...]:
-    """Return the formats of a stage: computed and stored, one alone, or none."""
+    """Return the formats of a stage: computed and stored, a single one, or none."""
     own = getattr(recipe, stage)
     return own if isinstance(own, tuple) else () if own is None else (own,)
 
 
 def widened(recipe: Resolved, stages: Mapping[str, Format]) -> Resolved:
-    """Return the recipe with these stages at least as precise, and all others as they are."""
+    """Return the recipe with these stages in formats at least as precise."""
     changes: dict[str, Any] = {}
     for stage, wide in stages.items():
         own = formats(recipe, stage)
-        some = tuple(wide if wide.precision > fmt.precision else fmt for fmt in own)
-        if some:
-            changes[stage] = some if isinstance(getattr(recipe, stage), tuple) else some[0]
+        wider = tuple(wide if wide.precision > fmt.precision else fmt for fmt in own)
+        if wider:
+            changes[stage] = wider if isinstance(getattr(recipe, stage), tuple) else wider[0]
     return replace(recipe, **changes)
 
 
 def shapley(values: Mapping[Coalition, float]) -> dict[str, float]:
     """Return the Shapley value of every player; they add up to values[all] - values[nobody].
 
-    values: what each coalition is worth; nan makes the values of all that it bears on nan.
+    values: the value of each coalition; nan makes all values that depend on it nan.
 
     >>> parts = shapley({frozenset(s): v for s, v in [("", 0.0), ("a", 1.0), ("b", 2.0), ("ab", 5.0)]})
     >>> parts["a"], parts["b"]
@@ -99,7 +99,7 @@ def shapley(values: Mapping[Coalition, float]) -> dict[str, float]:
 
 
 class Design:
-    """A recipe on a bench, with any subset of its stages rounding and the others in float64.
+    """A recipe on a bench, in which any subset of its stages rounds and the others are float64.
 
     names: the stages that round. whole, rest: the drift with all of them, and with none.
     alone, without: by stage, the drift where it alone rounds, and where all others do.
@@ -116,12 +116,12 @@ class Design:
         self.without = dict(zip(self.names, without, strict=True))
 
     def drifts(self, some: Iterable[Coalition]) -> list[Statistics]:
-        """Return the drift where of all stages only those of each subset round."""
+        """Return the drift for each subset of stages that round."""
         wide = [dict.fromkeys(set(self.names) - rounding, FP64) for rounding in some]
         return self.bench.drifts(widened(self.recipe, stages) for stages in wide)
 
     def nonfinite(self) -> NonfiniteScores | None:
-        """Return the first stage that makes a score nonfinite, and what repairs all."""
+        """Return the stages that make scores nonfinite; None if all scores are finite."""
         if not self.whole.nonfinite:
             return None
         order = ["input", *self.names]
@@ -152,7 +152,7 @@ class Design:
         return {stage: value / total for stage, value in values.items()}
 
     def blames(self, cancelling: float) -> tuple[Blame, ...]:
-        """Return every stage and its part in the drift, the worst first."""
+        """Return the part of every stage in the drift, the worst first."""
         own, rms, nonfinite = self.recipe.stages(), self.whole.rms, self.nonfinite()
         defined = bool(rms) and not nonfinite
         shares = self.shares() if defined else dict.fromkeys(SHARED, math.nan)

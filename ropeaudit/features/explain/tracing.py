@@ -1,6 +1,6 @@
-"""Trace: which number formats an implementation uses, and which known recipe it behaves like.
+"""The trace of code: the number formats of its stages, and the known recipes that it resembles.
 
-Two ways that need not agree: its operations, where torch runs them, and its numbers, wherever it runs.
+It comes from two sources that may disagree: torch's operations, and the numbers that code returns.
 Letters: h heads, s positions, d head_dim.
 """
 
@@ -45,16 +45,16 @@ OFFSETS = (0, 1024, 32768, 131072)
 _HEADS = 2
 _TIE = 0.02  # share by which a nearer recipe is nearer
 _FINEST = 2.0**-50  # of float64 angles, per token
-_LISTED = 0.9  # recipes further away are not listed
+_LISTED = 0.9  # largest distance of a listed recipe
 _DEFAULT = Case()
 
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """How near a group of recipes is. profile: largest factor between RMS drifts over the offsets.
+    """How near a group of recipes is to code. profile: largest ratio of RMS drifts over the offsets.
 
-    distance: RMS of the vectors' difference over the implementation's own error, largest over the offsets.
-    equal: share of the numbers that are the same. differing: stages whose dtype is another, of those seen.
+    distance: RMS difference of vectors over the error of the code, largest over the offsets.
+    equal: share of equal numbers. differing: observed stages with another dtype.
     """
 
     group: RecipeGroup
@@ -66,11 +66,11 @@ class Likeness:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What is known of one implementation in a dtype, on a setting.
+    """The trace of an implementation in a dtype, at a setting.
 
-    stages: what torch did in each. drifts, predicted: offset -> RMS drift, measured, and predicted for the
-    nearest recipe. likely: recipes that it is like, nearest first; faults: without any, offset -> what
-    explains it. dropped: offset -> why it was refused there. refused: why nothing is known.
+    stages: torch's operations in each. drifts, predicted: offset -> RMS drift, measured, and predicted for
+    the nearest recipe. likely: recipes that it resembles, nearest first; faults: else, offset -> diagnosis.
+    dropped: offset -> why it was refused there. refused: why there is no trace.
     """
 
     name: str
@@ -87,11 +87,11 @@ class Trace:
     environment: str = "none"
 
     def narrowest(self) -> dict[str, str]:
-        """Return stage -> the narrowest dtype its numbers are rounded to."""
+        """Return stage -> the narrowest dtype to which its numbers are rounded."""
         return {name: exposure.narrowest(log.dtypes) for name, log in self.stages.items()}
 
-    def told(self) -> str:
-        """Return what explains code at its largest wrong offset, if anything."""
+    def fault_words(self) -> str:
+        """Return the fault at the largest wrong offset in words; empty without one."""
         if not self.faults:
             return ""
         last = max(self.faults)
@@ -99,14 +99,14 @@ class Trace:
         return wording.sentence(self.faults[last]) + ("" if everywhere else f" at offset {last}")
 
     def diagnosis(self) -> str:
-        """Return the codes of that, if there are any."""
+        """Return the codes of the nearest recipe or of the fault; empty without any."""
         if self.likely:
             found = self.nearest()[0].group.diagnosis()
             return "" if found.code == "known-recipe" else codes(found)
         return codes(self.faults[max(self.faults)]) if self.faults else ""
 
     def nearest(self) -> list[Likeness]:
-        """Return the nearest recipes, of ties those of most similar dtypes."""
+        """Return the nearest recipes; of ties those with the most similar dtypes."""
         least = min((like.distance for like in self.likely), default=0.0)
         farthest = least * (1 + _TIE) + 1e-12
         near = [like for like in self.likely if like.distance <= farthest]
@@ -114,12 +114,12 @@ class Trace:
         return [like for like in near if len(like.differing) == fewest]
 
     def recipes(self) -> list[str]:
-        """Return the names of the recipes that none is nearer than."""
+        """Return the names of the nearest recipes."""
         return [name for like in self.nearest() for name in like.group.names]
 
 
 def expected(resolved: Resolved) -> dict[str, str]:
-    """Return stage -> dtype that a recipe rounds to there."""
+    """Return stage -> the dtype to which a recipe rounds."""
     seen = ("position", "frequency", "angle", "trig", "rotation", "output")
     stored = {stage: formats(resolved, stage)[-1] for stage in seen}
     both = resolved.trig, resolved.table or resolved.trig
@@ -128,7 +128,7 @@ def expected(resolved: Resolved) -> dict[str, str]:
 
 
 def usual_offsets(case: Case) -> tuple[int, ...]:
-    """Return OFFSETS, or of a known range those in it and its end."""
+    """Return OFFSETS; with a maximum, those within it and its end."""
     if case.maximum is None:
         return OFFSETS
     last = max(0, case.maximum - COMPARED)
@@ -141,9 +141,9 @@ def trace(
     case: Case = _DEFAULT,
     offsets: Sequence[int] = OFFSETS,
 ) -> Trace:
-    """Return dtypes by stage and closest recipes of code, in its layout unless given.
+    """Return the trace of code, in its own layout unless the case has one.
 
-    offsets: beside 0. case: of q and k its seed alone counts. Raises: UsageError, BadShape, BadInput.
+    offsets: beside 0. case: only the seed of its q and k counts. Raises: UsageError, BadShape, BadInput.
     """
     setting = case.setting(COMPARED)
     setting = replace(setting, layout=case.layout or implementation.layout(setting))
@@ -191,7 +191,7 @@ def trace(
 def compared(
     dtype: Format, setting: RopeSetting, seed: int, offsets: tuple[int, ...]
 ) -> tuple[Inputs, VectorsAt, list[Known]]:
-    """Return q and k, exact vectors, and what known recipes do."""
+    """Return q and k, exact vectors, and the vectors and drifts of known recipes."""
     inputs = qk.make("gaussian", _HEADS, _HEADS, COMPARED, setting, seed)
     places = {offset: np.arange(COMPARED, dtype=np.int64) + offset for offset in offsets}
     groups, q = known_recipes.variants(dtype), inputs.q
@@ -224,7 +224,7 @@ def likeness(
     exact: VectorsAt,
     known: Known,
 ) -> Likeness:
-    """Return how near recipes are to code. own, exact: rotated q (h, s, d)."""
+    """Return how near recipes are to code. own, exact: rotated q by offset, (h, s, d)."""
     group, vectors, drifts = known
     distance, profile, equal = 0.0, 0.0, []
     for offset, mine in own.items():
@@ -238,7 +238,7 @@ def likeness(
         difference /= max(own_error, _FINEST * (COMPARED + abs(offset)))
         distance = max(distance, difference if np.array_equal(*finite) else math.inf)
         equal.append(float(np.mean((mine == other) | (np.isnan(mine) & np.isnan(other)))))
-        profile = max(profile, _factor(seen.drifts[offset], drifts[offset]))
+        profile = max(profile, _drift_ratio(seen.drifts[offset], drifts[offset]))
     right, narrow = expected(group.resolved), seen.narrowest()
     if "table" in narrow:
         narrow.pop("trig", None)  # it is compared as the table
@@ -246,7 +246,7 @@ def likeness(
     return Likeness(group, distance, float(np.mean(equal)), profile, differing)
 
 
-def _factor(first: float, second: float) -> float:
+def _drift_ratio(first: float, second: float) -> float:
     """Return the ratio of two RMS drifts, at least 1; inf if one is undefined."""
     if math.isnan(first) or math.isnan(second):
         return 1.0 if math.isnan(first) and math.isnan(second) else math.inf

@@ -1,4 +1,4 @@
-"""ropeaudit limit: up to which offset a tolerance is met."""
+"""The command `ropeaudit limit`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ropeaudit list: what there is by name, a setting's frequencies, and the environment."""
+"""The command `ropeaudit list`."""
 
 from __future__ import annotations
 

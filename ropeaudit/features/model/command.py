@@ -1,4 +1,4 @@
-"""ropeaudit model: a whole language model, the same tokens at shifted positions."""
+"""The command `ropeaudit model`."""
 
 from __future__ import annotations
 

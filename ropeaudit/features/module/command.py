@@ -1,4 +1,4 @@
-"""ropeaudit module: is what a file stores of RoPE cast, too short or wrong."""
+"""The command `ropeaudit module`."""
 
 from __future__ import annotations
 

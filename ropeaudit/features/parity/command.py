@@ -1,4 +1,4 @@
-"""ropeaudit parity: two recipes or implementations on the same q and k."""
+"""The command `ropeaudit parity`."""
 
 from __future__ import annotations
 

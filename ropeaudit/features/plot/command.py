@@ -1,4 +1,4 @@
-"""ropeaudit plot: a picture of a report."""
+"""The command `ropeaudit plot`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ropeaudit report: merge, summarise or compare reports, in any form."""
+"""The command `ropeaudit report`."""
 
 from __future__ import annotations
 

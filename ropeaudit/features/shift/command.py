@@ -1,4 +1,4 @@
-"""ropeaudit shift: the audit."""
+"""The command `ropeaudit shift`."""
 
 from __future__ import annotations
 

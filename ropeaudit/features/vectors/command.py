@@ -1,4 +1,4 @@
-"""ropeaudit vectors: cases for kernels that Python cannot call."""
+"""The command `ropeaudit vectors`."""
 
 from __future__ import annotations
 
