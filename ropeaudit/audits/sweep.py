@@ -205,14 +205,14 @@ class Sweep:
         lacking = list[Record]()
         for row in rows:
             numbers = places.get((row.case, row.tolerance), [])
-            cell = self.cells[numbers[0]] if numbers else None
-            wanted = dict(zip(records.IDENTITY, cell.identity, strict=True)) if cell else {}
-            if cell and row.version != cell.key[1] and _are_digests(row, cell):
-                outdated.append((row, cell))
-            elif cell and all(getattr(row, name) == wanted[name] for name in _IN_EVERY_FILE):
+            planned = self.cells[numbers[0]] if numbers else None
+            wanted = dict(zip(records.IDENTITY, planned.identity, strict=True)) if planned else {}
+            if planned and row.version != planned.key[1] and _are_digests(row, planned):
+                outdated.append((row, planned))
+            elif planned and all(getattr(row, name) == wanted[name] for name in _IN_EVERY_FILE):
                 done |= dict.fromkeys(numbers, replace(row, **wanted))  # a file may lack settings
-                recipe = self.audit.factories()[cell.factory].recipe
-                has_bounds = recipe and not recipe.recipe.keys and cell.case.rerotate is None
+                recipe = self.audit.factories()[planned.factory].recipe
+                has_bounds = recipe and not recipe.recipe.keys and planned.case.rerotate is None
                 if has_bounds and not row.refused and row.predicted_rms is None:
                     lacking.append(row)
             else:

@@ -278,7 +278,7 @@ def structure_fact(results: Sequence[Record]) -> list[tuple[str, str]]:
     moved = [record.structural_rms for record in results if record.structural_max > 0]
     size = short(max(moved, default=0))
     changes = f"the shift itself changes exact scores by up to {size} RMS, in every dtype"
-    return [("structure_fact", changes)] if moved else []
+    return [("structure", changes)] if moved else []
 
 
 def _temperature_notes(record: Record) -> list[str]:

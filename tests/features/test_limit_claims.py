@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ropeaudit import limit, shift
 from ropeaudit.audits.cases import Case
 from ropeaudit.features.limit.analysis import AT_LEAST, TOLERABLE, Limit, Tolerance
-from ropeaudit.features.limit.report import evidence, known, row, status, told
+from ropeaudit.features.limit.report import evidence, range_words, row, sentence, status
 from ropeaudit.features.limit.report import report as limit_report
 from ropeaudit.features.limit.search import boundary
 
@@ -127,8 +127,8 @@ def test_no_sentence_is_false_whatever_fails(built) -> None:
     result, reference = built
     numbers_hold(result, row(result), set(reference.fails))
     facts = [f"{label} {text}" for label, text in evidence(result)]
-    check("; ".join([known(result), *facts]), reference)
-    check(told(result), reference)
+    check("; ".join([range_words(result), *facts]), reference)
+    check(sentence(result), reference)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])

@@ -126,8 +126,8 @@ def checks_of_code(code: Code, target: Target) -> Iterator[Checked]:
     except NotUnderstood as error:
         fault, *facts = error.lines
         if code.place[1]:
-            own = error.place[1] and not error.place[0].startswith(_LIBRARIES)
-            file, line = error.place if own else code.place
+            in_own_code = error.place[1] and not error.place[0].startswith(_LIBRARIES)
+            file, line = error.place if in_own_code else code.place
             source = linecache.getline(file, line).strip()
             facts.insert(0, f"  --> {shown_path(Path(file))}:{line}   {source}")
         if options.write_wrapper is not None:

@@ -19,7 +19,7 @@ from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.features.check.checked import NONE, Checked, Target
 from ropeaudit.features.limit import analysis as limit_analysis
 from ropeaudit.features.limit.analysis import TOLERANCE, Limit, tolerance
-from ropeaudit.features.limit.report import times, told
+from ropeaudit.features.limit.report import ratio_words, sentence
 from ropeaudit.recognition.stored_values import NEAR, drifts
 from ropeaudit.reports.model_notes import setting_words
 from ropeaudit.reports.numbers import counted, percent
@@ -252,7 +252,7 @@ def limits(case: Case, subjects: Sequence[SubjectFactory], up_to: int | None) ->
         measured = math.nan if limit.margin is None else limit.margin
         sizes = (measured, 1.0, MARGIN) if limit.within is not None else (measured, math.nan, "")
         where = f"{limit.at_zero.implementation}: {_range_words(limit)}"
-        yield Finding(LIMIT, _STATUS[limit.standing], told(limit), *sizes, where)
+        yield Finding(LIMIT, _STATUS[limit.standing], sentence(limit), *sizes, where)
 
 
 def _range_words(limit: Limit) -> str:
@@ -271,7 +271,7 @@ def _range_words(limit: Limit) -> str:
         return text
     if ratio < 1:
         return f"{text}, of its {limit.case.maximum:,} positions"
-    return f"{text}, {times(ratio) or f'{ratio:#.2g}'} times its {limit.case.maximum:,} positions"
+    return f"{text}, {ratio_words(ratio) or f'{ratio:#.2g}'} times its {limit.case.maximum:,} positions"
 
 
 def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> Finding:

@@ -1,6 +1,6 @@
-"""Up to which offset a subject meets a tolerance: proved, or seen by one search.
+"""`limit`: up to which offset a subject meets a tolerance, by proof and by search.
 
-Drift does not grow steadily with the offset: that none fails, a bound proves, or measuring all.
+Drift does not grow steadily with the offset: only a bound, or measuring all offsets, proves that none fails.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOLERABLE = (*_ERRORS, *SELF, "nonfinite", *AT_LEAST)
 
 
 def rotates_wrongly(record: Record) -> bool:
-    """Return whether a pair is further off than right code puts it, for which `shift` fails too."""
+    """Return whether a pair is rotated wrongly, for which `shift` fails too."""
     return record.verdict == "wrong_rotation" or judging.rotates_wrongly(record.rotation_excess)
 
 
@@ -55,8 +55,7 @@ class Tolerance:
     value: float
 
     def holds(self, record: Record) -> bool:
-        """Return whether a record meets it; one that is rotated wrongly does not."""
-        # drift misses errors alike in q and k
+        """Return whether a record meets it; a wrong rotation does not, though drift may miss it."""
         return not rotates_wrongly(record) and self.accepts(getattr(record, self.column))
 
     def accepts(self, value: float) -> bool:
@@ -64,7 +63,7 @@ class Tolerance:
         return value >= self.value if self.column in AT_LEAST else abs(value) <= self.value
 
     def __str__(self) -> str:
-        """Return it with every digit: `drift_rms ≤ 0.01`, or `1 %` for drift_relative."""
+        """Return it with all digits: `drift_rms ≤ 0.01`, or `1 %` for drift_relative."""
         number = f"{self.value:g}" if float(f"{self.value:g}") == self.value else repr(self.value)
         if self.column == RELATIVE and float(f"{100 * self.value:g}") / 100 == self.value:
             return f"{100 * self.value:g} %"
@@ -81,23 +80,23 @@ def tolerance(text: str) -> Tolerance:
 
 
 Proved: TypeAlias = Literal["bound", "exhaustive", "none"]
-# holds: proved within the model's own maximum. fails: seen to fail there. unseen: measured up to there
-# without a failure. partly: not measured as far as that. unjudged: there is no maximum to judge it by.
+# holds: proved within the model's maximum. fails: a failure was measured there. unseen: measured up to it
+# without a failure. partly: not measured that far. unjudged: there is no maximum.
 Standing: TypeAlias = Literal["holds", "fails", "unseen", "partly", "unjudged"]
 
 
 @dataclass(frozen=True, slots=True)
 class Limit(Result):
-    """What is known of a tolerance at the offsets 0 ... up_to.
+    """What was measured and proved of a tolerance at the offsets 0 ... up_to.
 
-    bound_up_to: the largest offset up to which the a-priori bound proves the tolerance, None where it proves
-    nothing. boundary: what was measured, together with that. frozen: a longer sequence would have other
-    frequencies, and those of the unshifted one were used. changing: each offset was measured with its own.
-    at_zero, at_measured, at_failure: what was measured at offset 0, at measured_up_to, at first_failure_seen.
-    called: whether it is code, of which nothing is proved unless every offset was measured, and then for
-    these q and k, and these calls, alone. distances: between a query and a key, what was measured of them up
-    to the model's last, else to 128k; None on axes, and for columns that they have not.
-    at_distance: the value at the first that failed. findings: how it is called, and what it does then.
+    bound_up_to: the largest offset up to which the a-priori bound proves the tolerance; None for none.
+    boundary: measurements and that proof together. frozen: whether frequencies depend on the length, and
+    those of the unshifted sequence were used. changing: whether each offset had its own.
+    at_zero, at_measured, at_failure: records at offset 0, measured_up_to and first_failure_seen.
+    called: whether it is code, for which only measuring all offsets proves something, for these q and k and
+    calls. distances: measurements by distance of query and key, up to the model's last or 128k; None on
+    axes, and for columns without them. at_distance: value at the first failing distance. findings: how code
+    is called.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.limit.report"
@@ -118,25 +117,25 @@ class Limit(Result):
 
     @property
     def proved_up_to(self) -> int | None:
-        """Up to this offset none fails: each was measured, or the bound proves it; None if 0 fails."""
+        """The offset up to which none fails, by the bound or as all were measured; None if 0 fails."""
         unproved = self.called and not self.boundary.exhaustive
         return None if unproved or self.fails_at_zero else self.boundary.proved
 
     @property
     def fails_at_zero(self) -> bool:
-        """Whether offset 0 fails already."""
+        """Whether offset 0 fails."""
         return self.boundary.failing == 0
 
     @property
     def proof(self) -> Proved:
-        """What proves it: the bound alone, or measurements of all offsets that it leaves open; or nothing."""
+        """The proof: the bound alone, or measurements of all other offsets, or none."""
         if self.proved_up_to is None:
             return "none"
         return "bound" if self.bound_up_to == self.proved_up_to else "exhaustive"
 
     @property
     def measured_up_to(self) -> int | None:
-        """The largest measured offset below the first failure seen; others below it may fail."""
+        """The largest measured offset below the first failure; others below it may fail."""
         return None if self.fails_at_zero else self.boundary.held_up_to
 
     @property
@@ -146,7 +145,7 @@ class Limit(Result):
 
     @property
     def first_failure(self) -> int | None:
-        """The same where every smaller offset is proved; None where a smaller one may fail."""
+        """That offset if all smaller ones are proved, else None."""
         return self.boundary.failing if self.boundary.exhaustive else None
 
     @property
@@ -156,7 +155,7 @@ class Limit(Result):
 
     @property
     def measured_distance(self) -> int | None:
-        """The largest measured distance below that; others below it may fail. None where 0 fails."""
+        """The largest measured distance below that; others below may fail. None if 0 fails."""
         return self.distances.held_up_to if self.distances and self.distances.failing != 0 else None
 
     def last_position(self, offset: int | None) -> int | None:
@@ -165,18 +164,18 @@ class Limit(Result):
 
     @property
     def misplaced(self) -> bool:
-        """Whether code is seen to rotate wrongly at the first failure."""
+        """Whether code rotates wrongly at the first failure."""
         return self.at_failure is not None and rotates_wrongly(self.at_failure)
 
     @property
     def within(self) -> int | None:
-        """The largest offset within its model's positions; None where there is none to judge."""
+        """The largest offset within the model's maximum; None without one."""
         last = -1 if self.frozen else (self.case.maximum or 0) - self.at_zero.seq_len
         return last if last >= 0 else None
 
     @property
     def standing(self) -> Standing:
-        """How it stands at the offsets up to `within`."""
+        """The judgement of the offsets up to `within`."""
         within, failing = self.within, self.first_failure_seen
         if within is None:
             return "unjudged"
@@ -188,7 +187,7 @@ class Limit(Result):
 
     @property
     def margin(self) -> float | None:
-        """How many times its maximum the positions are up to which no failure was seen."""
+        """The ratio of the last position without a failure to the maximum."""
         held, failing = self.boundary.held_up_to, self.failing_distance
         margin = self._times(max(self.boundary.proved, held))
         if margin is None or failing is None:
@@ -197,7 +196,7 @@ class Limit(Result):
 
     @property
     def proved_margin(self) -> float | None:
-        """How many times its maximum the positions are up to which it is proved."""
+        """The ratio of the last proved position to the maximum."""
         return self._times(self.proved_up_to)
 
     def _times(self, offset: int | None) -> float | None:
@@ -206,12 +205,12 @@ class Limit(Result):
         return float((offset + self.at_zero.seq_len) / (self.within + self.at_zero.seq_len))
 
 
-_SURE = 1 - 2.0**-30  # float64 roundings of a tolerance
-_REGIMES = 2  # longrope has two; of dynamic's many no more are looked at
+_SURE = 1 - 2.0**-30  # for float64 roundings of a tolerance
+_REGIMES = 2  # longrope has two; of dynamic's many only two are used
 
 
 class Regime(NamedTuple):
-    """Offsets from first to last have the same frequencies, those of `setting`."""
+    """A range of offsets with the same frequencies, those of `setting`."""
 
     first: int
     last: int
@@ -219,27 +218,27 @@ class Regime(NamedTuple):
 
 
 def last_that(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the last number that holds, where none after does; `low` holds."""
+    """Return the last number for which a condition holds, by bisection; it holds for `low`."""
     numbers = range(low + 1, high + 1)
     return low + bisect.bisect_left(numbers, True, key=lambda number: not holds(number))
 
 
 def regimes(case: Case, setting: RopeSetting, seq_len: int, up_to: int) -> list[Regime]:
-    """Return the first two regimes up to an offset; one where frequencies stay the same."""
-    found, first = list[Regime](), 0
+    """Return the first two regimes up to an offset; one if frequencies do not change."""
+    results, first = list[Regime](), 0
     setting_at = functools.partial(case.setting_at, setting, seq_len)
-    while first <= up_to and len(found) < _REGIMES:
+    while first <= up_to and len(results) < _REGIMES:
         at = setting_at(first)
         last = last_that(lambda offset, at=at: setting_at(offset) == at, first, up_to)  # type: ignore[misc]
-        found.append(Regime(first, last, at))
+        results.append(Regime(first, last, at))
         first = last + 1
-    return found
+    return results
 
 
 UP_TO = 2**24  # the default of the largest offset
-HEADS = 2  # of q and k that are made for recipes: more change a drift by some percent
-FEWEST = 64  # offsets that any search may measure
-MOST, CODE_MOST = 128, 80  # of recipes and of code, whose offsets take several calls each
+HEADS = 2  # of synthetic q and k for recipes: more heads change a drift by some percent
+FEWEST = 64  # offsets that a search may measure at least
+MOST, CODE_MOST = 128, 80  # offsets of recipes, and of code, which take several calls each
 _DISTANCES, _CODE_DISTANCES = 64, 24  # that may be measured
 
 
@@ -279,23 +278,28 @@ def limit(
 
 def run(
     cases: Sequence[Case],
-    some: Sequence[SubjectFactory],
+    factories: Sequence[SubjectFactory],
     tolerances: Sequence[Tolerance],
     up_to: int | None = None,
     budget: int | None = None,
     on_progress: OnProgress = arguments.ignore_progress,
 ) -> Iterator[Limit]:
-    """Check the arguments, and yield the limits by case, subject and tolerance. Raises: as `limit`."""
+    """Check the arguments; yield the limits by case, subject and tolerance. Raises: as `limit`."""
     for name, value, least in (("--up-to", up_to, 0), ("--budget", budget, FEWEST)):
         if value is not None and not (is_whole(value) and value >= least):
             raise UsageError(f"{name} {value!r} is not a whole number from {least} up")
-    if not any(one.code for one in some):
-        cases = [replace(case, heads=HEADS) if _any_heads(case) else case for case in cases]
+    if not any(factory.code for factory in factories):
+        cases = [
+            replace(case, heads=HEADS)
+            if (case.heads, case.kv_heads) == (None, None) and not is_file(case.qk)
+            else case
+            for case in cases
+        ]
     check_memory(max(case.check([UP_TO if up_to is None else up_to]) for case in cases))
-    work = equal_parts(on_progress, len(cases) * len(some))
+    work = equal_parts(on_progress, len(cases) * len(factories))
 
     def limits() -> Iterator[Limit]:
-        for case, inputs, setting, part in load_cases(cases, some, [up_to or 0]):
+        for case, inputs, setting, part in load_cases(cases, factories, [up_to or 0]):
             for subject in part:
                 largest = usual_up_to(case, subject) if up_to is None else up_to
                 with doing.reporting_to(next(work)):
@@ -305,18 +309,13 @@ def run(
     return limits()
 
 
-def _any_heads(case: Case) -> bool:
-    """Return whether a case says neither how many heads there are nor has its own."""
-    return case.heads is None and case.kv_heads is None and not is_file(case.qk)
-
-
 def usual_up_to(case: Case, subject: SubjectFactory) -> int:
-    """Return the default largest offset: for code the last within the maximum or 128k."""
+    """Return the default of the largest offset: for code the last within the maximum or 128k."""
     return max(0, (case.maximum or CODE_UP_TO) - (case.seq_len or 256)) if subject.code else UP_TO
 
 
 class CaseLimits:
-    """One subject in one case: its measured records, and what is proved of it."""
+    """The search for the limits of a subject in a case: its records and proofs."""
 
     def __init__(
         self, case: Case, inputs: Inputs, setting: RopeSetting, subject: SubjectFactory, up_to: int
@@ -329,7 +328,7 @@ class CaseLimits:
         self.records: dict[int, Record] = {}
 
     def limits(self, tolerances: Sequence[Tolerance], budget: int | None) -> list[Limit]:
-        """Return the limits: up to `budget` offsets each, judged by all measured ones."""
+        """Return the limits of tolerances, each from up to `budget` offsets and all records."""
         code, maximum = self.subject.code is not None, self.case.maximum
         within = -1 if self.frozen or not maximum else maximum - self.seq_len
         budget = budget or (CODE_MOST if code else MOST)
@@ -359,14 +358,14 @@ class CaseLimits:
         return [self.limit(accepted, bound) for accepted, bound in proofs.items()]
 
     def measure(self, offsets: Sequence[int]) -> None:
-        """Measure offsets like `shift` without its bound, each once."""
+        """Measure offsets as `shift` does, without its bound, each once."""
         wanted = [(self.subject, offset) for offset in offsets if offset not in self.records]
         with doing.silently():
             for record in self.run.records(wanted) if wanted else ():
                 self.records[record.offset] = record
 
     def proved_up_to(self, accepted: Tolerance) -> int | None:
-        """Return the largest offset up to which the bound, which grows with it, proves a tolerance."""
+        """Return the largest offset up to which the bound proves a tolerance: it grows with the offset."""
         if (recipe := self.subject.recipe) is None:
             return None
         if accepted.column in AT_LEAST:
@@ -387,7 +386,7 @@ class CaseLimits:
         regime: Regime,
         offset: int,
     ) -> bool:
-        """Return whether the bound proves a tolerance at all offsets of a regime up to this one."""
+        """Return whether the bound proves a tolerance at the offsets of a regime up to this one."""
         self.measure([regime.first])
         record, column = self.records[regime.first], accepted.column
         axes = self.case.position_axes(regime.setting)
@@ -398,13 +397,13 @@ class CaseLimits:
             error += bounded(0) if column in SELF else 0.0
         if column == "nonfinite":
             return math.isfinite(error)
-        certificates = 2 if column in SELF else 1  # of the reference, the same at every offset
+        certificates = 2 if column in SELF else 1  # errors of the reference
         error += certificates * record.reference_error
         largest = accepted.value * (record.reference_rms if column == RELATIVE else 1.0)
         return bool(error <= largest * _SURE)
 
     def limit(self, accepted: Tolerance, bound: int | None) -> Limit:
-        """Return what is known of a tolerance; every measured record counts."""
+        """Return the limit of a tolerance from all records and the bound."""
         held = {offset: accepted.holds(record) for offset, record in self.records.items()}
         known = boundary(held, -1 if bound is None else bound, self.up_to)
         apart, value = self.distances(accepted, known.held_up_to)
@@ -426,17 +425,17 @@ class CaseLimits:
         )
 
     def distances(self, accepted: Tolerance, held: int) -> tuple[Boundary | None, float | None]:
-        """Return what is known of distances, and the value at the first that fails.
+        """Search the distances; return their boundary, and the value at the first failure.
 
-        They reach to the model's last position, else to 128k; of code to the last that holds.
-        held: the largest offset that does.
+        They reach to the model's last position, else to 128k; for code to the last good position.
+        held: the largest good offset.
         """
         nothing, code = (None, None), self.subject.code is not None
         last = (self.case.maximum or min(CODE_UP_TO, self.up_to + self.seq_len)) - 1
         holding = held + self.seq_len - 1
         case = self.case, self.setting, self.inputs, self.subject
-        seen = Distances(*case, min(last, holding) if code else last, far=holding >= last)
-        if accepted.column not in COLUMNS or not seen.known or (code and held < 0):
+        seen = Distances(*case, min(last, holding) if code else last, at_end=holding >= last)
+        if accepted.column not in COLUMNS or not seen.measurable or (code and held < 0):
             return nothing
         most = _CODE_DISTANCES if code else _DISTANCES
         search = Search(1, seen.up_to, -1, most, self.landmarks())
@@ -451,7 +450,7 @@ class CaseLimits:
         return boundary(search.tested, -1, seen.up_to), value
 
     def landmarks(self) -> list[int]:
-        """Return positions from which on frequencies, the model or a format may fail."""
+        """Return positions at which frequencies change, the model ends or a format becomes inexact."""
         positions = {regime.last + self.seq_len for regime in self.ranges[:-1]} | {self.case.maximum or 1}
         recipe = self.subject.recipe
         for fmt in (recipe.position, *recipe.angle) if recipe else (self.subject.dtype,):

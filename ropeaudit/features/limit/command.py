@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ropeaudit.features.limit.analysis import Limit
     from ropeaudit.reports import Report
 
-# undefined where no failure was seen: then a condition on them does not hold
+# undefined without a failure: then conditions on them do not hold
 OF_FAILURE = ("first_failure_seen", "first_failure", "failure_position", "value_at_failure")
 _OF_DISTANCE = ("failing_distance", "value_at_distance")
 _OFFSETS = ("first_failure_seen", "first_failure")
@@ -132,9 +132,9 @@ def limit(
 
 
 def parse(texts: Iterable[str], up_to: int | None) -> list[Gate]:
-    """Read conditions of --fail-if on columns of limits. up_to: the largest offset looked at, if it is known.
+    """Parse --fail-if on columns of limits. up_to: the largest offset of the search, if known.
 
-    Raises: UsageError, also where a failure is not looked for as far as that; UnknownName.
+    Raises: UsageError, also if the search does not reach the offset of a condition; UnknownName.
     """
     from ropeaudit.console import gates
     from ropeaudit.features.limit.report import COLUMNS
@@ -151,7 +151,7 @@ def parse(texts: Iterable[str], up_to: int | None) -> list[Gate]:
 
 
 def broken(conditions: Sequence[Gate], limits: Iterable[Limit]) -> list[str]:
-    """Return a line per condition that some limit fulfils; none for unseen failures."""
+    """Return a line for each condition that some limit fulfils; a missing failure fulfils none."""
     from ropeaudit.audits.comparison import Pair
     from ropeaudit.console import gates
     from ropeaudit.features.limit.report import row

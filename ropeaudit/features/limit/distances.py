@@ -1,8 +1,8 @@
-"""What a distance between a query and a key does to scores.
+"""Drift of scores by the distance between query and key.
 
-An error in the frequencies is not seen by shifts: it turns q and k of near tokens alike,
-and grows with their distance. The keys of the measured pairs stand among the first tokens,
-then the queries among the last ones where offsets hold up to there; the worse of both counts.
+Shifts do not show an error of the frequencies, which turns near tokens alike and grows with their distance.
+Pairs are measured with keys among the first tokens, and with queries among the last ones if offsets are good
+that far; the worse of both counts.
 
 Letters: h heads, n keys, d head_dim.
 """
@@ -28,8 +28,8 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.factories import SubjectFactory
 
-COLUMNS = ("drift_relative", "drift_rms", "drift_max")  # of tolerances that distances have
-_HEADS, _KEYS = 4, 64  # 256 pairs at each distance and place: their RMS is off by some percent
+COLUMNS = ("drift_relative", "drift_rms", "drift_max")  # tolerances that apply to distances
+_HEADS, _KEYS = 4, 64  # 256 pairs at each distance and place: some percent of error in their RMS
 
 
 class Distances:
@@ -42,20 +42,20 @@ class Distances:
         inputs: Inputs,
         factory: SubjectFactory,
         last: int,
-        far: bool,
+        at_end: bool,
     ) -> None:
-        """Draw q and k, (h, n, d). last: the last position; far: whether pairs end there too."""
+        """Draw q and k, (h, n, d). last: the last position; at_end: whether pairs end there too."""
         self.case, self.setting, self.factory = case, setting, factory
-        self.seq_len, self.last, self.far = inputs.seq_len, last, far
+        self.seq_len, self.last, self.at_end = inputs.seq_len, last, at_end
         self.up_to = masks.reach(case.mask, last + 1)
         random = np.random.default_rng([inputs.seed or 0, 7])
         head = random.integers(inputs.heads, size=(_HEADS, 1))
         query, key = random.integers(inputs.seq_len, size=(2, _HEADS, _KEYS))
         self.q, self.k = inputs.q[head, query], inputs.k[head // inputs.group, key]
-        self.exact = functools.cache(self._exact)
+        self.exact = functools.cache(self._exact_scores_at)
 
     @property
-    def known(self) -> bool:
+    def measurable(self) -> bool:
         """Whether distances are measured: not on axes, nor of keys stored apart."""
         on_axes = self.setting.grid is not None or self.case.axis != "all"
         recipe = self.factory.recipe
@@ -65,8 +65,8 @@ class Distances:
     def value(self, column: str, distance: int) -> float:
         """Return the value of a column of `COLUMNS` at a distance, the worse of both places."""
         last = int(self._keys(distance).max()) + distance
-        places = {0, self.last - last if self.far else 0}
-        values = [self._measured(distance, offset)[column] for offset in places]
+        places = {0, self.last - last if self.at_end else 0}
+        values = [self._columns_at(distance, offset)[column] for offset in places]
         return float(np.max(values))  # nan stays nan
 
     def _keys(self, distance: int) -> Positions:
@@ -74,7 +74,7 @@ class Distances:
         first = np.arange(_KEYS, dtype=np.int64) % self.seq_len
         return np.minimum(first, self.last - distance)
 
-    def _measured(self, distance: int, offset: int) -> dict[str, float]:
+    def _columns_at(self, distance: int, offset: int) -> dict[str, float]:
         """Return the values at a distance where the first key is at `offset`."""
         longer = max(0, offset + distance + 1 - self.seq_len)
         setting = self.case.setting_at(self.setting, self.seq_len, longer)
@@ -98,7 +98,7 @@ class Distances:
         relative = judging.ratio(rms, reference)
         return dict(zip(COLUMNS, (relative, rms, largest), strict=True))
 
-    def _exact(self, setting: RopeSetting, distance: int, offset: int) -> tuple[ExactScores, float]:
+    def _exact_scores_at(self, setting: RopeSetting, distance: int, offset: int) -> tuple[ExactScores, float]:
         """Return the exact scores and their RMS; places matter to clipped angles alone."""
         subject, keys = self.factory.make(setting, None), np.zeros(1)
         if setting.clipped:

@@ -1,4 +1,4 @@
-"""How far positions may be shifted, for people, as measured or proved."""
+"""The report of `limit`: answers, rows, and evidence of measurements and proofs."""
 
 from __future__ import annotations
 
@@ -65,20 +65,20 @@ def report(
 
 
 def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer:
-    """Return the answer: of one limit whole, of several a line each, the worst first."""
+    """Return the answer about limits: all about one, a line for each of several, the worst first."""
     shared, own = settings.shared_and_own(rows, ("model", "implementation", "dtype"))
     tolerances = dict.fromkeys(str(one.tolerance) for one in limits)
     if len(tolerances) > 1:
         own = [f"{name}, {one.tolerance}".removeprefix(", ") for name, one in zip(own, limits, strict=True)]
-    every = sorted(zip(limits, own, strict=True), key=lambda one: _badness(one[0]))
+    every = sorted(zip(limits, own, strict=True), key=lambda one: _sort_key(one[0]))
     worst, name = every[0]
-    facts, around = [("tolerance", "; ".join(tolerances))], _around(worst, limits, rows)
+    facts, around = [("tolerance", "; ".join(tolerances))], _context_facts(worst, limits, rows)
     if len(limits) == 1:
         judged = status(worst) == "FAIL" and not worst.misplaced
         judged = judged and worst.at_zero.verdict != "refused"
-        decides = known(worst) + (f" (tolerance {worst.tolerance})" if judged else "")
+        decides = range_words(worst) + (f" (tolerance {worst.tolerance})" if judged else "")
         return Answer(status(worst), shared, decides, _causes(worst), [*facts, *evidence(worst), *around])
-    facts += settings.listed([(label, f"{status(one)}  {known(one)}") for one, label in every])
+    facts += settings.listed([(label, f"{status(one)}  {range_words(one)}") for one, label in every])
     counts = Counter(status(one) for one, _ in every)
     decides = ", ".join(f"{count} {word}" for word, count in counts.items())
     if not (worst.first_failure_seen is None and worst.failing_distance is None):
@@ -88,7 +88,7 @@ def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer
 
 
 def status(one: Limit) -> Status:
-    """Return the status within its model's positions, else within `CODE_UP_TO`."""
+    """Return the status within the model's maximum, else within `CODE_UP_TO`."""
     failing, maximum = one.last_position(one.first_failure_seen), one.case.maximum
     early = failing is not None and failing < (maximum or CODE_UP_TO)
     if one.fails_at_zero or one.standing == "fails" or (early and one.misplaced):
@@ -99,15 +99,15 @@ def status(one: Limit) -> Status:
     return "WARN" if one.misplaced or short else "OK"
 
 
-def _badness(one: Limit) -> tuple[int, float]:
-    """Return what sorts limits, the worst first: by status, then by the first failure."""
+def _sort_key(one: Limit) -> tuple[int, float]:
+    """Return the sort key of a limit, the worst first: status, then the first failure."""
     failing = (one.last_position(one.first_failure_seen), one.failing_distance)
     last = min((place / (one.case.maximum or 1) for place in failing if place is not None), default=math.inf)
     return list(STATUSES).index(status(one)), last
 
 
-def known(one: Limit) -> str:
-    """Return in a clause what is known of a limit, of offsets and of distances."""
+def range_words(one: Limit) -> str:
+    """Return a clause about the good offsets and distances of a limit, or its first failure."""
     tests, maximum, apart = one.boundary, one.case.maximum or 0, one.distances
     if status(one) == "FAIL":
         if one.at_zero.verdict == "refused":
@@ -120,7 +120,7 @@ def known(one: Limit) -> str:
     if one.misplaced:
         return f"{first_failure(one)}; no failure in {counted(tests.held, 'tested offset')} below it"
     if one.standing == "holds":
-        over = times(one.proved_margin)
+        over = ratio_words(one.proved_margin)
         over = f", {over} times over," if over else ""
         return f"within tolerance at every offset of all {maximum:,} positions{over}{far}"
     fails = "" if tests.failing is None or one.frozen else f"; fails at {tests.failing:,}"
@@ -131,27 +131,31 @@ def known(one: Limit) -> str:
     clause = reach.get(one.standing, "")
     if one.frozen:
         clause = f", all at frequencies of {one.at_zero.length:,} positions"
-    elif over := times(one.margin):
+    elif over := ratio_words(one.margin):
         clause, fails = f", {over} times its {maximum:,} positions", ""
     comma = "," if clause and far else ""
     seen = counted(tests.held, "tested offset")
     return f"{first}no failure in {seen} to {tests.held_up_to:,}{clause}{comma}{far}{fails}"
 
 
-def told(one: Limit) -> str:
-    """Return what is known of a limit in a sentence without a full stop."""
-    return "; ".join([known(one), *(f"{label} {text}" for label, text in evidence(one) if label != "tested")])
+def sentence(one: Limit) -> str:
+    """Return a limit with its evidence as a sentence without a full stop."""
+    return "; ".join(
+        [range_words(one), *(f"{label} {text}" for label, text in evidence(one) if label != "tested")]
+    )
 
 
 def evidence(one: Limit) -> list[tuple[str, str]]:
-    """Return the evidence as facts: what was tested, what failed, what is proven."""
+    """Return the evidence as facts: tests, failures and proofs."""
     tests, proved, bound = one.boundary, one.proved_up_to, one.bound_up_to
     if one.fails_at_zero:
         return []
-    facts = [("tested", f"{counted(tests.held, 'offset')} to {_place(one, tests.held_up_to)}: none fails")]
+    facts = [
+        ("tested", f"{counted(tests.held, 'offset')} to {_offset_words(one, tests.held_up_to)}: none fails")
+    ]
     if tests.failing is not None:
         label = "first failure" if tests.exhaustive else "failure seen"
-        facts.append((label, f"offset {_place(one, tests.failing)}: {failure(one)}"))
+        facts.append((label, f"offset {_offset_words(one, tests.failing)}: {failure_value(one)}"))
     if one.distances is not None:
         measured = f"{counted(one.distances.held, 'distance')} to {one.distances.held_up_to:,}: none fails"
         facts.append(("distance", "; ".join(filter(None, [measured, first_failing_distance(one)]))))
@@ -164,29 +168,29 @@ def evidence(one: Limit) -> list[tuple[str, str]]:
     return [*facts, ("proven", f"every offset to {proved:,} ({how})")]
 
 
-def _place(one: Limit, offset: int) -> str:
+def _offset_words(one: Limit, offset: int) -> str:
     return f"{offset:,} (last position {one.last_position(offset):,})"
 
 
 def first_failure(one: Limit) -> str:
-    """Return what fails first: at an offset, or at a distance between a query and a key."""
+    """Return the first failure in words: at an offset, or at a distance of query and key."""
     offset, distance = one.first_failure_seen, one.failing_distance
     if offset is not None and (distance is None or offset <= distance):
-        return f"{failure(one)} at offset {offset:,}"
+        return f"{failure_value(one)} at offset {offset:,}"
     return first_failing_distance(one)
 
 
 def first_failing_distance(one: Limit) -> str:
-    """Return the value at the first failing distance; empty where none fails."""
+    """Return the value at the first failing distance; empty if none fails."""
     distance, value = one.failing_distance, one.at_distance
     if distance is None or value is None:
         return ""
-    told = "scores are nan or infinite" if math.isnan(value) else _value(one, value)
-    return f"{told} at distance {distance:,}"
+    words = "scores are nan or infinite" if math.isnan(value) else _value(one, value)
+    return f"{words} at distance {distance:,}"
 
 
-def failure(one: Limit) -> str:
-    """Return the value at the first failure, in digits that tell it from the tolerance."""
+def failure_value(one: Limit) -> str:
+    """Return the value at the first failing offset, with digits that differ from the tolerance."""
     record, column = one.at_failure, one.tolerance.column
     if record is None:
         return ""
@@ -204,17 +208,16 @@ def failure(one: Limit) -> str:
 
 
 def _value(one: Limit, value: float) -> str:
-    """Return a value of the tolerance's column, in digits that tell it from the tolerance."""
     if (column := one.tolerance.column) == RELATIVE:
         return verdicts.distinct_percent(value, one.tolerance.value)
     text = f"{value:.4g}"
     return f"{column} {value if float(text) == one.tolerance.value else text}"
 
 
-def times(margin: float | None) -> str:
-    """Return a ratio rounded down to two digits, and nothing for one that does not reach 1.1.
+def ratio_words(margin: float | None) -> str:
+    """Return a ratio rounded down to two digits; empty below 1.1.
 
-    >>> times(1.09), times(9.87), times(157.1)
+    >>> ratio_words(1.09), ratio_words(9.87), ratio_words(157.1)
     ('', '9.8', '150')
     """
     if margin is None or margin < 1.1:
@@ -224,7 +227,7 @@ def times(margin: float | None) -> str:
 
 
 def _causes(one: Limit) -> list[Cause]:
-    """Return what code does wrong where it first was seen to fail, if that is known."""
+    """Return the diagnosis of code at its first failure, if there is one."""
     record = one.at_failure
     if record is None or not one.misplaced or not record.diagnosis:
         return []
@@ -233,12 +236,12 @@ def _causes(one: Limit) -> list[Cause]:
     return [Cause(record.diagnosis, title, facts=facts, warning=status(one) != "FAIL")]
 
 
-def _around(
+def _context_facts(
     one: Limit,
     limits: Sequence[Limit],
     rows: Sequence[Mapping[str, Any]],
 ) -> list[tuple[str, str]]:
-    """Return why it fails, how it is called, what was assumed or unchecked, what to type."""
+    """Return cause, call, assumptions, what was not checked, and what to type."""
     zero, record, facts = one.at_zero, one.at_failure, list[tuple[str, str]]()
     if one.findings and len(limits) == 1:
         facts.append(("called as", one.findings[0].rpartition(": called as ")[2]))

@@ -1,6 +1,6 @@
-"""Where offsets, or distances, first fail a condition, found with a limited number of tests.
+"""The search for the first offset, or distance, that fails a condition, in a limited number of tests.
 
-Work is counted, never timed: one question has one answer.
+Tests are counted, not timed, so that results are reproducible.
 """
 
 from __future__ import annotations
@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-_CHUNK = 16  # offsets tested at once at first
-_AT_ONCE = 128  # the most offsets tested at once
-_SECTIONS = 3  # offsets tested at once between one that holds and one that fails
+_CHUNK = 16  # offsets in the first batch
+_AT_ONCE = 128  # offsets in a batch at most
+_SECTIONS = 3  # offsets tested at once between a good and a failing one
 _BESIDE = 16  # offsets tested beside a boundary, and beside a power of two
-_BELOW = 32  # offsets tested all over the binade below a boundary
-_SPREAD = 24  # offsets of the list that are spread over all
-WITHIN = 16  # offsets tested for the sake of those that matter most
-_MANY = 2**12  # tests: so many are left for the lowest offsets alone
-_LAST = 36  # tests reserved to cut the gap below a failure
+_BELOW = 32  # offsets spread over the binade below a boundary
+_SPREAD = 24  # offsets spread over the whole range
+WITHIN = 16  # offsets tested within the model's positions
+_MANY = 2**12  # tests left, above which the lowest offsets are tested one by one
+_LAST = 36  # tests reserved to narrow the gap below a failure
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """What tests and a proof say together of the offsets 0 ... up_to.
+    """The result of tests and a proof for the offsets 0 ... up_to.
 
-    proved: up to here none fails. held_up_to: the largest tested one below the first known failure; held: how
-    many lie up to it. exhaustive: `proved` reaches all offsets below `failing`. -1: none.
+    proved: none fails up to it. held_up_to: the largest tested offset below the first failure; held: the
+    number of these. exhaustive: whether `proved` reaches all offsets below `failing`. -1: none.
     """
 
     proved: int
@@ -36,7 +36,7 @@ class Boundary:
 
 
 def boundary(tested: Mapping[int, bool], proved: int, up_to: int) -> Boundary:
-    """Return what tests say together. tested: offset -> whether it holds. proved: see `Search`."""
+    """Return the boundary. tested: offset -> whether it is good. proved: see `Search`."""
     failing = min((offset for offset, good in tested.items() if not good), default=None)
     top = up_to if failing is None else failing - 1
     held = {offset for offset, good in tested.items() if good and offset <= top}
@@ -50,10 +50,10 @@ def boundary(tested: Mapping[int, bool], proved: int, up_to: int) -> Boundary:
 class Search:
     """The search among offsets 0 ... up_to of `seq_len` positions, or among distances.
 
-    Iterating gives what to test next, some at a time; `take` takes what was found.
-    proved: offsets up to this one hold without a test; -1: none is known to.
-    most: how many may be tested. landmarks: positions where something may change.
-    within: the last offset that matters most. required: those that are tested first.
+    Iterating yields batches of offsets to test; `take` gets the results.
+    proved: offsets up to this one are good without a test; -1: none.
+    most: number of tests. landmarks: positions at which something may change.
+    within: the last offset within the model's positions. required: offsets that are tested first.
 
     >>> search = Search(seq_len=1, up_to=99, proved=-1, most=64)
     >>> for offsets in search:
@@ -73,71 +73,73 @@ class Search:
     failing: int | None = None
 
     def take(self, found: Mapping[int, bool]) -> None:
-        """Take in which offsets hold."""
+        """Record the results of tests: offset -> whether it is good."""
         self.tested |= found
         failures = [offset for offset, good in found.items() if not good]
         known = [] if self.failing is None else [self.failing]
         self.failing = min([*known, *failures], default=None)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield offsets; the last one without a known failure is always among them."""
+        """Yield batches of offsets; the last offset without a known failure is in one of them."""
         low, known = self.proved + 1, -2
         yield [0]
         if self.failing is None:
             every = self.up_to - max(self.proved, 0) <= self._left()  # 0 is tested already
-            yield from self._upwards(range(low, self.up_to + 1) if every else self._listed())
+            yield from self._ascending_batches(
+                range(low, self.up_to + 1) if every else self._initial_offsets()
+            )
         while self.failing != 0 and known != self._top() and self._left() > 0:
             known = self._top()
-            yield from self._between()
+            yield from self._narrowing_batches()
             if known - low < self._left() or self._left() > _MANY:
-                yield from self._upwards(range(low, self._top() + 1))
+                yield from self._ascending_batches(range(low, self._top() + 1))
                 continue
             power = 1 << (self._top() + self.seq_len).bit_length() - 1
             binade = range(max(low, self._top() // 2), self._top() + 1)
             ends = self._top(), power + _BESIDE // 2
             near = [end - i for end in ends for i in range(1, _BESIDE + 1)]
-            yield self._new([*near, *thinned(binade, _BELOW)], _LAST)
+            yield self._untested([*near, *thinned(binade, _BELOW)], _LAST)
             if known == self._top():
-                yield self._new(spread(low, known, self._left(_LAST)), _LAST)
+                yield self._untested(spread(low, known, self._left(_LAST)), _LAST)
             if known == self._top():
-                yield self._new(thinned(binade, self._left()))
-        yield from self._between()
+                yield self._untested(thinned(binade, self._left()))
+        yield from self._narrowing_batches()
         if 0 <= self._top() <= self.proved and self._top() not in self.tested:
             yield [self._top()]
 
-    def _new(self, offsets: Iterable[int], reserved: int = 0) -> list[int]:
-        """Return those that are worth a test, as far as the budget goes."""
+    def _untested(self, offsets: Iterable[int], reserved: int = 0) -> list[int]:
+        """Return the offsets whose result is unknown, as many as the budget allows."""
         top = self._top()
         new = {one for one in offsets if self.proved < one <= top and one not in self.tested}
         return sorted(new)[: max(0, self._left(reserved))]
 
-    def _upwards(self, offsets: Sequence[int]) -> Iterator[list[int]]:
-        """Yield some at a time, the lowest first, until one fails."""
+    def _ascending_batches(self, offsets: Sequence[int]) -> Iterator[list[int]]:
+        """Yield offsets in batches, the lowest first, until one fails."""
         before, start, size = self.failing, 0, _CHUNK
         while start < len(offsets) and self.failing == before and self._left() > 0:
-            yield self._new(offsets[start : start + size])
+            yield self._untested(offsets[start : start + size])
             start, size = start + size, min(2 * size, _AT_ONCE)
 
-    def _between(self) -> Iterator[list[int]]:
-        """Narrow the gap below the lowest failure until its ends are neighbours."""
+    def _narrowing_batches(self) -> Iterator[list[int]]:
+        """Yield offsets that narrow the gap below the lowest failure, until it is closed."""
         while self.failing is not None and self._left() > 0:
             low = max(self.proved, max((x for x in self.tested if x < self.failing), default=-1))
             gap = self.failing - low
             if gap <= 1:
                 return
             steps = range(1, _SECTIONS + 1)
-            yield self._new(low + max(1, gap * i // (_SECTIONS + 1)) for i in steps)
+            yield self._untested(low + max(1, gap * i // (_SECTIONS + 1)) for i in steps)
 
     def _left(self, reserved: int = 0) -> int:
-        """Return how many tests are left beside the reserved ones; may be negative."""
+        """Return the number of tests that are left beside reserved ones; may be negative."""
         return self.most - len(self.tested) - reserved
 
     def _top(self) -> int:
         """Return the highest offset below the lowest failing one."""
         return self.up_to if self.failing is None else self.failing - 1
 
-    def _listed(self) -> list[int]:
-        """Return the offsets to test first: half of what may be tested, and the required ones."""
+    def _initial_offsets(self) -> list[int]:
+        """Return the offsets to test first: half of the budget, and the required ones."""
         low, last = self.proved + 1, min(self.within, self.up_to)
         powers = [2**e for e in range((self.up_to + self.seq_len).bit_length() + 1)]
         # the last sequence before such a position, the first with it, and with one beyond

@@ -1,4 +1,4 @@
-"""Parity: two subjects on the same q and k, how far they are apart and how far each drifts."""
+"""`parity`: two subjects on the same q and k: the difference of their scores, and the drift of each."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ COLUMNS = table("parity")
 class Parity(Result):
     """Two subjects in one case, dtype and offset.
 
-    refused: why the two could not be compared; empty where they could. findings: how code was called.
-    differences: in what else than their rotations the two differ, a sentence each. backward: whether each
-    rotates q and k by the negative angle.
+    refused: why they could not be compared; empty if they were. findings: how code was called.
+    differences: other differences than those of their rotations, a sentence each. backward: whether each
+    rotates by the negative angle.
     """
 
     report_module: ClassVar[str] = __name__
@@ -91,21 +91,21 @@ def parity(
     >>> result.names, result.offset
     (('hf', 'meta'), 1000)
     """
-    pairs = named(a, b, arguments.formats(dtypes), changes or {}, device)
+    pairs = make_pairs(a, b, arguments.formats(dtypes), changes or {}, device)
     some = None if offsets is None else arguments.integers(offsets)
     return run(arguments.cases_from(cases, case), pairs, some, on_progress or arguments.ignore_progress)
 
 
-def named(
+def make_pairs(
     a: str,
     b: str,
     dtypes: Sequence[Format],
     changes: Mapping[str, str],
     device: str | None = None,
 ) -> list[list[SubjectFactory]]:
-    """Return two subjects as typed, in each dtype, with their names: what was typed if they share one.
+    """Return the factories of two subjects in each dtype, named as typed if their names are equal.
 
-    changes: made to both before those in brackets. device: where code is called.
+    changes: of both recipes, before those in brackets. device: where code is called.
     Raises: UnknownName, BadInput, UsageError, NotEmulated, MissingPackage.
     """
     specs = [a.strip(), b.strip()]
@@ -132,7 +132,7 @@ Made = tuple[str, Callable[[Format], SubjectFactory]]  # a name, and what it is 
 
 
 def _code(spec: str, changes: Mapping[str, str], alone: bool, device: str | None) -> Made:
-    """Return code. alone: whether there is no recipe for the changes."""
+    """Return the maker of code. alone: whether no recipe takes the changes."""
     name, bracket, _ = spec.partition("[")
     if bracket:
         raise UsageError(f"{spec!r}: {name} computes as it does, so no stage can be changed; try {name}")
@@ -141,7 +141,7 @@ def _code(spec: str, changes: Mapping[str, str], alone: bool, device: str | None
 
 
 def _recipe(spec: str, changes: Mapping[str, str]) -> Made:
-    """Return a recipe with its changes in brackets: hf[angle=fp64,table=fp32]."""
+    """Return the maker of a recipe with changes in brackets: hf[angle=fp64,table=fp32]."""
     name, bracket, inner = spec.partition("[")
     if bracket and not (name and inner.endswith("]") and inner[:-1].strip()):
         raise UsageError(f"implementation {spec!r} is not NAME[STAGE=FORMAT]; try hf[angle=fp64]")
@@ -160,12 +160,12 @@ def run(
     offsets: Sequence[int] | None,
     on_progress: OnProgress = arguments.ignore_progress,
 ) -> Iterator[Parity]:
-    """Check the arguments, and yield measurements by case, dtype and offset.
+    """Check the arguments; yield comparisons by case, dtype and offset.
 
-    pairs: as `named` returns them. offsets: tokens, added to every position; None for the usual ones.
+    pairs: as `make_pairs` returns them. offsets: tokens, added to every position; None for the usual ones.
     Raises: UsageError, UnknownName, BadShape, BadInput.
     """
-    wanted = [_usual(case) if offsets is None else offsets for case in cases]
+    wanted = [_default_offsets(case) if offsets is None else offsets for case in cases]
     check_memory(max(case.check(some) for case, some in zip(cases, wanted, strict=True)))
     work = arguments.equal_parts(on_progress, len(pairs) * sum(map(len, wanted)))
     laid_out = [next(arguments.split_by_layout(case, pairs[0]))[0] for case in cases]
@@ -174,29 +174,28 @@ def run(
         for requested, case, some in zip(cases, laid_out, wanted, strict=True):
             inputs, setting = case.load()
             check_positions(some, inputs.seq_len)
-            own = [setting if requested.layout else _in_its_layout(one, setting) for one in pairs[0]]
+            own = [setting if requested.layout else _setting_in_code_layout(one, setting) for one in pairs[0]]
             for pair, offset in itertools.product(pairs, some):
-                yield _parity(case, inputs, setting, own, pair, offset)
+                yield _compare_pair(case, inputs, setting, own, pair, offset)
 
     return doing.each(compared(), lambda: doing.reporting_to(next(work, arguments.ignore_progress)))
 
 
-def _usual(case: Case) -> list[int]:
-    """Return the offsets where the first and the last positions are that a model serves."""
+def _default_offsets(case: Case) -> list[int]:
+    """Return 0 and the offset of the last positions that the model serves."""
     last = MAXIMUM
     if case.maximum is not None:
         last = max(0, case.maximum - case.outline()[0].seq_len)
     return list(dict.fromkeys((0, last)))
 
 
-def _in_its_layout(one: SubjectFactory, setting: RopeSetting) -> RopeSetting:
-    """Return the setting in the layout that code has."""
+def _setting_in_code_layout(one: SubjectFactory, setting: RopeSetting) -> RopeSetting:
     if one.code is None or (one.code.fit(setting) is None and setting.layout in one.code.layouts):
         return setting
     return replace(setting, layout=one.code.layout(setting))
 
 
-def _parity(
+def _compare_pair(
     case: Case,
     inputs: Inputs,
     setting: RopeSetting,
@@ -209,7 +208,7 @@ def _parity(
     subjects = [one.make(at, axes) for one, at in zip(pair, own, strict=True)]
     reasons = [one.refusal(inputs.seq_len, offset) for one in subjects]
     told = (f"{one.name} refuses: {why}" for one, why in zip(pair, reasons, strict=True) if why)
-    refused, placed = next(told, ""), [_placed(one, inputs, setting) for one in subjects]
+    refused, placed = next(told, ""), [_in_case_layout(one, inputs, setting) for one in subjects]
     wide = max(one.narrowest for one in subjects) > FP32.precision
     origin = offset if setting.clipped else 0
     plan = Plan(
@@ -226,14 +225,14 @@ def _parity(
     return Parity(
         *(case, setting, inputs, names, subjects[0].dtype, offset, statistics, refused),
         findings=tuple(dict.fromkeys(text for one in pair for text in one.findings)),
-        differences=tuple(_differences(names, subjects, own, plan)),
+        differences=tuple(_difference_notes(names, subjects, own, plan)),
         devices=tuple(one.device for one in subjects),
         backward=tuple(fit is not None and fit.backward for fit in found),
     )
 
 
-def _placed(subject: Subject, inputs: Inputs, setting: RopeSetting) -> Subject:
-    """Return a subject that takes and gives q and k in a case's layout."""
+def _in_case_layout(subject: Subject, inputs: Inputs, setting: RopeSetting) -> Subject:
+    """Return a subject that takes and returns q and k in the layout of the case."""
     if not isinstance(subject, Called):
         return emulated.stored(subject, inputs)
     own, to_half = subject.setting.layout, half_split(setting.rotary_dim, setting.head_dim)
@@ -244,13 +243,13 @@ def _placed(subject: Subject, inputs: Inputs, setting: RopeSetting) -> Subject:
     return subject
 
 
-def _differences(
+def _difference_notes(
     names: Sequence[str],
     pair: Sequence[Subject],
     own: Sequence[RopeSetting],
     plan: Plan[Inputs],
 ) -> Iterator[str]:
-    """Yield what two subjects do not have alike. own: their settings."""
+    """Yield a sentence for each difference of two subjects beside rotation. own: their settings."""
     (a, b), (first, second), layout = names, pair, plan.setting.layout
     for name, at in zip(names, own, strict=True):
         if at.layout != layout:
@@ -326,20 +325,20 @@ def report(
 
 
 def _answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Answer:
-    """Return how far apart the two are where they are farthest, and each case."""
+    """Return the answer: the largest difference of the two, and that of each case."""
     shared, own = settings.shared_and_own(rows, ("model", "dtype", "offset"))
     every = sorted(zip(rows, own, strict=True), key=lambda one: _distance(one[0]), reverse=True)
     worst, name = every[0]
     agree = all(_distance(one) <= TOLERANCE for one in rows)
-    causes = _opposite(results[0]) if agree else []
+    causes = _direction_causes(results[0]) if agree else []
     alike = all(one["parity_max"] == one["bits_differing"] == 0 for one in rows)
     decides, facts = f"the same bits in {counted(len(rows), 'case')}", list[tuple[str, str]]()
     if not alike:
-        decides = _apart(worst, f" ({name})" if name else "")
+        decides = _difference_words(worst, f" ({name})" if name else "")
     if len(rows) > 1 and not alike:
-        facts += settings.listed([(label, _line(one)) for one, label in every])
+        facts += settings.listed([(label, _case_line(one)) for one, label in every])
     elif math.isfinite(_distance(worst)) and not alike:
-        facts += zip(("off by", "bits"), _figures(worst), strict=True)
+        facts += zip(("off by", "bits"), _error_words(worst), strict=True)
     findings = dict.fromkeys(text for one in results for text in one.findings if ": called as " in text)
     facts += [("called as", text.replace(": called as ", ": ")) for text in findings]
     facts += settings.facts(rows)
@@ -356,11 +355,11 @@ def _answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Ans
     return Answer("OK" if good else "WARN", target, decides, causes, facts)
 
 
-def _opposite(one: Parity) -> list[Cause]:
-    """Return the warning of two that rotate in opposite directions."""
+def _direction_causes(one: Parity) -> list[Cause]:
+    """Return a warning if the two rotate in opposite directions."""
     if one.backward[0] == one.backward[1]:
         return []
-    back, forward = (_name(one.names[one.backward.index(which)]) for which in (True, False))
+    back, forward = (_file_name(one.names[one.backward.index(which)]) for which in (True, False))
     title = f"{forward} rotates q and k by theta, {back} by -theta"
     facts = [
         f"{back} gets and gives q and k mirrored here, the second dim of each pair negated: scores agree so",
@@ -370,15 +369,15 @@ def _opposite(one: Parity) -> list[Cause]:
 
 
 def _distance(one: Mapping[str, Any]) -> float:
-    """Return the distance as a share of the scores' RMS; inf if not comparable."""
+    """Return the difference over the scores' RMS; inf if not comparable."""
     relative, lost = float(one["parity_relative"]), one["a_nonfinite"] + one["b_nonfinite"]
     if one["parity_max"] == 0:
         return 0.0
     return math.inf if lost or one["refused"] != "none" or math.isnan(relative) else relative
 
 
-def _apart(one: Mapping[str, Any], where: str = "") -> str:
-    """Return how far apart two are, and which is closer to the exact result."""
+def _difference_words(one: Mapping[str, Any], where: str = "") -> str:
+    """Return the difference in words, and which subject is closer to the exact result."""
     if one["refused"] != "none":
         return f"{one['refused']}{where}"
     for side in "ab":
@@ -386,27 +385,28 @@ def _apart(one: Mapping[str, Any], where: str = "") -> str:
             return f"{count:,} of {one['scores']:,} scores of {one[side]} are nan or infinite{where}"
     if one["parity_max"] == 0:
         return f"the same scores{where}"
-    closer = "both are equally close" if one["nearer"] == "equal" else f"{_name(one['nearer'])} is closer"
+    closer = (
+        "both are equally close" if one["nearer"] == "equal" else f"{_file_name(one['nearer'])} is closer"
+    )
     return f"scores {percent(one['parity_relative'])} apart{where}; {closer} to the exact result"
 
 
-def _line(one: Mapping[str, Any]) -> str:
-    """Return what is known of one case among several, in a line."""
+def _case_line(one: Mapping[str, Any]) -> str:
+    """Return the line of one case among several."""
     if not math.isfinite(_distance(one)):
-        return _apart(one)
-    drifts, bits = _figures(one)
+        return _difference_words(one)
+    drifts, bits = _error_words(one)
     return f"{percent(one['parity_relative'])} apart; off by: {drifts}; {bits}"
 
 
-def _figures(one: Mapping[str, Any]) -> tuple[str, str]:
-    """Return how far each is from the exact scores, and how many bits differ."""
+def _error_words(one: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the drift of each subject, and the share of elements that differ in bits."""
     sizes = [
-        f"{_name(one[side])} {percent(ratio(one[f'{side}_drift_rms'], one['reference_rms']))}"
+        f"{_file_name(one[side])} {percent(ratio(one[f'{side}_drift_rms'], one['reference_rms']))}"
         for side in "ab"
     ]
     return ", ".join(sizes), f"{percent(one['bits_differing'])} of elements differ in bits"
 
 
-def _name(name: str) -> str:
-    """Return a name without its folders."""
+def _file_name(name: str) -> str:
     return name.rpartition("/")[2]

@@ -56,7 +56,7 @@ def parity(
     from ropeaudit.features.parity.analysis import COLUMNS, report
 
     columns = output.chosen_columns(COLUMNS)
-    pairs = analysis.named(a, b, arguments.formats(dtype), changes, device)
+    pairs = analysis.make_pairs(a, b, arguments.formats(dtype), changes, device)
     cases = options.cases(rope, vectors)
     return delivery.run_and_deliver(
         lambda on_progress: analysis.run(cases, pairs, offset or None, on_progress),
