@@ -1,7 +1,7 @@
-"""A language model, the same tokens at other positions: what changes, and why.
+"""`model`: a language model with the same tokens at shifted positions: what changes, and why.
 
-Precision is absent in float64; structure is what float64 shows too: frequencies that the length switches,
-learned positions, a mask.
+Changes that float64 shows too are structural (frequencies by length, learned positions, a mask); the others
+are rounding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ropeaudit.audits.cases import check_memory
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import BadInput, BadShape, UsageError
 from ropeaudit.features.model import layers, load
-from ropeaudit.features.model.layers import UNHEARD, HeadDrift, RotatedPairs, Scale
+from ropeaudit.features.model.layers import NO_ROTATION_SEEN, HeadDrift, RotatedPairs, Scale
 from ropeaudit.features.model.load import Folder, Tokens, read_tokens
 from ropeaudit.recognition import wording
 from ropeaudit.runtime import doing
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 OFFSETS = (1000, 32768)
-STRUCTURE = 1e-8  # relative: a larger change of float64 logits is no rounding ...
+STRUCTURE = 1e-8  # relative: larger changes of float64 logits are no rounding ...
 _REACH = 2**20  # ... up to this offset; rounding of angles grows with it
 LARGEST_OFFSET = 2**40
-ACCURATE = 1e-3  # of the RMS logit: float32 may be off by that up to ...
+ACCURATE = 1e-3  # of the RMS logit: allowed error of float32 up to ...
 _NEAR_POSITIONS = 4096  # this position; rounding of angles grows with it
 THRESHOLD = 0.01  # score drift that a layer may have
-UNSEEN = (
+NO_QK_SEEN = (
     "no q and k of this model are seen in attention, so that there are no rows by layer: its code does not "
     "call transformers' attention interface"
 )
-_UNKNOWN = ("uninitialised", "nonfinite", "unexplained")  # there are no frequencies
+_UNKNOWN = ("uninitialised", "nonfinite", "unexplained")  # diagnoses without frequencies
 REROUTED = "sends tokens to other experts than float64 does: whether its logits are accurate is not judged"
 WRONG: dict[str, str] = {  # verdicts by which a model itself fails
     "wrong_frequencies": "the model holds frequencies, tables or factors that its config does not build",
@@ -56,17 +56,17 @@ WRONG: dict[str, str] = {  # verdicts by which a model itself fails
 
 
 class NotShifted(BadInput):
-    """A model that does not read the positions that it is given."""
+    """A model that does not read position_ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shifted:
     """A model in a dtype at an offset. verdict: of `WRONG`, or none, precision, structure, overflow.
 
-    change: columns of logits by name, and how many of those are nonfinite. heads: score drift of each.
+    change: columns about logits, with the number of nonfinite ones. heads: score drift of each head.
     cause: of a structural change (frequencies, learned positions, position table, mask, query scale, other),
-    else rounding or none. held: what its config does not build. places: layer -> its worst rotated pair.
-    diagnosis: of held, else of the first wrong layer, else of its scale, else of decode or chunks.
+    else rounding or none. held: buffers unlike those of the config. places: layer -> its worst pair.
+    diagnosis: of held, else of the first wrong layer, else of its scale, else of calls with a cache.
     """
 
     dtype: Format
@@ -88,12 +88,12 @@ class Shifted:
 
 @dataclass(slots=True)
 class ModelAudit(Result):
-    """What is audited.
+    """The audit of a model, which runs when it is iterated over.
 
-    Filled while it runs. narrow: what the float64 run could not widen. ignored: what is stored and not run.
-    pairs: how layers rotate, None where that is not seen. saved: what to say of the files of q and k.
-    scales: of the softmax, by layer. decoded: of decode and chunks beside one pass those that differ most.
-    calls: why each of these was not compared, empty where it was.
+    Set by the run: narrow: what float64 could not widen. ignored: a sentence on stored frequencies that are
+    not used. pairs: rotated pairs by layer, None if unknown. saved: sentences on files of q and k. scales:
+    softmax scales by layer. decoded: the calls with a cache that differ most from one pass. calls: way of
+    calling -> why it was not compared, empty if it was.
     """
 
     report_module: ClassVar[str] = "ropeaudit.features.model.report"
@@ -139,7 +139,7 @@ class ModelAudit(Result):
             raise BadInput(error.fault, "give a smaller model or --tokens", path) from None
 
     def __iter__(self) -> Iterator[Shifted]:
-        """Run it dtype by dtype, offset by offset; float64 runs first. Raises: RopeAuditError."""
+        """Run the model in float64, then in each dtype at each offset. Raises: RopeAuditError."""
         self.check()
         done, total = itertools.count(1), (1 + len(self.dtypes)) * (1 + len(self.offsets))
 
@@ -147,12 +147,12 @@ class ModelAudit(Result):
             doing.step(next(done) / total)
 
         ids = self.tokens.ids
-        runner, judge_holds, base = self._loaded(FP64, None)
-        references, causes = self._reference(runner, base, step)
+        runner, judge_holds, base = self._load_and_run(FP64, None)
+        references, causes = self._run_reference(runner, base, step)
         self.narrow = sorted(runner.narrow)
         del runner
         for fmt in self.dtypes:
-            runner, held, base = self._loaded(fmt, judge_holds)
+            runner, held, base = self._load_and_run(fmt, judge_holds)
             if held and not runner.depends_on([one.name for one in held], ids):
                 names = ", ".join(one.name for one in held)
                 self.folder.note(f"{names}: not as the config builds it; no logit is seen to depend on it")
@@ -162,9 +162,9 @@ class ModelAudit(Result):
                 shifted = runner.run(ids, offset)
                 step()
                 exact = references[0], references[offset]
-                yield self._judged(fmt, offset, (base, shifted), exact, held, causes[offset])
+                yield self._compare_passes(fmt, offset, (base, shifted), exact, held, causes[offset])
 
-    def _judged(
+    def _compare_passes(
         self,
         fmt: Format,
         offset: int,
@@ -173,9 +173,9 @@ class ModelAudit(Result):
         held: tuple[Held, ...],
         structure: str,
     ) -> Shifted:
-        """Return what two passes come to. exact: in float64. structure: its cause there."""
+        """Compare two passes with those in float64 (`exact`). structure: cause of a change there."""
         from ropeaudit.features.model.forward_pass import compare
-        from ropeaudit.features.model.held import together
+        from ropeaudit.features.model.held import diagnosis_with_layers
 
         change = compare(own, exact, self.tokens.ids)
         heads = [
@@ -183,7 +183,7 @@ class ModelAudit(Result):
             for n, seen in sorted(own[1].layers.items())
             for head in layers.drifts(n, own[0].layers[n], seen, self.pairs.get(n) or layers.NO_PAIRS)
         ]
-        loaded = together([(one.layer, one.diagnosis) for one in held])
+        loaded = diagnosis_with_layers([(one.layer, one.diagnosis) for one in held])
         known = loaded if loaded is not None and loaded.code in _UNKNOWN else None
 
         def checked(passed: Pass, offset: int) -> dict[int, Places]:
@@ -195,8 +195,12 @@ class ModelAudit(Result):
             places |= {n: one for n, one in checked(own[0], 0).items() if one.diagnosis}
         wrong = {
             "wrong_frequencies": loaded,
-            "wrong_rotation": together([(n, one.diagnosis) for n, one in places.items() if one.diagnosis]),
-            "wrong_scale": together([(n, one.wrong) for n, one in self.scales.items() if one.wrong]),
+            "wrong_rotation": diagnosis_with_layers(
+                [(n, one.diagnosis) for n, one in places.items() if one.diagnosis]
+            ),
+            "wrong_scale": diagnosis_with_layers(
+                [(n, one.wrong) for n, one in self.scales.items() if one.wrong]
+            ),
             "wrong_decode": self.decoded.wrong if self.decoded else None,
         }
         found = next(((name, one) for name, one in wrong.items() if one), None)
@@ -208,12 +212,12 @@ class ModelAudit(Result):
         cause = {"structure": structure, "none": "none"}.get(verdict, "rounding")
         if found and (held or verdict != "overflow"):
             verdict = found[0]
-        elif not change["nonfinite"] and self._inaccurate(fmt, offset, change, own, exact):
+        elif not change["nonfinite"] and self._is_inaccurate(fmt, offset, change, own, exact):
             verdict = "inaccurate"
         why = found[1] if found else None
         return Shifted(fmt, offset, change, heads, verdict, cause, held, places, why, self.decoded)
 
-    def _inaccurate(
+    def _is_inaccurate(
         self,
         fmt: Format,
         offset: int,
@@ -221,7 +225,7 @@ class ModelAudit(Result):
         own: tuple[Pass, Pass],
         exact: tuple[Pass, Pass],
     ) -> bool:
-        """Return whether float32 logits are off by more than roundings explain."""
+        """Return whether float32 logits have a larger error than rounding explains."""
         near = ACCURATE * change["logits_rms"]
         far = near * max(1.0, (offset + change["tokens"]) / _NEAR_POSITIONS)
         off = change["base_error_rms"] > near or change["error_rms"] > far
@@ -233,13 +237,13 @@ class ModelAudit(Result):
         self.folder.note(f"{fmt.name} {REROUTED}")
         return False
 
-    def _loaded(
+    def _load_and_run(
         self, fmt: Format, judge_holds: tuple[Held, ...] | None
     ) -> tuple[Runner, tuple[Held, ...], Pass]:
-        """Return what runs the model, what it wrongly holds, and its pass from position 0.
+        """Load the model; return its runner, its wrong buffers, and the pass at offset 0.
 
-        judge_holds: what the float64 run held; unwritten memory differs by loading.
-        Raises: BadInput, with what the model wrongly holds.
+        judge_holds: wrong buffers of the float64 run; uninitialised memory differs between loads.
+        Raises: BadInput, which names a wrong buffer.
         """
         from ropeaudit.features.model import held
         from ropeaudit.features.model.forward_pass import Runner
@@ -248,20 +252,20 @@ class ModelAudit(Result):
         found = held.compare(loaded, self.folder) or judge_holds or ()
         runner = Runner(loaded, judge_holds is None, self.folder.maximum, self.device)
         if judge_holds is None:
-            self.ignored = held.ignored(loaded, self.folder.files)
+            self.ignored = held.ignored_frequencies(loaded, self.folder.files)
         try:
             return runner, found, runner.run(self.tokens.ids, 0)
         except BadInput as error:
             wrong = [
                 f"{one.name}, not as its config builds it: {wording.sentence(one.diagnosis)}" for one in found
             ]
-            wrong += [f"{name}: {load.LEFT}" for name in load.left_on_meta(runner.model)]
+            wrong += [f"{name}: {load.UNINITIALISED}" for name in load.left_on_meta(runner.model)]
             raise BadInput("; ".join([*wrong[:1], str(error)])) from None
 
-    def _reference(
+    def _run_reference(
         self, runner: Runner, base: Pass, step: Callable[[], None]
     ) -> tuple[dict[int, Pass], dict[int, str]]:
-        """Return float64 passes without q and k, and what shifts change, by offset."""
+        """Run float64 passes; return them without q and k, and the cause of changes, by offset."""
         from ropeaudit.features.model import cached
         from ropeaudit.features.model.forward_pass import cause_of
 
@@ -272,7 +276,7 @@ class ModelAudit(Result):
                 "there is nothing to shift",
                 repr(str(self.folder.path)),
             )
-        for note in [UNSEEN] * (not base.layers) + [UNHEARD] * (not base.calls):
+        for note in [NO_QK_SEEN] * (not base.layers) + [NO_ROTATION_SEEN] * (not base.calls):
             self.folder.note(note)
         self.pairs = dict.fromkeys(base.layers)
         self.pairs |= {n: layers.rotated_pairs(call) for n, call in base.calls.items()}
@@ -331,5 +335,5 @@ def model(
 
 
 def structure_allowed(change: Mapping[str, Any], offset: int) -> float:
-    """Return how much rounding may change a float64 logit; more is due to the model."""
+    """Return how much rounding may change a float64 logit."""
     return STRUCTURE * max(1.0, offset / _REACH) * max(1.0, float(change["logits_max"]))

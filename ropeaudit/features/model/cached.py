@@ -1,6 +1,6 @@
-"""A model that is called with its cache, beside one float64 pass over the same tokens.
+"""Calls of a model with its cache, compared with one float64 pass over the same tokens.
 
-Decode of a row and of one padded on the left, prefill in chunks: logits, and q and k of what each call reads.
+The calls are decode, also of a row padded on the left, and prefill in chunks.
 Letters: v vocabulary. Positions in tokens, from the first that is no padding.
 """
 
@@ -26,12 +26,12 @@ from ropeaudit.runtime.streams import quiet_transformers
 
 _By: TypeAlias = int | None  # tokens that a side is rotated further; None by none
 _Moves: TypeAlias = list[tuple[_By, _By]]  # of q and of k, call by call
-_REACH = 4096  # tokens by which q and k are looked for
+_REACH = 4096  # largest distance of moved q and k that is searched
 _NEW, _PADDED = 4, 5  # tokens that are generated; padding of the second row
-_FEWEST = _NEW + _PADDED + 3  # tokens of a text for which it is done
+_FEWEST = _NEW + _PADDED + 3  # tokens that the comparison needs
 _DECODE = ("decode of a row with a cache", "decode of a row padded on the left")
-# How a prompt is cut: where, in parts of its length, and whether the model is told the positions. Servers
-# tell them; a model that is not told counts them by its cache.
+# way -> where a prompt is cut, in parts of its length, and whether the model gets the positions, as servers
+# give them; else it counts them by its cache
 _CHUNKS = {
     "prefill in two chunks": ((0.5,), True),
     "prefill in three chunks": ((0.3, 0.7), False),
@@ -41,9 +41,9 @@ _CHUNKS = {
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What calls with a cache gave. way: how they were made, in words; row: of the batch.
+    """Results of calls with a cache. way: of calling, in words; row: of the batch.
 
-    read: the positions that each call read. logits: (tokens, v) of the last of these. seen: by attention.
+    read: positions that each call read. logits: (tokens, v) of the last of these. seen: q and k by layer.
     """
 
     way: str
@@ -55,12 +55,12 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """How calls with a cache differ from one pass.
+    """The difference of calls with a cache from one pass.
 
-    way: of the calls, in words. change, size: largest difference of a logit, largest logit. allowed: how
-    large that may be. differs: whether logits do; those of a row moved as a whole stay. position: the first
-    that is off, None where none is. layer: the first that is seen off there. diagnosis: how that is rotated
-    instead, or what it sees.
+    way: of calling, in words. change, size: largest difference of a logit, largest logit. allowed: largest
+    allowed difference. differs: whether logits do; they do not if a row is moved as a whole. position: the
+    first wrong one, None if none is. layer: the first wrong layer there. diagnosis: how that rotates, or
+    that it sees padding.
     """
 
     way: str
@@ -74,12 +74,12 @@ class Cached:
 
     @property
     def wrong(self) -> Diagnosis | None:
-        """The diagnosis, where it changes what the model says."""
+        """The diagnosis, if logits differ."""
         return self.diagnosis if self.differs else None
 
     @property
     def words(self) -> str:
-        """How calls differ from one pass, in words; empty where they do not."""
+        """The difference in words; empty if there is none."""
         if self.position is None:
             return ""
         if not self.differs:
@@ -104,13 +104,13 @@ def compare(
     pairs: Mapping[int, RotatedPairs | None],
     allowed: float,
 ) -> tuple[Cached | None, dict[str, str]]:
-    """Return what differs most from one float64 pass, and why ways to call were not compared.
+    """Return the calls that differ most from one float64 pass, and why others were not compared.
 
-    base: the pass over the tokens. pairs: how its layers rotate. allowed: of logits, over the largest.
+    base: the pass over the tokens. pairs: those of its layers. allowed: error of logits over the largest.
     """
     ways: dict[str, tuple[str, Callable[..., list[Calls]]]] = {
-        "decode with a cache": ("`generate`", _generated),
-        "prefill in chunks": ("the model", _in_chunks),
+        "decode with a cache": ("`generate`", _generate_calls),
+        "prefill in chunks": ("the model", _chunk_calls),
     }
     if len(ids) < _FEWEST:
         return None, dict.fromkeys(ways, f"it takes {_FEWEST} tokens; give --tokens {_FEWEST} or more")
@@ -122,7 +122,7 @@ def compare(
         try:
             for calls in made(runner, ids):
                 whole = runner.run(ids[_PADDED:], 0) if calls.row else base
-                found.append(_compared(calls, whole, pairs, allowed))
+                found.append(_compare_with_pass(calls, whole, pairs, allowed))
         except RopeAuditError as error:
             why[what] = str(error)
         except Exception as error:  # whatever a model's own code raises
@@ -135,11 +135,11 @@ def compare(
     return max(found, key=order, default=None), why
 
 
-def _generated(runner: Runner, ids: list[int]) -> list[Calls]:
+def _generate_calls(runner: Runner, ids: list[int]) -> list[Calls]:
     """Return the calls of `generate` for a row and a shorter one, which is padded on the left.
 
-    It is made to choose known tokens, so that a plain pass over each row has the numbers that it should have.
-    The last token is unread.
+    `generate` must choose given tokens, so that one pass over each row has the expected numbers. The last
+    token is not read.
     """
     from transformers import GenerationConfig
 
@@ -159,7 +159,7 @@ def _generated(runner: Runner, ids: list[int]) -> list[Calls]:
         disable_compile=True,
     )
     with (
-        runner.computing() as seen,
+        runner.recording_pass() as seen,
         quiet_transformers(),
         mock.patch.object(runner.model, "generation_config", make()),  # its values would fill ours
     ):
@@ -179,13 +179,13 @@ def _generated(runner: Runner, ids: list[int]) -> list[Calls]:
     return calls
 
 
-def _in_chunks(runner: Runner, ids: list[int]) -> list[Calls]:
-    """Return the calls that read the tokens in chunks, onto the cache of those before."""
+def _chunk_calls(runner: Runner, ids: list[int]) -> list[Calls]:
+    """Return calls that read the tokens in chunks, with the cache of the chunks before."""
     made = list[Calls]()
     for way, (parts, told) in _CHUNKS.items():
         cuts = [0, *(int(part * len(ids)) for part in parts), len(ids)]
         read, logits, past = [range(*cut) for cut in itertools.pairwise(cuts)], list[Any](), None
-        with runner.computing() as seen:
+        with runner.recording_pass() as seen:
             for call in read:
                 tokens = runner.device.put(torch.tensor([ids[call.start : call.stop]]))
                 at = {"position_ids": runner.device.put(torch.tensor([call]))} if told else {}
@@ -198,15 +198,15 @@ def _in_chunks(runner: Runner, ids: list[int]) -> list[Calls]:
     return made
 
 
-def _compared(
+def _compare_with_pass(
     calls: Calls,
     one: Pass,
     pairs: Mapping[int, RotatedPairs | None],
     allowed: float,
 ) -> Cached:
-    """Return where calls with a cache are not one pass over their tokens.
+    """Compare calls with a cache with one pass over their tokens.
 
-    A layer whose q and k are moved alike in every call explains no other logits.
+    A layer whose q and k are moved alike in every call does not change logits.
     """
     size = float(one.logits.abs().nan_to_num(0.0, 0.0).max())
     most, far = allowed * max(1.0, size), list[float]()
@@ -221,7 +221,7 @@ def _compared(
         for read, new in zip(calls.read, steps, strict=True) if len(steps) == len(far) else ():
             at, expected = slice(read.start, read.stop), (whole.q, whole.k)
             q, k = (
-                _moved(x[row, :, -len(read) :], y[:, at], pairs.get(n))
+                _distance_moved(x[row, :, -len(read) :], y[:, at], pairs.get(n))
                 for x, y in zip(new, expected, strict=True)
             )
             moves.setdefault(n, []).append((q, k))
@@ -238,18 +238,18 @@ def _compared(
         moved = [n for n in wrong if any(moves[n][step])]
         for n in (wrong if apart > most else moved)[:1]:
             rest = moves[n][step:], calls.read[step:]
-            why = _diagnosis(*rest, n, padded=bool(row)) if n in moved else None
+            why = _diagnose_moves(*rest, n, padded=bool(row)) if n in moved else None
             return replace(found, position=first, layer=n, diagnosis=why)
         if apart > most:
             return replace(found, position=first)
     for n in harmless[:1]:
-        why = _diagnosis(moves[n], calls.read, n, padded=bool(row))
+        why = _diagnose_moves(moves[n], calls.read, n, padded=bool(row))
         return replace(found, position=calls.read[0][-1], layer=n, diagnosis=why)
     return found
 
 
-def _moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> _By:
-    """Return by how many tokens x is moved. Shapes: (h, s, d), (h, s, d)."""
+def _distance_moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> _By:
+    """Return by how many tokens x is rotated further; None if by none. Shapes: (h, s, d), (h, s, d)."""
     if off(x, expected) <= NEAR:
         return 0
     if pairs is None or not pairs.frequencies.size or x.shape != expected.shape or not np.isfinite(x).all():
@@ -263,8 +263,8 @@ def _moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> _By:
     return next((by for by in near if off(x, pairs.rotated(expected, by)) <= NEAR), None)
 
 
-def _diagnosis(steps: _Moves, read: Sequence[range], layer: int, *, padded: bool) -> Diagnosis:
-    """Return what moves a layer's q and k, or one of them, from the first of these calls on."""
+def _diagnose_moves(steps: _Moves, read: Sequence[range], layer: int, *, padded: bool) -> Diagnosis:
+    """Return the diagnosis of moved q and k of a layer, from the first of these calls on."""
     at = [call[-1] for call in read]
     known = {  # what moves the last token of each call by so much
         "positions-from-0": [-call.start for call in read],

@@ -1,4 +1,4 @@
-"""One forward pass of a model at shifted positions; what is seen in it; two compared.
+"""One forward pass of a model at shifted positions: what it records, and comparison of two passes.
 
 Letters: h heads, g key-value heads, s positions, d head_dim, r dims given to be rotated, v vocabulary.
 Positions in tokens. Scores are scaled, before softmax. Losses and divergences in nats.
@@ -36,9 +36,9 @@ _ROUNDING = 1e-9  # relative: far above that of float64
 
 
 class Runner:
-    """A loaded model; every pass begins with the rotary modules as they were loaded.
+    """A loaded model; every pass starts with the rotary modules as they were loaded.
 
-    Frequencies that depend on the length are remembered by the modules that compute them.
+    Modules whose frequencies depend on the length keep those of the last call.
     """
 
     def __init__(
@@ -48,18 +48,20 @@ class Runner:
         maximum: int | None = None,
         device: Device = CPU,
     ) -> None:
-        """Keep the model on a device; `wide`: float64 throughout, see `held.wide`."""
+        """Move the model to a device. wide: whether it runs in float64, see `held.wide`."""
         self.maximum, self.device = maximum, device
         self.narrow: set[str] = set(held.widen(model)) if wide else set()
         self.arithmetic = functools.partial(held.wide, self.narrow) if wide else contextlib.nullcontext
         self.model = device.moved(model)  # what was widened was made on the CPU
-        self.fresh = {name: copy.deepcopy(module) for name, module in held.rotaries(model).items()}
+        self.loaded_rotaries = {
+            name: copy.deepcopy(module) for name, module in held.rotary_modules(model).items()
+        }
 
     def run(self, ids: list[int], offset: int) -> Pass:
-        """Read the tokens at positions offset ... offset + s - 1. Raises: BadInput."""
+        """Run the tokens at positions offset ... offset + s - 1. Raises: BadInput."""
         given = self.device.put(torch.tensor([ids]))
         positions = self.device.put(torch.arange(len(ids))[None] + offset)
-        with self.computing(positions) as seen, seen:
+        with self.recording_pass(positions) as seen, seen:
             try:
                 logits = self.model(given, use_cache=False, position_ids=positions).logits[0]
             except Exception as error:  # whatever a model's own code raises there
@@ -73,29 +75,28 @@ class Runner:
         seen.logits = logits.detach().cpu()
         seen.frequencies = {
             f"{name}.{key}": values.tolist()
-            for name, module in held.rotaries(self.model).items()
+            for name, module in held.rotary_modules(self.model).items()
             for key, values in held.frequencies(module).items()
         }
         return seen
 
     @contextlib.contextmanager
-    def computing(self, positions: Any = None) -> Iterator[Pass]:
-        """Let the rotary modules be as they were loaded; yield what hears the model within the block."""
-        for name, module in self.fresh.items():
+    def recording_pass(self, positions: Any = None) -> Iterator[Pass]:
+        """Restore the loaded rotary modules; yield the record of the model's calls within the block."""
+        for name, module in self.loaded_rotaries.items():
             self.model.set_submodule(name, copy.deepcopy(module))
         seen = Pass(self.model, positions)
-        load.listen(seen)
-        with torch.no_grad(), self.arithmetic(), seen.listening(self.model):
+        load.use_attention(seen)
+        with torch.no_grad(), self.arithmetic(), seen.patched_functions(self.model):
             yield seen
 
     def depends_on(self, names: Sequence[str], ids: list[int]) -> bool:
-        """Return whether logits depend on buffers and factors: nan in their place spreads.
-
-        Code may hold what it does not read.
-        """
+        """Return whether logits depend on buffers and factors: whether nan in them spreads."""
         changed = []
         for path, _, key in (name.rpartition(".") for name in names):
-            module = self.fresh[path] if path in self.fresh else self.model.get_submodule(path)
+            module = (
+                self.loaded_rotaries[path] if path in self.loaded_rotaries else self.model.get_submodule(path)
+            )
             changed.append((module, key, getattr(module, key)))
             setattr(module, key, getattr(module, key) * math.nan)
         try:
@@ -108,18 +109,18 @@ class Runner:
 
 
 class Pass(TorchFunctionMode):
-    """What is seen in a forward pass: an attention function, which listens to torch's too.
+    """The record of a forward pass: an attention function that also observes torch's functions.
 
-    logits: (s, v). frequencies: after it. layers: q and k by layer. calls: of functions "apply_rotary…".
-    times: by how much q·k grows between rotation and attention, token by token (s,).
-    new: q (b, h, s, d) and k (b, g, s, d) of the tokens of each call, by layer. sees_first: the layers whose
-    last token saw the first column of the batch when they were first called. reads: whether a function of
-    torch got the positions. rows: of each table that is looked up, by its name, whether it is a parameter,
-    and which rows. experts: the sorted indices of every choice of the k largest.
+    logits: (s, v). frequencies: after the pass. layers: q and k by layer. calls: of "apply_rotary…".
+    times: growth of q·k between rotation and attention by layer, (s,).
+    new: q (b, h, s, d) and k (b, g, s, d) of the tokens of each call, by layer. sees_first: layers whose
+    last token saw the first column of the batch in the first call. reads: whether a function of torch got
+    the positions. rows: table that is looked up -> whether it is a parameter, and its rows. experts: sorted
+    indices of every choice of the k largest.
     """
 
     def __init__(self, model: Any, positions: Any = None) -> None:
-        """Begin with nothing."""
+        """Start an empty record."""
         super().__init__()
         self.logits: Any = None
         self.reads = self._attended = False
@@ -134,19 +135,21 @@ class Pass(TorchFunctionMode):
         self.forget()
 
     def forget(self) -> None:
-        """Let q, k and modules go: they take memory."""
+        """Delete q, k and modules, which take memory."""
         self._numbers: dict[Any, int] = {}
         self.layers: dict[int, LayerVectors] = {}
         self.new: dict[int, list[tuple[Array, Array]]] = {}
         self.times: dict[int, Array] = {}
-        self._heard: list[_Turn] = []  # since attention was last called
+        self._turns: list[_Turn] = []  # since attention was last called
         self._calls: dict[int, RotatingCall] = {}
-        self._unasked: list[RotatingCall] = []  # of q and k at once, where no attention is asked
+        self._calls_without_attention: list[
+            RotatingCall
+        ] = []  # of q and k at once, where no attention is asked
 
     @property
     def calls(self) -> dict[int, RotatingCall]:
-        """The calls heard, by layer; in order where no attention was asked."""
-        return self._calls if self._attended else dict(enumerate(self._unasked))
+        """The recorded calls by layer; numbered in order if attention was not called."""
+        return self._calls if self._attended else dict(enumerate(self._calls_without_attention))
 
     def __call__(
         self,
@@ -158,14 +161,14 @@ class Pass(TorchFunctionMode):
         scaling: float | None = None,
         **others: Any,
     ) -> Any:
-        """Keep q and k of a layer and the call that rotated them, and attend.
+        """Record q and k of a layer and the call that rotated them, then compute attention.
 
         Shapes: query (b, h, s, d), key (b, g, t, d).
         """
         from transformers.models.llama import modeling_llama
 
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-        (heard, self._heard), self._attended, self._unasked = (self._heard, []), True, []
+        (heard, self._turns), self._attended, self._calls_without_attention = (self._turns, []), True, []
         if query.shape[-1] == key.shape[-1]:  # else keys have dims of their own
             number, size = self._number(module), query.shape[-2]
             self.new.setdefault(number, []).append((array(query), array(key[:, :, -size:])))
@@ -175,7 +178,10 @@ class Pass(TorchFunctionMode):
                     self.sees_first.add(number)
                 self.layers[number] = LayerVectors(array(query[0]), array(key[0]), scale, visible)
                 earlier = [(call.before[1], call.after[1]) for call in self._calls.values()]
-                q, k = _found(query[0], heard), _found(key[0], [*earlier, *heard])  # k may be shared
+                q, k = (
+                    _matching_turn(query[0], heard),
+                    _matching_turn(key[0], [*earlier, *heard]),
+                )  # k may be shared
                 if q is not None and k is not None and q[2] == k[2]:
                     self._calls[number] = RotatingCall((q[0], k[0]), (q[1], k[1]), q[2])
                     self.times[number] = q[3] * k[3]
@@ -184,7 +190,7 @@ class Pass(TorchFunctionMode):
         return eager(module, query, key, value, attention_mask, scaling=scale, **others)
 
     def _number(self, module: Any) -> int:
-        """Return the layer's number, or the next free one if none or taken."""
+        """Return the number of a layer, or the next free one if it has none or a taken one."""
         own = getattr(module, "layer_idx", None)
         own = -1 if own is None else int(own)  # less than 0 where layers share their attention
         if own < 0 or module not in self._numbers:
@@ -193,18 +199,18 @@ class Pass(TorchFunctionMode):
         return self._numbers[module]
 
     @contextlib.contextmanager
-    def listening(self, model: Any) -> Iterator[None]:
-        """Listen to the rotating functions of a model's files within the block."""
+    def patched_functions(self, model: Any) -> Iterator[None]:
+        """Within the block, record the calls of the rotating functions in a model's files."""
         files = [vars(sys.modules[name]) for name in {type(one).__module__ for one in model.modules()}]
         with contextlib.ExitStack() as patches:
             for file in files:
                 rotating = {name: one for name, one in file.items() if name.startswith("apply_rotary")}
-                heard = {name: self._hears(one) for name, one in rotating.items()}
+                heard = {name: self._recording(one) for name, one in rotating.items()}
                 patches.enter_context(mock.patch.dict(file, heard))
             yield
 
-    def _hears(self, function: Any) -> Any:
-        """Return a function that keeps its calls on one or both of q and k, of one row."""
+    def _recording(self, function: Any) -> Any:
+        """Return a function that records its calls on one or both of q and k, of one row."""
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -215,10 +221,10 @@ class Pass(TorchFunctionMode):
             both = list(zip(given, sides, strict=False))
             alike = [x.ndim == 4 and len(x) == 1 and x.shape == y.shape for x, y in both]
             if len(alike) == len(sides) and all(alike):
-                self._heard += (turns := [(array(x[0]), array(y[0])) for x, y in both])
+                self._turns += (turns := [(array(x[0]), array(y[0])) for x, y in both])
                 if len(turns) == 2:
                     (q, q_after), (k, k_after) = turns
-                    self._unasked.append(RotatingCall((q, k), (q_after, k_after)))
+                    self._calls_without_attention.append(RotatingCall((q, k), (q_after, k_after)))
             return result
 
         return call
@@ -235,14 +241,14 @@ class Pass(TorchFunctionMode):
             storages = [one.untyped_storage().data_ptr() for one in tensors]
             self.reads = self.reads or self._positions in storages
         if name in _LOOKUPS:
-            self._note(_tensors(args))
+            self._note_lookup(_tensors(args))
         result = func(*args, **(kwargs or {}))
         if name == "topk":
             self.experts.append(result.indices.detach().cpu().sort(-1).values)
         return result
 
-    def _note(self, tensors: list[Any]) -> None:
-        """Note the rows that an integer tensor looks up in a table of floats."""
+    def _note_lookup(self, tensors: list[Any]) -> None:
+        """Record the rows that an integer tensor looks up in a table of floats."""
         table = next((one for one in tensors if one.is_floating_point() and one.ndim == 2), None)
         indices = next((one for one in tensors if one.dtype in (torch.int64, torch.int32)), None)
         if table is not None and indices is not None:
@@ -253,7 +259,7 @@ class Pass(TorchFunctionMode):
 
 
 def _visible(module: Any, mask: Any, size: int) -> NDArray[np.bool_]:
-    """Return which scores (s, s) of the last row of a batch a mask shows."""
+    """Return which scores of the last row of a batch a mask shows, (s, s)."""
     past = 0 if getattr(module, "is_causal", True) is not False else size
     if mask is None:
         return np.tri(size, size, past, np.bool_)
@@ -261,10 +267,10 @@ def _visible(module: Any, mask: Any, size: int) -> NDArray[np.bool_]:
     return np.array((plane if plane.dtype == torch.bool else plane > -1).cpu().numpy())
 
 
-def _found(whole: Any, turns: list[_Turn]) -> tuple[Array, Array, int, Array] | None:
-    """Return the last turn that gave the dims of a side, from which dim on, and how much longer they are.
+def _matching_turn(whole: Any, turns: list[_Turn]) -> tuple[Array, Array, int, Array] | None:
+    """Return the last turn whose result is in q or k, its first dim, and the growth of each token (s,).
 
-    That is a factor of each token (s,). None if no turn did. Heads and positions may have changed places.
+    None if there is no such turn. Heads and positions may be exchanged.
     Shapes: (h, s, d), turns of (h or 1, s, r).
     """
     own, near = array(whole), max(_ROUNDING, 4 * torch.finfo(whole.dtype).eps)
@@ -273,14 +279,14 @@ def _found(whole: Any, turns: list[_Turn]) -> tuple[Array, Array, int, Array] | 
             heads, rows, dims = after.shape
             fits = heads in (1, len(own)) and rows == own.shape[1] and dims <= own.shape[-1]
             for start in (0, own.shape[-1] - dims) if fits else ():
-                times = _longer(own[..., start : start + dims], after, near)
+                times = _growth(own[..., start : start + dims], after, near)
                 if times is not None:
                     return before, after, start, times
     return None
 
 
-def _longer(part: Array, after: Array, near: float) -> Array | None:
-    """Return how many times as long each token is as before, nan where that is 0; None if it is not.
+def _growth(part: Array, after: Array, near: float) -> Array | None:
+    """Return by which factor each token is longer, nan where it is 0; None if it has another direction.
 
     Shapes: (h, s, r), (h or 1, s, r) -> (s,).
     """
@@ -297,7 +303,7 @@ def _tensors(value: Any) -> list[Any]:
 
 
 def cause_of(base: Pass, shifted: Pass) -> str:
-    """Return what of a model a shift changes: the last of these that is seen."""
+    """Return the cause of a structural change: the last of these that applies."""
     cause, both = "other", [(base.layers[n], layer) for n, layer in shifted.layers.items()]
     for a, b in both:  # RoPE leaves lengths; a temperature that grows with the position does not
         sides = ((a.q, b.q), (a.k, b.k))
@@ -317,9 +323,9 @@ def cause_of(base: Pass, shifted: Pass) -> str:
 
 
 def compare(own: tuple[Pass, Pass], exact: tuple[Pass, Pass], ids: list[int]) -> dict[str, Any]:
-    """Return columns of the summary: logits at two places beside each other and float64's.
+    """Return columns of the summary about logits at two offsets, in a dtype and in float64.
 
-    Beside them: nonfinite, how many are nan or infinite, and logits_max. Numbers that need all are nan then.
+    Also logits_max and nonfinite, the number of nan and infinite logits, with which other columns are nan.
     """
     sums = defaultdict[str, float](float)
     largest = defaultdict[str, float](float)

@@ -1,6 +1,6 @@
-"""What the rotary modules of a loaded model hold, beside what their class builds.
+"""Buffers of a loaded model's rotary modules, compared with those that their class builds.
 
-Loading may leave others, which no shift sees: buffers that were never written, a cast.
+Loading may leave uninitialised or cast buffers, which no shift shows.
 Letters: p pairs. Frequencies in radians per token.
 """
 
@@ -36,62 +36,62 @@ _NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A buffer or factor unlike what its class builds. name: the model's for it."""
+    """A buffer or factor that differs from what its class builds. name: in the model."""
 
     name: str
     diagnosis: Diagnosis
 
     @property
     def layer(self) -> int | None:
-        """The number of the module's layer, None where layers share it."""
+        """The number of its layer; None if layers share it."""
         return next((int(part) for part in self.name.split(".") if part.isdecimal()), None)
 
 
 def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
-    """Return what a freshly loaded model holds that is not of its config.
+    """Return the buffers and factors of a loaded model that differ from its config.
 
-    Where a class cannot be called with a config alone, what config.json says stands for what it would build.
+    If a class cannot be built from a config alone, the setting of config.json is compared.
     """
     rope, found = folder.rope, dict[str, Diagnosis | None]()
     read = [one for one in rope.layers.values() if one.pairs] if rope else []
     settings = [some for one in read for some in one.short_and_long()]
-    for name, module in rotaries(model).items():
-        built = rebuilt(module, model.config)
+    for name, module in rotary_modules(model).items():
+        built = build_module(module, model.config)
         expected = {} if built is None else frequencies(built)
         for key, values in frequencies(module).items():
-            found[f"{name}.{key}"] = _of_frequencies(values, expected.get(key), settings)
+            found[f"{name}.{key}"] = _frequency_fault(values, expected.get(key), settings)
             seen, asked = factor(module, key), None if built is None else factor(built, key)
             if seen is not None and asked is not None and not abs(seen - asked) <= _NEAR * abs(asked):
                 place = f"{name}.{key}".replace("inv_freq", "attention_scaling")
                 found[place] = Diagnosis("attention-factor", {"seen": seen, "asked": asked})
-    for name, module in tabled(model).items():
-        tables = computed_tables(rebuilt(module, model.config))
+    for name, module in modules_with_tables(model).items():
+        tables = computed_tables(build_module(module, model.config))
         for key, table in computed_tables(module).items():
             values, right = array(table).reshape(-1), tables.get(key)
-            other = right is not None and right.shape == table.shape and not agree(table, right)
+            other = right is not None and right.shape == table.shape and not tables_agree(table, right)
             if other or not np.isfinite(values).all():
-                found[f"{name}.{key}"] = _wild(values) or Diagnosis("unexplained")
+                found[f"{name}.{key}"] = _impossible_values(values) or Diagnosis("unexplained")
     return tuple(Held(name.lstrip("."), one) for name, one in found.items() if one is not None)
 
 
-def ignored(model: Any, files: Sequence[Path]) -> str:
+def ignored_frequencies(model: Any, files: Sequence[Path]) -> str:
     """Return which stored frequencies a loaded model does not hold, as a sentence or nothing."""
-    held = [values for module in rotaries(model).values() for values in frequencies(module).values()]
+    held = [values for module in rotary_modules(model).values() for values in frequencies(module).values()]
     names = list[str]()
     for part in itertools.chain.from_iterable(map(tensors.parts, files)):
         if part.name.endswith("inv_freq"):
             values = np.asarray(part.read(...), np.float64).reshape(-1)
-            names += [] if any(_near(values, one) for one in held) else [part.name]
+            names += [] if any(_are_alike(values, one) for one in held) else [part.name]
     if not names:
         return ""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"{names[0]}{more}: stored, and ignored by transformers; what runs instead was judged"
 
 
-def together(found: Sequence[tuple[int | None, Diagnosis]]) -> Diagnosis | None:
-    """Return the first diagnosis with the layers that share it, none if None does.
+def diagnosis_with_layers(found: Sequence[tuple[int | None, Diagnosis]]) -> Diagnosis | None:
+    """Return the first diagnosis, with the layers that share it; None without any.
 
-    found: of each layer, None where layers share a module.
+    found: layer, or None for a shared module, and diagnosis.
     """
     if not found:
         return None
@@ -106,7 +106,7 @@ def array(x: Any) -> Array:
     return np.array(x.detach().cpu().double().numpy())
 
 
-def rotaries(model: Any) -> dict[str, Any]:
+def rotary_modules(model: Any) -> dict[str, Any]:
     """Return the modules that hold rotary frequencies, by name."""
     return {name: module for name, module in model.named_modules() if frequencies(module, original=True)}
 
@@ -114,7 +114,7 @@ def rotaries(model: Any) -> dict[str, Any]:
 def frequencies(module: Any, *, original: bool = False) -> dict[str, Array]:
     """Return the frequencies of a module, (p,), by the names of their buffers.
 
-    original: with those that a module keeps beside.
+    original: with the unscaled ones that some modules keep.
     """
     return {
         key: array(values).reshape(-1)
@@ -124,24 +124,26 @@ def frequencies(module: Any, *, original: bool = False) -> dict[str, Array]:
 
 
 def factor(module: Any, key: str) -> float | None:
-    """Return the factor of cos and sin for a buffer; None where the module has none."""
+    """Return the factor of cos and sin for a buffer; None if the module has none."""
     own = getattr(module, key.replace("inv_freq", "attention_scaling"), None)
     own = getattr(module, "attention_scaling", None) if own is None else own
     return float(own) if isinstance(own, (int, float)) else None
 
 
-def _of_frequencies(
+def _frequency_fault(
     values: Array,
     built: Array | None,
     settings: list[RopeSetting],
 ) -> Diagnosis | None:
-    """Return why frequencies are not those that are built; None where they are."""
+    """Return the diagnosis of frequencies that differ from the built ones; None if they agree."""
     asked = [(one, allowance.frequencies(one)) for one in settings]
-    if any(_near(values, right) for right in ([theta for _, theta in asked] if built is None else [built])):
+    if any(
+        _are_alike(values, right) for right in ([theta for _, theta in asked] if built is None else [built])
+    ):
         return None
-    if found := _wild(values):
+    if found := _impossible_values(values):
         return found
-    alike = [theta.shape == values.shape if built is None else _near(theta, built) for _, theta in asked]
+    alike = [theta.shape == values.shape if built is None else _are_alike(theta, built) for _, theta in asked]
     setting = next((one for (one, _), fits in zip(asked, alike, strict=True) if fits), None)
     try:
         if setting is None and built is not None:
@@ -155,15 +157,15 @@ def _of_frequencies(
     return finding.diagnosis if known else Diagnosis("unexplained")
 
 
-def _near(values: Array, built: Array) -> bool:
+def _are_alike(values: Array, built: Array) -> bool:
     """Return whether frequencies are alike within float32 rounding. Shapes: (p,), (p,)."""
     sizes = np.where(built == 0, np.abs(built).max(initial=0.0), np.abs(built))
     with np.errstate(invalid="ignore", over="ignore"):
         return values.shape == built.shape and bool((np.abs(values - built) <= _NEAR * sizes).all())
 
 
-def _wild(values: Array) -> Diagnosis | None:
-    """Return the fault of numbers that fit no model, or None. Shapes: (n,)."""
+def _impossible_values(values: Array) -> Diagnosis | None:
+    """Return the diagnosis of numbers that fit no model, else None. Shapes: (n,)."""
     sizes = np.abs(values)
     if not np.isfinite(values).all():
         return Diagnosis("nonfinite")
@@ -179,7 +181,7 @@ def _wider(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 class _RequestedDtype(TorchFunctionMode):
-    """Answers narrower formats with float64 where a tensor is made from numbers."""
+    """Replaces narrower formats by float64 where a tensor is created."""
 
     def __torch_function__(
         self,
@@ -192,7 +194,7 @@ class _RequestedDtype(TorchFunctionMode):
 
 
 class _Float64Mode(TorchDispatchMode):
-    """Answers narrower formats with float64. narrow: operations that gave another one."""
+    """Replaces narrower formats by float64. narrow: operations that still returned one."""
 
     def __init__(self, narrow: set[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -214,7 +216,7 @@ class _Float64Mode(TorchDispatchMode):
 
 @contextlib.contextmanager
 def wide(narrow: set[str]) -> Iterator[None]:
-    """Compute in float64 within the block; `narrow` gets what does not."""
+    """Within the block, compute in float64; `narrow` gets the operations that do not."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -225,28 +227,28 @@ def wide(narrow: set[str]) -> Iterator[None]:
 
 
 def widen(model: Any) -> list[str]:
-    """Convert a model to float64 with its rotary modules; return the names of narrow tables.
+    """Convert a model with its rotary modules to float64; return the names of narrow tables.
 
-    Frequencies and factors keep the numbers that were loaded. A table, whose roundings a shift would show, is
-    made anew where it agrees with the one that its class computes.
+    Frequencies and factors keep the loaded numbers. A table, whose roundings a shift would show, is built
+    again if it agrees with the one of its class.
     """
     model.double()
-    for module in rotaries(model).values():
+    for module in rotary_modules(model).values():
         for name, value in vars(module).items():  # such as frequencies of short texts
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 vars(module)[name] = value.double()
     narrow = []
-    for name, module in tabled(model).items():
-        own, made = computed_tables(module), computed_tables(rebuilt(module, model.config))
-        if all(key in made and agree(table, made[key]) for key, table in own.items()):
+    for name, module in modules_with_tables(model).items():
+        own, made = computed_tables(module), computed_tables(build_module(module, model.config))
+        if all(key in made and tables_agree(table, made[key]) for key, table in own.items()):
             module._buffers.update(made)
         else:
             narrow.append(name)
     return narrow
 
 
-def rebuilt(module: Any, config: Any) -> Any:
-    """Return the module built again from its config in float64; None if that fails."""
+def build_module(module: Any, config: Any) -> Any:
+    """Build a module from its config in float64; None if that fails."""
     numbered = {"layer_idx": module.layer_idx} if hasattr(module, "layer_idx") else {}
     try:
         with wide(set()):
@@ -255,8 +257,8 @@ def rebuilt(module: Any, config: Any) -> Any:
         return None
 
 
-def agree(table: Any, built: Any) -> bool:
-    """Return whether a table is the built one, up to its own and float32 angles' roundings.
+def tables_agree(table: Any, built: Any) -> bool:
+    """Return whether a table agrees with the built one, up to rounding of it and of float32 angles.
 
     Shapes: alike, a row for each position.
     """
@@ -266,9 +268,9 @@ def agree(table: Any, built: Any) -> bool:
     return bool((np.abs(array(table) - array(built)) <= rounding).all())
 
 
-def tabled(model: Any) -> dict[str, Any]:
+def modules_with_tables(model: Any) -> dict[str, Any]:
     """Return the modules that computed a table when built, mostly of sines and cosines."""
-    known, modules = rotaries(model), model.named_modules()
+    known, modules = rotary_modules(model), model.named_modules()
     return {name: module for name, module in modules if name not in known and computed_tables(module)}
 
 

@@ -31,7 +31,7 @@ from ropeaudit.runtime import atomic_files, paths
 NEAR = 1e-6  # relative: a wrong arrangement is off by 1e-5 and more, float64 by 1e-12
 # the layout of pairs that a function is given, and the one that it returns
 _ARRANGEMENTS = (("half", "half"), ("interleaved", "interleaved"), ("interleaved", "half"))
-UNHEARD = (
+NO_ROTATION_SEEN = (
     "no q and k of this model are seen before and after rotation, and no layer is compared with config.json: "
     "seen are those that one function `apply_rotary...` is given, and attention gets as it returns them"
 )
@@ -320,7 +320,7 @@ def save_qk(
     for layer in sorted(set(layers) & set(calls)):
         groups.setdefault(kinds.get(layer, ""), []).append(layer)
     if not groups:
-        raise BadInput(f"--save-qk {path!r}: {UNHEARD}; leave it out")
+        raise BadInput(f"--save-qk {path!r}: {NO_ROTATION_SEEN}; leave it out")
     for kind, members in groups.items():
         file, which = Path(path), f"{listed(members)} ({kind})" if kind else listed(members)
         file = file.with_name(f"{file.stem}-{kind or 'other'}{file.suffix}") if len(groups) > 1 else file

@@ -25,7 +25,7 @@ from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling.environments import CPU, Device
 from ropeaudit.tensor_files import tensors as tensorfiles
 
-LEFT = (
+UNINITIALISED = (
     "uninitialised, for loading left it on `meta`, without memory; the model's code has to compute it in "
     "`_init_weights`, as a buffer, or at the first call"
 )
@@ -127,7 +127,7 @@ def open_folder(spec: str, trusted: bool) -> Folder:
                 "--trust-remote-code executes it"
             )
         folder.notes.append("custom code (auto_map) was not executed; transformers' own model was audited")
-    if seen := _no_language_model(folder):
+    if seen := _other_kind_of_model(folder):
         raise BadInput(
             f"{spec!r}: {seen}; give a causal language model. `ropeaudit check {shlex.quote(spec)}` judges "
             f"this one's config, `ropeaudit module {shlex.quote(spec)}` what it stores"
@@ -135,7 +135,7 @@ def open_folder(spec: str, trusted: bool) -> Folder:
     return folder
 
 
-def _no_language_model(folder: Folder) -> str:
+def _other_kind_of_model(folder: Folder) -> str:
     """Return what a model is instead of a causal language model, by its type alone; empty for one."""
     kind = folder.config.get("model_type")
     if not folder.known or (folder.trusted and folder.config.get("auto_map")):
@@ -167,7 +167,7 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
         from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as OF_TEXT
 
-        listen(None)  # it has to be known by name before a model can be set to use it
+        use_attention(None)  # it has to be known by name before a model can be set to use it
         # of text, or of images too where those have axes of positions
         of_text = folder.config.get("model_type") in OF_TEXT or folder.config.get("auto_map")
         axes = not of_text and _has_axes(folder)
@@ -203,7 +203,7 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
         return device.moved(model.eval())
     except Exception as error:  # such as a model that is larger than the device's memory
         if left := left_on_meta(model):
-            raise BadInput(f"{path}: {left[0]}: {LEFT}") from None
+            raise BadInput(f"{path}: {left[0]}: {UNINITIALISED}") from None
         reason = f"cannot be moved to {device.name}: {one_line(error, 300)}"
         raise BadInput(f"{path}: {reason}; give --device cpu") from None
 
@@ -218,7 +218,7 @@ def left_on_meta(model: Any) -> list[str]:
     ]
 
 
-def listen(attention: Any) -> None:
+def use_attention(attention: Any) -> None:
     """Let models that were loaded here use this function for attention."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
@@ -259,7 +259,7 @@ def read_tokens(folder: Folder, text: str | None, given: str | None, seed: int) 
     if text is not None and ids:
         raise UsageError("--text and a list of --tokens both say what to read; give one of them")
     if text is not None:
-        whole, most = _encoded(folder, text, vocabulary), min(count or _MOST, maximum or 2**20)
+        whole, most = _encode_text(folder, text, vocabulary), min(count or _MOST, maximum or 2**20)
         if len(whole) > most:
             why = "--tokens" if count == most else "the model's" if most == maximum else "the usual"
             folder.note(f"the text was cut to {most} of its {len(whole)} tokens ({why} limit)")
@@ -272,7 +272,7 @@ def read_tokens(folder: Folder, text: str | None, given: str | None, seed: int) 
     return Tokens(np.random.default_rng(seed).integers(0, vocabulary, count).tolist(), "random", seed)
 
 
-def _encoded(folder: Folder, text: str, vocabulary: int) -> list[int]:
+def _encode_text(folder: Folder, text: str, vocabulary: int) -> list[int]:
     """Return the ids of a text file, by the tokenizer of the folder. Raises: BadInput."""
     path = repr(str(folder.path))
     try:

@@ -14,8 +14,8 @@ from ropeaudit.door.child import Header, Session
 from ropeaudit.door.messages import Arrays, Values
 from ropeaudit.errors import BadInput, ForeignError, UnknownName, did
 from ropeaudit.features.model import analysis, load
-from ropeaudit.features.model.analysis import THRESHOLD, UNSEEN, ModelAudit, Shifted
-from ropeaudit.features.model.layers import UNHEARD, HeadDrift, listed
+from ropeaudit.features.model.analysis import NO_QK_SEEN, THRESHOLD, ModelAudit, Shifted
+from ropeaudit.features.model.layers import NO_ROTATION_SEEN, HeadDrift, listed
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report, only, tabulated
@@ -174,14 +174,16 @@ def _facts(
     facts.append(("assumed", random) if audit.tokens.source == "random" else ("read", given))
     facts.append(("stored", audit.ignored))
     said, compared = audit.folder.notes, {layer for one in results for layer in one.places}
-    parts = ["scores and q and k by layer, which are not seen"] if UNSEEN in said else []
-    if UNHEARD in said:
+    parts = ["scores and q and k by layer, which are not seen"] if NO_QK_SEEN in said else []
+    if NO_ROTATION_SEEN in said:
         parts.append("how layers rotate (no q and k are seen before and after it)")
     elif left := sorted(set(audit.pairs) - set(audit.still) - compared):
         parts.append(
             f"{listed(left)} beside config.json (a shift sees no fault that is alike at all positions)"
         )
-    parts += [] if known or UNSEEN in said else ["the softmax scale (what attention is given is not seen)"]
+    parts += (
+        [] if known or NO_QK_SEEN in said else ["the softmax scale (what attention is given is not seen)"]
+    )
     parts += [f"{way} ({why})" for way, why in audit.calls.items() if why]
     facts.append(("not checked", "; ".join(parts)))
     facts.append(("next", "by layer: --by layer    all rows: -v"))

@@ -1,4 +1,4 @@
-"""What files store of RoPE: which buffers, what they should be, and whether they are that."""
+"""`module`: the RoPE buffers that files store, and the values that they should have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ropeaudit.features.module.buffers import (
     may_be_buffer,
     recognised,
 )
-from ropeaudit.features.module.judging import Expected, ModuleAudit, run
+from ropeaudit.features.module.judging import Expected, ModuleAudit, judge_buffers
 from ropeaudit.recognition import stored_values
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.rope import config_parts, gguf_metadata, hf_config, hf_json
@@ -67,13 +67,13 @@ def module(
     options.plain(None, 10000.0 if base is None else base)  # refuses what is no setting
     unrotated = ""
     try:
-        said = replace(options, model=asked.declared(), range=_range(config) if config else "")
+        said = replace(options, model=asked.declared(), range=_range_key(config) if config else "")
     except NotRotated as error:
         said, unrotated = options, error.fault
-    audit = opened(source, said, unrotated)
+    audit = open_source(source, said, unrotated)
     if audit.unrotated and base is not None:
         raise UsageError(f"{audit.unrotated}; leave out --base")
-    audit = replace(audit, buffers=list(run(audit)))
+    audit = replace(audit, buffers=list(judge_buffers(audit)))
     file, declared = audit.gguf, audit.expected.model
     if file is None or declared is None:
         return audit
@@ -84,10 +84,10 @@ def module(
     return replace(audit, lost=stored_values.lost(file, declared))
 
 
-def opened(spec: str, expected: Expected, unrotated: str) -> ModuleAudit:
-    """Return the buffers of a path; `expected` overrules a config beside it. Raises: BadInput.
+def open_source(spec: str, expected: Expected, unrotated: str) -> ModuleAudit:
+    """Find the buffers of a source; `expected` overrules a config beside it. Raises: BadInput.
 
-    spec: "cos.npy,sin.npy" is a path too. unrotated: why a config that was given has no RoPE.
+    spec: a path, or "cos.npy,sin.npy". unrotated: why the requested config has no RoPE.
     """
     path, dumped = tensorfiles.paths(spec)[0], tensorfiles.is_dump(Path(spec))
     notes, gguf = list[str](), None
@@ -99,10 +99,10 @@ def opened(spec: str, expected: Expected, unrotated: str) -> ModuleAudit:
             gguf = gguf_metadata.of_file(file, path.stem, repr(spec))
         except NotRotated as error:
             return ModuleAudit(spec, kind, [], file.tensors, expected, notes, unrotated=error.fault)
-        found, count = _of_gguf(gguf), file.tensors
+        found, count = _gguf_buffers(gguf), file.tensors
         notes += [f"{key} is missing: {default}" for key, default in gguf.missing.items()]
     else:
-        found, count = _of_files(spec)
+        found, count = _file_buffers(spec)
     if kind == "checkpoint" and count > 1:
         strange = [one for one in found if is_stranger(one.stored)]
         found = [one for one in found if not is_stranger(one.stored)]
@@ -117,7 +117,7 @@ def opened(spec: str, expected: Expected, unrotated: str) -> ModuleAudit:
             notes.append("config.json names custom code (auto_map), which was not executed")
         try:
             model = hf_config.from_config(data, name, repr(str(beside)), expected.base)
-            expected = replace(expected, model=model, range=_range(str(beside)))
+            expected = replace(expected, model=model, range=_range_key(str(beside)))
         except NotRotated as error:
             unrotated = error.fault
         except Unjudged as error:
@@ -129,7 +129,7 @@ def opened(spec: str, expected: Expected, unrotated: str) -> ModuleAudit:
     if unrotated:
         found = []
     elif expected.model is None and expected.base is None and kind != "gguf":
-        added = [part for parts in grouped(found) if _added(parts) for part in parts]
+        added = [part for parts in grouped(found) if _is_sinusoid_table(parts) for part in parts]
         found = [one for one in found if one not in added]
         notes += [_SINUSOIDS.format(one.stored.name) for one in added]
         if added and not found:
@@ -139,20 +139,20 @@ def opened(spec: str, expected: Expected, unrotated: str) -> ModuleAudit:
     )
 
 
-def _added(parts: Sequence[Buffer]) -> bool:
-    """Return whether a table is one of sinusoids that are added to embeddings."""
+def _is_sinusoid_table(parts: Sequence[Buffer]) -> bool:
+    """Return whether a table has the sinusoids of absolute positions, which rotate nothing."""
     dump = dump_of(parts)
     return dump is not None and stored_values.sinusoids(dump)
 
 
-def _range(path: str) -> str:
-    """Return the key by which a config says how far its model serves, and the value; "" without one."""
+def _range_key(path: str) -> str:
+    """Return the key and value of the number of positions in a config; empty without one."""
     key, value = hf_json.first(config_parts.text_part(hf_json.load(path)).given, hf_json.POSITIONS)
     return f"{key} {value:,}" if isinstance(value, int) else ""
 
 
-def _of_gguf(gguf: GgufRope) -> list[Buffer]:
-    """Return the frequencies that a file describes, a list a layer type."""
+def _gguf_buffers(gguf: GgufRope) -> list[Buffer]:
+    """Return the frequencies that the metadata of a GGUF file describe, by layer type."""
     buffers = list[Buffer]()
     for layer, setting in gguf.model.layers.items():
         name = "rope" if len(gguf.model.layers) == 1 else f"rope ({layer})"
@@ -164,8 +164,8 @@ def _of_gguf(gguf: GgufRope) -> list[Buffer]:
     return buffers
 
 
-def _of_files(spec: str) -> tuple[list[Buffer], int]:
-    """Return the buffers in files, and how many tensors these hold. Raises: BadInput."""
+def _file_buffers(spec: str) -> tuple[list[Buffer], int]:
+    """Return the buffers in files, and the number of their tensors. Raises: BadInput."""
     paths = tensorfiles.paths(spec)
     if len(paths) > 2:
         raise BadInput(f"{spec!r}: names {len(paths)} files; give one, or cos.npy,sin.npy")

@@ -1,6 +1,6 @@
-"""RoPE buffers: which tensors are some, and which of them make one table.
+"""RoPE buffers: how they are recognised among tensors, and grouped into tables.
 
-They are known by their values, else by usual names; of a dump the names tell first.
+Values decide, else usual names; in a dump names come first.
 Letters: p pairs, n positions.
 """
 
@@ -39,21 +39,21 @@ _AXES = {"": (), "inv_freq": (0, 1), "both": (2, 3)}  # that are longer than 1; 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A tensor, what it holds (inv_freq, periods, angles, cos, sin, or both), and what is wrong with it.
+    """A tensor of RoPE, its content (inv_freq, periods, angles, cos, sin, or both), and its judgement.
 
     transposed: whether its columns are positions; `values` has these in rows.
-    cast: none, or the format that its values show.
-    how: none, stored (by its dtype), graph (by conversions of a graph) or back (and back again).
-    nonfinite: how many values are. lone: whether the other one of cos and sin is missing.
-    spared: whether all that is wrong with the table is in that.
-    table: its table pair by pair, compared; None without anything to compare it with.
-    label, setting, guessed: what that is.
-    error: the largest, relative for frequencies, radians for tables.
+    cast: none, or the format to which its values were cast.
+    how: evidence of the cast: none, stored (its dtype), graph (conversions in a graph) or back (cast back).
+    nonfinite: number of such values. lone: whether its partner of cos and sin is missing.
+    spared: whether only its partner is wrong.
+    table: comparison of its table by pair; None if there is nothing to compare with.
+    label, setting, guessed: the setting of that comparison.
+    error: the largest, relative for frequencies, in radians for tables.
     drift_near: RMS drift of scores within a short sequence, over the scores' RMS.
-    drift_far: the same at a long distance, None of tables.
-    serves: how many positions its table has to hold, None where nothing says it; range: what does.
-    agrees: whether it is what is expected; None where nothing says what that is.
-    diagnosis: what explains that it is wrong, if that is known. finding: a sentence.
+    drift_far: that at a long distance, None for tables.
+    serves: positions that its table needs, None if unknown; range: source of that.
+    agrees: whether it has the expected values; None if these are unknown.
+    diagnosis: the explanation of wrong values, if there is one. finding: a sentence.
     """
 
     stored: StoredTensor
@@ -84,12 +84,12 @@ class Buffer:
 
     @property
     def wrong(self) -> bool:
-        """Whether it was cast, or is not what it should be."""
+        """Whether it was cast, or has other values than expected."""
         return self.cast != "none" or self.agrees is False
 
     @property
     def judged(self) -> bool:
-        """Whether anything says that it is right or wrong: a base that fits all rows, too."""
+        """Whether it is known to be right or wrong; a base that fits all rows counts too."""
         if self.wrong or self.agrees is not None or self.table is None:
             return self.wrong or self.agrees is not None
         best = self.table.best
@@ -98,30 +98,30 @@ class Buffer:
 
     @property
     def against(self) -> str:
-        """What it was compared with, and whether that was guessed."""
+        """The setting of the comparison, and whether it was guessed."""
         return f"{self.label} (guessed)" if self.guessed else self.label
 
     @property
     def rows(self) -> int | None:
-        """How many positions its table holds; None of frequencies."""
+        """The number of positions in its table; None for frequencies."""
         sizes = np.squeeze(self.values).shape
         return None if self.what in FREQUENCIES or not sizes else sizes[0]
 
     @property
     def ends(self) -> bool:
-        """Whether its table holds fewer positions than it has to."""
+        """Whether its table has fewer positions than it needs."""
         return None not in (self.rows, self.serves) and (self.rows or 0) < (self.serves or 0)
 
     @property
     def measured(self) -> str:
-        """How many pairs are off and by how much, where a diagnosis says the rest; else empty."""
+        """The number of wrong pairs and their error, beside a diagnosis; else empty."""
         table = self.table
         if table is None or table.diagnosis is None or table.nonfinite or self.agrees is not False:
             return ""
         return wording.off_by(table)
 
     def drift_at(self, distance: int) -> float | None:
-        """Return what `drift_far` is, at another distance."""
+        """Return `drift_far` at another distance."""
         if self.drift_far is None or self.setting is None:
             return None
         dump = dump_of([self])
@@ -136,9 +136,9 @@ def may_be_buffer(name: str, shape: tuple[int, ...], head: Callable[[], NDArray[
 
 
 def recognised(tensors: Iterable[StoredTensor], dumped: bool = False, lone: bool = False) -> list[Buffer]:
-    """Return tensors with what they hold: as their values say, else as their names do.
+    """Return the tensors that are buffers, with their content by values, else by names.
 
-    dumped: whether somebody wrote them to look at them. lone: whether there is but one.
+    dumped: whether they are from a dump. lone: whether there is only one tensor.
     """
     buffers = []
     for tensor in tensors:
@@ -159,19 +159,19 @@ def recognised(tensors: Iterable[StoredTensor], dumped: bool = False, lone: bool
 
 
 def is_stranger(tensor: StoredTensor) -> bool:
-    """Return whether values that fall as frequencies do stand under a name that is not about rotation."""
+    """Return whether a list of values, which fall as frequencies do, has a name that is not about RoPE."""
     return np.squeeze(tensor.values).ndim == 1 and not _ABOUT.search(tensor.name.lower())
 
 
 def kind_by_name(name: str, shape: tuple[int, ...]) -> str:
-    """Return what a name says: (p,) frequencies, (n, p) tables, else ""."""
+    """Return the content of a buffer by its name, if the shape fits: (p,) or (n, p); else ""."""
     last = name.rpartition(".")[2].lower()
     kind = "inv_freq" if last.endswith("inv_freq") else _KINDS.get(last, "")
     return kind if sum(size != 1 for size in shape) in _AXES.get(kind, (2,)) else ""
 
 
 def _kind_by_shape(values: NDArray[Any]) -> str:
-    """Return what a shape says: frequencies on one axis, else cos and sin."""
+    """Return the content of a buffer by its shape: frequencies on one axis, else cos and sin."""
     sizes, is_complex = np.squeeze(values).shape, np.iscomplexobj(values)
     if len(sizes) < 2:
         return "" if is_complex else "inv_freq"
@@ -180,7 +180,7 @@ def _kind_by_shape(values: NDArray[Any]) -> str:
 
 
 def grouped(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-    """Yield buffers that make one table: cos and its sin, by its name or its values, or one alone."""
+    """Yield the buffers of each table: cos with its sin, by name or values, or a single buffer."""
 
     def likeness(cos: Buffer, sine: Buffer) -> float:
         (prefix, _, last), (beside, _, name) = (one.stored.name.rpartition(".") for one in (cos, sine))
@@ -199,7 +199,7 @@ def grouped(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
 
 
 def dump_of(parts: Sequence[Buffer]) -> Dump | None:
-    """Return the table that buffers make, converted; None for cos or sin alone."""
+    """Return the table of a group of buffers; None for cos or sin alone."""
     what, values, name = parts[0].what, parts[0].values, parts[0].stored.name
     called = _CALLED.get(what, "the cos/sin table")
     with np.errstate(all="ignore"):

@@ -1,6 +1,6 @@
-"""The rotary module that transformers builds from a config at load: its frequencies and factors.
+"""The rotary module that transformers builds from a config: its frequencies and factors.
 
-The class alone is built, without weights. Code that a folder brings is not executed.
+Only that class is built, without weights; code in the folder is not executed.
 Letters: p pairs.
 """
 
@@ -22,9 +22,9 @@ from ropeaudit.runtime.streams import quiet_transformers
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """A class, and what it holds by layer type, "" where it has but one.
+    """Frequencies and factors of a rotary class by layer type, "" if it has only one.
 
-    frequencies: (p,) in radians per token. factors: what cos and sin are multiplied by.
+    frequencies: (p,) in radians per token. factors: of cos and sin.
     """
 
     name: str
@@ -33,10 +33,9 @@ class Rotary:
 
 
 def rotary(config: Mapping[str, Any]) -> Rotary:
-    """Return what the rotary class of a config's text model holds when it is built from it.
+    """Build the rotary class of a config's text model.
 
-    Raises: BadInput where transformers has no one such class, with the reason; ValueError where
-    that takes no such config, with what it raised.
+    Raises: BadInput if transformers has not exactly one such class; ValueError if the class raises.
     """
     kind = str(config.get("model_type"))
     if find_spec("transformers") is None:
@@ -50,10 +49,10 @@ def rotary(config: Mapping[str, Any]) -> Rotary:
         try:
             whole = CONFIG_MAPPING[kind].from_dict(dict(config))
             text = whole.get_text_config()
-            cls = _class_of(whole, text)
+            cls = _rotary_class(whole, text)
             called = cls.__name__ if cls else called
             module = cls(text) if cls else None
-        except Exception as error:  # whatever transformers makes of a config
+        except Exception as error:  # transformers may raise anything
             raise ValueError(f"{called} raises {type(error).__name__}: {one_line(error, 160)}") from None
     if module is None:
         raise BadInput(f"transformers has no one rotary class that takes the config of {kind}")
@@ -70,23 +69,24 @@ def rotary(config: Mapping[str, Any]) -> Rotary:
     return Rotary(called, frequencies, factors)
 
 
-def _class_of(whole: Any, text: Any) -> Any:
-    """Return the one class of a modeling file that is built from a text model's config, or None.
+def _rotary_class(whole: Any, text: Any) -> Any:
+    """Return the rotary class of a modeling file, or None.
 
-    Of several it is that whose argument is annotated with that config, or with the whole one.
+    Of several, the one whose argument is annotated with the text config, or else the whole config.
     """
     place = type(text).__module__.replace("configuration_", "modeling_")
     if find_spec(place) is None:
         return None
-    taken = dict[str, list[Any]]()
-    for name, one in vars(import_module(place)).items():
-        if isinstance(one, type) and one.__module__ == place and name.endswith("RotaryEmbedding"):
-            parameter = inspect.signature(one).parameters.get("config")
+    by_config = dict[str, list[Any]]()
+    for name, cls in vars(import_module(place)).items():
+        if isinstance(cls, type) and cls.__module__ == place and name.endswith("RotaryEmbedding"):
+            parameter = inspect.signature(cls).parameters.get("config")
             if parameter is not None:
                 kind = parameter.annotation
-                taken.setdefault(getattr(kind, "__name__", str(kind)), []).append(one)
-    every = [one for some in taken.values() for one in some]
-    for some in (taken.get(type(text).__name__, ()), taken.get(type(whole).__name__, ()), every):
-        if some:
-            return some[0] if len(some) == 1 else None
+                by_config.setdefault(getattr(kind, "__name__", str(kind)), []).append(cls)
+    every = [cls for classes in by_config.values() for cls in classes]
+    configs = type(text).__name__, type(whole).__name__
+    for classes in (*(by_config.get(name, []) for name in configs), every):
+        if classes:
+            return classes[0] if len(classes) == 1 else None
     return None

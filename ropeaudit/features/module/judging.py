@@ -1,7 +1,7 @@
-"""Whether RoPE buffers are right: cast, off, too short or never written; why, and what to do.
+"""The judgement of RoPE buffers: cast, wrong, too short or uninitialised; diagnoses and remedies.
 
-Numbers all of which a narrower format holds were cast. A guessed base says what values are, and
-not what they should be.
+Values that are all numbers of a narrower format were cast. A guessed base explains values, and does not judge
+them.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from ropeaudit.tensor_files.tensors import StoredTensor
 CASTS = ("bfloat16", "float16")
 _WIDE = ("float32", "float64", "complex64", "complex128")
 _POSITIONS = 4096  # that a remedy is written for
-_Compared: TypeAlias = Mapping[str, Any]  # fields of `Buffer` that a table has
+_TableFields: TypeAlias = Mapping[str, Any]  # fields of `Buffer` that a table has
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is known of the frequencies, or None; options stand above the model.
+    """The expected frequencies, as far as options and a model give them; options overrule the model.
 
-    range: the key that says how far the model serves, with its value.
+    range: key and value of the number of positions in the config.
     """
 
     model: ModelRope | None = None
@@ -52,9 +52,9 @@ class Expected:
     range: str = ""
 
     def settings(self, pairs: int | None, layer: str | None = None) -> list[tuple[str, RopeSetting]]:
-        """Return what is expected, by name: a setting per layer type, also for long sequences.
+        """Return the expected settings by name: for each layer type, for short and long sequences.
 
-        pairs: those of a table, by default. layer: the one type that is meant.
+        pairs: default number of pairs. layer: the only layer type; None for all.
         """
         if self.model is None:
             plain = [] if self.base is None else [self.plain(pairs, self.base)]
@@ -74,7 +74,7 @@ class Expected:
         return expected
 
     def layer_of(self, name: str) -> str | None:
-        """Return the layer type that a tensor's name says, or the number of a layer in it."""
+        """Return the layer type of a tensor by its name, or by the layer number in it."""
         kinds = self.model.layers if self.model else {}
         words = name.replace("rotary_emb_local", "sliding_attention")
         if named := next((kind for kind in kinds if kind in words), None):
@@ -85,7 +85,7 @@ class Expected:
         return self.model.kinds_of_layers.get(number)
 
     def pairs(self) -> list[tuple[str, int]]:
-        """Return how many pairs there should be, by what says so."""
+        """Return the expected numbers of pairs, each with its source."""
         if self.model is not None:
             return [(label, setting.pairs) for label, setting in self.settings(None)]
         given = {"--rotary-dim": self.rotary_dim, "--head-dim": self.head_dim}
@@ -93,21 +93,21 @@ class Expected:
 
     @property
     def positions(self) -> int | None:
-        """The number of positions that the model serves; None where nothing says it."""
+        """The number of positions that the model serves; None if unknown."""
         if self.model is None:
             return None
         scalings = (setting.scaling for _, setting in self.settings(None))
         return Served.of(self.model.declared, scalings).positions
 
     def serves(self, setting: RopeSetting) -> int | None:
-        """Return how many positions a table has to hold: fewer of one for short sequences."""
+        """Return the number of positions that a table needs: fewer if it is for short sequences."""
         scaling, most = setting.scaling, self.positions
         border = int((scaling.original if scaling.kind == "longrope" else scaling.maximum) or 0)
         short = scaling.depends_on_length and 0 < border >= setting.length
         return min(border, most) if short and most else most
 
     def words(self, begin: str) -> str:
-        """Return what the options say, behind the name of a model or a base."""
+        """Return the options in words, after the name of a model or a base."""
         base = [f"base {self.base:.8g}"] if self.model is not None and self.base is not None else []
         scaling = self.scaling and self.scaling.kind
         given = {"scaling": scaling, "head_dim": self.head_dim, "rotary_dim": self.rotary_dim}
@@ -115,7 +115,7 @@ class Expected:
         return ", ".join([begin, *base, *said])
 
     def plain(self, pairs: int | None, base: float) -> RopeSetting:
-        """Return a setting of this base and the options, with `pairs` pairs by default."""
+        """Return a setting with a base and the options; `pairs` is the default number of pairs."""
         asked = (self.rotary_dim, self.head_dim, None if pairs is None else 2 * pairs, 128)
         rotary_dim = next(dims for dims in asked if dims is not None)
         head_dim = rotary_dim if self.head_dim is None else self.head_dim
@@ -124,12 +124,12 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class ModuleAudit(Result):
-    """Where RoPE buffers are from, what they should be, and what was found.
+    """The RoPE buffers of a source, with the expected values and the judgement.
 
-    kind: gguf, dump (which is explained pair by pair), graph or checkpoint.
-    found: the buffers before they are judged. tensors: how many there are in all.
-    gguf: what its file says. unrotated: why there is no RoPE, if that is known.
-    config: whether a config.json is in its folder. own_code: whether that names code of its own.
+    kind: gguf, dump (explained pair by pair), graph or checkpoint.
+    found: the buffers before the judgement. tensors: number of all tensors.
+    gguf: metadata of a GGUF file. unrotated: why there is no RoPE, if so.
+    config: whether its folder has a config.json. own_code: whether that names custom code.
     lost: what a conversion to GGUF lost.
     """
 
@@ -149,22 +149,22 @@ class ModuleAudit(Result):
 
     @property
     def explicit(self) -> bool:
-        """Whether anything says what its frequencies should be."""
+        """Whether a model or a base gives the expected frequencies."""
         return self.expected.model is not None or self.expected.base is not None
 
     @property
     def noun(self) -> str:
-        """What its tensors are called."""
+        """The noun for its tensors."""
         return {"gguf": "setting", "dump": "table", "graph": "constant"}.get(self.kind, "buffer")
 
     @property
     def wrong(self) -> bool:
-        """Whether any buffer is wrong, or anything was lost."""
+        """Whether a buffer is wrong, or a setting was lost."""
         return bool(self.lost) or any(one.wrong for one in self.buffers)
 
     @property
     def judged(self) -> bool:
-        """Whether all was judged that there is to judge, which may be nothing."""
+        """Whether every buffer was judged; there may be none."""
         if self.wrong or self.unrotated:
             return True
         if self.kind == "gguf" and not self.explicit:
@@ -173,8 +173,8 @@ class ModuleAudit(Result):
         return some and all(one.judged for one in self.buffers)
 
 
-def run(audit: ModuleAudit) -> Iterator[Buffer]:
-    """Yield the audited buffers. Raises: BadInput where none fits what is expected."""
+def judge_buffers(audit: ModuleAudit) -> Iterator[Buffer]:
+    """Judge the buffers of an audit. Raises: BadInput if none fits the expected number of pairs."""
     groups = list(grouped(audit.found))
     dumps = [dump_of(parts) for parts in groups]
     if audit.kind == "dump" and None in dumps:
@@ -187,31 +187,31 @@ def run(audit: ModuleAudit) -> Iterator[Buffer]:
     misfit = bool(tables and expected.pairs()) and not any(
         dump.fits(pairs) for dump in tables for _, pairs in expected.pairs()
     )
-    if misfit and audit.kind != "gguf" and not any(_of_other_dims(one, expected) for one in tables):
+    if misfit and audit.kind != "gguf" and not any(_table_of_other_dims(one, expected) for one in tables):
         first, (label, pairs) = groups[0][0].stored, expected.pairs()[0]
         shape = "x".join(map(str, first.shape)) or "scalar"
         raise BadInput(
             f"{audit.spec!r}: {first.name} has shape {shape} and {label} has {pairs} pairs; "
             "give what belongs to these tensors with --config, --model, --head-dim or --rotary-dim"
         )
-    compared: dict[tuple[object, ...], _Compared] = {}  # layers share their tables
+    compared: dict[tuple[object, ...], _TableFields] = {}  # layers share their tables
     for parts, dump in zip(groups, dumps, strict=True):
         found = dict[str, Any]()
         if dump is not None:
             layer = expected.layer_of(dump.spec)
             key = digests.of_arrays(dump.arrays.values()), layer
             if key not in compared:
-                compared[key] = _compared(dump, expected, misfit, layer)
+                compared[key] = _compare_table(dump, expected, misfit, layer)
             found |= compared[key]
-        yield from (_judged(buffer, len(parts) == 1, found) for buffer in parts)
+        yield from (_judge_buffer(buffer, len(parts) == 1, found) for buffer in parts)
 
 
-def _compared(dump: Dump, expected: Expected, misfit: bool, layer: str | None) -> _Compared:
-    """Return how a table compares with the setting that fits best, else with a guess, else nothing.
+def _compare_table(dump: Dump, expected: Expected, misfit: bool, layer: str | None) -> _TableFields:
+    """Compare a table with the expected setting that fits best, else with a guess.
 
-    layer: the layer type that its name says, whose settings alone are tried.
+    layer: the layer type by its name; only its settings are tried.
     """
-    found = _of_other_dims(dump, expected) if misfit else None
+    found = _table_of_other_dims(dump, expected) if misfit else None
     if found is None:
         fitting = [one for one in expected.settings(dump.pairs, layer) if dump.fits(one[1].pairs)]
         tried = [(check(dump, setting, label), label, setting) for label, setting in fitting]
@@ -235,8 +235,8 @@ def _compared(dump: Dump, expected: Expected, misfit: bool, layer: str | None) -
     return one | {"error": abs(table.worst[table.size]), "drift_near": near, "drift_far": far}
 
 
-def _of_other_dims(dump: Dump, expected: Expected) -> Guess | None:
-    """Return a table of another rotary_dim, where only part of a head rotates."""
+def _table_of_other_dims(dump: Dump, expected: Expected) -> Guess | None:
+    """Compare a table with settings of another rotary_dim, where only part of a head rotates."""
     dims = 2 * dump.pairs
     for label, asked in expected.settings(None):
         if asked.rotary_dim < asked.head_dim >= dims and asked.scaling.kind not in BY_PAIR:
@@ -250,11 +250,11 @@ def _of_other_dims(dump: Dump, expected: Expected) -> Guess | None:
     return None
 
 
-def _judged(buffer: Buffer, alone: bool, compared: _Compared) -> Buffer:
-    """Return what is wrong with a buffer. alone: whether it is the whole of its table."""
+def _judge_buffer(buffer: Buffer, alone: bool, compared: _TableFields) -> Buffer:
+    """Return a buffer with its judgement. alone: whether it is the whole table."""
     values, table = buffer.values, compared.get("table")
     spared = not alone and table is not None and table.side not in ("", buffer.what)
-    cast, how = _cast(buffer.stored, spared or (table is not None and table.agrees))
+    cast, how = _cast_format(buffer.stored, spared or (table is not None and table.agrees))
     if spared:
         compared = {**compared, "error": None, "drift_near": None, "drift_far": None}
     one = replace(
@@ -266,7 +266,7 @@ def _judged(buffer: Buffer, alone: bool, compared: _Compared) -> Buffer:
         lone=alone and buffer.what in ("cos", "sin"),
         spared=spared,
     )
-    agrees, diagnosis, said = _explained(one)
+    agrees, diagnosis, said = _explain_values(one)
     if one.ends:
         ended = Diagnosis("table-ends", {"last": (one.rows or 1) - 1})
         if diagnosis is not None:
@@ -277,8 +277,8 @@ def _judged(buffer: Buffer, alone: bool, compared: _Compared) -> Buffer:
     return replace(one, diagnosis=diagnosis) if one.wrong else one
 
 
-def _explained(one: Buffer) -> tuple[bool | None, Diagnosis | None, str]:
-    """Return whether it is what is expected, what explains its values, and a sentence."""
+def _explain_values(one: Buffer) -> tuple[bool | None, Diagnosis | None, str]:
+    """Return whether a buffer has the expected values, the diagnosis, and a sentence."""
     table = one.table
     cast = None if one.cast == "none" else Diagnosis("buffer-cast", {"format": one.cast})
     if one.nonfinite:
@@ -309,8 +309,8 @@ def _explained(one: Buffer) -> tuple[bool | None, Diagnosis | None, str]:
     return False, own or cast, said
 
 
-def _cast(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
-    """Return the format that a buffer was cast to, and how that shows; else none, none."""
+def _cast_format(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
+    """Return the format to which a buffer was cast, and the evidence; else none, none."""
     if tensor.dtype not in _WIDE:
         return tensor.dtype, "stored"
     values = np.ascontiguousarray(tensor.values).view(np.float64).ravel()
@@ -324,14 +324,14 @@ def _cast(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
 
 
 def rows_in_words(one: Buffer) -> str:
-    """Return how many positions a table holds, and how many it has to hold."""
+    """Return a clause about the positions that a table holds, and those that it needs."""
     last, serves = (one.rows or 1) - 1, one.serves or 0
     who, key = ("the config", f" ({one.range})") if one.range else (one.label, "")
     return f"its {last + 1:,} rows end at position {last:,}, and {who} serves {serves:,} positions{key}"
 
 
 def remedy(one: Buffer, audit: ModuleAudit) -> str:
-    """Return what to do about a wrong buffer; empty where nothing is known.
+    """Return the remedy for a wrong buffer; empty if unknown.
 
     Source: transformers 5.23.0, modeling_utils.py, _adjust_missing_and_unexpected_keys (read).
     """

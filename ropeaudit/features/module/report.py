@@ -1,4 +1,4 @@
-"""The report of RoPE buffers: the answer, the rows and the ticket."""
+"""The report of `module`: answer, rows and ticket."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def report(
     rows = [_row(one) for one in audit.buffers]
     return tabulated(
         *(COLUMNS, SCHEMA, rows, COLUMNS.screen(rows) if rows else [], columns, metadata),
-        answers=[Answer(*_decided(audit), _causes(audit), _facts(audit))],
+        answers=[Answer(*_status_and_reason(audit), _causes(audit), _facts(audit))],
         brief=not columns,
         notes=list(audit.notes),
-        further=_of_pairs(audit.buffers) if audit.kind == "dump" else {},
+        further=_pair_tables(audit.buffers) if audit.kind == "dump" else {},
     )
 
 
@@ -67,8 +67,8 @@ def _row(one: Buffer) -> dict[str, Any]:
     }
 
 
-def _of_pairs(buffers: Sequence[Buffer]) -> dict[str, Report]:
-    """Return the tables of pairs and of hypotheses; none where nothing was compared."""
+def _pair_tables(buffers: Sequence[Buffer]) -> dict[str, Report]:
+    """Return the reports of pairs and of hypotheses; none if nothing was compared."""
     pairs, hypotheses = list[dict[str, Any]](), list[dict[str, Any]]()
     told = set[int]()
     for one in buffers:
@@ -98,8 +98,8 @@ def _of_pairs(buffers: Sequence[Buffer]) -> dict[str, Report]:
     }
 
 
-def _decided(audit: ModuleAudit) -> tuple[Status, str, str]:
-    """Return the status, the source, and what it rests on: what was not judged is no pass."""
+def _status_and_reason(audit: ModuleAudit) -> tuple[Status, str, str]:
+    """Return status, source and the reason; a source that was not judged does not pass."""
     buffers = audit.buffers
     status: Status = "FAIL"
     total = counted(len(buffers), f"RoPE {audit.noun}")
@@ -129,11 +129,11 @@ def _decided(audit: ModuleAudit) -> tuple[Status, str, str]:
 
 
 def _causes(audit: ModuleAudit) -> list[Cause]:
-    """Return a cause for each setting that was lost, or else for each code of buffers."""
+    """Return a cause for each lost setting, else for each code of wrong buffers."""
     causes, groups = list[Cause](), dict[str, list[Buffer]]()
     for lost in audit.lost:
         title = (f"{lost.layer} layers: " if lost.layer else "") + wording.sentence(lost.diagnosis)
-        effect = "" if causes or not audit.buffers else _effect(max(audit.buffers, key=_size))
+        effect = "" if causes or not audit.buffers else _score_effect(max(audit.buffers, key=_sort_key))
         facts = [lost.told or f"{lost.keys} is not what config.json says", *filter(None, [effect])]
         causes.append(Cause(lost.diagnosis.code, title, facts=facts))
     for one in audit.buffers if not causes else ():
@@ -144,8 +144,8 @@ def _causes(audit: ModuleAudit) -> list[Cause]:
 
 
 def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer]) -> Cause:
-    """Return what all buffers of one code have in common; the worst stands for all."""
-    first, *rest = sorted(some, key=_size, reverse=True)
+    """Return the cause that buffers share; its facts are those of the worst."""
+    first, *rest = sorted(some, key=_sort_key, reverse=True)
     title, cast = _title(first), _HOW[first.how].format(first.cast)
     seen = first.measured if first.measured not in title else ""
     ended = rows_in_words(first) if first.ends else ""
@@ -156,7 +156,7 @@ def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer]) -> Cause:
     fix = remedy(first, audit)
     facts = [
         f"{first.stored.name}{more}: {cast or measured or seen}{used}",
-        "; ".join(filter(None, [measured if cast else "", _effect(first)])),
+        "; ".join(filter(None, [measured if cast else "", _score_effect(first)])),
         *[f"{one.stored.name}: {_title(one)}" for one in rest if _title(one) != title][:1],
         f"fix: {fix}" if fix else "",
     ]
@@ -164,18 +164,18 @@ def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer]) -> Cause:
 
 
 def _title(one: Buffer) -> str:
-    """Return what explains that a buffer is wrong, or that nothing known does."""
+    """Return the diagnosis of a wrong buffer in words, else its finding."""
     known = one.diagnosis is not None and one.diagnosis.certainty != "resembles"
     return wording.sentence(one.diagnosis) if known else one.finding.rstrip(".")
 
 
-def _size(one: Buffer) -> tuple[float, float]:
-    """Return what sorts buffers: what they do to scores, then their largest error."""
+def _sort_key(one: Buffer) -> tuple[float, float]:
+    """Return the sort key of a buffer: drift of scores, then the largest error."""
     return one.drift_near or 0.0, one.error or 0.0
 
 
-def _effect(one: Buffer) -> str:
-    """Return what the values of a buffer by themselves do to scores."""
+def _score_effect(one: Buffer) -> str:
+    """Return a clause about the effect of a buffer's values on scores."""
     if one.drift_near is None or one.nonfinite or (one.table is not None and one.table.agrees):
         return ""
     far = "" if one.drift_far is None else f", {percent(one.drift_far)} at distance {FAR:,}"
@@ -183,7 +183,7 @@ def _effect(one: Buffer) -> str:
 
 
 def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
-    """Return what was measured, against what, what was not checked, and what to type."""
+    """Return measurements, comparison, what was not checked, and what to type."""
     buffers, facts = audit.buffers, dict[str, str]()
     if audit.unrotated:
         return []
@@ -199,27 +199,25 @@ def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
     if audit.gguf is not None and not audit.explicit:
         rope = audit.gguf
         facts["read"] = setting_words(rope.setting, rope.model.axes, rope.model.served)
-    facts["not checked"] = "; ".join(_unchecked(audit))
+    facts["not checked"] = "; ".join(_not_checked(audit))
     if audit.kind == "gguf" and not audit.explicit and not audit.wrong:
         facts["next"] = "put its config.json beside it, or give --config"
     elif not buffers:
-        facts["next"] = _instead(audit)
+        facts["next"] = _next_for_nothing_stored(audit)
     else:
         rows = f"{'pair by pair' if audit.kind == 'dump' else 'all rows'}: -v"
         facts["next"] = f"{rows}    bug report: --ticket FILE" if audit.wrong else rows
     return [fact for fact in facts.items() if fact[1]]
 
 
-def _instead(audit: ModuleAudit) -> str:
-    """Return what to type for a source that stores nothing."""
+def _next_for_nothing_stored(audit: ModuleAudit) -> str:
     if audit.kind == "graph":
         return "check the code that was exported: `ropeaudit check FILE.py:NAME`"
     folder = audit.spec if audit.config else "FOLDER"
     return f"`ropeaudit check {folder}` judges those, by config.json"
 
 
-def _unchecked(audit: ModuleAudit) -> list[str]:
-    """Return what was not checked, and what the source does not show."""
+def _not_checked(audit: ModuleAudit) -> list[str]:
     parts = list[str]()
     for one in audit.buffers:
         if one.table is None and not one.wrong:
@@ -231,7 +229,7 @@ def _unchecked(audit: ModuleAudit) -> list[str]:
 
 
 def ticket(audit: ModuleAudit) -> Ticket:
-    """Return the ticket of the buffer that moves scores most, or of a source in which none is wrong."""
+    """Return the ticket about the worst buffer, or about a source without a wrong one."""
     said = report([audit], None, {})
     alone = Reproduction(missing="files are read, and no code is called")
     wrong = [one for one in audit.buffers if one.wrong]
@@ -239,7 +237,7 @@ def ticket(audit: ModuleAudit) -> Ticket:
         title = f"RoPE of {file_name(audit.spec)}: {said.answers[0].decides}"
         facts = {"source": audit.spec, "buffers": len(audit.buffers)}
         return Ticket(title, said, facts, "", alone)
-    one = max(wrong, key=_size)
+    one = max(wrong, key=_sort_key)
     held = "is not what it should be" if one.cast == "none" else f"is {one.cast}"
     name = f"RoPE {audit.noun} {one.stored.name} {held}"
     fix = remedy(one, audit)
