@@ -1,4 +1,4 @@
-"""For pytest, which loads it where ropeaudit is installed: the fixture `rope_check` and the marker `rope`.
+"""The plugin for pytest: the fixture `rope_check` and the marker `rope`.
 
 Neither NumPy nor torch is imported before a test asks for a check.
 """
@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def rope_check(request: pytest.FixtureRequest) -> Callable[..., list[Checked]]:
-    """Check that code rotates right, as `ropeaudit.testing.assert_rope` does, and record what was seen.
+    """Check code as `ropeaudit.testing.assert_rope` does, and record the results as properties.
 
     Options are those of `assert_rope`; a marker `rope` gives them for a test, a class or a module. Properties
     of the test in JUnit XML: ropeaudit.diagnosis (codes, where it fails) and ropeaudit.worst (the largest

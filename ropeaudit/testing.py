@@ -1,4 +1,4 @@
-"""For test suites: one line that fails when a rotation drifts by more than its recipe explains.
+"""Assertions for test suites: `assert_rope` and `assert_shift_invariant`.
 
 Letters: h heads, s positions, d head_dim, p pairs. Scores are scaled, before softmax.
 """
@@ -58,19 +58,19 @@ _EXACT_SUMS = {"accumulate": "fp64", "score": "fp64"}
 
 
 class WrongRope(AssertionError):
-    """What `assert_rope` raises; diagnosis holds codes of `ropeaudit list diagnoses`.
+    """Raised by `assert_rope`; diagnosis has codes of `ropeaudit list diagnoses`.
 
-    worst: the largest error ÷ what is allowed; nan where that is no number.
+    worst: the largest error ÷ allowed; nan without a number.
     """
 
     def __init__(self, message: str, diagnosis: str = "", worst: float = math.nan) -> None:
-        """Keep the codes: `a+b` are two faults together, `a|b` explain as much, empty where code raises."""
+        """Store the codes: `a+b` are two faults, `a|b` alternatives; empty if code raised."""
         super().__init__(message)
         self.diagnosis, self.worst = diagnosis, worst
 
 
 class NotShiftInvariant(WrongRope):
-    """What `assert_shift_invariant` raises."""
+    """Raised by `assert_shift_invariant`."""
 
 
 @arguments.public
@@ -145,13 +145,13 @@ def assert_rope(
 
 
 def worst(results: Iterable[Checked]) -> float:
-    """Return the largest error ÷ what is allowed of checks of code; nan where none has a number."""
+    """Return the largest error ÷ allowed of checks of code; nan if none has a number."""
     ratios = [
         (one.finding.measured / one.finding.allowed, one.finding.failed)
         for one in results
         if one.finding.status in JUDGED and one.finding.allowed > 0 and not math.isnan(one.finding.measured)
     ]
-    # of positions that are taken, what fails is less than what is asked for
+    # a failed count of positions is smaller than the needed one
     return max(
         (1 / ratio if failed and 0 < ratio < 1 else ratio for ratio, failed in ratios), default=math.nan
     )
@@ -246,9 +246,9 @@ def assert_shift_invariant(
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """What is expected of code: a recipe on a setting, and q and k in its input format.
+    """The recipe that code must follow at a setting, and q and k in its input format.
 
-    recipe: how it was named.
+    recipe: its name as given.
     """
 
     name: str
@@ -258,7 +258,7 @@ class _Test:
     inputs: Inputs
 
     def vectors(self) -> tuple[FloatArray, FloatArray]:
-        """q and k as the function gets them."""
+        """Return q and k as the function gets them."""
         q, k = (round_to(x, self.resolved.input) for x in (self.inputs.q, self.inputs.k))
         return q, k
 
@@ -269,7 +269,7 @@ class _Test:
     def check_drift(
         self, cell: CellStatistics, offset: int, like: Callable[[MeasuredDrift], Diagnosis]
     ) -> None:
-        """Raise NotShiftInvariant if scores drift further than allowed. like: says what explains them."""
+        """Raise NotShiftInvariant if scores drift more than allowed. like: returns the diagnosis."""
         seen = MeasuredDrift(cell, "", offset, self.limit(self.resolved, offset))
         place = "worst at head {}, query {}, key {}".format(*seen.place)
         if seen.over_bound:
@@ -282,10 +282,10 @@ class _Test:
     def check_places(
         self, rotator: ForeignRotator, offset: int, by_batch: bool = False, length: int | None = None
     ) -> None:
-        """Raise NotShiftInvariant if a rotated pair is not where its position says.
+        """Raise NotShiftInvariant if a pair is rotated wrongly.
 
-        by_batch: whether calls with positions of each batch element are made too. length: of a call of one
-        head; None for q and k as they are.
+        by_batch: whether calls have positions of each batch element too. length: positions of a call with
+        one head; None for all of q and k.
         """
         q, k = self.vectors()
         if length is not None:
@@ -316,7 +316,7 @@ class _Test:
         place: str,
         found: Diagnosis,
     ) -> None:
-        """Raise NotShiftInvariant. found: what explains it."""
+        """Raise NotShiftInvariant. found: the diagnosis."""
         begin = "behaves like: " if found.explains else ""
         right = f"allowed for recipe {self.recipe}: {allowed}"
         raise NotShiftInvariant(
@@ -327,7 +327,7 @@ class _Test:
 
     @contextlib.contextmanager
     def raising(self, offset: int, kind: type[Exception] = ForeignError) -> Iterator[None]:
-        """Turn what own code raises into a failure. kind: of errors."""
+        """Within the block, turn exceptions of own code into failures. kind: of exceptions."""
         try:
             yield
         except kind as error:
@@ -340,7 +340,7 @@ def _name(function: Any) -> str:
 
 
 def _test_rotation(test: _Test, subject: ForeignOwn, offsets: Sequence[int], whole: bool) -> None:
-    """Test code that rotates: places first, for they say more, then scores."""
+    """Test code that rotates: first the pairs, whose failures tell more, then scores."""
     if reason := subject.refuses(test.setting, test.resolved.dtype):
         raise UsageError(reason)
     rotator = subject.rotator(test.setting, test.resolved.dtype)
@@ -371,13 +371,13 @@ def _test_scores(
                 function, q, k, at, test.resolved.dtype, order, cast(Engine, called.engine), called.device
             ).reshape(heads, length, length)
         seen = measure.of_scores(results, exact)
-        test.check_drift(seen, offset, functools.partial(_like_scores, test, exact, results))
+        test.check_drift(seen, offset, functools.partial(_diagnose_scores, test, exact, results))
 
 
-def _like_scores(
+def _diagnose_scores(
     test: _Test, exact: Sequence[CertifiedScores], results: FloatArray, seen: MeasuredDrift
 ) -> Diagnosis:
-    """Return what explains scores: nan, some heads alone, or a narrow accumulator of such a drift."""
+    """Return the diagnosis of wrong scores: nonfinite, some heads only, or a narrow accumulator."""
     if not math.isfinite(seen.rms):
         return Diagnosis("nonfinite")
     right = np.stack([exact_scores.joined(*scores) for scores, _ in exact])

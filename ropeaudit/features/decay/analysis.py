@@ -60,7 +60,7 @@ Units = NDArray[np.complex128]  # e^{i m theta_i}: pairs by distances
 
 @dataclass(frozen=True, slots=True)
 class DecayCurves(Result):
-    """The distances that were asked for, and what holds of every one up to the largest, in one setting.
+    """The rows of the requested distances, and findings at all distances, in one setting.
 
     rows: by q and k, recipe, distance. levels: of q and k the RMS score from distance `half` on, over that at
     0. low, top: where the bound's largest rise begins and ends. failing: first with a negative sum.
@@ -237,7 +237,7 @@ def _measured(
     compared: Sequence[Resolved | None],
     on_progress: OnProgress,
 ) -> DecayCurves:
-    """Return the rows of every input and recipe, and what holds of all distances, a block at a time.
+    """Measure one setting: rows for inputs and recipes, and findings at all distances, in blocks.
 
     The units of a block are those of its first distance times those of 0, 1, ...: one more rounding.
     """
@@ -358,7 +358,7 @@ def report(
 
 
 def answer(name: str, one: DecayCurves) -> Answer:
-    """Return what holds at every distance."""
+    """Return the answer about one setting at all distances."""
     last, maximum = max(row["distance"] for row in one.rows), one.case.maximum
     within = one.failing is not None and maximum is not None and one.failing < maximum
     decides = f"the sum of Men et al. is not negative to distance {last:,}"
@@ -377,13 +377,10 @@ def answer(name: str, one: DecayCurves) -> Answer:
     ]
     drifting, lost = [row for row in one.rows if row["implementation"] is not None], False
     if drifting:
-        worst = max(drifting, key=lambda row: _lost_first(row["drift_relative"]))
-        lost = math.isnan(worst["drift_relative"])
+        undefined = [row for row in drifting if math.isnan(row["drift_relative"])]
+        lost = bool(undefined)
+        worst = undefined[0] if lost else max(drifting, key=lambda row: row["drift_relative"])
         size = percent(worst["drift_relative"])
         who = f"{worst['implementation']} in {worst['dtype']} at {worst['distance']:,}"
         facts.append(("drift", f"of these rows the most is {size} ({who})"))
     return Answer("WARN" if within or lost else "OK", name, decides, facts=facts)
-
-
-def _lost_first(value: float) -> float:
-    return math.inf if math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""The rows of each list of `ropeaudit list`; `data/columns.toml` has the columns."""
+"""The rows of each list of `ropeaudit list`; their columns are in `data/columns.toml`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ropeaudit.subjects import third_party
 from ropeaudit.subjects.third_party import Entry
 
 Row = dict[str, Any]
-_UP_TO = 131072  # positions that code must hold whose remedy is told
+_UP_TO = 131072  # positions in the examples of remedies
 
 
 def _row(kind: str, one: object, /, **own: Any) -> Row:
@@ -75,7 +75,7 @@ def diagnosis_row(one: Kind) -> Row:
 
 
 def explained(one: Kind) -> dict[str, str]:
-    """Return all about a diagnosis by label, with plausible values in its sentences."""
+    """Return the texts of a diagnosis by label, with example values in its sentences."""
     found = Diagnosis(one.code, one.values)
     backward = Diagnosis(one.code, one.values, Where(gradient=True))
     texts = {
@@ -94,7 +94,7 @@ def explained(one: Kind) -> dict[str, str]:
 
 
 def explained_rows(one: Kind) -> list[Row]:
-    """Return the same as rows for people, under code and title, a line each."""
+    """Return the texts of a diagnosis as rows, a line each, under its code and title."""
     return [
         {one.code: "" if number else label, one.title: line}
         for label, text in explained(one).items()
@@ -102,7 +102,7 @@ def explained_rows(one: Kind) -> list[Row]:
     ]
 
 
-# what `ropeaudit list` takes -> its rows
+# kind of list -> its rows
 LISTS: dict[str, Callable[[], Iterable[Row]]] = {
     "recipes": lambda: (
         _row("recipes", x, recipe=x.name, runs=f"refused: {x.refused}" if x.refused else "yes", **x.stages)

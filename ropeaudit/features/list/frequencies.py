@@ -1,6 +1,6 @@
-"""The frequencies of a setting by pair: how fast, how far, and where formats fail.
+"""`list frequencies`: frequency and wavelength of each pair, and where number formats merge positions.
 
-Exact values are the reference's 60-digit decimals; what a recipe stores is computed as its code does.
+Exact values are decimals of 60 digits; stored ones are computed as the recipe does.
 Letters: p pairs, i a pair, P a position in tokens; theta in radians per token, angles in radians.
 """
 
@@ -122,7 +122,7 @@ def rows(
 
 
 def headline(table: Sequence[Row], formats: Sequence[Format]) -> str:
-    """Return how many turns are never completed, and where angles coincide."""
+    """Return how many pairs never complete a turn, and where angles first coincide."""
     if not table:
         return "No pair is rotated."
     unfinished = sum(row["wavelength"] > row["maximum"] for row in table)
@@ -163,7 +163,7 @@ def report(
 def _recipe_numbers(
     setting: RopeSetting, formats: Sequence[Format], recipes: Sequence[Recipe]
 ) -> dict[str, tuple[Array, list[Decimal]]]:
-    """Return name -> the numbers that a recipe stores, and what they stand for."""
+    """Return name -> the numbers that a recipe stores, and the frequencies that they represent."""
     numbers = {}
     for recipe in recipes:
         resolved = [(fmt, recipe.resolve(fmt)) for fmt in formats]
@@ -173,12 +173,12 @@ def _recipe_numbers(
             exact = computed_frequencies(setting, recipe.frequency_form, computed)
             values = round_to(exact, stored).astype(np.float64)
             name = recipe.name if same else f"{recipe.name}_{fmt.short}"
-            numbers[name] = values, _meant(values, resolved_recipe, setting)
+            numbers[name] = values, _frequencies_of_stored(values, resolved_recipe, setting)
     return numbers
 
 
-def _meant(values: Array, recipe: Resolved, setting: RopeSetting) -> list[Decimal]:
-    """Return the frequencies that stored numbers stand for. Shapes: (p,) -> (p,)."""
+def _frequencies_of_stored(values: Array, recipe: Resolved, setting: RopeSetting) -> list[Decimal]:
+    """Return the frequencies that stored numbers represent. Shapes: (p,) -> (p,)."""
     form, decimals = recipe.recipe.frequency_form, [Decimal(value) for value in values.tolist()]
     with precise():
         if form == "divide":

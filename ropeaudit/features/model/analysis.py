@@ -294,7 +294,7 @@ class ModelAudit(Result):
             self.scales |= {n: one for n, one in scales.items() if one.wrong}
             for n, vectors in shifted.layers.items() if offset else ():
                 own = base.layers[n]
-                moved = max(layers.off(own.q, vectors.q), layers.off(own.k, vectors.k))
+                moved = max(layers.relative_error(own.q, vectors.q), layers.relative_error(own.k, vectors.k))
                 if n not in base.calls and moved <= layers.NEAR:
                     self.pairs[n] = layers.NO_PAIRS
             shifted.forget()

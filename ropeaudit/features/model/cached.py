@@ -18,7 +18,7 @@ import torch
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, RopeAuditError, one_line
 from ropeaudit.features.model.forward_pass import Pass, Runner
-from ropeaudit.features.model.layers import NEAR, RotatedPairs, off
+from ropeaudit.features.model.layers import NEAR, RotatedPairs, relative_error
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
 from ropeaudit.reports.numbers import short
@@ -115,7 +115,7 @@ def compare(
     if len(ids) < _FEWEST:
         return None, dict.fromkeys(ways, f"it takes {_FEWEST} tokens; give --tokens {_FEWEST} or more")
     other = runner.run([*ids[:-1], int(ids[-1] == 0)], 0)  # with another last token
-    if off(other.logits[:-1].numpy(), base.logits[:-1].numpy()) > allowed:
+    if relative_error(other.logits[:-1].numpy(), base.logits[:-1].numpy()) > allowed:
         return None, dict.fromkeys(ways, "in one pass tokens see those behind them")
     found, why = list[Cached](), dict.fromkeys(ways, "")
     for what, (name, made) in ways.items():
@@ -250,7 +250,7 @@ def _compare_with_pass(
 
 def _distance_moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> _By:
     """Return by how many tokens x is rotated further; None if by none. Shapes: (h, s, d), (h, s, d)."""
-    if off(x, expected) <= NEAR:
+    if relative_error(x, expected) <= NEAR:
         return 0
     if pairs is None or not pairs.frequencies.size or x.shape != expected.shape or not np.isfinite(x).all():
         return None
@@ -260,7 +260,7 @@ def _distance_moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> _B
     turned = np.exp(1j * reach[:, None] * pairs.frequencies) * (a + 1j * b)
     far = np.abs(turned - (first + 1j * second)).max(-1)  # of one vector: which are worth a look
     near = reach[far <= 2 * NEAR * np.abs(expected).max()].tolist()
-    return next((by for by in near if off(x, pairs.rotated(expected, by)) <= NEAR), None)
+    return next((by for by in near if relative_error(x, pairs.rotated(expected, by)) <= NEAR), None)
 
 
 def _diagnose_moves(steps: _Moves, read: Sequence[range], layer: int, *, padded: bool) -> Diagnosis:

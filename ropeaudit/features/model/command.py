@@ -59,7 +59,7 @@ def model(by: str, threshold: float, output: ReportOptions, **asked: Any) -> int
     """
     from ropeaudit.console import delivery
     from ropeaudit.features.model.analysis import WRONG
-    from ropeaudit.features.model.report import COLUMNS, in_child
+    from ropeaudit.features.model.report import COLUMNS, run_in_child
     from ropeaudit.reports import Report, with_metadata
     from ropeaudit.reports.numbers import counted
 
@@ -67,7 +67,7 @@ def model(by: str, threshold: float, output: ReportOptions, **asked: Any) -> int
     asked |= {"offsets": list(asked.pop("offset")), "dtypes": list(asked.pop("dtype"))}
     nothing = Report([], list(COLUMNS[by]), [])
     return delivery.run_and_deliver(
-        lambda progress: in_child(asked, columns, by, threshold, progress),
+        lambda progress: run_in_child(asked, columns, by, threshold, progress),
         lambda results, metadata: with_metadata(results[-1][1] if results else nothing, metadata),
         output,
         done=lambda results: counted(len(results), "case"),

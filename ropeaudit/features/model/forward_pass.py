@@ -26,7 +26,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.errors import BadInput, one_line
 from ropeaudit.features.model import held, load
 from ropeaudit.features.model.held import array
-from ropeaudit.features.model.layers import LayerVectors, RotatingCall, off
+from ropeaudit.features.model.layers import LayerVectors, RotatingCall, relative_error
 from ropeaudit.subjects.calling.environments import CPU, Device
 
 _Turn: TypeAlias = tuple[Array, Array]  # what a function was given and returned: (h, s, r), or (s, h, r)
@@ -295,7 +295,7 @@ def _growth(part: Array, after: Array, near: float) -> Array | None:
     after = np.broadcast_to(after, part.shape)
     squares = (after**2).sum((0, 2))
     times = (part * after).sum((0, 2)) / np.where(squares > 0, squares, np.nan)
-    return times if off(part, np.nan_to_num(times)[:, None] * after) <= near else None
+    return times if relative_error(part, np.nan_to_num(times)[:, None] * after) <= near else None
 
 
 def _tensors(value: Any) -> list[Any]:
@@ -307,7 +307,10 @@ def cause_of(base: Pass, shifted: Pass) -> str:
     cause, both = "other", [(base.layers[n], layer) for n, layer in shifted.layers.items()]
     for a, b in both:  # RoPE leaves lengths; a temperature that grows with the position does not
         sides = ((a.q, b.q), (a.k, b.k))
-        longer = [off(np.linalg.norm(y, axis=-1), np.linalg.norm(x, axis=-1)) > _ROUNDING for x, y in sides]
+        longer = [
+            relative_error(np.linalg.norm(y, axis=-1), np.linalg.norm(x, axis=-1)) > _ROUNDING
+            for x, y in sides
+        ]
         if any(longer):  # of the first layer that changes
             cause = "query scale" if longer == [True, False] else cause
             break

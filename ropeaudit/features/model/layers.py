@@ -1,7 +1,6 @@
-"""q and k of every layer: what it rotates, if as its config says, and how a shift moves its scores.
+"""q and k of every layer: which pairs it rotates, whether as in its config, and how a shift moves scores.
 
-What a layer does is seen in the call of the function that rotates its q and k: pairs and frequencies lead
-from what it was given to what it returned, which is held to the exact rotation.
+Pairs and frequencies follow from arguments and results of the function that rotates q and k.
 Letters: h heads, g key-value heads, s positions, d head_dim, r dims given to be rotated, p pairs.
 """
 
@@ -49,9 +48,9 @@ class LayerVectors:
 
 @dataclass(frozen=True, slots=True)
 class RotatingCall:
-    """What a function that rotates was given and returned: q (h, s, r), k (g, s, r).
+    """Arguments and results of a function that rotates: q (h, s, r), k (g, s, r).
 
-    start: the first of these dims in those of a head.
+    start: the first of these dims in a head.
     """
 
     before: tuple[Array, Array]
@@ -61,7 +60,7 @@ class RotatingCall:
 
 @dataclass(frozen=True, slots=True)
 class RotatedPairs:
-    """Where a layer's pairs stand in q and k, and their frequencies (p,), radians per token.
+    """The dims of a layer's pairs in q and k, and their frequencies (p,), radians per token.
 
     given: their layout before rotation. Negative frequencies turn the second dim of a pair to the first.
     """
@@ -76,7 +75,7 @@ class RotatedPairs:
         return _halves(x[..., self.start : self.start + 2 * self.frequencies.size], self.layout)
 
     def rotated(self, x: Array, distance: int) -> Array:
-        """Return x, moved on by a distance. Shapes: (h, s, d) -> (h, s, d)."""
+        """Return x, rotated further by a distance. Shapes: (h, s, d) -> (h, s, d)."""
         cos, sin = np.cos(distance * self.frequencies), np.sin(distance * self.frequencies)
         turned = x.copy()
         (a, b), (first, second) = self.split(x), self.split(turned)
@@ -92,7 +91,7 @@ def _halves(x: Array, layout: str) -> tuple[Array, Array]:
     return (x[..., ::2], x[..., 1::2]) if layout == "interleaved" else (x[..., :p], x[..., p:])
 
 
-def off(x: Array, expected: Array) -> float:
+def relative_error(x: Array, expected: Array) -> float:
     """Return the largest error over the largest expected value; inf if not comparable."""
     if x.shape != expected.shape:
         return np.inf
@@ -102,10 +101,9 @@ def off(x: Array, expected: Array) -> float:
 
 
 def rotated_pairs(call: RotatingCall) -> RotatedPairs | None:
-    """Return the pairs that a call of a float64 run rotates, each by an angle that grows evenly.
+    """Return the pairs that a call of a float64 run rotates by angles that grow evenly.
 
-    Those of q, or of k where q is not turned so; None where none of the known arrangements does that. A
-    function may leave the last dims.
+    Those of q, else of k; None if no known arrangement of pairs fits. The last dims may not rotate.
     """
     for whole, returned in zip(call.before, call.after, strict=True):
         moved = np.flatnonzero((whole != returned).any((0, 1)))
@@ -119,14 +117,14 @@ def rotated_pairs(call: RotatingCall) -> RotatedPairs | None:
                 factor = float(np.abs(turns).sum() / (np.abs(before) ** 2).sum())
             even = np.exp(1j * np.multiply.outer(np.arange(len(turns)), frequencies))
             first = np.exp(1j * np.angle((turns * even.conj()).sum(0)))
-            if off(before * (factor * first * even), after) <= NEAR:
+            if relative_error(before * (factor * first * even), after) <= NEAR:
                 return RotatedPairs(call.start, layout, frequencies, given)
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class HeadDrift:
-    """What a shift does to the scores of a head, and which pairs it uses and suffers in.
+    """The effect of a shift on the scores of a head, and the part of each pair.
 
     pairs (4, p): tokens of a whole turn; the mean norms of every pair's chunk of q and of k, the frequency
     usage of arXiv 2410.06205; RMS over all q and k of what each pair adds to the change.
@@ -169,8 +167,8 @@ def drifts(
     return results
 
 
-_MOST_UNEXPLAINED = 2  # layers of which it is looked for what explains them: the search is long
-_LEAST = 3  # positions: two tell no frequency from another
+_MOST_UNEXPLAINED = 2  # layers without a diagnosis, after which the long search stops
+_LEAST = 3  # positions: two do not determine frequencies
 
 
 def check_layers(
@@ -182,10 +180,10 @@ def check_layers(
     offset: int,
     known: Diagnosis | None,
 ) -> dict[int, Places]:
-    """Return layer -> its worst rotated pair, where q and k are seen before and after.
+    """Return layer -> its worst rotated pair, for layers whose rotation was recorded.
 
-    pairs: how layers rotate in float64; also of those that do not where the config says that they do.
-    known: what explains each wrong layer, if that is known.
+    pairs: those that layers rotate in float64; layers without any are judged too.
+    known: the diagnosis of wrong layers, if there is one.
     """
     unrotated = folder.rope.still if folder.rope and folder.known else ()
     still = [n for n, own in pairs.items() if own is NO_PAIRS and calls]  # else none is known to
@@ -201,7 +199,7 @@ def check_layers(
         if call is None:
             continue
         joined = own is not None and own.given != own.layout
-        found = _judged(call, setting, joined, offset, rule, explain=known is None)
+        found = _check_call(call, setting, joined, offset, rule, explain=known is None)
         if found is None:
             continue
         if known and setting and found.wrong_rotation:
@@ -219,14 +217,14 @@ def check_layers(
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What a layer multiplies q·k by in float64. asked: by its config; None where that is not known."""
+    """The factor of q·k in a layer, in float64. asked: that of its config; None if unknown."""
 
     seen: float
     asked: float | None
 
     @property
     def wrong(self) -> Diagnosis | None:
-        """How it is not the config's."""
+        """The diagnosis if it is not that of the config."""
         if self.asked is None or abs(self.seen - self.asked) <= NEAR * self.asked:
             return None
         return Diagnosis("softmax-scale", {"seen": self.seen, "asked": self.asked})
@@ -260,7 +258,7 @@ def scales(
     return results
 
 
-def _judged(
+def _check_call(
     call: RotatingCall,
     setting: RopeSetting | None,
     joined: bool,
@@ -269,10 +267,10 @@ def _judged(
     *,
     explain: bool,
 ) -> Places | None:
-    """Return where the worst pair of a call stands; None where it cannot be judged.
+    """Return the worst rotated pair of a call; None if it cannot be judged.
 
-    setting: None of a layer that must not rotate. joined: whether pairs that lie side by side come back in
-    halves; then they are given so too.
+    setting: None for a layer that must not rotate. joined: whether the call turns interleaved pairs into
+    halves.
     """
     given, size = call.before, call.before[0].shape[-2]
     if setting is None:  # how far it changes q and k, relative to one rounding
@@ -298,7 +296,7 @@ def _judged(
     return verification.judged([block], Recorded(()), setting, rule, explain=explain)
 
 
-def listed(numbers: Sequence[int]) -> str:
+def layer_words(numbers: Sequence[int]) -> str:
     """Return layers in words: "layers 0 to 2, 5"."""
     return f"layer{'s' if len(numbers) > 1 else ''} {wording.runs(numbers)}"
 
@@ -309,9 +307,9 @@ def save_qk(
     layers: Mapping[int, LayerVectors],
     calls: Mapping[int, RotatingCall],
 ) -> list[str]:
-    """Write q (layers, h, s, d) and k (layers, g, s, d) before RoPE, a file a layer type.
+    """Write q (layers, h, s, d) and k (layers, g, s, d) before RoPE, a file for each layer type.
 
-    They are the float64 run's, rotated dims first. Return a sentence a file. Raises: BadInput.
+    They are from float64, rotated dims first. Return a sentence for each file. Raises: BadInput.
     """
     import safetensors.numpy as safetensors
 
@@ -322,7 +320,7 @@ def save_qk(
     if not groups:
         raise BadInput(f"--save-qk {path!r}: {NO_ROTATION_SEEN}; leave it out")
     for kind, members in groups.items():
-        file, which = Path(path), f"{listed(members)} ({kind})" if kind else listed(members)
+        file, which = Path(path), f"{layer_words(members)} ({kind})" if kind else layer_words(members)
         file = file.with_name(f"{file.stem}-{kind or 'other'}{file.suffix}") if len(groups) > 1 else file
         arrays = dict[str, Array]()
         try:
@@ -339,8 +337,8 @@ def save_qk(
             atomic_files.write({Path(paths.link_target(str(file))): content})
         except ValueError:
             raise BadInput(
-                f"--save-qk {path!r}: {listed(members)} differ in shape, and config.json does not tell them "
-                "apart; leave it out"
+                f"--save-qk {path!r}: {layer_words(members)} differ in shape, and config.json does not tell "
+                "them apart; leave it out"
             ) from None
         except OSError as error:
             reason = error.strerror or error

@@ -1,6 +1,6 @@
-"""A causal language model from a local folder; nothing is downloaded.
+"""Loading of a causal language model and its tokens from a local folder.
 
-No code of the folder is executed unless that is requested.
+Nothing is downloaded, and code in the folder is executed only on request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ATTENTION = "ropeaudit"  # the name under which transformers finds what keeps q 
 
 @dataclass
 class Folder:
-    """A folder that holds a whole checkpoint. notes: what the reader must know."""
+    """The folder of a checkpoint. notes: for the report."""
 
     path: Path
     config: dict[str, Any]
@@ -44,22 +44,22 @@ class Folder:
 
     @property
     def name(self) -> str:
-        """The name of the folder, by which the model is called."""
+        """The name of the folder, which names the model."""
         return self.path.absolute().name
 
     @property
     def text(self) -> dict[str, Any]:
-        """The part of the config that is about text."""
+        """The part of the config about text."""
         return dict(config_parts.text_part(self.config).given)
 
     @property
     def maximum(self) -> int | None:
-        """Positions that the model declares, None where it does not."""
+        """The number of positions that the model declares; None if it declares none."""
         return hf_json.count(self.text, hf_json.POSITIONS, 2**53)
 
     @functools.cached_property
     def rope(self) -> ModelRope | None:
-        """What its config says of RoPE; None where that cannot be read."""
+        """The RoPE of its config; None if that cannot be read."""
         try:
             return hf_config.read(str(self.path))
         except RopeAuditError:
@@ -67,14 +67,14 @@ class Folder:
 
     @functools.cached_property
     def known(self) -> bool:
-        """Whether transformers has a config of its type itself."""
+        """Whether transformers knows its model type."""
         with quiet_transformers():
             from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
             return self.config.get("model_type") in CONFIG_MAPPING
 
     def setting(self, layer: int) -> RopeSetting | None:
-        """Return what its config says of a layer; None if nothing, or of a type of its own."""
+        """Return the RoPE setting of a layer; None if unknown."""
         if self.rope is None or not self.known:
             return None
         kinds = list(self.rope.layers)
@@ -82,7 +82,7 @@ class Folder:
         return self.rope.layers.get(kind)
 
     def query_growth(self, offset: int, count: int) -> NDArray[np.float64] | None:
-        """Return by how much queries grow at positions, as in Llama 4; None where they do not."""
+        """Return the factor of queries by position, as in Llama 4; None without one."""
         rope = hf_json.rope_dict(self.text)
         beta, length = rope.get("llama_4_scaling_beta"), rope.get("original_max_position_embeddings")
         if not isinstance(beta, float) or not length:
@@ -96,9 +96,9 @@ class Folder:
 
 
 def versions(needs: str = "`ropeaudit model` needs", otherwise: str = "") -> dict[str, str]:
-    """Return the versions of what runs the model. Raises: MissingPackage.
+    """Return the versions of transformers and torch. Raises: MissingPackage.
 
-    needs, otherwise: what the message says before the package, and after how to install it.
+    needs, otherwise: beginning and end of its message.
     """
     if util.find_spec("transformers") is None:
         raise MissingPackage(f"{needs} transformers; pip install 'ropeaudit[model]'{otherwise}")
@@ -106,7 +106,7 @@ def versions(needs: str = "`ropeaudit model` needs", otherwise: str = "") -> dic
 
 
 def open_folder(spec: str, trusted: bool) -> Folder:
-    """Return a folder whose files are all there. Raises: BadInput, MissingPackage."""
+    """Check and return the folder of a causal language model. Raises: BadInput, MissingPackage."""
     versions()
     path = Path(spec)
     if not path.is_dir():
@@ -136,7 +136,7 @@ def open_folder(spec: str, trusted: bool) -> Folder:
 
 
 def _other_kind_of_model(folder: Folder) -> str:
-    """Return what a model is instead of a causal language model, by its type alone; empty for one."""
+    """Return the kind of a model that is no causal language model, by its type; else empty."""
     kind = folder.config.get("model_type")
     if not folder.known or (folder.trusted and folder.config.get("auto_map")):
         return ""
@@ -156,19 +156,18 @@ def _other_kind_of_model(folder: Folder) -> str:
 
 
 def _has_axes(folder: Folder) -> bool:
-    """Return whether a model of images and text has axes of positions in its text too."""
+    """Return whether the text part of a model of images and text has position axes."""
     return hf_json.rope_dict(folder.text).get("mrope_section") is not None
 
 
 def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
-    """Return the model, in evaluation, in a dtype. Raises: BadInput, UsageError."""
+    """Load the model in a dtype, in evaluation mode. Raises: BadInput, UsageError."""
     path = repr(str(folder.path))
     with quiet_transformers():
         from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as OF_TEXT
 
-        use_attention(None)  # it has to be known by name before a model can be set to use it
-        # of text, or of images too where those have axes of positions
+        use_attention(None)  # the name must be registered before a model can use it
         of_text = folder.config.get("model_type") in OF_TEXT or folder.config.get("auto_map")
         axes = not of_text and _has_axes(folder)
         make: Any = (AutoModelForImageTextToText if axes else AutoModelForCausalLM).from_pretrained
@@ -177,7 +176,7 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
             "local_files_only": True,
             "trust_remote_code": folder.trusted,
             "output_loading_info": True,
-            "ignore_mismatched_sizes": True,  # they are named, and refused, below
+            "ignore_mismatched_sizes": True,  # they are refused below
         }
         if dtype == FP64 and hasattr(PreTrainedModel, "get_correct_experts_implementation"):
             given["experts_implementation"] = "eager"  # grouped products have no float64
@@ -201,7 +200,7 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
         folder.note(f"{tensors} not used by the model ({unused[0]})")
     try:
         return device.moved(model.eval())
-    except Exception as error:  # such as a model that is larger than the device's memory
+    except Exception as error:  # such as too little memory
         if left := left_on_meta(model):
             raise BadInput(f"{path}: {left[0]}: {UNINITIALISED}") from None
         reason = f"cannot be moved to {device.name}: {one_line(error, 300)}"
@@ -209,7 +208,7 @@ def load(folder: Folder, dtype: Format, device: Device = CPU) -> Any:
 
 
 def left_on_meta(model: Any) -> list[str]:
-    """Return the names of tensors that loading left without memory."""
+    """Return the names of tensors that loading left on `meta`, without memory."""
     return [
         f"{name}.{key}".lstrip(".")
         for name, module in model.named_modules()
@@ -219,12 +218,12 @@ def left_on_meta(model: Any) -> list[str]:
 
 
 def use_attention(attention: Any) -> None:
-    """Let models that were loaded here use this function for attention."""
+    """Make loaded models call this function for attention."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 
     AttentionInterface.register(ATTENTION, attention)
-    AttentionMaskInterface.register(ATTENTION, eager_mask)  # without it the future is seen
+    AttentionMaskInterface.register(ATTENTION, eager_mask)  # else there is no causal mask
 
 
 _USUAL, _MOST = 128, 2048  # random tokens; tokens of a text unless more are requested
@@ -241,7 +240,7 @@ class Tokens:
 
 
 def read_tokens(folder: Folder, text: str | None, given: str | None, seed: int) -> Tokens:
-    """Return the tokens of a text file, given ids (5,17,3), or a number of random ones.
+    """Return the tokens of a text file, the given ids (5,17,3), or random ones.
 
     A text is cut where the model or --tokens ends, with a note. Raises: BadInput, UsageError.
     """
@@ -273,7 +272,7 @@ def read_tokens(folder: Folder, text: str | None, given: str | None, seed: int) 
 
 
 def _encode_text(folder: Folder, text: str, vocabulary: int) -> list[int]:
-    """Return the ids of a text file, by the tokenizer of the folder. Raises: BadInput."""
+    """Return the token ids of a text file. Raises: BadInput."""
     path = repr(str(folder.path))
     try:
         content = Path(text).read_text(encoding="utf-8")

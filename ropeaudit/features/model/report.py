@@ -1,4 +1,4 @@
-"""A model at shifted positions, as an answer: what is to blame."""
+"""The report of `model`, and the run of a model in a process of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ropeaudit.door.messages import Arrays, Values
 from ropeaudit.errors import BadInput, ForeignError, UnknownName, did
 from ropeaudit.features.model import analysis, load
 from ropeaudit.features.model.analysis import NO_QK_SEEN, THRESHOLD, ModelAudit, Shifted
-from ropeaudit.features.model.layers import NO_ROTATION_SEEN, HeadDrift, listed
+from ropeaudit.features.model.layers import NO_ROTATION_SEEN, HeadDrift, layer_words
 from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import codes
 from ropeaudit.reports import Report, only, tabulated
@@ -54,9 +54,9 @@ def report(
     shifted: Sequence[Shifted] | None = None,
     threshold: float = THRESHOLD,
 ) -> Report:
-    """Return the report of an audit; JSON holds the other kinds of rows too, but for pairs.
+    """Return the report of an audit; JSON also has the other kinds of rows, except pairs.
 
-    by: what the rows are, summary by default. shifted: what was measured so far; None runs the audit.
+    by: kind of rows, summary by default. shifted: measurements so far; None runs the audit.
     """
     audit, kind, versions = only(results), by or "summary", load.versions()
     if kind not in KINDS:
@@ -86,13 +86,13 @@ def answer(
     results: Sequence[Shifted],
     summary: Sequence[Mapping[str, Any]],
 ) -> Answer:
-    """Return whether the model is wrong, a shift changes it, or only rounding shows."""
+    """Return the answer: whether the model is wrong, or what a shift changes."""
     name, decoded = audit.folder.name, audit.decoded
     if not summary:
         return Answer("WARN", name, "nothing was run")
     wrong = [pair for pair in zip(results, summary, strict=True) if pair[0].verdict in _SAID]
     causes = list[Cause]()
-    for cause in (_wrong(*pair) for pair in wrong):  # the first of a code stands for it
+    for cause in (_wrong_cause(*pair) for pair in wrong):  # the first of a code stands for it
         causes += [] if cause.code in [one.code for one in causes] else [cause]
     worst = max(summary, key=_change)
     structural = [row for row in summary if row["cause"] in _STRUCTURE]
@@ -114,12 +114,12 @@ def answer(
 
 
 def _change(row: Mapping[str, Any]) -> float:
-    """Return how much logits change; what is nan is more than any number."""
+    """Return the RMS change of logits; inf for nan."""
     return math.inf if math.isnan(row["change_rms"]) else float(row["change_rms"])
 
 
-def _wrong(one: Shifted, row: Mapping[str, Any]) -> Cause:
-    """Return why a model is wrong in a dtype at an offset."""
+def _wrong_cause(one: Shifted, row: Mapping[str, Any]) -> Cause:
+    """Return the cause of a wrong model in a dtype at an offset."""
     shown = {name: short(value) if isinstance(value, float) else value for name, value in row.items()}
     shown |= {"where": f"in {row['dtype']} at offset {row['offset']:,}"}
     if one.verdict == "wrong_rotation":  # which may be at the first positions
@@ -138,7 +138,7 @@ def _wrong(one: Shifted, row: Mapping[str, Any]) -> Cause:
 def _facts(
     audit: ModelAudit, results: Sequence[Shifted], summary: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, str]]:
-    """Return what a shift changes by dtype, what was read or unchecked, what to type."""
+    """Return changes by dtype, settings, what was not checked, and what to type."""
     facts = []
     for dtype in dict.fromkeys(row["dtype"] for row in summary):
         row = max((row for row in summary if row["dtype"] == dtype), key=_change)
@@ -179,7 +179,7 @@ def _facts(
         parts.append("how layers rotate (no q and k are seen before and after it)")
     elif left := sorted(set(audit.pairs) - set(audit.still) - compared):
         parts.append(
-            f"{listed(left)} beside config.json (a shift sees no fault that is alike at all positions)"
+            f"{layer_words(left)} beside config.json (a shift sees no fault that is alike at all positions)"
         )
     parts += (
         [] if known or NO_QK_SEEN in said else ["the softmax scale (what attention is given is not seen)"]
@@ -191,7 +191,7 @@ def _facts(
 
 
 def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what else the reader must know about how this was run."""
+    """Return notes on the run."""
     message = list(audit.folder.notes)
     if audit.narrow:
         narrow = ", ".join(audit.narrow[:3])
@@ -204,7 +204,7 @@ def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
     for offset in [row["offset"] for row in summary if row["offset"] + row["tokens"] > maximum][:1]:
         message.append(f"offset {offset} is past the {maximum:,} positions that the model declares")
     if 0 < len(audit.still) < len(audit.pairs):
-        unmoved = listed(audit.still)
+        unmoved = layer_words(audit.still)
         message.append(f"q and k of {unmoved} stay when positions move: no RoPE there, or of other positions")
     return message + audit.saved
 
@@ -216,7 +216,7 @@ def rows_of(
     threshold: float,
     versions: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """Return the rows of a kind, of a model in a dtype at an offset."""
+    """Return the rows of a kind for a dtype and offset."""
     common = {
         "schema": SCHEMA,
         "model": audit.folder.name,
@@ -252,7 +252,7 @@ def rows_of(
 def summary_row(
     audit: ModelAudit, one: Shifted, threshold: float, versions: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the row of a dtype and offset. threshold: score drift a layer may have."""
+    """Return the summary of a dtype and offset. threshold: score drift that a layer may have."""
     scores, excess = _scores(one.heads), [place.excess for place in one.places.values()]
     row = {
         "model_type": str(audit.folder.config.get("model_type") or "none"),
@@ -278,7 +278,7 @@ def summary_row(
 
 
 def _scores(heads: Sequence[HeadDrift]) -> dict[str, Any]:
-    """Return how many scores heads have and how they change; nothing without heads."""
+    """Return columns about the scores of heads; none without heads."""
     if not heads:
         return {}
     count = sum(head.scores for head in heads)
@@ -293,11 +293,11 @@ def _scores(heads: Sequence[HeadDrift]) -> dict[str, Any]:
     }
 
 
-_HERE = "ropeaudit.features.model.report"
+_THIS_MODULE = "ropeaudit.features.model.report"
 VALUES = Values([Report, Answer, Cause], COLUMNS.values())
 
 
-def in_child(
+def run_in_child(
     asked: Mapping[str, Any],
     columns: Sequence[str],
     by: str,
@@ -306,13 +306,15 @@ def in_child(
 ) -> Iterator[tuple[str, Report]]:
     """Run a model in a process of its own; yield the verdict in each dtype at each offset.
 
-    With each comes the report of all so far. asked: arguments of `analysis.model`. Raises: RopeAuditError.
+    With each verdict comes the report so far. asked: arguments of `analysis.model`. Raises: RopeAuditError.
     """
     given = {"asked": dict(asked), "columns": list(columns), "by": by, "threshold": threshold}
     try:
-        session = process.alone((_HERE, "torch", "transformers"))
+        session = process.alone((_THIS_MODULE, "torch", "transformers"))
         while True:
-            told, arrays = session.ask(f"{_HERE}:step", given, heard=lambda text: progress(float(text)))
+            told, arrays = session.ask(
+                f"{_THIS_MODULE}:step", given, heard=lambda text: progress(float(text))
+            )
             if told["report"] is None:
                 return
             yield told["verdict"], VALUES.unpacked(told["report"], dict(arrays))
@@ -321,7 +323,7 @@ def in_child(
 
 
 def step(session: Session, asked: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-    """Run a model, which is opened first, in one dtype at one offset; return the report of all so far."""
+    """Run the model in the next dtype or offset, in the child; return the report so far."""
     state, held = session.state, dict[str, Any]()
     if not state:
         audit = analysis.model(**asked["asked"])

@@ -1,4 +1,4 @@
-"""The pictures of `ropeaudit plot`: of results, reports, a measured case."""
+"""The pictures of `plot`: of results, of reports, and of a measured case."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ropeaudit.rope.scaling_names import shortened
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# kind -> the command whose report it is drawn from, and the columns that this must have
+# kind -> the command whose report is drawn, and its needed columns
 _SOURCES = {
     "drift": ("shift", "implementation offset"),
     "stages": ("explain", "implementation offset stage share format"),

@@ -1,4 +1,4 @@
-"""Reports read back: rows of files as one, in groups, or against an earlier report."""
+"""`report`: rows of files merged, summarised in groups, or compared with an earlier report."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ _CELL = ("case", "tolerance", *records.FIRST)
 
 @dataclass(frozen=True, slots=True)
 class Group(Result):
-    """The rows that agree in some columns.
+    """The rows with equal values in some columns.
 
     names: those columns -> their values.
-    worst: the row whose value is the worst, a nan (where scores are nonfinite) before all others; None where
-    every case was refused.
+    worst: the row with the worst value, where nan is worst; None if every case was refused.
     """
 
     report_module: ClassVar[str] = __name__
@@ -49,29 +48,29 @@ class Group(Result):
 
     @property
     def verdicts(self) -> Counter[str]:
-        """How many rows have which verdict."""
+        """The number of rows by verdict."""
         return Counter(map(str, self.rows.column("verdict")))
 
     @property
     def qualities(self) -> Counter[str]:
-        """How many rows are good enough (yes, no, undecided; empty where unsaid)."""
+        """The number of rows by quality: yes, no, undecided; empty if unknown."""
         within = self.rows.column("within_tolerance", UNKNOWN)
         return Counter(map(quality_of, within, self.rows.column("verdict")))
 
     @property
     def values(self) -> list[float]:
-        """What is defined of the column."""
+        """The defined values of the column."""
         every = self.rows.column(self.column)
         return [value for value in every if value is not None and value == value]
 
     @property
     def median(self) -> float:
-        """The median of what is defined, nan where nothing is."""
+        """The median of the defined values; nan without any."""
         return statistics.median(self.values) if self.values else math.nan
 
 
 def groups(listed: Sequence[Row], by: Sequence[str] = BY, column: str = COLUMN) -> list[Group]:
-    """Return the groups of rows that agree in some columns. Raises: UnknownName, UsageError."""
+    """Group rows with equal values in some columns. Raises: UnknownName, UsageError."""
     rows = Rows.of(listed)
     if column not in records.COLUMNS.numeric:
         raise UnknownName("numeric column", column, records.COLUMNS.numeric)
@@ -103,8 +102,8 @@ def merge(files: Names) -> list[Record]:
     difference; a row is taken from the file that says most.
     Raises: BadInput if two rows of the same cell differ, UnknownName.
     """
-    rows, origins = joined(map(reading.load, arguments.as_list(files)))
-    check_whole(rows, origins)
+    rows, origins = merge_rows(map(reading.load, arguments.as_list(files)))
+    check_complete(rows, origins)
     return [reading.record(row) for row in rows]
 
 
@@ -117,7 +116,7 @@ def summary(files: Names, by: Names = BY, column: str = COLUMN) -> list[Group]:
     column: whose worst value and median a group tells.
     Raises: BadInput; UnknownName, UsageError for a column that does not exist or that some row lacks.
     """
-    rows, _ = joined(map(reading.load, arguments.as_list(files)))
+    rows, _ = merge_rows(map(reading.load, arguments.as_list(files)))
     return groups(rows, arguments.as_list(by), column)
 
 
@@ -132,16 +131,16 @@ def diff(before: str, after: Names, ratio: float = comparison.RATIO) -> Differen
     Raises: UsageError for a ratio, BadInput if rows cannot be told apart or none is in both.
     """
     later = [reading.load(path) for path in arguments.as_list(after)]
-    rows, _ = joined(later)
+    rows, _ = merge_rows(later)
     earlier, made_on = reading.load(before), {source.processor for source in later}
     processors = earlier.processor, made_on.pop() if len(made_on) == 1 else ""
     return comparison.compare(earlier.rows, rows, ratio, processors)
 
 
-def joined(sources: Iterable[Source]) -> tuple[Rows, list[str]]:
-    """Return the rows of files, and which file each is of.
+def merge_rows(sources: Iterable[Source]) -> tuple[Rows, list[str]]:
+    """Return the rows of all files, and the file of each row.
 
-    Rows of one cell that say the same count once, with the columns of both; what is not finite is none.
+    Compatible rows of one cell count once, with the columns of both; nonfinite values are none.
     """
     rows, origins = Rows({}, 0), list[str]()
     for source in sources:
@@ -154,13 +153,13 @@ def joined(sources: Iterable[Source]) -> tuple[Rows, list[str]]:
     said, kept = dict[int, Row](), list[int]()
     for place, cell in enumerate(cells):
         row, held = rows[place], seen.setdefault(cell, [])
-        same = next((one for one in held if _agree(said.get(one, rows[one]), row)), None)
+        same = next((one for one in held if _are_compatible(said.get(one, rows[one]), row)), None)
         if same is None:
             held.append(place)
             kept.append(place)
         else:
             first = said.get(same, rows[same])
-            told = {name: value for name, value in first.items() if _says(value)}
+            told = {name: value for name, value in first.items() if _has_value(value)}
             said[same] = {**row, **told}
     columns = {name: list(values) for name, values in rows.take(kept).columns.items()}
     for number, place in enumerate(kept):
@@ -169,8 +168,8 @@ def joined(sources: Iterable[Source]) -> tuple[Rows, list[str]]:
     return Rows(columns, len(kept)), [origins[place] for place in kept]
 
 
-def check_whole(rows: Rows, origins: Sequence[str]) -> None:
-    """Raise BadInput unless rows are whole, and of different cells. origins: their files."""
+def check_complete(rows: Rows, origins: Sequence[str]) -> None:
+    """Raise BadInput unless rows are complete, and of different cells. origins: their files."""
     reading.check_core(rows, origins)
     held: dict[tuple[Any, ...], int] = {}
     cells = zip(*map(rows.column, ("case", "version", "tolerance")), strict=True)
@@ -182,35 +181,35 @@ def check_whole(rows: Rows, origins: Sequence[str]) -> None:
             )
 
 
-def _agree(first: Row, second: Row) -> bool:
-    """Return whether two rows say the same, as far as both say something."""
+def _are_compatible(first: Row, second: Row) -> bool:
+    """Return whether two rows have equal values in columns that both have."""
     shared = [name for name in first if name in second and name != "stages"]
     for name in shared:
         one, other = first[name], second[name]
-        judged = name in _ALWAYS or (_says(one) and _says(other))
-        if judged and _finite(one) != _finite(other):
+        judged = name in _ALWAYS or (_has_value(one) and _has_value(other))
+        if judged and _nonfinite_as_none(one) != _nonfinite_as_none(other):
             return False
     return True
 
 
-def _says(value: Any) -> bool:
+def _has_value(value: Any) -> bool:
     return value not in (None, "", UNKNOWN)
 
 
-def _finite(value: Any) -> Any:
+def _nonfinite_as_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 SCHEMA = 2  # 2: out_of_tolerance, and the verdicts of schema 3 of an audit
 _NEEDED = ("dtype", "drift_rms", "verdict")
-# what a row has in a column that its file lacks
+# column -> value of a row whose file lacks it
 _UNDEFINED: dict[str, Any] = {name: column.undefined for name, column in records.COLUMNS.items()}
 _UNDEFINED["within_tolerance"] = UNKNOWN  # None would say that it is undecided
 _FILE = Column("file", str, "the report that the row is from")
 
 
 def row(one: Group) -> dict[str, Any]:
-    """Return the row of a group. out_of_tolerance: None where no row says it."""
+    """Return the row of a group. out_of_tolerance: None if unknown."""
     counts, qualities = one.verdicts, one.qualities
     return {
         "cases": len(one.rows),
@@ -218,15 +217,15 @@ def row(one: Group) -> dict[str, Any]:
         "column": one.column,
         "worst": one.worst[one.column] if one.worst else None,
         "median": one.median,
-        "worst_at": _place(one) if one.worst else "none",
+        "worst_at": _place_words(one) if one.worst else "none",
         "out_of_tolerance": qualities["no"] if any(filter(None, qualities)) else None,
         "verdicts": ", ".join(f"{counts[name]} {name}" for name in reversed(VERDICTS) if counts[name]),
         **{f"{verdict}_cases": counts[verdict] for verdict in VERDICTS},
     }
 
 
-OWN = table("report-by")
-SUMMARY = Columns({**records.COLUMNS, **OWN}.values())  # whatever the rows are grouped by
+OWN_COLUMNS = table("report-by")
+SUMMARY_COLUMNS = Columns({**records.COLUMNS, **OWN_COLUMNS}.values())  # whatever the rows are grouped by
 
 
 def report(
@@ -235,14 +234,16 @@ def report(
     metadata: Mapping[str, Any],
     worst: bool = False,
 ) -> Report:
-    """Return a line per group, or its worst row whole."""
+    """Return the report of groups: a line for each, or its worst row."""
     by = list(results[0].names) if results else []
     about, some = {"by": by, **metadata}, [answer(results)]
     if not worst:
         rows = [{"schema": SCHEMA, **group.names, **row(group)} for group in results]
-        written = list(rows[0]) if rows else ["schema", *by, *OWN]
-        screen = [*by, *OWN.screen(rows)]
-        return tabulated(SUMMARY, SCHEMA, rows, screen, columns, about, some, OWN.dispensable, written)
+        written = list(rows[0]) if rows else ["schema", *by, *OWN_COLUMNS]
+        screen = [*by, *OWN_COLUMNS.screen(rows)]
+        return tabulated(
+            SUMMARY_COLUMNS, SCHEMA, rows, screen, columns, about, some, OWN_COLUMNS.dispensable, written
+        )
     whole = [group.worst for group in results if group.worst]
     told = {name for group in results for name in reading.telling_columns(group.rows)}
     known = [name for name in records.ALL_COLUMNS if name in told]
@@ -254,7 +255,7 @@ def report(
 
 
 def answer(results: Sequence[Group]) -> Answer:
-    """Return how many are out of tolerance, and the worst value."""
+    """Return the answer: how many rows are out of tolerance, and the worst value."""
     column, known = results[0].column if results else "", Counter[str]()
     lost, left = list[tuple[float, Rows, int]](), list[tuple[float, Rows, int]]()
     for group in results:
@@ -282,7 +283,7 @@ def answer(results: Sequence[Group]) -> Answer:
     return Answer(status, counted(count, "case"), decides, facts=facts)
 
 
-def _place(group: Group) -> str:
+def _place_words(group: Group) -> str:
     worst, by = group.worst or {}, group.names
     names = [name for name in ("model", "implementation", "dtype") if name in worst and name not in by]
     words = [str(worst[name]) for name in names if worst[name] != "none"]
@@ -301,15 +302,15 @@ def merged(
 ) -> Report:
     """Return the report of all rows of these files, in order; equal ones count once.
 
-    data: whether a program reads what is written, to which nothing says which file a row is from: rows of
-    several files must then be whole, and of different cells. Raises: BadInput, UnknownName.
+    data: whether programs read the result, which does not name the file of a row: rows of several files must
+    then be complete, and of different cells. Raises: BadInput, UnknownName.
     """
     paths = list(dict.fromkeys(files))
     sources = [reading.load(path) for path in paths]
-    rows, origins = joined(sources)
+    rows, origins = merge_rows(sources)
     told = reading.telling_columns(rows)
     if data and len(paths) > 1:
-        check_whole(rows, origins)
+        check_complete(rows, origins)
         rows = Rows(reading.record_columns(rows), len(rows), ())
     for name in _NEEDED:
         if not rows.all_have(name):
@@ -334,13 +335,15 @@ def merged(
         notes=[*notes, *described.notes],
         metadata={
             **described.metadata,
-            "sources": [{"file": one.path, "rows": len(one.rows), **carried(one.about)} for one in sources],
+            "sources": [
+                {"file": one.path, "rows": len(one.rows), **run_metadata_of(one.about)} for one in sources
+            ],
         },
         declared={**described.declared, "file": _FILE},
     )
 
 
-def carried(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how a report was made, as far as it says so."""
+def run_metadata_of(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata about the run of a report, if they have the right types."""
     kinds = {"command": str, "time": str, "environment": dict, "stages": dict}
     return {name: about[name] for name, kind in kinds.items() if isinstance(about.get(name), kind)}

@@ -84,7 +84,9 @@ def report(
             broken = conditions.broken_since(requested, found.pairs)
             made = changes.report([found], columns, delivery.metadata(output), unchanged)
         elif by:
-            columns = output.chosen_columns(records.COLUMNS if worst else ["schema", *by, *analysis.OWN])
+            columns = output.chosen_columns(
+                records.COLUMNS if worst else ["schema", *by, *analysis.OWN_COLUMNS]
+            )
             results = analysis.summary(files, by, column or analysis.COLUMN)
             made = analysis.report(results, columns, delivery.metadata(output), worst)
         else:

@@ -1,4 +1,4 @@
-"""The audit: scores of q and k when a number is added to every position."""
+"""`shift`: scores of q and k when a number is added to every position."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def shift(
 
 
 def usual_offsets(cases: Sequence[Case], called: bool) -> Sequence[int]:
-    """Return the default offsets: for code where positions break, up to the maximum."""
+    """Return the default offsets: for code those around which positions break, up to the maximum."""
     if not called:
         return OFFSETS
     return straddling(

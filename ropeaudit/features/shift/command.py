@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ropeaudit.reports.tickets import Ticket
 
 
-def _scheduler(address: str, flag: str) -> str:
+def _scheduler_address(address: str, flag: str) -> str:
     if address != "local" and "://" not in address:
         raise UsageError(f"{flag} {address!r} is no address; try tcp://127.0.0.1:8786, or local")
     return address
@@ -47,7 +47,7 @@ def _scheduler(address: str, flag: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """How the cells of an audit are shared out, and whether an earlier run goes on."""
+    """How the cells are distributed, and whether an earlier run is resumed."""
 
     resume: bool = option(
         "--resume",
@@ -64,7 +64,7 @@ class SweepOptions:
     )
     scheduler: str | None = option(
         "--scheduler",
-        type=Parsed("address", _scheduler),
+        type=Parsed("address", _scheduler_address),
         metavar="ADDRESS",
         help="A Dask scheduler, tcp://HOST:PORT; local starts one.",
     )
@@ -80,7 +80,7 @@ class SweepOptions:
     )
 
 
-# options of its own that are fields of a case
+# options that are fields of a case
 _OF_CASES = ("length", "sample", "rerotate", "turn", "mrope", "axis", "axes", "grid", "step")
 
 
@@ -207,9 +207,9 @@ class ShiftOptions:
     )
 
     def audit(self, bounded: bool) -> Audit:
-        """Return what is to be measured. Raises: UsageError, UnknownName, BadInput.
+        """Return the requested audit. Raises: UsageError, UnknownName, BadInput.
 
-        bounded: whether the columns of bounds are filled.
+        bounded: whether the columns of bounds are computed.
         """
         from ropeaudit.audits.sweep import Audit
         from ropeaudit.engine.plan import AttentionOptions
@@ -234,7 +234,7 @@ class ShiftOptions:
         )
 
     def shows_bounds(self, gated: Iterable[str], earlier: Baseline | None) -> bool:
-        """Return whether something shows or compares the columns of bounds, as a page's picture does."""
+        """Return whether the columns of bounds are shown or compared; HTML pages draw them."""
         from ropeaudit.audits import records
         from ropeaudit.reports import REGISTRY
 
@@ -277,14 +277,14 @@ def shift(asked: ShiftOptions) -> int:
     here = sweeping.jobs if sweeping.scheduler in (None, "local") else 1
     sweep = Sweep(audit, sweeping.shard, here)
     if sweeping.dry_run:
-        return _show_plan(sweep, sweeping.resume, output)
+        return _print_plan(sweep, sweeping.resume, output)
     with output_files.opened_for("--ticket", asked.ticket, "ticket") as file:
-        code = _measured(asked, sweep, conditions, earlier)
+        code = _measure_and_deliver(asked, sweep, conditions, earlier)
         if code == delivery.INTERRUPTED:
             return code
 
         def ticket() -> Ticket | None:
-            """Return that of the worst row of code; None where none was measured."""
+            """Return the ticket of the worst row of code; None if none was measured."""
             from ropeaudit.reports import drift
             from ropeaudit.reports import tickets as tickets_of
 
@@ -299,21 +299,21 @@ def shift(asked: ShiftOptions) -> int:
 
 
 class Baseline:
-    """The rows of an earlier report, which is read before anything is measured."""
+    """The earlier report of --baseline, which is read before anything is measured."""
 
     def __init__(self, path: str, output: options.ReportOptions) -> None:
         from ropeaudit.reports import REGISTRY, reading
 
         self.path, self.source = path, reading.load(path)
-        # the finding goes to stderr beside forms without sentences
+        # forms without sentences: the finding goes to stderr
         self.announced = not REGISTRY[output.form].finding and not output.quiet
         self.found: Difference | BadInput = BadInput("nothing was measured")
         self.alone: list[Pair] = []
 
     def beside(self, report: Report) -> Report:
-        """Return a report with what changed behind it.
+        """Return a report with the changes since the baseline.
 
-        Where no case is in both, `broken` raises what is wrong: the rows must be written first.
+        If the two have no case in common, `broken` raises that, once the rows are written.
         """
         from ropeaudit.audits import comparison
         from ropeaudit.console.delivery import say
@@ -347,13 +347,13 @@ class Baseline:
         raise self.found
 
 
-def _measured(
+def _measure_and_deliver(
     asked: ShiftOptions,
     sweep: Sweep,
     conditions: Sequence[Gate],
     earlier: Baseline | None,
 ) -> int:
-    """Measure and deliver the report, rows stored on the way; return the exit code."""
+    """Measure, storing rows meanwhile, and deliver the report; return the exit code."""
     from ropeaudit.audits import records
     from ropeaudit.audits.comparison import Pair
     from ropeaudit.console import delivery, gates
@@ -380,10 +380,10 @@ def _measured(
             keep = store.append
             if store.note:
                 note(store.note)
-        yield from sweep.run(on_progress, keep=keep, crew=_crew(sweeping, note))
+        yield from sweep.run(on_progress, keep=keep, crew=_worker_starter(sweeping, note))
 
     def report(_: object, metadata: Metadata) -> Report:
-        made = _report(asked, sweep, needed, metadata)
+        made = _make_report(asked, sweep, needed, metadata)
         return earlier.beside(made) if earlier else made
 
     def broken(_: object) -> list[str]:
@@ -407,8 +407,8 @@ def _measured(
     return code
 
 
-def _crew(sweeping: SweepOptions, note: Callable[[str], None]) -> Callable[[int], Crew] | None:
-    """Return what starts workers for tasks, None if this process measures."""
+def _worker_starter(sweeping: SweepOptions, note: Callable[[str], None]) -> Callable[[int], Crew] | None:
+    """Return a function that starts workers for a number of tasks; None for this process alone."""
     if sweeping.scheduler is None and sweeping.jobs == 1:
         return None
     from ropeaudit.audits import workers
@@ -419,7 +419,7 @@ def _crew(sweeping: SweepOptions, note: Callable[[str], None]) -> Callable[[int]
     return lambda tasks: workers.Dask(address, sweeping.jobs, note)
 
 
-def _report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: Metadata) -> Report:
+def _make_report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: Metadata) -> Report:
     """Return the report of the rows so far. needed: columns that are written too."""
     from ropeaudit.reports import drift, verdicts
     from ropeaudit.reports.model_notes import model_notes
@@ -441,8 +441,8 @@ _PLAN_LEGEND = (
 )
 
 
-def _show_plan(sweep: Sweep, resume: bool, options: options.ReportOptions) -> int:
-    """Print what would be measured; no file is written, and NAME.part is only read."""
+def _print_plan(sweep: Sweep, resume: bool, options: options.ReportOptions) -> int:
+    """Print what would be measured; no file is written."""
     from ropeaudit.audits import records
     from ropeaudit.audits.sweep import START_SECONDS
     from ropeaudit.console import delivery, sweep_file

@@ -1,4 +1,4 @@
-"""Write cases of vectors: q, k and positions for a kernel that Python cannot call.
+"""`vectors`: cases of q, k and positions, written for kernels that Python cannot call.
 
 The bytes of a case follow from its parameters alone.
 Letters: b batch elements, h heads of q, g of k, s positions, d head_dim, p pairs.
@@ -39,7 +39,7 @@ MAXIMUM = 131072  # positions, where no model says how many
 
 @dataclass(frozen=True, slots=True)
 class WrittenCase(Result):
-    """A case that was written. size: bytes of all files. notes: what a reader must know of it."""
+    """A case that was written. size: bytes of all files. notes: for the report."""
 
     report_module: ClassVar[str] = __name__
     folder: str
@@ -77,7 +77,7 @@ def vectors(
     every, place, results = arguments.cases_from(cases, case), str(folder), list[WrittenCase]()
     chosen = [(one, dtype) for one in every for dtype in arguments.formats(dtypes)]
     further = {"want": want, "positions": positions, "served": served}
-    specs = [_specified(*each, asked, context, further) for each in chosen]
+    specs = [_case_spec(*each, asked, context, further) for each in chosen]
     names, progress = _folder_names(specs), on_progress or arguments.ignore_progress
     check_free(place)
     try:
@@ -97,14 +97,14 @@ def vectors(
     yield from results
 
 
-def _specified(
+def _case_spec(
     case: Case,
     dtype: Format,
     asked: list[int],
     context: int | None,
     further: Mapping[str, Any],
 ) -> CaseSpec:
-    """Return a case's parameters. further: taken as given. Raises: see `vectors`."""
+    """Return the parameters of a case. further: unchanged ones. Raises: see `vectors`."""
     for name, allowed in (("qk", "gaussian"), ("mask", "causal"), ("sample", None), ("mrope", None)):
         if getattr(case, name) != allowed:
             raise UsageError(f"vectors take no {name}; leave it out")
@@ -143,7 +143,7 @@ def check_free(folder: str) -> None:
 
 
 def _folder_names(specs: Sequence[CaseSpec]) -> list[str]:
-    """Return a folder name for each case, none of them twice."""
+    """Return a different folder name for each case."""
     names, several = list[str](), len({spec.dtype for spec in specs}) > 1
     for spec in specs:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", spec.model).strip(".-") or "case"
@@ -200,7 +200,7 @@ def report(
     columns: Sequence[str] | None,
     metadata: Mapping[str, Any],
 ) -> Report:
-    """Return the report of what was written."""
+    """Return the report of the written cases."""
     rows = [row(result) for result in results]
     texts = list(dict.fromkeys(printable(f"{text}.") for result in results for text in result.notes))
     some = []
