@@ -4,12 +4,14 @@
 """
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import json
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,7 +21,7 @@ import ropeaudit
 import ropeaudit.testing
 from ropeaudit.console.help import commands as named
 from ropeaudit.main import cli
-from ropeaudit.runtime.columns import table, tables
+from ropeaudit.runtime.columns import Column, table, tables
 
 BY_NAME: dict[str, click.Command] = dict(named(cli, click.Context(cli)))
 DOCS = Path(__file__).parents[2] / "docs"
@@ -38,6 +40,9 @@ GROUPS = {
     "Report": "--format --color --output --columns --quiet",
     "Ticket": "--ticket",
 }
+# Public classes that a user makes; all others are made by functions.
+SETTINGS = ("Case", "Audit", "RopeSetting", "Format")
+HARD = "\N{NO-BREAK SPACE}"  # keeps an argument on one line
 # Terms of signatures that say nothing to a reader who calls the function.
 _NOISE = re.compile(r"ropeaudit\.(?:\w+\.)*|collections\.abc\.|typing\.")
 
@@ -91,6 +96,12 @@ def pages() -> dict[str, str]:
 
 
 GENERATED = "Generated from {}; a test compares it."
+COLUMNS = (
+    "Rows of `ropeaudit shift` have the core, settings that are not the usual ones, and the groups that a "
+    "request is about. `--columns` chooses others: names of groups and columns, or all. CSV leaves sentences "
+    "out. An empty cell: does not apply; nan: not a number. `ropeaudit list columns` says too which columns "
+    "another processor may change."
+)
 
 
 def commands_page() -> Iterator[str]:
@@ -98,36 +109,58 @@ def commands_page() -> Iterator[str]:
     yield "# Reference: commands"
     yield f"{GENERATED.format('`--help`')} Sizes in options: k = 1024, m = 1024²."
     yield f"```text\n{click.Context(cli, info_name='ropeaudit', **_SIZE).get_help().rstrip()}\n```"
+    alike: dict[str, list[str]] = {}  # shared options -> the commands that have these, and nothing else
     for name in commands():
-        yield from (f"## ropeaudit {name}", *command(name, groups))
+        if " " in name and not described_further(name, groups):
+            alike.setdefault("; ".join(taken(options(name), groups)), []).append(f"`{name}`")
+        else:
+            yield from (f"## ropeaudit {name}", *command(name, groups))
+    for shared_options, names in alike.items():
+        yield f"{', '.join(names)} take shared options alone: {shared_options}."
     yield from ("## Shared options", "A command names those that it takes; every one takes `-h`.")
     for group, records in groups.items():
         yield from (f"### {group} options", f"```text\n{definitions(records)}\n```")
 
 
 def columns_page() -> Iterator[str]:
-    """Yield the paragraphs of the page on columns: those of shift, the core first; then a table a report."""
+    """Yield the paragraphs of the page on columns: those of shift by group, then those of other commands."""
     yield "# Reference: columns"
-    yield (
-        f"{GENERATED.format('`ropeaudit/data/columns.toml`')} Rows of `ropeaudit shift` have the core, "
-        "settings that are not the usual ones, and the groups that a request is about; `--columns all`, or "
-        "names of groups and columns, choose. CSV leaves sentences out. An empty cell: does not apply; nan: "
-        "not a number."
-    )
-    header, *rest = rows("columns")
-    place = header.index("group")
-    for group in dict.fromkeys(row[place] for row in rest):
-        cells = [
-            [*row[:place], *row[place + 1 :]] for row in (header, *rest) if row[place] in ("group", group)
-        ]
-        yield from (f"## {group.capitalize()}", markdown_table(cells))
+    yield f"{GENERATED.format('`ropeaudit/data/columns.toml`')} {COLUMNS}"
+    shift = table("shift")
+    for group in dict.fromkeys(one.group for one in shift.values()):
+        cells = [[one.name, described(one)] for one in shift.values() if one.group == group]
+        yield from (f"## {(group or 'core').capitalize()}", markdown_table([["column", "meaning"], *cells]))
+    families: dict[str, list[str]] = {}
     for name in tables():
-        if not name.startswith("shift"):
-            cells = [[one.name, one.meaning, one.unit] for one in table(name).values()]
-            yield from (
-                f"## {name.replace('-', ' ')}",
-                markdown_table([["column", "meaning", "unit"], *cells]),
+        families.setdefault(name.partition("-")[0], []).append(name)
+    for command, names in families.items():
+        if command not in ("shift", "list"):
+            yield from (f"## ropeaudit {command}", *family(command, names))
+
+
+def family(command: str, names: list[str]) -> Iterator[str]:
+    """Yield what reports of a command have as `shift` has it, and a table of their other columns."""
+    shift = {(one.name, one.meaning) for one in table("shift").values()}
+    homes: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        rows = name.removeprefix(command).strip("-") or "all"
+        for one in table(name).values():
+            homes.setdefault((one.name, described(one) * ((one.name, one.meaning) not in shift)), []).append(
+                rows
             )
+    same = [f"`{name}`" for name, meaning in homes if not meaning]
+    if same:
+        yield f"As in `shift`: {', '.join(same)}."
+    several = len(names) > 1
+    cells = [[name, ", ".join(rows), meaning] for (name, meaning), rows in homes.items() if meaning]
+    header = ["column", "rows", "meaning"]
+    yield markdown_table([row if several else [row[0], row[2]] for row in (header, *cells)])
+
+
+def described(column: Column) -> str:
+    """Return what a column holds, with its unit unless the words have it."""
+    has = not column.unit or column.unit.rstrip("s") in column.meaning
+    return column.meaning if has else f"{column.meaning} ({column.unit})"
 
 
 def markdown_table(cells: list[list[str]]) -> str:
@@ -137,12 +170,33 @@ def markdown_table(cells: list[list[str]]) -> str:
 
 
 def python_page() -> Iterator[str]:
+    """Yield the paragraphs of the page on Python: functions, settings, results, errors, assertions."""
     yield "# Reference: Python"
     generated = GENERATED.format("docstrings")
     yield (f"{generated} `import ropeaudit` loads nothing else; a name is loaded when it is first used.")
-    for home in (ropeaudit, ropeaudit.testing):
-        for name in exported(home):
-            yield from (f"## {home.__name__}.{name}", documented(name, getattr(home, name)))
+    public = {name: getattr(ropeaudit, name) for name in exported(ropeaudit)}
+    errors = {name: one for name, one in public.items() if raised(one)}
+    functions = {name: one for name, one in public.items() if inspect.isfunction(one)}
+    settings = {name: public[name] for name in SETTINGS}
+    results = {name: one for name, one in public.items() if name not in {*errors, *functions, *settings}}
+    for title, part in (("Functions", functions), ("Settings", settings)):
+        yield f"## {title}"
+        for name, one in part.items():
+            yield from (f"### ropeaudit.{name}", documented(name, one))
+    yield "## Results"
+    yield "Functions return or yield these. `report` and `to_frame` make tables of them."
+    yield "```text\n" + "\n\n".join(result(name, one) for name, one in results.items()) + "\n```"
+    yield "## Errors"
+    yield "All are children of `RopeAuditError`, and have its fields `fault`, `remedy` and `where`."
+    cells = [
+        [f"`{name}`", ", ".join(f"`{base.__name__}`" for base in one.__bases__), first_line(one)]
+        for name, one in errors.items()
+    ]
+    yield markdown_table([["error", "child of", "meaning"], *cells])
+    yield "## Assertions"
+    for name in exported(ropeaudit.testing):
+        one = getattr(ropeaudit.testing, name)
+        yield from (f"### ropeaudit.testing.{name}", documented(name, one))
 
 
 def command(name: str, groups: dict[str, dict[tuple[str, str], str]]) -> Iterator[str]:
@@ -161,6 +215,12 @@ def command(name: str, groups: dict[str, dict[tuple[str, str], str]]) -> Iterato
     BY_NAME[name].format_epilog(here, text)
     yield f"```text\n{text.getvalue().rstrip()}\n```"
     yield f"Shared options: {'; '.join(taken(own, groups))}."
+
+
+def described_further(name: str, groups: dict[str, dict[tuple[str, str], str]]) -> bool:
+    """Return whether a command has options of its own, or more of a description than a line."""
+    own = [record for record in options(name) if not any(record in records for records in groups.values())]
+    return bool(own or BY_NAME[name].epilog or "\n" in (BY_NAME[name].help or "").strip())
 
 
 def taken(
@@ -189,15 +249,6 @@ def definitions(records: Iterable[tuple[str, str]], title: str = "") -> str:
     return text.getvalue().strip("\n")
 
 
-@functools.cache
-def rows(kind: str) -> list[list[str]]:
-    """Return the rows of `ropeaudit list`, its header first."""
-    line = [sys.executable, "-m", "ropeaudit", "list", kind, "-f", "json"]
-    text = subprocess.run(line, check=True, capture_output=True, encoding="utf-8").stdout
-    items = json.loads(text)["records"]
-    return [list(items[0]), *([str(value) for value in item.values()] for item in items)]
-
-
 def exported(home: object) -> list[str]:
     """Return the public names of a module."""
     names = getattr(home, "__all__", None)
@@ -210,29 +261,62 @@ def exported(home: object) -> list[str]:
     ]
 
 
+def raised(thing: object) -> bool:
+    """Return whether it is a class of errors."""
+    return inspect.isclass(thing) and issubclass(thing, Exception)
+
+
+def first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
 def documented(name: str, thing: object) -> str:
-    """Return the signature and docstring of a function or a class, and its source where it has any."""
+    """Return the signature and docstring of a function or a class."""
     return f"```text\n{signature(name, thing)}\n\n{inspect.getdoc(thing)}\n```"
 
 
+def result(name: str, thing: object) -> str:
+    """Return the docstring of a class of results, the names of its fields, and of what it computes."""
+    first, _, rest = (inspect.getdoc(thing) or "").partition("\n")
+    fields = [one.name for one in dataclasses.fields(thing) if one.name[0] != "_"]
+    if fields == [one.name for one in table("shift").values()]:
+        fields = ["the columns of `shift`"]
+    named = {"fields": fields, "computed": computed(thing)}
+    lines = [f"{label}: {', '.join(names)}" for label, names in named.items() if names]
+    lines = [part for one in lines for part in textwrap.wrap(one, WIDTH - 4, subsequent_indent="    ")]
+    return f"{name}: {first}\n" + textwrap.indent("\n".join([*lines, *rest.strip().splitlines()]), "    ")
+
+
+def computed(thing: object) -> list[str]:
+    """Return the public properties of a class, and its methods with brackets."""
+    members = {name: inspect.getattr_static(thing, name) for name in dir(thing) if name[0] != "_"}
+    names = [name for name, one in members.items() if isinstance(one, property | functools.cached_property)]
+    return [*names, *(f"{name}()" for name, one in members.items() if inspect.isfunction(one))]
+
+
 def signature(name: str, thing: object) -> str:
-    """Return how it is called, one argument a line where it has many; a record's fields are the columns."""
+    """Return how it is called, in lines of `WIDTH`."""
     try:
         result = inspect.signature(thing)
     except (TypeError, ValueError):  # a bare exception has none
         return name
     parameters = list(result.parameters.values())
-    if [one.name for one in parameters] == [row[0] for row in rows("columns")[1:]]:
-        return f"{name}: a field for each column"
     arguments = [plain(str(one)) for one in parameters]
     if any(one.kind is one.KEYWORD_ONLY for one in parameters):
         arguments.insert([one.kind for one in parameters].index(inspect.Parameter.KEYWORD_ONLY), "*")
-    end = "" if result.return_annotation is result.empty else f" -> {plain(str(result.return_annotation))}"
-    text = f"{name}({', '.join(arguments)}){end}"
-    if len(text) <= WIDTH:
-        return text
-    lines = "".join(f"    {argument},\n" for argument in arguments)
-    return f"{name}(\n{lines}){end}"
+    end = (
+        ""
+        if result.return_annotation in (result.empty, None, "None")
+        else f" -> {plain(str(result.return_annotation))}"
+    )
+    lines = textwrap.wrap(
+        f"{name}({', '.join(one.replace(' ', HARD) for one in arguments)}){end.replace(' ', HARD)}",
+        WIDTH,
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace(HARD, " ")
 
 
 def plain(argument: str) -> str:
