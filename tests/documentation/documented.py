@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import runpy
 import shlex
 import shutil
 import signal
@@ -15,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
-from unittest import mock
 
 import click
 import numpy as np
@@ -30,8 +28,7 @@ from ropeaudit.main import cli, main
 # All commands by what one types, each imported; the command line itself imports one when it is called.
 BY_NAME: dict[str, click.Command] = dict(commands(cli, click.Context(cli)))
 ROOT = Path(__file__).parents[2]
-WAS = ROOT / "docs" / "history.md"  # says what was so, with names and sentences of then
-PAGES = [ROOT / "README.md", *(path for path in sorted((ROOT / "docs").glob("*.md")) if path != WAS)]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = ROOT / "examples"
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What stands right beneath a block of code is what it prints.
@@ -218,13 +215,6 @@ def captured(path: Path) -> None:
     save_file({"q": q, "k": k}, path)
 
 
-def cancelling(path: Path) -> None:
-    """Write q and k whose terms cancel, with the example that makes them."""
-    example = str(EXAMPLES / "cancelling_terms.py")
-    with mock.patch.object(sys, "argv", [example, str(path)]):
-        runpy.run_path(example)
-
-
 def shown_with(mark: str):
     """Make what writes the one block of Python of the pages that holds some text."""
 
@@ -246,14 +236,6 @@ def short_table(path: Path) -> None:
 def language_model(path: Path) -> None:
     tiny_models.make("llama", path)
     tiny_models.add_tokenizer(path)
-
-
-def small_models(path: Path) -> None:
-    """Run the block of the pages that makes them."""
-    (text,) = (
-        block.text for block in blocks() if block.language == "python" and "small-models/" in block.text
-    )
-    subprocess.run([sys.executable, "-c", text], cwd=path.parent, check=True, capture_output=True)
 
 
 def converted(path: Path) -> None:
@@ -278,12 +260,10 @@ def write(text: str):
 
 
 FACTORIES = {
-    "anima.py": shown_with("anima.AnimaRotaryEmbedding"),
     "matmul.py": shown_with("def by_matmul("),
     "after.csv": report,
     "drift.csv": report,
     "before.csv": report,
-    "cancelling.npz": cancelling,
     "captured.safetensors": captured,
     "exported/tables.safetensors": short_table,
     "llama-dir": language_model,
@@ -294,7 +274,6 @@ FACTORIES = {
     "notes.txt": write("the quick brown fox jumps over the lazy dog. " * 8),
     "older.jsonl": report,
     "path/to/file.py": write(HALF),
-    "small-models/": small_models,
     "sections.py": shown_with("def by_axes("),
     "sweep.jsonl": report,
     "examples/": lambda path: shutil.copytree(EXAMPLES, path),

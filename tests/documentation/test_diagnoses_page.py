@@ -1,24 +1,28 @@
-"""docs/diagnoses.md is what data/diagnoses.toml and tests/net/matrix.toml say.
+"""docs/diagnoses.md is what data/diagnoses.toml says.
 
 `python tests/documentation/test_diagnoses_page.py` writes it.
 """
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 from cases import table
 from command_line import ran
 
+from ropeaudit.features.explain.shares import CANCELS, CAUSES
 from ropeaudit.features.list.columns import explained
 from ropeaudit.recognition.diagnosis import Kind, kinds
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "diagnoses.md"
 WORDS = table(__file__, "pages.toml")
-CLASSES, ROADS = WORDS["classes"], WORDS["roads"]
+CLASSES = WORDS["classes"]
+OFTEN = 2  # reports of a fault from which on the page shows lines of code
 EXAMPLE = (
     "shift --impl examples/kernel.py:careless --dtype bf16 --offset 0,1000 --columns "
     "offset,verdict,diagnosis,resembles -f csv"
@@ -32,7 +36,7 @@ def page() -> str:
 
 
 def paragraphs() -> Iterator[str]:
-    """Yield the introduction, a section a code by class, and the matrix."""
+    """Yield the introduction, and a section a code by class."""
     yield "# Diagnoses"
     yield "Generated from `ropeaudit/data/diagnoses.toml`; a test compares it."
     yield f"```bash\nropeaudit {EXAMPLE}\n```"
@@ -45,33 +49,19 @@ def paragraphs() -> Iterator[str]:
             if kind.group == group:
                 yield f"### {kind.code}"
                 yield from section(kind)
-    yield from matrix()
 
 
 def section(kind: Kind) -> Iterator[str]:
-    """Yield the parts of a code: what is known of it, and an example."""
+    """Yield a paragraph on a code, and lines of code where the fault was reported often."""
     known = explained(kind)
     wrong, right = known.pop("wrong", ""), known.pop("right", "")
-    yield f"**{kind.title}**, printed as `{known.pop('printed as')}`"
+    sentence, shows = known.pop("printed as"), known.pop("shows")
     quoted = ("of a gradient", "if it is meant")
     texts = {label: f"`{text}`" if label in quoted else text for label, text in known.items()}
-    yield "\n".join(f"- **{label.capitalize()}**: {text}" for label, text in texts.items())
-    if wrong:
+    rest = [f"*{label.capitalize()}*: {text.rstrip('.')}." for label, text in texts.items()]
+    yield " ".join([f"**{kind.title}** (`{sentence}`).", shows, *rest])
+    if wrong and len(kind.bugs) >= OFTEN:
         yield f"```python\n# wrong\n{wrong}\n# right\n{right}\n```"
-
-
-def matrix() -> Iterator[str]:
-    """Yield the section on the faults that tests build, and on which roads each has its code."""
-    table = _printed(str(TESTS / "net" / "test_matrix.py"))
-    yield "## Matrix"
-    yield (
-        "Tests build each fault on each road, and hold every command to its code (`yes`). A number is the\n"
-        "reason why the road cannot carry the fault, or cannot show it."
-    )
-    roads = [f"| {road} | {meaning} |" for road, meaning in ROADS.items()]
-    yield "\n".join(["| road | what is audited |", "| --- | --- |", *roads])
-    assert f"| fault | code | {' | '.join(ROADS)} |" in table
-    yield table
 
 
 def _printed(*arguments: str) -> str:
@@ -93,6 +83,14 @@ def test_every_code_has_one_section_in_a_class_that_is_explained() -> None:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+
+
+def test_the_introduction_has_every_cause_of_a_stage_and_counts_the_faults_of_the_matrix() -> None:
+    causes = {*CAUSES.values(), "quantisation", "overflow"}
+    assert causes < {*re.findall(r"^\| (\w+) \|", INTRODUCTION, re.MULTILINE)}
+    assert f"more than {CANCELS:g} times" in INTRODUCTION
+    faults = tomllib.loads((TESTS / "net" / "matrix.toml").read_text(encoding="utf-8"))
+    assert f"Tests build {len(faults)} faults" in INTRODUCTION
 
 
 def test_examples_are_python_and_differ() -> None:

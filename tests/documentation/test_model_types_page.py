@@ -1,6 +1,6 @@
-"""docs/model-types.md lists the types of data/model_types.toml by what their code does with positions.
+"""docs/architectures.md lists the types of data/model_types.toml by what their code does with positions.
 
-`python tests/documentation/test_model_types_page.py` writes it.
+`python tests/documentation/test_model_types_page.py` writes it, below the text of architectures.md here.
 """
 
 from pathlib import Path
@@ -9,14 +9,15 @@ from typing import Any
 from ropeaudit import data
 from ropeaudit.rope.hf_json import VERSION
 
-PAGE = Path(__file__).parents[2] / "docs" / "model-types.md"
+PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
 INTRODUCTION = f"""\
-# Model types
+{Path(__file__).with_name("architectures.md").read_text(encoding="utf-8")}
+## Every model type
 
 Generated from `ropeaudit/data/model_types.toml`, which a script writes from transformers {VERSION}; a test
-compares it. Each type that a `config.json` may name, and each class of parts without a type, by what its code
-does: read from its source, and seen in its model where that can be built from its defaults. Settings that
-`ropeaudit` reads are compared with what that code computes.
+compares it. The table has each type that a `config.json` may name, and each class of parts without a type.
+They are sorted by what their code does with positions. That was read from the source, and seen in the model
+where it can be built from its defaults.
 """
 ROTATES, AXIAL, PARTS = "RoPE by the index of a token", "RoPE by several axes", "what their parts have"
 

@@ -126,10 +126,9 @@ def columns_page() -> Iterator[str]:
     """Yield the paragraphs of the page on columns: those of shift by group, then those of other commands."""
     yield "# Reference: columns"
     yield f"{GENERATED.format('`ropeaudit/data/columns.toml`')} {COLUMNS}"
-    shift = table("shift")
-    for group in dict.fromkeys(one.group for one in shift.values()):
-        cells = [[one.name, described(one)] for one in shift.values() if one.group == group]
-        yield from (f"## {(group or 'core').capitalize()}", markdown_table([["column", "meaning"], *cells]))
+    shift = sorted(table("shift").values(), key=lambda one: one.group)  # the core, which has no name, first
+    cells = [[one.group or "core", one.name, described(one)] for one in shift]
+    yield from ("## ropeaudit shift", markdown_table([["group", "column", "meaning"], *cells]))
     families: dict[str, list[str]] = {}
     for name in tables():
         families.setdefault(name.partition("-")[0], []).append(name)

@@ -1,7 +1,7 @@
 """The matrix of faults and roads: one fault has one code, whichever road it comes by and command sees it.
 
 `matrix.toml` says what each cell must say, and was written before anything recognised the faults.
-`python tests/net/test_matrix.py` prints it as a table for docs/diagnoses.md.
+`python tests/net/test_matrix.py` prints it as a table.
 """
 
 from __future__ import annotations

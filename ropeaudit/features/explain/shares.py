@@ -26,7 +26,7 @@ REST = "float64"  # what float64 in every stage leaves
 WEAK = 1e-3  # of the mean square drift: stages that add less, first or last, come in together
 _REST_SHOWN = 1e-6  # of the mean square
 _DIGITS = 3  # of a share, by which stages are ranked
-# stage -> why it drifts: docs/causes.md
+# stage -> why it drifts: docs/diagnoses.md
 CAUSES: dict[str, str] = {
     "position": "aliasing",  # distinct positions become the same number
     "frequency": "sensitivity",  # a position multiplies the relative error of a frequency
