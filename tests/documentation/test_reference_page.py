@@ -174,7 +174,9 @@ def python_page() -> Iterator[str]:
     generated = GENERATED.format("docstrings")
     yield (f"{generated} `import ropeaudit` loads nothing else; a name is loaded when it is first used.")
     public = {name: getattr(ropeaudit, name) for name in exported(ropeaudit)}
-    errors = {name: one for name, one in public.items() if raised(one)}
+    testing = {name: getattr(ropeaudit.testing, name) for name in exported(ropeaudit.testing)}
+    assertions = {name: one for name, one in testing.items() if not raised(one)}
+    errors = {name: one for name, one in (public | testing).items() if raised(one)}
     functions = {name: one for name, one in public.items() if inspect.isfunction(one)}
     settings = {name: public[name] for name in SETTINGS}
     results = {name: one for name, one in public.items() if name not in {*errors, *functions, *settings}}
@@ -186,15 +188,18 @@ def python_page() -> Iterator[str]:
     yield "Functions return or yield these. `report` and `to_frame` make tables of them."
     yield "```text\n" + "\n\n".join(result(name, one) for name, one in results.items()) + "\n```"
     yield "## Errors"
-    yield "All are children of `RopeAuditError`, and have its fields `fault`, `remedy` and `where`."
+    yield (
+        "Children of `RopeAuditError` have its fields `fault`, `remedy` and `where`. The last two are of "
+        "`ropeaudit.testing`: `diagnosis` has the codes, `worst` the largest error ÷ allowed."
+    )
     cells = [
         [f"`{name}`", ", ".join(f"`{base.__name__}`" for base in one.__bases__), first_line(one)]
         for name, one in errors.items()
     ]
     yield markdown_table([["error", "child of", "meaning"], *cells])
     yield "## Assertions"
-    for name in exported(ropeaudit.testing):
-        one = getattr(ropeaudit.testing, name)
+    yield "Of `ropeaudit.testing`, for tests in pytest or without it."
+    for name, one in assertions.items():
         yield from (f"### ropeaudit.testing.{name}", documented(name, one))
 
 
