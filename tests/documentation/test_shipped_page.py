@@ -67,12 +67,15 @@ def page() -> str:
 def paragraphs() -> Iterator[str]:
     """Yield the introduction, how many there are of what, and a table a class."""
     yield "# Bugs that shipped"
-    yield "Generated from `tests/net/shipped.toml`; a test compares it, others hold each row."
+    yield "Generated from `tests/net/shipped.toml`; a test compares it, and other tests run each row."
     yield WORDS["introduction"]
     yield "\n".join(totals())
     for letter, title in CLASSES.items():
         rows = sorted((name for name in BUGS if name[0] == letter), key=lambda name: int(name[1:]))
-        head = ["| id | source | what was wrong | shows | caught by |", "| --- | --- | --- | --- | --- |"]
+        head = [
+            "| id | source | what was wrong | when it shows | caught by |",
+            "| --- | --- | --- | --- | --- |",
+        ]
         yield f"## {title}"
         yield "\n".join([*head, *map(row, rows)])
 
@@ -97,18 +100,18 @@ def counted(some: list[dict[str, Any]]) -> dict[str, int]:
     by_check = [bug for bug in caught if bug not in misnamed and not codes(bug)]
     named = [bug for bug in caught if bug not in misnamed and codes(bug) - {*NO_CAUSE}]
     return {
-        "told of": len(some),
+        "reported": len(some),
         "cannot be re-enacted": len(some) - len(judged),
         "re-enacted": len(judged),
         "not caught": len(judged) - len(caught),
         "caught": len(caught),
         "named by a cause": len(named),
-        "named as no rotation, or as one that nothing known explains": (
+        "named as `not-a-rotation` or `unexplained` alone": (
             len(caught) - len(misnamed) - len(by_check) - len(named)
         ),
-        "named by a check alone": len(by_check),
-        "named by a cause that it has not": len(misnamed),
-        "corrected versions that fail (a test holds each)": 0,
+        "seen by a check, without a code": len(by_check),
+        "named by a wrong cause": len(misnamed),
+        "corrected versions that fail": 0,
     }
 
 

@@ -16,7 +16,7 @@ _KINDS = ("dtypes", "stage", "pair", "remedy")
 
 @command(
     epilog="CODE: a name (`ropeaudit list implementations`), PACKAGE.MODULE:NAME or FILE.py:NAME, several "
-    f"separated by commas. {options.EXECUTED} Causes are explained in docs/diagnoses.md. Exit code: 0 done, 2 "
+    f"separated by commas. {options.EXECUTED} Causes of stages: docs/diagnoses.md. Exit code: 0 done, 2 "
     "bad usage or input."
 )
 @options.words("CODE", "implementations", required=False)
