@@ -14,6 +14,7 @@ import json
 import math
 import re
 import tempfile
+import textwrap
 import tomllib
 import warnings
 from collections import Counter
@@ -261,35 +262,50 @@ def results() -> list[tuple[dict[str, Any], Reading, str, str]]:
 
 
 def page(found: list[tuple[dict[str, Any], Reading, str, str]]) -> str:
-    """Return the page of results."""
+    """Return the page of results: how many are right by type, and a row for each of the others."""
     counts = Counter(verdict.partition(":")[0] for *_, verdict in found)
     said = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items()))
+    rotating = [row for row, read, _, verdict in found if verdict == "right" and read.layers]
+    others = [row for row, read, _, verdict in found if verdict == "right" and not read.layers]
     lines = [
         "# Fresh configs",
         "",
-        f"{len(found)} config files of public repositories, listed in tests/rope/fresh_configs.jsonl before",
-        "anything was run on them; nothing was struck off.",
+        f"{len(found)} config files of public repositories were listed in `tests/rope/fresh_configs.jsonl`",
+        "before `ropeaudit` read any of them; none was struck off. What it reads of each is compared with",
+        "the code of the model. `tests/rope/test_fresh_configs.py` writes this page.",
         "",
-        f"Now: {said}. The first run: {FIRST}.",
+        f"- Now: {said}.",
+        f"- The first run: {FIRST}.",
         "",
-        "Right: what is read is what the model's code does. Warned: it is not, or that code raises, and the",
-        "answer says so. Refused: the answer says what to type. Written by tests/rope/test_fresh_configs.py.",
+        "A reading is right if the code of the model does the same. It is warned if it does not, or if that",
+        "code raises, and the answer says so. It is refused if the answer says what to type instead.",
         "",
-        "| file | type | what is read | what its code does | verdict |",
-        "|---|---|---|---|---|",
+        "## Right",
+        "",
+        *textwrap.wrap(f"With RoPE, {len(rotating)} files: {_types(rotating)}.", 118),
+        "",
+        *textwrap.wrap(f"Without RoPE, {len(others)} files: {_types(others)}.", 118),
+        "",
+        "## Warned and refused",
+        "",
+        "| file | answer | the file is, or its code does |",
+        "|---|---|---|",
     ]
     for row, read, words, verdict in found:
-        cells = (
-            f"{row['repo']} {row['path']}",
-            str(row["config"].get("model_type", "-")),
-            read.words,
-            words,
-            verdict,
-        )
-        lines.append(
-            "| " + " | ".join(cell.replace("|", "/").replace("\n", " ")[:300] for cell in cells) + " |"
-        )
+        if verdict != "right":
+            reason = read.words.removeprefix("ropeaudit: error: 'FILE': ")
+            said = f"refused: {reason}" if read.refused else verdict
+            cells = (f"{row['repo']} {row['path']}", said, words)
+            lines.append(
+                "| " + " | ".join(cell.replace("|", "/").replace("\n", " ")[:300] for cell in cells) + " |"
+            )
     return "\n".join(lines) + "\n"
+
+
+def _types(some: list[dict[str, Any]]) -> str:
+    """Return the model types of configs, each with how many there are of it."""
+    counts = Counter(str(row["config"].get("model_type", "no type")) for row in some)
+    return ", ".join(name if n == 1 else f"{name} ({n})" for name, n in sorted(counts.items()))
 
 
 @pytest.mark.slow
