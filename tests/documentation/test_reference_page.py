@@ -25,7 +25,7 @@ from ropeaudit.runtime.columns import Column, table, tables
 
 BY_NAME: dict[str, click.Command] = dict(named(cli, click.Context(cli)))
 DOCS = Path(__file__).parents[2] / "docs"
-WIDTH = 100
+WIDTH = 110  # as docstrings have it
 _SIZE = {
     "max_content_width": WIDTH,
     "terminal_width": WIDTH,
