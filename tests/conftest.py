@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import os
 import re
 import signal
 import sys
@@ -16,6 +17,11 @@ from other_machine import FIGURES_MOVE
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.amber import AmberSnapshotExtension
 from syrupy.types import SerializableData
+
+# Before anything loads torch or NumPy: small calls are several times as dear where threads wait for each other,
+# and each of several workers would start as many as there are processors.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile("ropeaudit", deadline=None)

@@ -40,15 +40,18 @@ def begin(seed: int) -> None:
 
 @contextlib.contextmanager
 def put_back() -> Iterator[None]:
-    """Restore, after the block, random numbers, torch's gradient mode and its default dtype.
+    """Restore random numbers, gradient mode, default dtype and threads of torch after the block.
 
-    Libraries that are not loaded are not imported for it; other side effects of code remain.
+    Within it torch has one thread: its calls are small, and threads that wait for each other cost several
+    times as much. Libraries that are not loaded are not imported for it; other side effects of code remain.
     """
     torch: Any = sys.modules.get("torch")
     before = random.getstate(), np.random.get_state()  # noqa: NPY002
     loaded = hasattr(torch, "default_generator")
     if loaded:
         of_torch = torch.default_generator.get_state(), torch.is_grad_enabled(), torch.get_default_dtype()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
     try:
         yield
     finally:
@@ -58,3 +61,4 @@ def put_back() -> Iterator[None]:
             torch.default_generator.set_state(of_torch[0])
             torch.set_grad_enabled(of_torch[1])
             torch.set_default_dtype(of_torch[2])
+            torch.set_num_threads(threads)
