@@ -15,7 +15,7 @@ from cases import table
 from command_line import ran
 from net.kernel_rows import KERNELS
 from real_configs import config, said_of
-from tiny_models import change_config, make
+from tiny_models import change_config
 
 import ropeaudit
 from ropeaudit import check
@@ -432,9 +432,7 @@ def test_what_is_only_nearest_to_a_stored_table_is_not_what_it_behaves_like(fold
     assert "closest known: wrong-base: base " in said
 
 
-def test_a_checkpoint_is_refused_at_once_where_it_is_to_run_and_cannot(
-    folder: Path, monkeypatch, capsys
-) -> None:
+def test_a_checkpoint_is_refused_at_once_where_it_is_to_run_and_cannot(built, monkeypatch, capsys) -> None:
     """What is stored needs no transformers."""
     from importlib import util
 
@@ -442,18 +440,17 @@ def test_a_checkpoint_is_refused_at_once_where_it_is_to_run_and_cannot(
     monkeypatch.setattr(
         util, "find_spec", lambda name, *a: None if name == "transformers" else find(name, *a)
     )
-    built = make("llama", folder / "llama")
-    shown = ran(capsys, ["check", built, "--tokens", "24", "--dtype", "bf16"], 2)
+    shown = ran(capsys, ["check", built("llama"), "--tokens", "24", "--dtype", "bf16"], 2)
     assert shown.out == ""
     assert "--tokens and --text run the model, which needs transformers; pip install 'ropeaud" in shown.err
-    assert main(["check", str(built), "--dtype", "bf16", "--up-to", "64", "-q"]) == 0
+    assert main(["check", str(built("llama")), "--dtype", "bf16", "--up-to", "64", "-q"]) == 0
 
 
-def test_a_checkpoint_that_runs(folder: Path) -> None:
+def test_a_checkpoint_that_runs(folder: Path, built, in_process) -> None:
     pytest.importorskip("transformers")
-    built = make("llama", folder / "llama")
-    change_config(built, max_position_embeddings=4096)
-    results = list(check(str(built), "bf16", tokens="16", up_to=256))
+    copied = shutil.copytree(built("llama"), folder / "llama")
+    change_config(copied, max_position_embeddings=4096)
+    results = list(check(str(copied), "bf16", tokens="16", up_to=256))
     of_model = [one for one in results if one.finding.check.startswith("model ")]
     at_each_offset = [
         ("model structure", "float64", "pass"),

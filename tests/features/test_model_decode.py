@@ -9,6 +9,7 @@ import sys
 import pytest
 import test_model_faults
 import torch
+from cases import first_fast
 from command_line import ran
 
 from ropeaudit.recognition.diagnosis import codes
@@ -194,7 +195,7 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize(("change", "sentence"), SAID, ids=[sentence for _, sentence in SAID])
+@pytest.mark.parametrize(("change", "sentence"), first_fast(SAID, 4), ids=[said for _, said in SAID])
 def test_what_rotates_q_and_k_of_decode_otherwise_is_named(change, sentence, built, rotates) -> None:
     """All steps count: rotated twice is another number of positions at each."""
     rotates(built("llama"), change)
@@ -213,7 +214,7 @@ GENERATES = {
 }
 
 
-@pytest.mark.parametrize(("name", "fault"), [(name, n % 2) for n, name in enumerate(GENERATES)])
+@pytest.mark.parametrize(("name", "fault"), first_fast([(one, n % 2) for n, one in enumerate(GENERATES)], 2))
 def test_what_a_checkpoint_asks_of_generate_is_not_in_the_way(
     name,
     fault,

@@ -72,7 +72,7 @@ NOT_IN_TABLE: dict[str, tuple[Callable[[], Any], type[BaseException]]] = {
         testing.NotShiftInvariant,
     ),
     "nothing to test": (testing.assert_shift_invariant, ropeaudit.UsageError),
-    "no function": (lambda: testing.assert_rope(7), ropeaudit.UsageError),
+    "no function": (lambda: testing.assert_rope(lambda: None), ropeaudit.UsageError),
 }
 
 
