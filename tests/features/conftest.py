@@ -1,7 +1,6 @@
 """Kernels under check by their names, and small models of transformers, for the tests that run them."""
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,19 +11,6 @@ from net.kernel_rows import KERNELS
 def spec(request: pytest.FixtureRequest) -> Callable[[str], str]:
     """Return a function that names a kernel of the file that the test module has as KERNELS."""
     return lambda name: f"{KERNELS / 'called' / request.module.KERNELS}:{name}"
-
-
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny matrices: threads would only wait for each other."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from ropeaudit.features.model import load as model_load
 
 transformers = pytest.importorskip("transformers")
 # Command lines of tests/net run models behind the door, which imports transformers anew for each.
-pytestmark = pytest.mark.usefixtures("one_thread", "in_process")
+pytestmark = pytest.mark.usefixtures("in_process")
 BIG = 2**20
 FAST = ["--tokens", "24", "--offset", "1000", "--dtype", "bf16", "-q"]
 

@@ -15,7 +15,6 @@ from command_line import ran
 from ropeaudit.recognition.diagnosis import codes
 
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.usefixtures("one_thread")
 LAYER = 2  # of four
 ROW = "decode of a row"
 

@@ -21,7 +21,6 @@ from ropeaudit.features.model.report import report
 from ropeaudit.recognition.diagnosis import codes
 
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.usefixtures("one_thread")
 LAYER = 2  # of four
 
 

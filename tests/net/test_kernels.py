@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from importlib import resources
 
 import pytest
-import torch
 
 from net import kernel_rows
 from net.kernel_rows import KERNELS, Row
@@ -40,14 +39,6 @@ def chunks() -> Iterator[object]:
             for start in range(0, len(rows), AT_ONCE):
                 name = f"{part}-{folder}-{start // AT_ONCE}"
                 yield pytest.param(rows[start : start + AT_ONCE], id=name, marks=marks)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def wrong(cells: list[tuple[Row, str]], monkeypatch: pytest.MonkeyPatch) -> list[str]:

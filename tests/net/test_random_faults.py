@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,6 @@ from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.scaling import parse as scaling
 
 TABLE = Path(__file__).parent / "random_faults.json"  # seed -> the codes that are named today, and a part
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Let torch compute on one thread: tensors are small, and starting others takes longer."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @dataclass
