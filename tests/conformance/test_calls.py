@@ -131,6 +131,7 @@ def with_eager(monkeypatch, in_process):
     monkeypatch.setattr(torch, "compile", lambda function, options: compile_(function, backend="eager"))
 
 
+@pytest.mark.slow
 def test_compiled_code_fails_by_its_own_fault_and_passes_where_it_alone_is_right(with_eager) -> None:
     for name, by in (("compiled_otherwise", 1), ("wrong_in_two_ways", 2)):
         one = found(name, "torch.compile")["torch.compile"]

@@ -8,6 +8,7 @@ import kernels_environments
 import numpy as np
 import pytest
 import torch
+from cases import first_fast
 from kernels_environments import (
     by_mm,
     elementwise,
@@ -84,10 +85,12 @@ def test_a_narrow_rotation_is_allowed_and_no_more_than_that(monkeypatch) -> None
 
 @pytest.mark.parametrize(
     ("name", "environment", "reason"),
-    [
-        ("cached_product", "autocast:bf16", "the angle is a matrix product (bmm), computed in bfloat16"),
-        ("cached_default", "default-dtype:bf16", "frequencies are computed in bfloat16"),
-    ],
+    first_fast(
+        [
+            ("cached_product", "autocast:bf16", "the angle is a matrix product (bmm), computed in bfloat16"),
+            ("cached_default", "default-dtype:bf16", "frequencies are computed in bfloat16"),
+        ]
+    ),
 )
 def test_a_table_of_the_first_call_is_made_in_the_environment(name, environment, reason) -> None:
     """Calls in the clean state come first; the file is executed anew for those in an environment."""

@@ -53,10 +53,10 @@ def test_a_fault_is_told_with_what_it_takes(name: str) -> None:
 
 def test_a_fault_of_one_token_is_named() -> None:
     def rotate(q, k, at):
-        return served_kernels.right(q, k, at.clamp(max=50000) if q.shape[2] == 1 else at)
+        return served_kernels.right(q, k, at.clamp(max=500) if q.shape[2] == 1 else at)
 
-    [one] = [one for one in found(rotate) if one.failed]
-    assert (one.diagnosis.code, one.diagnosis.values["seen"]) == ("another-position", 50000)
+    [one] = [one for one in served.served(under_test(rotate, "fp32", 2**12)) if one.failed]
+    assert (one.diagnosis.code, one.diagnosis.values["seen"]) == ("another-position", 500)
 
 
 def test_what_is_refused_is_noted_with_what_it_takes() -> None:
