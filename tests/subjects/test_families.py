@@ -19,6 +19,7 @@ from ropeaudit.main import main
 from ropeaudit.subjects import factories, third_party
 from ropeaudit.subjects.third_party import FAMILIES, Entry, adapter
 
+pytestmark = pytest.mark.usefixtures("in_process")  # each package is imported once, not in each child
 SMALL = {"heads": 1, "seq_len": 32, "head_dim": 64, "mask": "full"}
 BF16 = parse("bf16")
 

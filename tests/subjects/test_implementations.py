@@ -20,6 +20,7 @@ from ropeaudit.rope.scaling import parse as read_scaling
 from ropeaudit.subjects import third_party
 from ropeaudit.subjects.third_party import ENTRIES, adapter
 
+pytestmark = pytest.mark.usefixtures("in_process")  # each package is imported once, not in each child
 # their pins exclude those of others, or are never needed -> the family of their figures
 HEAVY = {
     **dict.fromkeys(("litgpt", "llama-models", "gemma", "tunix-llama3", "tunix-gemma3", "tunix-gemma4"), "A"),
@@ -83,7 +84,7 @@ FAMILIES = {
 OFFSETS = {"fp32": (0, 2**20), "fp16": (0, 1000, 131072), "bf16": (0, 1000, 131072)}
 
 
-@pytest.mark.parametrize(("name", "dtype"), first_fast(FAMILIES, 10))
+@pytest.mark.parametrize(("name", "dtype"), first_fast(FAMILIES, 3))
 def test_it_measures_like_its_family(name: str, dtype: str) -> None:
     rows = shift(OFFSETS[dtype], dtype, implementations=name, mask="full")
     for record, figure in zip(rows, FAMILIES[name, dtype], strict=True):
