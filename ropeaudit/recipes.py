@@ -258,7 +258,7 @@ def _from_table(name: str, table: Mapping[str, Any], parent: Recipe | None = Non
 
 
 def _chain(stage: str, text: str, dtype: Format) -> tuple[Format, ...]:
-    """The formats of one stage; empty for a stage that is absent or follows another."""
+    """Return the formats of one stage; empty for a stage that is absent or follows another."""
     follows = (text, stage) in (("auto", "accumulate"), ("accumulate", "score"))
     if follows or (text == "none" and stage in _OPTIONAL):
         return ()

@@ -40,7 +40,8 @@ from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes
 from ropeaudit.recognition.verification import GivenVectors
 from ropeaudit.reference import exact_scores
 from ropeaudit.rope import scaling as scalings
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.rope.axes import Layout
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import chance
 from ropeaudit.subjects.calling import conventions, environments
 from ropeaudit.subjects.calling.arrays import Engine
@@ -296,7 +297,7 @@ class _Test:
             self.resolved.dtype,
             GivenVectors(q, k, np.arange(q.shape[1], dtype=np.int64)),
             offset,
-            afresh=lambda: rotator.code.rotator(self.setting, self.resolved.dtype),
+            new_rotator=lambda: rotator.code.rotator(self.setting, self.resolved.dtype),
             rule=self.resolved,
             by_batch=by_batch,
         )
@@ -367,7 +368,7 @@ def _test_scores(
     for offset in offsets:
         at = np.arange(length, dtype=np.int64) + offset
         with test.raising(offset, Exception):  # whatever it raises is a failure
-            results = conventions.scored(
+            results = conventions.call_scores(
                 function, q, k, at, test.resolved.dtype, order, cast(Engine, called.engine), called.device
             ).reshape(heads, length, length)
         seen = measure.of_scores(results, exact)

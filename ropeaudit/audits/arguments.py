@@ -17,7 +17,8 @@ from ropeaudit.errors import RopeAuditError, UnknownName, UsageError, required_p
 from ropeaudit.inputs.masks import Mask
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.recipes import Resolved
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.rope.axes import Layout
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing
 from ropeaudit.subjects import factories
 from ropeaudit.subjects.factories import SubjectFactory

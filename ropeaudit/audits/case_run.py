@@ -255,7 +255,7 @@ class CaseRun:
                 *(code.rotator(), code.setting, code.dtype, self._vectors, offset),
                 warm=True,
                 by_batch=code.by_batch(),
-                afresh=code.rotator,
+                new_rotator=code.rotator,
                 rule=allowance.careful(code.narrowed),
             )
 

@@ -19,9 +19,9 @@ from ropeaudit.inputs.qk import Inputs
 from ropeaudit.inputs.sampled_rows import SampledInputs
 from ropeaudit.rope import axes as sequence_axes
 from ropeaudit.rope import scaling as scalings
-from ropeaudit.rope.axes import Axes
+from ropeaudit.rope.axes import Axes, Layout
 from ropeaudit.rope.scaling import Served
-from ropeaudit.rope.setting import Layout, RopeSetting, is_whole
+from ropeaudit.rope.setting import RopeSetting, is_whole
 from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects import emulated
 from ropeaudit.subjects.emulated import Turns
@@ -280,12 +280,12 @@ class Case:
                 unit = f"--step {self.step:g} is the unit of --offset on a grid"
                 raise UsageError(f"{unit}; add --grid and --axes")
             return None
-        from ropeaudit.rope import axial, grids  # in-function: seldom needed
+        from ropeaudit.rope import config_axes, grids  # in-function: seldom needed
 
         if self.axes is None:
             needs = f"--grid {self.grid} needs the axes of a model"
             raise UsageError(f"{needs}; add --axes flux (`ropeaudit list axes`)")
-        rope = axial.named(self.axes)
+        rope = config_axes.named(self.axes)
         if self.grid is None:
             example = "x".join({"t": "16", "h": "32", "w": "32"}[name] for name in rope.axes)
             raise UsageError(f"--axes {self.axes} needs the size of a grid; add --grid {example}")

@@ -123,12 +123,12 @@ def bounds(
 
 
 class Blocks:
-    """How positions are cut: into blocks of `fine` positions for norms, of `coarse` ones for sums.
+    """Blocks of positions: of `fine` positions for norms, of `coarse` ones for sums.
 
-    Along a window the sums have blocks of a quarter of its width, as long as there are not too many of them.
+    With a window mask the blocks of sums are a quarter of its width, unless there are too many.
     sizes: positions in each block of sums (b,). distance: the largest |m - n| between two blocks of norms
-    (b, b). strips: rows and columns of the pairs of these where any query sees a key, a few rows at a time,
-    which stay in a core's cache; and where, in each, none does.
+    (b, b). strips: rows and columns of these pairs of blocks where any query sees a key, a few rows at a
+    time, which fit in a core's cache; and the pairs in each where none does.
     """
 
     def __init__(self, mask: Mask, seq_len: int) -> None:
@@ -194,7 +194,7 @@ def reduce_blocks(values: Array, size: int, operation: np.ufunc, axis: int) -> A
 
 
 def join_panels(panels: Sequence[Array], size: int, operation: np.ufunc, axis: int) -> Array:
-    """Bring the blocks of panels together; a block may be longer than a panel."""
+    """Join the blocks of panels; a block may be longer than a panel."""
     return reduce_blocks(np.concatenate(panels, axis=axis), max(1, size // PANEL), operation, axis)
 
 
@@ -208,7 +208,7 @@ def _edges(seq_len: int, size: int) -> NDArray[np.int64]:
 
 
 class PhaseWeights:
-    """The phase errors of a subject at an offset: what q and k are multiplied by, block by block.
+    """The phase errors of a subject at an offset: the weights of q and k, by block.
 
     finite: whether they all are. rate: |frequency errors| (p,). largest: that of the others in a block,
     up to 2 (b, p). even: the largest of all (p,). small: pairs whose errors are small (p,). means, over other
@@ -299,7 +299,7 @@ class InputSums:
 
 
 class InputSummation:
-    """The inputs of several cells, gathered a panel of positions at a time."""
+    """Sums over the inputs of several cells, computed a panel of positions at a time."""
 
     def __init__(
         self,

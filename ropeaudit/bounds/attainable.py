@@ -1,4 +1,4 @@
-"""What careful code in a dtype attains near offset 0: the yardstick of `excess`."""
+"""The drift that careful code in a dtype attains near offset 0, the yardstick of `excess`."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def _squares(
     offset: int,
     endings: Endings,
 ) -> Array:
-    """Return the expected squared error of each score before it is summed, and of what it is summed.
+    """Return the expected squared error of each score before summation, and the squares of its parts.
 
-    All unscaled; the latter: what rotated pairs and other dims add to its square. The last bits of these
-    other dims are counted. Shapes: -> (n, 3).
+    All unscaled; the parts are the sums over rotated pairs and over other dims. The last bits of the other
+    dims are counted. Shapes: -> (n, 3).
     """
     setting, score = subject.setting, terms.score(subject)
     rotated, unrotated = terms.rotated_pair(subject), terms.unrotated_dim(subject, sample)

@@ -1,9 +1,8 @@
-"""The terms from which `ropeaudit.bounds` is made: errors of angles, of rotated pairs and of scores.
+"""The terms of `ropeaudit.bounds`: errors of angles, of rotated pairs and of scores.
 
-Errors of the angles that are known (a rounded position, a rounded frequency) count with their sign, computed;
-the roundings of the angle as half an ulp, 0 where nothing was rounded. Then relative errors of a rotated
-pair, and absolute ones of underflow, half the smallest subnormal number each; then what scaling and storing
-do to a score.
+Known errors of the angles (a rounded position, a rounded frequency) are computed with their sign; roundings
+of the angle count as half an ulp, or 0 where exact. Then follow the relative errors of a rotated pair, the
+absolute ones of underflow, half the smallest subnormal number each, and the errors of scaling and storing.
 Letters: s positions, p pairs. Source: numerics.md, section 4.
 """
 
@@ -139,7 +138,7 @@ def _moved_by_rounding(subject: Emulated, grid: Grid, steps: Positions, offset: 
 
 
 def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> Phase:
-    """Return the errors at steps + shift; clipped, against steps + origin."""
+    """Return the errors at steps + shift; with clipped angles compared with steps + origin."""
     recipe, setting = subject.recipe, subject.setting
     _, theta, error = stored_frequencies(subject)
     exact = (steps + shift).astype(np.float64)
@@ -214,7 +213,7 @@ def last_exact_offset(fmt: Format, seq_len: int) -> int:
 
 
 def covers(subject: Emulated, seq_len: int, offset: int) -> bool:
-    """Return whether such errors are known for a subject and offset."""
+    """Return whether `phase_up_to` holds for a subject and offset."""
     if subject.setting.clipped or subject.recipe.recipe.frequency_form == "recurrence":
         return False
     return 0 <= offset <= last_exact_offset(subject.recipe.position, seq_len)
@@ -253,7 +252,7 @@ def _worst(subject: Emulated, position: Array) -> Array:
 
 
 def _exact(position: Array, step: Array, fmt: Format) -> Array:
-    """Return whether `fmt` holds position * step up to there. (s,), (p,) -> (s, p)."""
+    """Return whether `fmt` holds all multiples of step up to each position. (s,), (p,) -> (s, p)."""
     mantissa, _ = np.frexp(step)
     power = (mantissa == 0.5) & (step >= fmt.smallest_subnormal)
     return np.asarray(power & (position[:, None] <= 2.0**fmt.precision))
@@ -261,7 +260,7 @@ def _exact(position: Array, step: Array, fmt: Format) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class PairError:
-    """A rotated pair, or a dimension that is not rotated: what its roundings add.
+    """The rounding errors of a rotated pair, or of a dimension that is not rotated.
 
     worst: relative to its absolute value times `weight`, the attention factor. small: absolute, of
     underflow. variance: mean square relative error. bias: a relative error common to all.
@@ -345,7 +344,7 @@ def accumulated(subject: Emulated, rotated: float, rest: float, endings: Endings
 
 @dataclass(frozen=True, slots=True)
 class ScoreError:
-    """From an accumulated score to the stored one: error -> grows * error + adds * |score| + small.
+    """The errors of scaling and storing: error -> grows * error + adds * |score| + small.
 
     |score| is the exact one, unscaled; the result is scaled. variance: mean square relative error.
     largest: the largest number that a score may be on its way, unscaled.
@@ -411,7 +410,7 @@ class Endings:
 
     @classmethod
     def joined(cls, parts: Sequence[Endings]) -> Endings:
-        """Return what was counted in all the parts."""
+        """Return the sum of all parts."""
         return cls(
             np.sum([part.counts for part in parts], axis=0), np.sum([part.numbers for part in parts], axis=0)
         )

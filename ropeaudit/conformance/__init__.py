@@ -1,1 +1,1 @@
-"""Checks of whether a target does what RoPE asks of it."""
+"""Checks that a target rotates as RoPE defines it."""

@@ -1,4 +1,4 @@
-"""All checks of code, in the order in which a reader meets them; a line each."""
+"""The table of all checks of code, in the order of the report, and the loop that runs them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ from ropeaudit.runtime import doing
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of code: what it asks, and what that needs.
+    """A check of code, and its conditions.
 
-    run: makes its calls and judges them. names: of its findings, by default one, the check's. own: whether it
-    is made of own code alone, not of what an adapter calls. one_axis: whether positions have to be those of a
-    sequence.
+    run: makes its calls and judges them. names: of its findings, by default the check's name. own: whether
+    it is only for the user's own code, not for adapters. one_axis: whether it needs positions of a sequence.
     """
 
     run: Callable[[CodeUnderTest], Iterable[Finding]]
@@ -41,9 +40,11 @@ class Check:
 # name of the first finding -> the check
 CHECKS = {
     "max-position": Check(every_position.table_end, one_axis=True),
-    "rotation": Check(every_position.places),
+    "rotation": Check(every_position.all_positions),
     "short-sequences": Check(every_position.short_calls),
-    "negative-positions": Check(every_position.negative_positions, every_position.names_of_negative),
+    "negative-positions": Check(
+        every_position.negative_positions, lambda code: ["negative-positions"] * code.negative
+    ),
     "positions-per-row": Check(every_position.batch_rows),
     "decode": Check(other_ways.decode),
     "chunked-prefill": Check(other_ways.pieces),
@@ -54,7 +55,7 @@ CHECKS = {
     "head-dims": Check(every_position.head_dims, one_axis=True),
     "torch.compile": Check(environments.compiled, own=True),
     "stateless": Check(environments.state),
-    "outputs-kept": Check(environments.kept, own=True),
+    "outputs-kept": Check(environments.outputs_kept, own=True),
     "inputs-unmodified": Check(environments.inputs_unchanged, own=True),
     "dtype": Check(environments.output_dtype),
     "keys": Check(environments.keys),
@@ -69,8 +70,8 @@ _COUNTING = ("position", "frequency", "angle")  # stages whose numbers should be
 _LOGGED = (3, 37)  # heads and tokens of the call whose operations are looked at: sizes that nothing else has
 
 
-def made(name: str, code: CodeUnderTest) -> Iterable[Finding]:
-    """Make a check by its name, and yield its findings."""
+def run_check(name: str, code: CodeUnderTest) -> Iterable[Finding]:
+    """Run a check by its name, and yield its findings."""
     check = CHECKS[name]
     if check.one_axis and code.setting.grid is not None:
         return [not_applicable(name, "positions have several axes")]
@@ -86,7 +87,7 @@ def names_of(name: str, code: CodeUnderTest) -> list[str]:
 
 
 def findings(code: CodeUnderTest) -> Iterator[Finding]:
-    """Run every check and yield its findings; what code raises is one, and so is a fault of a check.
+    """Run every check and yield its findings; an exception of the code or of a check is a finding too.
 
     Raises: UsageError and other errors of the request.
     """
@@ -94,8 +95,8 @@ def findings(code: CodeUnderTest) -> Iterator[Finding]:
     for number, name in enumerate(CHECKS):
         doing.begin(f"check {number + 1} of {len(CHECKS)}: {name}")
         try:
-            told = (_with_line(_with_remedy(one, code), code) for one in made(name, code))
-            for finding in doing.each(told, functools.partial(_quietly, number / len(CHECKS))):
+            told = (_with_line(_with_remedy(one, code), code) for one in run_check(name, code))
+            for finding in doing.each(told, functools.partial(_one_check, number / len(CHECKS))):
                 left[name] = [one for one in left[name] if one != finding.check]
                 yield finding
                 if name == "max-position" and finding.failed:  # the others see what it takes
@@ -115,16 +116,16 @@ def findings(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 @contextlib.contextmanager
-def _quietly(begun: float) -> Iterator[None]:
-    """Count what is done in the block from a share on, and let code warn nobody."""
-    with doing.within(begun, begun + 1 / len(CHECKS)), warnings.catch_warnings():
+def _one_check(share: float) -> Iterator[None]:
+    """Count progress in the block from a share on, and silence warnings."""
+    with doing.within(share, share + 1 / len(CHECKS)), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         doing.step(0.0)
         yield
 
 
 def _with_line(finding: Finding, code: CodeUnderTest) -> Finding:
-    """Return a finding of narrow numbers with the first operation that gave them."""
+    """Add the file and line of the first narrow operation to a finding about narrow numbers."""
     parts = finding.diagnosis.parts() if finding.failed and finding.diagnosis else ()
     if finding.check.startswith("under ") or not _NARROW & {part.code for part in parts}:
         return finding
@@ -141,10 +142,10 @@ def _with_line(finding: Finding, code: CodeUnderTest) -> Finding:
 
 
 def _with_remedy(finding: Finding, code: CodeUnderTest) -> Finding:
-    """Return a finding with what to change, where what explains the failure is known."""
+    """Add the remedy to a failed finding, where its diagnosis has one."""
     if not finding.failed or finding.remedy:
         return finding
-    first, found = code.seen.right_before, finding.diagnosis
+    first, found = code.seen.first_wrong, finding.diagnosis
     if first and found and found.code == "wrong-base" and not found.also:
         where = Where(until=0, since=first)
         if found.where in (Where(), replace(where, until=found.where.until, since=found.where.since)):

@@ -1,9 +1,8 @@
-"""What a call does beside rotating, and what others and its surroundings do to it.
+"""Checks of side effects: environments, state between calls, changed inputs, dtypes, threads.
 
-What an environment does by right is allowed: where it narrows a rotation, the allowance is that of right code
-in that dtype, whose positions, frequencies and angles are float32 all the same. State leaks where the same
-call differs on a new instance and on one that was called before: in another dtype, for another length, at
-another offset, with other heads or rows, in another environment.
+An environment may narrow a rotation: then the allowed error is that of correct code in its dtype, whose
+positions, frequencies and angles stay float32. State leaks where the same call differs on a new instance and
+on one that was called before: in another dtype, length, offset, environment, or with other heads or rows.
 Letters: b batch, h heads, s positions, d head_dim.
 """
 
@@ -21,7 +20,7 @@ import numpy as np
 from ropeaudit import data
 from ropeaudit.arithmetic.formats import FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import bits_differ, round_to
-from ropeaudit.conformance.code_under_test import DEAR, Both, CodeUnderTest, cost, made, runs_at
+from ropeaudit.conformance.code_under_test import DEAR, CodeUnderTest, calls_from, cost, make_call
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.conformance.other_ways import Way, plain_calls, worst
 from ropeaudit.errors import ForeignError, RopeAuditError, did, one_line
@@ -32,7 +31,7 @@ from ropeaudit.recognition.verification import Places
 from ropeaudit.runtime import chance
 from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling import environments, exposure
-from ropeaudit.subjects.calling.code import CallOf, Rotator
+from ropeaudit.subjects.calling.code import Both, CallOf, Rotator
 from ropeaudit.subjects.calling.conventions import Answer
 from ropeaudit.subjects.calling.environments import Environment
 from ropeaudit.subjects.calling.foreign import ForeignRotator
@@ -55,7 +54,7 @@ _DTYPES = ("fp32", "fp16", "bf16")
 
 
 def check_name(environment: Environment) -> str:
-    """Return what the check of an environment is called."""
+    """Return the name of an environment's check."""
     return f"under {environment.label()}"
 
 
@@ -65,13 +64,13 @@ def check_names(code: CodeUnderTest) -> list[str]:
 
 
 def of_check(name: str) -> list[str]:
-    """Return the environment of a check, by its name; none for other checks."""
+    """Return the environment of a check, by the check's name; empty for other checks."""
     known = environments.ENVIRONMENTS.values()
     return [environment.name for environment in known if name == check_name(environment)]
 
 
-def inside(code: CodeUnderTest, environment: Environment) -> CodeUnderTest:
-    """Return code in an environment, held to a narrower dtype where natural."""
+def in_environment(code: CodeUnderTest, environment: Environment) -> CodeUnderTest:
+    """Return the code in an environment, with the allowed error of its dtype."""
     dtype = environment.narrowed(code.dtype)
     rule = code.claimed.recipe.resolve(dtype) if code.claimed else allowance.careful(dtype)
     placed = replace(code, tested=code.tested.under(environment), claimed=rule)
@@ -80,9 +79,9 @@ def inside(code: CodeUnderTest, environment: Environment) -> CodeUnderTest:
 
 
 def under(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether code rotates right in each environment, where the plain call does.
+    """Check the rotation in each environment, compared with plain calls.
 
-    Those that nobody requested are noted where it does not: code that is right is not wrong for them.
+    In environments that nobody requested a failure is only noted: correct code need not support them.
     """
     requested = tuple(code.environments) != DEFAULT
     for finding in _under(code, {check_name(one): one for one in environments.chosen(code.environments)[1:]}):
@@ -90,33 +89,33 @@ def under(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _under(code: CodeUnderTest, some: Mapping[str, Environment]) -> Iterator[Finding]:
-    """Yield what plain calls come to in environments. some: by names of checks."""
+    """Repeat plain calls in environments, and judge them. some: by names of checks."""
     length = min(_UNDER, code.up_to)
     last = code.up_to - length
     offsets = [0, last] if cost(code) > DEAR else [offset for offset in _AT if offset < last] + [last]
     plain: list[CalledBlock] = []
     for name, environment in some.items():
-        placed = inside(code, environment)
+        placed = in_environment(code, environment)
         if reason := placed.tested.refuses(code.setting, code.dtype):
             yield not_applicable(name, reason)
             continue
         plain = plain or list(plain_calls(code.rotator(), code.given(length), offsets))
-        way = Way(placed, name, placed.rotator(), right_passes=True).take(plain)
+        way = Way(placed, name, placed.rotator(), right_passes=True).repeat_calls(plain)
         if way.raised and name == COMPILED:
             yield not_applicable(name, f"torch.compile does not work: it {way.raised}")
             continue
         firsts = ", ".join(str(one.first) for one in plain)
         finding = way.finding(name, f"{environment.does}; {length} positions from {firsts} on")
         finding = replace(finding, where=finding.where.removeprefix(f"{name}: "))
-        yield finding if way.raised else _told(code, placed, way, finding)
+        yield finding if way.raised else _with_cause(code, placed, way, finding)
 
 
-def _told(code: CodeUnderTest, placed: CodeUnderTest, way: Way, finding: Finding) -> Finding:
-    """Return a finding with what is narrow in an environment. placed: code in it."""
+def _with_cause(code: CodeUnderTest, placed: CodeUnderTest, way: Way, finding: Finding) -> Finding:
+    """Add to a finding what an environment narrows. placed: the code in it."""
     environment, differs = placed.tested.environment, finding.failed or way.differing
     # else nothing is narrower that shows
     cause = exposure.cause(placed.tested, code.setting, code.dtype) if differs else ""
-    returned, by_right = _other_dtype(code, environment, way.instance)
+    returned, by_right = _dtype_clause(code, environment, way.instance)
     within = f"{cause}, within what is allowed here" if cause else ""
     if finding.failed:
         said = [cause or finding.detail, returned]
@@ -132,9 +131,9 @@ def _told(code: CodeUnderTest, placed: CodeUnderTest, way: Way, finding: Finding
 
 
 def compiled(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether compiled code gives what eager code gives."""
+    """Check that compiled code gives the results of eager code."""
     compiler = environments.ENVIRONMENTS["compile"]
-    refused = inside(code, compiler).tested.refuses(code.setting, code.dtype)
+    refused = in_environment(code, compiler).tested.refuses(code.setting, code.dtype)
     if refused or code.thorough:
         yield from _under(code, {COMPILED: compiler})
     else:
@@ -142,12 +141,12 @@ def compiled(code: CodeUnderTest) -> Iterator[Finding]:
         yield Finding(COMPILED, "not checked", reason)
 
 
-def _other_dtype(
+def _dtype_clause(
     code: CodeUnderTest,
     environment: Environment,
     rotator: Rotator,
 ) -> tuple[str, bool]:
-    """Return a clause on unusual dtypes, and whether the environment makes them."""
+    """Describe unusual returned dtypes, and return whether the environment explains them."""
     clean = answer_of(code)
     if clean is None or not isinstance(rotator, ForeignRotator):
         return "", True
@@ -157,25 +156,25 @@ def _other_dtype(
     if not dtypes:
         return "", True
     casts = environment.dtype if environment.kind == "autocast" else None
-    given = torch_arrays.spelled(code.dtype)
+    given = torch_arrays.torch_name(code.dtype)
     text = f"{' and '.join(sorted(dtypes))} comes back for {given} (clean: {clean.dtype})"
-    return text, casts is not None and dtypes <= {torch_arrays.spelled(casts)}
+    return text, casts is not None and dtypes <= {torch_arrays.torch_name(casts)}
 
 
 _ONE_CALL, _FIRST = 64, 1  # tokens of a call, its first position: position 0 shows nothing: it is not rotated
 
 
 def answer_of(code: CodeUnderTest) -> Answer | None:
-    """Return what one call came to; None where an adapter makes it."""
+    """Return the result of one call of own code, cached; None for an adapter."""
     if code.own is not None and code.seen.answer is None:
         length = min(_ONE_CALL, code.up_to)
-        [call] = runs_at(code.given(length), [min(_FIRST, code.up_to - length)])
+        [call] = calls_from(code.given(length), [min(_FIRST, code.up_to - length)])
         code.seen.answer = code.own_rotator().answer(*call)
     return code.seen.answer
 
 
 def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether inputs stay the same; q and k may be the result."""
+    """Check that inputs are unmodified, but for q and k that are rotated in place."""
     answer = answer_of(code)
     if answer is None:
         return
@@ -193,19 +192,19 @@ def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def keys(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield that k is not seen, if code takes it but returns q alone."""
+    """Note that k is not checked, if code takes k but returns only q."""
     answer = answer_of(code)
     if answer is not None and answer.keys is None and code.takes_keys:
         yield noted("keys", "it takes k and returns q alone: what it does to k was not seen")
 
 
 def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether what is returned has the dtype of what is given.
+    """Check that results have the dtype of the inputs.
 
-    A narrower one fails, as it loses digits or range; a wider one is a warning: it loses nothing, but makes
-    all that follows wider, and attention wants q, k and v in one dtype.
+    A narrower dtype fails, as it loses digits or range. A wider one is noted: it loses nothing, but widens
+    all that follows, and attention needs q, k and v in one dtype.
     """
-    answer, given = answer_of(code), torch_arrays.spelled(code.dtype)
+    answer, given = answer_of(code), torch_arrays.torch_name(code.dtype)
     if answer is None:
         yield not_applicable("dtype", "an adapter calls it, and hands on numbers alone")
         return
@@ -226,7 +225,7 @@ def output_dtype(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _holds(returned: str, dtype: Format) -> bool:
-    """Return whether a format, by its name, holds every number of a dtype."""
+    """Return whether the format of a name holds every number of a dtype."""
     try:
         wide = parse(returned.removesuffix("fn"))
     except RopeAuditError:
@@ -239,7 +238,7 @@ def _holds(returned: str, dtype: Format) -> bool:
 class Call:
     """A call of `batch` rows at positions first ... first + length - 1.
 
-    kind: how it differs from the one that it is made before. environment: its own alone.
+    kind: how it differs from the later call. environment: that of this call.
     """
 
     dtype: Format
@@ -263,7 +262,7 @@ class Call:
         return f"{words} under {self.environment.label()}" if self.environment else words
 
     def before(self, code: CodeUnderTest, others: Sequence[Environment]) -> Iterator[Call]:
-        """Yield calls to make before it. others: environments to make it in first."""
+        """Yield earlier calls that may leave state. others: environments for an earlier call."""
         last = max(0, code.up_to - self.length)
         further = self.first + _FURTHER
         elsewhere = {"first": further if further <= last else 0 if self.first else last}
@@ -293,35 +292,35 @@ class Call:
                 yield call
 
     def refused(self, code: CodeUnderTest, given: Both, rotator: Rotator) -> str:
-        """Make it of an instance; return why it cannot be made, empty if it was.
+        """Make the call; return why it cannot be made, or nothing.
 
-        given: q and k of the call that follows, (b, h, s, d).
+        given: q and k of the later call, (b, h, s, d).
         """
         q, k = given
         if self.kind != SAME:  # the same random numbers in every dtype, rounded to it
             shape = (self.batch, self.heads, self.length, code.setting.head_dim)
-            drawn = (round_to(_drawn(code.seed, side, shape), self.dtype) for side in (1, 2))
+            drawn = (round_to(_random(code.seed, side, shape), self.dtype) for side in (1, 2))
             q, k = (x.astype(self.dtype.carrier) for x in drawn)
         placed = code.tested.under(self.environment) if self.environment else code.tested
         if reason := placed.refuses(code.setting, self.dtype):
             return reason
         try:
-            made(rotator.otherwise(self.dtype, self.environment), runs_at((q, k), [self.first])[0])
+            make_call(rotator.in_dtype(self.dtype, self.environment), calls_from((q, k), [self.first])[0])
         except ForeignError as error:
             return one_line(error)
         return ""
 
 
 @functools.lru_cache(maxsize=16)
-def _drawn(seed: int, side: int, shape: tuple[int, ...]) -> FloatArray:
-    """Return random numbers, which calls of the same sizes share."""
+def _random(seed: int, side: int, shape: tuple[int, ...]) -> FloatArray:
+    """Return cached random numbers of a shape."""
     return np.random.default_rng([seed, side]).standard_normal(shape)
 
 
 def state(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether a call gives the same after others on the same instance, in requested environments too.
+    """Check that a call gives the same after other calls of the instance, also in environments.
 
-    Other bits within what is allowed are noted. What the code refuses before is left out, and said.
+    Differences within the allowed error are noted. Earlier calls that the code refuses are left out.
     """
     others = environments.chosen(code.environments)[1:]
     same = [one for one in others if one.kind != "to"]  # in which the same instance can be called
@@ -329,18 +328,18 @@ def state(code: CodeUnderTest) -> Iterator[Finding]:
     if tuple(code.environments) == DEFAULT:
         return
     for environment in others:
-        placed, name = inside(code, environment), f"state {check_name(environment)}"
+        placed, name = in_environment(code, environment), f"state {check_name(environment)}"
         reason = placed.tested.refuses(code.setting, code.dtype)
         yield not_applicable(name, reason) if reason else _after_others(placed, name, ())
 
 
-def _after(
+def _calls_after(
     code: CodeUnderTest,
     before: Sequence[Call],
     plain: Sequence[CalledBlock],
     instance: Rotator | None,
 ) -> tuple[dict[Call, Way], list[str]]:
-    """Return what calls after earlier ones come to, and those that were refused.
+    """Repeat plain calls after each earlier call; return them, and the refused earlier calls.
 
     instance: the one that makes all of them; None for a new one each.
     """
@@ -348,17 +347,17 @@ def _after(
     for number, earlier in enumerate(before, 1):
         used = instance or code.rotator()
         if earlier.kind == REFILLED and isinstance(used, ForeignRotator):
-            used = used.refilling()
+            used = used.reusing_buffers()
         if reason := earlier.refused(code, plain[0].given, used):
             refused.append(f"{earlier} ({earlier.kind}): {reason}")
             continue
         with chance.other(number):  # so that code that draws random numbers differs
-            after[earlier] = Way(code, f"after {earlier}", used).take(plain)
+            after[earlier] = Way(code, f"after {earlier}", used).repeat_calls(plain)
     return after, refused
 
 
 def _after_others(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> Finding:
-    """Return the finding. others: environments in which the call is made before itself."""
+    """Return the finding of state. others: environments for an earlier call."""
     length = min(_LENGTH, code.up_to)
     given, ways, refused = code.given(length), dict[tuple[Call, Call], Way](), list[str]()
     firsts = list(dict.fromkeys(min(first, code.up_to - length) for first in _OFFSETS))
@@ -367,9 +366,9 @@ def _after_others(code: CodeUnderTest, name: str, others: Sequence[Environment])
         plain = list(plain_calls(code.rotator(), given, [first]))
         before = list(call.before(code, () if ways else others))
         # at the second position one instance makes all of them, and where it leaks nothing, none does
-        after, left_out = _after(code, before, plain, code.rotator() if ways else None)
+        after, left_out = _calls_after(code, before, plain, code.rotator() if ways else None)
         if ways and (left_out or any(way.differing or way.raised for way in after.values())):
-            after, left_out = _after(code, before, plain, None)
+            after, left_out = _calls_after(code, before, plain, None)
         refused += left_out
         ways |= {(call, earlier): way for earlier, way in after.items()}
     if not ways:
@@ -380,7 +379,7 @@ def _after_others(code: CodeUnderTest, name: str, others: Sequence[Environment])
             size = f"{way.differing:,} of {way.elements:,} numbers differ by up to {way.apart:.3g}"
             came = f"it {way.raised}" if way.raised else size
             changes.append(f"{call.positions()} after {earlier} ({earlier.kind}): {came}")
-    new = code.tested.begins_anew  # else it is loaded once
+    new = code.tested.has_fresh_instances  # else it is loaded once
     where = " and ".join(dict.fromkeys(call.positions() for call, _ in ways))
     beside = f"the same call {'on a new instance' if new else 'made before'}"
     parts = [f"{where} after {len(ways)} earlier calls, beside {beside}", *changes]
@@ -406,19 +405,19 @@ def _after_others(code: CodeUnderTest, name: str, others: Sequence[Environment])
 _THREADS, _CALLS = 2, 6
 
 
-def kept(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether what a call returned is the same after other calls, such as q's after k's.
+def outputs_kept(code: CodeUnderTest) -> Iterator[Finding]:
+    """Check that returned arrays are unchanged by later calls, such as q's by k's.
 
-    A call alike follows, for a buffer may be kept for each shape, and one of another length.
+    A call of the same shape follows, as code may reuse a buffer for each shape, and one of another length.
     """
     rotator, both = code.own_rotator(), code.takes_keys
     for length in {min(_LENGTH, code.up_to), 1}:
         q, k = code.given(length)
         at = np.arange(length, dtype=np.int64) + min(1, code.up_to - length)
-        before = rotator.kept(q, k if both else None, at)
+        before = rotator.hold_output(q, k if both else None, at)
         for x, other, some in ((k, q, length), (q, k, min(length, _SHORT))):
             rotator.answer(x[:, :, :some], other[:, :, :some] if both else None, at[:some])
-            now = rotator.kept_now()
+            now = rotator.held_output()
             if differ := sum(int(bits_differ(a, b).sum()) for a, b in zip(before, now, strict=True)):
                 share = f"{differ:,} of {sum(x.size for x in before):,} numbers"
                 told = (
@@ -430,7 +429,7 @@ def kept(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def threads(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether two threads that share an instance both get their results."""
+    """Check that two threads that share an instance both get right results."""
     rotator = code.own_rotator()
     asked = [_calls(code, number) for number in range(_THREADS)]
     told = f"{_THREADS} threads, {_THREADS * _CALLS} calls of one instance"
@@ -438,7 +437,7 @@ def threads(code: CodeUnderTest) -> Iterator[Finding]:
     def placed(results: Iterable[Iterable[Both]]) -> Places:
         both = zip(itertools.chain(*asked), itertools.chain(*results), strict=True)
         blocks = [CalledBlock(at, (q, k), rotated) for (q, k, at), rotated in both]
-        return code.judged(rotator, blocks, explain=False)
+        return code.judge(rotator, blocks, explain=False)
 
     try:
         alone = placed([rotator.rotate_both(*call) for call in own] for own in asked)
@@ -458,10 +457,10 @@ def threads(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _calls(code: CodeUnderTest, number: int) -> list[CallOf]:
-    """Return the calls of a thread, each with its own positions, in three lengths."""
+    """Return the calls of a thread, at different positions and in three lengths."""
     calls = list[CallOf]()
     for turn in range(_CALLS):
         length = min((_LENGTH, _SHORT, 1)[turn % 3], code.up_to)
         q, k = (x[:, :1] for x in code.given(length))
-        calls += runs_at((q, k), [min(code.up_to - length, 1000 * (_THREADS * turn + number))])
+        calls += calls_from((q, k), [min(code.up_to - length, 1000 * (_THREADS * turn + number))])
     return calls

@@ -1,11 +1,10 @@
-"""Whether each rotated pair, and its gradient, stands where its position says, in long and short calls.
+"""Checks that each pair, and its gradient, is rotated by its position, in long and short calls.
 
-Each position up to the last must be taken at all, alone. Long calls see each position once, in blocks, with
-one head, and the first block with several; short calls see heads and batch elements at offsets that break
-positions, of an instance that was called before, and one call sees many of them. Code that is given k with
-q has fewer heads of k in two calls. What hides below the allowance of each pair is looked for in
-`mean_errors`. Rotating by a position is linear, and its transpose rotates back: a gradient of autograd is
-off by no more than a rotated vector may be.
+Long calls cover each position once, in blocks with one head, the first block also with several. Short calls
+cover heads and batch elements at offsets where positions often break, on an instance that was called before;
+one call has many of them. Code that takes k with q gets fewer heads of k in two calls. `mean_errors` looks
+for errors below the allowed one. Rotating is linear, and its transpose rotates back: so a gradient may be
+off by no more than a rotated vector.
 Letters: h heads, s positions, d head_dim, p pairs.
 """
 
@@ -23,7 +22,7 @@ from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import straddling
 from ropeaudit.conformance import mean_errors
-from ropeaudit.conformance.code_under_test import HEADS, Both, CodeUnderTest, made, runs_at
+from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest, calls_from, make_call
 from ropeaudit.conformance.finding import PAIR, Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, UsageError, did, one_line
 from ropeaudit.recognition import allowance, faults
@@ -33,9 +32,9 @@ from ropeaudit.recognition.rotation import rms
 from ropeaudit.recognition.verification import BATCH_STEP, NOWHERE, Places
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling import signatures
-from ropeaudit.subjects.calling.code import CallOf, Rotator
+from ropeaudit.subjects.calling.code import Both, CallOf, Rotator
 from ropeaudit.subjects.calling.foreign import ForeignRotator
-from ropeaudit.subjects.calling.own_code import NoGradient, SwitchedOff, mirrored
+from ropeaudit.subjects.calling.own_code import NoGradient, SwitchedOff, conjugated
 
 BLOCK = 4096  # positions of a call
 _SHORT = 64  # positions of a short call
@@ -48,22 +47,22 @@ _REMEDY = "compute what is returned from what is given, in torch and with gradie
 
 
 def table_end(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether the last position is taken, and where not, up to which position its table reaches.
+    """Check that the code takes the last position; if not, find the end of its table.
 
-    A table that ends silently shows in `places`: there it is a wrong rotation.
+    A table that ends silently shows in `all_positions`, as a wrong rotation.
     """
     last = code.up_to - 1
-    reason = _raised(code, last)
+    reason = _exception_at(code, last)
     if not reason:
         yield judged("max-position", True, f"a token at position {last} is taken")
         return
-    if _raised(code, 0):
+    if _exception_at(code, 0):
         yield not_applicable("max-position", f"it takes no single token: {reason}")
         return
     taken, refused = 0, last
     while refused - taken > 1:
         middle = (taken + refused) // 2
-        if found := _raised(code, middle):
+        if found := _exception_at(code, middle):
             refused, reason = middle, found
         else:
             taken = middle
@@ -73,17 +72,17 @@ def table_end(code: CodeUnderTest) -> Iterator[Finding]:
     yield judged("max-position", False, detail, where=f"position {refused}", **sizes)
 
 
-def _raised(code: CodeUnderTest, position: int) -> str:
-    """Return what a new instance raises for one token; empty for nothing."""
+def _exception_at(code: CodeUnderTest, position: int) -> str:
+    """Return the exception of a new instance for one token at a position; empty if none."""
     try:
-        made(code.rotator(), runs_at(code.given(1), [position])[0])
+        make_call(code.rotator(), calls_from(code.given(1), [position])[0])
     except ForeignError as error:
         return one_line(error)
     return ""
 
 
-def places(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether one instance rotates every position right, block after block."""
+def all_positions(code: CodeUnderTest) -> Iterator[Finding]:
+    """Check every position, block after block, on one instance."""
     calls = list[CallOf]()
     for heads, starts in (1, range(0, code.up_to, BLOCK)), (HEADS, range(1)):
         # of one batch element: other checks see more
@@ -93,7 +92,7 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
             at = np.arange(start, min(start + BLOCK, code.up_to), dtype=np.int64)
             first = q[:, :, : at.size]  # what was given once is judged once
             calls.append((first, first if k is q else k[:, :, : at.size], at))
-    worst, wrong = code.up_to_a_wrong_one(code.rotator(), calls)
+    worst, wrong = code.judge_until_wrong(code.rotator(), calls)
     if not wrong:
         several = f"the first {min(BLOCK, code.up_to)} with {HEADS} heads"
         detail = f"all {code.up_to} positions, in calls of {BLOCK} with one head; {several}; q and k"
@@ -106,25 +105,20 @@ def places(code: CodeUnderTest) -> Iterator[Finding]:
     size += f" with {heads} heads" * (heads > 1)
     detail = f"calls of {size}; the first that is wrong is that of positions {start} to {at[-1]}"
     if heads == 1 and start and worst.first > 0:  # in a block from 0 any base is right at first
-        code.seen.right_before = worst.first
+        code.seen.first_wrong = worst.first
         detail += f", and position {worst.first} is the first that is wrong"
     yield of_worst_pair("rotation", detail, worst)
 
 
 def short_calls(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether short calls are right where positions break, with heads and batches."""
+    """Check short calls with heads and batch elements, where positions often break."""
     offsets = straddling(code.up_to, _SHORT)
     where = f"{HEADS} heads, 2 batch elements, {_SHORT} tokens at {len(offsets)} offsets up to {offsets[-1]}"
     yield _at_offsets("short-sequences", code, offsets, 0, where)
 
 
-def names_of_negative(code: CodeUnderTest) -> list[str]:
-    """Return the name of the check of negative positions, where it was asked for."""
-    return ["negative-positions"] if code.negative else []
-
-
 def negative_positions(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether calls at and across negative positions are right, where that was asked for."""
+    """Check calls at and across negative positions, if requested."""
     if not code.negative:
         return
     if code.setting.grid is not None:
@@ -137,12 +131,12 @@ def negative_positions(code: CodeUnderTest) -> Iterator[Finding]:
         return
     offsets = [-_FAR, -_SHORT, -_SHORT // 2]
     where = f"{HEADS} heads, 2 batch elements, {_SHORT} tokens from {', '.join(map(str, offsets))} on"
-    worst, _ = code.up_to_a_wrong_one(code.rotator(), runs_at(code.batch(HEADS, _SHORT), offsets))
+    worst, _ = code.judge_until_wrong(code.rotator(), calls_from(code.batch(HEADS, _SHORT), offsets))
     yield of_worst_pair("negative-positions", where, worst)
 
 
 def batch_rows(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether batch elements at positions of their own are rotated by them."""
+    """Check that batch elements with own positions are rotated by these."""
     if why := code.why_no_rows():
         yield not_applicable("positions-per-row", why)
         return
@@ -158,26 +152,26 @@ def _at_offsets(
     step: int,
     detail: str,
 ) -> Finding:
-    """Return whether few heads at these offsets, fewer of k, and one call with many, are rotated right.
+    """Judge calls with few heads at some offsets, with fewer heads of k, and with many heads.
 
     step: tokens between the positions of two batch elements; 0 where they share positions.
     """
     rotator, fewer = code.rotator(), HEADS // 2
-    kinds = {detail: runs_at(code.batch(HEADS, _SHORT), offsets, step)}
+    kinds = {detail: calls_from(code.batch(HEADS, _SHORT), offsets, step)}
     less = f"{fewer} heads of k to {HEADS} of q"
     if not step and code.takes_keys:
         ends = list(dict.fromkeys((offsets[0], offsets[-1])))
-        kinds[less] = runs_at(code.batch(HEADS, _SHORT, fewer), ends)
+        kinds[less] = calls_from(code.batch(HEADS, _SHORT, fewer), ends)
     rows = _MANY_ROWS if "b" in code.order else 1
     heads = _MANY_HEADS if "h" in code.order else 1
     last = code.up_to - _FEW - step * (rows - 1)  # the last offset of such a call
     if rows * heads > 1 and last >= 0:
         many = f"{heads} heads, {rows} batch elements, {_FEW} tokens at offset {min(_FAR, last)}"
-        kinds[many] = runs_at(code.batch(heads, _FEW, rows=rows), [min(_FAR, last)], step)
+        kinds[many] = calls_from(code.batch(heads, _FEW, rows=rows), [min(_FAR, last)], step)
     worst, said = NOWHERE, list[str]()
     for words, calls in kinds.items():
         try:
-            placed, wrong = code.up_to_a_wrong_one(rotator, calls)
+            placed, wrong = code.judge_until_wrong(rotator, calls)
         except ForeignError as error:
             if words != less:
                 raise
@@ -196,10 +190,10 @@ _LENGTHS, _FIRSTS = (64, 1), (0, 1000)
 
 
 def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether code is right for each head_dim and rotary_dim that models have.
+    """Check each usual head_dim and rotary_dim.
 
-    A part of the dims is rotated where code is told so: by tables, or by the number of dims. What raises is
-    noted: it passes no wrong numbers on.
+    Partial rotation is tried where code takes tables or the number of dims. Sizes at which code raises are
+    noted: an exception passes no wrong numbers on.
     """
     if not code.sizes:
         return
@@ -220,8 +214,8 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
         try:
             for length in _LENGTHS:
                 firsts = [min(one, max(0, up_to - length)) for one in _FIRSTS]
-                calls += runs_at(sized.given(min(length, up_to)), firsts)
-            places, wrong = sized.up_to_a_wrong_one(sized.rotator(), calls)
+                calls += calls_from(sized.given(min(length, up_to)), firsts)
+            places, wrong = sized.judge_until_wrong(sized.rotator(), calls)
         except (UsageError, ForeignError) as error:
             why = one_line(error) if isinstance(error, UsageError) else f"it {did(error)}"
             refused.setdefault(why, []).append(name)
@@ -244,18 +238,18 @@ _AWAY = 8  # tokens from the border to where a short call ends: code may be off 
 _NEARER = 0.5  # of the distance to the frequencies of the other length
 
 
-def followed(code: CodeUnderTest) -> bool:
-    """Return whether frequencies follow the length of each call, as far as two calls show.
+def follows_length(code: CodeUnderTest) -> bool:
+    """Return whether frequencies follow the length of each call, by two calls.
 
-    Both begin with the same tokens, and one is longer than the border: it rotates those otherwise, and at
-    least one of the two is near the frequencies for its own length. What raises shows nothing.
+    Both begin with the same tokens, and one is longer than the border: it must rotate them differently, and
+    at least one call must be near the frequencies for its own length. False where a call raises.
     """
     border = code.setting.scaling.length_before or 0
     asked = code.setting.scaling.depends_on_length and 0 < border < code.up_to
     if not asked or code.tested.refusal(code.setting, code.dtype):
         return False
     try:
-        at, (given, short, long) = _across(code, border, border - min(_AWAY, border // 2))
+        at, (given, short, long) = _around_border(code, border, border - min(_AWAY, border // 2))
     except ForeignError:
         return False
     lengths = int(at[-1]) + 1, min(border + _TOKENS, code.up_to)
@@ -265,8 +259,8 @@ def followed(code: CodeUnderTest) -> bool:
     return any(own) and rms(long - short) > _NEARER * rms(expected[1] - expected[0])
 
 
-def _across(code: CodeUnderTest, border: int, end: int) -> tuple[Positions, list[FloatArray]]:
-    """Return the tokens before `end`: k as given, and as calls up to there and past the border rotate it."""
+def _around_border(code: CodeUnderTest, border: int, end: int) -> tuple[Positions, list[FloatArray]]:
+    """Return the tokens before `end`; k of them, and as calls up to `end` and past the border rotate it."""
     first, last = max(0, end - _TOKENS), min(border + _TOKENS, code.up_to)
     (q, k), at = code.given(last - first), np.arange(first, last, dtype=np.int64)
     some = slice(0, end - first)
@@ -276,25 +270,25 @@ def _across(code: CodeUnderTest, border: int, end: int) -> tuple[Positions, list
 
 
 def switch(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether frequencies become others behind the border alone, and what cached keys are then.
+    """Check that frequencies change exactly at the border, and note how far cached keys then are off.
 
-    Nothing of code that holds the frequencies of one length.
+    Nothing for code with the frequencies of one length.
     """
     border = code.setting.scaling.length_before
     if not code.each_call or not border:
         return
     ends = [end for end in (border - 1, border, border + 1, border) if 0 < end <= code.up_to]
     sizes = itertools.product(ends, (_TOKENS, 1))
-    calls = [runs_at(code.given(min(end, most)), [max(0, end - most)])[0] for end, most in sizes]
+    calls = [calls_from(code.given(min(end, most)), [max(0, end - most)])[0] for end, most in sizes]
     rotator = code.rotator()
-    worst, wrong = code.up_to_a_wrong_one(rotator, calls)
+    worst, wrong = code.judge_until_wrong(rotator, calls)
     if wrong:
-        worst = _misplaced(code, made(rotator, calls[wrong[0]]), worst, border)
+        worst = _with_border_cause(code, make_call(rotator, calls[wrong[0]]), worst, border)
     told = f"calls of {', '.join(f'{end:,}' for end in ends)} positions"
     yield of_worst_pair(_NAME, f"{told}: up to {_TOKENS} tokens at their ends, and the last alone", worst)
     if wrong:
         return
-    at, (given, before, behind) = _across(code, border, border)
+    at, (given, before, behind) = _around_border(code, border, border)
     apart, size = (np.abs(exact_rotation.complex_pairs(x, code.setting)) for x in (behind - before, given))
     most = float((apart / np.maximum(size, 1e-30)).max())
     then = " and each further position changes them again" * (code.setting.scaling.kind == "dynamic")
@@ -303,8 +297,8 @@ def switch(code: CodeUnderTest) -> Iterator[Finding]:
     yield noted(_NAME, detail, measured=most, unit=PAIR, where=f"from position {border:,} on")
 
 
-def _misplaced(code: CodeUnderTest, block: CalledBlock, worst: Places, border: int) -> Places:
-    """Return wrong places, diagnosed where they have the border's other divisors."""
+def _with_border_cause(code: CodeUnderTest, block: CalledBlock, worst: Places, border: int) -> Places:
+    """Diagnose wrong pairs that have longrope's divisors for the other side of the border."""
     own = code.setting_at(block.at)
     both = (code.setting.for_positions(length) for length in (border, border + 1))
     other = next(one for one in both if one.length != own.length)
@@ -317,7 +311,7 @@ def _misplaced(code: CodeUnderTest, block: CalledBlock, worst: Places, border: i
 
 
 def gradient(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether the gradient is rotated back, at offsets that break positions."""
+    """Check that gradients are rotated back, at offsets where positions often break."""
     why = "it returns cos and sin, through which no gradient has to flow" if code.composed else ""
     if code.dtype.storage_bits < _FEWEST_BITS:
         why = f"autograd does not compute in {code.dtype}"
@@ -326,20 +320,22 @@ def gradient(code: CodeUnderTest) -> Iterator[Finding]:
         return
     length = min(_SHORT, code.up_to)
     offsets = straddling(code.up_to, length)
-    calls = runs_at(code.batch(HEADS, length), offsets)
+    calls = calls_from(code.batch(HEADS, length), offsets)
     longer = min(_LONGER, code.up_to)
-    calls += runs_at(code.batch(1, longer), [0])
+    calls += calls_from(code.batch(1, longer), [0])
     # what a vector is used for more than once is summed in its own dtype
     rule = code.rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(code.dtype)
 
     detail = f"{HEADS} heads, {length} tokens at {len(offsets)} offsets up to {offsets[-1]}"
     detail += f", one with {longer} from 0; random upstream"
 
-    def afresh() -> Rotator:
+    def new_rotator() -> Rotator:
         return cast(Rotator, backward(code))
 
     try:
-        worst, wrong = code.up_to_a_wrong_one(rotator, calls, afresh=afresh, rule=rule, searches=None)
+        worst, wrong = code.judge_until_wrong(
+            rotator, calls, new_rotator=new_rotator, rule=rule, searches=None
+        )
     except SwitchedOff as error:
         yield not_applicable("gradient", str(error))
     except NoGradient as error:
@@ -354,31 +350,31 @@ def gradient(code: CodeUnderTest) -> Iterator[Finding]:
             detail += "; it changes its input where it lies: it was given copies of the leaves"
         cause = None
         if wrong and worst.diagnosis:
-            cause = _cause(code, rotator, worst.diagnosis, calls[wrong[0] :])
+            cause = _gradient_cause(code, rotator, worst.diagnosis, calls[wrong[0] :])
         yield of_worst_pair("gradient", detail, worst, diagnosis=cause)
 
 
 def backward(code: CodeUnderTest) -> ForeignRotator | None:
-    """Return a new instance that rotates by its backward pass; None if not of torch."""
+    """Return a rotator that calls the backward pass of a new instance; None without torch."""
     fit = code.tested.fit(code.setting)
     torch = fit.convention.engine == "torch" if fit else code.tested.differentiable
     return cast(ForeignRotator, code.rotator()).backward() if torch else None
 
 
-def _cause(
+def _gradient_cause(
     code: CodeUnderTest, rotator: Rotator, behaves: Diagnosis, calls: Sequence[CallOf]
 ) -> Diagnosis | None:
-    """Return what explains a wrong gradient; calls: from the first wrong one on."""
+    """Diagnose a wrong gradient. calls: from the first wrong one on."""
     found, (q, k, at) = of_gradient(behaves), calls[0]
     try:
         results = rotator.rotate_both(q, k, at)
-        forward, _ = code.up_to_a_wrong_one(code.rotator(), calls, 1)
+        forward, _ = code.judge_until_wrong(code.rotator(), calls, 1)
     except ForeignError:  # it then explains nothing
         return found
     if zero := [name for name, x in zip("qk", results, strict=True) if not np.any(x)]:
         return of_gradient(Diagnosis("gradient-zero", {"vectors": tuple(zero)}))
     if forward.excess > 1:  # then no rounding of the backward pass is the reason
-        also = forward.diagnosis == behaves or _transposed(code, rotator, (q, k), at)
+        also = forward.diagnosis == behaves or _fits_forward(code, rotator, (q, k), at)
         return forward.diagnosis if also else found
     if found.explains:
         return found
@@ -386,13 +382,13 @@ def _cause(
     return of_gradient(narrow) if narrow else found
 
 
-def _transposed(code: CodeUnderTest, rotator: Rotator, upstream: Both, at: Positions) -> bool:
-    """Return whether the gradient fits the wrong result: <A u, g> = <u, Aᵀ g>."""
+def _fits_forward(code: CodeUnderTest, rotator: Rotator, upstream: Both, at: Positions) -> bool:
+    """Return whether the gradient is that of the wrong forward pass: <A u, g> = <u, Aᵀ g>."""
     forward = code.rotator()
     random = np.random.default_rng([code.seed, 3])
     off = list[float]()
-    left, right = (mirrored(g, code.setting) for g in upstream)
-    gradients = [mirrored(x, code.setting) for x in rotator.rotate_both(left, right, at)]
+    left, right = (conjugated(g, code.setting) for g in upstream)
+    gradients = [conjugated(x, code.setting) for x in rotator.rotate_both(left, right, at)]
     for _ in range(_DRAWN):
         u, v = (
             round_to(random.standard_normal(x.shape), code.dtype).astype(code.dtype.carrier) for x in upstream
@@ -409,7 +405,7 @@ def _dot(left: Sequence[FloatArray], right: Sequence[FloatArray]) -> float:
 
 
 def of_gradient(found: Diagnosis) -> Diagnosis:
-    """Return a diagnosis of the inverse rotation as that of a gradient."""
+    """Mark a diagnosis as one of the gradient."""
     return replace(
         found,
         where=replace(found.where, gradient=True),

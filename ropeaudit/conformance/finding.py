@@ -1,4 +1,4 @@
-"""What a check came to."""
+"""The result of a check: passed, failed, or only noted."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ INTERRUPTED = "interrupted"  # stands for a check in the finding that says what 
 class Finding:
     """One check of one target.
 
-    check: its name. detail: what was done and seen, a sentence. measured, allowed: in `unit`, nan where there
-    is no number. where: the place of `measured`. diagnosis: what explains it; None where nothing needs to be
-    explained, or where nothing was looked for. differing: share of elements whose bits differ, nan where
-    bits were not compared. remedy: what to change, empty where that is not known. option: what to check it
-    with instead, where that makes it right. fault: where the check itself is at fault, the traceback. file,
-    line: of the operation to change, where one call showed it.
+    check: its name. detail: what was done and measured, a sentence. measured, allowed: in `unit`, nan where
+    there is no number. where: the place of `measured`. diagnosis: None where nothing is wrong, or nothing was
+    diagnosed. differing: share of elements whose bits differ, nan where bits were not compared. remedy: what
+    to change, empty where that is not known. option: the option with which the target is right. fault: the
+    traceback, if the check itself failed. file, line: of the operation to change, if known.
     """
 
     check: str
@@ -60,11 +59,11 @@ class Finding:
 
     @property
     def advice(self) -> str:
-        """What to change, or to check it with; empty where neither is known."""
+        """The remedy, and the option with which the target is right; empty if neither is known."""
         return f"{self.remedy}, or check it with {self.option}" if self.option else self.remedy
 
     def advised(self, dtype: Format, up_to: int) -> Finding:
-        """Return it with what its diagnosis says to change, or to check it with."""
+        """Return the finding with the remedy and the option of its diagnosis."""
         found = self.diagnosis
         return replace(self, remedy=wording.remedy(found, dtype, up_to), option=wording.option(found))
 
@@ -87,13 +86,13 @@ def of_worst_pair(check: str, detail: str, worst: Places, **rest: Any) -> Findin
 
 
 def faulty(check: str, error: Exception) -> Finding:
-    """Return a finding of a check at fault itself: its answer is unknown."""
+    """Return the finding of a check that itself failed, so that its result is unknown."""
     text = f"a fault of ropeaudit, not of what is checked: {one_line(error)}"
     return Finding(check, "fail", text, fault="".join(traceback.format_exception(error)))
 
 
 def not_applicable(check: str, reason: str) -> Finding:
-    """Return a finding of a check that could not be made, with the reason."""
+    """Return the finding of a check that cannot be made, with the reason."""
     return Finding(check, "not applicable", reason)
 
 

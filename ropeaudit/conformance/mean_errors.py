@@ -1,8 +1,8 @@
-"""Whether the errors of rotated pairs are those of rounding, where each is within its own allowance.
+"""Check that errors below the allowed one are those of rounding, by their means and RMS.
 
-Errors of rounding to nearest cancel out: a length, a phase or a delay that all pairs share hides below the
-allowance of each, and is seen in their means. Their size is known too: the allowance of a pair is what may
-happen once, and errors that come near it everywhere are no roundings.
+Errors of rounding to nearest cancel out: a wrong length, phase or delay that all pairs share may be below the
+allowed error of each pair, and shows in their means. The RMS is known too: the allowed error of a pair is a
+worst case, and errors near it in all pairs are not from rounding.
 Letters: h heads, s positions, d head_dim, p pairs.
 """
 
@@ -38,9 +38,9 @@ _EXACT = dict.fromkeys(("position", "frequency", "angle"), "fp64")
 
 
 def beyond_rounding(code: CodeUnderTest) -> Finding | None:
-    """Return that rotated q or k have errors that are none of rounding; None where they may be.
+    """Return a finding if errors of q or k are not from rounding; else None.
 
-    For code whose every pair is within its allowance; where one is not in these calls, that is said.
+    For code whose pairs are all within the allowed error; a pair that exceeds it in these calls is reported.
     Float64 is not judged: means are computed in it.
     Raises: ForeignError.
     """
@@ -52,22 +52,22 @@ def beyond_rounding(code: CodeUnderTest) -> Finding | None:
     for offset in dict.fromkeys((0, last // 2, last)):
         at = np.arange(length, dtype=np.int64) + offset
         block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))
-        if not (worst := code.judged(rotator, [block])).excess <= 1:
+        if not (worst := code.judge(rotator, [block])).excess <= 1:
             code.seen.wrong_rotation = True
             return of_worst_pair("rotation", f"{HEADS} heads, {length} positions from {offset} on", worst)
-        if found := _biased(code, block) or _scattered(code, block):
+        if found := _large_mean(code, block) or _large_rms(code, block):
             code.seen.cause = found.diagnosis
             return found
     return None
 
 
 def too_few(code: CodeUnderTest) -> bool:
-    """Return whether there are too few pairs for their means to tell anything."""
+    """Return whether there are too few pairs for means to be significant."""
     return min(_TOKENS, code.up_to) * code.setting.pairs < _FEWEST
 
 
-def _biased(code: CodeUnderTest, block: CalledBlock) -> Finding | None:
-    """Return that the mean errors of a head are more than what roundings to nearest leave."""
+def _large_mean(code: CodeUnderTest, block: CalledBlock) -> Finding | None:
+    """Return a finding if the mean error of a head is larger than rounding to nearest leaves."""
     both = (_means(code, x[0], y[0], block.at) for x, y in zip(block.given, block.rotated, strict=True))
     means, most = (np.stack(some) for some in zip(*both, strict=True))  # (side, h, 3), (side, 1, 3)
     over = np.nan_to_num(np.abs(means) / most, nan=0.0)  # nan is for others to find
@@ -76,35 +76,35 @@ def _biased(code: CodeUnderTest, block: CalledBlock) -> Finding | None:
     side, head, which = (int(i) for i in np.unravel_index(int(over.argmax()), over.shape))
     values = {name: float(f"{mean:.2g}") for name, mean in zip(_MEANS, means[side, head], strict=True)}
     found = Diagnosis("bias", values, Where(sides=_sides(over)), certainty="measured")
-    if _cut_off(code, block.given[side][0, head], block.rotated[side][0, head], block.at):
+    if _is_truncated(code, block.given[side][0, head], block.rotated[side][0, head], block.at):
         found = Diagnosis("truncated-output", {"dtype": str(code.dtype)}, found.where)
     text = f"every pair is within its allowance, and their mean error is no rounding: {'qk'[side]}"
     sizes = abs(float(means[side, head, which])), float(most[side, 0, which]), PAIR
     return Finding("rotation", "fail", text, *sizes, _where(block, side, head), found)
 
 
-def _cut_off(
+def _is_truncated(
     code: CodeUnderTest,
     x: FloatArray,
     y: FloatArray,
     at: Positions,
 ) -> bool:
-    """Return whether numbers are the exact ones without the digits that the dtype lacks. Shapes: (s, d)."""
+    """Return whether numbers are truncated instead of rounded to nearest. Shapes: (s, d)."""
     exact, came = np.abs(exact_rotation.rotated(x, at, code.setting_at(at))), np.abs(y.astype(np.float64))
     spacing = np.ldexp(code.dtype.unit_roundoff, np.frexp(exact)[1])
     return bool(((came <= exact) & (exact - came < spacing)).mean() >= _CUT_OFF)
 
 
 def _means(code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions) -> tuple[Array, Array]:
-    """Return the mean errors `_MEANS` of each head, and the most that roundings leave.
+    """Return the mean errors `_MEANS` of each head, and the largest that rounding leaves.
 
-    The phase of a pair is fitted by a constant and a delay in tokens times its frequency. Frequencies and
-    angles in float32 leave a phase, which is allowed for each pair; what is turned by it falls short of where
-    it should be by half of its square. Shapes: x and rotated y (h, s, d) -> (h, 3), (1, 3).
+    The phase of a pair is fitted by a constant and a delay in tokens times its frequency. The phase error of
+    float32 frequencies and angles is allowed, and half of its square as a change of length.
+    Shapes: x and rotated y (h, s, d) -> (h, 3), (1, 3).
     """
     setting = code.setting_at(at)
     rounding = _UNITS * code.dtype.unit_roundoff
-    exact, came = _compared(code, x, y, at)
+    exact, came = _exact_and_returned(code, x, y, at)
     # what turns by less than a rounding stands still: so it does where the exact pairs are rounded once
     once = round_to(exact.real, code.dtype) + 1j * round_to(exact.imag, code.dtype)
     fit = np.linalg.pinv(np.stack([np.ones(setting.pairs), allowance.frequencies(setting)], axis=1))  # (2, p)
@@ -121,11 +121,13 @@ def _means(code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions) -> 
     return least, np.array([[rounding + (turn**2).mean() / 2, *most]])
 
 
-def _scattered(code: CodeUnderTest, block: CalledBlock) -> Finding | None:
-    """Return that errors of a head or of a pair are larger than rounding every step to nearest leaves."""
+def _large_rms(code: CodeUnderTest, block: CalledBlock) -> Finding | None:
+    """Return a finding if the RMS error of a head or pair is larger than rounding each step leaves."""
     at, both = block.at, list(zip(block.given, block.rotated, strict=True))
     expected = _expected(code, block)  # (p,)
-    over = np.stack([_rms(*_compared(code, x[0], y[0], at)) for x, y in both]) / expected  # (2, h, p)
+    over = (
+        np.stack([_rms(*_exact_and_returned(code, x[0], y[0], at)) for x, y in both]) / expected
+    )  # (2, h, p)
     over = np.nan_to_num(over, nan=0.0)  # nan is for others to find
     whole, chance = np.sqrt((over**2).mean(axis=2)), _CHANCE / np.sqrt(at.size)
     most_whole, most_pair = _HEAD + chance / np.sqrt(expected.size), _PAIR + chance
@@ -136,7 +138,7 @@ def _scattered(code: CodeUnderTest, block: CalledBlock) -> Finding | None:
     pair = None if whole[side, head] > most_whole else int(over[side, head].argmax())
     times, most = (whole[side, head], most_whole) if pair is None else (over[side, head, pair], most_pair)
     x, y = (one[0, head] for one in both[side])
-    known = _explained(code, x, y, at, expected)
+    known = _nearest_fault(code, x, y, at, expected)
     values: dict[str, Value] = {"times": float(f"{times:.3g}"), "dtype": str(code.dtype)}
     told = Diagnosis("precision-loss", values, Where(sides=_sides(beyond), pair=pair), certainty="measured")
     text = f"every pair is within its allowance, and their RMS error is above that of rounding: {'qk'[side]}"
@@ -147,26 +149,26 @@ def _scattered(code: CodeUnderTest, block: CalledBlock) -> Finding | None:
 
 
 def _expected(code: CodeUnderTest, block: CalledBlock) -> Array:
-    """Return the RMS error of pairs of right code. Shapes: -> (p,).
+    """Return the RMS error of pairs of correct code. Shapes: -> (p,).
 
-    It is that of one head of q that the recipe rotates, which is that of hf with exact angles where none is
-    claimed, and the phase that frequencies and angles in float32 may have.
+    It is that of one head of q rotated by the claimed recipe, or by hf with exact angles, and the phase error
+    of float32 frequencies and angles.
     """
     setting, at, x = code.setting_at(block.at), block.at, block.given[0][0, :1]
     recipe = code.claimed or recipes.named("hf").changed(_EXACT).resolve(code.dtype)
     rounded = known_recipes.rotated(RecipeGroup((), recipe), x, at, setting)
-    rounding = np.sqrt((_rms(*_compared(code, x, rounded, at)) ** 2).mean())
+    rounding = np.sqrt((_rms(*_exact_and_returned(code, x, rounded, at)) ** 2).mean())
     phase = np.sqrt((allowance.phase(code.rule, setting, at) ** 2).mean(axis=0))
     return np.asarray(np.hypot(rounding, phase))
 
 
-def _explained(
+def _nearest_fault(
     code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions, most: Array
 ) -> Diagnosis | None:
-    """Return what explains the errors of a head, the nearest. Shapes: x and y (s, d), most (p,)."""
+    """Diagnose the errors of a head by the nearest fault. Shapes: x and y (s, d), most (p,)."""
     setting = code.setting_at(at)
     came, left = exact_rotation.complex_pairs(y, setting)[None], dict[float, Diagnosis]()
-    before = (_rms(*_compared(code, x[None], y[None], at)) / most).max()
+    before = (_rms(*_exact_and_returned(code, x[None], y[None], at)) / most).max()
     for fault in (*faults.of_coarse_tables(), *faults.of_roundings(code.dtype)):
         expected = prediction.predicted(fault, setting, x, at, code.dtype)[:, : setting.pairs]
         worst = float((_rms(expected[None], came) / most).max())
@@ -181,8 +183,10 @@ def _rms(exact: Complex, came: Complex) -> Array:
         return np.asarray(np.sqrt((np.abs(came - exact) ** 2).sum(axis=1) / (np.abs(exact) ** 2).sum(axis=1)))
 
 
-def _compared(code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions) -> tuple[Complex, Complex]:
-    """Return pairs as they should be rotated, and as they came. Shapes: (h, s, d) -> (h, s, p) twice."""
+def _exact_and_returned(
+    code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions
+) -> tuple[Complex, Complex]:
+    """Return pairs rotated exactly, and as returned. Shapes: (h, s, d) -> (h, s, p) twice."""
     setting = code.setting_at(at)
     given, came = (exact_rotation.complex_pairs(one.astype(np.float64), setting) for one in (x, y))
     return given * exact_rotation.rotations(setting, at, code.dtype), came

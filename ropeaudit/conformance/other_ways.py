@@ -1,7 +1,7 @@
-"""Whether other ways to call code give what plain calls give: in parts, in other rows, as views, compiled.
+"""Checks that other ways of calling give the results of plain calls: in parts, other rows, views.
 
-A pair passes within the allowance around the exact rotation. Where the plain call is itself further away, the
-two are compared with each other, within twice the allowance: each may be off by it. Bits are counted apart.
+A pair passes within the allowed error around the exact rotation. Where the plain call is itself wrong, the
+two results are compared within twice that error. Differing bits are only counted.
 Letters: b batch, h heads, s positions, d head_dim, p pairs.
 """
 
@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
+from operator import methodcaller
 
 import numpy as np
 
@@ -21,11 +21,10 @@ from ropeaudit.arithmetic.rounding import bits_differ
 from ropeaudit.conformance.code_under_test import (
     DEAR,
     HEADS,
-    Both,
     CodeUnderTest,
+    calls_from,
     cost,
-    made,
-    runs_at,
+    make_call,
     some_offsets,
 )
 from ropeaudit.conformance.finding import Finding, not_applicable, noted, of_worst_pair
@@ -38,8 +37,7 @@ from ropeaudit.recognition.verification import NOWHERE, Places
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling import shapes
 from ropeaudit.subjects.calling.arrays import Strides
-from ropeaudit.subjects.calling.code import Rotator
-from ropeaudit.subjects.calling.foreign import ForeignRotator
+from ropeaudit.subjects.calling.code import Both, Rotator
 
 # seconds of CPU of a token, runs and their tokens, runs after a prefill and theirs: slow code is called less
 _RUNS = ((1e-3, 31, 16, 5, 64), (DEAR, 31, 8, 5, 8), (np.inf, 4, 8, 2, 8))
@@ -57,14 +55,14 @@ _VIEWS: dict[Strides, tuple[str, str]] = {
 
 
 def plain_calls(rotator: Rotator, given: Both, offsets: Iterable[int]) -> Iterator[CalledBlock]:
-    """Call with all positions at once from each offset. Raises: what code raises."""
-    return (made(rotator, call) for call in runs_at(given, list(offsets)))
+    """Call with consecutive positions from each offset. Raises: what code raises."""
+    return (make_call(rotator, call) for call in calls_from(given, list(offsets)))
 
 
 def excess(
     code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions, parts: Sequence[slice] = (np.s_[:],)
 ) -> Array:
-    """Return the error of each pair over what is allowed. parts: rows that are held to one length each.
+    """Return the error of each pair over the allowed one. parts: tokens that share one length each.
 
     Shapes: (b, h, s, d) twice, (s,) or (b, s) -> (b, h, s, p).
     """
@@ -75,8 +73,8 @@ def excess(
     return np.concatenate(over, axis=2)
 
 
-def cut(lengths: Sequence[int], length: int) -> list[slice]:
-    """Return parts of these lengths, repeated in turn; one part without any."""
+def split_rows(lengths: Sequence[int], length: int) -> list[slice]:
+    """Split tokens into parts of lengths that repeat; without lengths, one part."""
     ends = [0]
     for size in itertools.cycle(lengths or [length]):
         ends.append(min(ends[-1] + size, length))
@@ -85,8 +83,8 @@ def cut(lengths: Sequence[int], length: int) -> list[slice]:
     return [slice(*pair) for pair in itertools.pairwise(ends)]
 
 
-def _some(block: CalledBlock, rows: slice) -> CalledBlock:
-    """Return some rows of a call. Shapes: (b, h, s, d) -> (b, h, n, d)."""
+def _rows_of(block: CalledBlock, rows: slice) -> CalledBlock:
+    """Return some tokens of a call. Shapes: (b, h, s, d) -> (b, h, n, d)."""
     (q, k), (rotated_q, rotated_k) = block.given, block.rotated
     given = q[:, :, rows], k[:, :, rows]
     rotated = rotated_q[:, :, rows], rotated_k[:, :, rows]
@@ -95,11 +93,11 @@ def _some(block: CalledBlock, rows: slice) -> CalledBlock:
 
 @dataclass(slots=True)
 class Way:
-    """One way to call code, and what it came to beside plain calls, up to the first that failed.
+    """Another way to call code, and its results compared with plain calls, up to the first failure.
 
-    words: which way it is. form: makes an instance be called so. lengths: of the calls that it makes of one,
-    again from the first where they end; none for one. right_passes: whether a pair that is right passes where
-    the plain call is not. apart: the largest difference from a plain call.
+    words: its name. form: turns a rotator into one that is called this way. lengths: of the calls into which
+    it splits one, repeated; none for no split. right_passes: whether a right pair passes where the plain call
+    is wrong. apart: the largest difference from a plain call.
     """
 
     code: CodeUnderTest
@@ -118,15 +116,15 @@ class Way:
 
     @property
     def failed(self) -> bool:
-        """Whether a pair is out of place, or a call raised."""
+        """Whether a pair is wrong, or a call raised."""
         return bool(self.raised) or self.places.excess > 1
 
-    def take(self, plain: Iterable[CalledBlock]) -> Way:
+    def repeat_calls(self, plain: Iterable[CalledBlock]) -> Way:
         """Repeat plain calls this way until one fails. Raises: RopeAuditError."""
         rotator = self.form(self.instance)
         for one in plain:
             try:
-                mine = made(rotator, (*one.given, one.at))
+                mine = make_call(rotator, (*one.given, one.at))
             except ForeignError as error:
                 self.raised = did(error)
                 self.raised_at = f"{self.words}, positions {one.at[0]} to {one.at[-1]}"
@@ -136,7 +134,7 @@ class Way:
             row = int(np.unravel_index(int(over[side].argmax()), over[side].shape)[2])
             part = next(part for part in self._parts(mine) if row < part.stop)
             setting = self.code.setting_at(one.at[part])
-            placed = verification.furthest(over[side], "qk"[side], mine.rows(), setting, self.code.rule)
+            placed = verification.worst_pair(over[side], "qk"[side], mine.rows(), setting, self.code.rule)
             self.places = max(self.places, placed, key=lambda places: places.excess)
             if placed.excess > 1:
                 self.places = replace(self.places, diagnosis=self._explained(one, mine, over, row))
@@ -144,7 +142,7 @@ class Way:
         return self
 
     def finding(self, check: str, detail: str) -> Finding:
-        """Return the finding; where it fails, the words say by which way to call."""
+        """Return the finding; a failed one names this way of calling."""
         differing = self.differing / self.elements if self.elements else np.nan
         if self.raised:
             told = f"it {self.raised}"
@@ -158,13 +156,13 @@ class Way:
         return of_worst_pair(check, detail, self.places, where=where, differing=differing)
 
     def _parts(self, mine: CalledBlock) -> list[slice]:
-        """Return the rows that share frequencies: those of a call, or all."""
-        return cut(self.lengths if self.code.each_call else (), mine.length)
+        """Return the tokens that share frequencies: those of a call, or all."""
+        return split_rows(self.lengths if self.code.each_call else (), mine.length)
 
     def _over(self, plain: CalledBlock, mine: CalledBlock, side: int) -> Array:
-        """Return a side's error over its allowance; count bits. Shapes: -> (b, h, s, p).
+        """Return a side's error over the allowed one; count differing bits. Shapes: -> (b, h, s, p).
 
-        Where the plain call is wrong, that is half of what the two are apart.
+        Where the plain call is wrong, the error is half of the difference from it.
         """
         x, expected, y = mine.given[side], plain.rotated[side], mine.rotated[side]
         if y.shape != expected.shape:
@@ -191,32 +189,34 @@ class Way:
     def _explained(
         self, plain: CalledBlock, mine: CalledBlock, over: list[Array], row: int
     ) -> Diagnosis | None:
-        """Return what explains a wrong call; where it is right, what is wrong with the plain one.
+        """Diagnose a wrong call; if it is right, diagnose the plain one.
 
-        row: the one furthest off.
+        row: the token with the largest error.
         """
         code, probed, own = self.code, self.form(self.instance), self._parts(mine)
 
-        def afresh() -> Rotator:
+        def new_rotator() -> Rotator:
             return self.form(code.rotator())
 
         def state(rotator: Rotator, block: CalledBlock) -> Diagnosis | None:
-            return verification.state(rotator, block, code.setting_at(block.at), code.rule)
+            return verification.diagnose_state(rotator, block, code.setting_at(block.at), code.rule)
 
-        if found := verification.unstable(probed, mine, afresh, code.seen.searches):
+        if found := verification.diagnose_random(probed, mine, new_rotator, code.seen.searches):
             return found
         both = zip(mine.given, mine.rotated, strict=True)
         if all((excess(code, x, y, mine.at, own) <= 1).all() for x, y in both):
             return state(code.rotator(), plain) or Diagnosis("right-so")
-        parts = cut(self.lengths, mine.length)  # each a call of an instance of its own
-        each = ((afresh() if len(parts) == 1 else code.rotator(), _some(mine, rows)) for rows in parts)
+        parts = split_rows(self.lengths, mine.length)  # each a call of an instance of its own
+        each = (
+            (new_rotator() if len(parts) == 1 else code.rotator(), _rows_of(mine, rows)) for rows in parts
+        )
         if all(found := state(rotator, block) for rotator, block in each):
             return found
         if len(parts) > 1 and (code.seen.wrong_rotation or code.each_call):
             # a plain call is wrong too: the call that is wrong here shows whether it is so in the same way;
             # or each call is held to frequencies of its own
             rows = next(part for part in parts if row < part.stop)
-            mine, probed = _some(mine, rows), self.instance
+            mine, probed = _rows_of(mine, rows), self.instance
             over = [part[:, :, rows] for part in over]
         sides = {}
         for name, x, y, part in zip("qk", mine.given, mine.rotated, over, strict=True):
@@ -225,11 +225,11 @@ class Way:
             if wrong.any():  # where none is off, as wrong as a plain call: else the other were alone
                 sides[name] = MisplacedSide.of(off if off.any() else wrong, mine)
         asked = code.setting_at(mine.at), code.dtype, probed, code.seen.searches
-        return rotation.joined(rotation.explained(sides, *asked, each_call=code.each_call))
+        return rotation.join_sides(rotation.explained(sides, *asked, each_call=code.each_call))
 
 
 def worst(ways: Sequence[Way]) -> Way:
-    """Return the first that failed, or the worst, with the bits of all counted."""
+    """Return the first failed way, or the worst, with the differing bits of all."""
     failed = [way for way in ways if way.failed]
     chosen = failed[0] if failed else max(ways, key=lambda way: way.places.excess)
     differing, elements = (sum(getattr(way, name) for way in ways) for name in ("differing", "elements"))
@@ -238,7 +238,7 @@ def worst(ways: Sequence[Way]) -> Way:
 
 @dataclass(slots=True)
 class Rearranged(Rotator):
-    """An instance that is given other calls in the place of one. how: makes them."""
+    """A rotator that makes other calls in place of one. how: makes them."""
 
     rotator: Rotator
     how: Callable[[Rotator, FloatArray, FloatArray, Positions], Both]
@@ -261,8 +261,8 @@ def _in_reverse(instance: Rotator, q: FloatArray, k: FloatArray, at: Positions) 
 
 
 def decode(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether single tokens, prefilled or not, and the newest rotate as in one call."""
-    if newest := _newest(code):
+    """Check decode: single tokens, with and without a prefill, and fewer queries than keys."""
+    if newest := _fewer_queries(code):
         yield newest
         if newest.failed:
             return
@@ -281,7 +281,7 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
     words = "one token at a time"
     ways = [_in_pieces(code, words, (1,), code.rotator())]
     calls_of_all = plain_calls(code.rotator(), code.given(whole), offsets)
-    ways[0].take(_some(plain, slice(0, length)) for plain in calls_of_all)
+    ways[0].repeat_calls(_rows_of(plain, slice(0, length)) for plain in calls_of_all)
     detail = f"{len(offsets)} runs of {length} positions, each a call of its own"
     detail += f", up to position {offsets[-1] + length - 1}{_BY_OWN * code.each_call}"
     if prefill and begin and not ways[0].failed:
@@ -289,16 +289,15 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
         rotator = code.rotator()
         rotator.rotate_both(*code.given(prefill), np.arange(prefill, dtype=np.int64))
         ways.append(_in_pieces(code, f"{words} after a prefill of {prefill}", (1,), rotator))
-        ways[1].take(plain_calls(code.rotator(), code.given(later), chosen))
+        ways[1].repeat_calls(plain_calls(code.rotator(), code.given(later), chosen))
         detail += f"; {len(chosen)} runs of {later} after a prefill of {prefill}"
     yield worst(ways).finding("decode", detail)
 
 
-def _newest(code: CodeUnderTest) -> Finding | None:
-    """Return what fails, or is worth a note, where fewer queries than keys are the newest tokens.
+def _fewer_queries(code: CodeUnderTest) -> Finding | None:
+    """Return a finding if fewer queries than keys are not rotated as the newest tokens.
 
-    Code that is told no positions, or given cos and sin of all keys, is asked, if it puts a single query at
-    the end of its keys.
+    For code that takes no positions, or cos and sin of all keys, and that places a single query at the end.
     """
     length, called_so = min(_LENGTH, code.up_to), code.convention
     if called_so is None or not (called_so.takes("k", "qkv") and (called_so.unplaced or called_so.tables)):
@@ -313,7 +312,7 @@ def _newest(code: CodeUnderTest) -> Finding | None:
             return None
         both = (given, given), (rotated, rotated)
         blocks = [CalledBlock(run + first, *both) for first in (length - count, 0)]
-        at_end, from_0 = (code.judged(rotator, [block], explain=False) for block in blocks)
+        at_end, from_0 = (code.judge(rotator, [block], explain=False) for block in blocks)
         if at_end.excess <= 1:
             continue
         if count == 1:
@@ -326,29 +325,29 @@ def _newest(code: CodeUnderTest) -> Finding | None:
 
 
 def _in_pieces(code: CodeUnderTest, words: str, lengths: Sequence[int], rotator: Rotator) -> Way:
-    """Return the way to call an instance with pieces of a sequence."""
+    """Return the way of calling with a sequence in pieces."""
 
     def how(instance: Rotator, q: FloatArray, k: FloatArray, at: Positions) -> Both:
-        parts = [(part.start, part.stop) for part in cut(lengths, at.shape[-1])]
+        parts = [(part.start, part.stop) for part in split_rows(lengths, at.shape[-1])]
         return instance.rotate_parts(q, k, at, parts)
 
     return Way(code, words, rotator, lambda instance: Rearranged(instance, how), lengths)
 
 
 def pieces(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether the sequence in pieces of uneven lengths is rotated as the whole."""
+    """Check chunked prefill: a sequence in pieces of uneven lengths."""
     lengths = _COMPILED if code.tested.engine == "jax" else _PIECES
     length = min(sum(lengths), code.up_to)
     words = f"in pieces of {min(lengths)} to {max(lengths)}"
     offsets = some_offsets(code, length, 5)
     way = _in_pieces(code, words, lengths, code.rotator())
-    way.take(plain_calls(code.rotator(), code.given(length), offsets))
+    way.repeat_calls(plain_calls(code.rotator(), code.given(length), offsets))
     detail = f"{length} positions {words}, at {len(offsets)} offsets up to {offsets[-1]}"
     yield way.finding("chunked-prefill", detail + _BY_OWN * code.each_call)
 
 
 def alone(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether a batch element is rotated alike alone and in any place."""
+    """Check that a batch element is rotated alike in a batch of one and in any place."""
     length = min(_LENGTH, code.up_to)
     batch, heads = code.batch_and_heads(length)
     if batch == heads == 1:
@@ -359,29 +358,25 @@ def alone(code: CodeUnderTest) -> Iterator[Finding]:
     ways = [Way(code, words, instance, partial(Rearranged, how=how)) for words, how in kinds.items()]
     calls = list(plain_calls(code.rotator(), code.given(length), offsets))
     for way in ways:
-        way.take(calls)
+        way.repeat_calls(calls)
     detail = f"{', '.join(kinds)}, of {batch} rows with {heads} heads at {len(offsets)} offsets"
     yield worst(ways).finding("batch-of-one", detail)
 
 
-def _lying(instance: Rotator, strides: Strides) -> Rotator:
-    return cast(ForeignRotator, instance).lying(strides)
-
-
 def strided(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether transposed, sliced and expanded views are rotated right."""
+    """Check transposed, sliced and expanded views."""
     instance, length = code.own_rotator(), min(_LENGTH, code.up_to)
     offsets = some_offsets(code, length, 3)
     plain = list(plain_calls(code.rotator(), code.given(length), offsets))
     done, refused = list[Way](), dict[str, list[str]]()
     for strides, (axes, words) in _VIEWS.items():
-        if not set(axes) <= set(shapes.plain(instance.fit.convention.order)):
+        if not set(axes) <= set(shapes.axis_letters(instance.fit.convention.order)):
             continue
         calls = plain
         if strides == "expanded":  # plain calls in which all batch elements are the first
             q, k = (np.repeat(x[:1], len(x), axis=0) for x in code.given(length))
             calls = list(plain_calls(instance, (q, k), offsets))
-        way = Way(code, words, instance, partial(_lying, strides=strides)).take(calls)
+        way = Way(code, words, instance, methodcaller("with_layout", strides)).repeat_calls(calls)
         if way.raised:
             refused.setdefault(way.raised, []).append(words)
         else:

@@ -1,6 +1,6 @@
-"""Judge what a kernel wrote back for a case of vectors, as if its code had been called.
+"""Judgement of the vectors that a kernel wrote for a case, as if its code had been called.
 
-A fault is named only if it explains what came back at all offsets of the case, right ones too.
+A fault is named only if it explains the results at all offsets of the case.
 Letters: b batch elements, h heads, s positions, d head_dim.
 """
 
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from ropeaudit import data, recipes
 from ropeaudit.arithmetic.formats import FloatArray, parse
 from ropeaudit.conformance import score_drift, vector_case
-from ropeaudit.conformance.code_under_test import Both
 from ropeaudit.conformance.every_position import of_gradient
 from ropeaudit.conformance.finding import Finding, of_worst_pair
 from ropeaudit.conformance.score_drift import ScoreRun, yardstick
@@ -29,12 +28,12 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
-from ropeaudit.recognition.rotation import Searches, common, explaining_recipe, kept_lengths
+from ropeaudit.recognition.rotation import Searches, common_diagnosis, explaining_recipe, kept_lengths
 from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
-from ropeaudit.subjects.calling.code import Called, Rotator, Unavailable
-from ropeaudit.subjects.calling.own_code import mirrored
+from ropeaudit.subjects.calling.code import Both, Called, Rotator, Unavailable
+from ropeaudit.subjects.calling.own_code import conjugated
 from ropeaudit.tensor_files import tensors as tensorfiles
 
 _SOURCES = {"grad_q": "grad_rotated_q", "grad_k": "grad_rotated_k"}  # what is rotated to give it
@@ -48,17 +47,17 @@ Arrays: TypeAlias = dict[Key, dict[str, FloatArray]]  # call -> name -> numbers,
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Rotator):
-    """What was written back, as if its code were called."""
+    """A rotator that returns the written results."""
 
     calls: Sequence[CalledBlock]
 
     @property
     def starts(self) -> list[int]:
-        """The positions where calls begin: they tell like faults apart."""
+        """The first positions of the calls, at which faults are compared."""
         return [call.first for call in self.calls if call.at.ndim == 1]
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
-        """Return what was written back. Raises: ForeignError."""
+        """Return the written result. Raises: ForeignError."""
         for call in self.calls:
             same = (np.array_equal(x, given[: len(x)]) for x, given in zip((q, k), call.given, strict=True))
             if np.array_equal(at, call.at) and all(same):
@@ -67,7 +66,7 @@ class Recorded(Rotator):
 
 
 def read_returned(case: VectorCase, output: str | Path) -> tuple[Arrays, bool]:
-    """Return what was written back, and whether it names its case. Raises: BadInput."""
+    """Read the written results; return them, and whether they name their case. Raises: BadInput."""
     path = Path(output)
     seen, alone = f"--returned {str(path)!r}", path.suffix == ".safetensors"
     folder, tensor_file = (path.parent, path) if alone else (path, path / RETURNED)
@@ -88,7 +87,9 @@ def read_returned(case: VectorCase, output: str | Path) -> tuple[Arrays, bool]:
     digests = [content.decode("utf-8", "replace") for content in told]
     if tensor_file.name not in names:
         tensors = {
-            stem: _raw(folder, entry, seen) for stem, (*_, entry) in wanted.items() if f"{stem}.bin" in raw
+            stem: _raw_file(folder, entry, seen)
+            for stem, (*_, entry) in wanted.items()
+            if f"{stem}.bin" in raw
         }
         raw += sorted(name for name in names if name.endswith(".safetensors"))
         more = [name for name in raw if name.removesuffix(".bin") not in wanted]
@@ -113,23 +114,23 @@ def read_returned(case: VectorCase, output: str | Path) -> tuple[Arrays, bool]:
     arrays: Arrays = {}
     for stem, (key, name, entry) in wanted.items():
         tensor, dtype = tensors[stem], parse(entry["dtype"])
-        if tensor.dtype != vector_case.stored(dtype) or list(tensor.shape) != entry["shape"]:
-            raise BadInput(f"{seen}: {stem} is {tensor.dtype} of shape {tensor.shape}; {_form(entry)}")
-        arrays.setdefault(key, {})[name] = vector_case.carried(tensor, dtype)
+        if tensor.dtype != vector_case.file_dtype(dtype) or list(tensor.shape) != entry["shape"]:
+            raise BadInput(f"{seen}: {stem} is {tensor.dtype} of shape {tensor.shape}; {_wanted_form(entry)}")
+        arrays.setdefault(key, {})[name] = vector_case.from_file(tensor, dtype)
     return arrays, bool(digests)
 
 
-def _form(entry: Entry) -> str:
+def _wanted_form(entry: Entry) -> str:
     return f"{entry['dtype']} of shape {tuple(entry['shape'])}, little-endian, is what the case asks for"
 
 
-def _raw(folder: Path, entry: Entry, seen: str) -> NDArray[Any]:
+def _raw_file(folder: Path, entry: Entry, seen: str) -> NDArray[Any]:
     """Return a raw file's array. Raises: BadInput."""
     content = vector_case.content_of(folder / entry["file"], seen)
-    kind = vector_case.stored(parse(entry["dtype"]))
+    kind = vector_case.file_dtype(parse(entry["dtype"]))
     if len(content) != (size := math.prod(entry["shape"]) * kind.itemsize):
         told = f"{entry['file']} has {len(content):,} bytes instead of {size:,}"
-        raise BadInput(f"{seen}: {told}: {_form(entry)}")
+        raise BadInput(f"{seen}: {told}: {_wanted_form(entry)}")
     return np.frombuffer(content, kind).reshape(entry["shape"])
 
 
@@ -156,9 +157,9 @@ def findings(
     output_folder: str | Path,
     recipe: str | None = None,
 ) -> list[Finding]:
-    """Return the checks of what was written back into `output_folder` for the case in `case_folder`.
+    """Return the findings about the results in `output_folder` for the case in `case_folder`.
 
-    recipe: what the kernel claims to follow; without it what right code in the dtype explains is allowed.
+    recipe: the one that the kernel claims to follow; without it the errors of correct code are allowed.
     Raises: BadInput where a file is missing, damaged or of another case; UnknownName.
     """
     case = vector_case.read(case_folder)
@@ -184,7 +185,7 @@ def findings(
     searches = Searches()  # what is looked for in vain at some calls is not at all of them
 
     def places(key: Key) -> Places:
-        at = verification.judged(
+        at = verification.judge_calls(
             [blocks[key]], recorded, spec.setting, spec.dtype, rule=rule, searches=searches
         )
         if at.diagnosis is None or at.diagnosis.explains:
@@ -197,14 +198,14 @@ def findings(
 
 
 def _sides(spec: CaseSpec, arrays: Mapping[str, FloatArray], prefix: str) -> Both:
-    """Return q and k; a gradient is mirrored, so that it is a rotation."""
+    """Return q and k; a gradient is conjugated, so that it is a rotation."""
     if spec.want != "gradient":
         return arrays["q"], arrays["k"]
-    return mirrored(arrays[f"{prefix}q"], spec.setting), mirrored(arrays[f"{prefix}k"], spec.setting)
+    return conjugated(arrays[f"{prefix}q"], spec.setting), conjugated(arrays[f"{prefix}k"], spec.setting)
 
 
 def _written_back(case: VectorCase, returned: Arrays, named: bool) -> Finding:
-    """Judge whether what came back is finite, and not what was given."""
+    """Judge whether the results are finite, and differ from the inputs."""
     nonfinite, unchanged, given = [], [], case.vectors()
     for call in case.spec.calls:
         for name, x in returned[call.key].items():
@@ -224,7 +225,7 @@ def _written_back(case: VectorCase, returned: Arrays, named: bool) -> Finding:
 
 
 def _rotation(spec: CaseSpec, placed: Mapping[int, Places]) -> Finding:
-    """Judge where each pair of q and k is, at all offsets."""
+    """Judge the rotation of each pair of q and k, at all offsets."""
     offset = max(placed, key=lambda offset: placed[offset].excess)
     off = [offset for offset, at in placed.items() if at.excess > 1]
     count = f"q and k, {spec.heads} and {spec.kv_heads} heads, 2 batch elements, {spec.seq_len} tokens"
@@ -252,7 +253,7 @@ def _of_pair(
 
 
 def _served(spec: CaseSpec, call: CaseCall, worst: Places, known: Diagnosis | None) -> Finding:
-    """Judge a call as servers make them. known: what explains the calls at offsets."""
+    """Judge a call as servers make them. known: the diagnosis of the calls at offsets."""
     found = worst.diagnosis
     for one in (found, *found.alternatives) if found and known else ():
         if found and known and (one.code, one.values) == (known.code, known.values):
@@ -296,25 +297,25 @@ def _drifts(
 
 
 def consistent_diagnosis(placed: Mapping[int, Places]) -> Diagnosis | None:
-    """Return what explains all wrong offsets, else one, and where."""
+    """Return the diagnosis of all wrong offsets; else that of one, with its offset."""
     off = [offset for offset, places in placed.items() if not places.excess <= 1]
     if not off:
         return None
     named = {offset: one for offset in off if (one := placed[offset].diagnosis) and one.explains}
     of_all, *others = named.values() or [None]
     for other in others:
-        of_all = common(of_all, other) if of_all and other else None
+        of_all = common_diagnosis(of_all, other) if of_all and other else None
     if of_all and len(named) == len(off):
         return of_all
     best = min(named, key=lambda offset: len(named[offset].alternatives), default=off[0])
-    both = verification.beside(placed[best], placed.values()).diagnosis
+    both = verification.with_side_of(placed[best], placed.values()).diagnosis
     if not named or both is None or both != placed[best].diagnosis:
         return both
     return replace(both, where=replace(both.where, offset=best))
 
 
 def misread(block: CalledBlock, setting: RopeSetting) -> Diagnosis | None:
-    """Return the order of axes in which pairs of q keep their lengths."""
+    """Diagnose another order of axes, in which pairs of q keep their lengths; else None."""
     x, y = block.given[0], block.rotated[0]
     if kept_lengths(x, y, setting) >= _ROTATED:
         return None

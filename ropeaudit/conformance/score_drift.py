@@ -1,7 +1,7 @@
-"""How far scores are from the exact ones, how far they may be, and what that says of code.
+"""Checks of the drift of scores: measured, and compared with the drift that is allowed.
 
-Scores are scaled, before softmax. They may drift as far as those of the recipe that code claims to follow, or
-that it resembles, if that allows no pair more than right code does: a cast table is not right by being known.
+Scores are scaled, before softmax. Allowed is the drift of the recipe that code claims to follow, or that it
+resembles, if this allows no pair more than correct code: a cast table is not right because it is known.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ropeaudit import bounds
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.audits import judging
 from ropeaudit.bounds import Bound, attainable
-from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest, made, runs_at
+from ropeaudit.conformance.code_under_test import HEADS, CodeUnderTest, calls_from, make_call
 from ropeaudit.conformance.finding import Finding, not_applicable
 from ropeaudit.engine import measure
 from ropeaudit.engine.plan import CellStatistics, Plan
@@ -45,10 +45,9 @@ _WIDER = "compute positions, frequencies and angles in float64: in float32 drift
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDrift:
-    """What was measured of the scores of some tokens at an offset, and how far they may drift.
+    """The drift of the scores of some tokens at an offset, and its limit.
 
-    tokens: how many, and of what where that is not all that was given. A score that is not finite drifts by
-    inf.
+    tokens: their number, in words. A score that is not finite drifts by inf.
     """
 
     cell: CellStatistics
@@ -73,12 +72,12 @@ class MeasuredDrift:
 
     @property
     def allowed(self) -> float:
-        """The RMS drift that is allowed."""
+        """The allowed RMS drift."""
         return RMS_FACTOR * self.limit.rms + self.cell.error
 
     @property
     def most(self) -> float:
-        """The largest drift that is allowed."""
+        """The allowed largest drift."""
         return self.limit.maximum + self.cell.error
 
     @property
@@ -93,12 +92,12 @@ class MeasuredDrift:
 
     @property
     def fails(self) -> bool:
-        """Whether it is more than allowed."""
+        """Whether the drift is larger than allowed."""
         return self.over_bound or self.over_prediction
 
     @property
     def where(self) -> str:
-        """Which tokens, at which offset."""
+        """The tokens and the offset, in words."""
         return f"{self.tokens} at offset {self.offset}"
 
     @property
@@ -109,7 +108,7 @@ class MeasuredDrift:
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """The recipes whose largest bound and prediction count, also in words."""
+    """The recipes whose largest bound and prediction are the limit, also in words."""
 
     recipes: tuple[Resolved, ...]
     text: str
@@ -136,9 +135,9 @@ def yardstick(
     dtype: Format,
     up_to: int,
 ) -> Yardstick:
-    """Return what the drift of code is compared with.
+    """Return the recipes with which the drift of code is compared.
 
-    resembled: the recipe that its numbers are of; None where none is, or where pairs are out of place.
+    resembled: the recipe with the same numbers; None if there is none, or pairs are wrong.
     """
     if claimed is not None:
         exact_scores = {"accumulate": "fp64", "score": "fp64"}
@@ -162,9 +161,9 @@ def yardstick(
 
 @dataclass(frozen=True, slots=True)
 class ScoreRun:
-    """The q and k of a sequence, and one instance that is called with all of it, as a subject too.
+    """A sequence of q and k, and one instance that is called with all of it.
 
-    held_to: the setting at an offset. rows: those that are compared. tokens: how many there are, in words.
+    held_to: returns the setting at an offset. rows: the compared tokens. tokens: their number, in words.
     """
 
     rotator: Rotator
@@ -176,7 +175,7 @@ class ScoreRun:
     tokens: str
 
     def measured(self, wanted: Yardstick, offsets: Sequence[int]) -> list[MeasuredDrift]:
-        """Return what is measured at each offset, the first of them 0."""
+        """Measure the drift at each offset, the first of them 0."""
         inputs, seen = self.inputs, list[MeasuredDrift]()
         self.called.together(inputs.q, inputs.k, self.rows)
         rows = replace(inputs, q=inputs.q[:, self.rows], k=inputs.k[:, self.rows])
@@ -198,7 +197,7 @@ def drift(
     wanted: Yardstick,
     behaves: Diagnosis | None,
 ) -> Finding:
-    """Return whether drift is within the yardstick's limits at all offsets."""
+    """Judge whether drift is within the yardstick's limits at all offsets."""
     worst = max(seen, key=lambda one: (one.fails, judging.ratio(one.rms, one.allowed)))
     detail = f"allowed: {RMS_FACTOR:g} times the predicted RMS of {wanted.text}, and its bound"
     if len(seen) > 1:
@@ -217,9 +216,9 @@ def growth(
     wanted: Yardstick,
     behaves: Diagnosis | None = None,
 ) -> Finding:
-    """Return whether drift grows up to the end by more than positions and angles of the yardstick explain.
+    """Judge whether drift grows with the offset by more than the yardstick's positions and angles explain.
 
-    Drift that is at most twice that at offset 0 does not grow, however large it is: other checks say that.
+    Drift of at most twice that at offset 0 does not grow; other checks judge its size.
     The excess over careful code near offset 0 has no constant limit: the spacing of float32 angles grows with
     the position, so that right code has an excess of 3 in float16 at 131,072, and in float32, where all else
     is finer, of 47 over 4,096 tokens and of 2,600 over 64. What is allowed is therefore what the yardstick
@@ -265,7 +264,7 @@ def tolerance(
     claimed: Resolved | None,
     behaves: Diagnosis | None = None,
 ) -> Finding:
-    """Return whether drift stays below 1 % of the scores' RMS everywhere."""
+    """Judge whether drift stays below 1 % of the scores' RMS everywhere."""
     most, setting, dtype = judging.TOLERANCE, called.setting, called.dtype
     if claimed is not None:
         return not_applicable("score-error-limit", f"recipe {claimed.recipe.name} says what is allowed")
@@ -304,7 +303,7 @@ def scores(code: CodeUnderTest) -> Iterator[Finding]:
         wanted = yardstick(code.claimed, resembled, code.setting, code.dtype, up_to)
         drifts = run.measured(wanted, sorted({0, min(_MIDDLE, last) if heads > 1 else 0, last}))
         if not any(drift.fails for drift in every):
-            cause = _cause(code, run, drifts)
+            cause = _drift_cause(code, run, drifts)
         yield drift(check, drifts, wanted, cause)
         if last or not every:
             runs.insert(0, (run, drifts, wanted))
@@ -316,7 +315,7 @@ def scores(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _run(code: CodeUnderTest, heads: int, length: int) -> ScoreRun:
-    """Return a sequence and a new instance; long ones compare pairs of some rows."""
+    """Return a sequence and a new instance; of a long sequence only some tokens are compared."""
     q, k = (x.astype(np.float64) for x in code.vectors(heads, length))
     rows: Positions = np.arange(length, dtype=np.int64)
     if length > _ROWS:
@@ -338,25 +337,25 @@ def _called(
     offset: int,
 ) -> tuple[CalledBlock, RopeSetting, Format]:
     """Return the call of a sequence at an offset, with its setting and dtype."""
-    [call] = runs_at(code.batch(run.inputs.heads, run.inputs.seq_len, rows=1), [offset])
-    return made(run.rotator, call), run.held_to(offset), code.dtype
+    [call] = calls_from(code.batch(run.inputs.heads, run.inputs.seq_len, rows=1), [offset])
+    return make_call(run.rotator, call), run.held_to(offset), code.dtype
 
 
-def _cause(code: CodeUnderTest, run: ScoreRun, drifts: Sequence[MeasuredDrift]) -> Diagnosis | None:
-    """Return what explains too much drift at the last such offset."""
+def _drift_cause(code: CodeUnderTest, run: ScoreRun, drifts: Sequence[MeasuredDrift]) -> Diagnosis | None:
+    """Diagnose too large drift, at the last offset that has it."""
     failing = [drift for drift in drifts if drift.fails]
     if not failing or code.seen.cause:
         return code.seen.cause
     last = max(failing, key=lambda drift: drift.offset)
     offsets = [last.offset, *(drift.offset for drift in drifts if drift is not last)]
-    calls = runs_at(code.batch(run.inputs.heads, run.inputs.seq_len), offsets)
-    wrong, _ = code.up_to_a_wrong_one(run.rotator, calls, 1)
+    calls = calls_from(code.batch(run.inputs.heads, run.inputs.seq_len), offsets)
+    wrong, _ = code.judge_until_wrong(run.rotator, calls, 1)
     if wrong.diagnosis is not None and wrong.diagnosis.explains:
         return wrong.diagnosis
     block, setting, dtype = _called(code, run, last.offset)
 
     def holds(fmt: Format) -> bool:
-        """Return whether drift is within the limits of right code in a format."""
+        """Return whether drift is within the limits of correct code in a format."""
         wanted = yardstick(None, None, setting, fmt, code.up_to)
         [limit] = wanted.limits(setting, run.inputs, [last.offset])
         return not replace(last, limit=limit).fails

@@ -1,7 +1,7 @@
-"""Whether code is right in calls as servers and trainers make them: any positions, sizes, groups and strides.
+"""Checks of calls as servers and trainers make them: many positions, sizes, groups and strides.
 
-Calls cover every two values of the axes together; values that make a call large stand alone. Of a wrong call
-one value after the other is replaced by a plain one: what is left is what it takes to fail.
+Calls cover every two values of the axes together; values that make a call large are tried alone. A failed
+call is simplified: one value after the other is replaced by a plain one, as long as it still fails.
 Letters: b batch, h heads, s positions, d head_dim.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from ropeaudit import data
 from ropeaudit.arithmetic.formats import FloatArray
 from ropeaudit.arithmetic.rounding import round_to
-from ropeaudit.conformance.code_under_test import DEAR, CodeUnderTest, cost, made
+from ropeaudit.conformance.code_under_test import DEAR, CodeUnderTest, cost, make_call
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, did
 from ropeaudit.recognition import rotation, verification
@@ -43,7 +43,7 @@ _BESIDE: Sequence[Mapping[str, Any]] = _TABLE["beside"]
 SIZES = {"tokens": "tokens", "batch": "rows", "heads": "heads"}  # axes whose values have an order, in words
 BY_ROW = ("rows", "padded")  # kinds of positions that differ between rows
 # vectors of q in a call: usually, where two sizes make it larger, and where one alone does
-_USUAL, _MOST, MOST_ALONE = 2**11, 2**13, 2**16
+_USUAL, _MOST, MOST_SINGLE = 2**11, 2**13, 2**16
 _POOL = 2**18 + 41  # random numbers: where a call needs more, no two rows are alike all the same
 _CAUSES = 3  # ways to fail that are told
 _FEW = 24  # calls of code that is slow
@@ -55,10 +55,10 @@ _BESIDE_IT = "write where the strides of each vector say, and not past its end"
 
 @dataclass(frozen=True, slots=True)
 class ServedCall:
-    """One call: the kind of its positions, its sizes, how vectors lie, and the integers of positions.
+    """One call: the kind of its positions, its sizes, strides, and the dtype of positions.
 
-    groups: query heads to a key head; 0 for one key head. times: what q and k are multiplied by. place: which
-    positions of that kind; calls that differ in sizes alone have the same as far as they go.
+    groups: query heads per key head; 0 for a single key head. times: the factor on q and k. place: the seed
+    of the positions, so that calls which differ only in sizes share them.
     """
 
     positions: str = "run"
@@ -82,13 +82,13 @@ class ServedCall:
         return self.tokens * self.batch * self.heads
 
     @property
-    def goes(self) -> bool:
-        """Whether heads make whole groups, and rows of positions are for several rows."""
+    def is_consistent(self) -> bool:
+        """Whether groups divide the heads, and rows of positions have several rows."""
         groups = self.groups == 0 or self.heads % self.groups == 0
         return groups and (self.batch > 1 or self.positions not in BY_ROW)
 
-    def has(self, other: ServedCall) -> bool:
-        """Return whether it has all that another takes to fail."""
+    def includes(self, other: ServedCall) -> bool:
+        """Return whether it has all values that differ from a plain call in another, or stronger ones."""
         for axis in AXES:
             value, needed, usual = (getattr(one, axis) for one in (self, other, PLAIN))
             if needed == usual or value == needed:
@@ -127,10 +127,10 @@ _Values: TypeAlias = Mapping[str, Sequence[Any]]  # axis -> those that code can 
 Fits: TypeAlias = Callable[[ServedCall, int], bool]  # whether it may be made, of so many vectors at most
 
 
-def words(axis: str, value: Any) -> str:
+def value_words(axis: str, value: Any) -> str:
     """Return a value of an axis in words.
 
-    >>> words("tokens", 1), words("groups", 0), words("heads", 40)
+    >>> value_words("tokens", 1), value_words("groups", 0), value_words("heads", 40)
     ('1 token', 'one key head', '40 heads')
     """
     named = data.table("checks.toml")["served"]
@@ -141,10 +141,10 @@ def words(axis: str, value: Any) -> str:
 
 
 def calls_of(values: _Values, fits: Fits, together: int = 2) -> list[ServedCall]:
-    """Return calls that cover any so many values of different axes together, where they fit.
+    """Return calls that cover all combinations of `together` values of different axes.
 
-    fits: whether a call may be made, of so many vectors at most. Calls that these values alone make large
-    have the least of all others.
+    fits: whether a call may be made, with a largest number of vectors. Large calls have the smallest values
+    of all other axes.
     """
     covered = set[tuple[tuple[str, Any], ...]]()
     calls: list[ServedCall] = []
@@ -187,10 +187,10 @@ def _least(values: _Values) -> ServedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class _Came:
-    """What a call came to: right, wrong, around (it wrote beside q and k) or raises.
+class _Outcome:
+    """The outcome of a call: right, wrong, around (it wrote beside q and k) or raises.
 
-    takes: what a call takes to come to that, of the plainest that was found.
+    takes: in words, the values of the simplest call with this outcome.
     """
 
     call: ServedCall
@@ -201,8 +201,8 @@ class _Came:
     takes: str = ""
 
 
-def _possible(code: CodeUnderTest, convention: Convention) -> tuple[dict[str, list[Any]], str]:
-    """Return values of each axis that code can take, and why not all positions."""
+def _possible_values(code: CodeUnderTest, convention: Convention) -> tuple[dict[str, list[Any]], str]:
+    """Return the values of each axis that code can take, and why some positions are missing."""
     values = {axis: list(some) for axis, some in AXES.items()}
     values |= _TABLE["jax"] if convention.engine == "jax" else {}
     roles, order, left = set(convention.roles), convention.order, ""
@@ -230,10 +230,10 @@ def _possible(code: CodeUnderTest, convention: Convention) -> tuple[dict[str, li
 
 
 @dataclass(slots=True)
-class _Battery:
-    """The calls that one instance is given; q and k are parts of the same random numbers.
+class _CallSeries:
+    """The calls of one instance; q and k are parts of the same random numbers.
 
-    values: of each axis, those that the code can be called with.
+    values: the possible values of each axis.
     """
 
     code: CodeUnderTest
@@ -251,14 +251,14 @@ class _Battery:
         """Return a new instance, called as servers do: torch in inference mode."""
         rotator = self.code.own_rotator()
         torch = rotator.fit.convention.engine == "torch"
-        return rotator.otherwise(self.code.dtype, INFERENCE) if torch else rotator
+        return rotator.in_dtype(self.code.dtype, INFERENCE) if torch else rotator
 
     def fits(self, call: ServedCall, most: int) -> bool:
         """Return whether a call's values go together and are small enough."""
-        return call.goes and call.size <= most and call.tokens <= self.code.up_to
+        return call.is_consistent and call.size <= most and call.tokens <= self.code.up_to
 
     def calls(self) -> list[ServedCall]:
-        """Return the calls, those large by one axis alone last; few where dear."""
+        """Return the calls, those with one large axis last; few where calls are slow."""
         every = calls_of(self.values, self.fits, 3 if self.code.thorough else 2)
         calls, beside = [replace(call, place=place) for place, call in enumerate(every)], _BESIDE
         if cost(self.code) > DEAR:
@@ -271,10 +271,10 @@ class _Battery:
             taken = {axis: one for axis, one in chosen.items() if one in known[axis]}
             call = replace(small, **taken, place=len(calls))
             alike = any(replace(one, place=call.place) == call for one in calls)
-            calls += [call] if not alike and self.fits(call, MOST_ALONE) else []
+            calls += [call] if not alike and self.fits(call, MOST_SINGLE) else []
         return calls
 
-    def made(self, call: ServedCall) -> CalledBlock:
+    def make_call(self, call: ServedCall) -> CalledBlock:
         """Make a call. Raises: whatever the code raises, WroteAround."""
         d, sides = self.code.setting.head_dim, []
         for pool, heads in zip(self.pool, (call.heads, call.kv_heads), strict=True):
@@ -282,68 +282,68 @@ class _Battery:
             x = np.resize(pool[: math.prod(shape)], shape)  # again from the first where it ends
             sides.append(np.repeat(x[:1], len(x), axis=0) if call.strides == "expanded" else x)
         (q, k), at = (x * x.dtype.type(call.times) for x in sides), call.at(self.code.up_to, self.code.seed)
-        return made(self.instance.lying(call.strides, call.index), (q, k, at))
+        return make_call(self.instance.with_layout(call.strides, call.index), (q, k, at))
 
     def places(self, call: ServedCall, explain: bool, block: CalledBlock | None = None) -> Places:
-        """Return the worst rotated pair of a call; explain: look for what explains it. block: as it was made.
+        """Return the worst rotated pair of a call. explain: whether to diagnose it. block: the made call.
 
-        Raises: as `made`.
+        Raises: as `make_call`.
         """
         how = call.strides, call.index
-        held: dict[str, Any] = {"explain": explain, "afresh": lambda: self.rotator().lying(*how)}
-        return self.code.judged(self.instance.lying(*how), [block or self.made(call)], **held)
+        held: dict[str, Any] = {"explain": explain, "new_rotator": lambda: self.rotator().with_layout(*how)}
+        return self.code.judge(self.instance.with_layout(*how), [block or self.make_call(call)], **held)
 
-    def came(self, call: ServedCall) -> _Came:
+    def outcome(self, call: ServedCall) -> _Outcome:
         """Return what a call comes to."""
         try:
-            block = self.made(call)
+            block = self.make_call(call)
         except WroteAround:
-            return _Came(call, "around")
+            return _Outcome(call, "around")
         except ForeignError as error:
-            return _Came(call, "raises", raised=f"it {did(error)}")
+            return _Outcome(call, "raises", raised=f"it {did(error)}")
         places = self.places(call, False, block)
-        return _Came(call, "right" if places.excess <= 1 else "wrong", block, places)
+        return _Outcome(call, "right" if places.excess <= 1 else "wrong", block, places)
 
-    def explained(self, came: _Came, alike: Iterable[ServedCall]) -> Places:
-        """Return the worst rotated pair of a wrong call, with what explains it at other positions too.
+    def explained(self, outcome: _Outcome, alike: Iterable[ServedCall]) -> Places:
+        """Return the worst rotated pair of a wrong call, with a diagnosis that also fits other positions.
 
-        At one position alone two things may explain it. alike: other calls that are wrong so.
+        A single position may fit two faults. alike: other calls that fail in the same way.
         """
-        call, found = came.call, self.places(came.call, True, came.block)
+        call, found = outcome.call, self.places(outcome.call, True, outcome.block)
         for place in range(call.place + 1, call.place + 1 + _ELSEWHERE) if call.tokens <= _SMALL else ():
-            there = self.came(replace(call, place=place))
+            there = self.outcome(replace(call, place=place))
             if there.kind != "wrong":
                 continue
             here, other = found.diagnosis, self.places(there.call, True, there.block).diagnosis
             if here is not None and other is not None:
                 same = here if here.code == other.code else _UNEXPLAINED  # such as of another position
-                found = replace(found, diagnosis=rotation.common(here, other) or same)
+                found = replace(found, diagnosis=rotation.common_diagnosis(here, other) or same)
         return verification.with_other_side(found, self.places, alike)
 
-    def least(self, came: _Came) -> _Came:
-        """Return the plainest call that was seen to come to the same, and what it takes."""
+    def simplest(self, outcome: _Outcome) -> _Outcome:
+        """Return the simplest call with the same outcome, and its values in words."""
         kinds: dict[ServedCall, str] = {}
 
         def same(**changed: Any) -> bool:
-            """Make a call that differs, and keep it if it comes to the same."""
-            nonlocal came
-            trial = replace(came.call, **changed)
-            if trial == came.call or not self.fits(trial, MOST_ALONE):
+            """Make a changed call; return whether it has the same outcome, and keep it then."""
+            nonlocal outcome
+            trial = replace(outcome.call, **changed)
+            if trial == outcome.call or not self.fits(trial, MOST_SINGLE):
                 return False
-            found = self.came(trial)
+            found = self.outcome(trial)
             kinds[trial] = found.kind
-            came = found if found.kind == came.kind else came
-            return came is found
+            outcome = found if found.kind == outcome.kind else outcome
+            return outcome is found
 
         alone = {axis: some[0] for axis, some in self.values.items() if len(some) == 1}
-        plain = replace(PLAIN, place=came.call.place, **alone)
+        plain = replace(PLAIN, place=outcome.call.place, **alone)
         for axis in (*AXES, *AXES):  # a value may need another, such as many heads a large group
             same(**{axis: getattr(plain, axis)})
         takes = []
         for axis in AXES:
-            value, usual = getattr(came.call, axis), getattr(plain, axis)
-            as_usual = replace(came.call, **{axis: usual})
-            if value == usual or (as_usual.goes and not self.fits(as_usual, MOST_ALONE)):
+            value, usual = getattr(outcome.call, axis), getattr(plain, axis)
+            as_usual = replace(outcome.call, **{axis: usual})
+            if value == usual or (as_usual.is_consistent and not self.fits(as_usual, MOST_SINGLE)):
                 continue
             right = ""
             if axis in SIZES:
@@ -351,39 +351,43 @@ class _Battery:
                 between = [one for one in scale if min(usual, value) < one < max(usual, value)]
                 nearer = between if value > usual else between[::-1]
                 next((one for one in nearer if same(**{axis: one})), None)
-                tried = [replace(came.call, **{axis: one}) for one in (usual, *nearer)]
+                tried = [replace(outcome.call, **{axis: one}) for one in (usual, *nearer)]
                 sizes = [getattr(call, axis) for call in tried if kinds.get(call) == "right"]
                 right = f" (right with {sizes[-1]:,})" if sizes else ""
-            takes.append(words(axis, getattr(came.call, axis)) + right)
+            takes.append(value_words(axis, getattr(outcome.call, axis)) + right)
         in_mode = " in torch.inference_mode" * (self.instance.fit.convention.engine == "torch")
-        return replace(came, takes=", ".join(takes) or f"a plain call{in_mode}")
+        return replace(outcome, takes=", ".join(takes) or f"a plain call{in_mode}")
 
 
 def served(code: CodeUnderTest) -> Iterator[Finding]:
-    """Yield whether code is right in calls as servers make them, and leaves the memory around q and k alone.
+    """Check calls as servers make them, and that memory around q and k is unchanged.
 
-    What it refuses by raising is noted: it passes no wrong numbers on.
+    Calls that raise are noted: an exception passes no wrong numbers on.
     """
     convention = code.own_rotator().fit.convention
-    values, left = _possible(code, convention)
-    battery = _Battery(code, values)
+    values, left = _possible_values(code, convention)
+    battery = _CallSeries(code, values)
     calls, wrong, worst = battery.calls(), list[ServedCall](), NOWHERE
-    ways: dict[str, list[_Came]] = {"wrong": [], "around": [], "raises": [], "right": []}
+    ways: dict[str, list[_Outcome]] = {"wrong": [], "around": [], "raises": [], "right": []}
     for number, call in enumerate(calls):
         doing.step(number / len(calls))
-        came = battery.came(call)
-        worst = max(worst, came.places, key=lambda places: places.excess)
-        wrong += [call] * (came.kind == "wrong")
-        known = ways[came.kind]
-        if came.kind != "right" and len(known) < _CAUSES and not any(call.has(way.call) for way in known):
-            known.append(battery.least(came))
+        outcome = battery.outcome(call)
+        worst = max(worst, outcome.places, key=lambda places: places.excess)
+        wrong += [call] * (outcome.kind == "wrong")
+        known = ways[outcome.kind]
+        if (
+            outcome.kind != "right"
+            and len(known) < _CAUSES
+            and not any(call.includes(way.call) for way in known)
+        ):
+            known.append(battery.simplest(outcome))
     axes = [axis for axis, some in values.items() if len(some) > 1]
     detail = f"{len(calls)} calls of {'three' if code.thorough else 'two'} of {', '.join(axes)} together"
     detail += ", under torch.inference_mode" * (convention.engine == "torch")
     detail += f"; not called with other positions: {left}" if left else ""
-    shown: list[tuple[_Came, Places, dict[str, None]]] = []  # with all that a diagnosis takes to show
+    shown: list[tuple[_Outcome, Places, dict[str, None]]] = []  # with all that a diagnosis takes to show
     for way in ways["wrong"]:
-        places = battery.explained(way, (call for call in wrong if call.has(way.call)))
+        places = battery.explained(way, (call for call in wrong if call.includes(way.call)))
         alike = [takes for _, other, takes in shown if other.diagnosis == places.diagnosis]
         for takes in alike[:1]:
             takes[way.takes] = None

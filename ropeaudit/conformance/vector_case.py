@@ -1,7 +1,7 @@
-"""A case of vectors: a folder of q, k and positions for a kernel that Python cannot call.
+"""A case of vectors: a folder with q, k and positions for a kernel that Python cannot call.
 
-Its parameters determine the names and shapes of its files. `manifest.json` says all that a kernel and its
-judge need; `manifest.txt` says the same for programs without JSON.
+Its parameters determine the names and shapes of its files. `manifest.json` holds all that a kernel and its
+judge need; `manifest.txt` holds the same for programs without JSON.
 Letters: b batch elements, h heads of q, g of k, s positions, d head_dim, p pairs.
 """
 
@@ -42,11 +42,11 @@ _SIZES = ("batch", *_HEADS)  # of a call, where they are not those of the case
 
 @dataclass(frozen=True, slots=True)
 class CaseSpec:
-    """All that a case depends on. offsets: the first positions of the calls, from 0 up.
+    """The parameters of a case. offsets: the first positions of the calls, from 0 up.
 
-    context: positions that frequencies are computed for; `setting` has it. want: what is to be written back.
-    positions: their dtype. served: whether there are calls as servers make them too.
-    Raises: UsageError, UnknownName for what no case has.
+    context: positions that frequencies are computed for, also in `setting`. want: the results to write.
+    positions: their dtype. served: whether to add calls as servers make them.
+    Raises: UsageError, UnknownName for values that no case has.
     """
 
     setting: RopeSetting
@@ -67,7 +67,7 @@ class CaseSpec:
             if value not in known:
                 hint = "(scores are judged from rotated q and k)" if value == "scores" else ""
                 raise UnknownName(kind, value, known, hint)
-        stored(self.dtype)
+        file_dtype(self.dtype)
         if not 2 <= self.seq_len <= LONGEST:
             raise UsageError(f"--seq-len {self.seq_len} is not from 2 to {LONGEST}; try --seq-len {SEQ_LEN}")
         if self.served and self.seq_len < SERVED_LEAST:
@@ -82,14 +82,14 @@ class CaseSpec:
 
     @property
     def end(self) -> int:
-        """The position behind the last."""
+        """The last position plus 1."""
         return self.offsets[-1] + self.seq_len
 
     @property
     def served_calls(self) -> tuple[CaseCall, ...]:
-        """The calls as servers make them, where they were asked for, at positions of the others.
+        """The calls as servers make them, if requested, at positions of the other calls.
 
-        The first row of a batch is the farthest, so that those of others are not wrapped to its positions. No
+        The first row of a batch has the largest positions, so that a wrap does not map others to them. No
         call has more numbers of q or k than two batch elements of the case.
         """
         heads, kv_heads, length, half = self.heads, self.kv_heads, self.seq_len, self.seq_len // 2
@@ -116,21 +116,21 @@ class CaseSpec:
         return tuple(CaseCall(offset, *sizes, offset) for offset in self.offsets) + self.served_calls
 
     def inputs(self) -> dict[str, Entry]:
-        """Return name -> file of the vectors that are given at all offsets."""
+        """Return name -> file of the input vectors, which all offsets share."""
         sides = ("q", "k", "grad_rotated_q", "grad_rotated_k")[: 4 if self.want == "gradient" else 2]
         heads = {"q": self.heads, "k": self.kv_heads}
         shapes = {name: (BATCH, heads[name[-1]], self.seq_len, self.setting.head_dim) for name in sides}
         return {name: _entry(name, self.dtype.name, shape) for name, shape in shapes.items()}
 
     def call_inputs(self, call: CaseCall) -> dict[str, Entry]:
-        """Return name -> file of what is given for a call alone."""
+        """Return name -> file of the further inputs of a call."""
         files = {"positions": _entry(f"positions.{call.key}", self.positions, call.positions().shape)}
         if call.bounds:
             files["cu_seqlens"] = _entry(f"cu_seqlens.{call.key}", "int32", (len(call.bounds),))
         return files
 
     def outputs(self, call: CaseCall) -> dict[str, Entry]:
-        """Return name -> file of what is to be written back for a call."""
+        """Return name -> file of the results to write for a call."""
         names = ("grad_q", "grad_k") if self.want == "gradient" else ("q", "k")
         rest = call.seq_len, self.setting.head_dim
         shapes = ((call.batch, heads, *rest) for heads in (call.heads, call.kv_heads))
@@ -148,7 +148,7 @@ def sha256(content: bytes) -> str:
 
 
 def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
-    """Return what manifest.json holds. digests: of the given files, by name."""
+    """Return the content of manifest.json. digests: of the input files, by name."""
 
     def given(files: Mapping[str, Entry]) -> dict[str, Entry]:
         return {name: {**file, "digest": digests.get(file["file"])} for name, file in files.items()}
@@ -185,7 +185,7 @@ def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """Return the digest of a manifest, its own left out."""
+    """Return the digest of a manifest without its digest."""
     rest = {name: value for name, value in content.items() if name != "digest"}
     return sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode())
 
@@ -195,7 +195,7 @@ def as_json(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=1) + "\n").encode()
 
 
-def flat(content: Mapping[str, Any]) -> bytes:
+def flat_text(content: Mapping[str, Any]) -> bytes:
     """Return the bytes of manifest.txt: a key and a value a line."""
     plain = {name: value for name, value in content.items() if not isinstance(value, (dict, list))}
     digest = plain.pop("digest")
@@ -215,7 +215,7 @@ def flat(content: Mapping[str, Any]) -> bytes:
 
 
 def _word(value: Any) -> str:
-    """Return a value as C reads it, without blanks; true is 1, false 0."""
+    """Return a value as C code reads it, without blanks; true is 1, false 0."""
     if isinstance(value, bool):
         return str(int(value))
     return repr(value) if isinstance(value, float) else "_".join(str(value).split())
@@ -254,10 +254,10 @@ class VectorCase:
 
     def vectors(self) -> dict[str, FloatArray]:
         """Return the numbers of the inputs that all offsets share, by name."""
-        kind, vectors = stored(self.spec.dtype), dict[str, FloatArray]()
+        kind, vectors = file_dtype(self.spec.dtype), dict[str, FloatArray]()
         for name, entry in self.spec.inputs().items():
             content = np.frombuffer((self.folder / entry["file"]).read_bytes(), kind)
-            vectors[name] = carried(content.reshape(entry["shape"]), self.spec.dtype)
+            vectors[name] = from_file(content.reshape(entry["shape"]), self.spec.dtype)
         return vectors
 
 
@@ -270,7 +270,7 @@ def read(folder: str | Path) -> VectorCase:
     spec, digests = spec_of(content), digests_of(content)
     if manifest(spec, digests) != content:
         raise BadInput(f"{seen}: its files are not those that its parameters make; {_REMEDY}")
-    if content_of(path / FLAT, seen) != flat(content):
+    if content_of(path / FLAT, seen) != flat_text(content):
         raise BadInput(f"{seen}: {FLAT} does not say what {MANIFEST} says; {_REMEDY}")
     for name, digest in digests.items():
         if sha256(content_of(path / name, seen)) != digest:
@@ -279,7 +279,7 @@ def read(folder: str | Path) -> VectorCase:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return what an unchanged manifest holds. Raises: BadInput."""
+    """Read an unchanged manifest. Raises: BadInput."""
     seen = repr(str(path))
     content = content_of(path, f"case {str(path.parent)!r}")
     try:
@@ -299,8 +299,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return parsed
 
 
-def is_alone(folder: Path) -> bool:
-    """Return whether a folder holds just an unchanged case."""
+def holds_only_case(folder: Path) -> bool:
+    """Return whether a folder holds only an unchanged case."""
     try:
         known = {MANIFEST, FLAT, *digests_of(read_manifest(folder / MANIFEST))}
     except BadInput:
@@ -309,14 +309,14 @@ def is_alone(folder: Path) -> bool:
 
 
 def digests_of(content: Mapping[str, Any]) -> dict[str, str]:
-    """Return file name -> digest of all that a manifest says is given."""
+    """Return file name -> digest of all input files in a manifest."""
     files = [content["inputs"], *(call["inputs"] for call in content["calls"])]
     digests = {str(file["file"]): str(file["digest"]) for some in files for file in some.values()}
     return digests | {TENSORS: str(content["safetensors"]["digest"])}
 
 
 def content_of(path: Path, seen: str) -> bytes:
-    """Return the bytes of a file. seen: whose it is. Raises: BadInput."""
+    """Return the bytes of a file. seen: the case, for errors. Raises: BadInput."""
     try:
         if path.exists() and not path.is_file():
             raise OSError(0, "it is no file")
@@ -329,17 +329,17 @@ def content_of(path: Path, seen: str) -> bytes:
         raise BadInput(f"{seen}: {path.name} cannot be read: {reason}") from None
 
 
-def stored(dtype: Format) -> np.dtype[Any]:
+def file_dtype(dtype: Format) -> np.dtype[Any]:
     """Return the dtype of a format in a file. Raises: UsageError for tf32, which float32 holds."""
     if dtype.name not in torch_arrays.DTYPES:
         raise UsageError(f"no file holds {dtype.name}; give one of {', '.join(torch_arrays.DTYPES)}")
-    kind: np.dtype[Any] = torch_arrays.of_numpy(dtype)
+    kind: np.dtype[Any] = torch_arrays.numpy_dtype(dtype)
     return kind.newbyteorder("<") if kind.kind == "f" else kind
 
 
 def array(x: FloatArray, dtype: Format) -> NDArray[Any]:
     """Return numbers that a format holds exactly in the dtype of files."""
-    return np.ascontiguousarray(x).astype(stored(dtype))
+    return np.ascontiguousarray(x).astype(file_dtype(dtype))
 
 
 def to_bytes(x: NDArray[Any]) -> bytes:
@@ -347,8 +347,8 @@ def to_bytes(x: NDArray[Any]) -> bytes:
     return np.ascontiguousarray(x, x.dtype.newbyteorder("<") if x.dtype.kind in "iuf" else None).tobytes()
 
 
-def carried(x: NDArray[Any], dtype: Format) -> FloatArray:
-    """Return a file's array in its carrier, with only quiet nans."""
+def from_file(x: NDArray[Any], dtype: Format) -> FloatArray:
+    """Convert a file's array to its format's carrier, with only quiet nans."""
     with np.errstate(invalid="ignore"):
         values: FloatArray = x.astype(dtype.carrier)
     values[np.isnan(values)] = np.nan
@@ -363,10 +363,10 @@ Key: TypeAlias = int | str  # of a call: its offset, or the name of a served one
 
 @dataclass(frozen=True, slots=True)
 class CaseCall:
-    """One call of a case: its sizes, and where its tokens stand.
+    """One call of a case: its sizes and positions.
 
     key: in the names of its files. first: the position of the first token; step: from one batch element to
-    the next. bounds: where packed sequences begin and end in the row, each at position 0; none: a run.
+    the next. bounds: start and end of packed sequences in the row, each from position 0; empty for a run.
     """
 
     key: Key
@@ -380,7 +380,7 @@ class CaseCall:
 
     @property
     def served(self) -> bool:
-        """Whether it has sizes of its own, and positions for each batch element."""
+        """Whether it is one of `served_calls`, with own sizes and positions by batch element."""
         return isinstance(self.key, str)
 
     def row(self) -> Positions:
@@ -391,11 +391,11 @@ class CaseCall:
         return at
 
     def positions(self) -> Positions:
-        """Return the given positions. Shapes: -> (s,), of served calls (b, s)."""
+        """Return the positions. Shapes: -> (s,), of served calls (b, s)."""
         rows: Positions = self.row() + self.step * np.arange(self.batch, dtype=np.int64)[:, None]
         return rows if self.served else rows[0]
 
     def part(self, x: FloatArray, key: bool) -> FloatArray:
-        """Return its q, or k: the first of the given numbers, in its shape."""
+        """Return its q, or k: the first numbers of x, in its shape."""
         shape = (self.batch, self.kv_heads if key else self.heads, self.seq_len, x.shape[-1])
         return x.reshape(-1)[: math.prod(shape)].reshape(shape)

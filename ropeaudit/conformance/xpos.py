@@ -1,7 +1,7 @@
-"""Code of xPos judged without its lengths: q divided, k multiplied by the power of the position.
+"""Removal of xPos: its power of the position is divided out of q and k, so that RoPE is left.
 
-The scores of xPos are those of rotations times a power of the distance, so that what is left is RoPE. Where
-the power is 1 differs by code, and by the length of a call: it is read off the vectors of each call.
+The scores of xPos are those of rotations times a power of the distance. The position of power 1 differs by
+code, and by the length of a call: it is read off the vectors of each call.
 Letters: b batch, h heads, s positions, d head_dim, p pairs.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray
-from ropeaudit.conformance.code_under_test import CodeUnderTest, made, runs_at
+from ropeaudit.conformance.code_under_test import CodeUnderTest, calls_from, make_call
 from ropeaudit.errors import UsageError
 from ropeaudit.recognition.faults import Power
 from ropeaudit.recognition.solving import Vectors
@@ -26,15 +26,15 @@ _TOKENS = 512  # of the call whose lengths are looked at
 
 
 def power(code: CodeUnderTest) -> tuple[float, bool] | None:
-    """Return the positions to a power of 1 of q, and whether calls of other lengths have it elsewhere.
+    """Measure the base of q's power, in positions, and whether its centre depends on the length.
 
-    None where q is not multiplied by it and k divided, which is not xPos.
-    Raises: UsageError where its lengths are no power of the position; ForeignError.
+    None unless q is multiplied by the power and k divided, as in xPos.
+    Raises: UsageError where the lengths are no power of the position; ForeignError.
     """
     found = list[Power]()
     for tokens in (_TOKENS, _TOKENS // 4):
-        [call] = runs_at(code.given(min(tokens, code.up_to)), [0])
-        block = made(code.rotator(), call)
+        [call] = calls_from(code.given(min(tokens, code.up_to)), [0])
+        block = make_call(code.rotator(), call)
         both = zip(block.given, block.rotated, strict=True)
         q, k = (Vectors(block.at, x[0], y[0], code.setting, code.dtype).power() for x, y in both)
         if q is None:
@@ -47,24 +47,26 @@ def power(code: CodeUnderTest) -> tuple[float, bool] | None:
 
 
 def without_lengths(base: float, given: Both, rotated: Both, at: Positions, setting: RopeSetting) -> Both:
-    """Return rotated q and k without the lengths of xPos. base: positions to a power of 1.
+    """Divide the power of xPos out of rotated q and k. base: positions to a power of 1.
 
     Shapes: q (b, h, s, d), k (b, g, s, d), at (s,) or (b, s).
     """
     rows = np.broadcast_to(at, (len(given[0]), at.shape[-1]))
     powers = Power(base), Power(-base)
-    seen = [_centres(*one, rows, setting) for one in zip(powers, given, rotated, strict=True)]
+    seen = [_centre_positions(*one, rows, setting) for one in zip(powers, given, rotated, strict=True)]
     middle = float(np.median(np.concatenate(seen)))
     centre = round(middle) if np.isfinite(middle) else 0
     q, k = (
-        _divided(y, replace(power, centre=centre), rows, setting)
+        _without_power(y, replace(power, centre=centre), rows, setting)
         for y, power in zip(rotated, powers, strict=True)
     )
     return q, k
 
 
-def _centres(power: Power, x: FloatArray, y: FloatArray, rows: Positions, setting: RopeSetting) -> Array:
-    """Return the positions at which tokens show a power of 0.
+def _centre_positions(
+    power: Power, x: FloatArray, y: FloatArray, rows: Positions, setting: RopeSetting
+) -> Array:
+    """Return the centre that each token shows: the position with exponent 0.
 
     Shapes: x and y (b, h, s, d), rows (b, s) -> (b * s,).
     """
@@ -77,8 +79,8 @@ def _centres(power: Power, x: FloatArray, y: FloatArray, rows: Positions, settin
     return np.asarray(rows - power.base * shares).reshape(-1)
 
 
-def _divided(y: FloatArray, power: Power, rows: Positions, setting: RopeSetting) -> FloatArray:
-    """Return vectors without the lengths of a power. Shapes: (b, h, s, d), rows (b, s)."""
+def _without_power(y: FloatArray, power: Power, rows: Positions, setting: RopeSetting) -> FloatArray:
+    """Divide vectors by a power of the position. Shapes: (b, h, s, d), rows (b, s)."""
     lengths = np.stack([power.lengths(setting, row) for row in rows])[:, None]
     divided = y.astype(np.float64)
     with np.errstate(all="ignore"):

@@ -16,5 +16,5 @@ def text(name: str) -> str:
 
 @functools.cache
 def table(name: str) -> dict[str, Any]:
-    """Return what a small TOML file of this folder holds."""
+    """Return the content of a small TOML file of this folder, cached."""
     return tomllib.loads(text(name))

@@ -1,4 +1,4 @@
-"""The door: others' code runs in a process of its own; and the variables that change that."""
+"""The door to a process in which code runs that is not ours; and its environment variables."""
 
 TIMEOUT = "ROPEAUDIT_TIMEOUT"  # seconds without a call that ends
 ROAD = "ROPEAUDIT_DOOR"  # `SPAWN` or `IN_PROCESS`

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeaudit.door import ROAD, SPAWN
-from ropeaudit.door.messages import HOME, Arrays, Message, encoded, received, write
+from ropeaudit.door.messages import OWN_ERRORS, Arrays, Message, encode, read_message, write
 from ropeaudit.errors import one_line
 
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -45,7 +45,7 @@ _select = select.select
 
 
 def never_forks() -> str:
-    """Return why no process forks here, whatever it imports; empty where some do."""
+    """Return why no process can fork on this system; empty if some can."""
     if os.environ.get(ROAD) == SPAWN:
         return f"{ROAD}={SPAWN}"
     return "" if sys.platform == "linux" else f"on {sys.platform} a fork is not safe"
@@ -53,11 +53,11 @@ def never_forks() -> str:
 
 @dataclass
 class Session:
-    """One state of the code: what was opened, what calls before left here, and a voice.
+    """One state of the opened code, which its calls share.
 
-    opened: what the door's opener returned. state: what functions of ours keep from call to call.
-    say: tells the parent what begins, from which on its time limit counts. shared: whether the process
-    serves other sessions too.
+    opened: the result of the door's opener. state: values that our functions keep from call to call. say:
+    tells the parent which call begins; its time limit counts from there. shared: whether the process serves
+    other sessions too.
     """
 
     opened: Any
@@ -72,8 +72,8 @@ Function = Callable[[Session, Header, Arrays], tuple[Header, Arrays]]
 Reply = Callable[[bytes], None]
 
 
-def named(where: str) -> Any:
-    """Return a function of ours, `ropeaudit.module:name`."""
+def import_function(where: str) -> Any:
+    """Import one of our functions, `ropeaudit.module:name`."""
     module, _, name = where.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -91,23 +91,23 @@ def why_no_forks() -> str:
     return f"importing it started threads: {threads - 1}" if threads > 1 else ""
 
 
-def answered(function: Function | str, session: Session, request: Message, reply: Reply) -> None:
-    """Run a function for a request, and reply with what it returns or raises."""
+def answer(function: Function | str, session: Session, request: Message, reply: Reply) -> None:
+    """Run a function for a request, and reply with its result or exception."""
     to = {"to": request.header.get("to")}
     try:
-        run: Function = named(function) if isinstance(function, str) else function
+        run: Function = import_function(function) if isinstance(function, str) else function
         header, arrays = run(session, request.header.get("arguments", {}), request.arrays)
-        whole = b"".join(encoded(to | {"returned": header}, arrays))
-    except tuple(HOME.values()) as error:
-        kind = next(one.__name__ for one in type(error).__mro__ if one.__name__ in HOME)
-        whole = b"".join(encoded(to | {"ours": kind, "text": getattr(error, "typed", str(error))}))
+        whole = b"".join(encode(to | {"returned": header}, arrays))
+    except tuple(OWN_ERRORS.values()) as error:
+        kind = next(one.__name__ for one in type(error).__mro__ if one.__name__ in OWN_ERRORS)
+        whole = b"".join(encode(to | {"ours": kind, "text": getattr(error, "typed", str(error))}))
     except BaseException as error:  # whatever code that is not ours raises
-        whole = b"".join(encoded(to | {"raised": described(error)}))
+        whole = b"".join(encode(to | {"raised": describe_exception(error)}))
     reply(whole)
 
 
-def described(error: BaseException) -> dict[str, Any]:
-    """Return an exception's type and text, and the last line of others' code in it."""
+def describe_exception(error: BaseException) -> dict[str, Any]:
+    """Return an exception's type and text, and the innermost line of code that is not ours."""
     frames = [
         (frame.filename, frame.lineno)
         for frame in traceback.extract_tb(error.__traceback__)
@@ -124,7 +124,7 @@ def described(error: BaseException) -> dict[str, Any]:
 
 
 class _Child:
-    """What is done with messages of the control socket. ours: no others' code ran here."""
+    """Serves the messages of the control socket. ours: whether only our code ran in this process."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class _Child:
     def run(self) -> None:
         """Serve until the parent is gone. Raises: BrokenPipeError then."""
         while True:
-            message = received(self._taken)
+            message = read_message(self._read_control)
             header, self.to = message.header, message.header.get("to")
             if "open" in header:
                 self._open(message)
@@ -149,7 +149,7 @@ class _Child:
                 self._fork([self.passed.pop(0) for _ in range(header["fork"])])
             elif "needed" in header:
                 for name in header["needed"]:
-                    imported(name)
+                    try_import(name)
                 self._say({"why_no_forks": why_no_forks()})
             elif "ended" in header:
                 fork = header["ended"]  # its status stays None where nobody knows it
@@ -162,27 +162,27 @@ class _Child:
             else:
                 number = header["session"]
                 if number not in self.sessions:
-                    self.sessions[number] = Session(self.opened, self._began, self.shares)
-                answered(header["function"], self.sessions[number], message, self._reply)
+                    self.sessions[number] = Session(self.opened, self._report_call, self.shares)
+                answer(header["function"], self.sessions[number], message, self._reply)
 
     def _open(self, message: Message) -> None:
-        """Run the opener; what it returns stays here, for the sessions."""
+        """Run the opener; its result stays in the child, for the sessions."""
 
         def opened(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
             self.ours = False
             enter(message.header["here"])
             for name in message.header["needed"]:
-                imported(name)
+                try_import(name)
             gc.enable()
-            self.opened, facts = named(message.header["open"])(arguments)
+            self.opened, facts = import_function(message.header["open"])(arguments)
             return {"facts": facts, "why_no_forks": why_no_forks()}, {}
 
-        answered(opened, Session(None, self._began), message, self._reply)
+        answer(opened, Session(None, self._report_call), message, self._reply)
 
     def _fork(self, passed: list[int]) -> None:
-        """Fork: the new process serves the passed socket as this one does, and ends.
+        """Fork a process that serves the passed socket, and then ends.
 
-        passed: that socket, and its stdout and stderr where it gets such of its own.
+        passed: the socket, and stdout and stderr if the process gets its own.
         """
         gc.freeze()  # a collection in the fork would copy shared memory
         if self.ours:  # it ends what it has started
@@ -212,19 +212,19 @@ class _Child:
             save_coverage()
             _exit(code)
 
-    def _began(self, what: str) -> None:
+    def _report_call(self, what: str) -> None:
         self._say({"began": what})
 
     def _say(self, header: Header) -> None:
-        self._reply(b"".join(encoded({"to": self.to} | dict(header))))
+        self._reply(b"".join(encode({"to": self.to} | dict(header))))
 
     def _reply(self, message: bytes) -> None:
         if _getpid() != self.pid:
             _exit(0)  # a fork that code made itself must not answer
         write(self.control.fileno(), message)
 
-    def _taken(self, room: memoryview) -> int:
-        """Read what the parent sent, wait for some; keep passed descriptors."""
+    def _read_control(self, room: memoryview) -> int:
+        """Wait for bytes of the parent and read them; store passed descriptors."""
         while True:
             left = [one for one, status in self.forks.items() if status is None or self.ours]
             if _select([self.control], [], [], _REAPED if left else None)[0]:
@@ -242,7 +242,7 @@ class _Child:
 
 
 def enter(here: Header) -> None:
-    """Take over the parent's folder, environment and import path."""
+    """Set the parent's folder, environment and import path."""
     with contextlib.suppress(OSError):  # a folder that is gone
         os.chdir(here["folder"])
     os.environ.clear()
@@ -250,19 +250,19 @@ def enter(here: Header) -> None:
     sys.path[:] = [place for place in here["path"] if place not in ("", here["folder"])]
 
 
-def imported(name: str) -> None:
-    """Import a module; where that fails, whoever needs it says so."""
+def try_import(name: str) -> None:
+    """Import a module; ignore a failure, which its user will report."""
     with contextlib.suppress(Exception):
         importlib.import_module(name)
 
 
-def nothing(arguments: Header) -> tuple[None, Header]:
-    """Open nothing: what a session calls opens what it needs."""
+def open_nothing(arguments: Header) -> tuple[None, Header]:
+    """Open no code, for sessions of functions that need none."""
     return None, {}
 
 
 def _moved_high(descriptor: int) -> int:
-    """Move a descriptor out of the way of other code; programs do not inherit it."""
+    """Move a descriptor to a high number, which other code leaves alone and programs do not inherit."""
     import fcntl  # in-function: Windows has none
 
     high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH)
@@ -271,13 +271,13 @@ def _moved_high(descriptor: int) -> int:
 
 
 def process_control(option: int, value: int) -> None:
-    """Tell Linux to end this process with its starting thread, or to adopt its orphans."""
+    """Let Linux end this process with its parent, or make it adopt orphans."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def use_memory() -> None:
-    """Keep a call's memory, as new pages cost more than the computing, and leave 1 GiB to others.
+    """Reuse a call's memory, as new pages cost more than the computing, and leave 1 GiB to others.
 
     Where memory is short, this process is killed first.
     """
@@ -296,7 +296,7 @@ def use_memory() -> None:
 
 
 def save_coverage() -> None:
-    """Write what coverage saw, where it is measured: `os._exit` does not."""
+    """Save coverage data if it is measured, as `os._exit` does not."""
     if "coverage" in sys.modules:
         import coverage
 

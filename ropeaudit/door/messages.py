@@ -1,7 +1,7 @@
-"""What a door and its child exchange: data of ours as JSON and the bytes of arrays; no code, never a pickle.
+"""Messages between a door and its child: our data as JSON and the bytes of arrays; no code, no pickle.
 
-The child runs code that is not ours, which may write what it likes where it finds a descriptor: what does not
-follow the form is `Malformed`, and nothing of it is believed.
+The child runs code that is not ours and may write anything to a descriptor. A message that does not have this
+form is `Malformed`, and nothing of it is used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LARGEST = 2**36  # bytes of arrays in one message
 _KINDS = "fciub"  # of NumPy's dtypes: no objects and no text
 _PLAIN = (type(None), bool, int, float, str)
 _LISTED = {"tuple": tuple, "set": set, "frozenset": frozenset}
-_FORGED = (  # what follows of a message that `packed` did not make
+_FORGED = (  # exceptions caused by a message that `packed` did not make
     *(ArithmeticError, AttributeError, LookupError, RecursionError, RopeAuditError),
     *(StopIteration, TypeError, ValueError),
 )
@@ -39,8 +39,8 @@ _FORGED = (  # what follows of a message that `packed` did not make
 _write, _encoded, _decoded = os.write, json.JSONEncoder().encode, json.JSONDecoder().decode
 
 
-# exceptions that come home as they are, by their names; others' code raises `Raised`
-HOME: dict[str, type[Exception]] = {
+# our exceptions, by name, which the parent raises again; those of others' code become `Raised`
+OWN_ERRORS: dict[str, type[Exception]] = {
     name: one
     for name, one in vars(errors).items()
     if isinstance(one, type) and issubclass(one, RopeAuditError)
@@ -51,14 +51,14 @@ class Malformed(ForeignError):
     """Bytes that are no message."""
 
 
-def again(name: str, text: str) -> Exception:
-    """Return an exception of `HOME` as raised on the other side; text: its whole message.
+def rebuild_error(name: str, text: str) -> Exception:
+    """Rebuild an exception of `OWN_ERRORS` that the other side raised. text: its full message.
 
     Raises: Malformed for another name.
     """
-    if name not in HOME:
+    if name not in OWN_ERRORS:
         raise Malformed("an exception that is none of ours")
-    error = HOME[name].__new__(HOME[name])
+    error = OWN_ERRORS[name].__new__(OWN_ERRORS[name])
     error.args, vars(error)["fault"] = (text,), text
     return error
 
@@ -71,7 +71,7 @@ class Message:
     arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
 
 
-def encoded(
+def encode(
     header: Mapping[str, Any],
     arrays: Arrays | None = None,
 ) -> Iterator[bytes | memoryview]:
@@ -88,8 +88,8 @@ def encoded(
 
 
 def send(descriptor: int, header: Mapping[str, Any], arrays: Arrays | None = None) -> None:
-    """Write a message whole. Raises: OSError where nobody reads any more."""
-    for piece in encoded(header, arrays):
+    """Write a message. Raises: OSError where nobody reads any more."""
+    for piece in encode(header, arrays):
         write(descriptor, piece)
 
 
@@ -100,8 +100,8 @@ def write(descriptor: int, data: bytes | memoryview) -> None:
         left = left[_write(descriptor, left) :]
 
 
-def received(take: Callable[[memoryview], int]) -> Message:
-    """Return the next message. take: waits, reads what there is into a room, and returns how many bytes.
+def read_message(take: Callable[[memoryview], int]) -> Message:
+    """Read the next message. take: waits, reads into a memoryview, and returns the number of bytes.
 
     Raises: BrokenPipeError where nobody writes any more; Malformed.
     """
@@ -138,12 +138,11 @@ def received(take: Callable[[memoryview], int]) -> Message:
 
 
 class Values:
-    """What both sides of a door know: dataclasses that are sent, objects sent by name.
+    """Converts values to JSON and back: plain values, arrays, known dataclasses, constants.
 
-    A number, text, True, False and None stand as they are, and a list as a list; anything else is an object
-    that says what it is. Of a dataclass its fields are sent, and it is made by its own constructor on the
-    other side.
-    constants: objects of which there is one in a process, such as the formats: they arrive as themselves.
+    A number, text, True, False, None and lists stay as they are; anything else becomes an object with its
+    kind. A dataclass is sent as its fields, and built by its constructor on the other side.
+    constants: single objects, such as the formats, which are sent by number.
     """
 
     def __init__(self, classes: Iterable[type], constants: Iterable[Any] = ()) -> None:
@@ -152,7 +151,7 @@ class Values:
         self._constants = list(constants)
 
     def packed(self, value: Any, arrays: dict[str, npt.NDArray[Any]]) -> Any:
-        """Return a value as JSON, its arrays moved to `arrays`. Raises: TypeError."""
+        """Convert a value to JSON, with its arrays added to `arrays`. Raises: TypeError."""
         kind = type(value)
         if kind in _PLAIN:
             return value
@@ -180,31 +179,31 @@ class Values:
         raise TypeError(f"a {kind.__qualname__} is not sent")
 
     def unpacked(self, told: Any, arrays: Arrays) -> Any:
-        """Return the value that JSON describes. Raises: Malformed where it is invalid."""
+        """Convert JSON back to a value. Raises: Malformed where it is invalid."""
         try:
-            return self._made(told, arrays)
+            return self._rebuilt(told, arrays)
         except _FORGED as error:
             raise Malformed(f"wrote no value of ours where ropeaudit reads: {type(error).__name__}") from None
 
-    def _made(self, told: Any, arrays: Arrays) -> Any:
+    def _rebuilt(self, told: Any, arrays: Arrays) -> Any:
         if type(told) in _PLAIN:
             return told
         if isinstance(told, list):
-            return [self._made(one, arrays) for one in told]
+            return [self._rebuilt(one, arrays) for one in told]
         kind, content = next(iter(told.items()))
         if kind == "constant":
             return self._constants[content]
         if kind in _LISTED:
-            return _LISTED[kind](self._made(one, arrays) for one in content)
+            return _LISTED[kind](self._rebuilt(one, arrays) for one in content)
         if kind == "dict":
-            return {self._made(name, arrays): self._made(one, arrays) for name, one in content}
+            return {self._rebuilt(name, arrays): self._rebuilt(one, arrays) for name, one in content}
         if kind == "array":
             return arrays[content][()] if told["scalar"] else arrays[content]
         if kind == "fraction":
             return Fraction(*content)
         if kind == "error":
-            error = again(content, str(told["message"]))
+            error = rebuild_error(content, str(told["message"]))
             vars(error)["fault"] = str(told["fault"])
             return error
-        fields = {name: self._made(one, arrays) for name, one in told["fields"].items()}
+        fields = {name: self._rebuilt(one, arrays) for name, one in told["fields"].items()}
         return self._classes[told["class"]](**fields)

@@ -22,7 +22,16 @@ from typing import IO, Any, cast
 from ropeaudit import errors
 from ropeaudit.door import IN_PROCESS, ROAD, TIMEOUT, child
 from ropeaudit.door.child import ONE_THREAD, never_forks
-from ropeaudit.door.messages import HOME, Arrays, Malformed, Message, again, encoded, received, send
+from ropeaudit.door.messages import (
+    OWN_ERRORS,
+    Arrays,
+    Malformed,
+    Message,
+    encode,
+    read_message,
+    rebuild_error,
+    send,
+)
 from ropeaudit.errors import Ended, ForeignError, Late, Raised
 from ropeaudit.runtime import doing
 
@@ -44,14 +53,14 @@ class Output:
         self.streams, self.kept, self.size = streams, bytearray(), 0
 
     def read(self, stream: IO[bytes]) -> bool:
-        """Take in what can be read at once; return whether there may be more later."""
+        """Read once from a stream; return whether more may follow."""
         data = os.read(stream.fileno(), _PIECE)
         self.size += len(data)
         self.kept += data[: max(_KEPT - len(self.kept), 0)]
         return bool(data)
 
     def lines(self) -> list[str]:
-        """Return the lines so far, each once with its count, and what was left out."""
+        """Return the printed lines, each once with its count, and the number of omitted bytes."""
         for stream in self.streams:
             while not stream.closed and select.select([stream], [], [], 0)[0] and self.read(stream):
                 pass
@@ -65,17 +74,17 @@ _outputs: deque[Output] = deque(maxlen=100)  # of the last doors, oldest first
 
 
 def printed() -> list[str]:
-    """Return what the children of all doors printed so far, and forget it."""
+    """Return the lines that the children of all doors printed, and clear them."""
     lines = [line for output in _outputs for line in output.lines()]
     _outputs.clear()
     return lines
 
 
 class _Worker:
-    """A process that answers questions one by one, started here or forked.
+    """A process that answers requests one by one, started by this one or forked.
 
-    above: the one that forked it. own: that which was started. streams: its stdout and stderr; forks without
-    such of their own share those of the one above, and its lock.
+    above: the process that forked it. own: the started process. streams: its stdout and stderr; forks without
+    own streams share those of the process above, and its lock.
     """
 
     def __init__(
@@ -104,7 +113,7 @@ class _Worker:
         heard: Heard = lambda text: None,
         passed: Sequence[int] = (),
     ) -> Message:
-        """Send a question and return its answer. what: its words in an error. passed: descriptors.
+        """Send a request and return its answer. what: its name in an error. passed: descriptors.
 
         Raises: RopeAuditError, ForeignError.
         """
@@ -115,7 +124,7 @@ class _Worker:
             numbered = {**header, "to": self._asked}
             try:
                 if passed:
-                    socket.send_fds(self.socket, [b"".join(encoded(numbered))], list(passed))
+                    socket.send_fds(self.socket, [b"".join(encode(numbered))], list(passed))
                 else:
                     send(self.socket.fileno(), numbered, arrays)
                 message = self._answer(heard)
@@ -128,7 +137,7 @@ class _Worker:
                 _kill(self.pid)
                 raise
         if "ours" in message.header:
-            raise again(str(message.header["ours"]), str(message.header.get("text", "")))
+            raise rebuild_error(str(message.header["ours"]), str(message.header.get("text", "")))
         if "raised" in message.header:
             told = dict(message.header["raised"])
             raise Raised(*(told.get(name, "") for name in ("type", "text", "file", "line")))
@@ -147,7 +156,7 @@ class _Worker:
                     selector.register(stream, selectors.EVENT_READ)
 
             def taken(room: memoryview) -> int:
-                """Read what it sent, wait for some, and meanwhile take in its prints."""
+                """Wait for bytes of the process and read them; meanwhile read its prints."""
                 while (left := deadline - time.monotonic()) > 0:
                     for key, _ in selector.select(min(left, _LONGEST_WAIT)):
                         if key.fileobj is self.socket:
@@ -158,7 +167,7 @@ class _Worker:
                 self._late = f"has not returned after {self.limit:g} s, in {self._what}"
                 raise Late(self._late)
 
-            while "began" in (message := received(taken)).header:
+            while "began" in (message := read_message(taken)).header:
                 self._what, deadline = str(message.header["began"]), time.monotonic() + self.limit
                 heard(self._what)
         if message.header.get("to") != self._asked or not _KNOWN & message.header.keys():
@@ -166,7 +175,7 @@ class _Worker:
         return message
 
     def fork(self, limit: float, *, prints: bool = False) -> _Worker:
-        """Let it fork, and return that process. prints: to own pipes. Raises: ForeignError."""
+        """Make the process fork; return the fork. prints: to own pipes. Raises: ForeignError."""
         ours, theirs = _sockets()
         pipes = [os.pipe() for _ in range(2 if prints else 0)]
         passed = [theirs.fileno(), *(end for _, end in pipes)]
@@ -184,18 +193,18 @@ class _Worker:
         return _Worker(ours, pid, limit, [os.fdopen(out, "rb", 0) for out, _ in pipes], above=self)
 
     def how_it_ended(self) -> str:
-        """Return by which signal or with which exit code it ended."""
+        """Return the signal or exit code with which the process ended."""
         if self.above is not None:
             with contextlib.suppress(ForeignError):
                 status = self.above.ask({"ended": self.pid}, "its end").header["status"]
-                return "nobody says how" if status is None else _words(os.waitstatus_to_exitcode(status))
+                return "nobody says how" if status is None else _exit_words(os.waitstatus_to_exitcode(status))
             return self.above.how_it_ended()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return _words(self.own.wait(_ENDING) if self.own else 0)
+            return _exit_words(self.own.wait(_ENDING) if self.own else 0)
         return "it closed the way to it"
 
     def end(self, patience: float = 0) -> None:
-        """End it, and what it forked with it. patience: seconds in which it does so itself."""
+        """End the process and its forks. patience: seconds that it has to end by itself."""
         self.socket.close()
         if self.own is not None and patience:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -208,7 +217,7 @@ class _Worker:
             stream.close()
 
     def leave(self, number: int) -> None:
-        """End a session: its part of the process, or the process if it is its own."""
+        """End a session; also the process, if it serves no other."""
         if number:
             with contextlib.suppress(OSError):
                 send(self.socket.fileno(), {"close": number})
@@ -216,8 +225,8 @@ class _Worker:
             self.end()
 
 
-class _Within:
-    """This process in the place of a worker, for a debugger: functions are called here."""
+class _InProcess:
+    """A worker without a process, for a debugger: functions are called in this process."""
 
     def __init__(self, opened: Any) -> None:
         self._opened, self._sessions = opened, dict[int, child.Session]()
@@ -229,28 +238,28 @@ class _Within:
         arrays: Arrays | None,
         heard: Heard,
     ) -> Message:
-        """Return what a function of ours returns. Raises: RopeAuditError, ForeignError."""
+        """Call one of our functions. Raises: RopeAuditError, ForeignError."""
         new = child.Session(self._opened, heard, shared=True)
         session = self._sessions.setdefault(header["session"], new)
         session.say = heard
-        with _told():
-            run: child.Function = child.named(header["function"])
+        with _as_foreign_errors():
+            run: child.Function = child.import_function(header["function"])
             returned, results = run(session, header["arguments"], arrays or {})
         return Message({"returned": returned}, dict(results))
 
     def leave(self, number: int) -> None:
-        """Forget a session."""
+        """End a session."""
         self._sessions.pop(number, None)
 
 
 class Door:
-    """Something of others, opened once, mostly in a child, and sessions that call it.
+    """Opened code that is not ours, usually in a child, and its sessions.
 
-    facts: what the opener said of it. why_no_forks: why sessions share the process; empty where each has its
-    own. forks: how many there were.
+    facts: what the opener reported. why_no_forks: why sessions share one process; empty where each has its
+    own. forks: their number.
     """
 
-    def __init__(self, worker: _Worker | _Within, facts: Any, why_no_forks: str) -> None:
+    def __init__(self, worker: _Worker | _InProcess, facts: Any, why_no_forks: str) -> None:
         self._worker, self.facts, self.why_no_forks = worker, facts, why_no_forks
         self._numbers, self.forks = itertools.count(1), 0
         self.close: Callable[[], object] = lambda: None
@@ -258,16 +267,16 @@ class Door:
             self.close = weakref.finalize(self, worker.end)
 
     def session(self, *, first: bool = False) -> Session:
-        """Return a new state that nothing has called yet. Raises: Ended.
+        """Return a new session, which nothing has called yet. Raises: Ended.
 
-        first: that of the parent of all forks: later ones inherit it.
+        first: whether it is in the process that forks the others, which inherit its state.
         """
-        if first or isinstance(self._worker, _Within) or self.why_no_forks:
+        if first or isinstance(self._worker, _InProcess) or self.why_no_forks:
             return Session(self, self._worker, 0 if first else next(self._numbers))
         self.forks += 1
         return Session(self, self._worker.fork(self._worker.limit))
 
-    def look_again(self) -> None:
+    def ask_whether_it_forks(self) -> None:
         """Ask whether the child still forks. Raises: Ended."""
         if isinstance(self._worker, _Worker):
             told = self._worker.ask({"needed": []}, "a look at its threads")
@@ -275,15 +284,15 @@ class Door:
 
 
 class Session:
-    """One state of what a door opened; functions of ours call it in the child."""
+    """One state of a door's opened code; our functions call it in the child."""
 
     def __init__(
         self,
         door: Door,
-        worker: _Worker | _Within,
+        worker: _Worker | _InProcess,
         number: int = 0,
     ) -> None:
-        """Keep where it is. number: among those that share the door's process."""
+        """Store the worker. number: among the sessions that share its process."""
         self._door, self.worker, self._number = door, worker, number
         self.close = weakref.finalize(self, worker.leave, number)
 
@@ -294,10 +303,10 @@ class Session:
         arrays: Arrays | None = None,
         heard: Heard = lambda text: None,
     ) -> tuple[Any, Arrays]:
-        """Return what our function returned in the child: JSON, and arrays by name.
+        """Call one of our functions in the child; return its JSON and its arrays by name.
 
-        function: `ropeaudit.module:name`, called with the session, the arguments and the arrays. heard: gets
-        what the function says meanwhile.
+        function: `ropeaudit.module:name`, called with the session, the arguments and the arrays. heard: is
+        called with what the function says meanwhile.
         Raises: RopeAuditError that the function raised; ForeignError.
         """
         header = {"session": self._number, "function": function, "arguments": dict(arguments or {})}
@@ -310,7 +319,7 @@ _starting = threading.Lock()
 
 
 def _started(needed: Sequence[str], limit: float) -> _Worker:
-    """Return the process of a door: a fork of the root if possible, else its own."""
+    """Return a process for a door: a fork of the root if possible, else a new one."""
     global _root
     for _ in range(0 if never_forks() else 2):  # a root may have been ended
         with _starting:
@@ -361,10 +370,10 @@ def _kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def _words(code: int) -> str:
+def _exit_words(code: int) -> str:
     """Return an exit code in words, as `subprocess` gives it: less than 0 for a signal.
 
-    >>> _words(-11), _words(3)
+    >>> _exit_words(-11), _exit_words(3)
     ('SIGSEGV', 'exit code 3')
     """
     if code >= 0:
@@ -375,14 +384,14 @@ def _words(code: int) -> str:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """Raise what others' code raises as it comes out of a process."""
+def _as_foreign_errors() -> Iterator[None]:
+    """Turn exceptions of others' code into `Raised`, as from a process."""
     try:
         yield
-    except tuple(HOME.values()):
+    except tuple(OWN_ERRORS.values()):
         raise
     except Exception as error:
-        raise Raised(**child.described(error)) from error
+        raise Raised(**child.describe_exception(error)) from error
 
 
 def limit(otherwise: float = LIMIT) -> float:
@@ -400,17 +409,17 @@ def door(
     needed: Sequence[str] = (),
     otherwise: float = LIMIT,
 ) -> Door:
-    """Return the door of a new process, or of this one if asked for.
+    """Open code in a new process, or in this one if requested; return the door.
 
-    opener: our function, arguments -> what is opened, facts. needed: modules that the child imports; those
-    that nobody but us wrote are so once for all doors. otherwise: seconds that a call may take, see `limit`.
+    opener: our function, arguments -> (opened, facts). needed: modules that the child imports before; the
+    root imports them once for all doors. otherwise: seconds that a call may take, see `limit`.
     Raises: RopeAuditError of the opener; ForeignError.
     """
     if os.environ.get(ROAD) == IN_PROCESS:
         for name in needed:  # no part of its own import
-            child.imported(name)
-        with _told():
-            return within(*child.named(opener)(dict(arguments)))
+            child.try_import(name)
+        with _as_foreign_errors():
+            return in_process(*child.import_function(opener)(dict(arguments)))
     worker = _started(needed, limit(otherwise))
     _outputs.append(worker.output)
     here: dict[str, Any] = {"environment": dict(os.environ), "folder": "", "path": sys.path}
@@ -425,14 +434,14 @@ def door(
     return Door(worker, said["facts"], said["why_no_forks"])
 
 
-def within(opened: Any, facts: Any) -> Door:
-    """Return the door of what was opened in this process, and what is said of it."""
-    return Door(_Within(opened), facts, IN_PROCESS)
+def in_process(opened: Any, facts: Any) -> Door:
+    """Return the door of code that was opened in this process."""
+    return Door(_InProcess(opened), facts, IN_PROCESS)
 
 
 def alone(needed: Sequence[str] = ()) -> Session:
-    """Return a session without others' code: it waits for ever, unless a limit is asked for.
+    """Return a session without others' code; it has no time limit unless one is requested.
 
     Raises: ForeignError.
     """
-    return door("ropeaudit.door.child:nothing", {}, needed, math.inf).session()
+    return door("ropeaudit.door.child:open_nothing", {}, needed, math.inf).session()

@@ -1,1 +1,1 @@
-"""What is measured and how: tiles of scores, statistics of their differences, rows after softmax."""
+"""The measurement of drift: tiles of scores, statistics of their differences, rows after softmax."""

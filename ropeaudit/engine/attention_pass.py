@@ -1,10 +1,10 @@
 """Rows of attention of subjects and of the reference, a strip of queries at a time.
 
-A pass of its own, for a softmax needs all keys of a row at once. q and k are rotated once per cell, a few
+It is a separate pass, as a softmax needs all keys of a row at once. q and k are rotated once per cell, a few
 heads at a time; a strip of rows is then compared against all keys that it sees. The reference of a strip is
-computed once, for all subjects that see the same q and k and for all offsets. What is held: rotated q and
-k in the cache, and for each thread a few arrays of a strip. Strips do not depend on the number of threads,
-and are merged in order.
+computed once, for all subjects with the same q and k and for all offsets. In memory are rotated q and k, and
+for each thread a few arrays of a strip. Strips do not depend on the number of threads, and are merged in
+order.
 
 Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and columns of a strip.
 """
@@ -35,7 +35,7 @@ from ropeaudit.runtime import doing
 from ropeaudit.runtime.threads import Map, mapping
 
 STRIP = 2**17  # scores of a strip, where that leaves FEW rows
-LARGEST_STRIP = 2**21  # scores that it may have else
+LARGEST_STRIP = 2**21  # scores of a strip of FEW rows
 FEW = 32  # rows
 ARRAYS = 16  # of a strip, held at once by a thread
 
@@ -44,10 +44,10 @@ Heads: TypeAlias = Mapping[tuple[str, int], Rotated]  # q or k, and which head
 
 @dataclass(frozen=True, slots=True)
 class RowOptions:
-    """How rows are compared.
+    """Options of the comparison of rows.
 
-    anchor: the offset of the weights with which D compares. behind: the distance of the token that a row
-    should attend to. roundings: of each subject's softmax, None for float64.
+    anchor: the offset whose weights D compares with. behind: the distance of the token that a row should
+    attend to. roundings: of each subject's softmax, None for float64.
     """
 
     anchor: int
@@ -88,7 +88,7 @@ def rows_of_strip(seq_len: int) -> int:
 
 
 def _cell_bytes(setting: RopeSetting, seq_len: int) -> int:
-    """The bytes of one cell: rotated q and k of a head, in float64."""
+    """Return the bytes of one cell: rotated q and k of a head, in float64."""
     return 2 * seq_len * setting.head_dim * 8
 
 
@@ -109,7 +109,7 @@ def _chunks(cases: Plan[Inputs], cells: Sequence[CellIndex]) -> Iterator[list[Ce
 def _strips(
     cases: Plan[Inputs], options: RowOptions, mapped: Map
 ) -> Iterator[tuple[float, dict[CellIndex, Attention]]]:
-    """Yield the share done and the statistics of one strip of rows after the other."""
+    """Yield the share done and the statistics of each strip of rows, in order."""
     size, heads, done = cases.inputs.seq_len, cases.inputs.heads, 0
     rows = [slice(i, min(i + rows_of_strip(size), size)) for i in range(0, size, rows_of_strip(size))]
     strips = [(some, masks.columns(cases.mask, some, size)) for some in rows]
@@ -126,7 +126,7 @@ def _strips(
 
 
 def _whole(rotation: Rotation, heads: range) -> Heads:
-    """Return some heads of q, and the heads of k that they read, at all positions."""
+    """Rotate some heads of q, and the heads of k that they read, at all positions."""
     inputs, size = rotation.plan.inputs, rotation.plan.inputs.seq_len
     kv_heads = sorted({head // inputs.group for head in heads})
     jobs = [*(("q", head) for head in heads), *(("k", head) for head in kv_heads)]
@@ -142,7 +142,7 @@ def _whole(rotation: Rotation, heads: range) -> Heads:
 
 
 def _joined(parts: Sequence[Rotated], axis: int) -> Rotated:
-    """Return panels as one. axis: of the positions."""
+    """Join panels to one. axis: of the positions."""
     if len(parts) == 1:
         return parts[0]
     subjects = {
@@ -265,9 +265,9 @@ def adapted(scores: Array, weights: Array, rounding: Rounding | None = None) -> 
 
 @dataclass(slots=True)
 class Attention:
-    """Sums and maxima over rows and heads; what they become in a record is `columns`.
+    """Sums and maxima over rows and heads; `columns` turns them into those of a record.
 
-    nonfinite: rows that hold a score or weight that is not finite. right_rows: rows with a right token.
+    nonfinite: rows with a score or weight that is not finite. right_rows: rows with a right token.
     """
 
     rows: int = 0
@@ -287,7 +287,7 @@ class Attention:
     d_logit: float = 0.0
 
     def merge(self, later: Attention) -> None:
-        """Take in what was gathered over later rows."""
+        """Add the statistics of later rows."""
         for name in (field.name for field in fields(self)):
             mine, other = getattr(self, name), getattr(later, name)
             setattr(self, name, max(mine, other) if name.endswith("_max") else mine + other)
@@ -313,10 +313,10 @@ class Attention:
 
 
 class ReferenceRows:
-    """The exact scores of some rows, their weights, and what is needed of them again and again.
+    """The exact scores of some rows, their weights, and values derived from them.
 
     slack: scores nearer than that to the largest of a row tie with it.
-    right: the column that each row is meant to attend to, -1 for none; None where no row is.
+    right: the column that each row should attend to, -1 for none; None if no row has one.
     """
 
     @np.errstate(all="ignore")

@@ -1,7 +1,7 @@
 """The kernel: rotate, form scores, subtract the exact ones, gather statistics.
 
-Every measurement is a shape of it: whole tiles, sampled pairs, two rotations against each other (`measure`),
-rows of attention (`attention_pass`), variants of a recipe, scores by distance.
+All measurements use it: full tiles, sampled pairs, two rotations against each other (`measure`), rows of
+attention (`attention_pass`), variants of a recipe, scores by distance.
 
 Letters: s positions, d head_dim, r and c rows and columns of a tile, n pairs.
 """
@@ -31,13 +31,13 @@ ExactScores: TypeAlias = tuple[Values, Values | None]  # exact scores: high + lo
 
 
 class Workspace:
-    """Arrays of a block's size, which each thread uses again and again."""
+    """Arrays of a block's size, which each thread reuses."""
 
     def __init__(self) -> None:
         self.local = threading.local()
 
     def array(self, number: int, fmt: Format, shape: tuple[int, ...]) -> Values:
-        """Return array `number` of this thread with what was left in it."""
+        """Return array `number` of this thread, with its old content."""
         name, size = f"{fmt.name}_{number}", math.prod(shape)
         flat: Values | None = getattr(self.local, name, None)
         if flat is None or flat.size < size:
@@ -114,7 +114,7 @@ def gather_exact(
     block: Block,
     out: Values | None = None,
 ) -> None:
-    """Take in the exact scores of a block, which are overwritten if they are one array."""
+    """Add the exact scores of a block to statistics; overwrites them if they are one array."""
     joined = exact_scores.joined(*exact, out)
     masks.hide(joined, block.hidden)
     statistics.add(joined, block)
@@ -127,7 +127,7 @@ def gather_reference(
     results: Sequence[CellStatistics],
     out: Values | None = None,
 ) -> None:
-    """Note a block's exact scores. error: their certificate. See `gather_exact`."""
+    """Add a block's exact scores to results. error: their certificate. See `gather_exact`."""
     gathered = Statistics(Moments.SQUARES, weighted=block.weights is not None)
     gather_exact(gathered, exact, block, out)
     for result in results:
@@ -242,12 +242,12 @@ def accumulate(q: FloatArray, k: FloatArray, subject: Subject, out: Values) -> N
 
 
 def native(q: FloatArray, subject: Subject) -> bool:
-    """Whether the accumulator's arithmetic is that of the array."""
+    """Return whether the array's own arithmetic is that of the accumulator."""
     return subject.accumulate is FP64 or (subject.accumulate is FP32 and q.dtype == np.float32)
 
 
 def store(out: Values, subject: Subject, scale: float, scratch: Values | None = None) -> None:
-    """Scale sums and round them to the score's format, where they lie; `scratch` is like them.
+    """Scale sums and round them to the score's format, in place; `scratch` is an array like them.
 
     The scale multiplies in the accumulator's arithmetic: before the one store, or after a first
     store (`scale_after_store`) with a second one behind it.

@@ -1,10 +1,10 @@
 """Scores of subjects and of the reference, or of two subjects, a tile at a time, into statistics.
 
-Nothing of the size seq_len² is ever held. Positions are cut into panels; for a pair of panels q and k are
-rotated once per subject and offset, then tiles of scores are formed, compared and forgotten. The
-reference of a tile does not depend on the offset: it is computed once and used for all offsets
-and for all subjects that round their inputs alike. Threads share strips of rows; the statistics are merged in
-the order of the strips, so that the result does not depend on how many threads there are.
+No array of the size seq_len² is ever in memory. Positions are cut into panels; for a pair of panels q and k
+are rotated once per subject and offset, then tiles of scores are formed, compared and dropped. The reference
+of a tile does not depend on the offset: it is computed once for all offsets and all subjects that round their
+inputs alike. Threads share strips of rows; statistics are merged in the order of the strips, so that the
+result does not depend on the number of threads.
 
 Letters: h heads, g key-value heads, s positions, d head_dim, r and c rows and columns of a tile.
 """
@@ -33,7 +33,7 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import doing, run_metadata
 from ropeaudit.runtime.threads import Map, mapping, useful_threads
 
-CertifiedScores: TypeAlias = tuple[ExactScores, float]  # of a head, and what they may be off by
+CertifiedScores: TypeAlias = tuple[ExactScores, float]  # of a head, and their largest error
 Measured: TypeAlias = dict[CellIndex, CellStatistics]
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ def exact(inputs: Inputs, setting: RopeSetting, fmt: Format) -> Iterator[Certifi
 
 
 def of_scores(formed: FloatArray, reference: Iterable[CertifiedScores]) -> CellStatistics:
-    """Return the drift of scores formed elsewhere, none masked. Shapes: (h, s, s)."""
+    """Return the drift of scores that other code formed, none masked. Shapes: (h, s, s)."""
     result = CellStatistics()
     for head, (values, (exactly, error)) in enumerate(zip(formed, reference, strict=True)):
         block = Block.tile("full", head, slice(0, values.shape[0]), slice(0, values.shape[1]))
@@ -86,14 +86,14 @@ class Rotated:
 
 
 class Rotation:
-    """Rotates q and k of a plan; the tables of a panel are made once for all heads."""
+    """Rotates q and k of a plan, with the tables of a panel made once for all heads."""
 
     def __init__(self, cases: Plan[Inputs], mapped: Map) -> None:
         self.plan, self.map, self.groups = cases, mapped, cases.keys()
         self.tables: dict[int, dict[CellIndex | None, Any]] = {}  # by panel; None for the reference
 
     def prepare(self, *panels: slice) -> None:
-        """Hold the tables of these panels, and of no others."""
+        """Make the tables of these panels, and drop those of others."""
         earlier, self.tables = self.tables, {}
         for panel in panels:
             if panel.start not in self.tables:
@@ -164,11 +164,11 @@ class Tiles(Rotation, Generic[T]):
     empty: Callable[[], T]
 
     def gather(self, tile: Tile, result: T) -> None:
-        """Take in a tile."""
+        """Add a tile to the result."""
         raise NotImplementedError
 
     def strips(self) -> Iterator[T]:
-        """Yield what was gathered of one strip of rows after the other."""
+        """Yield the result of each strip of rows, in order."""
         cells, inputs = (
             len(self.plan.cells()) + 3 * len(self.groups),
             self.plan.inputs,
@@ -227,7 +227,7 @@ class _CellTiles(Tiles[Measured]):
         self.empty = lambda: {cell: CellStatistics() for cell in cases.cells()}
 
     def gather(self, tile: Tile, result: Measured) -> None:
-        """Compute the reference of each key in a tile, and compare its subjects with it."""
+        """Compare the subjects of each reference in a tile with it."""
         joined, high, low = (self.workspace.array(number, FP64, tile.block.shape) for number in (0, 3, 4))
         unknown = tile.q.nonfinite | tile.k.nonfinite
         for key, members in self.groups.items():
@@ -321,7 +321,7 @@ class PairStatistics:
     differing: int = 0
 
     def merge(self, later: PairStatistics) -> None:
-        """Take in what was gathered over later tiles."""
+        """Add the statistics of later tiles."""
         for name in ("drifts", "references"):
             for mine, other in zip(getattr(self, name), getattr(later, name), strict=True):
                 mine.merge(other)
@@ -330,7 +330,7 @@ class PairStatistics:
         self.error = max(self.error, later.error)
 
     def winner(self) -> int | None:
-        """Return 0 or 1, the one with the smaller RMS drift, -1 if they are equal, None if both are nan.
+        """Return the subject, 0 or 1, with the smaller RMS drift, -1 if equal, None if both are nan.
 
         Equal: to within `_EQUAL`, or within the certified error of the reference.
         """
@@ -342,7 +342,7 @@ class PairStatistics:
 
 
 def compare(cases: Plan[Inputs], bits: Format) -> PairStatistics:
-    """Return what is measured of the two subjects of a plan, at one offset.
+    """Compare the two subjects of a plan, at one offset.
 
     bits: the format in which rotated q and k are compared bit by bit.
     """
@@ -379,7 +379,7 @@ class _PairTiles(Tiles[PairStatistics]):
         return result
 
     def gather(self, tile: Tile, result: PairStatistics) -> None:
-        """Form both scores of a tile and take in their differences."""
+        """Form both scores of a tile and add their differences to the result."""
         exact = {key: tile.factors(key) for key in self.groups}
         result.error = max(result.error, *(exact_scores.certificate(q, k) for q, k in exact.values()))
         scores = {key: exact_scores.product(q, k) for key, (q, k) in exact.items()}

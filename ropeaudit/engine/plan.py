@@ -1,4 +1,4 @@
-"""What is measured together, and how much of it fits in memory at once.
+"""The plan of a measurement: its subjects and offsets, and how much fits in memory at once.
 
 Letters: h heads, g key-value heads, s positions, d head_dim.
 """
@@ -35,7 +35,7 @@ CellIndex: TypeAlias = tuple[int, int]  # index of the subject, offset
 
 @dataclass(frozen=True, slots=True)
 class AttentionOptions:
-    """How attention is measured: the softmax's formats, and the anchor of D."""
+    """Options of attention: the softmax's formats, and the anchor of D."""
 
     softmax: str = "fp64"
     anchor: int = ANCHOR
@@ -76,12 +76,12 @@ class CellStatistics:
 
     @classmethod
     def sampled(cls) -> CellStatistics:
-        """Return what weighted scores are gathered in."""
+        """Return empty statistics of sampled, weighted scores."""
         drift, self_drift, reference = (Statistics(moments, weighted=True) for moments in reversed(Moments))
         return cls(drift, self_drift, reference)
 
     def merge(self, later: CellStatistics) -> None:
-        """Take in what was measured over later tiles."""
+        """Add the statistics of later tiles."""
         self.drift.merge(later.drift)
         self.self_drift.merge(later.self_drift)
         self.reference.merge(later.reference)
@@ -89,7 +89,7 @@ class CellStatistics:
 
 
 class Key(NamedTuple):
-    """What a reference depends on besides q and k: rounding, precision."""
+    """The rounding of q and k and the precision of a reference."""
 
     input: Format
     precision: Precision
@@ -126,7 +126,7 @@ class Plan(Generic[V]):
         return [(index, offset) for index, offsets in enumerate(self.offsets) for offset in offsets]
 
     def keys(self) -> dict[Key, list[int]]:
-        """Return which subjects share a reference: those that see the same q and k.
+        """Return the subjects by reference: those with the same rounded q and k share one.
 
         An input format that changes nothing counts as float64. A key depends on its subject and on q and k
         alone, so that a case gives the same bits whatever else is measured with it.

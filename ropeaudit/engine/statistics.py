@@ -27,8 +27,8 @@ NORMAL = 1.959963984540054  # 97.5 % of a normal distribution lie below it
 class Block:
     """Some scores of a head: a tile of them, or a list of pairs.
 
-    corner: where the first one stands. visible: how many count; the others are `hidden`, and 0 in what is
-    gathered. weights: of each score, where scores were sampled: 1 in the mean.
+    corner: the place of the first score. visible: the number that count; the others are `hidden`, and 0 in
+    the values. weights: of each score, if scores were sampled: 1 in the mean.
     Shapes: hidden (r, c), weights (n,).
     """
 
@@ -52,13 +52,13 @@ class Block:
         return cls(weights.shape, weights.size, (0, 0, first), None, weights)
 
     def place(self, number: int) -> Place:
-        """Return where a score of the block stands."""
+        """Return head, query and key of a score of the block."""
         row, column = divmod(number, self.shape[-1])
         return self.corner[0], self.corner[1] + row, self.corner[2] + column
 
 
 class Moments(IntEnum):
-    """What is gathered; each includes those before it."""
+    """Sets of statistics; each includes those before it."""
 
     SQUARES = 1  # count and mean square
     LARGEST = 2  # the largest absolute value, and where it stands
@@ -67,9 +67,9 @@ class Moments(IntEnum):
 
 @dataclass(slots=True)
 class Statistics:
-    """Count, mean square, largest absolute value and means, as far as they are requested.
+    """Count, mean square, largest absolute value and means, as far as requested.
 
-    One value that is not finite makes every statistic nan: a gate on them must not hold.
+    One value that is not finite makes every statistic nan, so that a gate on it fails.
     weighted: of sampled scores, of which each counts by its weight: 1/(N p) where it was drawn with
     probability p, N draws with replacement. So every sum is without bias, whatever the probabilities were
     (Hansen and Hurwitz, Ann. Math. Stat. 14, 1943). The largest value and the counts are those of the sample.
@@ -89,7 +89,7 @@ class Statistics:
     fourths: float = 0.0
 
     def add(self, values: Values, block: Block, scratch: Values | None = None) -> None:
-        """Take in the values of a block; where some are not finite, how many, and no sums.
+        """Add the values of a block; if some are not finite, only their number.
 
         scratch: a float64 array like them, overwritten.
         """
@@ -131,12 +131,12 @@ class Statistics:
             self.nonfinite += values.size - int(np.isfinite(values).sum())
 
     def add_nonfinite(self, count: int) -> None:
-        """Take in values none of which is finite."""
+        """Add a number of values that are not finite."""
         self.count += count
         self.nonfinite += count
 
     def merge(self, later: Statistics) -> None:
-        """Take in what was gathered over later blocks."""
+        """Add the statistics of later blocks."""
         self.count += later.count
         self.nonfinite += later.nonfinite
         self.squares += later.squares

@@ -1,1 +1,1 @@
-"""What is rotated: q and k, masks, samples of them."""
+"""The inputs of an audit: q and k, masks, samples of scores."""

@@ -1,4 +1,4 @@
-"""Which keys a query sees: the one place that knows masks.
+"""Masks: which keys a query sees. No other file interprets them.
 
 causal: query m sees the keys n <= m. full: all of them. window:N: the last N of them, m - N < n <= m, so that
 window:1 is the diagonal, and N from seq_len up is causal.
@@ -37,7 +37,7 @@ def check(text: str) -> None:
 
 
 def _width(mask: Mask) -> int:
-    """Return how many keys up to its own position a query sees at most."""
+    """Return the largest number of keys, up to its own position, that a query sees."""
     return int(mask.partition(":")[2] or _ALL)
 
 
@@ -79,7 +79,7 @@ def columns(mask: Mask, rows: slice, seq_len: int) -> slice:
 
 
 def panels(mask: Mask, seq_len: int, size: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the pairs of panels of which something is seen, row by row."""
+    """Yield the pairs of panels with visible scores, row by row."""
     cuts = [slice(i, min(i + size, seq_len)) for i in range(0, seq_len, size)]
     for rows in cuts:
         seen = columns(mask, rows, seq_len)
@@ -116,7 +116,7 @@ def hidden(mask: Mask, rows: slice, cols: slice) -> NDArray[np.bool_] | None:
 
 
 def hide(values: Values, hidden: NDArray[np.bool_] | None, value: float = 0.0) -> Values:
-    """Set to `value`, where it lies, what a mask hides; return the array."""
+    """Set hidden elements to `value` in place; return the array."""
     if hidden is not None:
         np.copyto(values, value, where=hidden)
     return values

@@ -48,7 +48,7 @@ _SMALLEST, _LARGEST = 1e-60, 1e60
 class Inputs:
     """q (h, s, d) and k (g, s, d) in float64, before the input stage rounds them.
 
-    source says where they came from, digest which numbers a file held. Query head i reads key-value head
+    source: the kind or file; digest: of the numbers in a file. Query head i reads key-value head
     i // (h // g).
     """
 
@@ -163,13 +163,13 @@ def constant(
 
 
 def check_kind(kind: str, known: Sequence[str] = SYNTHETIC) -> None:
-    """Raise UnknownName unless `kind` is one of those that are known."""
+    """Raise UnknownName unless `kind` is a known kind of q and k."""
     if kind not in known:
         raise UnknownName("--qk", kind, known, "(or a file: .safetensors, .npz, .pt, q.npy,k.npy)")
 
 
 def check_head(kind: str, seq_len: int, setting: RopeSetting) -> None:
-    """Raise UsageError if `kind` is a head that the setting cannot make."""
+    """Raise UsageError if `kind` is a positional head that the setting cannot have."""
     if kind in BEHIND:
         _positional(kind, 1, seq_len, setting, 0)
 
@@ -180,9 +180,9 @@ def on_16_bit_grid(x: Array) -> Array:
 
 
 def from_file(spec: str) -> Inputs:
-    """Return q and k, captured from a real model, in float64, exactly as a file stores them.
+    """Read q and k of a real model, in float64, exactly as a file stores them.
 
-    It holds two tensors called q and k (or query and key), or there is a .npy of each. No pickle is run.
+    It has two tensors called q and k (or query and key), or there is a .npy of each. No pickle is run.
     Shapes: (h, s, d) and (g, s, d); (b, h, s, d), of batch b, is folded into (b*h, s, d).
     Raises: BadInput, BadShape.
     """

@@ -1,4 +1,4 @@
-"""The rows of q and k that form sampled scores: for sequences too long to audit whole.
+"""Sampled scores, and their rows of q and k: for sequences too long to audit all scores.
 
 Gaussian rows are those of the whole q and k; where their stream is too long, every row has its own generator.
 Letters: n pairs of a query and a key, h heads, g key-value heads, s positions, d head_dim.
@@ -44,7 +44,7 @@ class SideRows:
 
 @dataclass(frozen=True, slots=True)
 class SampledInputs:
-    """The rows of q and k at the sampled pairs, and the sizes of the whole."""
+    """The rows of q and k at the sampled pairs, and the full sizes."""
 
     pairs: Pairs
     q: SideRows
@@ -116,7 +116,7 @@ def synthetic(
     chosen: Pairs,
     seed: int,
 ) -> SampledInputs:
-    """Return the rows that `inputs.make` makes, without the others. sizes: h, g and s."""
+    """Return the sampled rows of the q and k that `inputs.make` would make. sizes: h, g and s."""
     check_kind(kind)
     (heads, kv_heads, seq_len), d = sizes, setting.head_dim
     in_q, in_k = _places(chosen, heads // kv_heads, seq_len)
@@ -204,7 +204,7 @@ _MOST = 2**62  # scores to draw from
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Scores: the head, the query and the key of each, and what it counts. Shapes: four of (n,).
+    """Sampled scores: head, query, key and weight of each. Shapes: four of (n,).
 
     weight: 1/(M p) where p is the probability of each draw and M the number of visible scores.
     """

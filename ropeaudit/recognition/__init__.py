@@ -1,1 +1,1 @@
-"""Diagnoses of wrong rotated vectors, frequencies and tables, and their words."""
+"""Diagnoses of wrong rotated vectors, frequencies and tables, and their wording."""

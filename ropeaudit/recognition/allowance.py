@@ -1,4 +1,4 @@
-"""How far a rotated pair of right code may be from where it should be.
+"""The allowed error of a rotated pair: how far correct code may be from the exact rotation.
 
 Its phase is off by the roundings of frequency and angle, which grow with the position; then cos and sin, the
 rotation and the output round. All is relative to its length. u: unit roundoff; x_i = 2i/d, L = ln base.
@@ -35,7 +35,7 @@ STEPPED = ("recurrence", "step_power")
 
 @functools.lru_cache(maxsize=16)
 def careful(dtype: Format) -> Resolved:
-    """Return what right code does at its coarsest: float32 up to cos and sin, then everything in the dtype.
+    """Return the coarsest correct recipe: float32 up to cos and sin, then everything in the dtype.
 
     These are the formats of `hf`, with frequencies by recurrence; in float64 all stages are float64.
     """
@@ -52,7 +52,7 @@ def allowed(recipe: Resolved, setting: RopeSetting, at: Positions) -> Array:
 
 
 def allowed_at(recipe: Resolved, setting: RopeSetting, position: int, pair: int) -> float:
-    """Return `allowed` of one pair; of a dim that is not rotated, its rounding alone."""
+    """Return `allowed` of one pair; for a dim that is not rotated, only its rounding."""
     if pair >= setting.pairs:
         return rounding_error(recipe, setting)
     return float(allowed(recipe, setting, np.array([position]))[0, pair])
@@ -64,7 +64,7 @@ def phase(
     at: Positions,
     theta: Array | None = None,
 ) -> Array:
-    """Return by how much a pair may be turned too far. Shapes: (s,) -> (s, p).
+    """Return the largest phase error of each pair. Shapes: (s,) -> (s, p).
 
     Beside `phase_error`, rounding a position moves a pair: not at all while it is exact.
     """
@@ -76,7 +76,7 @@ def phase(
 
 
 def places(setting: RopeSetting, at: Array | Positions) -> Array:
-    """Return positions by pair, on a grid by axis. Shapes: (s,) -> (s, 1) or (s, p)."""
+    """Return the position of each pair; on a grid that of its axis. Shapes: (s,) -> (s, 1) or (s, p)."""
     if setting.grid is None:
         return at.astype(np.float64)[:, None]
     return setting.grid.per_pair(at.astype(np.int64))
@@ -88,7 +88,7 @@ def phase_error(
     at: Array | Positions,
     theta: Array | None = None,
 ) -> Array:
-    """Return the phase by which frequencies and angles may be off. Shapes: (s,) -> (s, p).
+    """Return the phase error that frequencies and angles may cause. Shapes: (s,) -> (s, p).
 
     The angle rounds as a product, as a sum where the offset is added separately, and as it is stored. theta:
     as in `frequency_error`.
@@ -102,13 +102,13 @@ def phase_error(
 def frequency_error(
     setting: RopeSetting, recipe: Resolved | None = None, theta: Array | None = None
 ) -> Array:
-    """Return by how much frequencies may be off, relative to each. Shapes: -> (p,).
+    """Return the largest relative error of each frequency. Shapes: -> (p,).
 
-    Of one formula, in u: x_i rounds, and the logarithm or the slope of an exponential, each to x_i L at most
+    For one formula, in u: x_i rounds, and the logarithm or the slope of an exponential, each to x_i L at most
     (four of them); the power, exponential or division is off by that of its library; a recurrence multiplies
-    i times by a step that is off by 2 and rounds each time; a scaling is a handful of operations more. What
-    is stored is allowed the same: it may have been computed so. recipe: `careful` in float32 by default.
-    theta: the frequencies, where they are known (p,).
+    i times by a step that is off by 2 and rounds each time; a scaling is a handful of operations more. The
+    same is allowed to stored frequencies. recipe: `careful` in float32 by default. theta: the frequencies,
+    where they are known (p,).
     """
     recipe = recipe or careful(FP32)
     theta = frequencies(setting) if theta is None else np.abs(theta)
@@ -160,9 +160,9 @@ def excess(
     setting: RopeSetting,
     rule: Resolved,
 ) -> Array:
-    """Return the error of each pair over what is allowed to a recipe.
+    """Return the error of each pair over the allowed error of a recipe.
 
-    The r last "pairs" are the dims that are not rotated, two by two. What may overflow counts as 0.
+    The last r "pairs" are dims that are not rotated, two by two. A pair that may overflow counts as 0.
     Shapes: x and rotated y (b, h, s, d), at (b, s) -> (b, h, s, p + r).
     """
     over = np.empty((*x.shape[:3], setting.head_dim // 2))
@@ -173,23 +173,25 @@ def excess(
     with np.errstate(invalid="ignore", over="ignore"):
         for start in range(0, at.shape[1], step):
             if start % whole == 0:
-                held = _held_to(rule, setting, rows[:, start : start + whole].tobytes(), len(rows))
+                held = _exact_and_limits(rule, setting, rows[:, start : start + whole].tobytes(), len(rows))
             some = np.s_[:, :, start : start + step]
             cos, sin, limits = (one[:, :, start % whole :][:, :, :step] for one in held)
-            (x1, x2), (y1, y2) = _sides(x[some], setting), _sides(y[some], setting)
+            (x1, x2), (y1, y2) = _members(x[some], setting), _members(y[some], setting)
             y1 -= x1 * cos - x2 * sin
             y2 -= x2 * cos + x1 * sin
-            over[some][..., : setting.pairs] = _over((y1, y2), (x1, x2), limits, rule.dtype)
+            over[some][..., : setting.pairs] = _over_limits((y1, y2), (x1, x2), limits, rule.dtype)
             if rest:
-                given, passed = (_sides(one[some][..., -rest:], RopeSetting.of(rest)) for one in (x, y))
+                given, passed = (_members(one[some][..., -rest:], RopeSetting.of(rest)) for one in (x, y))
                 off = passed[0] - given[0], passed[1] - given[1]
-                over[some][..., -rest // 2 :] = _over(off, given, rounding_error(rule, setting), rule.dtype)
+                over[some][..., -rest // 2 :] = _over_limits(
+                    off, given, rounding_error(rule, setting), rule.dtype
+                )
     return over
 
 
 @functools.lru_cache(maxsize=4)
-def _held_to(rule: Resolved, setting: RopeSetting, at: bytes, rows: int) -> list[Array]:
-    """Return cos and sin of pairs of q and k, and allowances. Shapes: at (b, s) -> (b, 1, s, p) each."""
+def _exact_and_limits(rule: Resolved, setting: RopeSetting, at: bytes, rows: int) -> list[Array]:
+    """Return exact cos and sin, and the allowed errors. Shapes: at (b, s) -> (b, 1, s, p) each."""
     positions = np.frombuffer(at, np.int64).reshape(rows, -1)
     runs = positions if positions.shape[1] > 1 else positions.reshape(1, -1)
     each_run = [exact_rotation.rotations(setting, run, rule.dtype) for run in runs]
@@ -198,19 +200,19 @@ def _held_to(rule: Resolved, setting: RopeSetting, at: bytes, rows: int) -> list
     return [np.ascontiguousarray(one).reshape(rows, 1, positions.shape[1], setting.pairs) for one in each]
 
 
-def _sides(x: FloatArray, setting: RopeSetting) -> tuple[Array, Array]:
-    """Return both halves of pairs, new, in float64. Shapes: (..., d) -> (..., p) twice."""
+def _members(x: FloatArray, setting: RopeSetting) -> tuple[Array, Array]:
+    """Return copies of both members of pairs in float64. Shapes: (..., d) -> (..., p) twice."""
     first, second = split_pairs(x, setting)
     return first.astype(np.float64), second.astype(np.float64)
 
 
-def _over(
+def _over_limits(
     error: tuple[Array, Array],
     size: tuple[Array, Array],
     limits: Any,
     dtype: Format,
 ) -> Array:
-    """Return the length of errors over what is allowed to pairs of a size, overwriting all of them."""
+    """Return the length of errors over the allowed one for pairs of a size; overwrites the arguments."""
     for a, b in (error, size):
         if dtype is FP64:  # squares of smaller formats neither over- nor underflow
             np.hypot(a, b, out=a)
@@ -242,9 +244,9 @@ def narrower_format(
     at: Positions,
     holds: Callable[[Format], bool] = lambda fmt: True,
 ) -> Diagnosis | None:
-    """Return the narrower format whose roundings explain vectors; None where none does.
+    """Return a diagnosis of the narrower format whose roundings explain vectors; None if none does.
 
-    at: positions, or those of each batch element. holds: whether more than pairs is explained by a format.
+    at: positions, also of each batch element. holds: a further condition on the format.
     Shapes: given and rotated q (b, h, s, d), k (b, g, s, d), at (s,) or (b, s).
     """
     rows = np.broadcast_to(at, (len(given[0]), at.shape[-1]))
@@ -254,21 +256,21 @@ def narrower_format(
         turned = [x[..., : setting.rotary_dim] for x in rotated]  # the other dims may be passed on
         stored = np.concatenate([(round_to(x, fmt) == x).reshape(-1) for x in turned]).mean()
         numbers = not finer and stored >= _STORED
-        if numbers and all(_rounds(fmt, *side, setting) for side in sides) and holds(fmt):
+        if numbers and all(_only_rounded(fmt, *side, setting) for side in sides) and holds(fmt):
             return Diagnosis(
                 "narrow-output", {"format": str(fmt)} | ({"held": str(fmt)} if stored == 1 else {})
             )
     return None
 
 
-def _rounds(
+def _only_rounded(
     fmt: Format,
     x: FloatArray,
     y: FloatArray,
     at: Positions,
     setting: RopeSetting,
 ) -> bool:
-    """Return whether right code in a format may be as far off, in all directions as roundings are.
+    """Return whether the errors are those of correct code in a format: small, and in all directions.
 
     The mean error, in directions of the exact vectors, is compared with that of an independent error a pair:
     roundings of cos or sin may be shared; a factor's or a base's is larger. Shapes: x, y (h, s, d), at (s,).

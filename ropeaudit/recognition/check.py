@@ -1,7 +1,7 @@
-"""What is wrong with a dumped inv_freq or cos/sin table: which pairs are off, and what explains it.
+"""Check of a dumped inv_freq or cos/sin table: which pairs are wrong, and which fault explains it.
 
-A known fault, and casts on the way, predict a dump. They explain it if nothing is left but float32 rounding
-and the half ulp of the casts; the simplest that do come first, then those that explain all but a few pairs.
+Each known fault, with casts, predicts a table. It explains the dump if only float32 rounding and the half ulp
+of the casts are left. The simplest explanation comes first, then those that explain all but a few pairs.
 Letters: p pairs, n positions.
 """
 
@@ -21,7 +21,7 @@ from ropeaudit.arithmetic.formats import FP32, FP64, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recognition import allowance, faults, prediction
 from ropeaudit.recognition.diagnosis import Diagnosis, Value, Where, kinds
-from ropeaudit.recognition.faults import CASTS, RIGHT, Fault, moved
+from ropeaudit.recognition.faults import CASTS, RIGHT, Fault, position_fault
 from ropeaudit.recognition.solving import recovered, recovered_alone
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reference.exact_scores import distance_table
@@ -48,10 +48,10 @@ _OF_TABLES = ("wrong-direction", "first-position-only", "cos-sin-swapped")  # co
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What may explain a dump, whether it does for every pair, the RMS and the largest of what it leaves.
+    """A possible explanation of a dump; explains: of every pair. residual: RMS and largest error left.
 
-    diagnosis: None for the expected setting and formats. setting: another one whose frequencies these are.
-    strays: pairs that it leaves; few: so few that it explains the rest. Units: those of the finding.
+    diagnosis: None for the expected setting and formats. setting: another one with these frequencies.
+    strays: pairs that it does not explain; few: whether they are few. Units: those of the finding.
     """
 
     diagnosis: Diagnosis | None
@@ -65,7 +65,7 @@ class Explanation:
 
     @property
     def rank(self) -> tuple[int, float, float]:
-        """A sort key: what explains by cost, then few strays, then the rest."""
+        """The sort key: full explanations by cost, then those with few strays, then the rest."""
         residual = self.residual if math.isfinite(self.residual) else math.inf
         if self.explains:
             return 0, self.cost, residual
@@ -73,18 +73,18 @@ class Explanation:
 
     @property
     def another_setting(self) -> bool:
-        """Whether cos and sin are those of another setting, or of other positions."""
+        """Whether it names another setting or other positions for both cos and sin."""
         parts = () if self.diagnosis is None or self.diagnosis.where.sides else self.diagnosis.parts()
         return any(kinds()[one.code].group in ("setting", "positions") for one in parts)
 
 
 @dataclass(frozen=True, slots=True)
 class TableFinding:
-    """How a dump differs from the exact table of a setting, and what explains that.
+    """The difference of a dump from the exact table of a setting, and its explanation.
 
-    rows: one a pair; `size` is the column by how much it is off, in `unit`. nonfinite: how many of its
-    `values` are. side: cos or sin, where all that is off is in that one. hypotheses: the best first, which
-    leaves `left` of the error. diagnosis: None where it agrees, and where nothing that was tried comes near.
+    rows: one per pair; `size` is the column of its error, in `unit`. nonfinite: how many of `values` are.
+    side: cos or sin, if only that one is wrong. hypotheses: the best first, which leaves the share `left` of
+    the error. diagnosis: None where the dump agrees, and where no hypothesis comes near.
     """
 
     name: str
@@ -101,21 +101,21 @@ class TableFinding:
 
     @property
     def best(self) -> Explanation | None:
-        """The first hypothesis, if there is any."""
+        """The best hypothesis, or None."""
         return next(iter(self.hypotheses), None)
 
     @property
     def off(self) -> list[dict[str, Any]]:
-        """The rows of pairs that are off."""
+        """The rows of wrong pairs."""
         return [row for row in self.rows if row["off"] == "yes"]
 
     @property
     def other_dims(self) -> bool:
-        """Whether its pairs are of other dims, so that none is compared with its own."""
+        """Whether it rotates another number of dims, so that pairs cannot be compared."""
         return self.diagnosis is not None and self.diagnosis.code == "partial-rotation"
 
     def diagnosis_of(self, side: str) -> Diagnosis | None:
-        """Return what explains cos, or sin: without what is in the other alone."""
+        """Return the diagnosis of cos or of sin, without faults of the other."""
         parts = () if self.diagnosis is None else tuple(self.diagnosis.parts())
         own = [one for one in parts if not one.where.sides or side in one.where.sides]
         if side not in _SIDES or len(own) == len(parts) or not own:
@@ -129,14 +129,14 @@ class TableFinding:
 
     @property
     def preference(self) -> tuple[bool, tuple[tuple[int, float, float], ...]]:
-        """A sort key: findings that agree first, then the best explained."""
+        """The sort key: findings that agree first, then the best explained."""
         return not self.agrees, () if self.best is None else (self.best.rank,)
 
 
 def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
-    """Return how a dump differs from the exact table of a setting, and what explains the difference.
+    """Compare a dump with the exact table of a setting, and explain the difference.
 
-    Where each pair has two columns that differ, the worse ones count.
+    Where the two columns of a pair differ, the worse one counts.
     Raises: BadInput if the dump has not one column (or two) for each pair of the setting.
     """
     first, second = dump.twice(setting.pairs)
@@ -149,7 +149,7 @@ def check(dump: Dump, setting: RopeSetting, label: str = "") -> TableFinding:
 
 
 def _finding(work: FrequencyList | CosSinTable, label: str) -> TableFinding:
-    """Return what is off, and what explains it: the best that does, with its equals, or comes near."""
+    """Return the wrong pairs and their best explanation, with equally good ones as alternatives."""
     values, ranked, pairs = work.values, list[Explanation](), work.off.size
     columns: dict[str, Sequence[Any]] = {
         "setting": [label] * pairs,
@@ -163,7 +163,7 @@ def _finding(work: FrequencyList | CosSinTable, label: str) -> TableFinding:
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     nonfinite, left = int(values.size - np.isfinite(values).sum()), 0.0
     if work.off.any() and not nonfinite:
-        ranked = sorted(work.tried(), key=lambda one: one.rank)
+        ranked = sorted(work.explanations(), key=lambda one: one.rank)
     right = [one for one in ranked if one.explains][: _SHOWN[0]]
     rest = [one for one in ranked if not one.explains and (one.few or one.diagnosis)][: _SHOWN[1]]
     diagnosis = Diagnosis("nonfinite") if nonfinite else None
@@ -186,7 +186,7 @@ def _finding(work: FrequencyList | CosSinTable, label: str) -> TableFinding:
 
 
 def explanation(work: FrequencyList | CosSinTable, fault: Fault, at: Positions) -> Explanation:
-    """Return what a fault explains of a dump, judged by some positions (s,)."""
+    """Judge how far a fault explains a dump, by some positions (s,)."""
     right, slack, size = work.predicted(fault, at)
     fits = _fits(work.parts[:, at], right, slack, fault.stored)
     missed = np.mean(~fits[work.sides].all(axis=0), axis=0)
@@ -208,7 +208,7 @@ def explanation(work: FrequencyList | CosSinTable, fault: Fault, at: Positions) 
 
 
 def _fits(parts: Array, right: Array, slack: Array, fmt: Format | None) -> NDArray[np.bool_]:
-    """Return where numbers are casts of those near right ones. Shapes: -> (sides, s, p)."""
+    """Return which numbers are casts of numbers near the right ones. Shapes: -> (sides, s, p)."""
     return np.asarray((cast(right - slack, fmt) <= parts) & (parts <= cast(right + slack, fmt)))
 
 
@@ -228,19 +228,19 @@ class FrequencyList:
         self.columns = {"tolerance": self.tolerance.tolist()}
 
     def where(self) -> Where:
-        """Return that pairs are off wherever they stand."""
+        """Return no restriction: a wrong frequency is wrong at every position."""
         return Where()
 
-    def tried(self) -> Iterator[Explanation]:
-        """Yield every setting that may be meant, with and without the casts that fit."""
+    def explanations(self) -> Iterator[Explanation]:
+        """Yield the explanations by other settings, with and without the casts that fit."""
         casts, at = formats_holding(self.parts, allowed_strays(self.values.size)), np.zeros(1, np.int64)
-        meant = RIGHT, *faults.lists(self.setting, self.values)
+        meant = RIGHT, *faults.frequency_lists(self.setting, self.values)
         for fmt, fault in itertools.product((None, *casts), meant):
-            yield explanation(self, fault.beside(faults.of_cast("frequency", fmt)), at)
+            yield explanation(self, fault.combined(faults.of_cast("frequency", fmt)), at)
         yield from (explanation(self, fault, at) for fault in faults.of_computed("frequency"))
 
     def predicted(self, fault: Fault, at: Positions) -> tuple[Array, Array, Array]:
-        """Return a fault's frequencies, allowed errors and the size of errors."""
+        """Return a fault's frequencies, allowed errors and the divisors of errors."""
         other = fault.setting(self.setting)
         (theta,) = prediction.angles(fault, other, at + 1)
         right, own = 1 / theta if self.inverse else theta, allowance.frequency_error(other, theta=theta)
@@ -251,8 +251,8 @@ class FrequencyList:
 class CosSinTable:
     """A dumped table of cos and sin, for the positions 0 ... n-1.
 
-    first, last, worst: the positions at which every pair is first off, last, and most. off: whether it is.
-    sides: of cos and sin those that are to be explained. recovered: the frequencies that the points show.
+    off: which pairs are wrong; first, last, worst: their first, last and worst positions. sides: whether cos
+    and sin are to be explained. recovered: the frequencies that the points show.
     """
 
     size, unit, things, inverse = "largest_error", "radians", "pairs", False
@@ -268,7 +268,7 @@ class CosSinTable:
             np.empty(self.values.shape, bool),
             np.zeros(2, bool),
         )
-        for part in _parts(len(errors)):
+        for part in _position_blocks(len(errors)):
             cos, sin = distance_table(part.astype(np.float64), setting)
             apart = self.parts[:, part] - np.stack([cos[0], sin[0]])
             slack = prediction.allowed(RIGHT, setting, part, part, FP32, table=True)
@@ -288,35 +288,35 @@ class CosSinTable:
             self.recovered = recovered_alone(self.parts[sides][0] / self.factor, sine=self.side == "sin")
 
     def where(self) -> Where:
-        """Return where pairs are off: in cos or sin alone, at one position alone."""
+        """Return where pairs are wrong: only in cos or sin, only at one position."""
         first, last = int(self.first[self.off].min()), int(self.last[self.off].max())
         return Where(sides=(self.side,) if self.side else (), position=first if first == last else None)
 
-    def tried(self) -> Iterator[Explanation]:
-        """Yield every fault and cast of a table, judged by the first positions, later ones and wrong ones."""
+    def explanations(self) -> Iterator[Explanation]:
+        """Yield the explanations by each fault and cast, judged at early, late and wrong positions."""
         n = len(self.values)
         chosen = (np.arange(min(n, 96)), np.geomspace(1, n - 1, 96).round(), self.first[self.off], self.worst)
         at = np.unique(np.concatenate(chosen)).astype(np.int64)
-        every = [RIGHT, *self._moved(), *self._computed(at)]
+        every = [RIGHT, *self._position_faults(), *self._other_settings(at)]
         for fmt in (None, *formats_holding(self.parts[self.sides][:, at])):
             stored = faults.of_cast("table", fmt)
-            yield from self._of_rows(stored, at)
+            yield from self._wrong_rows(stored, at)
             for (factor, told, cost), fault in itertools.product(self._factors(at), every):
                 own = attention_factor(fault.setting(self.setting).scaling)
                 longer = Fault(told, longer=factor / own, cost=cost)
                 if told.explains and fault.change and abs(factor / own - 1) < _FACTOR:
                     longer = RIGHT  # it goes with that setting, and is no fault
-                yield explanation(self, longer.beside(fault).beside(stored), at)
+                yield explanation(self, longer.combined(fault).combined(stored), at)
 
     def predicted(self, fault: Fault, at: Positions) -> tuple[Array, Array, Array]:
-        """Return cos and sin by a fault at positions, and allowed errors."""
+        """Return cos and sin by a fault at positions, the allowed errors and divisors."""
         taken = fault.positions(at[None])[0]
         points = prediction.predicted(fault, self.setting, None, taken, FP32)
         slack = prediction.allowed(fault, self.setting, at, taken, FP32, table=True)
         return np.stack([points.real, points.imag]), slack, np.ones(1)
 
-    def _of_rows(self, stored: Fault, at: Positions) -> Iterator[Explanation]:
-        """Yield that only a few rows are off of a right table, cast or not."""
+    def _wrong_rows(self, stored: Fault, at: Positions) -> Iterator[Explanation]:
+        """Yield the explanation that only a few rows of a correct table are wrong."""
         n, pairs = self.values.shape
 
         def missed(rows: Positions) -> NDArray[np.int64]:  # pairs of each row, (2, s)
@@ -325,7 +325,7 @@ class CosSinTable:
 
         some, most = missed(at)[self.sides].sum(axis=0), min(_FEW_ROWS, allowed_strays(n))
         if 0 < np.count_nonzero(some) <= most and some.max() > allowed_strays(pairs):
-            off = np.concatenate([missed(part) for part in _parts(n)], axis=1) > 0
+            off = np.concatenate([missed(part) for part in _position_blocks(n)], axis=1) > 0
             rows, sides = np.flatnonzero(off[self.sides].any(axis=0)), off.any(axis=1) & self.sides
             if rows.size <= _FEW_ROWS:
                 of = () if sides.all() else tuple(np.array(_SIDES)[sides].tolist())
@@ -333,7 +333,7 @@ class CosSinTable:
                 yield Explanation(found, True, 0.0, 0.0, cost=0.5 + stored.cost)
 
     def _factors(self, at: Positions) -> list[tuple[float, Diagnosis, float]]:
-        """Return the expected and the shown attention factors as costed diagnoses."""
+        """Return possible attention factors, each with its diagnosis and cost."""
         found = [(self.factor, RIGHT.diagnosis, 0.0)]
         seen = self.factor if self.side else float(np.median(np.abs(self.values[at])))
         if abs(seen / self.factor - 1) > _FACTOR:
@@ -345,11 +345,14 @@ class CosSinTable:
                 found.append((factor, told, 1.0 + 0.1 * len(found)))
         return found
 
-    def _moved(self) -> Iterator[Fault]:
-        """Yield the faults of positions and operands that tables have."""
+    def _position_faults(self) -> Iterator[Fault]:
+        """Yield the faults of positions and operands that tables can show."""
         n = len(self.values)
-        yield from (replace(moved("positions-off", by).beside(moved("wrap", n)), cost=1.5) for by in (1, -1))
-        yield moved("positions-off", 1)
+        yield from (
+            replace(position_fault("positions-off", by).combined(position_fault("wrap", n)), cost=1.5)
+            for by in (1, -1)
+        )
+        yield position_fault("positions-off", 1)
         for fault in (*faults.of_positions(), *faults.of_operands(self.setting)):
             if fault.diagnosis.code in _OF_TABLES and not (
                 self.side and fault.turn
@@ -357,10 +360,10 @@ class CosSinTable:
                 yield fault
         yield Fault(Diagnosis("positions-reversed"), seen=lambda rows, head: n - 1 - rows)
         if (begin := int(self.first[self.off].min())) > 1:
-            yield from (moved("wrap", begin), moved("table-ends", begin - 1))
+            yield from (position_fault("wrap", begin), position_fault("table-ends", begin - 1))
 
-    def _computed(self, at: Positions) -> Iterator[Fault]:
-        """Yield other settings and rounded stages, judged by some positions (s,)."""
+    def _other_settings(self, at: Positions) -> Iterator[Fault]:
+        """Yield other settings and rounded stages. at: the positions by which they are judged (s,)."""
         for fmt in CASTS[:3]:
             yield from faults.of_stages(fmt, integers=np.array_equal(cast(at, fmt), at))
         shown, strays = np.abs(self.recovered), allowed_strays(self.recovered.size)
@@ -369,29 +372,29 @@ class CosSinTable:
             for number, fmt in enumerate(CASTS[:3])
             if np.count_nonzero(np.abs(cast(shown, fmt) - shown) > _SEEN * shown) <= strays
         ]
-        for fault in faults.lists(self.setting, self.recovered):
-            yield from (fault, *map(fault.beside, casts))
+        for fault in faults.frequency_lists(self.setting, self.recovered):
+            yield from (fault, *map(fault.combined, casts))
         yield from (*faults.of_computed(*faults.STEPS), *faults.of_computed("frequency"))
 
 
 # ---------------------------------------------------------------------------- casts, and what they leave
 
 
-def _parts(n: int) -> Iterator[Positions]:
-    """Yield the positions of a table, some at once."""
+def _position_blocks(n: int) -> Iterator[Positions]:
+    """Yield the positions of a table in blocks."""
     every = np.arange(n)
     yield from np.split(every, range(_ROWS_AT_ONCE, n, _ROWS_AT_ONCE))
 
 
 def allowed_strays(count: int) -> int:
-    """Return how many of `count` values an explanation may leave off."""
+    """Return how many of `count` values an explanation may leave wrong."""
     return max(1, count // 8) if count >= _FEWEST_PAIRS else 0
 
 
 def _entries_off(
     things: str, entries: tuple[int, ...], total: int, beside: Diagnosis | None, where: Where
 ) -> Diagnosis:
-    """Return that a few of so many are off: pairs, frequencies or rows. beside: what the others are."""
+    """Diagnose a few wrong pairs, frequencies or rows. beside: the diagnosis of the others."""
     values: dict[str, Value] = {"count": len(entries), "total": total, "things": things, "entries": entries}
     return Diagnosis("entries-off", values, where, also=(beside,) if beside and beside.explains else ())
 
@@ -407,7 +410,7 @@ def formats_holding(values: Array, most: int = 0) -> list[Format]:
 
 
 def cast(values: Any, fmt: Format | None) -> Array:
-    """Return values in float64, rounded to a format; as they are without one."""
+    """Return values in float64, rounded to a format if there is one."""
     wide = np.asarray(values, np.float64)
     return wide if fmt is None else round_to(wide, fmt).astype(np.float64)
 

@@ -1,6 +1,6 @@
-"""What explains wrong numbers, as data: a code of data/diagnoses.toml, the values of its sentence, and where.
+"""Diagnoses as data: a code of data/diagnoses.toml, the values of its sentence, and the place.
 
-`wording` alone turns diagnoses into sentences, and no code reads those.
+Only `wording` turns diagnoses into sentences; no code reads these.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def _tuples(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What a diagnosis is about, where that is not all of q and k; empty and None: all of it.
+    """The part of q and k that a diagnosis is about; empty and None mean all.
 
-    sides: "q", "k" or both. batch, heads: those alone, of so many heads. position, pair: that one alone.
-    unrotated: dims that are not rotated. since: the position from which on it is so; those before it, from
-    `until` on, are right. offset: the shift at which it was found. gradient: it is of the gradient, which is
-    the inverse rotation. layers: those of a model.
+    sides: "q", "k" or both. batch, heads: some, of `of_heads` heads. position, pair: a single one. unrotated:
+    dims that are not rotated. since: the first wrong position; those from `until` up to it are right. offset:
+    the shift at which it was found. gradient: it is about the gradient, the inverse rotation. layers: of a
+    model.
     """
 
     sides: tuple[str, ...] = ()
@@ -97,8 +97,8 @@ NO_CAUSE = ("unexplained", "not-a-rotation")  # codes of what was seen and not e
 class Diagnosis:
     """One explanation.
 
-    values: those that its sentence names. alternatives: others that explain as much. also: further faults
-    that are there beside it, each by itself.
+    values: those of its sentence. alternatives: other explanations that are as good. also: further faults in
+    addition to it.
     Raises: KeyError where no diagnosis has such a code.
     """
 
@@ -111,7 +111,7 @@ class Diagnosis:
 
     @property
     def explains(self) -> bool:
-        """Whether it is a cause: neither unexplained nor no rotation at all."""
+        """Whether it names a cause, unlike "unexplained" and "not-a-rotation"."""
         return self.code not in NO_CAUSE
 
     def __post_init__(self) -> None:
@@ -119,11 +119,11 @@ class Diagnosis:
 
     @property
     def arithmetic(self) -> bool:
-        """Whether it is a recipe's arithmetic, which is no wrong rotation."""
+        """Whether it only names a recipe's arithmetic, which is no wrong rotation."""
         return "recipes" in self.values and not self.also
 
     def parts(self) -> Iterator[Diagnosis]:
-        """Yield it and what is there beside it."""
+        """Yield the diagnosis and its further faults."""
         yield self
         for one in self.also:
             yield from one.parts()

@@ -1,7 +1,7 @@
-"""Known ways to be wrong: another setting, other positions, other operands, roundings; all that is tried.
+"""Known faults: another setting, other positions, other operands, roundings.
 
-What is tried of rotated vectors, tables of cos and sin, lists of frequencies and divisors is enumerated here
-and nowhere else. Numbers that no list holds are solved for in `solving`.
+The faults that are tried for rotated vectors, tables of cos and sin, lists of frequencies and divisors are
+enumerated here and nowhere else. `solving` finds numbers that no list holds.
 Letters: b batch elements, h heads, s positions, d head_dim, p pairs.
 """
 
@@ -69,15 +69,14 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A known way to be wrong. What it leaves as it should be is None.
+    """A known way to be wrong. A field is None where the fault changes nothing.
 
-    change: the setting that stands in the place of another. seen: the positions that it takes. turn: what it
-    makes of pairs and of the factors that rotate them. longer: by what rotated pairs are multiplied; times:
-    dims that are not rotated, may be. recipe: what rounds on the way. crossed: whether q is taken for k.
-    rounded: the format to which vectors are rounded before.
-    fitted: it is named only where numbers show it, and is no usual value. mixes: it turns pairs by the
-    angles of others. grows: the power of the position by which rotated pairs are longer. stored: the format
-    that numbers of a table were cast to in the end. cost: how far-fetched it is.
+    change: maps the expected setting to the wrong one. seen: maps positions to the wrong ones. turn: computes
+    rotated pairs from pairs and their factors. longer: the factor on rotated pairs; times: that on dims which
+    are not rotated. recipe: the arithmetic that rounds. crossed: whether q and k are swapped. rounded: the
+    format to which vectors are rounded first. fitted: whether its number was fitted to the vectors. mixes:
+    whether pairs turn by the angles of other pairs. grows: the power of the position by which pairs are
+    longer. stored: the format to which a table was cast at the end. cost: how far-fetched it is.
     """
 
     diagnosis: Diagnosis
@@ -97,30 +96,30 @@ class Fault:
 
     @property
     def bends(self) -> bool:
-        """Whether it makes something else of pairs than rotations do."""
+        """Whether it does more to pairs than rotate them."""
         return self.turn is not None or self.longer != 1 or self.grows is not None
 
     @property
     def group(self) -> str:
-        """What it changes first: the setting, positions, operands, or roundings."""
+        """The first thing that it changes: setting, positions, operands or roundings."""
         if self.change or self.seen:
             return SETTING if self.change else POSITIONS
         return OPERANDS if self.bends or self.crossed else ROUNDINGS
 
     def setting(self, asked: RopeSetting) -> RopeSetting:
-        """Return the setting that it rotates by."""
+        """Return the setting by which the faulty code rotates."""
         return self.change(asked) if self.change else asked
 
     def positions(self, rows: Positions, head: int = 0) -> Positions:
-        """Return the positions that it takes for those given. Shapes: (b, s) -> (b, s)."""
+        """Return the positions by which the faulty code rotates. Shapes: (b, s) -> (b, s)."""
         return self.seen(rows, head) if self.seen else rows
 
     def turned(self, pairs: Complex, rotations: Complex) -> Complex:
-        """Return what it makes of pairs. Shapes: (s, p) twice -> (s, p)."""
+        """Return pairs as the faulty code rotates them. Shapes: (s, p) twice -> (s, p)."""
         return self.longer * (self.turn(pairs, rotations) if self.turn else pairs * rotations)
 
-    def beside(self, other: Fault) -> Fault:
-        """Return both together; this one changes the setting, or sees positions, first."""
+    def combined(self, other: Fault) -> Fault:
+        """Return both faults as one; this one changes the setting and positions first."""
 
         def change(asked: RopeSetting) -> RopeSetting:
             return other.setting(self.setting(asked))
@@ -130,7 +129,7 @@ class Fault:
 
         either: dict[str, Any] = {name: getattr(self, name) or getattr(other, name) for name in _OF_EITHER}
         return Fault(
-            together(self.diagnosis, other.diagnosis),
+            join(self.diagnosis, other.diagnosis),
             change=change if self.change or other.change else None,
             seen=seen if self.seen or other.seen else None,
             longer=self.longer * other.longer,
@@ -144,8 +143,8 @@ _OF_EITHER = ("turn", "recipe", "crossed", "rounded", "fitted", "mixes", "grows"
 RIGHT = Fault(Diagnosis("unexplained"), cost=0.0)  # what changes nothing
 
 
-def together(*some: Diagnosis) -> Diagnosis:
-    """Join faults in one diagnosis, roundings last as one; drop what explains nothing."""
+def join(*some: Diagnosis) -> Diagnosis:
+    """Join diagnoses in one, all roundings as the last part; drop those without a cause."""
     parts = [replace(part, also=()) for one in some for part in one.parts() if part.explains]
     rounded = [part for part in parts if part.arithmetic]
     if len(rounded) > 1:
@@ -165,9 +164,9 @@ def narrow(stages: Mapping[str, Value | Format], form: Value = "inverse_power") 
 
 
 def of_settings(asked: RopeSetting, shown: Array | None = None) -> Iterator[Fault]:
-    """Yield the settings that code often has instead of the one asked for.
+    """Yield the wrong settings that code often has.
 
-    shown: frequencies (p,) to which bases and scalings are fitted beside; those are yielded as `fitted`.
+    shown: measured frequencies (p,), to which further bases and scalings are fitted, yielded as `fitted`.
     """
     layout = _OTHER_LAYOUT[asked.layout]
     yield _changed(Diagnosis("wrong-layout", {"layout": layout}), layout=layout)
@@ -197,18 +196,18 @@ def of_settings(asked: RopeSetting, shown: Array | None = None) -> Iterator[Faul
         told = Diagnosis("attention-factor", {"seen": seen, "asked": factor})
         yield Fault(told, longer=seen / factor)
     if shown is not None:
-        yield from _faster(asked, shown)
+        yield from _faster_positions(asked, shown)
 
 
-def of_reductions(asked: RopeSetting) -> Iterator[Fault]:
-    """Yield angles that are reduced to a turn by a rounded π: they drift as with other frequencies."""
+def of_rounded_pi(asked: RopeSetting) -> Iterator[Fault]:
+    """Yield angles that are reduced by a rounded π, which acts like other frequencies."""
     for pi in _SETTINGS["pis"]:
         reduced = of_frequencies(asked, theta(asked) * (math.pi / pi))
         yield replace(frequencies_of(reduced, Diagnosis("rounded-pi", {"pi": pi})), fitted=False)
 
 
-def lists(asked: RopeSetting, shown: Array) -> Iterator[Fault]:
-    """Yield other settings of as many pairs, each once. Shapes: shown (p,)."""
+def frequency_lists(asked: RopeSetting, shown: Array) -> Iterator[Fault]:
+    """Yield wrong settings with the same number of pairs, each once. Shapes: shown (p,)."""
     seen = {(theta(asked).astype(np.float32).tobytes(), code) for code in kinds()}
     for fault in of_settings(asked, shown):
         if not fault.change or fault.bends or fault.setting(asked).pairs != asked.pairs:
@@ -221,19 +220,19 @@ def lists(asked: RopeSetting, shown: Array) -> Iterator[Fault]:
 
 
 def _changed(told: Diagnosis, cost: float = 1.0, **values: Any) -> Fault:
-    """Return that fields of the setting have other values."""
+    """Return a fault by which fields of the setting have other values."""
     return Fault(told, functools.partial(replace, **values), cost=cost)
 
 
 def frequencies_of(other: RopeSetting, told: Diagnosis, cost: float = 1.0) -> Fault:
-    """Return another setting's frequencies, named if numbers show them."""
-    return Fault(told, functools.partial(instead, other), fitted=True, cost=cost)
+    """Return the fault of rotating by another setting's frequencies."""
+    return Fault(told, functools.partial(with_frequencies_of, other), fitted=True, cost=cost)
 
 
 def _of_scaling(
     asked: RopeSetting, scaling: Scaling, cost: float, *, fitted: bool = False
 ) -> Iterator[Fault]:
-    """Yield another scaling; if its attention factor differs, also with the asked one."""
+    """Yield another scaling; if its attention factor differs, also with the expected factor."""
     told = other_scaling(asked, replace(asked, scaling=scaling))
     fault = replace(_changed(told, cost, scaling=scaling), fitted=fitted)
     yield fault
@@ -243,22 +242,22 @@ def _of_scaling(
 
 
 def _exponents(asked: RopeSetting) -> Iterator[Fault]:
-    """Yield exponents 2i/n over another number of dims than are rotated."""
+    """Yield exponents 2i/n with another n than the number of rotated dims."""
     for dims in dict.fromkeys((asked.head_dim, asked.rotary_dim - 2, *_SETTINGS["dims"])):
         if dims not in (asked.rotary_dim, 0):
             told = Diagnosis("exponent-denominator", {"dims": dims, "asked": asked.rotary_dim})
-            yield Fault(told, functools.partial(_over, dims), cost=0.98)
+            yield Fault(told, functools.partial(_with_dims, dims), cost=0.98)
             if asked.scaling.kind == "yarn":  # whose ramp may be that of the dims that are asked for
                 kept = of_frequencies(asked, _plain(asked, dims) * (theta(asked) / _plain(asked)))
                 yield replace(frequencies_of(kept, told, 0.98), fitted=False)
 
 
-def _over(dims: int, one: RopeSetting) -> RopeSetting:
+def _with_dims(dims: int, one: RopeSetting) -> RopeSetting:
     return replace(one, base=one.base ** (one.rotary_dim / dims))
 
 
 def _bases(asked: RopeSetting, shown: Array | None) -> Iterator[Fault]:
-    """Yield well-known bases and those that frequencies show, in ever more digits."""
+    """Yield well-known bases and those fitted to frequencies, rounded to 1 to 7 digits."""
     if asked.scaling.kind == "explicit":
         return
     tried = dict.fromkeys(BASES, 1.0)
@@ -272,12 +271,12 @@ def _bases(asked: RopeSetting, shown: Array | None) -> Iterator[Fault]:
 
 
 def of_base(asked: RopeSetting, base: float, cost: float = 1.0) -> Fault:
-    """Return that the base is another."""
+    """Return the fault of another base."""
     return _changed(Diagnosis("wrong-base", {"base": base, "asked": asked.base}), cost, base=base)
 
 
 def _fitted_bases(asked: RopeSetting, shown: Array | None) -> list[float]:
-    """Return the bases that frequencies show beneath the scaling that is asked for."""
+    """Return the bases fitted to measured frequencies, given the expected scaling."""
     current, fitted, stretch = asked, list[float](), effective_base(asked) / asked.base
     x = 2.0 * np.arange(1, asked.pairs) / asked.rotary_dim
     for _ in range(4 if shown is not None else 0):  # the ramps of a scaling move with the base
@@ -290,9 +289,9 @@ def _fitted_bases(asked: RopeSetting, shown: Array | None) -> list[float]:
 
 
 def bases_shown(theta: Array, exponents: Array) -> list[float]:
-    """Return the base whose powers frequencies are: by all, the fast third, the slow third, the slowest.
+    """Fit a base to frequencies: to all, the fast third, the slow third, the slowest.
 
-    Frequencies that show no base do not count; nothing where none does. Shapes: theta, exponents (p,).
+    Frequencies that determine no base are left out. Shapes: theta, exponents (p,).
     """
     shows = np.flatnonzero((exponents > 0) & (theta > 0) & (theta < 1))
     third = -(-shows.size // 3)
@@ -301,10 +300,10 @@ def bases_shown(theta: Array, exponents: Array) -> list[float]:
 
 
 def solved_base(theta: Array, exponents: Array, uncertain: Array) -> tuple[float, float]:
-    """Return the logarithm of the base whose powers most frequencies are, and how uncertain it is.
+    """Return the logarithm of the base that fits most frequencies, and its uncertainty.
 
-    It is the median of what each shows, weighted by how closely it does: few that are wrong move it little.
-    theta: from 0 to 1. uncertain: how far off each may be, radians per token. Shapes: (p,), p > 0.
+    It is the median of each pair's value, weighted by its precision, so that a few wrong pairs matter little.
+    theta: from 0 to 1. uncertain: the error of each, radians per token. Shapes: (p,), p > 0.
     """
     logs, weights = -np.log(theta) / exponents, exponents * theta / uncertain
     order = np.argsort(logs)
@@ -314,7 +313,7 @@ def solved_base(theta: Array, exponents: Array, uncertain: Array) -> tuple[float
 
 
 def _other_dims(asked: RopeSetting) -> Iterator[Fault]:
-    """Yield other counts of rotated dims; p-RoPE in the first ones, at either scale."""
+    """Yield other numbers of rotated dims; for p-RoPE, its pairs in the first dims."""
     d, scaling, pairs = asked.head_dim, asked.scaling, rotator_pairs(asked)
     parts = () if scaling.kind in BY_PAIR else _SETTINGS["parts"]
     for dims in dict.fromkeys(int(d * part) for part in parts):
@@ -332,7 +331,7 @@ def _other_dims(asked: RopeSetting) -> Iterator[Fault]:
 
 
 def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
-    """Yield scalings with other numbers; if none is asked for, some published ones."""
+    """Yield the expected scaling with other parameters; published ones if there is none."""
     if asked == DEFAULT:
         yield from _PUBLISHED
     if asked.factor is not None and asked.kind in ("linear", "llama3", "yarn"):
@@ -350,7 +349,7 @@ def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
 
 
 def _shown_scalings(asked: RopeSetting, shown: Array) -> Iterator[Scaling]:
-    """Yield scalings by the factors that frequencies show. Shapes: shown (p,)."""
+    """Yield scalings with factors fitted to measured frequencies. Shapes: shown (p,)."""
     scaling, plain = asked.scaling, _plain(replace(asked, scaling=DEFAULT))
     with np.errstate(all="ignore"):
         ratios = [float(np.median(plain / shown)), float(plain[-1] / shown[-1])]
@@ -369,10 +368,10 @@ def _shown_scalings(asked: RopeSetting, shown: Array) -> Iterator[Scaling]:
     yield from (Scaling("linear", factor=float(f"{ratio:.6g}")) for ratio in ratios if 1 < ratio < 1e6)
 
 
-def _faster(asked: RopeSetting, shown: Array) -> Iterator[Fault]:
-    """Yield positions times a factor above 1; times a smaller one they are a linear scaling.
+def _faster_positions(asked: RopeSetting, shown: Array) -> Iterator[Fault]:
+    """Yield positions multiplied by a factor above 1, where no linear scaling says the same.
 
-    Where one is asked for, they are another. Nearer to 1 angles are off, such as by a rounded π.
+    Below 1.001 other faults of angles are meant, such as a rounded π.
     """
     if asked.scaling.kind == "linear":
         return
@@ -399,7 +398,7 @@ def _ramps(asked: RopeSetting) -> Iterator[Fault]:
             ramp = np.clip((np.arange(asked.pairs) - low) / (last - low), 0.0, 1.0)
             ramps["short"] = plain / scaling.stretch * ramp + plain * (1 - ramp)
         for name, listed in ramps.items():
-            values = {"seen": str(other.scaling), "asked": called(scaling), "seen_ramp": name}
+            values = {"seen": str(other.scaling), "asked": spelled(scaling), "seen_ramp": name}
             told = Diagnosis("other-scaling", values)
             cost = 1.0 if truncate is right else 1.5
             yield frequencies_of(of_frequencies(asked, listed), told, cost)
@@ -423,40 +422,39 @@ def _plain(setting: RopeSetting, dims: int | None = None) -> Array:
 
 
 def of_frequencies(setting: RopeSetting, theta: Array) -> RopeSetting:
-    """Return a setting with these frequencies and the attention factor of another."""
+    """Return a setting with listed frequencies, its attention factor kept."""
     factor = attention_factor(setting.scaling)
     listed = tuple(theta.tolist())
     return replace(setting, scaling=Scaling("explicit", frequencies=listed, attention_factor=factor))
 
 
-def instead(other: RopeSetting, one: RopeSetting) -> RopeSetting:
-    """Return the frequencies of another setting in the layout and the dims of one."""
+def with_frequencies_of(other: RopeSetting, one: RopeSetting) -> RopeSetting:
+    """Return another setting with the layout and rotary_dim of `one`."""
     return replace(other, layout=one.layout, rotary_dim=one.rotary_dim)
 
 
 def other_scaling(asked: RopeSetting, other: RopeSetting) -> Diagnosis:
-    """Return that the scaling is another, missing or of another length."""
-    values: dict[str, Value] = {"asked": called(asked.scaling)}
+    """Return the diagnosis of a missing scaling, another one, or one for another length."""
+    values: dict[str, Value] = {"asked": spelled(asked.scaling)}
     if other.scaling == DEFAULT:
         return Diagnosis("missing-scaling", values)
-    values = {"seen": called(other.scaling), **values}
+    values = {"seen": spelled(other.scaling), **values}
     if other.scaling == asked.scaling:
         for name, one in (("seen", other), ("asked", asked)):  # which of longrope's lists each has
             values[f"{name}_divisors"] = "long" if one.length > (one.scaling.original or 0) else "short"
     return Diagnosis("other-scaling", values)
 
 
-def called(scaling: Scaling) -> str:
-    """Return a scaling as `--scaling` takes it, or its kind where it has lists."""
+def spelled(scaling: Scaling) -> str:
+    """Return a scaling as `--scaling` takes it; only the kind where it has lists."""
     listed = any(isinstance(value, tuple) for value in scaling.parameters().values())
     return scaling.kind if listed else str(scaling)
 
 
 def other_factors(asked: Scaling) -> tuple[float, ...]:
-    """Return the attention factors that code usually has in the place of a scaling's.
+    """Return attention factors that code often has instead of a scaling's.
 
-    None at all, that one twice, and where the setting gives its own, or the weights of YaRN's formula, that
-    of the kind without them.
+    1, its square, and, where the setting gives its own factor or YaRN's weights, that without them.
     """
     factor = attention_factor(asked)
     plain = replace(asked, attention_factor=None, mscale=None, mscale_all_dim=None)
@@ -482,8 +480,8 @@ MAPS: Mapping[str, Callable[[Positions, int, int], Positions]] = {  # of positio
 }
 
 
-def moved(code: str, number: int | None = None) -> Fault:
-    """Return other positions: those that a row of the file makes of the given ones."""
+def position_fault(code: str, number: int | None = None) -> Fault:
+    """Return the fault of wrong positions, by the map in a row of candidates.toml."""
     row = _POSITIONS[code]
     by = row.get("number", 0) if number is None else number
     told = Diagnosis(code, {row["value"]: by} if "value" in row else {})
@@ -493,30 +491,34 @@ def moved(code: str, number: int | None = None) -> Fault:
 def of_positions(
     first: int | None = None, position: int | None = None, factor: float = 1.0
 ) -> Iterator[Fault]:
-    """Yield other positions. factor: on cos and sin.
+    """Yield faults of positions. factor: on cos and sin.
 
-    first: the first of the given positions from which on it is wrong, counted. position: which one that is.
+    first: the number of the first wrong token in the call; position: its position.
     """
     told = Diagnosis("no-rotation")  # without the attention factor too
     yield Fault(told, seen=lambda rows, head: np.zeros_like(rows), turn=lambda z, turns: z)
     for code, row in _POSITIONS.items():
         for number in row.get("tried", [] if "value" in row else [None]):
-            yield moved(code, number)
+            yield position_fault(code, number)
         if code == "rotated-twice" and factor != 1:
-            yield replace(moved(code), longer=factor)
+            yield replace(position_fault(code), longer=factor)
     for size in _SETTINGS["sizes"]:
-        yield from (moved("wrap", size), moved("table-ends", size - 1), moved("restart", size))
+        yield from (
+            position_fault("wrap", size),
+            position_fault("table-ends", size - 1),
+            position_fault("restart", size),
+        )
     if position is not None and position > 1:
-        yield moved("table-ends", position - 1)
+        yield position_fault("table-ends", position - 1)
     if first is not None and first > 1:
-        yield from (moved("restart", first), moved("positions-stop", first))
+        yield from (position_fault("restart", first), position_fault("positions-stop", first))
 
 
 # ---------------------------------------------------------------------------- roundings, other operands
 
 
 def of_roundings(dtype: Format) -> Iterator[Fault]:
-    """Yield inputs that are rounded first, and recipes with a narrow stage."""
+    """Yield inputs rounded to a narrow format, and recipes with a narrow stage."""
     for fmt in NARROW:
         if fmt.precision < dtype.precision:
             yield Fault(Diagnosis("narrow-input", {"formats": str(fmt)}), rounded=fmt)
@@ -527,7 +529,7 @@ def of_roundings(dtype: Format) -> Iterator[Fault]:
 
 
 def of_stages(fmt: Format, *, integers: bool) -> Iterator[Fault]:
-    """Yield tables with rounded stages. integers: whether it holds their positions."""
+    """Yield tables with rounded stages. integers: whether the format holds their positions."""
     for steps in itertools.chain(*(itertools.combinations(STEPS, count) for count in (1, 2, 3))):
         if integers and "position" in steps:  # which its rounding leaves as they are
             continue
@@ -545,16 +547,16 @@ def of_computed(*steps: str) -> Iterator[Fault]:
 def of_table(stages: Mapping[str, Format], cost: float, form: str = "inverse_power") -> Fault:
     """Return a table, or a list, whose stages are rounded."""
     formats = {stage: str(fmt) for stage, fmt in stages.items()}
-    return Fault(narrow(stages, form), recipe=known_recipes.of_table(form, **formats), cost=cost)
+    return Fault(narrow(stages, form), recipe=known_recipes.table_recipe(form, **formats), cost=cost)
 
 
 def of_cast(stage: str, fmt: Format | None) -> Fault:
-    """Return that numbers of a stage were cast before they were stored, if they were."""
+    """Return the fault of a stage that was cast before it was stored; `RIGHT` without a format."""
     return Fault(narrow({stage: fmt}), stored=fmt, cost=1.0 + 0.01 * CASTS.index(fmt)) if fmt else RIGHT
 
 
 def of_operands(setting: RopeSetting) -> Iterator[Fault]:
-    """Yield what is made of pairs and of cos and sin otherwise than a rotation."""
+    """Yield faults in the use of pairs, cos and sin."""
     yield Fault(Diagnosis("q-k-swapped"), crossed=True)
     yield Fault(Diagnosis("cos-sin-swapped"), turn=lambda z, turns: z * 1j * np.conj(turns))
     yield Fault(Diagnosis("halves-swapped"), turn=lambda z, turns: 1j * np.conj(z * turns))

@@ -1,4 +1,4 @@
-"""What the named recipes, and those like them, do to vectors.
+"""The rotations of the named recipes and of variants of them; and the record of a call.
 
 Letters: b batch elements, h heads, s positions, d head_dim.
 """
@@ -27,7 +27,7 @@ _WIDE_ROTATION = dict.fromkeys(("rotation", "output"), "fp64")
 
 @dataclass(frozen=True, slots=True)
 class CalledBlock:
-    """One call and what it returned: positions as code is given them, q and k as given and as rotated.
+    """One call and its result: positions, q and k as passed and as rotated.
 
     Shapes: at (s,), or (b, s) where batch elements have positions of their own; q and k (b, h, s, d).
     """
@@ -59,7 +59,7 @@ class RecipeGroup:
     resolved: Resolved
 
     def values(self) -> dict[str, Value]:
-        """Return what it rounds, stage by stage, as values of a diagnosis."""
+        """Return the format of each stage, as values of a diagnosis."""
         one = self.resolved
         return {
             "position": str(one.position),
@@ -75,7 +75,7 @@ class RecipeGroup:
         }
 
     def diagnosis(self) -> Diagnosis:
-        """Return it as a diagnosis, by its first stage that is too narrow."""
+        """Return the diagnosis of its first stage that is too narrow, or "known-recipe"."""
         has, needs = _precisions(self.resolved), _precisions(allowance.careful(self.resolved.dtype))
         below = [stage for stage, bits in has.items() if bits < needs[stage]]
         first = [stage for stage in below if has[stage] < FP32.precision] or below  # of float64 vectors too
@@ -100,9 +100,9 @@ def _with_exact_scores(recipe: Recipe) -> Recipe:
 
 @functools.lru_cache(maxsize=16)
 def groups(dtype: Format, *, stepped: bool = True) -> tuple[RecipeGroup, ...]:
-    """Return the named recipes by what they do to vectors of a dtype.
+    """Return the named recipes, grouped by their arithmetic in a dtype.
 
-    stepped: whether a frequency may follow from the one before, which none does on a grid.
+    stepped: whether to include recipes that compute a frequency from the one before; not on a grid.
     """
     alike: dict[tuple[object, ...], list[Resolved]] = {}
     for recipe in recipes.all_recipes():
@@ -117,7 +117,7 @@ def groups(dtype: Format, *, stepped: bool = True) -> tuple[RecipeGroup, ...]:
 
 @functools.lru_cache(maxsize=16)
 def variants(dtype: Format, *, stepped: bool = True) -> tuple[RecipeGroup, ...]:
-    """Return `groups`, then what has no name: float32 but for one stage, as candidates.toml has them."""
+    """Return `groups` and unnamed variants of candidates.toml: float32 but for one stage."""
     found = list(groups(dtype, stepped=stepped))
     known = {arithmetic(group.resolved) for group in found}
     if dtype is FP64:  # angles of float64 too, and float32 tables: what flux does, called with wide vectors
@@ -132,17 +132,17 @@ def variants(dtype: Format, *, stepped: bool = True) -> tuple[RecipeGroup, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def of_table(
+def table_recipe(
     form: str, position: str = "fp64", computed: str = "fp64", frequency: str = "fp64", angle: str = "fp64"
 ) -> RecipeGroup:
-    """Return how a table is computed whose stages are rounded to formats, all others in float64."""
+    """Return the recipe of a table with some stages rounded to formats, all others in float64."""
     changes = {"position": position, "frequency": f"{computed}/{frequency}", "angle": f"fp64/{angle}"}
     changes |= {"frequency_form": form, "table": "none"}
     return RecipeGroup((), recipes.named("fp64-angles").changed(changes).resolve(FP64))
 
 
 def arithmetic(recipe: Resolved) -> tuple[object, ...]:
-    """Return all of a recipe that changes a rotated vector."""
+    """Return the formats and forms of a recipe that affect a rotated vector."""
     table = recipe.table or recipe.trig
     narrow = recipe.trig if recipe.trig.precision < table.precision else table
     rounding = recipe.recipe.rotation_rounding

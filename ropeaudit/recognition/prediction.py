@@ -1,7 +1,7 @@
-"""What a fault makes of vectors and of tables, and how far from that right code may be.
+"""Predictions: the vectors or tables of code with a fault, and the allowed error around them.
 
-A table of cos and sin is what is made of vectors whose pairs are all 1. Behind pairs stand the dims that are
-not rotated, two by two.
+A table of cos and sin is the rotation of vectors whose pairs are all 1. Dims that are not rotated follow the
+pairs, two by two.
 Letters: s positions, d head_dim, p pairs, r pairs of dims that are not rotated.
 """
 
@@ -32,7 +32,7 @@ def paired(x: FloatArray, setting: RopeSetting) -> Complex:
 def predicted(
     fault: Fault, asked: RopeSetting, x: FloatArray | None, at: Positions, dtype: Format
 ) -> Complex:
-    """Return what a fault makes of vectors, or a table, at the positions that it takes.
+    """Return vectors, or a table, as code with a fault rotates them at (already mapped) positions.
 
     Shapes: x (s, d), at (s,) -> (s, p + r), of a table (s, p).
     """
@@ -58,7 +58,7 @@ def _turns(
     at: Positions,
     dtype: Format,
 ) -> Complex:
-    """Return the factors of pairs; NumPy's cos and sin stand for those of float64. Shapes: -> (s, p)."""
+    """Return the factors that rotate pairs, by the fault's recipe or NumPy. Shapes: -> (s, p)."""
     recipe = fault.recipe and fault.recipe.resolved
     if recipe and (recipe.table or recipe.trig is not FP64):
         cos, sin = Emulated(recipe, other).table(at, 0)
@@ -69,7 +69,7 @@ def _turns(
 
 
 def angles(fault: Fault, other: RopeSetting, at: Positions) -> Array:
-    """Return the angles of pairs in a setting, as a recipe rounds them. Shapes: (s,) -> (s, p)."""
+    """Return the angles of pairs, as the fault's recipe rounds them. Shapes: (s,) -> (s, p)."""
     if fault.recipe:
         return Emulated(fault.recipe.resolved, other).angles(at).astype(np.float64)
     return np.asarray(np.clip(at[:, None] * faults.theta(other), -other.clip, other.clip))
@@ -78,11 +78,11 @@ def angles(fault: Fault, other: RopeSetting, at: Positions) -> Array:
 def allowed(
     fault: Fault, asked: RopeSetting, at: Positions, taken: Positions, dtype: Format, *, table: bool = False
 ) -> Array:
-    """Return how far pairs may be from what a fault makes of them, over their length.
+    """Return the allowed error of pairs around a fault's prediction, over their length.
 
-    That is what is allowed to right code in the dtype, and twice the error of the recipe that the fault is.
-    at, taken: the positions that are given, and those that it takes. Shapes: (s,) twice -> (s, p + r), of a
-    table (s, p).
+    It is that of correct code in the dtype, or twice that of the fault's recipe if this is larger.
+    at, taken: the positions of the call, and those that the fault makes of them. Shapes: (s,) twice ->
+    (s, p + r), of a table (s, p).
     """
     rule, other = allowance.careful(dtype), fault.setting(asked)
     theta = faults.theta(other)

@@ -1,7 +1,7 @@
-"""What explains rotated pairs that are out of place: a known recipe, a fault, two of them, or nothing known.
+"""Explanation of wrong rotated pairs: by a known recipe, a fault, or two faults.
 
-A recipe is named where it explains all of q and k, a fault where it puts every pair of the wrong heads where
-it is, to within what right code is allowed, there and at other positions. Equals stand beside it.
+A recipe explains if it gives all of q and k; a fault if it predicts every pair of the wrong heads within the
+allowed error, in this call and at other positions. Equally good explanations are its alternatives.
 Letters: b batch elements, h heads, s positions, d head_dim, p pairs.
 """
 
@@ -56,7 +56,7 @@ _TOGETHER = (  # kinds of faults of which two are looked for
 
 @dataclass(frozen=True, slots=True)
 class MisplacedSide:
-    """What is out of place in q or k. Shapes: heads (b, h), pairs (p,). block: the worst call."""
+    """The wrong part of q or k: heads (b, h), pairs (p,), positions. block: the worst call."""
 
     heads: NDArray[np.bool_]
     pairs: NDArray[np.bool_]
@@ -65,22 +65,22 @@ class MisplacedSide:
 
     @classmethod
     def of(cls, off: NDArray[np.bool_], block: CalledBlock) -> MisplacedSide:
-        """Return it of the pairs of one call that are off. Shapes: off (b, h, s, p)."""
+        """Return the wrong part of one call. Shapes: off (b, h, s, p)."""
         heads, pairs, rows = (np.asarray(off.any(axis=axes)) for axes in ((2, 3), (0, 1, 2), (1, 3)))
         return cls(heads, pairs, np.unique(block.rows()[rows]), block)
 
     def beside(self, before: MisplacedSide, worst: CalledBlock) -> MisplacedSide:
-        """Return it with what is out of place in calls before, the worst of all given."""
+        """Return the union with the wrong part of earlier calls. worst: the worst of all calls."""
         positions = np.concatenate([before.positions, self.positions])
         return MisplacedSide(self.heads | before.heads, self.pairs | before.pairs, positions, worst)
 
 
 @dataclass(slots=True)
 class Searches:
-    """What was looked for in other calls of the same code. in_vain: how often two faults were, and not found.
+    """The searches for the same code so far. in_vain: how often a search for two faults found none.
 
-    A search takes seconds; what none found at some offsets is not looked for at all of them. steady: kinds of
-    calls that gave the same with other random numbers.
+    Such a search takes seconds, so it is not repeated at all offsets. steady: kinds of calls whose results
+    do not depend on random numbers.
     """
 
     in_vain: int = 0
@@ -96,9 +96,9 @@ def explained(
     *,
     each_call: bool = False,
 ) -> dict[str, Diagnosis]:
-    """Return what explains each wrong side, as `joined` takes it; under no name what explains all of them.
+    """Diagnose each wrong side, for `join_sides`; under the name "" a diagnosis of all of them.
 
-    each_call: whether frequencies follow the length of a call; then others than those asked for tell nothing.
+    each_call: whether frequencies follow the length of a call.
     """
     if not sides:
         return {"": Diagnosis("unexplained")}  # right when called again
@@ -115,19 +115,19 @@ def explained(
         return {"": Diagnosis("unexplained")}
     found, fitted = dict[str, Diagnosis](), list[Fault]()
     for name, side in sides.items():
-        search = _Side(name, side, setting, dtype, rotator, fitted, searches or Searches(), each_call)
+        search = _SideSearch(name, side, setting, dtype, rotator, fitted, searches or Searches(), each_call)
         found[name], fitted = search.diagnosis(), search.fitted
     return found
 
 
 def explaining_recipe(block: CalledBlock, setting: RopeSetting, dtype: Format) -> RecipeGroup | None:
-    """Return the recipe that gives q and k as returned, of several the nearest; None if none does."""
+    """Return the recipe whose rotation is the returned q and k, the nearest of several; else None."""
     last = np.s_[-_NEAREST_POSITIONS:]  # where errors are largest
     at, both = block.rows()[-1][last], zip(block.given, block.rotated, strict=True)
     sides = [(x[-1, 0][last], y[-1, 0][last]) for x, y in both]
-    exact = max(rms(_apart(y, exact_rotation.rotated(x, at, setting))) for x, y in sides)
+    exact = max(rms(_difference(y, exact_rotation.rotated(x, at, setting))) for x, y in sides)
     left = {
-        group: max(rms(_apart(y, known_recipes.rotated(group, x, at, setting))) for x, y in sides)
+        group: max(rms(_difference(y, known_recipes.rotated(group, x, at, setting))) for x, y in sides)
         for group in known_recipes.variants(dtype, stepped=setting.grid is None)
     }
     near = [group for group in sorted(left, key=left.__getitem__) if left[group] <= _CLEAR * exact][:_MOST]
@@ -137,11 +137,11 @@ def explaining_recipe(block: CalledBlock, setting: RopeSetting, dtype: Format) -
 
 
 def held_to(group: RecipeGroup, block: CalledBlock, setting: RopeSetting, dtype: Format) -> float:
-    """Return how far a recipe leaves what came back; inf where any is off by more than a rounding or two."""
+    """Return the distance of a result from a recipe's; inf if a pair is off by more than two roundings."""
     recipe, tiny, left = group.resolved, 4 * dtype.smallest_subnormal, 0.0
     for x, y in zip(block.given, block.rotated, strict=True):
         for given, output, at in zip(x, y, block.rows(), strict=True):
-            off = _apart(output, known_recipes.rotated(group, given, at, setting))
+            off = _difference(output, known_recipes.rotated(group, given, at, setting))
             most = np.zeros((at.size, setting.head_dim // 2)) + allowance.rounding_error(recipe, setting)
             most[:, : setting.pairs] += allowance.phase_error(recipe, setting, at)
             errors, sizes = (np.abs(prediction.paired(one, setting)) for one in (off, given))
@@ -151,18 +151,18 @@ def held_to(group: RecipeGroup, block: CalledBlock, setting: RopeSetting, dtype:
     return left
 
 
-def _apart(y: FloatArray, other: FloatArray) -> FloatArray:
-    """Return differences in float64: 0 where neither number is finite, inf where one is not."""
+def _difference(y: FloatArray, other: FloatArray) -> FloatArray:
+    """Return differences in float64: 0 where both numbers are not finite, inf where one is not."""
     finite, both = np.isfinite(y), np.isfinite(y) & np.isfinite(other)
     with np.errstate(invalid="ignore", over="ignore"):
         off = np.where(both, y.astype(np.float64) - other, np.inf)
     return np.where(finite | np.isfinite(other), off, 0.0)
 
 
-def joined(found: Mapping[str, Diagnosis]) -> Diagnosis:
-    """Return one diagnosis of both sides, said once if both have the same."""
+def join_sides(found: Mapping[str, Diagnosis]) -> Diagnosis:
+    """Return one diagnosis of both sides, without sides if both have the same."""
     first, *rest = found.values()
-    both = first if "" in found else common(first, rest[0]) if rest else None
+    both = first if "" in found else common_diagnosis(first, rest[0]) if rest else None
     if both is not None:
         return both
     placed = [replace(one, where=replace(one.where, sides=(name,))) for name, one in found.items()]
@@ -170,8 +170,8 @@ def joined(found: Mapping[str, Diagnosis]) -> Diagnosis:
     return placed[0] if len(placed) == 1 else replace(placed[0], also=(*placed[0].also, *placed[1:]))
 
 
-def common(first: Diagnosis, second: Diagnosis) -> Diagnosis | None:
-    """Return what explains both of two sides; None where nothing does."""
+def common_diagnosis(first: Diagnosis, second: Diagnosis) -> Diagnosis | None:
+    """Return the explanation that two sides have in common; None if there is none."""
     if first.where != second.where:
         return None
     equals = [replace(first, alternatives=()), *first.alternatives]
@@ -182,8 +182,8 @@ def common(first: Diagnosis, second: Diagnosis) -> Diagnosis | None:
 
 
 @dataclass
-class _Side:
-    """The search for what explains q, or k."""
+class _SideSearch:
+    """The search for a diagnosis of q, or of k."""
 
     name: str
     side: MisplacedSide
@@ -208,49 +208,53 @@ class _Side:
         self.first = int(self.wrong_rows[0]) if self.wrong_rows.size else 0
 
     def _vectors(self, b: int, heads: Sequence[int]) -> Vectors:
-        """Return vectors of a batch element."""
+        """Return some heads of a batch element."""
         x, y = self.given[b][heads], self.rotated[b][heads]
         return Vectors(self.block.rows()[b], x, y, self.setting, self.dtype)
 
     # ------------------------------------------------------------------------ in which order
 
     def diagnosis(self) -> Diagnosis:
-        """Return what explains the side, and where: the least far-fetched fault."""
+        """Return the least far-fetched fault that explains the side, and its place."""
         where = self._where()
         single = where.position is not None or where.pair is not None or where.unrotated
         if where.heads or where.batch:  # noise may decide which of them are beyond what is allowed
             every = replace(self, side=replace(self.side, heads=np.ones_like(self.side.heads)))
             x, y = (vectors.reshape(-1, *vectors.shape[2:]) for vectors in (self.given, self.rotated))
-            if found := every._equals(replace(self.vectors, x=x, y=y).sized()):
+            if found := every._explaining(replace(self.vectors, x=x, y=y).longer()):
                 return found
-        usual = self._known(), self._mixed_rows(), faults.of_roundings(self.dtype)
-        found = self._first(*usual, *(() if single else self._solved()), self._pairs_left(), self._rules())
+        usual = self._known_faults(), self._mixed_rows(), faults.of_roundings(self.dtype)
+        found = self._first_explaining(
+            *usual, *(() if single else self._solved()), self._unrotated_pairs(), self._rules()
+        )
         if not (found or single):
-            found = self._later() or self._two() or self._equals(self.vectors.each())
+            found = (
+                self._from_first_wrong() or self._two_faults() or self._explaining(self.vectors.frequencies())
+            )
         chance = found and (found.code == "narrow-positions" or found.certainty == "in this call")
         if where.position is not None and chance:
             # narrow formats leave so little of a position that another fits by chance
-            alone = self._position()
+            alone = self._other_position()
             rounded = {float(round_to(np.array(float(where.position)), fmt)) for fmt in NARROW}
             found = alone if alone and alone.values["seen"] not in rounded else found
-        if not (found := found or self._position()):
+        if not (found := found or self._other_position()):
             lost = self.side.heads.all() and kept_lengths(self.given, self.rotated, self.setting) < _KEPT
             return Diagnosis("not-a-rotation" if lost else "unexplained", where=where)
-        found = self._of_length(found)
+        found = self._as_other_length(found)
         return found if found.where.since is not None else replace(found, where=where)
 
-    def _first(self, *stages: Iterable[Fault]) -> Diagnosis | None:
-        """Return what the first of some lists of faults explains."""
-        return next(filter(None, map(self._equals, stages)), None)
+    def _first_explaining(self, *stages: Iterable[Fault]) -> Diagnosis | None:
+        """Return the diagnosis by the first list of faults that explains the side."""
+        return next(filter(None, map(self._explaining, stages)), None)
 
-    def _equals(self, tried: Iterable[Fault]) -> Diagnosis | None:
-        """Return the first fault that holds here and elsewhere, with its equals."""
-        here = [fault for fault in tried if self._holds(fault, self.block)]
+    def _explaining(self, tried: Iterable[Fault]) -> Diagnosis | None:
+        """Return the first fault that explains this and further calls, with its alternatives."""
+        here = [fault for fault in tried if self._explains(fault, self.block)]
         holding = here
         recorded = getattr(self.rotator, "starts", ())  # of calls that were made: right ones show no rounding
-        for start in (recorded or _probes(self.block.first)) if here and not self.alone else ():
+        for start in (recorded or _probe_starts(self.block.first)) if here and not self.alone else ():
             if probe := self._probed(start):
-                holding = [fault for fault in holding if self._holds(fault, probe, shows=not recorded)]
+                holding = [fault for fault in holding if self._explains(fault, probe, shows=not recorded)]
         holding = self._nearest(holding or (here if recorded else []))
         self.fitted = [fault for fault in holding if fault.fitted][:1] or self.fitted
         usual = [fault for fault in holding if not fault.fitted]  # what is fitted comes near by its making
@@ -266,8 +270,8 @@ class _Side:
         return replace(unique[0], alternatives=tuple(unique[1:])) if unique else None
 
     def _nearest(self, holding: list[Fault]) -> list[Fault]:
-        """Return faults with only the nearest of their recipes, one of a code."""
-        left = {number: self._left(one) for number, one in enumerate(holding) if one.recipe}
+        """Keep of the faults with a recipe only the nearest, one for each code."""
+        left = {number: self._residual(one) for number, one in enumerate(holding) if one.recipe}
         least, kept = min(left.values(), default=0.0), dict[int | str, Fault]()
         for number, one in enumerate(holding):
             if left.get(number, 0.0) <= least:
@@ -275,7 +279,7 @@ class _Side:
         return list(kept.values())
 
     def _probed(self, start: int, rows: slice = np.s_[:]) -> CalledBlock | None:
-        """Return the call made again from `start`, by the positions of `rows`; None where it raises."""
+        """Repeat the call at positions from `start` on; None where it raises. rows: their order."""
         moved = replace(self.block, at=self.block.at[rows] - self.block.first + start)
         if self.each_call and self.setting.for_positions(int(moved.at.max()) + 1) != self.setting:
             return None
@@ -286,14 +290,14 @@ class _Side:
 
     # ------------------------------------------------------------------------ prediction and score
 
-    def _holds(
+    def _explains(
         self,
         fault: Fault,
         block: CalledBlock,
         *,
         shows: bool = True,
     ) -> bool:
-        """Return whether a fault explains some vectors; a few positions first, then wrong ones too."""
+        """Return whether a fault explains some vectors of a call: at a few positions, then at many."""
         size, off = block.length, self.wrong_rows if block is self.block else np.arange(0)
         few = np.unique(np.r_[: min(2, size), size // 2, max(0, size - 2) : size, off[:1]])
         many = np.unique(np.r_[few, np.linspace(0, size - 1, _COMPARED).astype(int)])
@@ -313,7 +317,7 @@ class _Side:
         *,
         shows: bool,
     ) -> bool:
-        """Return whether a fault explains a vector at some places of a call."""
+        """Return whether a fault explains a vector at some tokens of a call."""
         (b, h), rows = vector, block.rows()
         z, w, expected = self._predicted(fault, block, vector, places)
         left = rms(w - expected)
@@ -336,9 +340,9 @@ class _Side:
     def _predicted(
         self, fault: Fault, block: CalledBlock, vector: Vector, places: Rows
     ) -> tuple[faults.Complex, faults.Complex, faults.Complex]:
-        """Return a vector's pairs as given, as returned and by a fault.
+        """Return a vector's pairs as passed, as returned and as predicted by a fault.
 
-        With the dims that are not rotated, where those are out of place or others.
+        With the dims that are not rotated, where those are wrong or are other dims.
         """
         (b, h), other = vector, fault.setting(self.setting)
         x = block.given[1 - self.index if fault.crossed else self.index][b, h][places]
@@ -348,19 +352,19 @@ class _Side:
         some = np.s_[:, : None if rest else other.pairs]
         return prediction.paired(x, other)[some], prediction.paired(y, other)[some], expected[some]
 
-    def _left(self, fault: Fault, number: int = 0) -> float:
-        """Return how far a fault leaves a wrong vector from what came back."""
+    def _residual(self, fault: Fault, number: int = 0) -> float:
+        """Return the RMS distance of a wrong vector from a fault's prediction."""
         every = np.arange(self.block.length)[-_COMPARED:]
         _, w, expected = self._predicted(fault, self.block, self.off[number], every)
         return rms(w - expected)
 
-    def _shows(self, fault: Fault) -> bool:
-        """Return whether a fault explains a part of the error of some vector."""
+    def _explains_part(self, fault: Fault) -> bool:
+        """Return whether a fault reduces the error of some vector."""
         numbers = range(len(self.off))  # one that is of some heads or rows alone shows in those
-        return any(self._left(fault, n) <= _SHOWS * self._left(RIGHT, n) for n in numbers)
+        return any(self._residual(fault, n) <= _SHOWS * self._residual(RIGHT, n) for n in numbers)
 
     def _differ(self, fault: Fault, other: Fault = RIGHT) -> bool:
-        """Return whether two faults make different things of the wrong vectors of the call."""
+        """Return whether two faults predict different results for the wrong vectors."""
         (q, k), rows = self.block.given, self.block.rows()
         if fault.crossed != other.crossed:
             return q is not k and q.shape == k.shape
@@ -372,11 +376,8 @@ class _Side:
 
     # ------------------------------------------------------------------------ candidates of this side
 
-    def _known(self) -> Iterator[Fault]:
-        """Yield the known faults that matter here, as they may begin where this side is wrong first.
-
-        Beside them rows found by the other's heads.
-        """
+    def _known_faults(self) -> Iterator[Fault]:
+        """Yield the known faults that change this call, and rows chosen by the other side's heads."""
         alone = self.side.heads.shape[1] == 1  # one head does not tell whether each gets its own
         own, other = (self.block.given[index].shape[1] for index in (self.index, 1 - self.index))
 
@@ -388,18 +389,18 @@ class _Side:
         settings = (fault for fault in faults.of_settings(self.setting) if not fault.fitted)
         factor, operands = attention_factor(self.setting.scaling), faults.of_operands(self.setting)
         positions = faults.of_positions(self.first, int(self.at[self.first]), factor)
-        reduced = faults.of_reductions(self.setting)
+        reduced = faults.of_rounded_pi(self.setting)
         for fault in (*settings, *reduced, *positions, *operands, *([by_heads] if own != other else ())):
             if not (alone and fault.diagnosis.code == "rotated-by-head") and self._differ(fault):
                 yield fault
 
     def _mixed_rows(self) -> Iterator[Fault]:
-        """Yield a fault if a batch element has the positions of another row."""
+        """Yield the fault of batch elements that are rotated by the positions of other rows."""
         rows = self.block.rows()
         if self.block.at.ndim == 1:
             return
         taken, few = np.arange(len(rows)), np.arange(min(_FEW, self.block.length))
-        others = [faults.moved("positions-of-another-row", row) for row in taken.tolist()]
+        others = [faults.position_fault("positions-of-another-row", row) for row in taken.tolist()]
         for b in np.flatnonzero(self.side.heads.any(axis=1)).tolist():
             vector = b, int(np.argmax(self.side.heads[b]))
             came = (self._predicted(other, self.block, vector, few) for other in others)
@@ -412,18 +413,18 @@ class _Side:
                 there = self._probed(self.block.first, np.s_[::-1])  # the longest row is another one
                 code = Diagnosis("padding-counted")
                 padded = Fault(code, seen=lambda at, head: at - at[:, :1] + at[:, 0].max())
-                fault = padded if there and self._holds(padded, there) else fault
+                fault = padded if there and self._explains(padded, there) else fault
             yield fault
 
-    def _pairs_left(self) -> Iterator[Fault]:
-        """Yield that the wrong pairs are not rotated."""
+    def _unrotated_pairs(self) -> Iterator[Fault]:
+        """Yield the fault that the wrong pairs are not rotated."""
         off = self.side.pairs[: self.setting.pairs]
         if off.any() and not off.all() and not self.side.pairs[self.setting.pairs :].any():
             told = Diagnosis("pairs-left-out", {"pairs": tuple(np.flatnonzero(off).tolist())})
             yield Fault(told, turn=lambda z, turns: np.where(off, z, z * turns))
 
     def _rules(self, beside: Fault = RIGHT) -> Iterator[Fault]:
-        """Yield rules of the positions of wrong vectors, with a fault beside them."""
+        """Yield position maps solved from the wrong vectors, combined with another fault."""
         shown, asked = self.vectors.first, beside.setting(self.setting)
         if beside.rounded:
             shown = replace(shown, x=round_to(shown.x, beside.rounded))
@@ -433,42 +434,44 @@ class _Side:
         wrong = np.isin(self.at, self.side.positions)
         seen = replace(shown, setting=asked).positions(wrong if wrong.any() else ~wrong)
         mirrored = solving.rules({here: -best for here, best in seen.items()}, int(self.at[0]))
-        turned_back = (rule.beside(faults.moved("wrong-direction")) for rule in mirrored)
+        turned_back = (rule.combined(faults.position_fault("wrong-direction")) for rule in mirrored)
         for rule in itertools.chain(solving.rules(seen, int(self.at[0])), turned_back):
-            yield beside.beside(rule) if beside.change else rule.beside(beside)
+            yield beside.combined(rule) if beside.change else rule.combined(beside)
 
     def _solved(self) -> tuple[Iterable[Fault], ...]:
-        """Return the factor, settings and base that wrong vectors show."""
+        """Return the faults solved from the wrong vectors: factors, settings, base."""
         shown = self.vectors
-        first = shown.first.sized(), shown.grown(self.name), self.fitted
+        first = shown.first.longer(), shown.longer_by_power(self.name), self.fitted
         return (*first, shown.settings(), shown.base())
 
-    def _later(self) -> Diagnosis | None:
-        """Return what explains the vectors from a position on, where those before are right."""
+    def _from_first_wrong(self) -> Diagnosis | None:
+        """Diagnose the vectors from the first wrong position on."""
         if not self.first:
             return None
         begin = np.s_[..., self.first :, :]
         given, rotated = ((q[begin], k[begin]) for q, k in (self.block.given, self.block.rotated))
-        later = self._alone(CalledBlock(self.block.at[..., self.first :], given, rotated))
+        later = self._in_block(CalledBlock(self.block.at[..., self.first :], given, rotated))
         factor, *_, base = later._solved()
-        found = later._first(factor, base, faults.of_roundings(self.dtype))
-        if not found or any(self._holds(fault, self.block) for fault in later.fitted):
+        found = later._first_explaining(factor, base, faults.of_roundings(self.dtype))
+        if not found or any(self._explains(fault, self.block) for fault in later.fitted):
             return found
         return replace(found, where=Where(until=int(self.at[0]), since=int(later.at[0])))
 
-    def _alone(self, block: CalledBlock) -> _Side:
-        """Return the search in another block, whose faults are not held to further calls."""
+    def _in_block(self, block: CalledBlock) -> _SideSearch:
+        """Return the search in another block, without tests at further positions."""
         return replace(self, side=replace(self.side, block=block), alone=True)
 
-    def _two(self) -> Diagnosis | None:
-        """Return two faults that only together explain the side."""
+    def _two_faults(self) -> Diagnosis | None:
+        """Return two faults that explain the side only together."""
         if self.searches.in_vain >= _IN_VAIN:
             return self._narrow_output()
-        fitted, sized = list(self.vectors.settings()), self.vectors.first.sized(clear=True)
-        every = [*self._known(), *fitted, *sized, *faults.of_roundings(self.dtype)]
+        fitted, sized = list(self.vectors.settings()), self.vectors.first.longer(clear=True)
+        every = [*self._known_faults(), *fitted, *sized, *faults.of_roundings(self.dtype)]
         groups = (SETTING, POSITIONS, OPERANDS, ROUNDINGS)
         by = {group: [one for one in every if one.group == group] for group in groups}
-        beside = {group: list(filter(self._shows, by[group])) for group in groups[:3]}  # beside roundings
+        beside = {
+            group: list(filter(self._explains_part, by[group])) for group in groups[:3]
+        }  # beside roundings
 
         def pairs() -> Iterator[Fault]:
             for first, second in _TOGETHER:
@@ -477,41 +480,43 @@ class _Side:
                 if first == second:
                     both = itertools.combinations(those, 2)
                 for one, other in both:
-                    if one.diagnosis.code != other.diagnosis.code and self._may(one, other):
-                        yield one.beside(other)
+                    if one.diagnosis.code != other.diagnosis.code and self._both_matter(one, other):
+                        yield one.combined(other)
             for one, other in itertools.permutations(by[POSITIONS], 2):
                 if other.diagnosis.code in _MULTIPLES and one.diagnosis.code != other.diagnosis.code:
-                    yield one.beside(other)
+                    yield one.combined(other)
 
         narrow = (one for one in by[ROUNDINGS] if one.rounded or one.diagnosis.code == "narrow-frequencies")
         ruled = itertools.chain.from_iterable(map(self._rules, (*by[SETTING], *narrow)))
-        found = self._first(pairs(), ruled) or self._nearer()
+        found = self._first_explaining(pairs(), ruled) or self._near_start()
         self.searches.in_vain += found is None
-        return found or self._narrow_output() or self._coarse((*self._known(), *fitted))
+        return found or self._narrow_output() or self._beside_narrow_output((*self._known_faults(), *fitted))
 
-    def _nearer(self) -> Diagnosis | None:
-        """Return roundings found near 0, where float32 angles are exact enough."""
+    def _near_start(self) -> Diagnosis | None:
+        """Return roundings found near position 0, where float32 angles are exact enough."""
         for start in _NEAR_STARTS:
             if start >= self.block.first or (near := self._probed(start)) is None:
                 return None
-            there = self._alone(near)
-            if there._holds(RIGHT, near):
+            there = self._in_block(near)
+            if there._explains(RIGHT, near):
                 return None
-            known = list(filter(self._shows, self._known()))
+            known = list(filter(self._explains_part, self._known_faults()))
             rounded = list(faults.of_roundings(self.dtype))
-            both = (one.beside(other) for one, other in itertools.product(known, rounded))
+            both = (one.combined(other) for one, other in itertools.product(known, rounded))
             for some in (rounded, both):
-                if found := there._equals(one for one in some if self._holds(one, self.block, shows=False)):
+                if found := there._explaining(
+                    one for one in some if self._explains(one, self.block, shows=False)
+                ):
                     return found
         return None
 
-    def _coarse(self, usual: Sequence[Fault]) -> Diagnosis | None:
-        """Return another fault beside the roundings of a narrower format, wherever those are made."""
+    def _beside_narrow_output(self, usual: Sequence[Fault]) -> Diagnosis | None:
+        """Return a fault that explains the side together with an output rounded to a narrower format."""
         for fmt in (one for one in NARROW if one.unit_roundoff > self.dtype.unit_roundoff):
             coarser, narrow = replace(self, dtype=fmt), Diagnosis("narrow-output", {"format": str(fmt)})
-            sized, usual = coarser.vectors.first.sized(clear=True), list(filter(self._shows, usual))
-            if found := coarser._equals(itertools.chain(usual, sized, coarser._rules())):
-                first, *equals = (faults.together(one, narrow) for one in (found, *found.alternatives))
+            sized, usual = coarser.vectors.first.longer(clear=True), list(filter(self._explains_part, usual))
+            if found := coarser._explaining(itertools.chain(usual, sized, coarser._rules())):
+                first, *equals = (faults.join(one, narrow) for one in (found, *found.alternatives))
                 return replace(first, alternatives=tuple(equals))
         return None
 
@@ -520,9 +525,9 @@ class _Side:
         x, y = self.vectors.x[None], self.vectors.y[None]
         return allowance.narrower_format(self.setting, self.dtype, (x,), (y,), self.at)
 
-    def _may(self, one: Fault, other: Fault) -> bool:
-        """Return whether each of two faults makes a difference beside the other."""
-        both, rows = one.beside(other), self.block.rows()
+    def _both_matter(self, one: Fault, other: Fault) -> bool:
+        """Return whether each of two faults changes the result of the other."""
+        both, rows = one.combined(other), self.block.rows()
         try:
             differ = self._differ(both, one) and self._differ(both, other)
         except UsageError:  # numbers of one scaling for each pair, and another number of pairs
@@ -533,7 +538,7 @@ class _Side:
     # ------------------------------------------------------------------------ where, and what it is else
 
     def _where(self) -> Where:
-        """Return the batch elements, heads, position or pair that are out of place."""
+        """Return the wrong batch elements, heads, position or pair."""
         side, where, pairs = self.side, Where(), np.flatnonzero(self.side.pairs)
         batch, heads = (np.flatnonzero(side.heads.any(axis=axis)).tolist() for axis in (1, 0))
         if len(batch) < len(side.heads):
@@ -548,8 +553,8 @@ class _Side:
             return replace(where, pair=int(pairs[0]))
         return where
 
-    def _of_length(self, found: Diagnosis) -> Diagnosis:
-        """Return a wrong base also as the length at which dynamic scaling gives it."""
+    def _as_other_length(self, found: Diagnosis) -> Diagnosis:
+        """Replace a wrong base by the length at which dynamic scaling gives it, if one does."""
         asked, scaling = self.setting, self.setting.scaling
         if found.code != "wrong-base" or scaling.kind != "dynamic" or not scaling.maximum:
             return found
@@ -562,8 +567,8 @@ class _Side:
         values = {"seen": f"dynamic(length={length})", "asked": f"dynamic(length={asked.length})"}
         return replace(found, code="other-scaling", values=values, alternatives=(found, *found.alternatives))
 
-    def _position(self) -> Diagnosis | None:
-        """Return the wrong position that the first and the last head show; none where other dims are off."""
+    def _other_position(self) -> Diagnosis | None:
+        """Diagnose rotation by another position, if the first and last wrong head agree on it."""
         if self.side.pairs[self.setting.pairs :].any():
             return None
         heads, found = np.argwhere(self.side.heads).tolist(), list[tuple[int, int]]()
@@ -577,7 +582,7 @@ class _Side:
 
 
 def kept_lengths(x: FloatArray, y: FloatArray, setting: RopeSetting) -> float:
-    """Return the share of pairs that are as long as a rotation leaves them, but for roundings."""
+    """Return the share of pairs whose length is that of a rotation, but for roundings."""
     before, after = (np.abs(exact_rotation.complex_pairs(vectors, setting)) for vectors in (x, y))
     expected = before * attention_factor(setting.scaling)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -589,8 +594,8 @@ def rms(x: NDArray[Any]) -> float:
     return float(np.sqrt(np.mean(np.abs(x) ** 2)))
 
 
-def _probes(first: int) -> Iterator[int]:
-    """Yield first positions that tell faults apart, the farther ones last."""
+def _probe_starts(first: int) -> Iterator[int]:
+    """Yield first positions at which faults differ, the farther ones last."""
     for part in (1, 2, 3, 4, 6, 7):
         start = first * part // 8 + 111 * part
         if 0 < start < first:

@@ -1,4 +1,4 @@
-"""What explains rotated vectors, found by solving for it: frequencies, a base, a factor, a position.
+"""Faults solved from rotated vectors: frequencies, a base, a factor, a position.
 
 Letters: h heads, s positions, d head_dim, p pairs.
 """
@@ -18,9 +18,10 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.recognition import allowance, faults
 from ropeaudit.recognition.diagnosis import Diagnosis, Value
-from ropeaudit.recognition.faults import Complex, Fault, Power, moved, other_factors, solved_base
+from ropeaudit.recognition.faults import Complex, Fault, Power, other_factors, position_fault, solved_base
+from ropeaudit.rope.axes import LARGEST_BASE
 from ropeaudit.rope.scaled import attention_factor, effective_base
-from ropeaudit.rope.setting import LARGEST_BASE, RopeSetting
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
 
 _COARSE = 0.15  # error of a step from position to position: 16-bit formats stay well below it
@@ -47,7 +48,7 @@ def _modulo(angles: Array) -> Array:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors as given and as rotated, and what they are asked to be. Shapes: at (s,), x, y (h, s, d)."""
+    """Vectors as passed (x) and as rotated (y). Shapes: at (s,), x, y (h, s, d)."""
 
     at: Positions
     x: FloatArray
@@ -57,18 +58,18 @@ class Vectors:
 
     @functools.cached_property
     def pairs(self) -> tuple[Complex, Complex]:
-        """Pairs as given and as rotated. Shapes: (h, s, p) twice."""
+        """Pairs as passed and as rotated. Shapes: (h, s, p) twice."""
         z, w = (exact_rotation.complex_pairs(vectors, self.setting) for vectors in (self.x, self.y))
         return z, w
 
     @property
     def first(self) -> Vectors:
-        """The first of them alone."""
+        """Only the first vector."""
         return replace(self, x=self.x[:1], y=self.y[:1])
 
     @functools.cached_property
     def _steps(self) -> tuple[Array, Array] | None:
-        """By how much pairs (p,) turn from a position to the next, and how uncertain that is, or None."""
+        """The angle by which pairs turn per position, and its uncertainty, (p,) each; or None."""
         at, (z, w), pairs = self.at, self.pairs, self.setting.pairs
         if pairs < 4 or at.size < 8 or (np.diff(at) != 1).any():
             return None
@@ -88,13 +89,13 @@ class Vectors:
             lag *= 4
         return theta, 2 * spread
 
-    def _rest(self, theta: Array, axes: Any) -> Array:
-        """Return by which angles pairs are turned beyond frequencies (p,), summed over axes."""
+    def _remaining_phase(self, theta: Array, axes: Any) -> Array:
+        """Return the phase of pairs beyond position times frequency (p,), summed over axes."""
         z, w = self.pairs
         return np.asarray(np.angle((w * np.conj(z) * np.exp(-1j * self.at[:, None] * theta)).sum(axis=axes)))
 
     def settings(self) -> Iterator[Fault]:
-        """Yield the settings whose frequencies vectors show from position to position, the simplest first."""
+        """Yield settings with the frequencies measured between positions, the simplest first."""
         if self._steps is None:
             return
         (theta, uncertain), setting = self._steps, self.setting
@@ -102,16 +103,16 @@ class Vectors:
         close = uncertain + _CLOSEST + 1e-6 * np.abs(theta)
         fitting = [
             replace(fault, fitted=True)
-            for fault in faults.lists(setting, shown)
+            for fault in faults.frequency_lists(setting, shown)
             if (np.abs(_modulo(faults.theta(fault.setting(setting)) - theta)) <= close).all()
         ]
         yield from sorted(fitting, key=lambda fault: fault.cost)[:_FITTED]
 
-    def each(self) -> Iterator[Fault]:
-        """Yield the frequencies by which pairs turn, of whatever formula; nothing where they turn otherwise.
+    def frequencies(self) -> Iterator[Fault]:
+        """Yield the measured frequencies themselves, if they follow no formula but are constant.
 
-        Nor where all are those asked for, as far as a reader would see. Those of steps from position to
-        position are refined by all of a run, then by the way from position 0.
+        Nothing if all agree with the expected ones in two digits. They are measured between positions, then
+        refined by the whole run and by the phase since position 0.
         """
         if self._steps is None:
             return
@@ -119,7 +120,7 @@ class Vectors:
         theta = np.where(theta < -_STILL, theta + 2 * math.pi, theta)
         for centre in (at.mean(), 0.0):
             lever = at - centre
-            theta = np.maximum(0.0, theta + lever @ self._rest(theta, 0) / (lever @ lever))
+            theta = np.maximum(0.0, theta + lever @ self._remaining_phase(theta, 0) / (lever @ lever))
         right, places = faults.theta(setting), {"first": 0, "middle": setting.pairs // 2, "last": -1}
         least = uncertain + _CLOSEST
         told = np.where(theta > least, theta, np.where(right > least, 0.0, right))
@@ -131,10 +132,10 @@ class Vectors:
         yield faults.frequencies_of(other, Diagnosis("other-frequencies", values))
 
     def base(self) -> Iterator[Fault]:
-        """Yield the base whose powers all frequencies are, in ever more digits; nothing where they are not.
+        """Yield the base of the measured frequencies, rounded to 2 to 10 digits.
 
-        Of dynamic scaling it is the one that is scaled to them. It is that of steps, then of the way from
-        position 0: by slow pairs, which have lost no rotation, then by all whose rotations are certain.
+        For dynamic scaling it is the base before scaling. It is fitted to the steps between positions, then
+        to the phase since position 0: of slow pairs first, then of all whose number of turns is certain.
         """
         setting = self.setting
         if self._steps is None or setting.scaling.kind not in ("default", "dynamic"):
@@ -148,7 +149,10 @@ class Vectors:
                 return
             log, log_error = solved_base(theta[usable], power[usable], uncertain[usable])
             guess, error = np.exp(-power * log), min(error, log_error)
-            theta, uncertain = guess + self._rest(guess, (0, 1)) / max(1, start), noise / max(1, start)
+            theta, uncertain = (
+                guess + self._remaining_phase(guess, (0, 1)) / max(1, start),
+                noise / max(1, start),
+            )
             usable = (power > 0) & (start * guess * power * error < 1) & (theta > 0) & (theta < 1)
         times = effective_base(setting) / setting.base
         for digits in range(2, 11):
@@ -158,14 +162,13 @@ class Vectors:
 
     @property
     def _rounding(self) -> float:
-        """What right code rounds behind the angle."""
+        """The error that correct code makes after the angle."""
         return allowance.rounding_error(allowance.careful(self.dtype), self.setting)
 
-    def sized(self, *, clear: bool = False) -> Iterator[Fault]:
-        """Yield by what vectors are longer than they should be, whatever they are rotated by.
+    def longer(self, *, clear: bool = False) -> Iterator[Fault]:
+        """Yield the factor by which vectors are too long, whatever their rotation.
 
-        The factor of each must be that of all, or some are right. clear: whether only a factor that no
-        rounding makes counts.
+        It must be the same for all vectors. clear: whether to leave out a factor that roundings may cause.
         """
         asked, near = attention_factor(self.setting.scaling), 4 * self._rounding
         for given, rotated, part in ((*self.pairs, asked), (self.x, self.y, 1.0)):
@@ -191,8 +194,8 @@ class Vectors:
             for rest in (1.0, times):  # the dims that are not rotated may be longer too
                 yield Fault(told, longer=times, times=rest, fitted=True)
 
-    def grown(self, side: str) -> Iterator[Fault]:
-        """Yield that vectors are longer by a power of the position, as those of xPos are.
+    def longer_by_power(self, side: str) -> Iterator[Fault]:
+        """Yield lengths that are a power of the position, as in xPos.
 
         side: "q", which xPos multiplies, or "k", which it divides.
         """
@@ -203,7 +206,7 @@ class Vectors:
                 yield Fault(Diagnosis("xpos", values), grows=one, fitted=True)
 
     def power(self) -> Power | None:
-        """Return the power of the position that lengths show, in three digits; None where they show none."""
+        """Fit a power of the position to the lengths, in three digits; None if none fits."""
         with np.errstate(all="ignore"):
             before, after = ((np.abs(one) ** 2).sum(axis=0) for one in self.pairs)
             logs, zeta = np.log(after / before) / 2, Power(1.0).logs(self.setting)
@@ -216,9 +219,9 @@ class Vectors:
         return Power(float(f"{1 / slope:.3g}"), round(-start / slope))
 
     def positions(self, off: NDArray[np.bool_]) -> dict[int, int]:
-        """Return as which position some wrong ones of the first vector are rotated, their own first.
+        """Return position -> the position by which the first vector is rotated there, for some wrong ones.
 
-        Nothing where one is as none. Shapes: off (s,).
+        Empty if none fits at one of them. Shapes: off (s,).
         """
         rule, setting, found = allowance.careful(self.dtype), self.setting, dict[int, int]()
         z, w = (pairs[0][off] for pairs in self.pairs)
@@ -246,27 +249,27 @@ class Vectors:
 
 
 def rules(rotated_as: Mapping[int, int], first: int) -> Iterator[Fault]:
-    """Yield the rules that map positions to those seen. first: of the call."""
+    """Yield faults that map positions as observed. first: the first position of the call."""
     wrong = {at: other for at, other in rotated_as.items() if other != at}
     if len(rotated_as) < _RULED or not wrong:
         return
     low, high = min(wrong.values()), max(wrong.values())
     if low == high >= 0:
-        yield replace(moved("table-ends", low), fitted=True)
+        yield replace(position_fault("table-ends", low), fitted=True)
     steps = {other - at for at, other in wrong.items()}
     size = math.gcd(*steps)
     for code, start in (("wrap", 0), ("restart", first)):
         for part in range(1, size // max(1, high - start) + 1) if low >= start else ():
             if size % part == 0 and size // part > high - start and part <= _PARTS:
-                yield replace(moved(code, size // part), fitted=True)
+                yield replace(position_fault(code, size // part), fitted=True)
     if len(steps) == 1 and len(wrong) == len(rotated_as):
-        yield replace(moved("positions-off", steps.pop()), fitted=True)
+        yield replace(position_fault("positions-off", steps.pop()), fitted=True)
 
 
 def recovered(points: NDArray[np.complex128]) -> Array:
-    """Return the frequencies that the phases show, refined from position 1 to ever later ones.
+    """Return frequencies from the phases of points, refined from position 1 to ever later ones.
 
-    Shapes: (n, p) -> (p,). Angles rounded coarsely lose count of rotations; early positions decide then.
+    Shapes: (n, p) -> (p,). Coarse angles lose count of turns; then early positions decide.
     """
     with np.errstate(all="ignore"):  # angles begin in row 0
         phases = np.angle(np.nan_to_num(points * np.conj(points[0] / np.abs(points[0]))))
@@ -274,7 +277,7 @@ def recovered(points: NDArray[np.complex128]) -> Array:
 
 
 def recovered_alone(values: Array, *, sine: bool) -> Array:
-    """Return the frequencies that cos or sin alone shows: of two phases, the one nearer to what is predicted.
+    """Return frequencies from only cos or sin: of two possible phases the one nearer to the prediction.
 
     Shapes: (n, p) -> (p,). Frequencies are below half a turn for cos, a quarter for sin.
     """
@@ -284,9 +287,9 @@ def recovered_alone(values: Array, *, sine: bool) -> Array:
 
 
 def _refined(choices: Array) -> Array:
-    """Return frequencies by which phases grow: at ever later positions that of c choices which is nearest.
+    """Return the growth of phases per position, refined at ever later positions.
 
-    Shapes: (c, n, p), of which the first is that at position 1 -> (p,).
+    Of c possible phases the nearest to the prediction counts. Shapes: (c, n, p) -> (p,).
     """
     theta, at, last = choices[0, 1].copy(), 1, choices.shape[1] - 1
     while at < last:

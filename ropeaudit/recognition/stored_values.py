@@ -1,6 +1,6 @@
-"""What stored values say by themselves: the base they show, what they do to scores, what a conversion lost.
+"""Stored frequencies and tables: the base that they fit, their effect on scores, losses of a conversion.
 
-What a GGUF file cannot say is not compared: whether YaRN's range is truncated, which layers rotate.
+Facts that a GGUF file cannot hold are not compared: whether YaRN's range is truncated, which layers rotate.
 Letters: n positions, p pairs.
 """
 
@@ -18,7 +18,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.recognition import faults, wording
 from ropeaudit.recognition.check import TableFinding, check
 from ropeaudit.recognition.diagnosis import Diagnosis, Value
-from ropeaudit.recognition.faults import called
+from ropeaudit.recognition.faults import spelled
 from ropeaudit.recognition.solving import recovered
 from ropeaudit.reference.exact_scores import distance_table
 from ropeaudit.rope.gguf_metadata import GgufRope
@@ -42,10 +42,10 @@ Guess: TypeAlias = tuple[TableFinding, str, RopeSetting]  # what is found, a sca
 
 
 def guessed(dump: Dump, of_base: Callable[[float], RopeSetting]) -> Guess | None:
-    """Return what is found with a base that the values show; None where it explains nothing.
+    """Check a dump with bases fitted to its values; return the best finding, or None.
 
-    A guess says what values are, not that they are right. of_base: the setting of a base. A scaling that
-    explains values is named, and the setting is without it.
+    A guess tells what the values are, not that they are right. of_base: the setting of a base. A scaling that
+    explains the values is named, and the setting is without it.
     """
     any_base = of_base(1e4)
     if not dump.fits(any_base.pairs):
@@ -65,7 +65,7 @@ def guessed(dump: Dump, of_base: Callable[[float], RopeSetting]) -> Guess | None
         elif best and best.explains:
             other = wording.sentence(best.diagnosis)
             if best.setting is not None and best.setting.scaling.kind not in ("default", "explicit"):
-                other = f"scaling {faults.called(best.setting.scaling)}"
+                other = f"scaling {faults.spelled(best.setting.scaling)}"
             scaled.append((finding, other, setting))
     return next(iter(faulty + scaled), None)
 
@@ -87,7 +87,7 @@ def _bases(theta: Array, setting: RopeSetting) -> list[float]:
 
 
 def sinusoids(dump: Dump) -> bool:
-    """Return whether a table is one of absolute positions, which are added to embeddings.
+    """Return whether a table holds sinusoidal position embeddings, which are added.
 
     Their frequencies are 10000^(-i / (p - 1)), which no RoPE has.
     Source: transformers 5.23.0, modeling_whisper.py, sinusoids.
@@ -101,7 +101,7 @@ def sinusoids(dump: Dump) -> bool:
 
 
 def uninitialised(values: Array) -> Diagnosis | None:
-    """Return that numbers were never written, where no model has such ones; None else."""
+    """Diagnose memory that was never written, by numbers that no model has; else None."""
     sizes = np.abs(values[np.isfinite(values)])
     if sizes.size and not _LEAST <= sizes.max() <= _MOST:
         return Diagnosis("uninitialised", {"value": float(sizes.max())})
@@ -127,12 +127,12 @@ def drifts(dump: Dump, setting: RopeSetting, far: int = FAR) -> tuple[float | No
     exact = cos[0] + 1j * sin[0]
 
     def squares(row: int, since: int) -> Any:
-        """Return those of what scores of a row with the rows before it are off by."""
+        """Return the squared errors of the scores of a row with rows before it."""
         pairs = points[row] * np.conj(points[:since]) - exact[row] * np.conj(exact[:since])
         return np.sum(np.abs(pairs) ** 2)
 
     def drift(total: Any, count: float) -> float:
-        """Return the root of a mean over pairs of rows, relative to that of exact scores, with all dims."""
+        """Return the RMS over pairs of rows, relative to that of exact scores, with all dims."""
         share = setting.rotary_dim / setting.head_dim
         mean = total / count / setting.pairs * share
         return float(np.sqrt(mean / (factor**4 * share + (1 - share))))
@@ -149,7 +149,7 @@ def drifts(dump: Dump, setting: RopeSetting, far: int = FAR) -> tuple[float | No
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """One difference. layer: the type that has it. keys: where the file says it. told: more."""
+    """One loss of a conversion. layer: its layer type. keys: of the file. told: details."""
 
     layer: str
     diagnosis: Diagnosis
@@ -158,12 +158,12 @@ class Lost:
 
 
 def lost(file: GgufRope, declared: ModelRope) -> list[Lost]:
-    """Return what of the rotary embedding of a config is another in a file."""
+    """Return the differences of a GGUF file's rotary embedding from a config's."""
     own, found = file.model, list[Lost]()
     for layer, asked in declared.layers.items():
         if layer in own.layers:
             named = layer if len(declared.layers) > 1 else ""
-            found += [Lost(named, *one) for one in _of_layer(file, own.layers[layer], asked)]
+            found += [Lost(named, *one) for one in _layer_differences(file, own.layers[layer], asked)]
     here, there = ("/".join(map(str, one.sections)) if one else "none" for one in (own.axes, declared.axes))
     if declared.axes and here != there:  # M-RoPE's
         told = Diagnosis("other-sections", {"seen": here, "asked": there})
@@ -176,7 +176,7 @@ def lost(file: GgufRope, declared: ModelRope) -> list[Lost]:
 
 
 def unseen(file: GgufRope, declared: ModelRope) -> list[str]:
-    """Return what was not compared, in words."""
+    """Return the facts that were not compared, in words."""
     said = [
         f"the file says nothing of {layer} layers (rope.freq_base_swa): not compared"
         for layer in declared.layers
@@ -191,13 +191,13 @@ def unseen(file: GgufRope, declared: ModelRope) -> list[str]:
     return said
 
 
-def _of_layer(
+def _layer_differences(
     file: GgufRope,
     seen: RopeSetting,
     asked: RopeSetting,
 ) -> Iterator[tuple[Diagnosis, str]]:
-    """Yield what differs in a layer type, with the keys of the file that say it."""
-    if not _near(seen.base, asked.base):
+    """Yield the differences in a layer type, each with the keys of the file."""
+    if not _equal(seen.base, asked.base):
         yield Diagnosis("wrong-base", {"base": seen.base, "asked": asked.base}), "rope.freq_base"
     if seen.head_dim != asked.head_dim:
         dims: dict[str, Value] = {"seen": seen.head_dim, "asked": asked.head_dim}
@@ -215,16 +215,16 @@ def _of_layer(
         attention_factor(one)
         for one in (seen.scaling, replace(seen.scaling, attention_factor=None), asked.scaling)
     )
-    follows = found and (found.code == "missing-scaling" or _near(factor, usual))  # from that scaling
-    if not (follows or _near(factor, right)):
+    follows = found and (found.code == "missing-scaling" or _equal(factor, usual))  # from that scaling
+    if not (follows or _equal(factor, right)):
         told = Diagnosis("attention-factor", {"seen": factor, "asked": right})
         yield told, "rope.scaling.attn_factor"
 
 
 def _scaling(seen: RopeSetting, asked: RopeSetting) -> Diagnosis | None:
-    """Return what is another scaling, as if the base were right; None where frequencies are the same."""
+    """Diagnose another scaling, with the base set right; None if the frequencies are equal."""
     here, there = seen.scaling, asked.scaling
-    if here.kind == "explicit" and not _near(seen.base, asked.base):
+    if here.kind == "explicit" and not _equal(seen.base, asked.base):
         exponents = 2 * np.arange(seen.pairs) / seen.rotary_dim
         listed = np.array(here.frequencies) * (seen.base / asked.base) ** exponents
         here = replace(here, frequencies=tuple(listed.tolist()))
@@ -235,7 +235,7 @@ def _scaling(seen: RopeSetting, asked: RopeSetting) -> Diagnosis | None:
     if found is None:
         return None
     if here.kind == "default":
-        return Diagnosis("missing-scaling", {"asked": called(there)})
+        return Diagnosis("missing-scaling", {"asked": spelled(there)})
     if here.kind != "explicit":
         return Diagnosis("other-scaling", {"seen": _words(here), "asked": _words(there)})
     told = found.diagnosis
@@ -244,16 +244,16 @@ def _scaling(seen: RopeSetting, asked: RopeSetting) -> Diagnosis | None:
     even, theta = faults.theta(replace(asked, scaling=DEFAULT)), faults.theta(asked)
     inverted = np.all(np.abs(np.array(here.frequencies) * theta - even**2) <= _SAME * even**2)
     seen_as = "rope_freqs.weight(inverted)" if inverted else "rope_freqs.weight"
-    return Diagnosis("other-scaling", {"seen": seen_as, "asked": called(there)})
+    return Diagnosis("other-scaling", {"seen": seen_as, "asked": spelled(there)})
 
 
 def _words(scaling: Scaling) -> str:
-    """Return a scaling in a word; of longrope its length and the ends of its lists."""
+    """Return a scaling as one word; for longrope its length and the ends of its lists."""
     listed = {"short": scaling.short, "long": scaling.long}
     ends = [f"{name}={value[0]:g}..{value[-1]:g}" for name, value in listed.items() if value]
-    return f"{scaling.kind}(original={scaling.original:g} {' '.join(ends)})" if ends else called(scaling)
+    return f"{scaling.kind}(original={scaling.original:g} {' '.join(ends)})" if ends else spelled(scaling)
 
 
-def _near(first: float, second: float) -> bool:
+def _equal(first: float, second: float) -> bool:
     """Return whether numbers are equal in float32."""
     return math.isclose(first, second, rel_tol=_SAME)

@@ -1,6 +1,6 @@
-"""Whether code rotates each pair by its position: of q and k, all heads, every position.
+"""Verification that code rotates each pair by its position, in q and k, in all heads.
 
-Scores cannot see a position that is wrong for q and k alike, nor a sum over pairs one that is wrong alone.
+Scores cannot show a position that is wrong for q and k alike, nor a single wrong pair among many.
 Letters: b batch elements, h heads of q, g of k, s positions, d head_dim, p pairs.
 """
 
@@ -39,14 +39,13 @@ _Call = TypeVar("_Call")
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The rotated pair that is worst placed, of q and k at one offset.
+    """The rotated pair with the largest error, of q and k.
 
-    excess: its error over what float32 positions and angles and roundings in the dtype explain; above 1 it
-    is out of place. side: "q" or "k". batch, head, position (shifted), pair: which one. diagnosis: what
-    explains it; None where nothing needs to. told: what explains each wrong side by itself, where sides were
-    looked at by themselves. first: the lowest position of the call that is out of place, -1 where none is.
-    allowed: the error that it may have, over its length. off: of q and k those that have a pair out of place.
-    noun: what `position` counts, on a grid tokens.
+    excess: its error over the allowed one; above 1 it is wrong. side: "q" or "k". batch, head, position
+    (shifted), pair: its place. diagnosis: None where nothing is wrong. told: the diagnosis of each wrong
+    side, where sides were diagnosed separately. first: the lowest wrong position of the call, -1 if none is.
+    allowed: the allowed error, over the pair's length. off: the sides, of q and k, with a wrong pair.
+    noun: "position", or "token" on a grid.
     """
 
     excess: float
@@ -64,13 +63,13 @@ class Places:
 
     @property
     def words(self) -> str:
-        """Which pair it is, in words."""
+        """The place of the pair in words."""
         vector = f"{self.side}, batch element {self.batch}, head {self.head}"
         return f"{vector}, {self.noun} {self.position}, pair {self.pair}"
 
     @property
     def wrong_rotation(self) -> bool:
-        """Whether a pair is out of place, or nan, and no recipe explains it."""
+        """Whether a pair is wrong, or nan, and no recipe explains it."""
         known = self.diagnosis is not None and self.diagnosis.arithmetic
         return not self.excess <= 1 and not known
 
@@ -80,11 +79,11 @@ NOWHERE = Places(-1.0, "q", 0, 0, 0, 0)  # before any call
 
 @dataclass(frozen=True, slots=True)
 class GivenVectors:
-    """What code is given: q (h, s, d) and k (g, s, d) at positions (s,) before the shift, in its dtype.
+    """The vectors of calls: q (h, s, d) and k (g, s, d) at positions (s,) before the shift.
 
-    Batch elements with random numbers of their own are added, `batch` in all, so that pairs that are 0 or
-    alike in q and k, and what mixes up batch elements, are seen too. All is rounded to the dtype, so that
-    those have all of its bits: code that holds them in a narrower format shows.
+    Random batch elements are added, `batch` in all, so that pairs which are 0 or equal in q and k, and batch
+    elements that are mixed up, are noticed. All are rounded to the dtype and have all of its bits, which
+    shows code that computes in a narrower format.
     """
 
     q: FloatArray
@@ -101,14 +100,14 @@ class GivenVectors:
             part = slice(start, start + size)
             sides = []
             for side, x in enumerate((self.q[:, part], self.k[:, part])):
-                others = _noise(self.seed, start, side, (self.batch - 1, *x.shape))
+                others = _random_vectors(self.seed, start, side, (self.batch - 1, *x.shape))
                 sides.append(round_to(np.concatenate([x[None], others]), dtype).astype(dtype.carrier))
             yield sides[0], sides[1], self.positions[part]
 
 
 @functools.lru_cache(maxsize=2)
-def _noise(seed: int, start: int, side: int, shape: tuple[int, ...]) -> Array:
-    """Return float64 noise that differs from q and k of the same seed."""
+def _random_vectors(seed: int, start: int, side: int, shape: tuple[int, ...]) -> Array:
+    """Return random numbers that differ from q and k of the same seed."""
     generator = np.random.default_rng([seed, start, side, 1])  # zeros at the end do not count
     return generator.standard_normal(shape)
 
@@ -137,15 +136,14 @@ def check(
     *,
     warm: bool = False,
     by_batch: bool = False,
-    afresh: Callable[[], Rotator] | None = None,
+    new_rotator: Callable[[], Rotator] | None = None,
     **held: Any,
 ) -> Places:
-    """Return where the worst rotated pair stands of code that is called at positions + offset.
+    """Call code at positions + offset; return the worst rotated pair.
 
-    warm: the instance is called at the positions before the shift first, so that what it keeps of a call
-    shows. by_batch: code takes a row of positions for each batch element, and is called with such rows too.
-    A table may end between the last position that was asked for and that of the other batch element, which
-    then stands before it, where there is room. afresh, held: as `judged` takes them.
+    warm: the instance is called at the unshifted positions first, so that state shows. by_batch: code takes
+    a row of positions for each batch element, and is called with such rows too. Where a table ends before
+    the second row's last position, that row stands before the first. new_rotator, held: see `judge_calls`.
     """
 
     def blocks(called: Rotator, step: int) -> Iterator[CalledBlock]:
@@ -158,8 +156,8 @@ def check(
             yield CalledBlock(rows, (q, k), called.rotate_both(q, k, rows))
 
     def judge(step: int) -> Places:
-        called = afresh() if step and afresh else rotator
-        return judged(blocks(called, step), called, setting, dtype, afresh=afresh, **held)
+        called = new_rotator() if step and new_rotator else rotator
+        return judge_calls(blocks(called, step), called, setting, dtype, new_rotator=new_rotator, **held)
 
     results = [judge(0)]
     if by_batch:
@@ -171,24 +169,24 @@ def check(
     return _worst(results)
 
 
-def judged(
+def judge_calls(
     blocks: Iterable[CalledBlock],
     rotator: Rotator,
     setting: RopeSetting,
     dtype: Format,
     *,
-    afresh: Callable[[], Rotator] | None = None,
+    new_rotator: Callable[[], Rotator] | None = None,
     rule: Resolved | None = None,
     searches: Searches | None = None,
     explain: bool = True,
     each_call: bool = False,
 ) -> Places:
-    """Return where the worst rotated pair stands of calls that were made.
+    """Return the worst rotated pair of calls, with its diagnosis.
 
-    afresh: makes an instance without a past. rule: the recipe whose errors are allowed, by default
-    `allowance.careful`. searches: those of other calls of the same code. explain: whether what explains a
-    wrong one is looked for. each_call: whether each call is held to the frequencies for its own length, its
-    largest position + 1, and not to those of the setting.
+    new_rotator: makes an instance without state. rule: the recipe whose errors are allowed, by default
+    `allowance.careful`. searches: those of other calls of the same code. explain: whether to diagnose a wrong
+    pair. each_call: whether each call is compared with the frequencies for its own length, its largest
+    position + 1, instead of those of the setting.
     """
     rule = rule or allowance.careful(dtype)
 
@@ -201,9 +199,9 @@ def judged(
     if sides and explain:  # by chance, by state, or else by a fault
         block = sides[largest.side].block
         own = held_to(block)
-        found = unstable(rotator, block, afresh, searches)
-        if found is None and afresh:
-            found = state(afresh(), block, own, rule)
+        found = diagnose_random(rotator, block, new_rotator, searches)
+        if found is None and new_rotator:
+            found = diagnose_state(new_rotator(), block, own, rule)
         told = {} if found is None else {"": found}
     for own in dict.fromkeys(held_to(side.block) for side in sides.values()) if explain and not told else ():
         alike = {name: side for name, side in sides.items() if held_to(side.block) == own}
@@ -212,7 +210,7 @@ def judged(
     first = min((int(side.positions.min()) for side in sides.values() if side.positions.size), default=-1)
     return replace(
         largest,
-        diagnosis=rotation.joined(told) if told else None,
+        diagnosis=rotation.join_sides(told) if told else None,
         told={} if "" in told else told,
         first=first,
         off=tuple(sides),
@@ -223,14 +221,14 @@ def judged(
 def _misplaced(
     blocks: Iterable[CalledBlock], held_to: Callable[[CalledBlock], RopeSetting], rule: Resolved
 ) -> tuple[list[Places], dict[str, MisplacedSide]]:
-    """Return the worst pairs of q and k in calls, and what is misplaced."""
+    """Return the worst pairs of q and k in calls, and the wrong part of each side."""
     sides, worst = dict[str, MisplacedSide](), {"q": NOWHERE, "k": NOWHERE}
     for block in blocks:
         over, own = None, held_to(block)
         for name, x, y in zip("qk", block.given, block.rotated, strict=True):
             if over is None or y is not block.rotated[0]:  # what was given once is judged once
                 over = excess(x, y, block.rows(), own, rule)
-            placed = furthest(over, name, block.rows(), own, rule)
+            placed = worst_pair(over, name, block.rows(), own, rule)
             if new := placed.excess > worst[name].excess:
                 worst[name] = placed
             if placed.excess > 1:
@@ -239,14 +237,14 @@ def _misplaced(
     return [*worst.values()], {name: sides[name] for name in "qk" if name in sides}  # whichever was first
 
 
-def furthest(
+def worst_pair(
     over: Array,
     side: str,
     rows: Positions,
     setting: RopeSetting,
     rule: Resolved,
 ) -> Places:
-    """Return the pair of a side that is furthest off. Shapes: over (b, h, s, p)."""
+    """Return the pair with the largest excess. Shapes: over (b, h, s, p)."""
     batch, head, row, pair = map(int, np.unravel_index(int(over.argmax()), over.shape))
     position = int(rows[batch, row])
     allowed = allowance.allowed_at(rule, setting, position, pair)
@@ -258,10 +256,10 @@ def with_other_side(
     judge: Callable[[_Call, bool], Places],
     others: Iterable[_Call],
 ) -> Places:
-    """Return the places of a wrong call; where one side is right there, with what it is in other calls.
+    """Add the diagnosis of the other side to that of a wrong call, where only one side is wrong there.
 
-    judge: makes a call and judges it, and explains what is wrong if that is asked for. Calls up to the first
-    in which the other side is wrong, or which raises, are made.
+    judge: makes a call and judges it, with a diagnosis if its second argument is true. Other calls are made
+    up to the first in which the other side is wrong, or which raises.
     """
 
     def explained() -> Iterator[Places]:
@@ -270,11 +268,11 @@ def with_other_side(
                 if set(judge(call, False).off) - set(wrong.off):
                     yield judge(call, True)
 
-    return beside(wrong, explained())
+    return with_side_of(wrong, explained())
 
 
-def beside(wrong: Places, others: Iterable[Places]) -> Places:
-    """Add the other side's fault to places, if other calls tell of one alone."""
+def with_side_of(wrong: Places, others: Iterable[Places]) -> Places:
+    """Add the other side's diagnosis from other calls, where this one has only one side."""
     found = wrong.diagnosis
     if found is None or len(wrong.off) != 1 or found.where.sides != wrong.off:
         return wrong
@@ -283,58 +281,58 @@ def beside(wrong: Places, others: Iterable[Places]) -> Places:
         told = one.told or ({} if one.diagnosis is None else dict.fromkeys(one.off, one.diagnosis))
         if set(told) - set(own):
             both = dict(told) | own
-            joined = rotation.joined({name: both[name] for name in "qk"})
+            joined = rotation.join_sides({name: both[name] for name in "qk"})
             return replace(wrong, diagnosis=joined, off=("q", "k"))
     return wrong
 
 
 def _worst(results: Sequence[Places]) -> Places:
-    """Return the worst places: wrong ones with most faults, then by error."""
+    """Return the worst pair: wrong rotations first, with most faults, then by error."""
 
     def rank(one: Places) -> tuple[bool, int, float]:
         shown = len(list(one.diagnosis.parts())) if one.diagnosis and one.wrong_rotation else 0
         return one.wrong_rotation, shown, one.excess
 
-    return beside(max(results, key=rank), results)
+    return with_side_of(max(results, key=rank), results)
 
 
-def state(
+def diagnose_state(
     rotator: Rotator,
     block: CalledBlock,
     setting: RopeSetting,
     rule: Resolved,
 ) -> Diagnosis | None:
-    """Return that it is state, where an instance puts all pairs of a block where they belong.
+    """Diagnose state, if a new instance rotates all pairs of a block rightly.
 
     rotator: of an instance that was not called before, or of a function that has no other.
     """
-    how = "again" if getattr(rotator, "has_past", False) else "afresh"
+    how = "again" if getattr(rotator, "may_hold_state", False) else "afresh"
     both = zip(block.given, rotator.rotate_both(*block.given, block.at), strict=True)
     right = all((excess(x, y, block.rows(), setting, rule) <= 1).all() for x, y in both)
     return Diagnosis("state-left", {"how": how}) if right else None
 
 
-def unstable(
+def diagnose_random(
     rotator: Rotator,
     block: CalledBlock,
-    afresh: Callable[[], Rotator] | None,
+    new_rotator: Callable[[], Rotator] | None,
     searches: Searches | None,
 ) -> Diagnosis | None:
-    """Return that it is random, where calls alike give different numbers with other seeds.
+    """Diagnose randomness, if equal calls give different numbers with other seeds.
 
-    What counts its calls, or stores something, does the same once more of another instance without a past:
-    each seed gets one, where `afresh` makes them. Calls of a kind that was steady are not made again.
+    Each seed gets a new instance, where `new_rotator` makes them, as code that counts its calls differs for
+    another reason. Kinds of calls that were steady are not repeated.
     """
     results, kind = [], (type(rotator).__name__, min(block.length, 2))
     if searches is not None and kind in searches.steady:
         return None
     with contextlib.suppress(ForeignError):  # then it decides nothing
         for number in range(_REPEATED):
-            called = afresh() if afresh else rotator
+            called = new_rotator() if new_rotator else rotator
             with chance.other(number):
-                sides = [called.rotate_both(*block.given, block.at) for _ in range(1 + bool(afresh))]
+                sides = [called.rotate_both(*block.given, block.at) for _ in range(1 + bool(new_rotator))]
             results.append([x.tobytes() for pair in sides for x in pair])
-    seen = results if afresh else results[1:]  # the first may still see what was called before
+    seen = results if new_rotator else results[1:]  # the first may still see what was called before
     if any(one != seen[0] for one in seen[1:]):
         return Diagnosis("random")
     if searches is not None and len(results) == _REPEATED:

@@ -1,6 +1,6 @@
-"""Diagnoses in English: what is there, where, and what to change. Nothing else writes these sentences.
+"""The wording of diagnoses in English: the fault, its place, and what to change.
 
-What reads a diagnosis reads its code and its values, never what stands here.
+No other file writes these sentences, and none reads them: code reads a diagnosis's code and values.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _BUFFER = " (inv_freq; casting a module casts its buffers)"
 
 
 def sentence(diagnosis: Diagnosis | None) -> str:
-    """Return a diagnosis in words with its equals; empty for none."""
+    """Return a diagnosis as a sentence, with its alternatives; empty for None."""
     if diagnosis is None:
         return ""
-    texts = list(dict.fromkeys(map(_whole, (diagnosis, *diagnosis.alternatives))))
+    texts = list(dict.fromkeys(map(_with_parts, (diagnosis, *diagnosis.alternatives))))
     more = len(texts) - _MOST
     named = texts[:_MOST] if more <= 0 else [*texts[:_MOST], f"{more} fault{'s' * (more > 1)} more"]
     alone = not any(one.where.sides for one in diagnosis.also)
@@ -43,9 +43,9 @@ def sentence(diagnosis: Diagnosis | None) -> str:
 
 
 def remedy(diagnosis: Diagnosis | None, dtype: Format, up_to: int) -> str:
-    """Return what to change; empty where that is not known, or where equals would be mended differently.
+    """Return what to change; empty where that is not known, or where alternatives need other changes.
 
-    up_to: number of positions that the code must hold.
+    up_to: the number of positions that the code must serve.
     """
     if diagnosis is None:
         return ""
@@ -66,14 +66,14 @@ def option(diagnosis: Diagnosis | None) -> str:
     texts = set[str]()  # of equals
     for one in (diagnosis, *diagnosis.alternatives):
         parts = list(one.parts())
-        told = [kinds()[part.code].option.format_map(_named(part)) for part in parts]
+        told = [kinds()[part.code].option.format_map(_text_values(part)) for part in parts]
         whole = all(told) and all(part.where == Where(gradient=part.where.gradient) for part in parts)
         texts.add(" ".join(told) if whole else "")
     return texts.pop() if len(texts) == 1 else ""
 
 
 def template(text: str) -> str:
-    """Return a text of diagnoses.toml with the names of its values where they are to stand.
+    """Return a text of diagnoses.toml with <name> for each of its values.
 
     >>> template("nan or inf{more}"), template("base {base:.8g} instead of {asked:.8g}")
     ('nan or inf', 'base <base> instead of <asked>')
@@ -84,7 +84,7 @@ def template(text: str) -> str:
 
 
 def arithmetic(values: Mapping[str, Any]) -> str:
-    """Return in words how a recipe rotates: what is rounded before and after cos and sin, and its names.
+    """Describe a recipe's arithmetic: the stages that round before and after cos and sin, and its names.
 
     values: those of `known_recipes.RecipeGroup`.
     """
@@ -98,7 +98,7 @@ def arithmetic(values: Mapping[str, Any]) -> str:
         if wide and stage != "angle" and _format(values, stage) is FP64:
             continue
         if _format(values, stage).precision != FP32.precision:
-            parts.append(f"{values[stage]} {_called(stage)}")
+            parts.append(f"{values[stage]} {_stage_words(stage)}")
     if _format(values, "frequency") is FP32 and computed.precision > FP32.precision:
         parts.append(f"frequencies computed in {computed}")
     form = str(values.get("form", "inverse_power"))
@@ -115,14 +115,14 @@ def arithmetic(values: Mapping[str, Any]) -> str:
     return f"{words} ({', '.join(recipes)})" if (recipes := values["recipes"]) else words
 
 
-def _whole(diagnosis: Diagnosis) -> str:
-    """Return the words of an explanation with all of its parts."""
+def _with_parts(diagnosis: Diagnosis) -> str:
+    """Return a diagnosis and its further faults in words."""
     texts = [_clause(diagnosis)]
     for one in diagnosis.also:
         if where := _where(one.where, alone=False):
-            texts.append(f"{where}: {_whole(one)}")
+            texts.append(f"{where}: {_with_parts(one)}")
         else:
-            texts[-1] += f" and {_whole(one)}"
+            texts[-1] += f" and {_with_parts(one)}"
     return "; ".join(texts)
 
 
@@ -130,14 +130,14 @@ def _clause(one: Diagnosis) -> str:
     kind, gradient = kinds()[one.code], one.where.gradient
     template = kind.gradient if gradient and kind.gradient else kind.sentence
     stages = arithmetic(one.values) if "{stages" in template else ""
-    text = template.format_map(_named(one) | {"stages": stages})
+    text = template.format_map(_text_values(one) | {"stages": stages})
     if gradient and not kind.gradient and kind.group in ("setting", "positions", "precision"):
         text = f"the gradient is that of {text}"
     return f"{text}, which does not explain every call" if one.certainty == "in this call" else text
 
 
-def _named(one: Diagnosis) -> dict[str, Any]:
-    """Return the values of a diagnosis in the form that its texts use."""
+def _text_values(one: Diagnosis) -> dict[str, Any]:
+    """Return the values of a diagnosis as its texts use them."""
     named: dict[str, Any] = {
         name: _listed(value) if isinstance(value, tuple) and value else value
         for name, value in one.values.items()
@@ -146,11 +146,11 @@ def _named(one: Diagnosis) -> dict[str, Any]:
         named["pairing"] = _PAIRED[named["layout"]]
     if one.code in ("missing-scaling", "other-scaling"):
         named |= {side: _scaling(one.values, side) for side in ("seen", "asked") if side in named}
-    return named | {"more": _more(one)}
+    return named | {"more": _addition(one)}
 
 
 def _scaling(values: Mapping[str, Value], side: str) -> str:
-    """Return the words for the scaling that is asked for, or seen."""
+    """Return the words for the expected ("asked") or the found ("seen") scaling."""
     if f"{side}_divisors" in values:
         return f"the {values[f'{side}_divisors']} divisors"
     name = "no scaling" if values[side] == "default" else str(values[side])
@@ -158,8 +158,8 @@ def _scaling(values: Mapping[str, Value], side: str) -> str:
     return f"{name} with its ramp {ramp}" if ramp else name
 
 
-def _more(one: Diagnosis) -> str:
-    """Return a clause to add: the likely cause, a format, rows or recipes."""
+def _addition(one: Diagnosis) -> str:
+    """Return a clause that some sentences add: the likely cause, a format or recipes."""
     values: Mapping[str, Any] = one.values
     if "held" in values:
         return f", and every number of it is a {values['held']} number"
@@ -181,9 +181,9 @@ def _listed(values: tuple[Any, ...]) -> str:
 
 
 def _where(where: Where, *, alone: bool, explains: bool = True) -> str:
-    """Return where a diagnosis holds; nothing where it is of all of q and k.
+    """Return the place of a diagnosis in words; empty if it is about all of q and k.
 
-    alone: whether of the other side it is said that it is right. explains: whether it is of all else too.
+    alone: whether to say "alone" of a single side. explains: whether to say it of other parts.
     """
     parts, only = [], " alone" if explains else ""
     if where.layers:
@@ -216,11 +216,11 @@ def runs(numbers: Sequence[int]) -> str:
 
 def _remedy(one: Diagnosis, dtype: Format, wide: Format) -> str:
     """Return the remedy. wide: the format of positions, frequencies and angles."""
-    values = _named(one)
+    values = _text_values(one)
     if one.code in _KEPT:
         if dtype is FP64:
             return "compute positions, frequencies, angles, cos and sin and the rotation in float64"
-        values |= {"narrow": _narrow(one.values, dtype, wide), "wide": str(wide)}
+        values |= {"narrow": _narrow_stages(one.values, dtype, wide), "wide": str(wide)}
         if not values["narrow"]:
             return ""
     kind = kinds()[one.code]
@@ -228,7 +228,7 @@ def _remedy(one: Diagnosis, dtype: Format, wide: Format) -> str:
     return told.format_map(values)
 
 
-def _narrow(values: Mapping[str, Value], dtype: Format, wide: Format) -> str:
+def _narrow_stages(values: Mapping[str, Value], dtype: Format, wide: Format) -> str:
     """Return the names of the stages that are too narrow."""
     names = []
     for stage in [one for one in STAGE_CODES if one != "computed"]:
@@ -237,17 +237,17 @@ def _narrow(values: Mapping[str, Value], dtype: Format, wide: Format) -> str:
         if stage == "frequency":
             seen = min(seen, _format(values, "computed"), key=lambda fmt: fmt.precision)
         if seen.precision < min(most.precision, FP32.precision):
-            names.append(_called(stage) + (_BUFFER if stage == "frequency" else ""))
+            names.append(_stage_words(stage) + (_BUFFER if stage == "frequency" else ""))
     return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), *names[-1:]])
 
 
-def _called(stage: str) -> str:
-    """Return how the numbers of a stage are called."""
+def _stage_words(stage: str) -> str:
+    """Return the name of a stage's numbers, in the plural."""
     return STAGE_CODES[stage].removeprefix("narrow-")
 
 
 def _format(values: Mapping[str, Value], stage: str) -> Format:
-    """Return the format of a stage; float32 where nothing is said of it."""
+    """Return the format of a stage, by default float32."""
     return parse(str(values.get(stage, "float32")))
 
 
@@ -255,7 +255,7 @@ _WITHIN = "within float32 rounding"
 
 
 def of_table(table: TableFinding) -> str:
-    """Return in a sentence how a table differs from what it should be, and why."""
+    """Describe in a sentence how a table differs from the exact one, and why."""
     name, diagnosis = table.name, table.diagnosis
     if table.nonfinite:
         return f"{name} holds {table.nonfinite} nan or infinite values of {table.values}."

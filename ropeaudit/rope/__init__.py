@@ -1,1 +1,1 @@
-"""The mathematics of rotary position embeddings, free of any choice of number format."""
+"""Rotary position embeddings: settings, scalings, frequencies, and the configs that declare them."""

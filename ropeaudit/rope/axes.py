@@ -1,4 +1,4 @@
-"""Position axes (M-RoPE): which axis rotates each pair, and which axes are shifted.
+"""How pairs lie in a head, and position axes (M-RoPE): which axis rotates each pair, which axes are shifted.
 
 Source: Qwen2-VL, arXiv 2409.12191 (contiguous sections); Qwen3-VL (interleaved sections), as in
 transformers 5.23.0. Axes are t, h, w. Tokens of text have the same position on all three.
@@ -7,12 +7,16 @@ transformers 5.23.0. Axes are t, h, w. Tokens of text have the same position on 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.errors import UnknownName, UsageError
 
+Layout: TypeAlias = Literal["half", "interleaved"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+LARGEST_DIM, LARGEST_BASE = 2**16, 1e100  # far beyond any model, near enough for every formula to hold
 AXES = ("t", "h", "w")
 ARRANGEMENTS = ("split", "interleaved")
 

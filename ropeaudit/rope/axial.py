@@ -1,7 +1,7 @@
 """Rotary embeddings with several position axes, as vision and video models have them.
 
-A preset says which axis rotates each pair, with which frequency, and where the tokens of a grid stand. It is
-a table of data/axes.toml, or of a .toml file. Its numbers are exact: whole numbers, decimals and fractions.
+A preset gives the axis and the frequency of each pair, and the positions of a grid's tokens. It is a table of
+data/axes.toml, or of a .toml file. Its numbers are exact: whole numbers, decimals and fractions.
 Letters: p pairs, a axes.
 """
 
@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 from ropeaudit import data
 from ropeaudit.errors import BadInput, RopeAuditError, UnknownName, UsageError, parser_reason
-from ropeaudit.rope.axes import Axes
-from ropeaudit.rope.setting import LARGEST_BASE, LARGEST_DIM, LAYOUTS, Layout
+from ropeaudit.rope.axes import LARGEST_BASE, LARGEST_DIM, LAYOUTS, Axes, Layout
 from ropeaudit.runtime import digests
 
 # what multiplies every frequency: pi as a symbol, and the Python float of real code
@@ -135,17 +134,13 @@ _HINT = "give one table with axes, dims, base and head_dim, such as those of `ro
 
 
 def named(name: str) -> AxialRope:
-    """Return a preset, a .toml file's only table, or a config's vision part. Raises: UnknownName, BadInput.
+    """Return a preset, or the only table of a .toml file. Raises: UnknownName, BadInput.
 
     >>> named("flux").dims
     (16, 56, 56)
     """
     if name in _library():
         return _library()[name]
-    if "#" in name:
-        from ropeaudit.rope import config_axes  # in-function: presets need none of it
-
-        return config_axes.read(name)
     if not name.endswith(".toml"):
         raise UnknownName(
             "axes", name, _library(), "(or a path that ends in .toml, or config.json#vision_config)"
@@ -196,7 +191,7 @@ _OF_AXES: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
 
 
 def of_table(name: str, table: Mapping[str, Any]) -> AxialRope:
-    """Return the axes of a table, as data/axes.toml says its keys. Raises: UnknownName, UsageError."""
+    """Return the preset of a table with the keys of data/axes.toml. Raises: UnknownName, UsageError."""
     known = [one.name for one in fields(AxialRope) if one.name not in ("name", "digest")]
     for key in table:
         if key not in known:

@@ -17,17 +17,22 @@ _PATCHES = 32  # along an axis, where the config does not say how large images a
 _MOST = 128  # patches along an axis that are measured
 
 
-def read(path: str) -> AxialRope:
-    """Read the vision part that FILE#PART names. Raises: BadInput."""
-    file, part = config_parts.path_and_part(path)
+def named(name: str) -> AxialRope:
+    """Return the axes of a preset, a .toml file, or a vision part, FILE#PART.
+
+    Raises: UnknownName, BadInput.
+    """
+    if "#" not in name:
+        return axial.named(name)
+    file, part = config_parts.path_and_part(name)
     try:
-        return of_part(config_parts.named(hf_json.load(file), part), path)
+        return of_part(config_parts.named(hf_json.load(file), part), name)
     except RopeAuditError as error:
-        raise BadInput(error.typed, where=repr(path)) from None
+        raise BadInput(error.typed, where=repr(name)) from None
 
 
 def of_part(one: Part, name: str) -> AxialRope:
-    """Return the axes of a vision part. Raises: BadInput where it has other ones, or lacks a size."""
+    """Return the axes of a vision part. Raises: BadInput for unsupported axes or a missing size."""
     if not one.axial or one.unjudged:
         raise BadInput(one.unjudged or "it rotates by the index of a token; leave out --axes")
     heads = needed(one.given, _HEADS)
@@ -39,6 +44,6 @@ def of_part(one: Part, name: str) -> AxialRope:
 
 
 def patches(one: Part) -> int:
-    """Return how many patches there are along an axis: image_size / patch_size, or 32 where none says it."""
+    """Return the number of patches along an axis: image_size / patch_size, or 32 if not given."""
     image, patch = (count(one.given, [key]) for key in ("image_size", "patch_size"))
     return max(1, min(image // patch, _MOST)) if image and patch else _PATCHES

@@ -24,11 +24,11 @@ _ABOUT = ("rope", "rotary")  # in the names of keys
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part that has no parts, or rotates beside them.
+    """A part without parts of its own, or one that rotates in addition to them.
 
-    path: the keys that lead to it, none for the whole. given: the object as it stands there. model: its model
-    type, with the ending "_text" that it may have. astray: the key under which its own keys are looked for,
-    where they stand outside it and its class does not read them there. missing: its class fills it in.
+    path: the keys that lead to it, empty for the whole config. given: its object. model: its model type, with
+    the ending "_text" that it may have. astray: the key under which its class reads, where its keys stand
+    outside that. missing: whether it is absent, so that its class fills it in.
     """
 
     path: tuple[str, ...]
@@ -39,22 +39,22 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Its path as it is named."""
+        """Its path as text."""
         return ".".join(self.path)
 
     @property
     def instead(self) -> str:
-        """What its code has in place of RoPE; "" where it rotates."""
+        """The position encoding of its code instead of RoPE, in words; "" if it rotates."""
         return model_types.without_rope(self.model.removesuffix("_text"))
 
     @property
     def axial(self) -> bool:
-        """Whether its positions are rows and columns, not indices of tokens."""
+        """Whether its positions are rows and columns instead of token indices."""
         return bool(model_types.composed(self.model).get("axial"))
 
     @property
     def unjudged(self) -> str:
-        """Why nothing here can judge it: its axes, an unknown type that no key says RoPE of; else ""."""
+        """Why it cannot be judged: unsupported axes, or an unknown type without RoPE keys; else ""."""
         if self.missing:
             return f"{self.path[-1]} is missing, and its class fills in what is not known here"
         if self.axial:
@@ -75,19 +75,20 @@ def path_and_part(path: str) -> tuple[str, str]:
 
 
 def parts(config: Any) -> list[Part]:
-    """Return the parts of a model, the one of its text first. Raises: BadInput."""
-    return sorted(_parts(config, (), ""), key=lambda one: [_rank(name) for name in one.path])
+    """Return the parts of a model, text first. Raises: BadInput."""
+    ranks = {name: rank for rank, name in enumerate(_TEXT)}
+    return sorted(_parts(config, (), ""), key=lambda one: [ranks.get(n, len(ranks)) for n in one.path])
 
 
 def text_part(config: Any) -> Part:
-    """Return the part about text, or the first that rotates by the index of a token. Raises: BadInput."""
+    """Return the text part, or the first that rotates by token index. Raises: BadInput."""
     every = parts(config)
     rotating = [one for one in every if not one.instead] or every
     return next((one for one in rotating if not one.unjudged and not one.axial), rotating[0])
 
 
 def named(config: Any, path: str) -> Part:
-    """Return the part of a path; of "" that about text. Raises: BadInput."""
+    """Return the part at a path; "" means the text part. Raises: BadInput."""
     if not path:
         return text_part(config)
     every = {one.name: one for one in parts(config)}
@@ -98,7 +99,7 @@ def named(config: Any, path: str) -> Part:
 
 
 def is_a_model(config: Config) -> None:
-    """Raise Unjudged for a file that is no model's config, and say what it looks like."""
+    """Raise Unjudged for a file that is no model's config, and name what it seems to be."""
     facts = data.table("code_facts.toml")
     sure = next((words for key, words in facts["no_config"].items() if key in config), "")
     if not sure and any(first(config, keys)[1] is not None for keys in (("model_type",), HIDDEN, HEADS)):
@@ -117,19 +118,15 @@ def is_a_model(config: Config) -> None:
 
 
 def says_rope(config: Config) -> bool:
-    """Return whether any key of an object is about RoPE, and holds something."""
+    """Return whether any key of an object is about RoPE and has a value."""
     return any(
         value not in (None, False) and any(word in str(key) for word in _ABOUT)
         for key, value in config.items()
     )
 
 
-def _rank(name: str) -> int:
-    return _TEXT.index(name) if name in _TEXT else len(_TEXT)
-
-
 def _parts(config: Any, path: tuple[str, ...], usual: str, outer: str = "") -> Iterator[Part]:
-    """Yield the parts of an object, of the model type `usual` where it says none, or that it stands in."""
+    """Yield the parts of an object. usual: its model type if it gives none, or only its parent's, `outer`."""
     if not isinstance(config, Mapping):
         told = f"holds {shown(config)} where an object {{...}} belongs"
         raise BadInput(f"{told}; give the config.json of a model")
@@ -163,7 +160,7 @@ def _parts(config: Any, path: tuple[str, ...], usual: str, outer: str = "") -> I
 
 
 def _filled_in(path: tuple[str, ...], model: str) -> Iterator[Part]:
-    """Yield the parts of one that is not there, with defaults that its class fills in."""
+    """Yield the parts of an absent part, which its class fills in with defaults."""
     declared: Mapping[str, str] = model_types.composed(model).get("parts", {})
     if not declared:
         yield Part(path, {}, model, missing=True)

@@ -1,4 +1,4 @@
-"""Frequencies as code computes them: in seven ways, rounded as it goes.
+"""Frequencies as code computes them: in seven forms, every operation rounded.
 
 Mathematically all forms give base^(-2i/d) radians per token; in finite precision they do not.
 Where positions have several axes, those of each axis are.
@@ -41,10 +41,10 @@ def check_form(name: str) -> None:
 
 @functools.lru_cache(maxsize=256)
 def frequencies(setting: RopeSetting, form: FrequencyForm, fmt: Format) -> FloatArray:
-    """Return the numbers that `form` keeps for a setting, every operation rounded once to `fmt`.
+    """Return the numbers that code of a form stores for a setting, every operation rounded to `fmt`.
 
-    Inverse frequencies are scaled as `rope.scaled` says. Forms that store something else are
-    multiplied by its effect, scaled / unscaled, rounded to `fmt`.
+    Inverse frequencies are scaled by `rope.scaled`. Other stored numbers are multiplied by the effect of the
+    scaling, scaled / unscaled, rounded to `fmt`.
     Shapes: -> (p,), see `unscaled`; for "recurrence" the starting ratio of the angles is in `effect`.
     """
     if setting.grid is not None:
@@ -66,7 +66,7 @@ def effect(setting: RopeSetting, fmt: Format) -> FloatArray:
 
 
 def unscaled(base: float, rotary_dim: int, form: FrequencyForm, fmt: Format) -> FloatArray:
-    """Return the numbers that `form` keeps of base^(-2i/d), every operation rounded once to `fmt`.
+    """Return the numbers that a form stores for base^(-2i/d), every operation rounded to `fmt`.
 
     Powers, exponentials and logarithms are correctly rounded; a mathematical library may be an
     ulp off. base is a Python number in real code and is taken as exact.
@@ -107,10 +107,10 @@ def _rounded(values: list[float], fmt: Format) -> FloatArray:
 
 
 def _of_axes(rope: AxialRope, form: FrequencyForm, fmt: Format) -> FloatArray:
-    """Return the numbers that `form` keeps of every pair, every operation rounded once to `fmt`.
+    """Return the numbers that a form stores for pairs on several axes, every operation rounded.
 
-    For base^0 to base^1 the preset's own formula holds in any form. A pair that stands still
-    keeps 0. Shapes: -> (p,). Raises: UsageError for a form that goes from pair to pair.
+    The arrangement "linspace", base^0 to base^1, has its own formula in any form. A pair that does
+    not rotate has 0. Shapes: -> (p,). Raises: UsageError for a form that goes from pair to pair.
     """
     if form == "recurrence" or (form == "step_power" and rope.arrangement == "linspace"):
         raise UsageError(f"frequency_form {form} goes from pair to pair, and {rope.name} has several axes")

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ropeaudit.errors import BadInput, RopeAuditError
-from ropeaudit.rope.axes import Axes
+from ropeaudit.rope.axes import Axes, Layout
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.hf_json import NotRotated
 from ropeaudit.rope.model_types import is_one
 from ropeaudit.rope.scaled import mscale
 from ropeaudit.rope.scaling import DEFAULT, Scaling
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.gguf_files import GgufFile
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
@@ -32,7 +32,7 @@ _LONG = "rope_factors_long.weight"
 
 @dataclass(frozen=True, slots=True)
 class GgufRope:
-    """The rotary embedding of a file. missing: keys left to llama.cpp, in words.
+    """The rotary embedding of a file. missing: absent key -> llama.cpp's default, in words.
 
     divisors: the names of its tensors that divide frequencies.
     """
@@ -102,7 +102,7 @@ def _scaling(
     base: float,
     missing: dict[str, str],
 ) -> Scaling:
-    """Return the scaling. missing: gets what is left to llama.cpp."""
+    """Return the scaling. missing: absent keys are added to it."""
     kind = file.values.get("rope.scaling.type")
     if kind is not None and kind not in _TYPES:
         raise BadInput(f"rope.scaling.type = {str(kind)[:40]!r} is not one of {', '.join(_TYPES)}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import UnknownName, UsageError
-from ropeaudit.rope.axes import AXES, Axes
+from ropeaudit.rope.axes import AXES, Axes, Layout
 from ropeaudit.rope.axial import AxialRope
-from ropeaudit.rope.setting import RopeSetting
 
 _LARGEST_ANGLE = 2.0**52  # radians: beyond, not even float64 tells a place on a turn
 _SIZES = re.compile(r"[1-9][0-9]{0,4}(x[1-9][0-9]{0,4})*")
@@ -31,10 +30,10 @@ Ends = tuple[Fraction, Fraction]  # first and last position of an axis that a gr
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The tokens of a grid under a preset, and what an offset does to them.
+    """The tokens of a grid under a preset, and how an offset moves them.
 
-    sizes: tokens along each axis. shifted: the axes that an offset moves. step: by how much an offset of 1
-    moves them, in the unit of the positions.
+    sizes: tokens along each axis. shifted: the axes that an offset moves. step: the distance of an offset of
+    1, in the unit of the positions.
     """
 
     rope: AxialRope
@@ -69,7 +68,7 @@ class Grid:
         return np.stack([table[at] for table, at in zip(tables, places, strict=True)], axis=1)
 
     def shift(self, offset: int) -> Floats:
-        """Return how far an offset moves each axis. Shapes: -> (a,), in float64."""
+        """Return the distance by which an offset moves each axis. Shapes: -> (a,), in float64."""
         return np.array([offset * self.step if name in self.shifted else 0.0 for name in self.rope.axes])
 
     def of_pairs(self) -> NDArray[np.int64]:
@@ -77,7 +76,7 @@ class Grid:
         return np.array([pair.axis for pair in self.rope.pairs()], dtype=np.int64)
 
     def in_blocks(self) -> NDArray[np.int64]:
-        """Return half-split dims with those of each axis together. Shapes: -> (d,)."""
+        """Return the half-split dims, grouped by axis. Shapes: -> (d,)."""
         axes = self.of_pairs()
         pairs = [np.flatnonzero(axes == axis) for axis in range(len(self.sizes))]
         dims = [part + begin for part in pairs for begin in (0, axes.size)]
@@ -98,7 +97,7 @@ class Grid:
 
     @property
     def words(self) -> str:
-        """How many tokens stand on each axis, and where they begin."""
+        """The number of tokens along each axis, and their first position, in words."""
         sizes = " x ".join(f"{size} {axis}" for size, axis in zip(self.sizes, self.rope.axes, strict=True))
         starts = sorted({int(start) for start in self.rope.start if start > 0})
         return sizes + (f" from position {starts[-1]:,} on" if starts else "")
@@ -129,19 +128,14 @@ def parse(rope: AxialRope, grid: str, shifted: str = "all", step: float = 1.0) -
     return Grid(rope, tuple(sizes), rope.axes if shifted == "all" else tuple(shifted), step)
 
 
-def of_sections(axes: Axes, setting: RopeSetting, sizes: str, start: int) -> RopeSetting:
-    """Return a setting of a video's tokens under M-RoPE, each axis counted from `start`.
-
-    Raises: UsageError.
-    """
-    if setting.scaling.kind != "default":
-        raise UsageError(f"--mrope is checked without a scaling; leave out {setting.scaling.kind}")
+def of_sections(axes: Axes, base: float, head_dim: int, layout: Layout, sizes: str, start: int) -> Grid:
+    """Return the grid of a video's tokens under M-RoPE, each axis counted from `start`."""
     dims, one = tuple(2 * count for count in axes.sections), (Fraction(1),) * 3
     rope = AxialRope(
-        *("mrope", AXES, dims, (setting.base,) * 3, setting.head_dim, axes.arrangement, "1", setting.layout),
+        *("mrope", AXES, dims, (base,) * 3, head_dim, axes.arrangement, "1", layout),
         *(("index",) * 3, (Fraction(start),) * 3, one, one),
     )
-    return replace(setting, grid=parse(rope, sizes))
+    return parse(rope, sizes)
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,7 +1,7 @@
 """Read the rotary embedding out of a Hugging Face config.json, in its old and new spellings.
 
-A key about RoPE that is not understood is refused. A missing base, length or size of heads is the default of
-the type's configuration class, and named; where that has none it is refused.
+An unknown key about RoPE is refused. A missing base, length or head size is the default of the type's
+configuration class, with a note; it is refused if the class has none.
 Source: transformers 5.23.0, modeling_rope_utils.py (read); of model types: `ropeaudit.rope.model_types`.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ropeaudit.errors import BadInput, BadShape, RopeAuditError
 from ropeaudit.rope import config_parts, hf_json, scaling
-from ropeaudit.rope.axes import Axes
+from ropeaudit.rope.axes import Axes, Layout
 from ropeaudit.rope.config_parts import Part
 from ropeaudit.rope.hf_json import (
     HEADS,
@@ -44,7 +44,7 @@ from ropeaudit.rope.model_types import (
 )
 from ropeaudit.rope.scaled import mscale
 from ropeaudit.rope.scaling import HF_NAMES, KINDS, Scaling, Served
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.rope.setting import RopeSetting
 
 _KV_HEADS, _POSITIONS = ("num_key_value_heads", "num_kv_heads"), hf_json.POSITIONS
 _SPELLINGS = {keys[0]: keys for keys in (HEADS, HIDDEN, _KV_HEADS, _POSITIONS)}
@@ -53,7 +53,7 @@ _FULL, _SLIDING = hf_json.LAYER_TYPES[:2]
 
 
 class Doubt(NamedTuple):
-    """Why a model may compute something else than what was read, and what to change, where that is known."""
+    """A reason why a model may not compute what its config says, and a remedy, if known."""
 
     seen: str
     remedy: str = ""
@@ -67,12 +67,12 @@ class ModelRope:
     """The rotary embedding of a model, as its config declares it.
 
     layers: layer type -> its setting; a model with one kind has only "full_attention".
-    declared: its max_position_embeddings. axes: of M-RoPE. source: where this was read.
-    unrotated: which of its layers do not rotate, in words; still: their numbers as far as they are known.
-    kinds: the type of each layer, empty where nothing says it; count: how many layers there are.
-    defaults: what was taken from the class where a key is missing, in words.
-    doubts: why it may compute something else than what was read.
-    unjudged: keys by which its code moves positions, not judged, and how.
+    declared: its max_position_embeddings. axes: of M-RoPE. source: the file or preset.
+    unrotated: the layers without rotation, in words; still: their numbers as far as known.
+    kinds: the type of each layer, empty if not given; count: the number of layers.
+    defaults: values taken from the class for missing keys, in words.
+    doubts: why the model may compute something else.
+    unjudged: key -> how code moves positions by it, which is not judged.
     """
 
     name: str
@@ -92,12 +92,12 @@ class ModelRope:
 
     @property
     def served(self) -> Served:
-        """Up to where it serves, and out of which numbers that is."""
+        """The range of positions that it serves, with the numbers that give it."""
         return Served.of(self.declared, (setting.scaling for setting in self.layers.values()))
 
     @property
     def maximum(self) -> int | None:
-        """The number of positions that it serves, None where nothing says it."""
+        """The number of positions that it serves; None if not given."""
         return self.served.positions
 
     @property
@@ -107,13 +107,13 @@ class ModelRope:
 
     @property
     def layer_words(self) -> str:
-        """Its layers by its config: "5 full_attention, 25 sliding_attention layers"."""
+        """Its layers in words: "5 full_attention, 25 sliding_attention layers"."""
         listed = ", ".join(f"{n} {kind}" for kind, n in Counter(self.kinds).items()) or self.count
         return "; ".join(filter(None, [f"{listed} layers" if listed else "", self.unrotated]))
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know of it beside its settings, in words."""
+        """Notes for the reader: doubts, layers without rotation, defaults, keys not judged."""
         unjudged = [f"not judged: {key} ({why})" for key, why in self.unjudged.items()]
         return [*map(str, self.doubts), *filter(None, [self.unrotated]), *self.defaults, *unjudged]
 
@@ -134,9 +134,9 @@ def from_config(
     base: float | None = None,
     part: str = "",
 ) -> ModelRope:
-    """Return what a config says of a part, by default that of its text. Raises: BadInput.
+    """Return the rotary embedding of a part of a config, by default of the text. Raises: BadInput.
 
-    base: used where the config gives none. part: its path, such as "encoder".
+    base: used if the config gives none. part: its path, such as "encoder".
     """
     try:
         if isinstance(config, Mapping):
@@ -155,7 +155,7 @@ def _of_part(
     source: str,
     base: float | None,
 ) -> ModelRope:
-    """Return what a part says; `whole` is looked through for keys that move positions."""
+    """Return the rotary embedding of a part. whole: the config, searched for keys that move positions."""
     part, model = one.given, one.model.removesuffix("_text")
     _check_rotates(one, base)
     if flag(part, "position_encoding_2d"):  # the first ChatGLM
@@ -190,7 +190,7 @@ def _of_part(
 
 
 def _check_rotates(one: Part, base: float | None) -> None:
-    """Raise NotRotated for a part without rotary code, Unjudged where nothing says that it has some."""
+    """Raise NotRotated for a part without rotary code, Unjudged if that is not known."""
     part, model = one.given, one.model.removesuffix("_text")
     reason = one.instead or _said_not_to(part, model)
     for key, value in of_type(model, "rotates_if", {}).items():
@@ -218,7 +218,7 @@ def _check_rotates(one: Part, base: float | None) -> None:
 
 
 def _said_not_to(part: Config, model: str) -> str:
-    """Return which key says that there is no RoPE, of a type that reads it or is not known; else nothing."""
+    """Return the key that turns RoPE off, for a type that reads it or is unknown; else ""."""
     if is_known(model) and not is_one(model, "reads_alibi"):
         return ""  # a stray key of an ancestor
     kind = part.get("position_embedding_type")
@@ -246,7 +246,7 @@ def _kv_heads(part: Config, model: str, heads: int, sizes: Mapping[str, str]) ->
 
 
 def _doubts(one: Part) -> Iterator[Doubt]:
-    """Yield why the model may compute something else than what is read."""
+    """Yield reasons why the model may not compute what its config says."""
     model = one.model.removesuffix("_text")
     if not is_known(model):
         yield Doubt(f"{_unknown(one.model)}: read as Llama's, whose layout and dims are a guess")
@@ -275,7 +275,7 @@ def _unknown(model: str) -> str:
 
 
 def _in_short(config: Config, model: str) -> str:
-    """Return the dims and the range that a part alone comes to."""
+    """Describe the dims, base and range of a part in short."""
     try:
         part, _ = _with_sizes(hf_json.with_usual_names(config, model), model)
         ropes, _ = _ropes(part, model, None)
@@ -289,7 +289,7 @@ def _in_short(config: Config, model: str) -> str:
 
 
 def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
-    """Return a config with its class's default sizes, and what was added."""
+    """Add the class's default sizes to a config; return it, and notes about them."""
     default, taken, words = class_default(model), dict(config), dict[str, str]()
     latent = config.get("qk_nope_head_dim") is not None or "qk_nope_head_dim" in default
     for name, size in ((one, default[one]) for one in SIZES if one in default):
@@ -308,7 +308,7 @@ def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
 
 
 def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Config], list[str]]:
-    """Return the RoPE parameters by layer type, and the defaults taken."""
+    """Return the RoPE parameters by layer type, and notes about defaults."""
     (key, _), usual = first(config, hf_json.BASES), class_default(model)
     given, defaults = hf_json.rope_dict(config), list[str]()
     own_scaling = usual.get("scaled", {})
@@ -408,7 +408,7 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
 
 
 def _usual_scaling(config: Config, rope: Config, layer: str, model: str) -> Config:
-    """Return RoPE parameters in transformers' words, where a type's code has own ones. Raises: BadInput.
+    """Convert a type's own RoPE parameters to those of transformers. Raises: BadInput.
 
     alpha, in a dynamic scaling: the base is base * alpha^(d/(d-2)) at every length, and nothing else of it is
     read. ntk: pair i turns by (base * factor)^(-2i/d) / factor^(2/d).
@@ -484,7 +484,7 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
 
 
 def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:
-    """Return what multiplies q·k; None for one over the root of head_dim."""
+    """Return the softmax scale; None for one over the root of head_dim."""
     if (key := of_type(model, "scale_over_dim")) and config.get(key) is not None:
         return number(key, config[key]) / _head_dim(config, _FULL, model)
     key, value = first(config, ("attention_multiplier", "query_pre_attn_scalar"))
@@ -539,7 +539,7 @@ _DEPTH = 3  # objects within one another that are looked into
 
 
 def _found(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
-    """Yield the keys by which code moves positions, not judged, and why."""
+    """Yield the keys by which code moves positions, and how."""
     for key, value in config.items():
         if not isinstance(key, str) or not value:
             continue
@@ -556,9 +556,9 @@ _OUTSIDE = ("maximum", "fraction")  # not read in the RoPE parameters, or not as
 
 
 def _scaling(config: Config, rope: Config, kind: str, fraction: float | None) -> Scaling:
-    """Return the scaling that RoPE parameters say, some of it outside them. Raises: BadInput.
+    """Return the scaling of RoPE parameters and of keys outside them. Raises: BadInput.
 
-    fraction: of the dims that are rotated, None where it is not given.
+    fraction: of the dims that are rotated, None if not given.
     """
     rules, values = KINDS[kind], dict[str, Any]()
     for key, name in HF_NAMES.items():

@@ -1,7 +1,7 @@
-"""Read a config.json, damaged or hostile too: keys, checked values, rotating layers.
+"""Reading of a config.json, also damaged or hostile: keys, checked values, rotating layers.
 
-A message says on one line which key holds what, and what would be right. What model types do beside their
-config: `ropeaudit.rope.model_types`.
+A message tells on one line the key, its value, and what would be right. Facts about model types are in
+`ropeaudit.rope.model_types`.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class NotRotated(BadInput):
 
 
 class Unjudged(BadInput):
-    """A file that is no model's config, or a config that nothing here can judge."""
+    """A file that is no model's config, or a config that cannot be judged."""
 
 
 def load(path: str) -> Any:
-    """Return what a JSON file, or the config.json in a folder, holds. Raises: BadInput."""
+    """Read a JSON file, or the config.json in a folder. Raises: BadInput."""
     file = Path(path)
     try:
         if folder := file.is_dir():
@@ -116,7 +116,7 @@ def shown(value: Any) -> str:
 
 
 def first(config: Config, keys: Sequence[str]) -> tuple[str, Any]:
-    """Return the first spelling given, and its value; else the first and None."""
+    """Return the first of some keys that has a value, and the value; else the first key and None."""
     return next(((key, config[key]) for key in keys if config.get(key) is not None), (keys[0], None))
 
 
@@ -149,7 +149,7 @@ def count(config: Config, keys: Sequence[str], largest: int = 2**16) -> int | No
 
 
 def needed(config: Config, keys: Sequence[str], largest: int = 2**16) -> int:
-    """Return a positive integer that has to be there. Raises: BadInput."""
+    """Return a positive integer under one of some keys. Raises: BadInput if it is missing."""
     value = count(config, keys, largest)
     if value is None:
         raise BadInput(f"{first(config, keys)[0]} {MISSING}")
@@ -157,7 +157,7 @@ def needed(config: Config, keys: Sequence[str], largest: int = 2**16) -> int:
 
 
 def flag(config: Config, key: str) -> bool | None:
-    """Return true or false, or None where it is not given. Raises: BadInput."""
+    """Return a boolean, or None if it is not given. Raises: BadInput."""
     value = config.get(key)
     if value is not None and not isinstance(value, bool):
         raise BadInput(f"{key} = {shown(value)} is not true or false")
@@ -165,7 +165,7 @@ def flag(config: Config, key: str) -> bool | None:
 
 
 def check_keys(config: Config, model: str = "") -> None:
-    """Raise BadInput for a key about RoPE, outside its dict, that is not understood."""
+    """Raise BadInput for an unknown key about RoPE outside the RoPE parameters."""
     known = _TOP | {of_type(model, "base_times", ""), *of_type(model, "bases", {}).values()}
     known |= {*of_type(model, "rotates_if", {}), *of_type(model, "unjudged", {})}
     for key, value in config.items():
@@ -177,7 +177,7 @@ def check_keys(config: Config, model: str = "") -> None:
 
 
 def check_known(called: str, key: str, known: Iterable[str] = INNER) -> None:
-    """Raise BadInput for a name that is not understood. called: what it names."""
+    """Raise BadInput for an unknown name. called: its kind, for the message."""
     if key not in known:
         from difflib import get_close_matches  # in-function: it is needed for errors alone
 
@@ -187,7 +187,7 @@ def check_known(called: str, key: str, known: Iterable[str] = INNER) -> None:
 
 
 def rope_dict(config: Config) -> Config:
-    """Return the dict of RoPE parameters, empty where there is none. Raises: BadInput."""
+    """Return the dict of RoPE parameters, empty if there is none. Raises: BadInput."""
     given: list[Config] = []
     for key in DICTS:
         value = config.get(key)
@@ -200,7 +200,7 @@ def rope_dict(config: Config) -> Config:
 
 
 def with_usual_names(config: Config, model: str) -> Config:
-    """Return a config with the usual names in place of a model type's own ones, without unread keys."""
+    """Rename a model type's own keys to the usual ones, and drop keys that it does not read."""
     names: Mapping[str, str] = of_type(model, "names", {})
     gone = {*names.values(), *of_type(model, "ignored", ()), *(own.partition(".")[0] for own in names)}
     gone |= unread(model)
@@ -219,9 +219,9 @@ def with_usual_names(config: Config, model: str) -> Config:
 
 
 def by_layer(config: Config, given: Config) -> dict[str, Config]:
-    """Return what is given per layer type, empty where none is named. Raises: BadInput.
+    """Return the RoPE parameters of each layer type, empty if none is named. Raises: BadInput.
 
-    What stands beside the layer types is for all of them.
+    Parameters beside the layer types count for all of them.
     """
     layers = {key: value for key, value in given.items() if isinstance(value, Mapping)}
     listed = config.get("layer_types")
@@ -237,9 +237,9 @@ def by_layer(config: Config, given: Config) -> dict[str, Config]:
 
 
 def of_layers(config: Config, layer: str, key: str) -> int | None:
-    """Return what per_layer_config gives to layers of a type; None if nothing.
+    """Return the value of a key in per_layer_config for layers of a type; None if not given.
 
-    Raises: BadInput where it gives them different values.
+    Raises: BadInput if layers of the type have different values.
     """
     given, kinds = config.get("per_layer_config"), config.get("layer_types")
     if not isinstance(given, Mapping) or not isinstance(kinds, list):
@@ -253,7 +253,7 @@ def of_layers(config: Config, layer: str, key: str) -> int | None:
 
 
 def rotating(config: Config, model: str, layers: dict[str, Config]) -> dict[str, Config]:
-    """Return the RoPE parameters of the types that rotate. Raises: BadInput."""
+    """Return the RoPE parameters of the layer types that rotate. Raises: BadInput."""
     kinds = kinds_of_layers(config, model)
     listed = set(kinds)
     layers = _with_bases(config, kinds, layers)
@@ -274,7 +274,7 @@ def sliding_alone(config: Config, model: str) -> bool:
 
 
 def kinds_of_layers(config: Config, model: str) -> list[str]:
-    """Return the type of each layer, empty where the config does not say it. Raises: BadInput.
+    """Return the type of each layer, empty if the config does not give them. Raises: BadInput.
 
     sliding_window_pattern is an interval, every so many layers being a full one, or letters: "LLLG", and the
     last layer is a full one.
@@ -294,7 +294,7 @@ def kinds_of_layers(config: Config, model: str) -> list[str]:
 
 
 def unrotated(config: Config, model: str) -> tuple[list[int], str]:
-    """Return the known layers that do not rotate, and words on them.
+    """Return the known layers that do not rotate, and a sentence about them.
 
     Layers are counted from 0. Raises: BadInput, NotRotated where none rotates.
     """
@@ -309,10 +309,10 @@ def unrotated(config: Config, model: str) -> tuple[list[int], str]:
 
 
 def _still(config: Config, model: str) -> tuple[list[int] | None, int, str]:
-    """Return the layers that do not rotate, counted from 0, of how many, and why.
+    """Return the layers that do not rotate, counted from 0, the number of layers, and the reason.
 
-    None and a sentence where they are not known. no_rope_layers has, despite its name, 1 for
-    layers that rotate; what is past the last is unread. Raises: BadInput.
+    None and a sentence if they are not known. no_rope_layers has, despite its name, 1 for layers that
+    rotate; values past the last layer are unread. Raises: BadInput.
     Source: transformers 5.23.0, models/smollm3 and models/llama4 (read).
     """
     key = of_type(model, "still", "no_rope_layers")
@@ -356,7 +356,7 @@ def _still(config: Config, model: str) -> tuple[list[int] | None, int, str]:
 
 
 def _with_bases(config: Config, kinds: list[Any], layers: dict[str, Config]) -> dict[str, Config]:
-    """Return them with the bases of layer_rope_theta; 0 does not rotate."""
+    """Set the bases of layer_rope_theta, by layer type; layers with 0 do not rotate."""
     bases = config.get(LAYER_BASES)
     if bases is None:
         return layers

@@ -1,7 +1,7 @@
-"""What is known of a model type: what its class takes by default, and what its code does.
+"""Facts about model types: the defaults of their classes, and the behaviour of their code.
 
 data/model_types.toml has every type of transformers, written by a script; data/remote_types.toml, by hand,
-those whose checkpoints bring their code; data/code_facts.toml what code does beside its config.
+those whose checkpoints bring their code; data/code_facts.toml behaviour that no config shows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPTIONAL = (
 
 
 def class_default(model: str) -> Mapping[str, Any]:
-    """Return what the class of a model type takes by default, empty where the type is not known.
+    """Return the defaults of a model type's class; empty if the type is not known.
 
     class: its configuration class. rope_theta, or layer types: its bases, radians per token of pair i being
     base^(-2i/d). scaled: its RoPE parameters, where they ask for a scaling. Of `SIZES` those that it has a
@@ -46,19 +46,19 @@ def class_default(model: str) -> Mapping[str, Any]:
 
 
 def _remote(model: str) -> Mapping[str, Any]:
-    """Return the row of data/remote_types.toml, which says what its keys are."""
+    """Return a type's row in data/remote_types.toml, where its keys are explained."""
     row: Mapping[str, Any] = data.table("remote_types.toml").get(model, {})
     return row
 
 
 def composed(model: str) -> Mapping[str, Any]:
-    """Return the row of a type itself, where `class_default` returns that of its text."""
+    """Return the row of a type itself; `class_default` returns that of its text part."""
     row: Mapping[str, Any] = data.table("model_types.toml").get(model) or _remote(model)
     return row
 
 
 def is_known(model: str) -> bool:
-    """Return whether any table has a model type.
+    """Return whether a model type is in any table.
 
     >>> is_known("llama"), is_known("baichuan"), is_known("golden_perception")
     (True, True, False)
@@ -67,7 +67,7 @@ def is_known(model: str) -> bool:
 
 
 def without_rope(model: str) -> str:
-    """Return what a type's code has in place of RoPE: "CLIPText has learned positions"; "" if it rotates."""
+    """Return a type's encoding instead of RoPE: "CLIPText has learned positions"; "" if it rotates."""
     row = class_default(model)
     if "parts" in row and not row.keys() & {"positions", "rope_theta", "axial", "reads"}:
         return f"{row['class'].removesuffix('Config')} rotates in none but its parts"
@@ -75,13 +75,13 @@ def without_rope(model: str) -> str:
 
 
 def in_its_place(model: str) -> str:
-    """Return what a type's code has where it does not rotate; "" where that is not known."""
+    """Return the encoding that a type uses where it does not rotate; "" if not known."""
     row = class_default(model)
     return f"{row['class'].removesuffix('Config')} has {row['positions']}" if "positions" in row else ""
 
 
 def is_one(model: str, fact: str) -> bool:
-    """Return whether a list of data/code_facts.toml names a type, or a beginning of it.
+    """Return whether a list of data/code_facts.toml has a type, or a prefix of it with *.
 
     >>> is_one("llama4", "interleaved"), is_one("gemma4_assistant", "scale_one"), is_one("llama", "scale_one")
     (True, True, False)
@@ -102,7 +102,7 @@ def of_type(model: str, fact: str, usual: Any = None) -> Any:
 
 
 def unread(model: str) -> set[str]:
-    """Return the keys of `OPTIONAL` that a type of transformers does not read; none of others."""
+    """Return the keys of `OPTIONAL` that a type of transformers does not read; empty for other types."""
     row = class_default(model)
     return {*OPTIONAL} - {*row["reads"]} if "reads" in row else set()
 

@@ -1,7 +1,7 @@
 """Scaling: how a model changes its frequencies to reach beyond its training length, as data.
 
-The keys are those of a Hugging Face config under shorter names (`HF_NAMES`). Which kinds take which keys
-stands in `KINDS`; nothing is ignored: a key that a kind does not take is refused.
+The keys are those of a Hugging Face config under shorter names (`HF_NAMES`). `KINDS` lists the keys of each
+kind; a key that a kind does not take is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ropeaudit.rope.scaling_names import parts_of
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A row of data/scalings.toml: what a kind takes and how it behaves."""
+    """A row of data/scalings.toml: the keys of a kind, and its behaviour."""
 
     example: str
     needs: Sequence[str] = ()
@@ -50,7 +50,7 @@ _LISTS = ("short", "long", "frequencies")
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """A kind and its parameters; what a kind does not use is None.
+    """A kind and its parameters; a parameter that the kind does not use is None.
 
     factor: how much longer. original, maximum: positions before and after the extension. fraction: of the
     pairs that are rotated at all (p-RoPE). low, high: llama3's wavelength factors. short, long: longrope's
@@ -113,9 +113,9 @@ class Scaling:
         return None if before is None else min(round(self.stretch * before), 2**53)
 
     def length_for(self, positions: int) -> int:
-        """Return the length for `positions`: equal lengths mean equal frequencies.
+        """Return a length that stands for all numbers of positions with the same frequencies.
 
-        0 where frequencies do not depend on it; for longrope one length for either list of divisors.
+        0 if frequencies do not depend on it; for longrope one length for each list of divisors.
         """
         if self.kind == "dynamic":
             return max(positions, int(self.maximum or 0))
@@ -243,10 +243,10 @@ DECLARED = "max_position_embeddings"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """How many positions a setting serves, and out of which numbers.
+    """The number of positions that a setting serves, and its derivation.
 
-    declared: max_position_embeddings, None where nothing says it. scaling: of the model's layers the one that
-    reaches furthest.
+    declared: max_position_embeddings, None if not given. scaling: of the model's layers the one that reaches
+    furthest.
     Source: servers multiply alike, but never for llama3 and longrope (vLLM, ModelConfig, read 2025); a
     longrope model declares no less than its factor times its original length.
     """
@@ -261,7 +261,7 @@ class Served:
 
     @property
     def positions(self) -> int | None:
-        """The number of positions; None where nothing says it.
+        """The number of positions; None if not given.
 
         The larger of declared length and factor x original. llama3's declared one counts alone if
         it is the stretched one: above the original length. Its factor divides frequencies, and is 32 in
@@ -303,5 +303,5 @@ class Served:
 
     @property
     def disputed(self) -> bool:
-        """Return whether factor x original is known, and is not what is declared."""
+        """Whether factor x original is known and differs from the declared length."""
         return self.scaling.reach is not None and self.scaling.reach != self.declared

@@ -1,4 +1,4 @@
-"""A scaling in a few words for people, as `str(Scaling)` may be very long."""
+"""Short names of scalings for tables, as `str(Scaling)` may be very long."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def short_name(text: str) -> str:
 
 
 def short_names(texts: Iterable[str]) -> dict[str, str]:
-    """Return text -> a short name of its own: with what differs, or a number.
+    """Return text -> a unique short name: with the differing parameters, or a number.
 
     >>> list(short_names(["yarn(factor=4 fast=32)", "yarn(factor=4 fast=64)"]).values())
     ['yarn ×4 fast=32', 'yarn ×4 fast=64']
@@ -54,9 +54,9 @@ def short_names(texts: Iterable[str]) -> dict[str, str]:
 
 
 def shortened(rows: Sequence[Row]) -> Sequence[Row]:
-    """Return rows whose `scaling` is a short name; those that have none stay as they are.
+    """Replace `scaling` in rows by a short name; rows without a scaling stay unchanged.
 
-    Where the model tells scalings apart, kind and factor are enough.
+    Kind and factor are enough if each model has only one scaling.
     """
     held = Rows.of(rows)
     scalings, models = held.column("scaling", ABSENT), held.column("model")
@@ -72,7 +72,7 @@ def shortened(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _differences(alike: Sequence[str]) -> list[str]:
-    """Return what to add to the name that some scalings share, nothing for one alone."""
+    """Return the additions that make a shared name unique; empty for a single scaling."""
     if len(alike) == 1:
         return [""]
     parts = [_parts(text)[1] for text in alike]

@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING
 
 from ropeaudit.errors import BadShape, UnknownName, UsageError
+from ropeaudit.rope.axes import LARGEST_BASE, LARGEST_DIM, LAYOUTS, Layout
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 
 if TYPE_CHECKING:
     from ropeaudit.rope.grids import Grid
 
-Layout: TypeAlias = Literal["half", "interleaved"]
-LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 PAIRS = {"half": "half-split pairs", "interleaved": "interleaved pairs"}  # layouts in words
 SMALLEST_CLIP, LARGEST_CLIP = 1e-100, 1e15  # radians; the exact sine is that of at most 2^53
-LARGEST_DIM, LARGEST_BASE = 2**16, 1e100  # far beyond any model, near enough for every formula to hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,23 +94,23 @@ class RopeSetting:
             raise UsageError("scaling dynamic is not defined for rotary_dim 2")
 
     def for_positions(self, count: int) -> RopeSetting:
-        """Return it with the frequencies for so many positions, where they depend on that."""
+        """Return the setting with the frequencies for a number of positions."""
         length = self.scaling.length_for(count)
         return self if length == self.length else replace(self, length=length)
 
     def short_and_long(self) -> list[RopeSetting]:
-        """Return it, and with longrope also for sequences that take the long divisors."""
+        """Return the setting, and for longrope also that of sequences with the long divisors."""
         before = int(self.scaling.original or 0)
         return [self, *([replace(self, length=before + 1)] if self.scaling.kind == "longrope" else [])]
 
     @property
     def pairs(self) -> int:
-        """p: how many pairs of dimensions are rotated."""
+        """p: the number of rotated pairs."""
         return self.rotary_dim // 2
 
     @property
     def clipped(self) -> bool:
-        """Return whether angles are capped, so that scores depend on more than the distance."""
+        """Whether angles are capped, so that scores depend on more than the distance."""
         return math.isfinite(self.clip)
 
 

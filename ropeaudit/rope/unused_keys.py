@@ -1,6 +1,6 @@
-"""Which keys of a config.json are about RoPE and change nothing of what is read from it.
+"""Keys of a config.json about RoPE that have no effect on the rotary embedding.
 
-A key is used if its removal, or another value in its place, changes the reading or has it refused.
+A key is used if its removal, or another value, changes the result or makes the config refused.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True)
 class UnusedKey:
-    """A key that changes nothing. place: the objects that it stands in, and its name.
+    """A key without effect. place: the keys of the objects around it, and its name.
 
-    contradicts: the value that was used instead of it, empty where nothing says the opposite.
+    contradicts: the value that was used instead of it, empty if there is none.
     """
 
     place: Path
@@ -53,13 +53,13 @@ class UnusedKey:
     contradicts: str = ""
 
     def __str__(self) -> str:
-        """Return the key, its value, and why it is not used, where that is known."""
+        """Return the key, its value, and why it is not used, if known."""
         reason = f"{self.contradicts} is used" if self.contradicts else _WHY.get(self.place[-1], "")
         return f"{'.'.join(self.place)} = {hf_json.shown(self.value)}" + (f" ({reason})" if reason else "")
 
 
 def unused_keys(config: Mapping[str, Any], base: float | None = None, part_name: str = "") -> list[UnusedKey]:
-    """Return the keys about RoPE that change nothing. part_name: of a part, its path. Raises: BadInput."""
+    """Return the keys about RoPE without effect. part_name: the path of a part. Raises: BadInput."""
     model = hf_config.from_config(config, "model", "config", base, part_name)
     one = config_parts.named(config, part_name)
     part, own_type = one.given, {"model_type": one.model} if one.path else {}
@@ -67,7 +67,7 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None, part_name:
     reading = _effect(model, lengths)
 
     def same(path: Path, value: Any) -> bool:
-        """Return whether another value changes nothing; None removes the key."""
+        """Return whether another value has no effect; None removes the key."""
         changed = copy.deepcopy({**part, **own_type})
         inner = changed
         for name in path[:-1]:
@@ -105,9 +105,9 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None, part_name:
 
 
 def idle_scalings(model: ModelRope) -> dict[str, Scaling]:
-    """Return layer type -> scaling that changes nothing up to the length served.
+    """Return layer type -> scaling without effect up to the served length.
 
-    Their numbers and that length are those without a scaling, but for rounding.
+    Frequencies, factors and that length are those without a scaling, but for rounding.
     """
     idle: dict[str, Scaling] = {}
     if model.maximum != model.declared:
@@ -124,13 +124,13 @@ def idle_scalings(model: ModelRope) -> dict[str, Scaling]:
 
 
 def _numbers(setting: RopeSetting, lengths: list[int]) -> list[Any]:
-    """Return the numbers that a scaling may change: scale, factor, frequencies."""
+    """Return the numbers that a scaling may change: softmax scale, attention factor, frequencies."""
     of_length = [frequencies(setting.for_positions(n), "inverse_power", FP64).tolist() for n in lengths]
     return [setting.scale, scaled.attention_factor(setting.scaling), of_length]
 
 
 def _agrees(name: str, value: Any) -> bool:
-    """Return whether a key says what holds of a model with RoPE anyway."""
+    """Return whether a key only says that the model has RoPE."""
     if name == "position_embedding_type":
         return "rope" in str(value) or "rotary" in str(value)
     return bool(_AGREES.get(name) == value)
@@ -143,7 +143,7 @@ def about_rope(name: str) -> bool:
 
 
 def _keys(part: Mapping[str, Any], inside: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield the keys of the text part, and of its RoPE parameters, that hold something."""
+    """Yield the keys with a value of a part and of its RoPE parameters."""
     for key, value in part.items():
         path = (*inside, key)
         if value is None or not (inside or about_rope(key)):
@@ -171,7 +171,7 @@ def _outside(
     parts: Sequence[Mapping[str, Any]],
     inside: Path,
 ) -> Iterator[tuple[Path, Any]]:
-    """Yield the keys about RoPE outside the parts, which are not read."""
+    """Yield the keys about RoPE outside the parts, where they are not read."""
     for key, value in inner.items():
         if any(value is other for other in parts):
             continue
@@ -182,7 +182,7 @@ def _outside(
 
 
 def _used(name: str, part: Mapping[str, Any], model: ModelRope, model_type: str) -> list[float]:
-    """Return the values used for a key that has other spellings or places."""
+    """Return the values that were used in place of a key with several spellings."""
     settings = list(model.layers.values())
     if name in _BASES:
         return [setting.base for setting in settings]
@@ -213,7 +213,7 @@ def _lengths(settings: Iterable[RopeSetting]) -> list[int]:
 
 
 def _effect(model: ModelRope, lengths: list[int]) -> tuple[Any, ...]:
-    """Return what a reading comes to: numbers that a computation would use."""
+    """Return the numbers of a reading that a computation would use."""
     layers: dict[str, tuple[Any, ...]] = {}
     for name, one in model.layers.items():
         numbers = _numbers(one, lengths if one.scaling.depends_on_length else lengths[:1])

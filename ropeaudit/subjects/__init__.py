@@ -1,4 +1,4 @@
-"""What can be audited: anything that rotates q and k and defines how it forms scores."""
+"""The protocol of what can be audited: it rotates q and k and says how scores are formed of them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Positions = NDArray[np.int64]
 
 
 class Raised(str):
-    """Why an implementation was not measured: in the words of what its call raised."""
+    """The reason why an implementation was not measured: what its call raised."""
 
     __slots__ = ()
 
 
 class Uncalled(Raised):
-    """The same of one among several that cannot be imported, or called in any way."""
+    """The reason why one of several implementations cannot be imported or called."""
 
     __slots__ = ()
 
@@ -30,9 +30,9 @@ class Subject(Protocol):
 
     Scores are formed from the rotated arrays by `ropeaudit.engine.measure`: q·k in `accumulate`, times
     the softmax scale, stored in `score` (`scale_after_store`: stored before and after scaling).
-    softmax, output: formats of the softmax and of what it gives.
-    Code may tell heads apart, and keys may be stored otherwise than q. Such a subject has another method,
-    `rotate_head(x, table, key, head)`, which is called in place of `rotate`; head: None for a single one.
+    softmax, output: formats of the softmax and of the attention output.
+    A subject that treats heads differently, or keys differently from queries, has a method
+    `rotate_head(x, table, key, head)`, called in place of `rotate`; head is None for a single head.
     Shapes: (s, d) -> (s, d).
     """
 
@@ -50,16 +50,16 @@ class Subject(Protocol):
 
     @property
     def version(self) -> str:
-        """That of what executes the subject."""
+        """The version of the library that computes."""
 
     def refusal(self, seq_len: int, offset: int) -> str:
         """Return why seq_len positions from offset on are refused; empty if they are not."""
         return ""
 
     def table(self, positions: Positions, offset: int) -> Any:
-        """Return what rotating at positions + offset needs and all heads share.
+        """Return the table for positions + offset, which all heads share, such as cos and sin.
 
-        They are separate because a subject may shift some of its position axes only.
+        The offset is separate because a subject may shift only some of its position axes.
         """
 
     def rotate(self, x: FloatArray, table: Any) -> FloatArray:
@@ -69,4 +69,4 @@ class Subject(Protocol):
         """Return how many positions are finite and distinct after the position stage."""
 
     def stages(self) -> dict[str, str]:
-        """Return stage -> format name, as far as it is known."""
+        """Return the known stages: stage -> format name."""

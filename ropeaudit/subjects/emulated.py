@@ -51,7 +51,7 @@ class OfRecipe(Subject):
         self.softmax, self.output = recipe.softmax, recipe.output
 
     def stages(self) -> dict[str, str]:
-        """Return stage -> format name, then the switches that are not plain."""
+        """Return stage -> format name, then switches that differ from the default."""
         return self.recipe.stages() | self.recipe.switches()
 
 
@@ -109,7 +109,7 @@ class Emulated(OfRecipe):
             return round_to(total[0] if fmt is FP64 else dd.to_odd(total), fmt).astype(np.float64)
 
     def _angles(self, position: FloatArray) -> FloatArray:
-        """Return the angles of held positions. Shapes: (s, 1) or (s, p) -> (s, p)."""
+        """Return the angles of rounded positions. Shapes: (s, 1) or (s, p) -> (s, p)."""
         recipe, form = self.recipe, self.recipe.recipe.frequency_form
         computed, stored = recipe.frequency
         cached = frequencies(self.setting, form, computed)
@@ -154,7 +154,7 @@ def _each(
     fmt: Format,
     bits: int,
 ) -> FloatArray:
-    """Return a*cos - b*sin and b*cos + a*sin, each operation rounded. bits: those of a product.
+    """Return a*cos - b*sin and b*cos + a*sin, each operation rounded. bits: of an exact product.
 
     Shapes: pairs (2, s, p), cos and sin (s, p) -> (2, s, p).
     """
@@ -209,7 +209,7 @@ class Turns(NamedTuple):
     by: int
 
     def start(self, offset: int) -> int:
-        """Return the offset at which keys that end at `offset` are stored first."""
+        """Return the offset at which keys are first stored that are rotated on to `offset`."""
         return offset - self.number * self.by
 
     def __str__(self) -> str:
@@ -230,7 +230,7 @@ def turns(count: int | None, by: int | None) -> Turns | None:
 
 
 class StoredTable(NamedTuple):
-    """Cos and sin where q and k end, and where k is stored first. offset: the former's."""
+    """Cos and sin at the final offset (fresh), and where k is first stored. offset: the final one."""
 
     fresh: Table
     stored: Table
@@ -270,7 +270,7 @@ class StoredKeys(Emulated):
         self._turn = self._turned.table(np.zeros(1, dtype=np.int64), self.turns.by)
         self._counts_norms = turns is not None and self.k is not None
         self._growth: dict[int, FloatArray] = {}  # offset -> |k| over its exact norm, (g, s)
-        self._largest: dict[int, FloatArray] = {}  # offset -> what `_by_channel` returns
+        self._largest: dict[int, FloatArray] = {}  # offset -> result of `_by_channel`
         self._lock = threading.Lock()
 
     def table(self, positions: Positions, offset: int) -> StoredTable:  # type: ignore[override]
@@ -291,7 +291,7 @@ class StoredKeys(Emulated):
         key: bool,
         head: int | None,
     ) -> FloatArray:
-        """Return x rotated; of k stored, and then rotated and stored turn by turn. Shapes: (s, d) -> (s, d).
+        """Rotate x; k is stored too, then rotated and stored again at each turn. Shapes: (s, d) -> (s, d).
 
         head: None in a sample.
         """
@@ -320,7 +320,7 @@ class StoredKeys(Emulated):
         turn: int,
         head: int | None,
     ) -> FloatArray:
-        """Return k as it is read again after a turn. Shapes: (s, d) -> (s, d)."""
+        """Return k as read back from the cache after a turn. Shapes: (s, d) -> (s, d)."""
         if self.scaled is None:
             return x
         if self.scaled.group == "token":
@@ -333,7 +333,7 @@ class StoredKeys(Emulated):
         return round_to(self.scaled.stored(x, largest), self._read)
 
     def _of_group(self, largest: FloatArray, head: int) -> FloatArray:
-        """Return the largest |k| that gives a head its scales. Shapes: (g, d) -> (d,) or ()."""
+        """Return the largest |k| of each group of a head. Shapes: (g, d) -> (d,) or ()."""
         assert self.scaled is not None  # noqa: S101 for mypy
         if self.scaled.group == "tensor":
             return np.asarray(largest.max())
@@ -371,7 +371,7 @@ class StoredKeys(Emulated):
         table: StoredTable,
         head: int,
     ) -> None:
-        """Keep the norms of a head's keys over those that they would have exactly. Shapes: (s, d)."""
+        """Record the norms of a head's keys over their exact norms. Shapes: (s, d)."""
         assert self.k is not None  # noqa: S101 for mypy
         growth = self._growth.setdefault(table.offset, np.full(self.k.shape[:2], np.nan))
         exact = x.astype(np.float64)
@@ -383,7 +383,7 @@ class StoredKeys(Emulated):
     def norm_growth(self, offset: int) -> float | None:
         """Return the mean relative change of the norms of keys that are not 0.
 
-        None of a sample, and of keys that are not rotated again.
+        None for a sample, and for keys that are not rotated again.
         """
         if not self._counts_norms:
             return None
@@ -393,7 +393,7 @@ class StoredKeys(Emulated):
 
 
 def stored(subject: Subject, inputs: object) -> Subject:
-    """Return the subject, with scales from these q and k if its recipe has any."""
+    """Return the subject; if its recipe stores keys with scales, one with the scales of these inputs."""
     if not isinstance(subject, Emulated) or subject.recipe.recipe.keys is None:
         return subject
     return StoredKeys(subject.recipe, subject.setting, subject.axes, None, inputs)

@@ -41,7 +41,7 @@ def half_split(rotary_dim: int, head_dim: int) -> NDArray[np.int64]:
 
 
 def rotations(setting: RopeSetting, positions: Positions, dtype: Format) -> NDArray[np.complex128]:
-    """Return the factors of pairs, the attention factor too, far finer than a dtype. (s,) -> (s, p)."""
+    """Return e^(i angle) times the attention factor, far more precise than `dtype`. (s,) -> (s, p)."""
     if dtype.precision <= FP32.precision:  # plain float64 is far better than that
         even = not setting.clipped and setting.grid is None
         if even and len(positions) > 1 and (np.diff(positions) == 1).all():
@@ -65,7 +65,7 @@ def _turns(setting: RopeSetting, positions: Positions) -> NDArray[np.complex128]
 
 @functools.lru_cache(maxsize=2)
 def _run(setting: RopeSetting, length: int) -> NDArray[np.complex128]:
-    """Return `_turns` of the first positions, the attention factor too. Shapes: -> (s, p)."""
+    """Return the factors of positions from 0, with the attention factor. Shapes: -> (s, p)."""
     return _turns(setting, np.arange(length, dtype=np.int64)) * attention_factor(setting.scaling)
 
 
@@ -78,7 +78,7 @@ def complex_pairs(x: FloatArray, setting: RopeSetting) -> NDArray[np.complex128]
 
 
 class Exact(Subject):
-    """The reference at a setting of its own."""
+    """The exact rotation as a subject, so that two settings can be compared."""
 
     name, backend, device = "exact", "numpy", "cpu"
     dtype = accumulate = score = softmax = output = FP64
@@ -87,7 +87,7 @@ class Exact(Subject):
     narrowest = 24  # a float64 reference is what it can be compared with
 
     def __init__(self, setting: RopeSetting, input_format: Format) -> None:
-        """Keep the setting. input_format: q and k are rounded to it."""
+        """Store the setting. input_format: q and k are rounded to it."""
         self.setting, self.input = setting, input_format
 
     def table(self, positions: Positions, offset: int) -> Any:

@@ -1,4 +1,4 @@
-"""Subjects to be: what is audited, before a case gives it a RoPE setting."""
+"""Factories of subjects: what is audited, before a case gives it a RoPE setting."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.errors import ForeignError, RopeAuditError, UnknownName, UsageError, did
 from ropeaudit.recipes import Resolved
-from ropeaudit.rope.axes import Axes
-from ropeaudit.rope.setting import LAYOUTS, RopeSetting
+from ropeaudit.rope.axes import LAYOUTS, Axes
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Subject, Uncalled
 from ropeaudit.subjects.emulated import Emulated
 
@@ -23,9 +23,9 @@ BACKENDS = ("numpy", "torch")  # what executes recipes
 
 @dataclass(frozen=True, slots=True)
 class SubjectFactory:
-    """A subject in a dtype. make: from the RoPE setting and the position axes. stages: stage -> format.
+    """Makes a subject in a dtype from the RoPE setting and position axes. stages: stage -> format.
 
-    findings: of its code, as they come. Either `code` is there, or `recipe`.
+    findings: notes about its code, which grow. Either `code` or `recipe` is set.
     """
 
     name: str
@@ -75,9 +75,9 @@ def implementations(
     alone: bool = False,
     device: str | None = None,
 ) -> list[Code]:
-    """Return what several names stand for, each once; also "all", transformers:*.
+    """Return the implementations of several names, each once; "all" and transformers:* are patterns.
 
-    What cannot be loaded of a pattern, or of several, is refused with the reason.
+    One that cannot be loaded, of a pattern or of several names, becomes `Unavailable` with the reason.
     """
     requested = dict.fromkeys(names, True)
     if any(name == "all" or "*" in name for name in requested):
@@ -118,7 +118,7 @@ def is_own(name: str) -> bool:
 
 
 def called(code: Code, dtype: Format, alone: bool = True) -> SubjectFactory:
-    """Return the factory of called code. alone: whether it is the only one."""
+    """Return the factory of code that is called. alone: whether it is the only subject."""
     from ropeaudit.subjects.calling.code import Called, Unavailable
     from ropeaudit.subjects.calling.signatures import NotUnderstood
 

@@ -14,11 +14,13 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
+from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import OutOfMemory, UsageError
 from ropeaudit.recipes import Resolved
@@ -33,6 +35,9 @@ from ropeaudit.subjects.emulated import OfRecipe
 NATIVE = ("float64", "float32", "float16", "bfloat16")
 _CPU = torch.device("cpu")
 _WITHOUT_FLOAT64 = ("mps",)
+# operations that cuBLAS computes in TF32 where that is allowed -> the first of their two factors
+_FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
+_TF32 = parse("tf32")
 _FULL = ("out of memory", "can't allocate memory", "not enough memory")
 Table = tuple[torch.Tensor, torch.Tensor]
 
@@ -194,13 +199,13 @@ def device(name: str) -> torch.device:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The formats of a device. float64 is computed on the CPU if the device has none."""
+    """Tensors of any format on a device. float64 is computed on the CPU if the device has none."""
 
     device: torch.device
 
     @property
     def label(self) -> str:
-        """What to call the device in a record: a GPU with its name."""
+        """The device's label in records: a GPU with its name."""
         if self.device.type == "cuda":
             return f"{self.device} ({torch.cuda.get_device_name(self.device)})"
         return str(self.device)
@@ -233,6 +238,39 @@ class Numbers:
         return self.keep(operation(*(self.moved(x, wide) for x in operands)), fmt)
 
 
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that does not make torch load its compiler, which takes long."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class Tf32Products(DispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, rounds the factors of float32 matrix products to 11 bits.
+
+    TF32 in software: factors are rounded to nearest, ties to even, as in the recipe `hf-tf32-matmul`.
+    """
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
+        """Run an operation, a product of rounded factors."""
+        first = _FACTORS.get(str(func.overloadpacket).rpartition(".")[2])
+        if first is not None:
+            args = [
+                Numbers(one.device).keep(one, _TF32)
+                if number in (first, first + 1) and one.dtype == torch.float32
+                else one
+                for number, one in enumerate(args)
+            ]
+        return func(*args, **(kwargs or {}))
+
+
 def dtype(fmt: Format) -> torch.dtype:
     """Return a format's own dtype if it has arithmetic, else float32, to carry it."""
     return torch_arrays.dtype(fmt) if fmt.name in NATIVE else torch.float32
@@ -240,7 +278,7 @@ def dtype(fmt: Format) -> torch.dtype:
 
 @contextlib.contextmanager
 def memory() -> Iterator[None]:
-    """Say in a sentence that the memory of a device is full. Raises: OutOfMemory."""
+    """Report in one sentence that a device's memory is full. Raises: OutOfMemory."""
     try:
         yield
     except RuntimeError as error:  # torch.cuda.OutOfMemoryError is one

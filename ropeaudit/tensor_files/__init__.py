@@ -1,1 +1,1 @@
-"""Files of tensors: what they hold, read without trust in what they declare."""
+"""Reading of tensor files, without trust in their declared sizes."""

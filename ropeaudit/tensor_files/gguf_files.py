@@ -1,4 +1,4 @@
-"""What a GGUF file says of RoPE: its metadata, and tensors that divide frequencies.
+"""Reading of a GGUF file's facts about RoPE: metadata, and tensors that divide frequencies.
 
 Source: github.com/ggml-org/ggml, docs/gguf.md; the names of keys are those of the package gguf.
 """
@@ -25,9 +25,9 @@ _KEYS = ("rope.", "attention.", "context_length", "embedding_length")  # behind 
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """What a file holds: its architecture, keys without that, and tensors (p,) that divide frequencies.
+    """A file's architecture, its keys without that prefix, and tensors (p,) that divide frequencies.
 
-    tensors: how many there are in all.
+    tensors: the number of all tensors.
     """
 
     architecture: str
@@ -51,7 +51,7 @@ def is_gguf(path: str | Path) -> bool:
 
 
 def read(path: Path) -> GgufFile:
-    """Return what a file says of RoPE. Raises: BadInput, MissingPackage."""
+    """Read a GGUF file. Raises: BadInput, MissingPackage."""
     if wrong := tensorfiles.wrong(path):
         raise BadInput(f"{str(path)!r}: {wrong}; give a .gguf file")
     if find_spec("gguf") is None:

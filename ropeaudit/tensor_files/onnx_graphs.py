@@ -1,26 +1,24 @@
-"""Constants of an ONNX model, and the nodes that use them. No graph is executed.
+"""The constants of an ONNX model, and the nodes that use them. No graph is executed.
 
-They are initializers and Constant nodes, as stored, and what the graph does with them before it computes.
+Constants are initializers and Constant nodes, with the conversions before the nodes that compute with them.
 Source: github.com/onnx/onnx, onnx/onnx.proto (TensorProto, AttributeProto).
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput, MissingPackage, one_line
 from ropeaudit.runtime import run_metadata
-from ropeaudit.tensor_files import tensors as tensorfiles
-from ropeaudit.tensor_files.tensors import Part
 
 # TensorProto.DataType -> NumPy's name
 _FLOATS = {1: "float32", 10: "float16", 11: "float64", 14: "complex64", 15: "complex128", 16: "bfloat16"}
@@ -33,11 +31,11 @@ _STEPS = 256  # nodes that are followed from a constant
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a graph does with a constant.
+    """The use of a constant in a graph.
 
-    nodes: those that compute with it, in words. through: dtypes that it is converted to before, in this
-    order; none where nodes differ in that: `mixed`. operand: cos or sin, where nodes name what they take so.
-    transposed: whether a node may transpose it.
+    nodes: those that compute with it, in words. through: the dtypes of conversions before, in order; empty
+    if nodes differ in them: `mixed`. operand: cos or sin, if nodes name their operand so. transposed: whether
+    a node may transpose it.
     """
 
     nodes: tuple[str, ...] = ()
@@ -47,7 +45,7 @@ class Use:
     transposed: bool = False
 
     def rounded(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values in float64 as the nodes get them; complex ones are never converted."""
+        """Return values in float64 after the conversions; complex ones are never converted."""
         if np.iscomplexobj(values):
             return values
         with np.errstate(over="ignore"):
@@ -57,15 +55,25 @@ class Use:
 
     @property
     def words(self) -> str:
-        """Return the first node, how many more, and its earlier conversion."""
+        """The first node, the number of others, and the last conversion, in words."""
         if not self.nodes:
             return "no node"
         more = f" and {len(self.nodes) - 1} more" if len(self.nodes) > 1 else ""
         return f"{self.nodes[0]}{more}{f', as {self.through[-1]}' if self.through else ''}"
 
 
-def parts(path: Path) -> Iterator[Part]:
-    """Yield .onnx constants. Raises: BadInput, MissingPackage, what parsers raise."""
+class Constant(NamedTuple):
+    """A constant of a graph. floats: whether it holds floating-point numbers. read: returns its values."""
+
+    name: str
+    shape: tuple[int, ...]
+    floats: bool
+    use: Use
+    read: Callable[[], NDArray[Any]]
+
+
+def constants(path: Path) -> Iterator[Constant]:
+    """Yield the constants of an .onnx file. Raises: BadInput, MissingPackage, parser errors."""
     if find_spec("onnx") is None:
         raise MissingPackage(f"{str(path)!r} needs onnx to be read; pip install 'ropeaudit[onnx]'")
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
@@ -83,16 +91,12 @@ def parts(path: Path) -> Iterator[Part]:
         raise BadInput(f"{str(path)!r}: holds no graph; give a model in ONNX's format")
     bodies = [(model.graph.node, model.graph.initializer), *((one.node, ()) for one in model.functions)]
     for body in bodies:
-        constants, consumers = list[tuple[str, Any]](), defaultdict[str, list[tuple[Any, str]]](list)
-        _add(constants, consumers, *body)
-        for name, tensor in constants:
+        named, consumers = list[tuple[str, Any]](), defaultdict[str, list[tuple[Any, str]]](list)
+        _add(named, consumers, *body)
+        for name, tensor in named:
             floats = tensor.data_type in _FLOATS
             use = _use_of(name, consumers) if floats else Use()
-
-            def read(index: Any, name: str = name, tensor: Any = tensor) -> NDArray[Any]:
-                return np.asarray(_values(path, name, tensor)[index])
-
-            yield Part(name, read, tuple(tensor.dims), floats, use=use)
+            yield Constant(name, tuple(tensor.dims), floats, use, partial(_values, path, name, tensor))
 
 
 def _add(
@@ -101,7 +105,7 @@ def _add(
     nodes: Any,
     initializers: Any,
 ) -> None:
-    """Add constants by name, and by the name of a value the nodes that take it, with what they call it."""
+    """Add the constants of nodes and their subgraphs; and value name -> nodes that take it, operand."""
     from onnx import TensorProto
 
     constants += [(tensor.name, tensor) for tensor in initializers]
@@ -128,7 +132,6 @@ def _values(path: Path, name: str, tensor: Any) -> NDArray[Any]:
     """Return the values of a tensor, by the package onnx. Raises: BadInput."""
     from onnx import numpy_helper
 
-    tensorfiles.check_room(path, math.prod(tensor.dims))
     try:
         return np.asarray(numpy_helper.to_array(tensor, str(path.parent)))
     except Exception as error:  # whatever it makes of a damaged or hostile file
@@ -139,7 +142,7 @@ def _values(path: Path, name: str, tensor: Any) -> NDArray[Any]:
 
 
 def _use_of(key: str, consumers: Mapping[str, list[tuple[Any, str]]]) -> Use:
-    """Return what uses a value, behind nodes that convert or reshape it."""
+    """Return the use of a value, following nodes that convert or reshape it."""
     followed: list[tuple[str, tuple[str, ...]]] = [(key, ())]
     uses: dict[tuple[str, tuple[str, ...]], str] = {}
     transposed = False

@@ -1,4 +1,4 @@
-"""What a tensor holds of RoPE, known by its values: frequencies, angles, cos and sin.
+"""Recognition of RoPE tensors by their values: frequencies, angles, cos and sin.
 
 Frequencies are base^(-2i/d) or close to that for most i; angles grow by the same amount from row to row, and
 cos and sin follow the addition theorem. Casts leave all of this to a few percent. Rows are positions 0, 1 ...
@@ -25,7 +25,7 @@ _TINY = 2.0**-12  # below, float16 has few digits
 
 
 def may_hold(shape: tuple[int, ...]) -> bool:
-    """Return whether the shape fits: (c,), (n, c), (n, p, 2), (n, p, 2, 2)."""
+    """Return whether a shape may be that of RoPE: (c,), (n, c), (n, p, 2), (n, p, 2, 2)."""
     sizes = [size for size in shape if size != 1]
     if len(sizes) == 1:
         return _FEWEST <= sizes[0] <= _WIDEST
@@ -33,7 +33,7 @@ def may_hold(shape: tuple[int, ...]) -> bool:
 
 
 def known(values: Array) -> str:
-    """Return inv_freq, periods, angles, cos, sin, both, or nothing."""
+    """Return the kind of a tensor: inv_freq, periods, angles, cos, sin, both, or ""."""
     values = np.squeeze(values)
     if not may_hold(values.shape) or not np.isfinite(values[:HEAD]).all():
         return ""
@@ -62,7 +62,7 @@ def known(values: Array) -> str:
 
 
 def both(values: Array) -> tuple[Array, Array] | None:
-    """Return cos and sin of a table that holds both in some known order."""
+    """Split a table with both cos and sin, in any usual order; else None."""
     for cos, sin in halves(np.squeeze(values)):
         if cos.ndim == 2 and _is_cos(cos[:HEAD]) and _is_sin(sin[:HEAD]):
             return cos, sin
@@ -70,9 +70,9 @@ def both(values: Array) -> tuple[Array, Array] | None:
 
 
 def partners(cos: Array, sin: Array) -> float:
-    """Return the share of columns in which two tables of a shape are cos and sin of the same angles.
+    """Return the share of columns in which two tables are cos and sin of the same angles.
 
-    0 where they are so in half of them or less: slow pairs of other tables look alike.
+    0 if it is a half or less: slow pairs of unrelated tables look alike.
     """
     c, s = (np.squeeze(part)[:ALIKE] for part in (cos, sin))
     radius = c**2 + s**2
@@ -82,7 +82,7 @@ def partners(cos: Array, sin: Array) -> float:
 
 
 def folded(row: Array) -> Array:
-    """Return one value a pair where each stands twice. Shapes: (c,) -> (p,)."""
+    """Drop the copies where each value of a pair is stored twice. Shapes: (c,) -> (p,)."""
     half = row.shape[0] // 2
     if row.shape[0] == 2 * half:
         for first, second in ((row[:half], row[half:]), (row[::2], row[1::2])):
@@ -92,7 +92,7 @@ def folded(row: Array) -> Array:
 
 
 def halves(values: Array) -> list[tuple[Array, Array]]:
-    """Return a table's possible cos and sin by shape, the usual order first."""
+    """Return the possible splits of a table into cos and sin, the usual order first."""
     if np.iscomplexobj(values):
         return [(values.real, values.imag)]
     if values.ndim == 4 and values.shape[2:] == (2, 2):  # rotation matrices, sin in either corner
@@ -118,9 +118,9 @@ def _listed(values: Array) -> str:
 
 
 def _geometric(theta: Array) -> bool:
-    """Return whether most of these fall by one ratio, from 1, or from 1/factor all by the same.
+    """Return whether most values fall by one ratio, from 1; or all of them, from 1/factor.
 
-    Their logarithms lie on a line through the first, or, where a scaling bends them, on one beside it.
+    Their logarithms lie on a line through the first, or on a parallel one where a scaling bends them.
     """
     rotator = theta[theta > 0]
     if rotator.size < _FEWEST or not np.array_equal(rotator, theta[: rotator.size]):
@@ -139,7 +139,7 @@ def _geometric(theta: Array) -> bool:
 
 
 def _is_cos(rows: Array) -> bool:
-    """cos 2x = 2 cos² x - 1, cos 3x = 4 cos³ x - 3 cos x, times the first row."""
+    """Test cos 2x = 2 cos² x - 1 and cos 3x = 4 cos³ x - 3 cos x, times the first row."""
     factor = rows[0].flat[0]
     if not factor > 0 or np.any(np.abs(rows[0] - factor) > _NEAR * factor):
         return False
@@ -151,7 +151,7 @@ def _is_cos(rows: Array) -> bool:
 
 
 def _is_sin(rows: Array) -> bool:
-    """sin x sin 3x = sin² 2x - sin² x, by any factor; some differ between pairs."""
+    """Test sin x sin 3x = sin² 2x - sin² x, up to a factor, with different pairs."""
     if np.any(rows[0]) or not np.any(rows[1]):
         return False
     x, double, triple = rows[1:HEAD]
@@ -168,9 +168,10 @@ _FEWEST_ROWS = 8  # rows or columns of which one may be damaged
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What a file holds, in float64, exactly as stored: frequencies (c,), or cos and sin (n, c).
+    """The RoPE values of a file, in float64, exactly as stored: frequencies (c,), or cos and sin (n, c).
 
-    inverse: the inverses of the frequencies are stored. angles: angles are, of which cos and sin were taken.
+    inverse: whether inverse frequencies are stored. angles: whether angles are stored, with cos and sin
+    computed from them.
     """
 
     spec: str
@@ -183,19 +184,19 @@ class Dump:
 
     @property
     def arrays(self) -> dict[str, Floats]:
-        """What it holds by name."""
+        """Its arrays by name."""
         held = {"frequencies": self.frequencies, "cos": self.cos, "sin": self.sin}
         return {name: values for name, values in held.items() if values is not None}
 
     def folded(self, pairs: int) -> Dump:
-        """Return the dump with one column a pair, where each stands twice: in halves or side by side.
+        """Return the dump with one column per pair, without copies in halves or side by side.
 
         Raises: BadInput if the columns are not those of `pairs` pairs.
         """
         return self.twice(pairs)[0]
 
     def fits(self, pairs: int) -> bool:
-        """Return whether it has the columns of so many pairs, once or twice."""
+        """Return whether it has one or two columns for each of `pairs` pairs."""
         try:
             self.folded(pairs)
         except BadInput:
@@ -204,13 +205,13 @@ class Dump:
 
     @property
     def pairs(self) -> int:
-        """How many pairs it has: half its columns where each stands twice."""
+        """The number of pairs: half the columns if each is stored twice."""
         columns = int(next(iter(self.arrays.values())).shape[-1])
         half = columns // 2
         return half if columns == 2 * half and half and self.fits(half) else columns
 
     def twice(self, pairs: int) -> tuple[Dump, Dump]:
-        """Return the dump with the first column of each pair, and with the second; equal of single ones.
+        """Return the dump with the first column of each pair, and that with the second, if any.
 
         The columns of a pair are equal in most rows, or most pairs have equal ones: some may be damaged.
 

@@ -1,6 +1,6 @@
-"""Read tensors out of files: .npy, .npz, .safetensors, .pt, .pth, .bin, .onnx; of checkpoints and dumps.
+"""Reading of tensors: .npy, .npz, .safetensors, .pt, .pth, .bin, .onnx; of checkpoints and dumps.
 
-Nothing in them is ever executed: no pickles, no graph, and no code that a config.json names.
+Nothing in a file is ever executed: no pickle, no graph, and no code that a config.json names.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import IO, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ropeaudit.errors import BadInput, MissingPackage, parser_reason, required_packages
 from ropeaudit.runtime import run_metadata
+from ropeaudit.tensor_files import onnx_graphs
+from ropeaudit.tensor_files.onnx_graphs import Use
 from ropeaudit.tensor_files.rope_values import HEAD
-
-if TYPE_CHECKING:
-    from ropeaudit.tensor_files.onnx_graphs import Use
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 # (name, shape, what reads the first `HEAD` rows) -> whether the tensor is loaded
@@ -35,10 +34,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A tensor of a file that is read when it is asked for.
+    """A tensor of a file, which is read on demand.
 
-    read: its values, or those of an index of it, unrounded. shape: None where only its values tell it.
-    floats: whether it may hold numbers. dtype: where it is not that of the values. use: a graph's.
+    read: returns the values at an index, unrounded. shape: None if only the values tell it. floats: whether
+    it may hold numbers. dtype: if it is not that of the values. use: in a graph.
     """
 
     name: str
@@ -56,9 +55,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor as it is stored: its dtype's name, its shape, its values in float64 (complex128).
+    """A stored tensor: the name of its dtype, its shape, its values in float64 (complex128).
 
-    use: what a graph does with its constant; then values are those that its nodes get.
+    use: of a graph's constant, whose values are those that its nodes get.
     """
 
     name: str
@@ -69,12 +68,12 @@ class StoredTensor:
 
 
 def paths(spec: str) -> list[Path]:
-    """Return the path that a value names, or the .npy paths with commas between them."""
+    """Return the path of a spec, or several .npy paths separated by commas."""
     return [Path(part) for part in spec.split(",")] if spec.endswith(".npy") else [Path(spec)]
 
 
 def wrong(path: Path) -> str:
-    """Return why a path leads to no file with content, if so."""
+    """Return why a path is no file with content; empty if it is one."""
     try:
         if path.is_dir():
             return "is a folder"
@@ -86,7 +85,7 @@ def wrong(path: Path) -> str:
 
 
 def guarded(seen: str, path: Path, read: Callable[[], T]) -> T:
-    """Return what `read` gives; errors become BadInput beginning with `seen`."""
+    """Call `read`; its errors become BadInput beginning with `seen`."""
     try:
         with warnings.catch_warnings(), required_packages(seen):
             # what a parser thinks of a file is in its error
@@ -108,7 +107,7 @@ def guarded(seen: str, path: Path, read: Callable[[], T]) -> T:
 
 
 def parts(path: Path, pair: str = "cos sin") -> Iterator[Part]:
-    """Yield a file's tensors. pair: names of two without. Raises: parser errors."""
+    """Yield a file's tensors. pair: names for two tensors without names. Raises: parser errors."""
     check_declared(path)
     suffix = path.suffix.lower()
     if suffix in (".npy", ".npz"):
@@ -118,9 +117,9 @@ def parts(path: Path, pair: str = "cos sin") -> Iterator[Part]:
 
 
 def read(path: Path, wanted: Container[str]) -> Tensors:
-    """Return all names of a file, with the values of those wanted, and no values of the others.
+    """Return name -> values of a file's tensors; those that are not wanted are empty.
 
-    Two tensors without names are called q and k. Raises: whatever a parser raises.
+    Two tensors without names are called q and k. Raises: parser errors.
     """
     return {one.name: one.read(...) if one.name in wanted else np.zeros(0) for one in parts(path, "q k")}
 
@@ -128,7 +127,7 @@ def read(path: Path, wanted: Container[str]) -> Tensors:
 def real(seen: str, tensor: Any) -> NDArray[Any]:
     """Return a tensor of real numbers. Raises: BadInput that begins with `seen`.
 
-    bfloat16, which NumPy's own files hand back as two bytes, is one again.
+    Two-byte elements, as which NumPy's files load bfloat16, are converted back.
     """
     if not isinstance(tensor, np.ndarray):  # .npz archives may hold files that are no arrays
         raise BadInput(f"{seen} is no array; give real numbers")
@@ -142,7 +141,7 @@ def real(seen: str, tensor: Any) -> NDArray[Any]:
 
 
 def listed(tensors: Tensors) -> str:
-    """Return the first names of a file as text."""
+    """Return the first names of tensors as text."""
     return ", ".join(repr(name[:40])[1:-1] for name in sorted(tensors)[:8]) or "nothing"
 
 
@@ -205,7 +204,7 @@ def _torch(path: Path, pair: str) -> Iterator[Part]:
 
 
 def of_torch(name: str, tensor: Any, path: Path | None = None) -> Part:
-    """Return a torch tensor. path: its file, which may declare more than fits."""
+    """Return a torch tensor as a part. path: its file, which may declare more than fits."""
 
     def numbers(index: Any) -> NDArray[Any]:
         import torch
@@ -221,8 +220,19 @@ def of_torch(name: str, tensor: Any, path: Path | None = None) -> Part:
     return Part(name, numbers, tuple(tensor.shape), floats, str(tensor.dtype).removeprefix("torch."))
 
 
+def _constants(path: Path) -> Iterator[Part]:
+    """Yield the constants of an ONNX graph."""
+    for one in onnx_graphs.constants(path):
+
+        def numbers(index: Any, one: onnx_graphs.Constant = one) -> NDArray[Any]:
+            check_room(path, math.prod(one.shape))
+            return np.asarray(one.read()[index])
+
+        yield Part(one.name, numbers, one.shape, one.floats, use=one.use)
+
+
 def _flat(prefix: str, loaded: Mapping[Any, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield names and values of a state dict, which may stand inside another."""
+    """Yield names and values of a state dict and of dicts inside it."""
     for name, value in loaded.items():
         if isinstance(value, dict) and depth < 4:
             yield from _flat(f"{prefix}{name}.", value, depth + 1)
@@ -235,9 +245,9 @@ _PACKED, _FREE_OF_DOUBT = 100, 2**28  # times that an honest archive is packed; 
 
 
 def check_declared(path: Path) -> None:
-    """Raise BadInput for a file that declares more than its bytes can hold, or than there is room for.
+    """Raise BadInput for a file that declares more than its bytes can hold, or than fits in memory.
 
-    Of .safetensors the library itself holds the header against the file.
+    For .safetensors the library itself compares the header with the file.
     """
     size = path.stat().st_size
     if not zipfile.is_zipfile(path):
@@ -262,7 +272,7 @@ def check_declared(path: Path) -> None:
 
 
 def check_room(path: Path, numbers: int) -> None:
-    """Raise BadInput unless so many numbers find room in float64."""
+    """Raise BadInput unless this many numbers fit in memory in float64."""
     if (needed := numbers * _WIDE) > (free := run_metadata.free_bytes()):
         raise BadInput(
             f"{str(path)!r} declares {numbers:,} numbers, {needed / 2**30:,.1f} GiB in float64, and "
@@ -300,19 +310,19 @@ _GIVE = "give a folder with config.json and *.safetensors, or one .safetensors, 
 
 
 def is_graph(path: Path) -> bool:
-    """Return whether a path is that of a graph with its constants."""
+    """Return whether a path is an ONNX file."""
     return path.suffix.lower() == _GRAPH and not path.is_dir()
 
 
 def is_dump(path: Path) -> bool:
-    """Return whether a path is that of arrays that somebody wrote to look at them."""
+    """Return whether a path is a dump of arrays, .npy or .npz."""
     return path.suffix.lower() in _DUMPS and not path.is_dir()
 
 
 def files(path: Path) -> list[Path]:
-    """Return the files that hold a checkpoint's tensors.
+    """Return the tensor files of a checkpoint.
 
-    Raises: BadInput for a folder without any, a damaged index, and a shard that is not there.
+    Raises: BadInput for a folder without any, a damaged index, and a missing shard.
     """
     if not path.is_dir():
         if fault := wrong(path):
@@ -353,11 +363,9 @@ def files(path: Path) -> list[Path]:
 
 def searched(paths: list[Path], is_requested: IsRequested) -> tuple[list[StoredTensor], int]:
     """Return the requested tensors and the number of all. Raises: BadInput."""
-    from ropeaudit.tensor_files import onnx_graphs  # in-function: it makes parts of this file
-
     tensors, count = list[StoredTensor](), 0
     for path in paths:
-        held = onnx_graphs.parts(path) if is_graph(path) else parts(path)
+        held = _constants(path) if is_graph(path) else parts(path)
         reading = functools.partial(chosen, held, is_requested, f"{str(path)!r}: ")
         found = guarded(repr(str(path)), path, reading)
         tensors, count = tensors + found[0], count + found[1]

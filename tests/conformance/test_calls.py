@@ -42,7 +42,7 @@ def found(name, *checks, dtype="bf16", **more):
     code = code_of(name, dtype, **{"thorough": "torch.compile" in checks} | more)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return {one.check: one for check in checks for one in code_checks.made(check, code)}
+        return {one.check: one for check in checks for one in code_checks.run_check(check, code)}
 
 
 def test_state_is_the_diagnosis_wherever_the_same_call_is_right_afresh() -> None:
@@ -59,7 +59,7 @@ def test_state_is_the_diagnosis_wherever_the_same_call_is_right_afresh() -> None
 def test_without_forks_what_can_be_executed_but_once_is_said_to_be(once, tmp_path, in_process) -> None:
     lock = "\nimport os\nos.mkdir(__file__ + '.lock')\n" if once else ""
     (tmp_path / "kernel.py").write_text(KERNELS.read_text() + lock)
-    [state] = code_checks.made("stateless", under_test(f"{tmp_path / 'kernel.py'}:right"))
+    [state] = code_checks.run_check("stateless", under_test(f"{tmp_path / 'kernel.py'}:right"))
     assert state.status == "pass"
     assert ("it is loaded once" in state.detail) is once
 
@@ -67,9 +67,9 @@ def test_without_forks_what_can_be_executed_but_once_is_said_to_be(once, tmp_pat
 def test_a_function_of_a_module_is_called_afresh(monkeypatch) -> None:
     monkeypatch.syspath_prepend(KERNELS.parent)
     code = under_test("faulty_calls:stale_positions")
-    [state] = code_checks.made("stateless", code)
+    [state] = code_checks.run_check("stateless", code)
     assert "loaded once" not in state.detail
-    [places] = code_checks.made("rotation", code)
+    [places] = code_checks.run_check("rotation", code)
     assert places.diagnosis == Diagnosis("state-left", {"how": "afresh"})
 
 
@@ -96,13 +96,13 @@ def test_what_is_wrong_alike_in_every_call_passes_here_and_is_left_to_places(tmp
     )
     code = under_test(f"{tmp_path / 'wrong.py'}:wrong")
     for check in ("decode", "chunked-prefill", "batch-of-one", "memory-layout"):
-        [one] = code_checks.made(check, code)
+        [one] = code_checks.run_check(check, code)
         assert (one.status, one.differing, one.measured, one.where) == ("pass", 0.0, 0.0, "")
         assert (
             "a plain call has out of place are so here too: see places; the figure is of pairs that differ"
             in one.detail
         )
-    [one] = code_checks.made("short-sequences", code)
+    [one] = code_checks.run_check("short-sequences", code)
     assert one.failed
 
 
@@ -110,7 +110,7 @@ def test_what_is_wrong_alike_in_every_call_passes_here_and_is_left_to_places(tmp
 def test_tables_have_the_dtype_of_the_vectors_where_wider_ones_make_the_result_wider(dtype) -> None:
     code = code_of("by_tables", dtype)
     spelled = parse(dtype).name
-    [one] = code_checks.made("dtype", code)
+    [one] = code_checks.run_check("dtype", code)
     assert one.detail == (
         f"{spelled} comes back in {spelled} where tables are given in {spelled}; "
         "with float32 ones float32 comes back"
@@ -164,7 +164,7 @@ def test_a_compiler_warns_nobody(with_eager) -> None:
     assert records == []
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        [one] = code_checks.made("torch.compile", code_of("warned_of", thorough=True))
+        [one] = code_checks.run_check("torch.compile", code_of("warned_of", thorough=True))
     assert one.status == "pass"
     assert [str(warning.message) for warning in seen] == []
 
@@ -210,7 +210,7 @@ class Forgetful(Planted):
 def test_adapters_are_checked_as_far_as_they_can_be(monkeypatch) -> None:
     plant(monkeypatch, Forgetful)
     code = under_test("planted", "fp32", 9000)
-    results = {check: next(iter(code_checks.made(check, code))) for check in CALLS}
+    results = {check: next(iter(code_checks.run_check(check, code))) for check in CALLS}
     assert results["stateless"].failed
     assert results["decode"].failed
     assert codes(results["stateless"].diagnosis) == "state-left"
@@ -230,7 +230,7 @@ def test_modules_are_called_in_eval_mode_and_that_is_said() -> None:
     assert late.diagnosis == Diagnosis("positions-off", {"by": -1})
     for name in ("TrainingLate", "training_late"):
         code = code_of(name)
-        [one] = code_checks.made("short-sequences", code)
+        [one] = code_checks.run_check("short-sequences", code)
         assert one.status == "pass"
         assert any("training mode: a module is called in eval mode" in text for text in code.own.findings)
 
@@ -243,7 +243,7 @@ def test_an_error_of_the_audit_itself_is_no_answer_of_the_code(monkeypatch) -> N
 
     monkeypatch.setattr(CodeUnderTest, "rotator", lambda self: SimpleNamespace(rotate_both=ended))
     with pytest.raises(RopeAuditError, match="took longer"):
-        list(code_checks.made("max-position", code))
+        list(code_checks.run_check("max-position", code))
 
 
 @pytest.mark.parametrize(

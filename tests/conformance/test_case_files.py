@@ -20,13 +20,13 @@ def test_raw_bytes_hold_every_number_of_a_format_as_programs_read_it() -> None:
         x = round_to(np.random.default_rng(0).standard_normal((3, 5)) * 10, fmt)
         content = vector_case.to_bytes(vector_case.array(x, fmt))
         assert len(content) * 8 == x.size * fmt.storage_bits
-        back = np.frombuffer(content, vector_case.stored(fmt)).reshape(3, 5)
-        np.testing.assert_array_equal(vector_case.carried(back, fmt), x)
+        back = np.frombuffer(content, vector_case.file_dtype(fmt)).reshape(3, 5)
+        np.testing.assert_array_equal(vector_case.from_file(back, fmt), x)
     one = np.array([1.0, -2.0])
     assert vector_case.to_bytes(vector_case.array(one, parse("bf16"))) == b"\x80\x3f\x00\xc0"
     assert vector_case.to_bytes(np.array([258], dtype=">i8")) == b"\x02\x01" + bytes(6)
     with pytest.raises(UsageError, match="no file holds tf32"):
-        vector_case.stored(parse("tf32"))
+        vector_case.file_dtype(parse("tf32"))
 
 
 def test_the_manifest_says_what_the_case_is(tmp_path: Path) -> None:

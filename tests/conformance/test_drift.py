@@ -96,7 +96,7 @@ def test_what_a_recipe_explains_in_short_calls_alone_is_not_said_of_long_ones():
 
 def test_code_that_is_out_of_place_resembles_no_recipe():
     code = under_test(f"{KERNELS}:restarts", "bf16", 8192, 128)
-    assert [one.failed for one in every_position.places(code)] == [True]
+    assert [one.failed for one in every_position.all_positions(code)] == [True]
     assert "which it resembles" not in next(score_drift.scores(code)).detail
 
 

@@ -82,5 +82,5 @@ def under_test(name: str, up_to: int) -> CodeUnderTest:
 @pytest.mark.parametrize("name", ["phi3", "dynamic"])
 def test_without_a_call_longer_than_the_original_length_nothing_is_followed(name: str) -> None:
     original = kernels_lengths.ORIGINAL
-    assert every_position.followed(under_test(name, original + 64))
-    assert not every_position.followed(under_test(name, original))
+    assert every_position.follows_length(under_test(name, original + 64))
+    assert not every_position.follows_length(under_test(name, original))

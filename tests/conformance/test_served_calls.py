@@ -15,7 +15,7 @@ from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.conformance import code_checks, environments, every_position, served
 from ropeaudit.conformance.environments import DEFAULT
 from ropeaudit.conformance.served import AXES, ServedCall, calls_of
-from ropeaudit.subjects.calling.arrays import Given, WroteAround
+from ropeaudit.subjects.calling.arrays import VectorBuffer, WroteAround
 
 ROWS, JOINT = "each row at positions of its own", "q and k as views of one packed qkv"
 # kernel -> what it takes to see its fault; the table of kernels has the codes
@@ -75,7 +75,7 @@ def test_any_two_values_are_called_together() -> None:
     """As the detail of the check says: none is too large, and none goes with no other."""
 
     def fits(call: ServedCall, most: int) -> bool:
-        return call.goes and call.size <= most
+        return call.is_consistent and call.size <= most
 
     calls = calls_of(AXES, fits)
     for one, two in itertools.combinations(AXES, 2):
@@ -144,7 +144,7 @@ def test_positions_are_of_their_kind_and_below_the_last(
 @pytest.mark.parametrize("strides", ["packed", "unlike", "guarded", "transposed", "stepped", "sliced"])
 def test_what_is_written_around_vectors_is_seen_and_in_them_is_not(strides: str, engine: str) -> None:
     q, k = np.ones((2, 4, 3, 8), np.float32), np.full((2, 2, 3, 8), 2, np.float32)
-    given = Given({"q": q, "k": k}, FP32, engine, strides, "bhsd")
+    given = VectorBuffer({"q": q, "k": k}, FP32, engine, strides, "bhsd")
     assert np.array_equal(np.asarray(given.views["q"]), q)
     assert np.array_equal(np.asarray(given.views["k"]), k)
     given.views["q"][...] = 5

@@ -310,11 +310,11 @@ def test_code_that_forks_in_a_call_answers_each_call_once(road, tmp_path) -> Non
 @pytest.mark.parametrize("forged", [{"returned": {}}, {"returned": {}, "to": 10**6}, {"pid": 3}, {"odd": 1}])
 def test_an_answer_to_nothing_that_was_asked_is_not_believed(forged, road, tmp_path) -> None:
     text = f"""import os
-from ropeaudit.door.messages import encoded
+from ropeaudit.door.messages import encode
 def f(x):
     for number in range(200, 260):
         try:
-            os.write(number, b"".join(encoded({forged!r})))
+            os.write(number, b"".join(encode({forged!r})))
         except OSError:
             pass
     return x + 1

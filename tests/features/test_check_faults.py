@@ -70,7 +70,7 @@ def test_a_fault_stands_where_its_code_is_defined(kernel, tmp_path) -> None:
     }
     places |= {"exported.py:other": ("bad.py", 6), f"{kernel}:rotate": (kernel, 11)}
     for target, (file, line) in places.items():
-        found = signatures.place(loading.here(target)[0].thing)
+        found = signatures.place(loading.load(target)[0].thing)
         assert (os.path.relpath(found[0]), found[1]) == (file, line), target
     assert place(checked("torch.nn:Linear")) == ("", 0)
     Path("config.json").write_text("{}")

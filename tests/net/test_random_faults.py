@@ -49,12 +49,12 @@ def judged(make: Callable[[], Callable[..., Any]], rope: Rope, call: Call) -> Pl
     q, k = (numbers.standard_normal((count, LENGTH, rope.head_dim)) for count in (call.heads, call.kv_heads))
     vectors = verification.GivenVectors(q, k, np.arange(LENGTH), batch=BATCH)
 
-    def afresh() -> Called:
+    def new_rotator() -> Called:
         return Called(make(), call)
 
-    given = afresh(), setting, dtype, vectors, call.offset
+    given = new_rotator(), setting, dtype, vectors, call.offset
     rule = allowance.careful(dtype)
-    return verification.check(*given, warm=True, by_batch=call.rows, afresh=afresh, rule=rule)
+    return verification.check(*given, warm=True, by_batch=call.rows, new_rotator=new_rotator, rule=rule)
 
 
 def said(places: Places) -> set[str] | None:

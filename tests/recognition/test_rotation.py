@@ -451,5 +451,5 @@ def test_warnings_of_trial_calls_are_silent(recwarn) -> None:
 def test_a_side_that_nothing_explains_is_said_beside_the_other() -> None:
     """That k alone is not rotated would say that q is right."""
     sides = {"q": Diagnosis("unexplained"), "k": Diagnosis("no-rotation")}
-    assert wording.sentence(rotation.joined(sides)) == "k: no rotation; q: nothing known explains it"
-    assert wording.sentence(rotation.joined({"k": Diagnosis("no-rotation")})) == "k alone: no rotation"
+    assert wording.sentence(rotation.join_sides(sides)) == "k: no rotation; q: nothing known explains it"
+    assert wording.sentence(rotation.join_sides({"k": Diagnosis("no-rotation")})) == "k alone: no rotation"

@@ -7,7 +7,8 @@ from command_line import ran
 from ropeaudit import Record, shift
 from ropeaudit.errors import UsageError
 from ropeaudit.rope import axes
-from ropeaudit.rope.setting import LARGEST_DIM, RopeSetting
+from ropeaudit.rope.axes import LARGEST_DIM
+from ropeaudit.rope.setting import RopeSetting
 
 SMALL = {"heads": 2, "seq_len": 64, "head_dim": 32}
 DYNAMIC = "dynamic:factor=4,maximum=2048"

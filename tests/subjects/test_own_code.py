@@ -367,9 +367,9 @@ def test_a_module_of_flax_is_called_with_parameters_that_it_makes(monkeypatch) -
 
 
 def test_code_compiles_where_what_it_names_does() -> None:
-    kernels = loading.here(f"{PATH.parent / 'compiled_inside.py'}:rotate")[0]
+    kernels = loading.load(f"{PATH.parent / 'compiled_inside.py'}:rotate")[0]
     assert kernels.compiles
-    assert not loading.here(f"{PATH}:wide")[0].compiles
+    assert not loading.load(f"{PATH}:wide")[0].compiles
 
 
 def test_a_call_is_told_of_as_many_tokens_as_it_gets() -> None:
@@ -491,6 +491,6 @@ def test_a_config_says_what_is_declared_and_a_length_is_what_is_served(
     options = CheckOptions(dtypes=(FP32,), environments=("none",))
     next(iter(code_target.checks_of_code(own, Target(name, "code", case, options, lambda texts: None))))
     assert case.maximum == 512
-    inside, _ = loading.here(own.name)
+    inside, _ = loading.load(own.name)
     inside.declared, inside.served = own.declared, own.served
     assert inside.instance(case.setting(512)).rows == rows

@@ -16,7 +16,7 @@ from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, parse
 from ropeaudit.audits.cases import Case
 from ropeaudit.conformance import code_checks, every_position, xpos
-from ropeaudit.conformance.code_under_test import CodeUnderTest, runs_at, some_offsets
+from ropeaudit.conformance.code_under_test import CodeUnderTest, calls_from, some_offsets
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
 from ropeaudit.errors import BadOutput, ForeignError, RopeAuditError, UsageError, did
 from ropeaudit.features.check.checked import Checked, CheckOptions, Target
@@ -152,7 +152,7 @@ def checks_of_code(code: Code, target: Target) -> Iterator[Checked]:
             note([f"{target.name}: {NOT_CHECKED}the lengths of xPos, of scale base {power[0]:g}{moving}"])
         else:
             note([f"{target.name}: its lengths are judged: q is not multiplied and k divided, as by xPos"])
-    each_call = every_position.followed(tested)
+    each_call = every_position.follows_length(tested)
     if setting.scaling.depends_on_length:
         held = f"every call is held to the frequencies for {up_to} positions (--up-to)"
         if each_call:
@@ -190,8 +190,8 @@ def _layer_types_finding(asked: CodeUnderTest, case: Case) -> Finding:
         layers = f"{kind} ({counted(counts[kind], 'layer')})" if counts[kind] else kind
         try:
             length = min(_OF_A_TYPE, own.up_to)
-            calls = runs_at(own.given(length), some_offsets(own, length, _CALLS))
-            places, off = own.up_to_a_wrong_one(own.rotator(), calls)
+            calls = calls_from(own.given(length), some_offsets(own, length, _CALLS))
+            places, off = own.judge_until_wrong(own.rotator(), calls)
         except (RopeAuditError, ForeignError) as error:
             said.append(f"not known for {layers}: it {did(error)}")
             continue
@@ -278,9 +278,11 @@ def _is_setting_independent(finding: Finding, told_base: bool) -> bool:
 def _with_grid(case: Case, setting: RopeSetting, up_to: int) -> tuple[RopeSetting, int]:
     """Return setting and number of positions, those of a grid for M-RoPE."""
     if case.mrope is not None and (axes := case.position_axes(setting)):
-        setting = grids.of_sections(
-            axes, setting, "x".join(map(str, _GRID_OF_MROPE)), max(0, up_to - max(_GRID_OF_MROPE))
-        )
+        if setting.scaling.kind != "default":
+            raise UsageError(f"--mrope is checked without a scaling; leave out {setting.scaling.kind}")
+        video = "x".join(map(str, _GRID_OF_MROPE)), max(0, up_to - max(_GRID_OF_MROPE))
+        grid = grids.of_sections(axes, setting.base, setting.head_dim, setting.layout, *video)
+        setting = replace(setting, grid=grid)
     return setting, up_to if setting.grid is None else setting.grid.count
 
 

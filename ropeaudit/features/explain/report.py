@@ -25,7 +25,7 @@ from ropeaudit.reports.model_notes import model_notes
 from ropeaudit.reports.numbers import counted, limit_percent, percent, short
 from ropeaudit.reports.verdicts import distinct_percent, under
 from ropeaudit.runtime.columns import Columns, table
-from ropeaudit.subjects.calling.code import StageLog
+from ropeaudit.subjects.calling.stages import StageLog
 
 Row = dict[str, Any]
 Facts = Sequence[tuple[str, str]]

@@ -33,7 +33,8 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import run_metadata
 from ropeaudit.subjects import Subject, exact_rotation
 from ropeaudit.subjects.calling import exposure
-from ropeaudit.subjects.calling.code import Called, Code, StageLog
+from ropeaudit.subjects.calling.code import Called, Code
+from ropeaudit.subjects.calling.stages import StageLog
 from ropeaudit.subjects.emulated import Emulated
 
 VectorsAt: TypeAlias = Mapping[int, FloatArray]  # by offset
@@ -172,7 +173,7 @@ def trace(
     given, faults = GivenVectors(inputs.q, inputs.k, np.arange(COMPARED), inputs.seed or 0), {}
     for offset in usable:
         asked = subject.rotator(), setting, dtype, given, offset
-        seen = verification.check(*asked, afresh=subject.rotator, by_batch=subject.by_batch())
+        seen = verification.check(*asked, new_rotator=subject.rotator, by_batch=subject.by_batch())
         if seen.diagnosis is not None:
             faults[offset] = seen.diagnosis
     # q of one row may be a recipe's, and k, another row or another call is not

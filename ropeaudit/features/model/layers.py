@@ -293,7 +293,7 @@ def _check_call(
         return None
     at = np.arange(size, dtype=np.int64) + offset
     block = CalledBlock(at, (given[0][None], given[1][None]), (call.after[0][None], call.after[1][None]))
-    return verification.judged([block], Recorded(()), setting, rule, explain=explain)
+    return verification.judge_calls([block], Recorded(()), setting, rule, explain=explain)
 
 
 def layer_words(numbers: Sequence[int]) -> str:

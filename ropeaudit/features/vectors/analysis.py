@@ -132,7 +132,7 @@ def check_free(folder: str) -> None:
     try:
         if path.is_dir():
             cases = [path] if (path / MANIFEST).exists() else list(path.iterdir())
-            if all(one.is_dir() and vector_case.is_alone(one) for one in cases):
+            if all(one.is_dir() and vector_case.holds_only_case(one) for one in cases):
                 return
         taken = path.exists() or path.is_symlink()
     except (OSError, ValueError) as error:
@@ -170,7 +170,7 @@ def files(spec: CaseSpec) -> dict[str, bytes]:
     contents = {f"{name}.bin": vector_case.to_bytes(array) for name, array in arrays.items()}
     contents[TENSORS] = safetensors.save(arrays)
     manifest = vector_case.manifest(spec, {name: vector_case.sha256(c) for name, c in contents.items()})
-    return contents | {FLAT: vector_case.flat(manifest), MANIFEST: vector_case.as_json(manifest)}
+    return contents | {FLAT: vector_case.flat_text(manifest), MANIFEST: vector_case.as_json(manifest)}
 
 
 SCHEMA = 1

@@ -1,1 +1,1 @@
-"""Code of others that is called: how it wants its arguments, within a time."""
+"""Code that is not ours: how it is loaded, in which way it is called, in a process of its own."""

@@ -1,4 +1,4 @@
-"""Arrays of code under audit, exactly, and tables that it is given or returns: of torch or NumPy, in a dtype.
+"""Arrays for code under audit, of torch or NumPy, and the tables that it is given or returns.
 
 Letters: b batch, s positions, d head_dim, r rotated dims, p pairs.
 """
@@ -20,12 +20,13 @@ from ropeaudit import data, recipes
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import ForeignError
+from ropeaudit.rope.axes import Layout
 from ropeaudit.rope.rotation import split_pairs
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, torch_arrays
-from ropeaudit.subjects.calling.code import Changes
 from ropeaudit.subjects.calling.environments import CPU, Device
 from ropeaudit.subjects.calling.shapes import WrongShape
+from ropeaudit.subjects.calling.stages import Changes
 from ropeaudit.subjects.emulated import Emulated
 
 Engine: TypeAlias = Literal["torch", "numpy", "jax"]
@@ -39,11 +40,11 @@ _COMPILATIONS = 2**16  # of one function: as many as there are shapes
 
 
 class WroteAround(ForeignError):
-    """A call changed what lies around the vectors that it was given."""
+    """A call wrote to memory around the vectors that it was given."""
 
 
 class TwoTables(WrongShape):
-    """Two things came back for one array, as cos and sin do."""
+    """A call returned two values for one array, as code that returns cos and sin does."""
 
 
 def torch() -> Any:
@@ -56,15 +57,15 @@ def torch() -> Any:
 def new_array(x: FloatArray, dtype: Format, engine: Engine, device: Device = CPU) -> Any:
     """Return a new array without rounding: a tensor on the device, or one of NumPy."""
     if engine == "torch":
-        with torch_arrays.unseen():
+        with torch_arrays.hidden_from_modes():
             values = torch().from_numpy(np.ascontiguousarray(x))
             return device.put(values.to(torch_arrays.dtype(dtype), copy=True))
-    return x.astype(torch_arrays.of_numpy(dtype))
+    return x.astype(torch_arrays.numpy_dtype(dtype))
 
 
 def tensor(x: Any, device: Device) -> Any:
-    """Return a new tensor of what an array of NumPy holds, on the device."""
-    with torch_arrays.unseen():
+    """Return a NumPy array as a new tensor on the device."""
+    with torch_arrays.hidden_from_modes():
         return device.put(torch().from_numpy(np.array(x)))
 
 
@@ -73,8 +74,8 @@ def copied(array: Any) -> Any:
     return array.copy() if isinstance(array, np.ndarray) else array.clone()
 
 
-class Given:
-    """Vectors as code is given them: apart, or views of one buffer, nan elsewhere: stray access is seen."""
+class VectorBuffer:
+    """Vectors in one buffer with nan around them, so that stray reads and writes are noticed."""
 
     def __init__(
         self,
@@ -85,11 +86,12 @@ class Given:
         order: str,
         device: Device = CPU,
     ) -> None:
-        """Make `views` by names, without rounding. order: of their axes, such as bhsd.
+        """Make `views` by name, without rounding. order: of their axes, such as bhsd.
 
-        strides: "guarded", one vector behind the other; "stepped", every second number of such; "sliced", the
-        middle of wider rows; "transposed", heads and positions change places; "expanded", the first batch
-        element for all; "packed", as a joint projection leaves them; "unlike", the first so by itself.
+        strides: "contiguous", without a buffer; "guarded", one vector behind the other; "stepped", every
+        second number; "sliced", the middle of wider rows; "transposed", heads and positions swapped;
+        "expanded", the first batch element for all; "packed", as a joint projection leaves them; "unlike",
+        the first vector packed, the others not.
         """
         self.views = {name: new_array(x, dtype, engine, device) for name, x in vectors.items()}
         self._places: list[tuple[tuple[int, ...], int, tuple[int, ...]]] = []  # of views in the buffer
@@ -108,25 +110,25 @@ class Given:
             self._before = copied(self.buffer)
 
     def check_around(self) -> None:
-        """Raise WroteAround where anything that is not of the vectors was changed."""
+        """Raise WroteAround if any memory outside the vectors was changed."""
         if not self._places:
             return
         after = copied(self.buffer)
         for place in self._places:
             _view(after, *place)[...] = _view(self._before, *place)
-        if content(after) != content(self._before):
+        if raw_bits(after) != raw_bits(self._before):
             raise WroteAround("it changes what lies around q and k in memory")
 
 
-def refilling(function: Any) -> Any:
-    """Return code that is given integers, such as positions, in arrays of an earlier call.
+def with_reused_buffers(function: Any) -> Any:
+    """Return code whose integer arguments, such as positions, reuse the arrays of earlier calls.
 
-    Servers keep such buffers, and write the positions of each call into them.
+    Servers do so: they write the positions of each call into the same buffer.
     """
     held: dict[tuple[Any, ...], Any] = {}
 
     def filled(name: object, given: Any) -> Any:
-        """Return the array that is kept for an argument, filled with what is given."""
+        """Return the buffer of an argument, filled with its new values."""
         integer = isinstance(given, np.ndarray) and given.dtype.kind == "i"
         if not integer and not (_is_tensor(given) and given.dtype in (torch().int32, torch().int64)):
             return given
@@ -141,11 +143,11 @@ def refilling(function: Any) -> Any:
     return called
 
 
-_Lies: TypeAlias = dict[str, tuple[int, tuple[int, ...]]]  # where each begins, and its strides
+_Offsets: TypeAlias = dict[str, tuple[int, tuple[int, ...]]]  # where each begins, and its strides
 
 
-def _places(shapes: dict[str, tuple[int, ...]], strides: Strides, order: str) -> tuple[_Lies, int]:
-    """Return the place of each vector in a buffer, and the end."""
+def _places(shapes: dict[str, tuple[int, ...]], strides: Strides, order: str) -> tuple[_Offsets, int]:
+    """Return start and strides of each vector in a buffer, and the buffer's end."""
     together = {"packed": list(shapes), "unlike": list(shapes)[:1]}.get(strides, [])
     lies, begin = _packed({name: shapes[name] for name in together}, order)
     swapped = strides == "transposed" and "h" in order
@@ -162,8 +164,8 @@ def _places(shapes: dict[str, tuple[int, ...]], strides: Strides, order: str) ->
     return lies, begin
 
 
-def _packed(shapes: dict[str, tuple[int, ...]], order: str) -> tuple[_Lies, int]:
-    """Return the place of vectors in the rows of a joint projection, and the end."""
+def _packed(shapes: dict[str, tuple[int, ...]], order: str) -> tuple[_Offsets, int]:
+    """Return start and strides of vectors in rows of a joint projection, and the end."""
     if not shapes:
         return {}, _MARGIN
     sizes = {name: dict(zip(order, shape, strict=True)) for name, shape in shapes.items()}
@@ -171,7 +173,7 @@ def _packed(shapes: dict[str, tuple[int, ...]], order: str) -> tuple[_Lies, int]
     first = next(iter(sizes.values()))
     beside = next(iter(widths.values()))  # before and after the vectors, such as those of v
     width = sum(widths.values()) + 2 * beside
-    lies, begin = _Lies(), _MARGIN + beside
+    lies, begin = _Offsets(), _MARGIN + beside
     for name, size in sizes.items():
         strides = {"d": 1, "h": size["d"], "s": width, "b": width * first["s"]}
         lies[name] = begin, tuple(strides[axis] for axis in order)
@@ -187,11 +189,11 @@ def _view(buffer: Any, shape: tuple[int, ...], begin: int, strides: tuple[int, .
     return buffer.as_strided(shape, strides, begin)
 
 
-def shared(returned: Any, given: Any) -> bool:
-    """Return whether what came back lies where what was given lies."""
-    of_numpy = [isinstance(one, np.ndarray) for one in (returned, given)]
-    if any(of_numpy):
-        return all(of_numpy) and np.may_share_memory(returned, given)
+def shares_memory(returned: Any, given: Any) -> bool:
+    """Return whether a result lies in the memory of an argument."""
+    numpy_dtype = [isinstance(one, np.ndarray) for one in (returned, given)]
+    if any(numpy_dtype):
+        return all(numpy_dtype) and np.may_share_memory(returned, given)
     return bool(returned.untyped_storage().data_ptr() == given.untyped_storage().data_ptr())
 
 
@@ -210,7 +212,7 @@ def values(array: Any) -> tuple[FloatArray, str]:
     return (numbers.copy() if name in ("float32", "float64") else numbers), name
 
 
-def content(array: Any) -> bytes:
+def raw_bits(array: Any) -> bytes:
     """Return all bits of a tensor or an array, in the order of its elements."""
     if isinstance(array, np.ndarray):
         return array.tobytes()
@@ -218,20 +220,20 @@ def content(array: Any) -> bytes:
     return content
 
 
-def known(returned: Any) -> Any:
-    """Return what came back, with arrays of other libraries as NumPy's."""
-    returned = listed(returned)
+def as_numpy(returned: Any) -> Any:
+    """Convert arrays of other libraries in a result to NumPy's."""
+    returned = as_tuple(returned)
     if isinstance(returned, (tuple, list)):
-        return type(returned)(map(known, returned)) if type(returned) in (tuple, list) else returned
+        return type(returned)(map(as_numpy, returned)) if type(returned) in (tuple, list) else returned
     root = type(returned).__module__.partition(".")[0]
     foreign = hasattr(returned, "__array__") and root not in ("numpy", "torch", "builtins")
     return np.asarray(returned) if foreign and not _is_tensor(returned) else returned
 
 
-def listed(returned: Any) -> Any:
-    """Return a dict, a dataclass or a named tuple as a tuple: q, k, v first.
+def as_tuple(returned: Any) -> Any:
+    """Convert a returned dict, dataclass or named tuple to a tuple, with q, k and v first.
 
-    Fields are told by names, `query_rotated` or `k_embed`, else kept in order.
+    They are recognised by names such as `query_rotated` or `k_embed`; other fields stay in order.
     """
     if isinstance(returned, Mapping):
         fields = dict(returned)
@@ -253,9 +255,9 @@ def _is_tensor(value: Any) -> bool:
     return any(kind.__module__.partition(".")[0] == "torch" for kind in type(value).__mro__)
 
 
-def parts(returned: Any, both: bool) -> tuple[Any, Any, Any]:
-    """Return the rotated q, and k and v where they came back. Raises: WrongShape."""
-    returned = listed(returned)
+def split_returned(returned: Any, both: bool) -> tuple[Any, Any, Any]:
+    """Split a result into q, and k and v or None. both: whether k was passed. Raises: WrongShape."""
+    returned = as_tuple(returned)
     if not isinstance(returned, (tuple, list)):
         return returned, None, None
     if both and len(returned) >= 2:
@@ -266,15 +268,15 @@ def parts(returned: Any, both: bool) -> tuple[Any, Any, Any]:
     raise kind(f"returns {len(returned)} things for one array")
 
 
-def quietly(
+def call_quietly(
     function: Any,
     positional: list[Any],
     named: dict[str, Any],
     device: Device = CPU,
 ) -> Any:
-    """Call without gradients, on the device; do not warn of overflows and nans.
+    """Call a function without gradients, on the device, without warnings of overflows and nans.
 
-    What torch compiled is compiled for every shape and dtype, past torch's limit; nothing is where `eager`.
+    torch.compile may compile for every shape and dtype, past torch's limit; not at all where `eager`.
     """
     with np.errstate(all="ignore"), contextlib.ExitStack() as stack:
         if any(map(_is_tensor, (*positional, *named.values()))):
@@ -329,8 +331,8 @@ def table(
     return (repeated[0] if len(repeated) == 1 else np.concatenate(repeated, axis=1)), held
 
 
-def given_table(table: Any, held: Format | None, engine: Engine, device: Device) -> Any:
-    """Return a table as an array of the engine, rounded if `held` has at most 16 bits."""
+def to_engine(table: Any, held: Format | None, engine: Engine, device: Device) -> Any:
+    """Convert a table to an array of the engine, rounded if `held` has at most 16 bits."""
     if table.dtype.kind != "c" and held and held.storage_bits <= 16:
         rounded = round_to(np.ascontiguousarray(table), held)
         return new_array(rounded, held, engine, device)
@@ -338,9 +340,9 @@ def given_table(table: Any, held: Format | None, engine: Engine, device: Device)
 
 
 def whole_table(key: WholeKey, last: int) -> Any:
-    """Return a table of all positions from 0 to at least `last`, one object for many calls.
+    """Return a cached table of all positions from 0 to at least `last`.
 
-    It is made anew where code has changed it.
+    It is made again if code has changed it.
     """
     rows = max(_FEWEST_ROWS, 1 << last.bit_length())
     result, before = _whole_table(key, rows)
@@ -352,7 +354,7 @@ def whole_table(key: WholeKey, last: int) -> Any:
 
 @functools.lru_cache(maxsize=4)
 def _whole_table(key: WholeKey, rows: int) -> tuple[Any, object]:
-    """Return the table of so many rows, and its fingerprint."""
+    """Return a table with a number of rows, and its fingerprint."""
     role, width, narrow, engine, device, dtype, setting, changes = key
     at = np.arange(rows, dtype=np.int64)
     if (grid := setting.grid) is not None:  # at its diagonal, each axis counts from 0
@@ -361,16 +363,16 @@ def _whole_table(key: WholeKey, rows: int) -> tuple[Any, object]:
         )
         at *= sum(rows**axis for axis in range(len(grid.sizes)))
     numbers, held = table(role, width, dtype, setting, dict(changes), at)
-    result = given_table(numbers, dtype if narrow else held, engine, device)
+    result = to_engine(numbers, dtype if narrow else held, engine, device)
     return result, fingerprint(result)
 
 
 def fingerprint(array: Any) -> object:
-    """Return an array's bits; of a large tensor its version, of a large array some bits."""
+    """Return a value that changes with an array's content; large arrays are read in part."""
     if isinstance(array, tuple):
         return tuple(map(fingerprint, array))
     if math.prod(array.shape) < _LARGE:
-        return content(array)
+        return raw_bits(array)
     return array.reshape(-1)[::_STEP].tobytes() if isinstance(array, np.ndarray) else array._version
 
 
@@ -384,7 +386,7 @@ def _cos_sin(
     return *emulated.table(positions, 0), emulated.angles(positions), recipe.table
 
 
-def applied(
+def apply_tables(
     returned: Any,
     x: FloatArray,
     letters: str,
@@ -392,7 +394,7 @@ def applied(
     dtype: Format,
     width: str,
 ) -> FloatArray:
-    """Return x rotated by returned tables: in float64, rounded once to the dtype.
+    """Rotate x by tables that code returned: in float64, rounded once to the dtype.
 
     returned: two tables, one of complex numbers, of both, or of angles.
     width: what their columns are, of p pairs or of r dims. Shapes: x has the axes `letters`.
@@ -436,7 +438,7 @@ def _columns(
     width: str,
     letters: str,
 ) -> FloatArray:
-    """Return a table with one column a pair, to multiply x by. Raises: WrongShape."""
+    """Return a table with one column per pair, shaped to multiply x. Raises: WrongShape."""
     batch, length = sizes
     columns = setting.pairs if width == "pairs" else setting.rotary_dim
     if numbers.size not in (length * columns, batch * length * columns):

@@ -1,6 +1,6 @@
-"""Code that rotates: what it says of itself, an instance that is called, and a subject made of it.
+"""Base classes of code that rotates, of an instance that is called, and a subject made of code.
 
-What is audited is the rotation alone: scores are formed in float64 from what the code returns.
+Only the rotation is audited: scores are formed in float64 from the vectors that the code returns.
 Letters: b batch, h heads of q, g heads of k, s positions, d head_dim.
 """
 
@@ -10,11 +10,10 @@ import copy
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,33 +21,17 @@ from numpy.typing import NDArray
 from ropeaudit.arithmetic.formats import FP32, FP64, FloatArray, Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import Ended, ForeignError, Late, MissingPackage, one_line
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.rope.axes import Layout
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, Raised
+from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.environments import CLEAN, CPU, Device, Environment, advice
 from ropeaudit.subjects.calling.shapes import WrongShape
+from ropeaudit.subjects.calling.stages import NO_CHANGES, Changes, StageLog
 
-if TYPE_CHECKING:
-    from ropeaudit.subjects.calling.detection import Fit
-
-Changes: TypeAlias = Mapping[str, str]
-NO_CHANGES: Changes = MappingProxyType({})
 CallOf: TypeAlias = "tuple[FloatArray, FloatArray, Positions]"  # q, k and positions of a call
 Both: TypeAlias = tuple[FloatArray, FloatArray]  # q and k
 After: TypeAlias = Callable[[Both, Both, Positions, RopeSetting], Both]  # as given, as returned
-
-
-@dataclass(slots=True)
-class StageLog:
-    """What torch did in one stage: dtypes in order, and the operations.
-
-    products: those that are matrix products, with the dtype of their factors. narrow: the number, file and
-    line of the first operation of others' code whose result has fewer bits than float32.
-    """
-
-    dtypes: list[str] = field(default_factory=list)
-    operations: list[str] = field(default_factory=list)
-    products: dict[str, str] = field(default_factory=dict)
-    narrow: tuple[int, str, int] | None = None
 
 
 class Rotator(ABC):
@@ -61,7 +44,7 @@ class Rotator(ABC):
         k: FloatArray,
         at: Positions,
     ) -> tuple[FloatArray, FloatArray]:
-        """Return q and k as one call, if it takes both, rotates them; dims in given order.
+        """Rotate q and k, in one call if the code takes both; dims keep their order.
 
         Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) -> two arrays like q and k.
         """
@@ -69,7 +52,7 @@ class Rotator(ABC):
     def rotate_parts(
         self, q: FloatArray, k: FloatArray, at: Positions, parts: Sequence[tuple[int, int]]
     ) -> tuple[FloatArray, FloatArray]:
-        """Return q and k rotated, one call a part. parts: first token and end of each."""
+        """Rotate q and k in parts, a call for each. parts: first token and end of each."""
         rotated = [self.rotate_both(q[:, :, i:j], k[:, :, i:j], at[..., i:j]) for i, j in parts]
         first, second = (np.concatenate(results, axis=2) for results in zip(*rotated, strict=True))
         return first, second
@@ -81,7 +64,7 @@ class Rotator(ABC):
         at: Positions,
         times: int,
     ) -> float:
-        """Return the CPU seconds of the fastest call. Raises: whatever the code raises."""
+        """Return the CPU seconds of the fastest of some calls. Raises: what the code raises."""
         taken = []
         for _ in range(times):
             began = time.process_time()
@@ -89,21 +72,21 @@ class Rotator(ABC):
             taken.append(time.process_time() - began)
         return min(taken)
 
-    def otherwise(self, dtype: Format, environment: Environment | None = None) -> Rotator:
-        """Return the instance, called in another dtype and, if given, environment.
+    def in_dtype(self, dtype: Format, environment: Environment | None = None) -> Rotator:
+        """Return the same instance, called in another dtype and, if given, environment.
 
-        Raises: NotImplementedError where nothing is called, or in one way alone.
+        Raises: NotImplementedError where a rotator has only one dtype.
         """
         raise NotImplementedError  # some rotators have no other dtype
 
 
 class Code(ABC):
-    """Code that rotates, from a spec: own code, an entry of a list, files of a kernel.
+    """Code that rotates: the user's own, an entry of the list of adapters, or files of a kernel.
 
-    layouts: those that can be requested. environment: in which it is called; clean: the same without it, None
-    for itself. order: of axes that was requested. changes: of the stages of tables that it is given. own:
-    whether it is the user's. built: whether it is a class or a factory. loaded_version: what `version` was
-    before any call; empty where no call changes it.
+    layouts: those that can be requested. environment: in which it is called; clean: the same code without it,
+    or None. order: the requested order of axes. changes: formats of the stages of tables that it is given.
+    own: whether it is the user's. built: whether it is a class or a factory. loaded_version: `version` before
+    any call; empty where no call changes it.
     """
 
     name: str
@@ -135,16 +118,16 @@ class Code(ABC):
     @property
     @abstractmethod
     def version(self) -> str:
-        """Of the package; of own code a digest of its files, which later imports extend."""
+        """The package's version, or a digest of the files of own code, which later imports extend."""
 
     @property
-    def begins_anew(self) -> bool:
-        """Whether a new instance has no past: a function that is loaded once has one."""
+    def has_fresh_instances(self) -> bool:
+        """Whether a new instance is free of state; a function that is loaded once is not."""
         return True
 
     @property
     def environment_label(self) -> str:
-        """What a row calls its environment: none for the clean one."""
+        """The name of the environment in rows; "none" for the clean one."""
         return self.environment.label(self.device.name)
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
@@ -152,7 +135,7 @@ class Code(ABC):
         return self.reason
 
     def refusal(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return the same, for its layout too."""
+        """Return why a setting or dtype is refused, the layout included; empty where it is not."""
         if setting.layout not in self.layouts:
             layouts = " or ".join(self.layouts)
             return f"it pairs dims in the layout {layouts} alone; type --layout {layouts}"
@@ -161,7 +144,7 @@ class Code(ABC):
         return self.refuses(setting, dtype)
 
     def fit(self, setting: RopeSetting) -> Fit | None:
-        """Return how it is called; None for an adapter."""
+        """Return how the code is called; None for an adapter."""
         return None
 
     def layout(self, setting: RopeSetting) -> Layout:
@@ -170,7 +153,7 @@ class Code(ABC):
         return fit.layout if fit else self.layouts[0]
 
     def rotator(self, setting: RopeSetting, dtype: Format) -> Rotator:
-        """Return a new instance, which has seen no other dtype and no other positions."""
+        """Return a rotator of a new instance, which nothing has called before."""
         raise MissingPackage(self.reason)
 
     def logged(
@@ -180,10 +163,17 @@ class Code(ABC):
         x: FloatArray,
         length: int,
     ) -> dict[str, StageLog]:
-        """Return what torch does in one call: see `dispatch_log.logged`."""
+        """Return what torch does in one call of a new instance from position 0, by stage.
+
+        x: numbers of the dtype that are rotated. Shapes: x (h, length, d). Raises: what the code raises.
+        """
         from ropeaudit.subjects.calling import dispatch_log  # in-function: it imports torch
 
-        return dispatch_log.logged(self, setting, dtype, x, length)
+        at, both = np.arange(length, dtype=np.int64), x[None]
+        log = dispatch_log.DispatchLog(len(x), length, setting.head_dim, setting.pairs)
+        with log.listening():
+            self.rotator(setting, dtype).rotate_both(both, both, at)
+        return log.of_stages()
 
     def under(self, environment: Environment) -> Self:
         """Return the same code in an environment; it is called as in the clean one."""
@@ -210,18 +200,8 @@ class Unavailable(Code):
         self.name, self.reason, self.layouts, self.version = name, reason, layouts, version
 
     def under(self, environment: Environment) -> Self:
-        """Return itself, as it is called in none."""
+        """Return itself: it is called in no environment."""
         return self
-
-
-def runs(positions: Positions) -> Iterator[tuple[slice, int]]:
-    """Yield the runs of consecutive positions, each as a slice and its first position.
-
-    For code that takes a first position alone, whose roundings may depend on it.
-    """
-    starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), positions.size]
-    for start, stop in pairwise(starts):
-        yield slice(start, stop), int(positions[start])
 
 
 _LARGEST = 2**24  # numbers of q and k that one call rotates: 64 MiB of float32
@@ -230,9 +210,9 @@ _OF_NUMPY = ("float16", "float32", "float64")
 
 @dataclass(slots=True)
 class _Instance:
-    """One instance at some positions; it may keep state: one thread at a time calls it.
+    """One instance at some positions. It may keep state, so one thread at a time calls it.
 
-    heads: what one call gave for all heads of q and of k, at the positions that are wanted.
+    heads: the result of one call for all heads of q and k, at the wanted positions.
     """
 
     rotator: Rotator
@@ -255,7 +235,7 @@ class Called:
         dtype: Format,
         instance: Rotator | None = None,
     ) -> None:
-        """Keep what is to be called. instance: None to make a new one for each use."""
+        """Store the code. instance: None to make a new one for each table."""
         self.code, self.setting, self.instance = code, setting, instance
         self.name, self.backend = code.name, code.engine
         self.device, self.environment = code.device.label, code.environment_label
@@ -271,21 +251,21 @@ class Called:
 
     @property
     def version(self) -> str:
-        """That of the code."""
+        """The version of the code."""
         return self.code.version
 
     def together(self, q: FloatArray, k: FloatArray, wanted: Positions | None = None) -> None:
-        """Let one call rotate all heads of these, where it is at all of their positions.
+        """Let one call rotate all heads of q and k, as a call of the model does.
 
-        wanted: positions among 0, 1, ... whose rows alone are asked for. Of more than 2^24 numbers each head
-        has a call of its own. Shapes: (h, s, d), (g, s, d).
+        wanted: the positions among 0, 1, ... whose rows are needed. Above 2^24 numbers each head has a call
+        of its own. Shapes: (h, s, d), (g, s, d).
         """
         self.given = (q, k) if q.size + k.size <= _LARGEST else None
         self.wanted = wanted
 
     @property
     def bytes_together(self) -> int:
-        """How much memory what one call gives takes."""
+        """The bytes that the result of one call takes."""
         return sum(x.size for x in self.given or ()) * int(self.dtype.carrier.itemsize)
 
     def stages(self) -> dict[str, str]:
@@ -295,7 +275,7 @@ class Called:
         return {**formats, **self.code.changes} | ({"order": order.lower()} if order else {})
 
     def refusal(self, seq_len: int, offset: int) -> str:
-        """Return why positions are refused, by a call at the first and at the last."""
+        """Call at the first and at the last position; return why that fails, or nothing."""
         if reason := self.code.refusal(self.setting, self.dtype):
             return reason
         for end in sorted({0, seq_len - 1}):
@@ -306,7 +286,7 @@ class Called:
         return ""
 
     def _hint(self, error: Exception) -> str:
-        """Return a hint where devices are mixed, or NumPy lacks the dtype."""
+        """Return a hint for errors about mixed devices or a dtype that NumPy lacks."""
         if places := advice(str(error), self.code.device):
             return f"; {places}"
         wanted = any(
@@ -321,7 +301,7 @@ class Called:
         )
 
     def table(self, positions: Positions, offset: int) -> Any:
-        """Return a new instance and the positions at which it is to rotate."""
+        """Return an instance and the positions at which it will rotate."""
         rotator = self.rotator() if self.instance is None else self.instance
         return _Instance(rotator, positions + offset, threading.Lock())
 
@@ -330,7 +310,7 @@ class Called:
         return self.code.rotator(self.setting, self.dtype)
 
     def by_batch(self) -> bool:
-        """Return whether it takes positions of each batch element."""
+        """Return whether the code takes a row of positions for each batch element."""
         fit = self.code.fit(self.setting)
         return fit is not None and fit.rows
 
@@ -345,7 +325,7 @@ class Called:
         key: bool,
         head: int | None,
     ) -> FloatArray:
-        """Return x, a head of q or k, as a call with all heads rotates it; head None: alone.
+        """Rotate a head of q or k, in one call with all heads; alone where head is None.
 
         Shapes: (s, d) -> (s, d).
         """
@@ -364,7 +344,7 @@ class Called:
     def _rotated(
         self, table: _Instance, at: Positions, q: FloatArray, k: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Return all heads of q and k rotated. Shapes: (s,), (h, s, d), (g, s, d) -> like q and k."""
+        """Rotate all heads of q and k in one call. Shapes: (s,), (h, s, d), (g, s, d) -> like q and k."""
         with np.errstate(over="ignore"):  # a number that the dtype does not hold
             given = [
                 round_to(x[..., self.into], self.dtype).astype(self.dtype.carrier)[None]
@@ -381,7 +361,7 @@ class Called:
         return results[0][0][..., self.back], results[1][0][..., self.back]
 
     def distinct_positions(self, positions: Positions) -> int:
-        """Return how many positions rotate ones to distinct finite vectors."""
+        """Return how many positions rotate a vector of ones to distinct finite vectors."""
         rotated = self.rotate(np.ones((positions.size, self.setting.head_dim)), self.table(positions, 0))
         finite = rotated[np.isfinite(rotated).all(axis=1)]
         return int(np.unique(finite, axis=0).shape[0])

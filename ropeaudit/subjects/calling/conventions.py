@@ -1,4 +1,4 @@
-"""How code that rotates is called, and what each of its arguments is filled with.
+"""Calling conventions of code that rotates: its arguments, and the value of each.
 
 Letters: b batch, h heads, g heads of k, s positions, t tokens of all sequences, d head_dim, p pairs.
 """
@@ -22,28 +22,27 @@ from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import arrays, shapes, signatures
 from ropeaudit.subjects.calling.arrays import Engine, Strides
-from ropeaudit.subjects.calling.code import NO_CHANGES, Changes, runs
 from ropeaudit.subjects.calling.environments import CPU, Device
-from ropeaudit.subjects.calling.shapes import ORDERS, Part, Tokens
+from ropeaudit.subjects.calling.shapes import ORDERS, Part, Tokens, runs
 from ropeaudit.subjects.calling.signatures import building_argument
+from ropeaudit.subjects.calling.stages import NO_CHANGES, Changes
 
-TABLES = ("position", "frequency", "angle", "trig", "table")  # stages of tables that code may be given
 _ROTATED = ("q", "x", "k", "qkv")  # roles of arrays that are rotated
 ARRAYS = {"numpy": "NumPy arrays", "jax": "jax arrays", "torch": "torch tensors"}
 # widths of what is a tuple of cos and sin -> of each
 TUPLES = {f"tuple {width}": width for width in ("half", "interleaved", "pairs")}
-OF_ROWS = {"row_offset", "padding", "lengths", "totals"}  # what is told of each row: see `_told`
+ROW_ROLES = {"row_offset", "padding", "lengths", "totals"}  # what is told of each row: see `_placing_value`
 _BESIDE = ("v", "positions", "cu_seqlens", *signatures.TABLES, "sin")
 _PADDED = 2**20  # tokens of a call whose sequences have to begin at position 0
 
 
-# who is told of each call as it begins: a process waits a limited time for each
+# is told of each call before it, as a process waits a limited time for each
 begins: Callable[[str], None] = lambda what: None  # noqa: E731
 
 
 @contextlib.contextmanager
-def contained() -> Iterator[None]:
-    """Turn what ends a process, such as SystemExit, and what has no text into an error that can be told."""
+def contain_exits() -> Iterator[None]:
+    """Turn SystemExit and its like, and exceptions whose text cannot be read, into `Raised`."""
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
@@ -60,8 +59,8 @@ def contained() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """What all calls that one answer takes share."""
+class _CallContext:
+    """What the calls share that make up one answer."""
 
     function: Any
     setting: RopeSetting
@@ -71,11 +70,11 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call returned: values (b, h, s, d), of k if both rotate. changed: q, k or x.
+    """What a call returned: q as values (b, h, s, d), and keys. changed: whether it changed q, k or x.
 
-    keys_dtype: of k, that of the values where k is not returned. in_place: it returned nothing, or its input.
-    changed_beside: the roles of other arrays that it changed. device: where what it returned lies, as torch
-    spells it; empty for arrays. held: what it returned.
+    keys_dtype: of k, or of the values where k is not returned. in_place: it returned nothing, or its input.
+    changed_beside: the roles of other arrays that it changed. device: of the returned tensor, empty for
+    arrays. held: the returned arrays themselves.
     """
 
     values: FloatArray
@@ -91,7 +90,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Convention:
-    """How to call a function: arguments, axes, device, and NumPy, torch or jax.
+    """A way to call a function: arguments, axes, device, and NumPy, torch or jax.
 
     arguments: the role of each, with its keyword where it is passed by one.
     order: see `shapes`. rank: axes of positions or tables; 4 are those of sbhd, for tokens in a row; of an
@@ -125,7 +124,7 @@ class Convention:
 
     @functools.cached_property
     def roles(self) -> tuple[str, ...]:
-        """What the arguments are, in order."""
+        """The roles of the arguments, in order."""
         return tuple(role for _, role in self.arguments)
 
     def takes(self, *roles: str) -> bool:
@@ -134,28 +133,28 @@ class Convention:
 
     @property
     def counts(self) -> bool:
-        """Whether it is given numbers of tokens in place of their positions."""
+        """Whether it takes sequence lengths in place of positions."""
         return any(role == "positions" and name in signatures.LENGTHS for name, role in self.arguments)
 
     @property
     def vectorless(self) -> bool:
-        """Whether it takes no vectors, so that it may return cos and sin."""
+        """Whether it takes no vectors, so that it returns cos and sin."""
         return not self.takes(*signatures.VECTORS)
 
     @functools.cached_property
     def unplaced(self) -> bool:
-        """Whether nothing says where tokens stand: the first is at position 0."""
+        """Whether no argument places tokens: the first is at position 0."""
         counted = not self.vectorless or self.takes("until")
         return counted and not self.takes(*signatures.PLACING, "sin")
 
     @property
     def tables(self) -> bool:
-        """Whether it is given cos and sin, or angles."""
+        """Whether it takes cos and sin, or angles."""
         return self.takes(*signatures.TABLES, "sin")
 
     @property
     def whole(self) -> bool:
-        """Whether tables hold all positions from 0, as other arguments pick some."""
+        """Whether tables hold all positions from 0, of which other arguments pick some."""
         return self.tables and self.takes("positions", "offset", *signatures.GRID)
 
     @property
@@ -168,12 +167,12 @@ class Convention:
 
     @property
     def of_rows(self) -> bool:
-        """Whether it is told of each row where it begins, or its number of tokens."""
-        return self.takes(*OF_ROWS) and not self.takes("positions")
+        """Whether it takes the start or the length of each row."""
+        return self.takes(*ROW_ROLES) and not self.takes("positions")
 
     @property
     def for_rows(self) -> Convention:
-        """The same that is given a row of positions for each batch element."""
+        """The same convention with a row of positions for each batch element."""
         as_it_is = self.of_rows or (self.by_batch and self.takes("positions"))
         return self if as_it_is else replace(self, rank=max(2, self.rank))
 
@@ -190,7 +189,7 @@ class Convention:
 
     @property
     def called(self) -> str:
-        """How the call reads."""
+        """The call as code, such as f(q, k, positions)."""
         return f"f({', '.join(name or role for name, role in self.arguments)})"
 
     def __str__(self) -> str:
@@ -212,31 +211,31 @@ class Convention:
         k: FloatArray | None = None,
         changes: Changes = NO_CHANGES,
     ) -> Answer:
-        """Return x rotated, by as many calls as its axes need; k None stands for x.
+        """Rotate x and k, by as many calls as the axes need; k is x where it is None.
 
-        changes: of the stages of tables that are made for it.
+        changes: formats of stages of the tables that are made for it.
         Shapes: x (b, h, s, d), k (b, g, s, d), positions (s,), or (b, s) where it takes them.
         """
-        k, call = x if k is None else k, _Call(function, setting, dtype, changes)
+        k, call = x if k is None else k, _CallContext(function, setting, dtype, changes)
         letters = shapes.letters(self.order)
         missing = 4 - len(letters)  # leading axes that the function does not have
         group = x.shape[1] // k.shape[1] if missing > 1 or not self.grouped else 1
         dims: Any = setting.grid.in_blocks() if self.blocks and setting.grid else slice(None)
         sides = x[..., dims], (k.repeat(group, 1) if group > 1 else k)[..., dims]
         parts, answers = list(self._parts(positions, *sides, setting.grid)), list[Answer]()
-        with contained():  # what it returns may be an object of its own
+        with contain_exits():  # what it returns may be an object of its own
             for part in parts:
-                given = [shapes.given(*one) for one in zip(sides, part.tokens, part.heads, strict=True)]
+                given = [shapes.select(*one) for one in zip(sides, part.tokens, part.heads, strict=True)]
                 first, second = (one.reshape(one.shape[missing:]) for one in given)
-                answers.append(self._once(call, part, first, second, letters))
+                answers.append(self._single_call(call, part, first, second, letters))
         back = np.argsort(dims) if self.blocks else dims
-        values = shapes.joined(x.shape, parts, [answer.values for answer in answers], 0)[..., back]
+        values = shapes.scatter(x.shape, parts, [answer.values for answer in answers], 0)[..., back]
         keys = [answer.keys for answer in answers if answer.keys is not None]
         every = len(keys) == len(parts)
         return replace(
             answers[0],
             values=values,
-            keys=shapes.joined(sides[1].shape, parts, keys, 1)[:, ::group, :, back] if every else None,
+            keys=shapes.scatter(sides[1].shape, parts, keys, 1)[:, ::group, :, back] if every else None,
             changed=any(answer.changed for answer in answers),
             in_place=all(answer.in_place for answer in answers),
             changed_beside=tuple(dict.fromkeys(role for one in answers for role in one.changed_beside)),
@@ -250,23 +249,23 @@ class Convention:
         k: FloatArray,
         grid: Grid | None,
     ) -> Iterator[Part]:
-        """Yield what each call is given.
+        """Yield the part of the tokens and heads that each call gets.
 
-        Code that is told a first position is called for each consecutive run, that without an axis of the
-        batch, or of heads, for each row, or head, and that which is told sizes of a grid with all of it.
+        Code that takes a first position is called for each consecutive run; code without an axis of the
+        batch, or of heads, for each row, or head; code that takes sizes of a grid, with all of the grid.
         """
         missing = 4 - len(shapes.letters(self.order))
-        of_q, of_k = (shapes.every(len(one), one.shape[2]) for one in (x, k))
+        of_q, of_k = (shapes.all_tokens(len(one), one.shape[2]) for one in (x, k))
         begins = self.unplaced or self.takes("offset", "totals")
         begins = begins or (self.takes("row_offset") and self.of_rows)
         parts = [Part((of_q, of_k), at)]
         if grid is not None and self.takes(*signatures.GRID):
-            rows = list(shapes.by_row(parts[0])) if at.ndim == 2 else parts
-            parts = [whole for one in rows for whole in shapes.of_grid(one, grid.count)]
+            rows = list(shapes.split_rows(parts[0])) if at.ndim == 2 else parts
+            parts = [whole for one in rows for whole in shapes.split_grid(one, grid.count)]
         elif "t" in self.order:
             parts = list(self._packed(at, of_q))
         elif begins and not (at.ndim == 2 and (np.diff(at) == 1).all()):
-            rows = list(shapes.by_row(parts[0])) if at.ndim == 2 else parts
+            rows = list(shapes.split_rows(parts[0])) if at.ndim == 2 else parts
             parts = [
                 Part((one.tokens[0][:, run], one.tokens[1][:, run]), one.at[run])
                 for one in rows
@@ -274,7 +273,7 @@ class Convention:
             ]
         if self.unplaced and "t" not in self.order:
             parts = [self._padded(*one.tokens, one.at) for one in parts]
-        parts = [row for one in parts for row in shapes.by_row(one)] if missing else parts
+        parts = [row for one in parts for row in shapes.split_rows(one)] if missing else parts
         if missing <= 1 and self.heads != "k without h":
             yield from parts
             return
@@ -283,9 +282,9 @@ class Convention:
         yield from (replace(one, heads=both) for one in parts for both in heads)
 
     def _padded(self, q: Tokens, k: Tokens, at: Positions) -> Part:
-        """Return the part with tokens in front, to be dropped, as many as precede the last row.
+        """Return the part with padding in front, so that every row can begin at position 0 or before.
 
-        Rows before it have positions below 0 there; code that is told lengths has padding on the right.
+        For code that takes lengths the padding stands on the right.
         """
         if self.takes("lengths") and q.shape == k.shape and at.ndim == 2:
             places = np.arange(at.max() + 1)
@@ -298,10 +297,10 @@ class Convention:
         return Part((first, second), np.arange(before + k.shape[1]) + at[..., :1] - before)
 
     def _packed(self, at: Positions, tokens: Tokens) -> Iterator[Part]:
-        """Yield parts with the batch in one row: each consecutive run is a sequence.
+        """Yield parts with the batch packed in one row: each consecutive run is a sequence.
 
-        Without positions, sequences begin at the first row of tables or the offset, and
-        those that begin alike share a call; where there is neither, at position 0: others are padded.
+        Without positions, sequences begin at the first row of tables or at the offset, and those with the
+        same start share a call. Without either they begin at position 0, and others are padded.
         """
         rows = np.broadcast_to(at, tokens.shape)
         pieces = [
@@ -329,47 +328,47 @@ class Convention:
             where = np.concatenate([np.arange(size) for size in room]) if pads else there
             yield Part((every, every), where, tuple(size - behind for size in room), room)
 
-    def _once(
+    def _single_call(
         self,
-        call: _Call,
+        call: _CallContext,
         part: Part,
         x: FloatArray,
         k: FloatArray,
         letters: str,
     ) -> Answer:
-        """Call once, with all axes. Shapes: x and k have the axes `letters`."""
+        """Make one call and read its result. Shapes: x and k have the axes `letters`."""
         sizes = dict(zip(letters, x.shape, strict=True))
         of_keys = {"h": 1, **dict(zip(letters, k.shape, strict=True))}
         v = np.ascontiguousarray(k[..., ::-1]) if self.takes("v", "qkv") else k
-        order = shapes.backs(self.order)[0] if self.takes("qkv") else self.order
+        order = shapes.returned_orders(self.order)[0] if self.takes("qkv") else self.order
         given = {
-            role: shapes.laid({"k": k, "v": v}.get(role, x), order, letters)
+            role: shapes.arrange({"k": k, "v": v}.get(role, x), order, letters)
             if role != "qkv"
             else shapes.packed((x, k, v), self.order, letters)
             for role in self.roles
             if role in (*_ROTATED, "v")
         }
-        shape, plain = next(iter(given.values()), x).shape, shapes.plain(self.order)
-        laid = arrays.Given(given, call.dtype, self.engine, self.strides, plain, self.device)
+        shape, plain = next(iter(given.values()), x).shape, shapes.axis_letters(self.order)
+        laid = arrays.VectorBuffer(given, call.dtype, self.engine, self.strides, plain, self.device)
         numbers = sizes.get("h", 1), of_keys["h"]
         arguments = {
             role: laid.views[role] if role in given else self._argument(role, shape, part, call, numbers)
             for role in self.roles
         }
         vectors = [arguments[role] for role in _ROTATED if role in arguments]
-        before = [arrays.content(vector) for vector in vectors]
+        before = [arrays.raw_bits(vector) for vector in vectors]
         beside = {role: arrays.fingerprint(arguments[role]) for role in _BESIDE if role in arguments}
-        returned = self._returned(call, arguments)
+        returned = self._invoke(call, arguments)
         laid.check_around()
-        changed = any(arrays.content(x) != old for x, old in zip(vectors, before, strict=True))
+        changed = any(arrays.raw_bits(x) != old for x, old in zip(vectors, before, strict=True))
         changed_beside = tuple(r for r, old in beside.items() if arrays.fingerprint(arguments[r]) != old)
         if returned is None:  # it rotated in place
             returned = tuple(vectors) if "k" in arguments else vectors[0] if vectors else None
         if self.composed:
-            returned = arrays.applied(returned, x, letters, call.setting, call.dtype, self.width)
-            dtype = torch_arrays.spelled(call.dtype)
+            returned = arrays.apply_tables(returned, x, letters, call.setting, call.dtype, self.width)
+            dtype = torch_arrays.torch_name(call.dtype)
             return Answer(returned, None, dtype, changed, "", False, changed_beside)
-        first, second, last = arrays.parts(returned, self.takes("k", "qkv"))
+        first, second, last = arrays.split_returned(returned, self.takes("k", "qkv"))
         keys, third, keys_dtype = None, None, ""
         if "qkv" in arguments and second is None:
             results, dtype = arrays.values(first)
@@ -388,15 +387,15 @@ class Convention:
             dtype=dtype,
             changed=changed,
             keys_dtype=keys_dtype or dtype,
-            in_place=arrays.shared(first, vectors[0])
-            and (second is None or arrays.shared(second, arguments.get("k", vectors[0]))),
+            in_place=arrays.shares_memory(first, vectors[0])
+            and (second is None or arrays.shares_memory(second, arguments.get("k", vectors[0]))),
             changed_beside=changed_beside,
             device=str(getattr(first, "device", "")) if self.engine == "torch" else "",
             held=(first,) if second is None else (first, second),
         )
 
-    def _returned(self, call: _Call, arguments: Mapping[str, Any]) -> Any:
-        """Return the arrays that the function returns, given q and k with its axes."""
+    def _invoke(self, call: _CallContext, arguments: Mapping[str, Any]) -> Any:
+        """Call the function with the arguments by role; return its result with the usual axes."""
         given, axis = dict(arguments), shapes.axis(self.order, "h")
         if self.heads:
             q, k = arguments["q"], arguments["k"]
@@ -413,8 +412,8 @@ class Convention:
         chance.begin(chance.number())
         plain = [one for name, one in filled if not name]
         named = {name: one for name, one in filled if name}
-        returned = arrays.known(arrays.quietly(call.function, plain, named, self.device))
-        if not self.heads or (both := arrays.parts(returned, True)[:2])[0] is None:
+        returned = arrays.as_numpy(arrays.call_quietly(call.function, plain, named, self.device))
+        if not self.heads or (both := arrays.split_returned(returned, True)[:2])[0] is None:
             return returned
         for role, one in zip("qk", both, strict=True):
             if getattr(one, "shape", None) != given[role].shape:
@@ -424,14 +423,14 @@ class Convention:
     def _rotated(
         self, returned: Any, sizes: shapes.Sizes, letters: str, what: str = ""
     ) -> tuple[FloatArray, str]:
-        """Return the values that came back, in the original axes, and their dtype."""
+        """Return the values of a result in the axes `letters`, and their dtype."""
         values, dtype = arrays.values(returned)
-        return shapes.lifted(values, self.back or self.order, letters, sizes, what), dtype
+        return shapes.restore(values, self.back or self.order, letters, sizes, what), dtype
 
     def _argument(
-        self, role: str, shape: tuple[int, ...], part: Part, call: _Call, heads: tuple[int, int]
+        self, role: str, shape: tuple[int, ...], part: Part, call: _CallContext, heads: tuple[int, int]
     ) -> Any:
-        """Return what fills a role that is no vector. shape: of a vector. heads: of q and k."""
+        """Return the value of an argument that is no vector. shape: of a vector. heads: of q and k."""
         batch = shape[shapes.axis(self.order, "b")] if "b" in self.order else 1
         if role in (*signatures.TABLES, "sin"):
             return self._table(role, part, call)
@@ -453,14 +452,14 @@ class Convention:
             told = np.ascontiguousarray(places.transpose([letters.index(axis) for axis in self.axes]))
             told = told.astype(self.index if (told % 1 == 0).all() else np.float32)
         else:
-            told = self._told(role, part, batch)
+            told = self._placing_value(role, part, batch)
         if told is not None:
             tensor = self.engine == "torch" and isinstance(told, np.ndarray)
             return arrays.tensor(told, self.device) if tensor else told
         along = shapes.axis(self.order, "s")
         numbers = {
             "seq_dim": along,
-            "seq_dim_from_end": along - len(shapes.plain(self.order)),
+            "seq_dim_from_end": along - len(shapes.axis_letters(self.order)),
             "head_axis": shapes.axis(self.order, "h"),
             "heads": heads[0],
             "kv_heads": heads[1],
@@ -470,10 +469,10 @@ class Convention:
             return numbers[role]
         return building_argument(role, call.setting, dtype=call.dtype, engine=self.engine)
 
-    def _told(self, role: str, part: Part, batch: int) -> int | NDArray[Any] | None:
-        """Return where tokens stand, by call, token, row or sequence; None for other roles.
+    def _placing_value(self, role: str, part: Part, batch: int) -> int | NDArray[Any] | None:
+        """Return the value of a role that places tokens; None for other roles.
 
-        Of rows (b,), or (b, 1) of rank 2 but for offset. Zeros beside positions, (b, 1) where they are added.
+        Shapes: by row (b,), or (b, 1) of rank 2 but for offset. Row roles are 0 beside positions.
         """
         at, length = part.at, part.at.shape[-1]
         if role == "positions":
@@ -484,14 +483,14 @@ class Convention:
         if role in ("cu_seqlens", "cu_padded"):
             sizes = part.lengths if role == "cu_seqlens" else part.room
             return np.cumsum([0, *(sizes or [length])]).astype(np.int32)
-        if role not in ("offset", "mask", *OF_ROWS):
+        if role not in ("offset", "mask", *ROW_ROLES):
             return None
         first = int(at[..., 0].min() if self.takes("row_offset") else at[..., 0].max())
         if role == "offset" and (self.rank not in (0, 2) or (self.rank == 2 and self.of_rows)):
             return first
         rows = np.broadcast_to(at, (batch, length))
         firsts, of_call = rows[:, 0], first if self.takes("offset") else 0
-        if role in OF_ROWS and self.takes("positions"):
+        if role in ROW_ROLES and self.takes("positions"):
             told: NDArray[Any] = np.zeros((batch, 1) if role == "row_offset" else batch)
         elif role == "offset":
             told = firsts if self.rank else np.asarray(first)
@@ -507,8 +506,8 @@ class Convention:
             told = told[:, None] if self.rank == 2 else told
         return np.ascontiguousarray(told, dtype=self.index)
 
-    def _table(self, role: str, part: Part, call: _Call) -> Any:
-        """Return a table, or a tuple of cos and sin, at the positions, or at all from 0 if others say which.
+    def _table(self, role: str, part: Part, call: _CallContext) -> Any:
+        """Return a table, or a tuple of cos and sin, at the part's positions or, if `whole`, all from 0.
 
         Shapes: at (s,) or (b, s) -> (s, w), (1, s, w) or (b, s, w), or the axes of the order but h and d.
         """
@@ -530,14 +529,14 @@ class Convention:
             table = table.reshape(-1, at.shape[-1], *columns)
         if self.rank >= 3:
             sizes = dict(zip("bs"[-at.ndim :], at.shape, strict=True))
-            order = "sbhd" if self.rank == 4 else shapes.plain(self.order)
+            order = "sbhd" if self.rank == 4 else shapes.axis_letters(self.order)
             if at.ndim == 2 and order.index("s") < order.index("b"):
                 table = table.swapaxes(0, 1)
             table = table.reshape([*(sizes.get(axis, 1) for axis in order[:-1]), *columns])
-        return arrays.given_table(table, call.dtype if self.narrow else held, self.engine, self.device)
+        return arrays.to_engine(table, call.dtype if self.narrow else held, self.engine, self.device)
 
 
-def scored(
+def call_scores(
     function: Any,
     q: FloatArray,
     k: FloatArray,
@@ -547,15 +546,15 @@ def scored(
     engine: Engine,
     device: Device = CPU,
 ) -> FloatArray:
-    """Return f(q, k, positions) for all heads at once. Shapes: q, k (h, s, d), at (s,)."""
+    """Call f(q, k, positions) for all heads; return the scores. Shapes: q, k (h, s, d), at (s,)."""
     if sorted(order) not in (sorted("bhsd"), sorted("hsd")):
         raise UnknownName("order", order, [known for known in ORDERS if "h" in known])
     batch = "b" in order
-    vectors = [shapes.laid(x[None] if batch else x, order, "bhsd"[not batch :]) for x in (q, k)]
+    vectors = [shapes.arrange(x[None] if batch else x, order, "bhsd"[not batch :]) for x in (q, k)]
     arguments = [arrays.new_array(x, dtype, engine, device) for x in vectors]
     arguments.append(arrays.tensor(at, device) if engine == "torch" else at.copy())
     if engine == "jax":
         arguments = [device.put(one) for one in arguments]
-    with contained():
-        returned = arrays.quietly(function, arguments, {}, device)
-    return arrays.values(arrays.known(returned))[0]
+    with contain_exits():
+        returned = arrays.call_quietly(function, arguments, {}, device)
+    return arrays.values(arrays.as_numpy(returned))[0]

@@ -1,6 +1,6 @@
-"""Find out how code rotates: signature, order of axes, layout, torch or NumPy.
+"""Detection of how code rotates: signature, order of axes, layout, torch or NumPy.
 
-It is called in every possible way, and that nearest to exact rotation at small positions is returned.
+Code is called in every possible way; the way nearest to the exact rotation at small positions is chosen.
 Letters: b batch, h heads, s positions, d head_dim, p pairs.
 """
 
@@ -19,8 +19,9 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FP32, FloatArray, Format, parse
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import Ended, ForeignError, Late, MissingPackage, UnknownName, UsageError, one_line
+from ropeaudit.rope.axes import LAYOUTS, Layout
 from ropeaudit.rope.scaling import DEFAULT
-from ropeaudit.rope.setting import LAYOUTS, Layout, RopeSetting
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays, proposals, shapes
 from ropeaudit.subjects.calling.arrays import Engine
@@ -39,7 +40,7 @@ _STRAY = 0.03  # relative: what float32 code may leave that is wrong, but rotate
 
 
 class NoFit(NotUnderstood):
-    """Code fits no call in this dtype. nearest: a fit in another, if any."""
+    """No way of calling fits code in this dtype. nearest: one that may be wrong, if any."""
 
     nearest: Fit | None = None
 
@@ -48,10 +49,11 @@ class NoFit(NotUnderstood):
 class Fit:
     """How code is called. permuted: it takes interleaved pairs and returns them half-split.
 
-    error: relative RMS distance of the best (batch, head) from the exact rotation. odd: those of another.
+    error: relative RMS distance of the best (batch, head) from the exact rotation; odd: those further off.
     misfit: why the call does not fit at all; empty where it does. rows: whether it takes a row of positions
-    for each batch element. dtype: in which it was found out. unfit: why it fits no call in float32, or empty.
-    backward: it rotates q and k alike by the negative angle. keys: whether k, if it came back, is rotated so.
+    for each batch element. dtype: of the detection. unfit: why no call fits in float32, or empty. left:
+    whether some heads are not rotated. backward: q and k rotate by the negative angle. keys: whether a
+    returned k is rotated like q.
     """
 
     convention: Convention
@@ -69,20 +71,20 @@ class Fit:
 
     @property
     def joined_wrongly(self) -> bool:
-        """Whether joined heads are not rotated alike: the code may take them for one."""
+        """Whether joined heads are rotated differently: the code may take them for one head."""
         return "(" in self.convention.order and (self.left or (self.sure and bool(self.odd)))
 
     @property
     def doubtful(self) -> bool:
-        """Whether it is wrong, called in a way that only right code makes likely."""
+        """Whether the convention is doubtful and the result wrong."""
         return self.convention.doubtful and not self.sure
 
     @property
     def rank(self) -> tuple[bool, bool, bool, bool, bool, float]:
-        """The order of fits, best first: by whether they fit, doubt and error.
+        """The sort key of fits, best first: whether they fit, doubt, error.
 
-        Of code that is always wrong, tables in the layout of its pairs come first, and heads that are an axis
-        of their own, unless positions come first, as vLLM has them; all that does not fit is alike.
+        For code that is always wrong, tables in the layout of its pairs come first, and heads with an axis of
+        their own, unless the first argument is positions, as in vLLM. Misfits are equal.
         """
         joined = "(" in self.convention.order and self.convention.roles[0] != "positions"
         width = TUPLES.get(self.convention.width, self.convention.width)
@@ -94,17 +96,17 @@ class Fit:
 
     @property
     def sure(self) -> bool:
-        """Whether it is this rotation, up to coarse arithmetic."""
+        """Whether the result is the exact rotation, up to coarse arithmetic."""
         return self.error <= NEAR
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is tried: code of a name on a setting.
+    """Code whose way of calling is to be found, on a setting.
 
-    call: gives a new instance x (b, h, s, d) at positions in a dtype, by a convention. likely: what it may
-    take, likeliest first. engines: what may make its arrays, likeliest first. device: where. order: of axes,
-    if one was asked for. dtype: of the vectors. several: what to type for several axes.
+    call: calls a new instance with x (b, h, s, d) at positions in a dtype, by a convention. likely:
+    conventions, likeliest first. engines: what may make its arrays, likeliest first. order: of axes, if
+    requested. dtype: of the vectors. several: what to type for several position axes.
     """
 
     call: Callable[[Convention, FloatArray, Positions, Format], Answer]
@@ -119,7 +121,7 @@ class Trial:
 
 
 def fit(trial: Trial) -> Fit:
-    """Return how to call code: in float32, or where it fits no call then, in 16 bits.
+    """Return how to call code: detected in float32, or in 16 bits where no call fits in float32.
 
     Raises: UsageError, UnknownName, where no call works; Ended where each ends its process, Late.
     """
@@ -132,7 +134,7 @@ def fit(trial: Trial) -> Fit:
     unfit: list[NoFit] = []
     for dtype in _DTYPES:
         try:
-            found = _fit_in(replace(trial, dtype=dtype))
+            found = _best_fit(replace(trial, dtype=dtype))
         except NoFit as error:
             unfit.append(error)
         else:
@@ -143,8 +145,8 @@ def fit(trial: Trial) -> Fit:
     raise unfit[0]
 
 
-def _fit_in(trial: Trial) -> Fit:
-    """Return the nearest fit in a dtype, with the first engine that has one."""
+def _best_fit(trial: Trial) -> Fit:
+    """Return the best fit in a dtype, with the first engine that has one."""
     sure = _SURE + trial.dtype.unit_roundoff  # error of a right call
     failed: list[tuple[Convention, Exception]] = []
     best: Fit | None = None
@@ -157,7 +159,7 @@ def _fit_in(trial: Trial) -> Fit:
                 continue
             if form.heads and best is not None and not best.convention.heads:
                 break  # k has heads
-            tried = _try(form, trial, best)
+            tried = _better_fit(form, trial, best)
             if isinstance(tried, Exception):
                 failed.append((form, tried))
                 two |= {form.arguments} if isinstance(tried, arrays.TwoTables) else set()
@@ -173,7 +175,7 @@ def _fit_in(trial: Trial) -> Fit:
     if best is None and trial.setting.grid is not None and not failed:
         raise NotUnderstood.told(f"{trial.name} takes no argument named as positions or sizes of a grid are")
     if best is None:
-        raise _uncallable(trial, failed)
+        raise _no_call_error(trial, failed)
     refused = NoFit.told(
         f"nothing was checked: what to give {trial.name} is not known",
         f"called as {best.convention}, it {best.misfit}",
@@ -184,8 +186,8 @@ def _fit_in(trial: Trial) -> Fit:
     raise refused
 
 
-def _try(form: Convention, trial: Trial, best: Fit | None = None) -> Fit | Exception:
-    """Return the better of the best fit so far and this one, or what it raises."""
+def _better_fit(form: Convention, trial: Trial, best: Fit | None = None) -> Fit | Exception:
+    """Try a convention; return the better of it and the best fit so far, or the exception."""
     try:
         fit = _nearest_layout(form, trial)
         alone = form.unplaced or form.takes("totals")
@@ -206,10 +208,10 @@ def _try(form: Convention, trial: Trial, best: Fit | None = None) -> Fit | Excep
     return fit
 
 
-def _uncallable(trial: Trial, failed: Sequence[tuple[Convention, Exception]]) -> Exception:
-    """Return that no call worked: of the device in every dtype, else in this one.
+def _no_call_error(trial: Trial, failed: Sequence[tuple[Convention, Exception]]) -> Exception:
+    """Return the exception that says why no call worked, with the attempts.
 
-    Where it ends its process, that is what it does, however it is called.
+    Code that ends its process in one call is reported as doing so.
     """
     for kind in (Ended, MissingPackage):
         if told := next((error for _, error in failed if isinstance(error, kind)), None):
@@ -244,7 +246,7 @@ def _uncallable(trial: Trial, failed: Sequence[tuple[Convention, Exception]]) ->
 
 
 def _refined(best: Fit, trial: Trial) -> Fit:
-    """Return a fit with what else code takes: rows of positions, other heads.
+    """Return a fit, refined by rows of positions and other heads that the code also takes.
 
     Raises: NotUnderstood for positions of several axes.
     """
@@ -254,31 +256,31 @@ def _refined(best: Fit, trial: Trial) -> Fit:
         beside = (replace(one, engine=known.engine, device=known.device) for one in whole)
         orders = (known.order,) if trial.order else None
         forms = (form for one in beside for form in proposals.of_form(one, orders))
-        fits = (_try(form, trial) for form in forms if form.width == known.width)
+        fits = (_better_fit(form, trial) for form in forms if form.width == known.width)
         best = next((fit for fit in fits if isinstance(fit, Fit) and not fit.misfit), best)
-    if axes := _axes(best, trial):
+    if axes := _axis_count(best, trial):
         raise NotUnderstood(
             f"{trial.name} takes positions of {axes} axes, ({axes}, s), as images and videos have them; "
             f"they are not judged without {AXES}"
         )
-    if _by_row(best, trial):
+    if _takes_rows(best, trial):
         return replace(best, rows=True)
     form = best.convention
     if not {"q", "k"} <= set(form.roles):
         return best
     if form.order in proposals.HEADLESS:  # k without heads, if rows fit
-        fit = _try(replace(form, heads="k without h"), trial)
-        if isinstance(fit, Fit) and fit.sure and not fit.misfit and _by_row(fit, trial):
+        fit = _better_fit(replace(form, heads="k without h"), trial)
+        if isinstance(fit, Fit) and fit.sure and not fit.misfit and _takes_rows(fit, trial):
             return replace(fit, rows=True)
     for order in () if best.keys else proposals.HEADLESS[:3]:  # q in groups, if k fits
-        fit = _try(replace(form, order=order, heads="q in groups"), trial)
+        fit = _better_fit(replace(form, order=order, heads="q in groups"), trial)
         if isinstance(fit, Fit) and fit.sure and fit.keys and not fit.misfit:
-            return replace(fit, rows=_by_row(fit, trial))
+            return replace(fit, rows=_takes_rows(fit, trial))
     return best
 
 
-def _axes(best: Fit, trial: Trial) -> int:
-    """Return how many axes positions have: code takes so many equal rows, not one."""
+def _axis_count(best: Fit, trial: Trial) -> int:
+    """Return the number of position axes: rows that the code takes where one row fails; else 0."""
     form = replace(best.convention, rank=2)
     if not form.takes("positions") or form.axes or not form.by_batch:
         return 0
@@ -291,11 +293,11 @@ def _axes(best: Fit, trial: Trial) -> int:
     return 0
 
 
-def _by_row(best: Fit, trial: Trial) -> bool:
-    """Return whether code may be given a row of positions for each batch element.
+def _takes_rows(best: Fit, trial: Trial) -> bool:
+    """Return whether code takes a row of positions for each batch element.
 
-    It does where equal rows, or tables (b, s, d), give what (s,), or tables (1, s, d), give.
-    Positions that it takes and rotates otherwise by are for checks to see.
+    It does where equal rows, or tables (b, s, d), give the result of (s,), or tables (1, s, d).
+    Whether it rotates by such positions rightly is left to checks.
     """
     form = best.convention
     if form.by_batch and form.takes("positions"):
@@ -311,7 +313,7 @@ def _nearest_layout(convention: Convention, trial: Trial, rows: int = 0) -> Fit:
     """Call once, compare with both layouts, and return the nearest fit.
 
     Frequencies may depend on the setting's length, or on that of this call.
-    rows: in how many rows positions are given, all alike; 0 for one that batch elements share.
+    rows: the number of equal rows of positions; 0 for one row that batch elements share.
     """
     setting, dtype = trial.setting, trial.dtype
     shape = (_BATCH, _HEADS, _LENGTH, setting.head_dim)
@@ -351,7 +353,7 @@ def _nearest_layout(convention: Convention, trial: Trial, rows: int = 0) -> Fit:
 
 
 def sureness(fit: Fit) -> str:
-    """Return in words how sure it is that code is called as it wants to be."""
+    """Return in words how certain the detection is."""
     inside = f" in {fit.dtype}, for in float32 no call fits" if fit.unfit else ""
     if fit.sure:
         return f" (detected{inside})"
@@ -368,12 +370,12 @@ def sureness(fit: Fit) -> str:
 def misfit(
     x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool, *, placed: bool = True
 ) -> str:
-    """Return why code that returned this cannot rotate, however wrongly; empty if it can.
+    """Return why a result is no rotation, not even a wrong one; empty if it may be one.
 
-    Wrong code has a wrong angle, base, direction or position, other dims, a lost sign or pair: still
-    each pair goes into itself alone, by one matrix for all heads, each row of it a sinusoid of the
-    position. Code that was called wrongly does otherwise, but for a head, a row or the last token.
-    placed: whether something says where tokens stand; else what turns nothing was not called as it wants.
+    Wrong code has a wrong angle, base, direction or position, other dims, a lost sign or pair: still each
+    pair is mapped to itself by one matrix for all heads, each row of it a sinusoid of the position. Code that
+    was called wrongly breaks this, except in one head, row or the last token.
+    placed: whether an argument places tokens; without one, a call that turns nothing does not fit.
     Shapes: x, values (b, h, s, d).
     """
     changed = int(np.flatnonzero(np.r_[True, (values != x).any(axis=(0, 1, 2))])[-1])
@@ -393,7 +395,7 @@ def misfit(
 
 
 def _stray(x: FloatArray, values: FloatArray, setting: RopeSetting, permuted: bool) -> float:
-    """Return the share of vectors that no rotation of the rotary dims explains."""
+    """Return the share of the values that no rotation of the rotary dims explains."""
     if permuted:
         values = values[..., np.argsort(half_split(setting.rotary_dim, setting.head_dim))]
     rest = values[..., setting.rotary_dim :] - x[..., setting.rotary_dim :]
@@ -424,7 +426,7 @@ def _matrices(z: Any, w: Any) -> tuple[Any, Any]:
 
 
 def _sinusoid_residual(z: Any, w: Any) -> float:
-    """Return the relative RMS of w that a sinusoidal matrix on each pair leaves.
+    """Return the relative RMS of w that sinusoidal matrices, one on each pair, do not explain.
 
     w = a z + b conj(z), by least squares. Its rows are a + conj(b), for the real part, and a - conj(b);
     then row(m+1) + row(m-1) = 2 cos(t) row(m) for each row of each pair.

@@ -1,26 +1,24 @@
-"""What torch does inside a rotation: the dtype and stage of every operation.
+"""A log of torch's operations inside a rotation: the dtype and stage of each.
 
-Stages are distinguished by where numbers come from: positions times frequencies are angles, their cos and sin
-the table, x times the table the rotation. Letters: h heads, s positions, d head_dim, p pairs.
+A stage is known by the origin of the numbers: positions times frequencies are angles, their cos and sin the
+table, x times the table the rotation. Letters: h heads, s positions, d head_dim, p pairs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from importlib import resources
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from ropeaudit.arithmetic.formats import FloatArray, Format, parse
-from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays
-from ropeaudit.subjects.calling.code import Code, StageLog
-from ropeaudit.subjects.torch_native import Numbers
+from ropeaudit.subjects.calling.stages import StageLog
+from ropeaudit.subjects.torch_native import DispatchMode
 
 STAGES = ("position", "frequency", "angle", "trig", "table", "input", "rotation", "output")
 _VECTORS = frozenset(("input", "rotation", "output"))  # stages of what is rotated
@@ -32,52 +30,17 @@ _VIEWS: tuple[str, ...] = ("view", "slice", "select", "expand", "transpose", "pe
 _VIEWS += ("squeeze", "alias", "detach", "unbind", "split", "chunk", "reshape", "clone", "_unsafe_view")
 _VIEWS += ("as_strided", "neg", "cat", "stack", "repeat", "split_with_sizes", "_conj", "lift_fresh", "index")
 _VIEWS += ("empty_like", "view_as_real", "view_as_complex", "_reshape_alias", "unfold")
-# operations that cuBLAS computes in TF32 where that is allowed -> the first of their two factors
-_FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 _NARROW = (torch.bfloat16, torch.float16)
 _NOT_THEIRS = ("torch", "ropeaudit", "contextlib", "einops")
 _OURS = os.path.join(str(resources.files("ropeaudit")), "")
-_TF32 = parse("tf32")
 _SUMS = ("add", "sub", "rsub", "addcmul")
 
 
-class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keep torch from loading its compiler, which takes long."""
-        return False
-
-
-class Tf32Products(_Mode):  # type: ignore[no-untyped-call]
-    """While it is entered, rounds what float32 matrix products are formed of to 11 bits.
-
-    TF32 in software: operands are rounded to nearest, ties to even, as in the recipe `hf-tf32-matmul`.
-    """
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Any = (),
-        kwargs: Any = None,
-    ) -> Any:
-        """Run an operation, a product of rounded factors."""
-        first = _FACTORS.get(str(func.overloadpacket).rpartition(".")[2])
-        if first is not None:
-            args = [
-                Numbers(one.device).keep(one, _TF32)
-                if number in (first, first + 1) and one.dtype == torch.float32
-                else one
-                for number, one in enumerate(args)
-            ]
-        return func(*args, **(kwargs or {}))
-
-
-class DispatchLog(_Mode):
-    """Notes what happens to x (h, s, d) and positions (s,) while it is entered."""
+class DispatchLog(DispatchMode):
+    """Logs the operations on x (h, s, d) and positions (s,) while it is entered."""
 
     def __init__(self, heads: int, length: int, head_dim: int, pairs: int) -> None:
-        """Keep the sizes that tell arrays apart; they should all differ."""
+        """Store the sizes by which arrays are recognised; they should all differ."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.length, self.pairs, self.size = length, pairs, heads * length * head_dim
         self.head_dim = head_dim
@@ -92,7 +55,7 @@ class DispatchLog(_Mode):
         args: Any = (),
         kwargs: Any = None,
     ) -> Any:
-        """Run an operation and note it."""
+        """Run an operation and log its results."""
         result = func(*args, **(kwargs or {}))
         name = str(func.overloadpacket).rpartition(".")[2]
         given = _tensors((args, kwargs or {}))
@@ -100,8 +63,23 @@ class DispatchLog(_Mode):
             self._note(name.rstrip("_") if name not in _CASTS else name, given, out)
         return result
 
-    def note_output(self, tensor: torch.Tensor) -> None:
-        """Note the dtype of what leaves the rotation."""
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Log the operations in the block, and the dtype of tensors that are read out."""
+        torch_arrays.listeners.append(self._note_output)
+        try:
+            with self:
+                yield
+        finally:
+            torch_arrays.listeners.remove(self._note_output)
+
+    def of_stages(self) -> dict[str, StageLog]:
+        """Return the logs of stages with operations, in the order of the computation."""
+        self.logs["input"].dtypes[1:] = []  # casts are the rotation's
+        return {stage: log for stage, log in self.logs.items() if log.dtypes}
+
+    def _note_output(self, tensor: torch.Tensor) -> None:
+        """Log the dtype of a tensor that leaves the rotation."""
         if self.tagged.get(id(tensor), ("",))[0] in ("rotation", "output"):
             self.logs["output"].dtypes = [_dtype_name(tensor)]
 
@@ -158,7 +136,7 @@ class DispatchLog(_Mode):
         return max(stages, key=STAGES.index, default="")
 
     def _tag(self, tensor: torch.Tensor) -> str:
-        """Return the stage of a tensor; tensors made outside are known by size."""
+        """Return the stage of a tensor; tensors made before the log are recognised by size."""
         if id(tensor) in self.tagged:
             return self.tagged[id(tensor)][0]
         count, real = tensor.numel(), _is_real(tensor)
@@ -175,27 +153,6 @@ class DispatchLog(_Mode):
                 self.logs[stage].dtypes.append(_dtype_name(tensor))
                 self.logs[stage].operations.append("given")
         return stage
-
-
-def logged(
-    code: Code, setting: RopeSetting, dtype: Format, x: FloatArray, length: int
-) -> dict[str, StageLog]:
-    """Return what torch does in one call of a new instance from 0: all stages, in order.
-
-    x: what is rotated, numbers of the dtype. Shapes: x (h, length, d).
-    Raises: whatever the code raises.
-    """
-    log = DispatchLog(len(x), length, setting.head_dim, setting.pairs)
-    torch_arrays.listeners.append(log.note_output)
-    try:
-        with log:
-            at = np.arange(length, dtype=np.int64)
-            both = x[None]
-            code.rotator(setting, dtype).rotate_both(both, both, at)
-    finally:
-        torch_arrays.listeners.remove(log.note_output)
-    log.logs["input"].dtypes[1:] = []  # casts are the rotation's
-    return {stage: one for stage, one in log.logs.items() if one.dtypes}
 
 
 def _is_real(tensor: torch.Tensor) -> bool:

@@ -1,8 +1,7 @@
-"""Environments in which code is called: what of torch is changed around each call, and put back behind it.
+"""Environments of calls: settings of torch that are changed for each call and restored; and devices.
 
-A clean call begins in the state in which the code's module left its import. An environment changes that for
-each call, `default-dtype` where instances are built too; `compile` wraps what is called, `to` moves it.
-And devices, on which code is given arrays, and to which modules are moved.
+A clean call begins in the state that the import of the code's module left. `default-dtype` applies where
+instances are built too; `compile` wraps the function, `to` moves the module.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ropeaudit import data
-from ropeaudit.arithmetic.formats import Format, parse
+from ropeaudit.arithmetic.formats import FP32, Format, parse
 from ropeaudit.errors import UnknownName, UsageError
+from ropeaudit.subjects import torch_arrays
 from ropeaudit.subjects.calling.signatures import is_module
 
 Kind = Literal["none", "autocast", "tf32", "default-dtype", "to", "compile", "inference"]
@@ -31,14 +31,14 @@ _RECOMPILED = 64  # times: past its limit torch compiles no more
 
 
 class NothingToMove(UsageError):
-    """What was built is no module, which `to` would move."""
+    """The code is no module, so that `to` has nothing to move."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What code is called under. name: as it is requested. does: what it does, as a clause.
+    """An environment of calls. name: as it is requested. does: its effect, as a clause.
 
-    dtype: to which it narrows what it reaches; None where it narrows nothing.
+    dtype: to which it narrows numbers; None where it narrows nothing.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Environment:
     dtype: Format | None = None
 
     def lacking(self, engine: str, dtype: Format, device: str = "cpu") -> str:
-        """Return why code of an engine cannot be called under it on a device; empty where it can.
+        """Return why code of an engine cannot be called in it on a device; empty where it can.
 
         dtype: of q and k. torch promotes between no two 16-bit dtypes under autocast.
         """
@@ -71,7 +71,7 @@ class Environment:
 
     @contextlib.contextmanager
     def entered(self, device: str = "cpu") -> Iterator[None]:
-        """Call under this environment within the block; restore torch afterwards."""
+        """Apply the environment within the block; restore torch afterwards."""
         if self.kind in ("none", "to", "compile"):
             yield
             return
@@ -81,12 +81,14 @@ class Environment:
         if self.kind == "inference":
             stack.enter_context(torch.inference_mode())
         elif self.kind == "autocast":
-            stack.enter_context(torch.autocast(device.partition(":")[0], dtype=_torch_dtype(dtype)))
+            stack.enter_context(
+                torch.autocast(device.partition(":")[0], dtype=torch_arrays.dtype(dtype or FP32))
+            )
         elif self.kind == "default-dtype":
             stack.callback(torch.set_default_dtype, torch.get_default_dtype())
-            torch.set_default_dtype(_torch_dtype(dtype))
+            torch.set_default_dtype(torch_arrays.dtype(dtype or FP32))
         elif self._emulated(device):
-            from ropeaudit.subjects.calling.dispatch_log import Tf32Products
+            from ropeaudit.subjects.torch_native import Tf32Products
 
             stack.enter_context(Tf32Products())  # type: ignore[no-untyped-call]
         else:
@@ -102,7 +104,7 @@ class Environment:
         return self.entered() if self.kind == "default-dtype" else contextlib.nullcontext()
 
     def moved(self, thing: Any) -> Any:
-        """Return what was built: under `to` its module is moved to the dtype, in place as users do.
+        """Return an instance; in `to` its module is moved to the dtype, in place as users do.
 
         Raises: NothingToMove.
         """
@@ -112,7 +114,7 @@ class Environment:
             if module is None:
                 holds = f"a {type(thing).__name__} holds nothing to move; leave out --under"
                 raise NothingToMove(f"{self.name} moves a torch.nn.Module, and {holds}")
-            module.to(_torch_dtype(self.dtype))
+            module.to(torch_arrays.dtype(self.dtype or FP32))
         return thing
 
     def wrapped(self, function: Any) -> Any:
@@ -148,12 +150,6 @@ class Environment:
         import torch
 
         return bool(torch.cuda.get_device_capability(device)[0] < _TF32_SINCE)
-
-
-def _torch_dtype(fmt: Format | None) -> Any:
-    import torch
-
-    return getattr(torch, fmt.name) if fmt else torch.float32
 
 
 ENVIRONMENTS = {
@@ -211,7 +207,7 @@ _OF_GPUS = ("cuda", "gpu", "triton", "active driver")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device. name: as torch or jax spells it. label: in records. of_jax: jax's object."""
+    """A device. name: torch's or jax's. label: in records. of_jax: jax's object."""
 
     name: str = "cpu"
     label: str = "cpu"
@@ -219,12 +215,12 @@ class Device:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether tensors lie where torch makes them unless it is told otherwise."""
+        """Whether it is torch's default device."""
         return self.name == "cpu"
 
     @property
     def words(self) -> str:
-        """Where arrays lie, to follow their kind in a sentence; nothing on the CPU."""
+        """The device as a part of a sentence, " on cuda:0"; empty on the CPU."""
         return "" if self.is_cpu else f" on {self.name}"
 
     def put(self, array: Any) -> Any:

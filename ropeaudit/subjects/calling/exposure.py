@@ -1,6 +1,6 @@
-"""What an environment changes of code: by which operation, and what of its rotation is left.
+"""The effect of an environment on code: which operation it narrows, and the error of the rotation.
 
-The cause is read from torch's operations, clean and in the environment; the consequence is measured.
+The cause is read from logs of torch's operations, clean and in the environment; the error is measured.
 Letters: s positions, d head_dim, p pairs.
 """
 
@@ -15,7 +15,8 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.errors import ForeignError
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import exact_rotation
-from ropeaudit.subjects.calling.code import Code, StageLog
+from ropeaudit.subjects.calling.code import Code
+from ropeaudit.subjects.calling.stages import StageLog
 
 _LOGGED = 48  # positions of the call whose operations are looked at
 _MOST = 4096  # positions at which the consequence is measured
@@ -33,7 +34,7 @@ TF32_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")  # by cuBLAS in TF32 where all
 
 
 def narrowest(dtypes: Sequence[str]) -> str:
-    """Return the narrowest of some dtypes: what numbers that took all of them are rounded to.
+    """Return the narrowest of some dtypes, by their names.
 
     >>> narrowest(["float32", "bfloat16"])
     'bfloat16'
@@ -49,7 +50,7 @@ def _width(name: str) -> int:
 
 
 def cause(code: Code, setting: RopeSetting, dtype: Format) -> str:
-    """Return the stage that an environment narrows and the operation, or nothing."""
+    """Describe the stage that an environment narrows, with its operation; empty if none."""
     if code.clean is None or code.environment.kind == "compile":
         return ""
     clean = stages(code.clean, setting, dtype)
@@ -80,7 +81,7 @@ def angle_product(stages: Mapping[str, StageLog]) -> tuple[str, str]:
 
 
 def stages(code: Code, setting: RopeSetting, dtype: Format) -> Mapping[str, StageLog]:
-    """Return what torch does in each stage of a call; empty if that fails."""
+    """Return the logs of a call by stage; empty if the call fails."""
     if code.engine != "torch":
         return {}
     x = np.random.default_rng(0).standard_normal((1, _LOGGED, setting.head_dim))
@@ -94,9 +95,9 @@ def stages(code: Code, setting: RopeSetting, dtype: Format) -> Mapping[str, Stag
 def consequence(
     code: Code, setting: RopeSetting, dtype: Format, offset: int, length: int
 ) -> tuple[str, bool]:
-    """Return what an environment leaves of a rotation at up to 4096 positions; whether less.
+    """Describe a rotation in an environment at up to 4096 positions; return also whether it is worse.
 
-    It is less if fewer positions are distinct or cos is further off. Nothing where the code raises there.
+    It is worse if fewer positions are distinct or cos is further off. Empty where the code raises.
     """
     if code.clean is None:
         return "", False

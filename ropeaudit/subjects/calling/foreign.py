@@ -1,6 +1,6 @@
-"""Code that runs in a process of its own, the user's or a list's, asked through a door.
+"""Code that runs in a process of its own, the user's or a third party's, called through a door.
 
-The functions above `ForeignCode` run there: they import code, and call it as messages ask.
+The functions above `ForeignCode` run in the child: they import code, and call it as messages ask.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ import numpy as np
 from ropeaudit.arithmetic.formats import FORMATS, FP32, FloatArray, Format
 from ropeaudit.door import child, process
 from ropeaudit.door.child import Header
-from ropeaudit.door.messages import HOME, Arrays, Malformed, Values
+from ropeaudit.door.messages import OWN_ERRORS, Arrays, Malformed, Values
 from ropeaudit.door.process import Door, Session
 from ropeaudit.errors import BadInput, Ended, ForeignError, Late, RopeAuditError, UsageError, did
+from ropeaudit.rope.axes import Layout
 from ropeaudit.rope.axial import AxialRope
 from ropeaudit.rope.grids import Grid
 from ropeaudit.rope.scaling import Scaling
-from ropeaudit.rope.setting import PAIRS, Layout, RopeSetting
+from ropeaudit.rope.setting import PAIRS, RopeSetting
 from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import arrays as given_arrays
@@ -39,8 +40,8 @@ from ropeaudit.subjects.calling import (
     signatures,
 )
 from ropeaudit.subjects.calling.arrays import Engine, Strides
-from ropeaudit.subjects.calling.code import NO_CHANGES, Both, CallOf, Changes, Code, Rotator, StageLog
-from ropeaudit.subjects.calling.conventions import TABLES, Answer, Convention
+from ropeaudit.subjects.calling.code import Both, CallOf, Code, Rotator
+from ropeaudit.subjects.calling.conventions import Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit, NoFit
 from ropeaudit.subjects.calling.environments import Device, Environment
 from ropeaudit.subjects.calling.own_code import (
@@ -51,6 +52,7 @@ from ropeaudit.subjects.calling.own_code import (
     OwnRotator,
     SwitchedOff,
 )
+from ropeaudit.subjects.calling.stages import NO_CHANGES, TABLES, Changes, StageLog
 
 VALUES = Values(
     [
@@ -59,7 +61,7 @@ VALUES = Values(
     ],
     FORMATS,
 )
-HOME |= {  # of what code did
+OWN_ERRORS |= {  # of what code did
     one.__name__: one
     for one in (
         *(shapes.WrongShape, given_arrays.WroteAround, given_arrays.TwoTables),
@@ -70,9 +72,9 @@ HOME |= {  # of what code did
 
 @dataclass(slots=True)
 class Opened:
-    """Code as its import left it.
+    """Imported code in the child.
 
-    again: imports it once more; None where that is dear or changes nothing. calls: sessions that were served.
+    again: imports it once more; None where that is slow or changes nothing. calls: the number of sessions.
     """
 
     code: Code
@@ -81,34 +83,34 @@ class Opened:
 
 
 def opened(arguments: Header) -> tuple[Opened, Header]:
-    """Import the code that a spec names. Raises: UsageError, BadInput."""
-    one = Opened(*loading.here(**arguments))
+    """Import the code of a spec, as a door's opener. Raises: UsageError, BadInput."""
+    one = Opened(*loading.load(**arguments))
     if isinstance(one.code, OwnCode) and one.code.compiles:
         importlib.import_module("torch._dynamo")  # once for all sessions
     return one, facts(one)
 
 
-_SELDOM = 0.01  # seconds between two of many calls that the parent is told of
-# attributes that the other side is told
+_SELDOM = 0.01  # seconds between two messages to the parent about many calls
+# attributes that are sent to the parent
 _FACTS = ("name", "engine", "differentiable", "layouts", "order", "built", "flag", "told", "builders")
 
 
 def facts(one: Opened) -> Header:
-    """Return what the other side is told of code that was opened."""
+    """Return the attributes of opened code that are sent to the parent."""
     code, thing = one.code, getattr(one.code, "thing", None)
     told = {name: getattr(code, name) for name in _FACTS} | {"loaded_version": code.version}
     told |= {"changes": dict(code.changes), "eager": isinstance(code, OwnCode) and code.compiles}
     told |= {"device": replace(code.device, of_jax=None)}  # of_jax stays in this process
-    told |= {"has_instances": code.begins_anew, "again": one.again is not None}
+    told |= {"has_instances": code.has_fresh_instances, "again": one.again is not None}
     told |= {"needed": signatures.needed(thing), "layered": signatures.layered(thing)}
     return cast(Header, VALUES.packed(told | {"place": signatures.place(thing)}, {}))
 
 
 @dataclass(slots=True)
-class _Announced:
-    """Tells the parent which call begins, from which on its time limit counts.
+class _CallAnnouncer:
+    """Tells the parent which call begins: its time limit counts from there.
 
-    Of many calls in one question only some are told, as a message takes as long as a small call.
+    Of many calls in one request only some are announced, as a message takes as long as a small call.
     """
 
     say: Callable[[str], None]
@@ -117,7 +119,7 @@ class _Announced:
     last: float = -math.inf  # when one was told
 
     def begins(self, what: str) -> None:
-        """Count a call, and tell of it unless one of many was told just now."""
+        """Count a call, and announce it unless one of many was announced just before."""
         self.number += 1
         now = time.monotonic()
         if not self.many or now - self.last > _SELDOM:
@@ -126,11 +128,11 @@ class _Announced:
 
 
 def _begin(session: child.Session, told: Mapping[str, Any]) -> bool:
-    """Begin a session: how the code is called, as known, and its environment.
+    """Begin a session: set the environment and what is known of the code's calls.
 
-    Returns: whether nothing has called the code since it was imported.
+    Returns: whether nothing has called the code since its import.
     """
-    announced = _Announced(session.say)
+    announced = _CallAnnouncer(session.say)
     conventions.begins = announced.begins
     one: Opened = session.opened
     code = one.code
@@ -145,8 +147,8 @@ def _begin(session: child.Session, told: Mapping[str, Any]) -> bool:
     return anew or code is not one.code
 
 
-def asked(session: child.Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-    """Return what is asked of the code, and what became known of it."""
+def answer_request(session: child.Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+    """Call a method of the code for the parent; return its value, and new notes about the code."""
     given, results = VALUES.unpacked(arguments["given"], dict(arrays)), dict[str, Any]()
     name = arguments["asked"]
     ours: dict[str, Callable[..., Any]] = {"begin": _begin, "called": _called}
@@ -167,7 +169,7 @@ def _called(
     number: int,
     *given: Any,
 ) -> Any:
-    """Return what a method of the session's rotator returns. steps: how it is made. number: a seed."""
+    """Call a method of the session's rotator. steps: methods that make it. number: a seed."""
     rotators, key = session.state["rotators"], ""  # by their setup
     if not rotators:
         rotators[key] = session.state["code"].rotator(setting, dtype)
@@ -185,19 +187,19 @@ def _called(
 
 
 _MOST_BITS = 16  # of a dtype whose tables are otherwise wider
-_THERE = ("answer", "kept", "kept_now")  # methods that need nothing here
+_REMOTE = ("answer", "hold_output", "held_output")  # methods that are called in the child
 
 
 class ForeignCode(Code):
-    """Code that a child has imported and not called; an entry of a list says how to.
+    """Code that a child process has imported. Each session has its own state.
 
-    Each session has its own state: one for detection of own code, one per new instance.
+    There is one session for the detection of own code, and one for each new instance.
     """
 
     findings: list[str]
 
     def __init__(self, door: Door) -> None:
-        """Keep the door of an `Opened`, and take over `facts`."""
+        """Store the door of an `Opened`, and its attributes."""
         self.door, self.facts = door, VALUES.unpacked(door.facts, {})
         vars(self).update(self.facts)
         self._seen = (0, self.loaded_version)
@@ -214,14 +216,14 @@ class ForeignCode(Code):
         return self._seen[1]
 
     @property
-    def begins_anew(self) -> bool:
-        """Whether a new instance has no past, as its process or its file is started anew."""
+    def has_fresh_instances(self) -> bool:
+        """Whether a new instance is free of state, as its process or its file is loaded again."""
         return not self.door.why_no_forks or bool(self.facts["has_instances"] or self.facts["again"])
 
     def session(self, fit: Fit | None = None, *, first: bool = False) -> Session:
-        """Return a new state of the code, in its environment. Raises: ForeignError.
+        """Return a new session of the code, in its environment. Raises: ForeignError.
 
-        fit: how it is called, where that is known. first: whether it is that of all forks.
+        fit: how it is called, where known. first: whether later sessions inherit its state.
         """
         session = self.door.session(first=first)
         known = {"declared": self.declared, "served": self.served, "layers": dict(self.layers)}
@@ -237,10 +239,10 @@ class ForeignCode(Code):
         return session
 
     def ask(self, session: Session, asked: str, *given: Any) -> Any:
-        """Return the answer of `asked`. Raises: RopeAuditError, ForeignError, `messages.HOME`."""
+        """Call `asked` in the child; return its value. Raises: RopeAuditError, ForeignError."""
         arrays: dict[str, Any] = {}
         told = {"asked": asked, "given": VALUES.packed(list(given), arrays)}
-        answer, results = session.ask(f"{__name__}:asked", told, arrays)
+        answer, results = session.ask(f"{__name__}:answer_request", told, arrays)
         try:
             value, known = VALUES.unpacked(answer, dict(results))
             self.device, findings, overwritten, version = known
@@ -263,8 +265,8 @@ class ForeignCode(Code):
         return str(self.ask(self._uncalled[name], "refuses", setting, dtype))
 
     def rotator(self, setting: RopeSetting, dtype: Format) -> ForeignRotator:
-        """Return what calls a new instance, in a state of its own."""
-        return ForeignRotator(self, setting, dtype, cast(Fit, self.fit(setting)), _Begun(dtype))
+        """Return a rotator of a new instance, in a session of its own."""
+        return ForeignRotator(self, setting, dtype, cast(Fit, self.fit(setting)), _LazySession(dtype))
 
     def logged(
         self,
@@ -273,7 +275,7 @@ class ForeignCode(Code):
         x: FloatArray,
         length: int,
     ) -> dict[str, StageLog]:
-        """Return what torch does in one call: see `dispatch_log.logged`."""
+        """Return what torch does in one call: see `Code.logged`."""
         self.narrow_tables(setting, dtype)
         key = setting, dtype, length, self.environment
         if key not in self._logs:  # one clean log serves all environments
@@ -282,18 +284,18 @@ class ForeignCode(Code):
 
 
 class ForeignOwn(ForeignCode):
-    """Own code in a child."""
+    """The user's own code in a child process."""
 
     own = True
 
     def __init__(self, door: Door, requested: Changes = NO_CHANGES, alone: bool = False) -> None:
-        """Keep the door and the requested stages. alone: they apply to nothing else."""
+        """Store the door and the requested changes. alone: whether they apply to nothing else."""
         super().__init__(door)
         self._requested, self._alone = requested, alone
         self._failed: dict[RopeSetting, ForeignError] = {}  # settings that no call fits
 
     def fit(self, setting: RopeSetting) -> Fit:
-        """Return how it is called, found once. Raises: UsageError, ForeignError."""
+        """Return how the code is called; detected once. Raises: UsageError, ForeignError."""
         if self.clean is not None:
             fit = self.clean.fit(setting)
             self.engine, self.changes = self.clean.engine, self.clean.changes
@@ -312,17 +314,17 @@ class ForeignOwn(ForeignCode):
         return self.fits[key]
 
     def _found(self, key: RopeSetting) -> Fit:
-        """Find out how it is called, with a new session whenever its process ends."""
+        """Detect how the code is called, with a new session whenever its process ends."""
         sessions = [self.session()]
 
         def call(convention: Convention, x: FloatArray, at: Positions, dtype: Format) -> Answer:
             try:
-                return cast(Answer, self.ask(sessions[-1], "tried", key, convention, x, at, dtype))
+                return cast(Answer, self.ask(sessions[-1], "try_call", key, convention, x, at, dtype))
             except (Ended, Late):
                 sessions.append(self.session())
                 raise
 
-        likely, engine, placing, several = self.ask(sessions[-1], "forms", key)
+        likely, engine, placing, several = self.ask(sessions[-1], "possible_calls", key)
         # likeliest first
         both: tuple[Engine, Engine] = (engine, "torch" if engine == "numpy" else "numpy")
         engines = [one for one in both if one != "numpy" or self.device.is_cpu]
@@ -339,9 +341,9 @@ class ForeignOwn(ForeignCode):
         return fit
 
     def _note_fit(self, fit: Fit, placing: Sequence[str]) -> None:
-        """Note how it is called, and what is left out. placing: arguments for positions.
+        """Note how the code is called, and what is not checked. placing: arguments for positions.
 
-        Raises: UsageError where stages are to be changed that it does not get.
+        Raises: UsageError where changes are requested for stages that the code computes itself.
         """
         form, what, reach = fit.convention, "computes the rest itself", ""
         if form.tables:
@@ -386,14 +388,14 @@ class ForeignOwn(ForeignCode):
             self.findings.append(text)
 
     def layout(self, setting: RopeSetting) -> Layout:
-        """Return the layout audited by default; any where no call fits, as calls show."""
+        """Return the default layout; the first where no call fits, which the checks report."""
         try:
             return super().layout(setting if self.flag is None else replace(setting, layout=self.flag))
         except (ForeignError, UsageError):
             return self.layouts[0]
 
     def narrow_tables(self, setting: RopeSetting, dtype: Format) -> bool:
-        """Return whether cos and sin are in the dtype, as float32 widens results."""
+        """Return whether to pass cos and sin in the dtype, as float32 tables would widen results."""
         if dtype in self.narrow:
             return self.narrow[dtype]
         form = self.fit(setting).convention
@@ -405,15 +407,15 @@ class ForeignOwn(ForeignCode):
         session, given = self.session(), list[set[str]]()
         with contextlib.suppress(RopeAuditError, ForeignError):  # the calls will show it
             for narrow in (False, True):
-                called = self.ask(session, "tried", setting, replace(form, narrow=narrow), x, at, dtype)
+                called = self.ask(session, "try_call", setting, replace(form, narrow=narrow), x, at, dtype)
                 given.append({called.dtype, called.keys_dtype})
-            self.narrow[dtype] = given == [{FP32.name}, {torch_arrays.spelled(dtype)}]
+            self.narrow[dtype] = given == [{FP32.name}, {torch_arrays.torch_name(dtype)}]
         if self.narrow[dtype]:
             self._note(f"tables are given in {dtype}: with float32 ones it returns float32")
         return self.narrow[dtype]
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return why the dtype or environment is refused; other refusals show in calls."""
+        """Return why the dtype or environment is refused; calls report other reasons."""
         if self.clean is not None:
             engine, kind = self.fit(setting).convention.engine, self.environment.kind
             lacking = self.environment.lacking(engine, dtype, self.device.name)
@@ -425,12 +427,12 @@ class ForeignOwn(ForeignCode):
         return str(self.ask(self.session(), "refuses", setting, dtype))
 
     def rotator(self, setting: RopeSetting, dtype: Format) -> ForeignRotator:
-        """Return what calls a new instance, in a state of its own."""
+        """Return a rotator of a new instance, in a session of its own."""
         self.fit(setting)  # it is found with instances of its own
         if self.built and setting not in self.ready:  # building may be slow: forks inherit it
             self.ready.add(setting)
             self.ask(self.session(first=True), "build", setting)
-            self.door.look_again()
+            self.door.ask_whether_it_forks()
         self.narrow_tables(setting, dtype)
         return super().rotator(setting, dtype)
 
@@ -448,7 +450,7 @@ def load(
     changes: of the stages of tables that it is given; alone: whether there is nothing else to change.
     device: None for the CPU, or where a module lies. arguments: by name, for every call, or for building.
     """
-    where = loading.checked(spec)
+    where = loading.module_of(spec)
     given: dict[str, Any] = {"spec": spec, "order": order, "changes": dict(changes), "device": device}
     given["arguments"] = dict(arguments or {})
     likely = ["torch", "ropeaudit.subjects.calling.dispatch_log"]  # that all targets share
@@ -462,14 +464,14 @@ def load(
 
 
 def in_process(own: OwnCode) -> ForeignOwn:
-    """Return own code to be called in this process, as its callable lives here."""
+    """Return own code that is called in this process, for a callable that exists only here."""
     opened = Opened(own)
-    return ForeignOwn(process.within(opened, facts(opened)))
+    return ForeignOwn(process.in_process(opened, facts(opened)))
 
 
 @dataclass(slots=True)
-class _Begun:
-    """The one session of an instance, made in a dtype, which begins with its first call."""
+class _LazySession:
+    """The session of an instance, made in a dtype; it begins with the first call."""
 
     dtype: Format
     session: Session | None = None
@@ -478,37 +480,37 @@ class _Begun:
 
 @dataclass(slots=True)
 class ForeignRotator(Rotator):
-    """An instance called in a child, given arrays as users of own code give them.
+    """An instance that is called in a child.
 
-    fit: how own code is called. steps: methods of the rotator there that were called before.
+    fit: how own code is called. steps: methods of the child's rotator that make this one.
     """
 
     code: ForeignCode
     setting: RopeSetting
     dtype: Format
     fit: Fit
-    begun: _Begun
+    lazy: _LazySession
     steps: tuple[tuple[Any, ...], ...] = ()
 
     @property
-    def has_past(self) -> bool:
+    def may_hold_state(self) -> bool:
         """Whether it is a function that may have been called before and kept state."""
-        return not self.code.begins_anew
+        return not self.code.has_fresh_instances
 
     @property
     def in_place(self) -> bool:
         """Whether a backward pass changed its leaves where they lay."""
-        return self.begun.in_place
+        return self.lazy.in_place
 
     def _called(self, method: str, *given: Any) -> Any:
-        """Return what a method of the rotator made by `steps` returns."""
-        if self.begun.session is None:
-            self.begun.session = self.code.session(self.fit)
-        asked = self.setting, self.begun.dtype, list(map(list, self.steps)), method, chance.number()
-        value, self.begun.in_place = self.code.ask(self.begun.session, "called", *asked, *given)
+        """Call a method of the child's rotator; return its value."""
+        if self.lazy.session is None:
+            self.lazy.session = self.code.session(self.fit)
+        asked = self.setting, self.lazy.dtype, list(map(list, self.steps)), method, chance.number()
+        value, self.lazy.in_place = self.code.ask(self.lazy.session, "called", *asked, *given)
         return value
 
-    def _further(self, name: str, *how: Any) -> ForeignRotator:
+    def _with_step(self, name: str, *how: Any) -> ForeignRotator:
         return replace(self, steps=(*self.steps, (name, *how)))
 
     def rotate_both(self, q: FloatArray, k: FloatArray, at: Positions) -> Both:
@@ -518,7 +520,7 @@ class ForeignRotator(Rotator):
     def rotate_parts(
         self, q: FloatArray, k: FloatArray, at: Positions, parts: Sequence[tuple[int, int]]
     ) -> Both:
-        """Return q and k rotated part after part, a call each, in one message."""
+        """Rotate q and k in parts, a call for each, in one message to the child."""
         rotated = cast(Both, self._called("rotate_parts", q, k, at, list(parts)))
         if self.code.after is None:
             return rotated
@@ -531,7 +533,7 @@ class ForeignRotator(Rotator):
         return np.concatenate([x for x, _ in each], axis=2), np.concatenate([x for _, x in each], axis=2)
 
     def at_once(self, threads: Sequence[Sequence[CallOf]]) -> list[list[Both]]:
-        """Return what threads that run at once give. threads: q, k, positions a call."""
+        """Call in threads at the same time; return their results. threads: q, k, positions of calls."""
         both = zip(threads, self._called("at_once", threads), strict=True)
         return [
             [self._after((q, k), one, at) for (q, k, at), one in zip(calls, came, strict=True)]
@@ -553,24 +555,24 @@ class ForeignRotator(Rotator):
         return float(self._called("seconds", q, k, at, times))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Return a method of the `OwnRotator` there, such as `answer`."""
-        if name not in _THERE:
+        """Return a method of the child's `OwnRotator`, such as `answer`."""
+        if name not in _REMOTE:
             raise AttributeError(name)
         return partial(self._called, name)
 
-    def otherwise(self, dtype: Format, environment: Environment | None = None) -> ForeignRotator:
+    def in_dtype(self, dtype: Format, environment: Environment | None = None) -> ForeignRotator:
         """Return the same instance in another dtype, and in another environment if given."""
         narrow = self.code.narrow_tables(self.setting, dtype)
-        return replace(self._further("otherwise", dtype, environment, narrow), dtype=dtype)
+        return replace(self._with_step("in_dtype", dtype, environment, narrow), dtype=dtype)
 
-    def lying(self, strides: Strides, index: Literal["int64", "int32"] = "int64") -> ForeignRotator:
-        """Return the same instance, given vectors of other strides and other integers."""
-        return self._further("lying", strides, index)
+    def with_layout(self, strides: Strides, index: Literal["int64", "int32"] = "int64") -> ForeignRotator:
+        """Return the same instance, called with other strides and another dtype of positions."""
+        return self._with_step("with_layout", strides, index)
 
-    def refilling(self) -> ForeignRotator:
-        """Return the same instance, given positions in one tensor that is refilled."""
-        return self._further("refilling")
+    def reusing_buffers(self) -> ForeignRotator:
+        """Return the same instance, called with positions in one tensor that is reused."""
+        return self._with_step("reusing_buffers")
 
     def backward(self) -> ForeignRotator:
         """Return the same instance, whose backward pass is called."""
-        return self._further("backward")
+        return self._with_step("backward")

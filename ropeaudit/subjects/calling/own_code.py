@@ -13,14 +13,15 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 
 from ropeaudit.arithmetic.formats import FP64, FloatArray, Format
 from ropeaudit.errors import ForeignError, UsageError, reported, unusable_package
+from ropeaudit.rope.axes import Layout
 from ropeaudit.rope.rotation import split_pairs
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.runtime import chance
 from ropeaudit.subjects import Positions, torch_arrays
 from ropeaudit.subjects.calling import (
@@ -32,15 +33,14 @@ from ropeaudit.subjects.calling import (
     signatures,
 )
 from ropeaudit.subjects.calling.arrays import Engine, Strides
-from ropeaudit.subjects.calling.code import NO_CHANGES, CallOf, Changes, Code, Rotator
+from ropeaudit.subjects.calling.code import CallOf, Code, Rotator
 from ropeaudit.subjects.calling.conventions import Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.environments import Environment, of_jax, of_torch
+from ropeaudit.subjects.calling.own_files import OwnFiles
 from ropeaudit.subjects.calling.signatures import building_argument, can_be_copied, copied, is_module
+from ropeaudit.subjects.calling.stages import NO_CHANGES, TABLES, Changes
 from ropeaudit.subjects.exact_rotation import half_split
-
-if TYPE_CHECKING:
-    from ropeaudit.subjects.calling.loading import OwnFiles
 
 _GUESSED = ("class", "first_period", "last_period")  # roles whose values an answer names
 _PATIENCE = 5e-3  # seconds that a thread waits for its turn
@@ -50,7 +50,7 @@ OWN_TABLES = f"{NOT_CHECKED}how your code makes its tables: ropeaudit gave table
 
 
 class _NotBuilt(UsageError):
-    """A class or a factory raises where it is called as it has to be."""
+    """A class or a factory that raises when it is built."""
 
 
 class OwnCode(Code):
@@ -72,12 +72,12 @@ class OwnCode(Code):
         files: OwnFiles | None = None,
         copied: bool = True,
     ) -> None:
-        """Keep what is to be called; nothing is called here. Raises: UsageError for the device.
+        """Store the callable without calling it. Raises: UsageError for the device.
 
-        device: the one that was requested; None for the one where a module lies, else the CPU. files: those
-        that it is from, None of a package. copied: whether a module is called as a copy on its device, too.
+        device: the requested one; None for that of a module's tensors, else the CPU. files: None for code of
+        an installed package. copied: whether a module is copied even if it is on its device already.
         """
-        self.changes: Changes = {stage: fmt for stage, fmt in changes.items() if stage in conventions.TABLES}
+        self.changes: Changes = {stage: fmt for stage, fmt in changes.items() if stage in TABLES}
         self.name, self.thing, self.order, self._loaded, self.files = name, thing, order, version, files
         self._copied = copied
         self.findings = []
@@ -87,7 +87,7 @@ class OwnCode(Code):
         self.flag = cast("Layout | None", signatures.flag(thing))
         self.engine = signatures.engine(thing)
         self.built = inspect.isclass(thing) or (not is_module(thing) and signatures.is_factory(thing))
-        self.told = list((signatures.building(thing) or {}).values()) if self.begins_anew else []
+        self.told = list((signatures.building(thing) or {}).values()) if self.has_fresh_instances else []
         self._follows = device is None  # the module that is made
         if self.engine == "numpy" and device is not None and device.strip().lower() != "cpu":
             raise UsageError(
@@ -102,7 +102,7 @@ class OwnCode(Code):
 
     @property
     def compiles(self) -> bool:
-        """Whether it compiles itself, as far as what it is and its source tell."""
+        """Whether the code uses torch.compile, by its type and source."""
         every = [self.thing]
         if type(self.thing).__module__.startswith("torch._dynamo"):
             return True
@@ -128,7 +128,7 @@ class OwnCode(Code):
             other.built_for, other._copied = {}, self._copied or environment.kind == "to"
         return other
 
-    def tried(
+    def try_call(
         self,
         setting: RopeSetting,
         convention: Convention,
@@ -136,7 +136,7 @@ class OwnCode(Code):
         at: Positions,
         dtype: Format,
     ) -> Answer:
-        """Return what a call of a new instance gives in a trial. Raises: WrongShape."""
+        """Call a new instance by a convention, for detection. Raises: WrongShape."""
         function, nothing = self.instance(setting), list[bool]()
 
         def called(*plain: Any, **named: Any) -> Any:
@@ -153,8 +153,8 @@ class OwnCode(Code):
             raise shapes.WrongShape("returns None and leaves what it is given as it was")
         return replace(answer, held=())
 
-    def forms(self, setting: RopeSetting) -> tuple[list[Convention], Engine, list[str], str]:
-        """Return what it may take, its engine, arguments for positions, what to type for several axes."""
+    def possible_calls(self, setting: RopeSetting) -> tuple[list[Convention], Engine, list[str], str]:
+        """Return possible conventions, the engine, arguments for positions, what to type for several axes."""
         function, grid = self.instance(setting), setting.grid is not None
         roles = signatures.Parameters.of(function).roles
         placing = [name for name, role in roles.items() if role in signatures.PLACING]
@@ -163,9 +163,9 @@ class OwnCode(Code):
         return likely, signatures.engine(function), placing, several
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
-        """Return why jax does not take a dtype, or nothing can be built in its environment.
+        """Return why jax refuses a dtype, or why the code cannot be built in its environment.
 
-        The rest shows in calls, or is asked of the environment before.
+        Calls report other reasons; `Environment.lacking` is asked before.
         """
         if self.engine == "jax" and dtype is FP64 and not environments.jax_is_wide():
             return "jax makes float32 arrays of float64 ones; set JAX_ENABLE_X64=1"
@@ -180,9 +180,9 @@ class OwnCode(Code):
         return ""
 
     def instance(self, setting: RopeSetting) -> Any:
-        """Return a new instance, or the function; modules in eval mode.
+        """Return a new instance, or the function; modules are in eval mode.
 
-        Objects are built once a setting, which takes long, and copied. Raises: UsageError.
+        Building may be slow: objects are built once for a setting, then copied. Raises: UsageError.
         """
         thing = self.thing
         if setting in self.built_for:
@@ -204,7 +204,7 @@ class OwnCode(Code):
             for name in (one for one, role in parameters.items() if role in _GUESSED):
                 self._note(f"is built with {name} {getattr(given[name], '__name__', given[name])}")
             built = reported(_NotBuilt, f"{self.name} cannot be built with {given}:")
-            with built, self.environment.built(), conventions.contained():
+            with built, self.environment.built(), conventions.contain_exits():
                 chance.begin(chance.number())
                 thing = self.thing(**given)
             thing = signatures.initialised(thing)
@@ -219,7 +219,7 @@ class OwnCode(Code):
         return self._for_inference(copied(thing)) if is_module(thing) else thing
 
     def _for_inference(self, thing: Any) -> Any:
-        """Return what was made; a module in eval mode, as in serving, and on the device."""
+        """Return an instance; a module is put on the device and in eval mode, as in serving."""
         thing = self.environment.moved(thing)
         if not is_module(thing):
             return thing
@@ -235,11 +235,11 @@ class OwnCode(Code):
         return thing
 
     def rotator(self, setting: RopeSetting, dtype: Format) -> OwnRotator:
-        """Return the rotator of a new instance, or of the module itself without a copy."""
+        """Return a rotator of a new instance, or of the module itself without a copy."""
         fit = cast(Fit, self.found)
         if fit.layout != setting.layout and fit.sure:
             self._note(f"behaves like {fit.layout} pairs; it is audited as {setting.layout}, as asked")
-        if self.clean is not None and not self.begins_anew and self.files is None:
+        if self.clean is not None and not self.has_fresh_instances and self.files is None:
             self._note("was called clean before: what it cached then is not made under it")
         lies_there = is_module(self.thing) and (self._follows or self.device.holds(self.thing))
         instance = self.thing if lies_there and not self._copied else self.instance(setting)
@@ -248,22 +248,22 @@ class OwnCode(Code):
         return OwnRotator(self, fit, setting, dtype, self.environment.wrapped(instance))
 
     def build(self, setting: RopeSetting) -> None:
-        """Build what instances are copied from; later calls show any exception."""
+        """Build the object that instances are copied from; later calls report any exception."""
         with contextlib.suppress(Exception):
             self.instance(setting)
 
     @property
-    def begins_anew(self) -> bool:
-        """Whether it is more than a function, which has no instance but itself."""
+    def has_fresh_instances(self) -> bool:
+        """Whether it is a module, class or factory: a function has no other instance."""
         return is_module(self.thing) or self.built
 
     def note_answer(self, answer: Answer, dtype: Format) -> None:
-        """Note what is worth knowing of an answer."""
+        """Note side effects of a call, and a dtype or device that differs from the input's."""
         if answer.changed and not answer.in_place:
             b, h, s, _ = answer.values.shape
             self.overwritten.append(f"{b} x {h} heads, tokens: {s}")
         elsewhere = answer.device and answer.device != self.device.name
-        expected, beside = torch_arrays.spelled(dtype), " and ".join(answer.changed_beside)
+        expected, beside = torch_arrays.torch_name(dtype), " and ".join(answer.changed_beside)
         for holds, text in (
             (answer.changed, "changes its input where it lies; it was given copies"),
             (beside, f"changes the {beside} where they lie; it was given copies"),
@@ -283,7 +283,7 @@ class OwnCode(Code):
 
 @dataclass(slots=True)
 class OwnRotator(Rotator):
-    """An instance of code that is called here."""
+    """An instance of code that is called in this process."""
 
     own: Code
     fit: Fit
@@ -317,20 +317,20 @@ class OwnRotator(Rotator):
         back = np.argsort(half_split(self.setting.rotary_dim, self.setting.head_dim))
         return first[..., back], second[..., back]
 
-    def kept(self, q: FloatArray, k: FloatArray | None, at: Positions) -> list[FloatArray]:
-        """Call, keep what is returned, and return its values."""
+    def hold_output(self, q: FloatArray, k: FloatArray | None, at: Positions) -> list[FloatArray]:
+        """Call, hold the returned arrays, and return their values."""
         self.held[:] = self.answer(q, k, at).held
-        return self.kept_now()
+        return self.held_output()
 
-    def kept_now(self) -> list[FloatArray]:
-        """Return the values that what `kept` keeps has now."""
+    def held_output(self) -> list[FloatArray]:
+        """Return the present values of the arrays that `hold_output` holds."""
         return [arrays.values(one)[0].copy() for one in self.held]
 
     def at_once(self, threads: Sequence[Sequence[CallOf]]) -> list[list[tuple[FloatArray, FloatArray]]]:
-        """Return what threads that run at once give. threads: q, k, positions a call."""
+        """Call in threads at the same time; return their results. threads: q, k, positions of calls."""
         from concurrent.futures import ThreadPoolExecutor  # in-function: it loads logging
 
-        start, turns = threading.Barrier(len(threads)), _Turns(len(threads))
+        start, turns = threading.Barrier(len(threads)), _LineScheduler(len(threads))
 
         def run(number: int, calls: Sequence[CallOf]) -> list[tuple[FloatArray, FloatArray]]:
             start.wait()
@@ -347,24 +347,24 @@ class OwnRotator(Rotator):
             futures = [pool.submit(copy_context().run, run, number, one) for number, one in numbered]
         return [future.result() for future in futures]
 
-    def lying(self, strides: Strides, index: Literal["int64", "int32"] = "int64") -> OwnRotator:
-        """Return the same instance, given vectors of other strides and other integers."""
+    def with_layout(self, strides: Strides, index: Literal["int64", "int32"] = "int64") -> OwnRotator:
+        """Return the same instance, called with other strides and another dtype of positions."""
         convention = replace(self.fit.convention, strides=strides, index=index)
         return replace(self, fit=replace(self.fit, convention=convention))
 
-    def refilling(self) -> OwnRotator:
-        """Return the same instance, given positions in one tensor that is refilled."""
-        return replace(self, instance=arrays.refilling(self.instance))
+    def reusing_buffers(self) -> OwnRotator:
+        """Return the same instance, called with positions in one tensor that is reused."""
+        return replace(self, instance=arrays.with_reused_buffers(self.instance))
 
     def backward(self) -> OwnRotator:
-        """Return the same instance, whose backward pass is called as if it rotated.
+        """Return the same instance, whose backward pass is called like a rotation.
 
-        It takes and returns gradients of q and k, the second of each pair negated: they rotate as vectors do.
+        It takes and returns gradients of q and k, the second of each pair negated: so they rotate as vectors.
         """
         fit = replace(self.fit, backward=not self.fit.backward)
         return replace(self, fit=fit, instance=Backward(self.instance, self.fit.convention))
 
-    def otherwise(
+    def in_dtype(
         self, dtype: Format, environment: Environment | None = None, narrow: bool = False
     ) -> OwnRotator:
         """Return the same instance in another dtype, and in another environment if given.
@@ -378,7 +378,7 @@ class OwnRotator(Rotator):
         return replace(self, fit=fit, dtype=dtype, own=self.own.under(environment), instance=wrapped)
 
     def answer(self, q: FloatArray, k: FloatArray | None, at: Positions) -> Answer:
-        """Return what one call gives, with what it did beside; k is q where it is None.
+        """Make one call; return its result and side effects. k is q where it is None.
 
         Shapes: (b, h, s, d), (b, g, s, d), (s,) or (b, s) where it takes them.
         """
@@ -386,7 +386,7 @@ class OwnRotator(Rotator):
         if at.ndim == 2 and self.fit.rows:
             convention = convention.for_rows
         if self.fit.backward:  # around it a rotation by the negative angle is one by the angle
-            q, k = mirrored(q, self.setting), None if k is None else mirrored(k, self.setting)
+            q, k = conjugated(q, self.setting), None if k is None else conjugated(k, self.setting)
         if self.fit.permuted and isinstance(self.instance, Backward):
             order = half_split(self.setting.rotary_dim, self.setting.head_dim)
             q, k = q[..., order], None if k is None else k[..., order]
@@ -396,12 +396,12 @@ class OwnRotator(Rotator):
             self.own.note_answer(answer, self.dtype)
         if not self.fit.backward:
             return answer
-        keys = None if answer.keys is None else mirrored(answer.keys, self.setting)
-        return replace(answer, values=mirrored(answer.values, self.setting), keys=keys)
+        keys = None if answer.keys is None else conjugated(answer.keys, self.setting)
+        return replace(answer, values=conjugated(answer.values, self.setting), keys=keys)
 
 
-class _Turns:
-    """Threads that run a line of others' code in turn; one that waits for a lock is passed over."""
+class _LineScheduler:
+    """Lets threads run others' code line by line in turn; skips one that waits for a lock."""
 
     def __init__(self, count: int) -> None:
         self.changed, self.turn, self.running = threading.Condition(), 0, set(range(count))
@@ -443,11 +443,11 @@ class SwitchedOff(NoGradient):
     """The code uses its inputs with autograd off, as under torch.no_grad(), or in NumPy."""
 
 
-def switched_off(call: Callable[[], object]) -> str:
+def no_gradient_reason(call: Callable[[], object]) -> str:
     """Return why a call can have no gradient; empty where it could.
 
-    It does all that it does with tensors that require grad with autograd off, or hands vectors to NumPy. Code
-    that cuts a tensor off and goes on in torch, by detach() or .data, does so with autograd on.
+    Either all operations on tensors that require grad run with autograd off, or vectors go through NumPy.
+    Code that uses detach() or .data and continues in torch has autograd on.
     """
     torch = arrays.torch()
     modes, in_numpy = set[bool](), list[Any]()
@@ -479,7 +479,7 @@ def gradients(
     upstream: tuple[Any, ...],
     names: tuple[str, ...],
 ) -> tuple[Any, ...]:
-    """Return the gradients of the leaves for those of the results. Raises: NoGradient."""
+    """Return the gradients of the leaves, given upstream ones. Raises: NoGradient."""
     for name, result in zip(names, returned, strict=True):
         if not getattr(result, "requires_grad", False):
             raise NoGradient(
@@ -497,10 +497,10 @@ def gradients(
 
 @dataclass(slots=True)
 class Backward:
-    """A function that takes upstream gradients where another takes vectors, and returns gradients.
+    """A function's backward pass: it takes upstream gradients in place of vectors, and returns gradients.
 
-    As rotating is linear, they do not depend on the vectors: these are the upstream gradients with their dims
-    in reverse order. The function gets copies: in_place says whether it rotates its input where it lies.
+    As rotating is linear, gradients do not depend on the vectors: these are the upstream gradients with dims
+    in reverse order. The function gets copies. in_place: whether it rotates its input in place.
     """
 
     function: Any
@@ -515,7 +515,7 @@ class Backward:
         at = [number for number, role in enumerate(roles) if role in _VECTORS]
 
         def called(vectors: list[Any]) -> Any:
-            """Return what the function returns for these in the place of the vectors."""
+            """Call the function with other vectors."""
             given = list(values)
             for number, x in zip(at, vectors, strict=True):
                 given[number] = x
@@ -529,12 +529,12 @@ class Backward:
             returned = called(copies)
             in_place = any(copy._version for copy in copies)
             self.in_place |= in_place
-            if in_place and (why := switched_off(lambda: called(others))):
+            if in_place and (why := no_gradient_reason(lambda: called(others))):
                 raise SwitchedOff(why)  # it looks as if it were passed on
             returned = tuple(copies) if returned is None else returned
-            if isinstance(arrays.listed(returned), (tuple, list)) and self.convention.takes("qkv"):
+            if isinstance(arrays.as_tuple(returned), (tuple, list)) and self.convention.takes("qkv"):
                 raise SwitchedOff("it takes q, k and v in one array and returns them apart")
-            both = arrays.parts(returned, len(upstream) == 2)[: len(upstream)]
+            both = arrays.split_returned(returned, len(upstream) == 2)[: len(upstream)]
             outputs = tuple(part for part in both if part is not None)
             for output, x in zip(outputs, upstream, strict=False):
                 if output.shape != x.shape:
@@ -544,13 +544,13 @@ class Backward:
             try:
                 results = gradients(outputs, tuple(leaves[:count]), tuple(upstream[:count]), names)
             except NoGradient as error:
-                if why := switched_off(lambda: called(others)):
+                if why := no_gradient_reason(lambda: called(others)):
                     raise SwitchedOff(why) from error
                 raise
         return results if count == 2 else results[0]
 
 
-def mirrored(x: FloatArray, setting: RopeSetting) -> FloatArray:
+def conjugated(x: FloatArray, setting: RopeSetting) -> FloatArray:
     """Return x with the second of each pair negated; around a rotation this inverts it."""
     result = np.array(x)
     second = split_pairs(result, setting)[1]

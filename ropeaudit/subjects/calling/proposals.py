@@ -1,4 +1,4 @@
-"""Ways to call a function, likeliest first: arguments, axes, what comes back.
+"""Possible conventions of a function, likeliest first, by the names and number of its arguments.
 
 Letters: b batch, h heads, s positions, d head_dim, p pairs.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from ropeaudit import data
 from ropeaudit.subjects.calling import shapes
-from ropeaudit.subjects.calling.conventions import OF_ROWS, Convention
+from ropeaudit.subjects.calling.conventions import ROW_ROLES, Convention
 from ropeaudit.subjects.calling.shapes import ORDERS
 from ropeaudit.subjects.calling.signatures import (
     FACTORY,
@@ -40,13 +40,13 @@ HEADLESS = ("bshd", "bhsd", "sbhd", "thd")  # orders of q beside which k may hav
 
 
 def of_arguments(function: Any, name: str, grid: bool = False) -> list[Convention]:
-    """Return what the arguments of a function may be, likeliest first. Raises: NotUnderstood.
+    """Return the roles that a function's arguments may have, likeliest first. Raises: NotUnderstood.
 
-    grid: whether its tokens are those of a grid, whose sizes it may take.
+    grid: whether tokens lie on a grid, whose sizes the function may take.
     """
     taken = Parameters.of(function)
     if grid:
-        taken.of_grid()
+        taken.take_grid_roles()
     named = list(_by_name(taken))
     likely = named if any(one.keywords for one in named) else [*named, *_by_number(taken)]
     if not likely:
@@ -63,10 +63,10 @@ def of_arguments(function: Any, name: str, grid: bool = False) -> list[Conventio
 
 
 def _by_number(taken: Parameters) -> Iterator[Convention]:
-    """Yield what as many arguments as these may be, unless a name denies it.
+    """Yield the usual roles of this number of arguments, unless a name contradicts them.
 
-    Not: a table where it says positions, positions where it says lengths, another table where sines are
-    first. Vectors come last alone where the name of no argument is known.
+    It does: positions are no table, lengths no positions, sines no other table. Vectors stand last only
+    where no argument's name is known.
     """
     needed = [one for one in taken.fixed if one.name in taken.needed]
     # a default of 0 or "half" is no place for an array
@@ -86,9 +86,9 @@ def _by_number(taken: Parameters) -> Iterator[Convention]:
 
 
 def _by_name(taken: Parameters) -> Iterator[Convention]:
-    """Yield what argument names suggest, likeliest first; nothing if a needed one is unknown.
+    """Yield the conventions that argument names suggest, likeliest first; none if a needed one is unknown.
 
-    One argument says where tokens stand: none shifts twice. Then with positions or lengths beside it.
+    At first one argument places tokens, so that none shifts twice; then positions or lengths are added.
     """
     present, wanted = set(taken.roles.values()), {taken.roles[name] for name in taken.needed}
     first = wanted & set(PLACING) or set([role for role in PLACING if role in present][:1])
@@ -135,9 +135,9 @@ def _by_name(taken: Parameters) -> Iterator[Convention]:
 
 
 def in_order(likely: Sequence[Convention], order: str | None, axes: bool) -> Iterator[Convention]:
-    """Yield each with the orders of axes, ranks and widths it leaves open; then rarer ones.
+    """Yield each convention with all orders of axes, ranks and widths; then rarer forms.
 
-    order: the one that was asked for. axes: whether positions have several, in each order of theirs.
+    order: the requested one. axes: whether positions have several axes, tried in each order.
     """
     orders = (order,) if order else None
     apart = tuple(one for one in orders or HEADLESS if one in HEADLESS)
@@ -165,7 +165,7 @@ def in_order(likely: Sequence[Convention], order: str | None, axes: bool) -> Ite
 
 
 def of_form(form: Convention, orders: Iterable[str] | None) -> Iterator[Convention]:
-    """Yield a call with orders of axes, ranks of positions and tables, widths."""
+    """Yield a convention with each order of axes, rank of positions and tables, and width."""
     packed, tokens = form.takes("qkv"), form.takes("cu_seqlens")
     tables = form.tables and not form.whole
     if orders is None and packed:
@@ -175,7 +175,7 @@ def of_form(form: Convention, orders: Iterable[str] | None) -> Iterator[Conventi
         served_first = (*shapes.TOKENS, *(order for order in ORDERS if order not in shapes.TOKENS))
         orders = shapes.TOKENS if tokens else served_first if served else ORDERS
     widths = next((some for role, some in _CALLS["widths"].items() if form.takes(role)), ("pairs",))
-    ranks: tuple[int, ...] = (1, 2) if form.takes("positions", "grid", *OF_ROWS) else (1,)
+    ranks: tuple[int, ...] = (1, 2) if form.takes("positions", "grid", *ROW_ROLES) else (1,)
     ranks = (1, 0, 2) if form.takes("offset") else ranks
     if tables:
         ranks = (1, 2, 3, 4) if tokens else (1, 2, 3)  # 4 as Megatron has them
@@ -183,6 +183,8 @@ def of_form(form: Convention, orders: Iterable[str] | None) -> Iterator[Conventi
         if form.unplaced and "t" in order:  # the first position of a sequence is not known
             continue
         for rank, width, back in itertools.product(
-            ranks if order[0] != "t" or tables else (1,), widths, shapes.backs(order) if packed else ("",)
+            ranks if order[0] != "t" or tables else (1,),
+            widths,
+            shapes.returned_orders(order) if packed else ("",),
         ):
             yield replace(form, order=order, rank=rank, width=width, back=back)

@@ -1,13 +1,14 @@
-"""How q and k lie in code's arguments: order of axes, joined axes, one array of q, k, v.
+"""The order of axes in code's arguments: joined axes, tokens in one row, one array of q, k and v.
 
 An order names axes by letters: b batch, h heads, s positions, d head_dim; t is the tokens of all batch
-elements in one row. In brackets stand axes that are one: t(hd) joins heads and dims. In packed ones 3 is an
-axis of q, k and v, and H the heads of q, of k and of v, one after the other. g is heads of k.
+elements in one row. Brackets join axes: t(hd) joins heads and dims. In packed arrays 3 is an axis of q, k
+and v, and H the heads of q, of k and of v, one after the other. g is heads of k.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -34,48 +35,48 @@ Tokens: TypeAlias = NDArray[np.int64]
 
 @functools.cache
 def letters(order: str) -> str:
-    """Return the axes that an order has, alone or joined, in the order of vectors here."""
+    """Return the axes of an order, separate or joined, in the order bhsd."""
     return "".join(axis for axis in "bhsd" if axis in _single(order))
 
 
 def has(order: str, letter: str) -> bool:
-    """Return whether an order has an axis of its own, or a joined one, for a letter."""
+    """Return whether an order has an axis, separate or joined, for a letter."""
     return letter in order.replace("t", "bs").replace("H", "h")
 
 
 @functools.cache
 def _single(order: str) -> str:
-    """Return all axes of an order, joined ones one by one."""
+    """Return all axes of an order, without brackets."""
     return re.sub(r"[()]", "", order.replace("t", "s").replace("H", "h"))
 
 
 @functools.cache
 def _parts(order: str) -> list[str]:
-    """Return the axes of an order, joined ones in their brackets."""
+    """Return the axes of an order, joined ones as one string in brackets."""
     return _AXIS.findall(order.replace("t", "s").replace("H", "h"))
 
 
 @functools.cache
-def plain(order: str) -> str:
-    """Return a letter for each axis of the array: that of a joined one is its last."""
+def axis_letters(order: str) -> str:
+    """Return a letter for each axis of the array; a joined axis has its last letter."""
     return "".join(axis.strip("()")[-1] for axis in _parts(order))
 
 
 @functools.cache
 def axis(order: str, letter: str) -> int:
-    """Return the number of the axis that a letter stands in; 0 where none does."""
+    """Return the number of a letter's axis; 0 if there is none."""
     return next((number for number, part in enumerate(_parts(order)) if letter in part), 0)
 
 
-def backs(order: str) -> tuple[str, ...]:
-    """Return the orders in which packed q, k and v may come back one by one."""
+def returned_orders(order: str) -> tuple[str, ...]:
+    """Return the orders in which code may return packed q, k and v separately."""
     apart = order.replace("3", "").replace("H", "h").replace("(d)", "d")
     turned = "bhsd" if "b" in order else "htd"
     return tuple(dict.fromkeys((apart, re.sub(r"[()]", "", apart), turned)))
 
 
-def laid(x: FloatArray, order: str, letters: str) -> FloatArray:
-    """Return a contiguous array with its axes, `letters`, in an order, some joined."""
+def arrange(x: FloatArray, order: str, letters: str) -> FloatArray:
+    """Transpose an array with axes `letters` into an order, joining axes; it is contiguous."""
     if order == letters:
         return np.ascontiguousarray(x)
     single = _single(order)
@@ -84,17 +85,17 @@ def laid(x: FloatArray, order: str, letters: str) -> FloatArray:
 
 
 class WrongShape(ForeignError):
-    """What came back is no rotated array."""
+    """A call returned something that is no rotated array."""
 
 
-def lifted(
+def restore(
     x: FloatArray,
     order: str,
     letters: str,
     sizes: Sizes,
     what: str = "",
 ) -> FloatArray:
-    """Return the inverse of `laid`. Raises: WrongShape where the sizes, of `what`, do not fit."""
+    """Undo `arrange`. Raises: WrongShape where the sizes, of `what`, do not fit."""
     if x.shape != (expected := shape(order, sizes)):
         raise WrongShape(f"returns the shape {x.shape} for {what}{expected}")
     if order == letters:
@@ -110,10 +111,10 @@ def shape(order: str, sizes: Sizes) -> tuple[int, ...]:
 
 
 def packed(three: tuple[FloatArray, FloatArray, FloatArray], order: str, letters: str) -> FloatArray:
-    """Return q, k and v in one array. Shapes: axes `letters`; heads differ only with H."""
+    """Pack q, k and v in one array. Shapes: axes `letters`; heads differ only with H."""
     if "3" in order:
-        return laid(np.stack(three), order, "3" + letters)
-    return laid(np.concatenate(three, axis=letters.index("h")), order, letters)
+        return arrange(np.stack(three), order, "3" + letters)
+    return arrange(np.concatenate(three, axis=letters.index("h")), order, letters)
 
 
 def unpacked(
@@ -123,17 +124,17 @@ def unpacked(
     sizes: Sizes,
     keys: int,
 ) -> list[FloatArray]:
-    """Return q, k and v out of one array. sizes: those of q. keys: heads of k. Raises: WrongShape."""
+    """Split a packed array into q, k and v. sizes: of q. keys: heads of k. Raises: WrongShape."""
     if "3" in order:
-        return list(lifted(x, order, "3" + letters, {**sizes, "3": 3}))
+        return list(restore(x, order, "3" + letters, {**sizes, "3": 3}))
     heads = sizes["h"]
-    joined = lifted(x, order, letters, {**sizes, "h": heads + 2 * keys})
+    joined = restore(x, order, letters, {**sizes, "h": heads + 2 * keys})
     return np.split(joined, [heads, heads + keys], axis=letters.index("h"))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one call is given: tokens and heads of q and of k.
+    """The part of q and of k that one call gets: tokens and heads.
 
     at: positions (s,) or (b, s). lengths: of packed sequences. room: the same with padding behind each.
     """
@@ -145,14 +146,14 @@ class Part:
     heads: tuple[slice, slice] = (slice(None), slice(None))
 
 
-def by_row(part: Part) -> Iterator[Part]:
+def split_rows(part: Part) -> Iterator[Part]:
     """Yield each row of the batch of a part."""
     for row, (q, k) in enumerate(zip(*part.tokens, strict=True)):
         yield replace(part, tokens=(q[None], k[None]), at=part.at[row] if part.at.ndim == 2 else part.at)
 
 
-def of_grid(part: Part, count: int) -> Iterator[Part]:
-    """Yield parts of all tokens of a grid; what a part has not is dropped."""
+def split_grid(part: Part, count: int) -> Iterator[Part]:
+    """Yield parts with all tokens of a grid; results of tokens outside the part are dropped."""
     steps = part.at % count
     times, order = np.empty_like(steps), np.argsort(steps, kind="stable")
     times[order] = np.arange(len(steps)) - np.searchsorted(steps[order], steps[order])
@@ -164,36 +165,46 @@ def of_grid(part: Part, count: int) -> Iterator[Part]:
         yield replace(part, tokens=(every[0], every[1]), at=np.arange(count))
 
 
+def runs(positions: Positions) -> Iterator[tuple[slice, int]]:
+    """Yield the runs of consecutive positions, each as a slice and its first position.
+
+    For code that takes a first position alone, whose roundings may depend on it.
+    """
+    starts = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), positions.size]
+    for start, stop in itertools.pairwise(starts):
+        yield slice(start, stop), int(positions[start])
+
+
 @functools.lru_cache(maxsize=4)
-def every(rows: int, length: int) -> Tokens:
-    """Return all tokens of some rows, in their order, to be read alone. Shapes: -> (b, s)."""
+def all_tokens(rows: int, length: int) -> Tokens:
+    """Return the numbers of all tokens of some rows, read-only. Shapes: -> (b, s)."""
     tokens = np.arange(rows * length).reshape(rows, length)
     tokens.flags.writeable = False
     return tokens
 
 
-def _every(tokens: Tokens, shape: tuple[int, ...]) -> bool:
-    """Return whether these are all tokens of vectors (b, h, s, d), in their order."""
-    whole = every(shape[0], shape[2])
+def _is_all(tokens: Tokens, shape: tuple[int, ...]) -> bool:
+    """Return whether these are all tokens of vectors (b, h, s, d), in order."""
+    whole = all_tokens(shape[0], shape[2])
     return tokens is whole or np.array_equal(tokens, whole)
 
 
-def given(x: FloatArray, tokens: Tokens, heads: slice) -> FloatArray:
-    """Return what is given of vectors. Shapes: x (b, h, s, d) -> that of tokens, h and d."""
-    if _every(tokens, x.shape):
+def select(x: FloatArray, tokens: Tokens, heads: slice) -> FloatArray:
+    """Return some tokens and heads of vectors (b, h, s, d). Shapes: -> that of tokens, h and d."""
+    if _is_all(tokens, x.shape):
         return x[:, heads]
     rows, places = np.divmod(np.maximum(tokens, ~tokens), x.shape[2])
     return x[rows, heads, places].swapaxes(1, 2)
 
 
-def joined(
+def scatter(
     shape: tuple[int, ...],
     parts: list[Part],
     back: list[FloatArray],
     side: int,
 ) -> FloatArray:
-    """Return the vectors that came back, each where it belongs. Shapes: -> (b, h, s, d)."""
-    if len(parts) == 1 and _every(parts[0].tokens[side], shape):
+    """Put the results of parts at their tokens and heads. Shapes: -> (b, h, s, d)."""
+    if len(parts) == 1 and _is_all(parts[0].tokens[side], shape):
         return back[0].reshape(shape)
     result = np.zeros(shape, np.result_type(*back))
     for part, values in zip(parts, back, strict=True):

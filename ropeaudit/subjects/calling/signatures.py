@@ -1,6 +1,6 @@
-"""What a function, a class or a module takes: what each argument is by its name.
+"""The parameters of a function, class or module: the role of each, by its name.
 
-And what fills it in building: default configs and usual sizes, or what says a setting.
+And the values with which classes are built: of a setting, default configs and usual sizes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tomllib
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 from ropeaudit import data
 from ropeaudit.arithmetic.formats import FP32, Format
@@ -27,20 +27,17 @@ from ropeaudit.rope.scaling import HF_NAMES
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import torch_arrays
 
-if TYPE_CHECKING:
-    from ropeaudit.subjects.calling.code import Code
-
 WRAP = "or fill in a wrapper, rotate(q, k, positions): ropeaudit check TARGET --write-wrapper FILE.py"
 
 
 class NotUnderstood(UsageError):
-    """What to give code is not known: a wrapper has to say it. place: file and line where calls raised."""
+    """The arguments of code are not known: it needs a wrapper. place: file and line where calls raised."""
 
     place: tuple[str, int] = "", 0
 
     @classmethod
     def told(cls, seen: str, *lines: str) -> Self:
-        """Return what was seen, with a line each for what is known, tried and to type."""
+        """Return the error: what was seen, then a line each for known, tried and what to type."""
         return cls("\n   = ".join((seen, *lines, WRAP)))
 
 
@@ -74,8 +71,8 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 class Parameters:
     """A function's parameters without *args and **kwargs.
 
-    roles: name -> what it is, None where that says nothing. needed: the names of those without a default.
-    variadic, keywords: whether it may take more of them.
+    roles: name -> role, None if unknown. needed: the names of those without a default. variadic, keywords:
+    whether it has *args or **kwargs.
     """
 
     fixed: tuple[inspect.Parameter, ...]
@@ -95,7 +92,7 @@ class Parameters:
 
     @classmethod
     def of(cls, function: Any) -> Self:
-        """Return those of a function, a module's forward or a class; any if not known."""
+        """Return those of a function, a module's forward or a class; variadic if not known."""
         # an operator of torch, be it defined in Python or in C++, has a schema
         overload: Any = getattr(function, "_opoverload", None) or getattr(function, "default", function)
         schema = getattr(overload, "_schema", None) if type(overload).__module__ == "torch._ops" else None
@@ -120,8 +117,8 @@ class Parameters:
         taken.roles.update(getattr(function, "ropeaudit_roles", {}))
         return taken
 
-    def of_grid(self) -> list[str]:
-        """Take for sizes of a grid what names say are such; return these."""
+    def take_grid_roles(self) -> list[str]:
+        """Give arguments named like a grid's sizes these roles; return their names."""
         found = {name: _GRID[name.lower()] for name in self.roles if name.lower() in _GRID}
         if "h" in found.values():
             found |= {name: "t" for name in self.roles if name.lower() == "t"}
@@ -130,7 +127,7 @@ class Parameters:
 
 
 def only_class(annotation: Any) -> Any:
-    """Return the one class that can be built of those that `type[Base]` means; None if there is none."""
+    """Return the one concrete class that fits `type[Base]`; None unless there is exactly one."""
     of = typing.get_args(annotation) if typing.get_origin(annotation) is type else ()
     every = [one for base in of if inspect.isclass(base) for one in (base, *base.__subclasses__())]
     concrete = [one for one in every if not inspect.isabstract(one)]
@@ -153,14 +150,14 @@ def layered(function: Any) -> str:
 
 
 def called_of(cls: type[Any]) -> Any:
-    """Return the method called of a class's instances; None if there is none."""
+    """Return the method by which a class's instances are called; None if there is none."""
     return getattr(cls, "forward", None) or vars(cls).get("__call__")
 
 
 def building(function: Any, scaled: bool = False) -> dict[str, str] | None:
-    """Return keyword -> role for a class or factory whose needs are known; else None.
+    """Return argument -> role to build a class or factory; None if a needed role is unknown.
 
-    scaled: whether the setting has a scaling, which is given wherever it is taken.
+    scaled: whether the setting has a scaling, which is passed wherever it is taken.
     """
     if not_for_building(function):
         return None
@@ -179,14 +176,14 @@ def building(function: Any, scaled: bool = False) -> dict[str, str] | None:
 
 
 def not_for_building(function: Any) -> list[str]:
-    """Return the needed arguments whose value in building is not known."""
+    """Return the needed arguments for which there is no value when building."""
     return [name for name, role in needed(function).items() if role not in (*BUILDING, *_HEADS)]
 
 
 def of_several(name: str, function: Any) -> str:
-    """Return what names say of several axes, and what to type; empty if nothing."""
+    """Return what to type if names suggest several position axes; empty if they do not."""
     own = name.rpartition(":")[2]
-    sizes = [own] if re.search(_NAMES["several"], own) else Parameters.of(function).of_grid()
+    sizes = [own] if re.search(_NAMES["several"], own) else Parameters.of(function).take_grid_roles()
     return f"{', '.join(sizes)} may speak of several axes: give {AXES}" if sizes else ""
 
 
@@ -223,7 +220,7 @@ def makes_tables(thing: Any) -> bool:
 
 
 def is_factory(function: Any) -> bool:
-    """Return whether a function takes no vectors, so must return one that does."""
+    """Return whether a function takes no vectors, so that it must return a function that does."""
     taken = Parameters.of(function)
     if taken.variadic or building(function) is None:
         return False
@@ -243,7 +240,7 @@ def place(thing: Any) -> tuple[str, int]:
 
 
 def engine(function: Any) -> Literal["torch", "numpy", "jax"]:
-    """Return what makes a function's arrays, by its annotations or imports."""
+    """Return the library of a function's arrays, by its annotations or imports."""
     called = getattr(function, "forward", function)
     annotations = " ".join(str(note) for note in getattr(called, "__annotations__", {}).values())
     names = getattr(inspect.unwrap(called), "__globals__", {})
@@ -267,7 +264,7 @@ def possible_arguments(
     given: Mapping[str, Any],
     length: int,
 ) -> Iterator[dict[str, Any]]:
-    """Yield possible arguments of a class: one set for each config that may be meant."""
+    """Yield possible arguments of a class, one set for each config that fits."""
     rest = [name for name in needed(target) if name not in given]
     configs = [name for name in rest if name == "config" or name.endswith("_config")]
     known = {name: _usual(target, name, length) for name in rest if name not in configs}
@@ -326,7 +323,7 @@ def _beside(target: type[Any]) -> list[type[Any]]:
 
 
 class _Config(dict[str, Any]):
-    """A config as object and dict: values are attributes and items, also by other names."""
+    """A config whose values are attributes and items, also by their other names."""
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
@@ -339,6 +336,14 @@ class _Config(dict[str, Any]):
         self[name] = value
 
 
+class Declaring(Protocol):
+    """What the config of a model declares, as attributes of `Code`."""
+
+    declared: int | None
+    layers: Mapping[str, RopeSetting]
+    served: int | None
+
+
 _HEAD_COUNT = 4  # of a config: it matters to hidden_size, but not to RoPE
 
 
@@ -349,12 +354,12 @@ def building_argument(
     name: str = "",
     dtype: Format = FP32,
     engine: str = "torch",
-    of: Code | None = None,
+    of: Declaring | None = None,
 ) -> Any:
-    """Return non-array arguments of a module, factory or call. target: what is built.
+    """Return the value of an argument that is no array. target: the class that is built.
 
     engine: whose dtypes it takes. of: code with a config.
-    Raises: UsageError for a scaling that no config can say.
+    Raises: UsageError for a scaling that no config can express.
     """
     # with dynamic scaling, a config's largest position is the length before the extension
     before = setting.scaling.maximum if setting.scaling.kind == "dynamic" else None
@@ -372,7 +377,7 @@ def building_argument(
         "scaling": lambda: _scaling_dict(setting),
         "rope_parameters": lambda: _rope_parameters(setting),
         "config": lambda: _config(setting, target, name, of),
-        "dtype": lambda: torch_arrays.dtype(dtype) if engine == "torch" else torch_arrays.of_numpy(dtype),
+        "dtype": lambda: torch_arrays.dtype(dtype) if engine == "torch" else torch_arrays.numpy_dtype(dtype),
         "device": lambda: "cpu",
         "first_period": lambda: 2 * math.pi,
         "last_period": lambda: 2 * math.pi * setting.base ** (1 - 2 / setting.rotary_dim),
@@ -400,7 +405,7 @@ def _scaling_dict(setting: RopeSetting) -> dict[str, Any] | None:
 
 
 def _rope_parameters(setting: RopeSetting) -> dict[str, Any]:
-    """Return the same with the base, as transformers has it from its version 5 on."""
+    """Return rope_parameters, as transformers has them from version 5 on."""
     values = {"rope_type": "default", "rope_theta": setting.base, **(_scaling_dict(setting) or {})}
     values.pop("type", None)
     if setting.rotary_dim != setting.head_dim:
@@ -408,7 +413,7 @@ def _rope_parameters(setting: RopeSetting) -> dict[str, Any]:
     return values
 
 
-def _config(setting: RopeSetting, target: Any, name: str, of: Code | None) -> Any:
+def _config(setting: RopeSetting, target: Any, name: str, of: Declaring | None) -> Any:
     """Return a config with this setting: of an annotated class, else a plain object."""
     scaling = setting.scaling
     original = {"original_max_position_embeddings": int(scaling.original)} if scaling.original else {}
@@ -444,7 +449,7 @@ def is_module(thing: Any) -> bool:
 
 
 def initialised(thing: Any) -> Any:
-    """Return a module of flax as a function, which makes its parameters; else the thing."""
+    """Return a function that initialises and calls a module of flax; other things unchanged."""
     linen: Any = sys.modules.get("flax.linen")
     if linen is None or not isinstance(thing, linen.Module):
         return thing

@@ -1,6 +1,6 @@
-"""Other people's implementations, tables of `data/adapters.toml`, imported when audited.
+"""Third-party implementations, the tables of `data/adapters.toml`, imported only when audited.
 
-Most are called by the code of their table, see `adapter.py`; others by a file here that the table names.
+Most are called by the code in their table, see `adapter.py`; others by a file of this folder that it names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ropeaudit.errors import (
     did,
     required_packages,
 )
-from ropeaudit.rope.setting import Layout
+from ropeaudit.rope.axes import Layout
 from ropeaudit.subjects.calling.code import Code
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Entry:
 
     @classmethod
     def of(cls, name: str, table: Mapping[str, Any]) -> Entry:
-        """Return the entry of a table, with what it leaves out."""
+        """Return the entry of a table, missing keys filled with defaults."""
         package = table.get("package", name.removesuffix(":*"))
         usual = {
             "file": "adapter",
@@ -92,7 +92,7 @@ class Entry:
 
     @property
     def snippet(self) -> str:
-        """Its code, if it needs only tensors and its package; empty elsewhere."""
+        """Its code, if that needs only tensors and its package; else empty."""
         return self.code if self.engine == "torch" and "ropeaudit" not in self.code else ""
 
     @property
@@ -102,7 +102,7 @@ class Entry:
 
     @property
     def version(self) -> str:
-        """The version that is installed; none where it is not."""
+        """The installed version, or "none"."""
         from importlib import metadata  # in-function: most audits do without
 
         try:
@@ -146,7 +146,7 @@ FAMILIES = {entry.package: entry for name, entry in _TABLES.items() if name not 
 
 
 def listed(pattern: str | None = None) -> list[Entry]:
-    """Return entries and a row a family, or the entries and members that match."""
+    """Return all entries with one row per family, or the entries and members that match."""
     if pattern is None:
         families = (replace(one, classes=len(one.members())) for one in FAMILIES.values())
         return [*ENTRIES.values(), *families]
@@ -155,7 +155,7 @@ def listed(pattern: str | None = None) -> list[Entry]:
 
 
 def is_known(name: str) -> bool:
-    """Return whether a name is, or begins as, that of an entry or of a family's member."""
+    """Return whether a name is an entry, or has the prefix of a family."""
     return name in ENTRIES or (":" in name and name.partition(":")[0] in FAMILIES)
 
 
@@ -177,10 +177,10 @@ def entry_of(name: str) -> Entry:
 
 
 def expanded(names: Iterable[str]) -> list[tuple[str, bool]]:
-    """Return names, each once, and whether each was requested by itself.
+    """Expand patterns into names; return each name once, and whether it was requested by itself.
 
-    "all" stands for what is installed, transformers:* for the members of a family, and so do other patterns.
-    Raises: UnknownName for a pattern that nothing fits.
+    "all" means all installed implementations, transformers:* the members of a family.
+    Raises: UnknownName for a pattern that matches nothing.
     """
     results: dict[str, bool] = {}
     for name in names:
@@ -203,7 +203,7 @@ def expanded(names: Iterable[str]) -> list[tuple[str, bool]]:
 def implementation(name: str, device: str | None = None) -> Code:
     """Return an implementation by its name, to be called on a device.
 
-    Raises: UnknownName; MissingPackage, also of what cannot be imported; see `adapter.Adapter.on`.
+    Raises: UnknownName; MissingPackage, also where it cannot be imported; see `adapter.Adapter.on`.
     """
     from ropeaudit.subjects.calling import foreign  # in-function: lists need no process
 

@@ -1,7 +1,7 @@
-"""Third-party code as adapters: what they take, and the known form of calls.
+"""Adapters of third-party code: the settings that they take, and how they are called.
 
-Most are the code of a table of `data/adapters.toml`, which says what it is given.
-It is imported, or loaded without its package: a file, or definitions of one.
+Most run the code in a table of `data/adapters.toml`. Helpers load single files or definitions of a package
+whose import would be slow or fail.
 Letters: h heads, s positions, d head_dim.
 """
 
@@ -24,11 +24,12 @@ from ropeaudit.errors import UsageError
 from ropeaudit.rope.scaling import HF_NAMES
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects.calling.arrays import Engine
-from ropeaudit.subjects.calling.code import Code, runs
+from ropeaudit.subjects.calling.code import Code
 from ropeaudit.subjects.calling.conventions import Convention
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.environments import of_torch
 from ropeaudit.subjects.calling.own_code import OwnRotator
+from ropeaudit.subjects.calling.shapes import runs
 from ropeaudit.subjects.third_party import Entry
 
 # x (h, s, d) and positions (s,), int64 -> (h, s, d): tensors, or arrays of NumPy
@@ -52,7 +53,7 @@ class Adapter(Code):
         self.movable = entry.movable and self.differentiable
 
     def on(self, device: str | None) -> Self:
-        """Return it for calls on a device. Raises: UsageError where that is impossible."""
+        """Place it on a device and return it. Raises: UsageError where that is impossible."""
         if device is not None and not self.movable and device.strip().lower() != "cpu":
             raise UsageError(f"--device {device}: {self.name} is called on the CPU alone; leave it out")
         self.device = of_torch(device)
@@ -60,7 +61,7 @@ class Adapter(Code):
 
     @property
     def version(self) -> str:
-        """That of its package."""
+        """The version of its package."""
         return self.entry.version
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
@@ -80,7 +81,7 @@ class Adapter(Code):
         return ""
 
     def rotator(self, setting: RopeSetting, dtype: Format) -> OwnRotator:
-        """Return what calls a new instance, made for a dtype, which takes the others too."""
+        """Return a rotator of a new instance, made for a dtype; it takes other dtypes too."""
         with self.environment.built():
             turn = self.environment.wrapped(self.instance(setting, dtype))
         convention = Convention(_ARGUMENTS, "hsd", self.takes, device=self.device)
@@ -92,7 +93,7 @@ class Adapter(Code):
 
 
 def table_end(largest: int, smallest: int) -> int:
-    """Return the length of a table from 0: whole steps, so a few serve many calls.
+    """Return the length of a table from position 0, in steps, so that few tables serve many calls.
 
     Raises: ValueError if it cannot be made.
     """
@@ -104,10 +105,10 @@ def table_end(largest: int, smallest: int) -> int:
 
 
 class Row(Adapter):
-    """Code that takes and returns tensors, or arrays of NumPy, whatever it computes with."""
+    """An adapter whose code stands in its table; it takes and returns tensors or NumPy arrays."""
 
     def __init__(self, entry: Entry) -> None:
-        """Import what the code does. Raises: whatever that raises."""
+        """Compile the code and run its imports. Raises: what these raise."""
         super().__init__(entry)
         file = f"adapters.toml:{entry.name}"
         linecache.cache[file] = len(entry.code), None, entry.code.splitlines(True), file  # for tracebacks
@@ -119,7 +120,7 @@ class Row(Adapter):
             self.engine = str(sys.modules["keras"].backend.backend())
 
     def instance(self, setting: RopeSetting, dtype: Format) -> Turn:
-        """Return rotate(x, at) of code executed anew, once for each length of its table, on the device."""
+        """Return rotate(x, at); the code is executed once for each length of its table."""
         named, made = values(self.entry, setting, dtype), dict[int, Turn]()
         torch: Any = sys.modules["torch"] if self.takes == "torch" else None
 
@@ -158,7 +159,7 @@ adapter = Row
 
 
 def values(entry: Entry, setting: RopeSetting, dtype: Format) -> dict[str, Any]:
-    """Return what code is given by name, but for how long its table is."""
+    """Return the values that the code uses by name, but for `end`, its table's length."""
     given = setting.scaling.parameters()
     rope = {name: given[own] for name, own in HF_NAMES.items() if own in given and own != "maximum"}
     if rope:
@@ -213,9 +214,9 @@ def definitions(
     names: Sequence[str],
     given: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return definitions of a file by name, executed with values for its imports.
+    """Execute some definitions of a file with values for its imports; return the namespace.
 
-    Of a class only what is defined in its body is left; its bases and decorators are dropped.
+    A class loses its decorators, and bases for which no value is given.
     Raises: FileNotFoundError; LookupError without a name; what definitions raise.
     """
     where = path(package, place)
@@ -233,7 +234,7 @@ def definitions(
 
 
 def executed(body: Sequence[ast.stmt], file: str, space: dict[str, Any]) -> dict[str, Any]:
-    """Return the namespace after statements of a file, executed as an import would."""
+    """Execute statements of a file as an import would; return the namespace."""
     future = ast.parse("from __future__ import annotations").body
     exec(compile(ast.Module([*future, *body], type_ignores=[]), file, "exec"), space)  # noqa: S102
     return space
@@ -245,6 +246,6 @@ def definition(package: str, place: str, name: str, given: Mapping[str, Any]) ->
 
 
 def bare(package: str, place: str, name: str, given: Mapping[str, Any]) -> Any:
-    """Return an instance without calling __init__, which needs the whole package."""
+    """Return an instance made without __init__, which would need the whole package."""
     cls = definition(package, place, name, given)
     return cls.__new__(cls)

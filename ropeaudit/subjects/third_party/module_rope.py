@@ -1,7 +1,7 @@
-"""A package's RoPE class and its file's rotating function, as f(x, positions).
+"""The adapter of a family: a package's RoPE class and its file's rotating function, as f(x, positions).
 
-Names of arguments say how it is built, called and applied. Of the ways that they leave open the
-first is taken that rotates as requested.
+Argument names tell how the class is built and called, and how its tables are applied. Of the ways that
+remain possible the first is taken that rotates as requested.
 Letters: h heads, n positions, d head_dim, p pairs.
 """
 
@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from ropeaudit.arithmetic.formats import FloatArray, Format
 from ropeaudit.errors import MissingPackage, one_line
-from ropeaudit.rope.setting import Layout, RopeSetting
+from ropeaudit.rope.axes import Layout
+from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, exact_rotation
 from ropeaudit.subjects.calling import signatures
 from ropeaudit.subjects.calling.environments import silent
@@ -43,9 +44,9 @@ def variants(
     axes: int,
     base: float,
 ) -> Iterator[dict[str, Any]]:
-    """Yield what may build a class for heads of `dims` dims, of several configs each.
+    """Yield arguments that may build a class for heads of `dims` dims, one set for each config.
 
-    axes: over which dims are shared out.
+    axes: the number of position axes that share the dims.
     """
     usual: dict[str, Any] = dict.fromkeys((*_ROLES["dim"], "attention_head_dim"), dims)
     usual |= dict.fromkeys(_ROLES["base"], base)
@@ -61,7 +62,7 @@ def variants(
 
 
 def _configured(config: Any, dims: int, base: float, sections: bool) -> Any:
-    """Return a copy of a config whose heads have so many dims, which all rotate, unscaled."""
+    """Return a copy of a config whose heads have `dims` dims that all rotate, without a scaling."""
     heads = next((count for name in _HEADS if isinstance(count := vars(config).get(name), int)), 1)
     rules = (
         (r"hidden_size|embed_dim|d_model|n_embd", (int,), dims * heads),
@@ -80,7 +81,7 @@ def _configured(config: Any, dims: int, base: float, sections: bool) -> Any:
 
 
 def _unscaled(given: Mapping[str, Any], dims: int, base: float, sections: bool) -> dict[str, Any]:
-    """Return rope_parameters unscaled, of the whole head, also of layer types."""
+    """Return rope_parameters without scaling and partial rotation, also within layer types."""
     nested = [key for key, value in given.items() if isinstance(value, Mapping)]
     if nested:
         return {**given, **{key: _unscaled(given[key], dims, base, sections) for key in nested}}
@@ -100,7 +101,7 @@ _APPLIES = re.compile(r"(apply|rotate_queries).*(rot|rope)|(rot|rope).*apply", r
 
 
 def functions(cls: Any) -> list[Callable[..., Any]]:
-    """Return the functions of a class's file that rotate: those first that attention calls.
+    """Return the rotating functions in a class's file, those that attention calls first.
 
     They may be defined or imported within other functions.
     """
@@ -132,7 +133,7 @@ _APPLIED = {name: role for role, names in signatures.APPLIED.items() for name in
 
 
 def arguments(function: Any, x: torch.Tensor, tables: Any, order: str) -> dict[str, Any]:
-    """Return what a function is given to rotate x by tables. order: of the axes of x.
+    """Return the arguments with which a function rotates x by tables. order: of the axes of x.
 
     Raises: TypeError for an unknown argument, ValueError for tables that are not cos and sin.
     """
@@ -218,7 +219,7 @@ class Way:
         x: torch.Tensor,
         at: torch.Tensor,
     ) -> torch.Tensor:
-        """Return x rotated, its dims put where the code has them. Shapes: as `head`, of these dims."""
+        """Rotate x, its dims put where the code expects them. Shapes: as `head`, of these dims."""
         if self.plain and (self.returned == self.places).all():
             return self.head(module, x, at)
         head = x.new_zeros((*x.shape[:-1], self.size))
@@ -226,7 +227,7 @@ class Way:
         return self.head(module, head, at)[..., torch.from_numpy(self.returned)]
 
     def head(self, module: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        """Return whole heads rotated by the code alone. Shapes: (1, h, n, size), (n,) -> (1, h, n, size).
+        """Rotate full heads by the code alone. Shapes: (1, h, n, size), (n,) -> (1, h, n, size).
 
         Raises: ValueError for too long a table, whatever the module raises.
         """
@@ -256,7 +257,7 @@ class Way:
         return rotated if batched else rotated[None]
 
     def note(self, name: str) -> str:
-        """Return what is unusual in how a class is called; empty if nothing is."""
+        """Describe what is unusual about the way of calling; empty if nothing is."""
         parts, dims = [], self.places.size
         if dims != self.size or self.axes:
             parts.append(f"is audited in {dims} of {self.size} dims, {self.axes or 'one axis'}")
@@ -306,7 +307,7 @@ _AXES = (1, 2, 3)  # tried sizes of heads, in rotary dims: other axes take the r
 
 
 def found(cls: Any, dims: int, base: float) -> Way | str:
-    """Return how a class rotates `dims` dims with a base, or in words why that is not known."""
+    """Find the way in which a class rotates `dims` dims with a base; return it, or the reason why not."""
     applying = functions(cls)
     if not applying:
         return "its file has no function that rotates by what it returns"
@@ -331,7 +332,7 @@ def found(cls: Any, dims: int, base: float) -> Way | str:
 
 
 def measured(way: Way, module: Any, setting: RopeSetting) -> Way:
-    """Return a way with the dims that rotate as in a setting, by unit vectors.
+    """Measure by unit vectors which dims rotate as the setting asks; return the way with these dims.
 
     Raises: NoRotation, whatever the code raises.
     """
@@ -399,7 +400,7 @@ class ModuleRope(Adapter):
         return rotate
 
     def _way(self, setting: RopeSetting) -> Way | str:
-        """Return how the class is used for a setting, or why not; found out once."""
+        """Return the way of calling for a setting, or the reason why there is none; cached."""
         key = setting.rotary_dim, setting.base
         if key not in self._ways:
             place, _, name = self.entry.target.partition(":")
