@@ -85,7 +85,7 @@ def test_a_part_that_is_no_file_is_refused(kind, more, tmp_path, capsys) -> None
 
 
 def test_every_beginning_of_a_row_is_a_torn_row() -> None:
-    first = len(sweep_file._FIRST)
+    first = len(sweep_file._ROW_START)
     for length, zeros in itertools.product(range(len(LINES[0])), (b"", b"\0", b"\0" * 512)):
         torn = LINES[0][:length] + zeros
         contents = {LINES[1] + torn: True, LINES[1] + b"x" + torn: False, b"x" + torn: False}

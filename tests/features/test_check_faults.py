@@ -16,9 +16,9 @@ from net.kernel_rows import KERNELS
 
 import ropeaudit
 from ropeaudit.conformance.finding import Finding
-from ropeaudit.console.delivery import incomplete
+from ropeaudit.console.delivery import marked_incomplete
 from ropeaudit.features.check import config_target
-from ropeaudit.features.check.checked import Checked, place
+from ropeaudit.features.check.checked import Checked, place_of
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.reports.forms.sarif import Fault, annotation
 from ropeaudit.subjects.calling import loading, signatures
@@ -72,18 +72,18 @@ def test_a_fault_stands_where_its_code_is_defined(kernel, tmp_path) -> None:
     for target, (file, line) in places.items():
         found = signatures.place(loading.load(target)[0].thing)
         assert (os.path.relpath(found[0]), found[1]) == (file, line), target
-    assert place(checked("torch.nn:Linear")) == ("", 0)
+    assert place_of(checked("torch.nn:Linear")) == ("", 0)
     Path("config.json").write_text("{}")
-    assert place(checked("transformers-llama")) == ("", 0)
+    assert place_of(checked("transformers-llama")) == ("", 0)
     Path("broken.py").write_text("def f(:\n")
-    assert place(checked("broken.py:f")) == ("broken.py", 0)
+    assert place_of(checked("broken.py:f")) == ("broken.py", 0)
     Path("model").mkdir()
-    assert place(checked("model", "config")) == ("", 0)
+    assert place_of(checked("model", "config")) == ("", 0)
     Path("model/config.json").write_text("{}")
-    assert place(checked("model", "config")) == ("model/config.json", 0)
+    assert place_of(checked("model", "config")) == ("model/config.json", 0)
     outside = tmp_path.parent / "outside.json"
     outside.write_text("{}")
-    assert place(checked("../outside.json", "config")) == (str(outside), 0)
+    assert place_of(checked("../outside.json", "config")) == (str(outside), 0)
 
 
 def test_sarif_has_a_result_for_each_failure_and_a_rule_for_each_code(kernel) -> None:
@@ -102,7 +102,7 @@ def test_sarif_has_a_result_for_each_failure_and_a_rule_for_each_code(kernel) ->
     [run] = log["runs"]
     assert run["invocations"] == [{"executionSuccessful": True}]
     part = json.loads(
-        ropeaudit.render("sarif", incomplete(whole, "18 checks"))
+        ropeaudit.render("sarif", marked_incomplete(whole, "18 checks"))
     )  # what was not run is not mended
     assert part["runs"][0]["invocations"] == [{"executionSuccessful": False}]
     base, keys = run["tool"]["driver"]["rules"]
