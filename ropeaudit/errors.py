@@ -115,7 +115,7 @@ class BadOutput(RopeAuditError, OSError):
 
 
 class MissingPackage(RopeAuditError, ImportError):
-    """A package that only some audits need and that is not installed; the message says what to type."""
+    """A package that some audits need is not installed; the message says what to type."""
 
 
 class OutOfMemory(RopeAuditError, MemoryError):

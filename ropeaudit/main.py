@@ -26,7 +26,6 @@ _MOST_CHARACTERS = 1500  # of a line of a message
 
 
 def _commands() -> dict[str, dict[str, str]]:
-    """Return the commands by group, each with its line of `--help`."""
     groups: dict[str, dict[str, str]] = data.table("help.toml")["commands"]
     return groups
 

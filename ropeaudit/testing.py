@@ -361,7 +361,6 @@ def _test_rotation(test: _Test, subject: ForeignOwn, offsets: Sequence[int], who
 def _test_scores(
     test: _Test, function: Callable[..., Any], order: str, offsets: Sequence[int], device: str | None
 ) -> None:
-    """Test a function that returns scores."""
     called, (q, k) = OwnCode(test.name, function, device=device), test.vectors()
     exact = list(measure.exact(test.inputs, test.setting, test.resolved.input))
     heads, length = q.shape[:2]

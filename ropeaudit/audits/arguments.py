@@ -99,7 +99,7 @@ def cases_from(
     fields: CaseArguments | RopeArguments | GridArguments,
     grids: bool = False,
 ) -> list[Case]:
-    """Return the cases of a call, changed by `fields`, or without any the case that `fields` describe."""
+    """Return cases with changed fields, or the case that `fields` describe."""
     given = [cases] if isinstance(cases, Case) else cases
     results = (
         [Case(**with_default_mask(fields))] if given is None else [replace(case, **fields) for case in given]
@@ -215,7 +215,7 @@ def split_by_layout(case: Case, factories: Sequence[SubjectFactory]) -> Iterator
 def load_cases(
     cases: Iterable[Case], factories: Sequence[SubjectFactory], offsets: Sequence[int]
 ) -> Iterator[tuple[Case, Inputs, RopeSetting, list[SubjectFactory]]]:
-    """Yield each case, in the layout of code unless one is requested, with inputs, setting and factories."""
+    """Load each case, in the layout of code unless one is requested."""
     for laid_out, indices in [part for case in cases for part in split_by_layout(case, factories)]:
         inputs, setting = laid_out.load()
         check_positions(offsets, inputs.seq_len)

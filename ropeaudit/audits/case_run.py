@@ -138,7 +138,6 @@ class CaseRun:
                     cell.refused = Raised(did(error))
 
     def _measure_cells(self, cells: Sequence[CellResult]) -> None:
-        """Measure cells of one setting, none of which is refused."""
         at, origin = cells[0].setting, cells[0].origin
         offsets: dict[Subject, list[int]] = {}
         for cell in cells:
@@ -174,7 +173,6 @@ class CaseRun:
     def _measure(
         self, offsets: Mapping[Subject, Sequence[int]], at: RopeSetting, origin: int
     ) -> dict[tuple[Subject, int], CellStatistics]:
-        """Measure each subject at offset 0, then at its offsets."""
         subjects, loaded = list(offsets), self.loaded
         measured_at = [[0, *(offset for offset in some if offset)] for some in offsets.values()]
         rest = at, self.case.mask, origin
@@ -267,7 +265,6 @@ class CaseRun:
         return self.identities[subject, at]
 
     def _record(self, cell: CellResult) -> Record:
-        """Return the row of a cell: measurements and verdicts."""
         subject, measured, why = cell.subject, cell.measured, cell.refused
         drift, reference, places = measured.drift, measured.reference, cell.places
         worst = drift.place if drift.place and not drift.nonfinite else (None, None, None)
@@ -376,7 +373,6 @@ def setting_columns(case: Case, sizes: QK, setting: RopeSetting) -> dict[str, An
 
 
 def _escaped(name: str) -> str:
-    """Return a name with bytes that UTF-8 cannot hold escaped."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 

@@ -274,7 +274,6 @@ class Case:
         return result
 
     def _grid(self) -> Grid | None:
-        """Return the grid of tokens; None for a sequence."""
         if self.grid is None and self.axes is None:
             if self.step is not None:
                 unit = f"--step {self.step:g} is the unit of --offset on a grid"

@@ -180,7 +180,9 @@ def compare(
         for number, _, _ in pairs.cells(name, differing=True):
             i, j = places[number]
             alike = i is not None and j is not None and tolerances[0][i] == tolerances[1][j]
-            if alike and not _at_a_threshold(pairs[number]):
+            pair = pairs[number]
+            small = (pair.explained(each) or _nan_as_none(pair.row.get(each)) is None for each in _JUDGED_BY)
+            if alike and not (pair.reordered and all(small)):  # else the order of sums alone may do it
                 pairs.changed[number] = (*pairs.changed.get(number, ()), name)
     return Difference(pairs, ratio, processors)
 
@@ -219,19 +221,12 @@ def _difference_of_all(before: Rows, after: Rows) -> str:
 
 
 def _changed(pairs: Pairs, name: str, ratio: float) -> Iterator[int]:
-    """Yield the numbers of the pairs in which a column has changed."""
     for number, old, new in pairs.cells(name, differing=True):
         # any other count is a change, and so is an undefined value
         other = old is None or new is None or records.COLUMNS[name].kind is int
         beyond = other or old == 0 or not 1 / ratio <= new / old <= ratio
         if other or (beyond and not pairs[number].explained(name)):
             yield number
-
-
-def _at_a_threshold(pair: Pair) -> bool:
-    """Return whether the order of sums alone may have changed a verdict."""
-    small = (pair.explained(name) or _nan_as_none(pair.row.get(name)) is None for name in _JUDGED_BY)
-    return pair.reordered and all(small)
 
 
 def _nan_as_none(cell: Any) -> Any:

@@ -151,7 +151,7 @@ class Audit:
 
 
 class Cell(NamedTuple):
-    """A row to measure. factory: its index in `Audit.factories`. seconds: a guess of one core's time."""
+    """A row to measure. factory: index in `Audit.factories`. seconds: guess of one core's time."""
 
     case: Case
     factory: int
@@ -288,7 +288,6 @@ class Sweep:
             yield row
 
     def _measured_here(self, tasks: Sequence[Task], threads: int) -> Generator[tuple[int, Record]]:
-        """Measure tasks in this process; yield the number of each cell and its row."""
         total, before = sum(map(seconds_of, tasks)), 0.0
         for task in tasks:
             with doing.within(before / total, (before + seconds_of(task)) / total):
@@ -459,7 +458,7 @@ def _slice_of_shard(
     total: float,
     shard: tuple[int, int],
 ) -> slice:
-    """Return which of some equal cells are of a shard. before, total: seconds of other and of all cells."""
+    """Return which of equal cells a shard measures. before, total: seconds of cells before, and of all."""
     number, count = shard
 
     def shard_of(cell: int) -> int:

@@ -183,7 +183,6 @@ def summed(q: FloatArray, k: FloatArray, subject: Emulated) -> FloatArray:
 
 
 def _grouped_by_stages(variants: Sequence[Resolved], stages: Sequence[str]) -> list[list[Resolved]]:
-    """Return the variants in groups with the same formats in these stages."""
     groups: dict[Any, list[Resolved]] = {}
     for variant in variants:
         key = tuple(getattr(variant, stage) for stage in stages)

@@ -1,4 +1,4 @@
-"""Worker processes of a sweep: a pool on this machine, or a Dask cluster. What they measure is in `sweep`."""
+"""Worker processes of a sweep: a pool on this machine, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -70,7 +70,6 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         return list((self.executor._processes or {}).values())
 
     def _kill(self) -> None:
-        """Kill the workers; their futures end too."""
         for process in self.processes():
             process.kill()
         # else the pool waits for the rest of a dead worker's result

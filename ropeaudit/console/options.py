@@ -1,4 +1,4 @@
-"""Options that several commands share, in groups (dataclasses), and the cases that they describe."""
+"""Options that several commands share, in groups, and the cases that they describe."""
 
 from __future__ import annotations
 

@@ -284,7 +284,6 @@ def _input_files(word: str) -> Iterator[str]:
 
 
 def _words(value: Any) -> Iterator[str]:
-    """Yield every text in the value of an option."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, tuple, dict)):

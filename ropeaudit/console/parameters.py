@@ -66,7 +66,7 @@ def joined(
     param: click.Parameter,
     items: Iterable[Iterable[T]],
 ) -> tuple[T, ...]:
-    """Return the values of a repeatable option, each once, with `all` and `usual` replaced by names."""
+    """Join the values of a repeatable option, and replace `all` and `usual` by names."""
     values: list[Any] = [value for item in items for value in item]
     for word, names in (("all", ALL), ("usual", _USUAL)):
         if word in values and flag(param) in names:
@@ -188,7 +188,6 @@ def _complete(context: click.Context, flag: str, incomplete: str) -> list[Comple
 
 
 def _names(flag: str) -> list[str]:
-    """Return the names that shell completion offers for an option."""
     if flag in ALL:
         aliases = [alias for fmt in _module("arithmetic.formats").FORMATS for alias in fmt.aliases]
         others = {"--dtype": aliases, "--model": ["usual"]}.get(flag, [])
@@ -212,7 +211,6 @@ def _columns(context: click.Context) -> list[str]:
 
 
 def _module(name: str) -> Any:
-    """Import a module of this package, when it is needed."""
     return import_module(f"ropeaudit.{name}")
 
 

@@ -169,7 +169,6 @@ def _open_regular_file(path: str, flags: int) -> int:
 
 
 def _read_bytes(number: int) -> bytes:
-    """Return all bytes of an open file."""
     with os.fdopen(os.dup(number), "rb") as file:
         file.seek(0)
         return file.read()

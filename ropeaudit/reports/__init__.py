@@ -1,4 +1,4 @@
-"""The report of a command, and the registry of the forms in which it is written (files in `forms`)."""
+"""The report of a command, and the registry of its forms (files in `forms`)."""
 
 from __future__ import annotations
 

@@ -351,7 +351,6 @@ def sized(size: tuple[float, float] | None) -> Iterator[None]:
 
 
 def _title_characters() -> int:
-    """Return how many characters of a title fit across a figure."""
     import matplotlib
 
     return int(72 * matplotlib.rcParams["figure.figsize"][0] / (0.65 * matplotlib.rcParams["font.size"]))
@@ -419,7 +418,7 @@ def _legend(figure: Figure, axes: Axes) -> int:
 
 
 def _bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
-    """Label horizontal bars: names to their left, words to their right; return the lines of the names."""
+    """Label horizontal bars on both sides; return the number of lines of the names."""
     wrapped = [textwrap.fill(name, int(0.6 * _title_characters()), break_on_hyphens=False) for name in names]
     axes.set_yticks(range(len(names)), wrapped)
     axes.set_ylim(len(names) - 0.5, -0.5)

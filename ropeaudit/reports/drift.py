@@ -282,7 +282,6 @@ def structure_fact(results: Sequence[Record]) -> list[tuple[str, str]]:
 
 
 def _temperature_notes(record: Record) -> list[str]:
-    """Return a note on whether an adaptive temperature undoes or amplifies drift."""
     plain, adaptive = _mean_weight_moved(record), record.attention_adaptive_tv_mean
     if not plain or adaptive is None:
         return []

@@ -55,7 +55,7 @@ def content_of(path: str) -> bytes:
 
 
 def form_of(path: str) -> str:
-    """Return the form of a report: by its suffix, on stdin by its content. Raises: UnknownName, BadInput."""
+    """Return the form of a report by suffix, on stdin by content. Raises: UnknownName, BadInput."""
     if path != "-":
         return reports.form_of(path)
     content = content_of(path)
@@ -131,7 +131,6 @@ class Columns(dict[str, list[Any]]):
 
 
 def _fill_from_metadata(held: Columns, constants: Row, stages: Row, by_case: Row) -> None:
-    """Fill the gaps of setting columns from the metadata of a file."""
     count = len(held["offset"])
     if by_case and "case" in held:
         cases = {case: _settings(values) for case, values in by_case.items()}
@@ -173,7 +172,7 @@ def _add_implied_settings(held: Columns) -> None:
 
 
 def _implied_settings(setting: Row) -> tuple[Row, Row, Callable[[Any], str] | None]:
-    """Return the settings that absent columns imply, these as unknown, and the case digest if implied."""
+    """Return implied settings, the same as unknown, and the function of the case digest."""
     present = {name: value for name, value in setting.items() if value is not ABSENT}
     missing = {
         name: records.implied_value(name, present)

@@ -1,4 +1,4 @@
-"""The columns of the setting in every report: model, RoPE, q and k; which differ, and labels from them."""
+"""The setting columns of every report (model, RoPE, q and k), and labels from them."""
 
 from __future__ import annotations
 

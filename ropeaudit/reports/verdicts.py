@@ -1,4 +1,4 @@
-"""Verdicts of rows: order by badness, quality (within tolerance or not), and clauses about faults."""
+"""Order of rows by badness, their quality, and clauses about their faults."""
 
 from __future__ import annotations
 
@@ -182,7 +182,9 @@ def trouble(record: Record) -> Trouble | None:
     collapsed = count < length and record.rotary_dim > 0
     if not record.nonfinite and not (collapsed and count):
         return None
-    remedy = _remedy_clause(record, collapsed)
+    at_zero = bool(record.nonfinite) and math.isnan(record.floor_rms)  # already at small positions
+    far = abs(record.offset) + length > FP32.first_inexact_integer
+    remedy = _wider_stages(record.stages, collapsed and not at_zero, far, bool(record.nonfinite))
     if record.nonfinite:
         kind = "sampled score" if record.sample else "score"
         share = f"{record.nonfinite} of {record.scores} {kind}s are"
@@ -205,15 +207,9 @@ def stored(stages: str) -> dict[str, Format]:
     return formats
 
 
-def _remedy_clause(record: Record, collapsed: bool) -> str:
-    """Return a clause about stages to compute in wider formats; empty if stages are unknown."""
-    at_zero = bool(record.nonfinite) and math.isnan(record.floor_rms)  # already at small positions
-    far = abs(record.offset) + record.seq_len > FP32.first_inexact_integer
-    return _wider_stages(record.stages, collapsed and not at_zero, far, bool(record.nonfinite))
-
-
 @lru_cache(maxsize=256)
 def _wider_stages(stages: str, collapsed: bool, far: bool, nonfinite: bool) -> str:
+    """Return a clause about stages to compute in wider formats; empty if stages are unknown."""
     formats, wide = stored(stages), FP64 if far else FP32
     if collapsed and "position" in formats:
         present = [stage for stage in ("position", "angle") if stage in formats]

@@ -1,4 +1,4 @@
-"""Random numbers of foreign code: every call starts from the same seed, so that rows are reproducible."""
+"""Random numbers of foreign code: every call starts from the same seed."""
 
 from __future__ import annotations
 

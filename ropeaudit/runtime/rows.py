@@ -1,4 +1,4 @@
-"""Rows of a report stored by column: a file may have a million. A row is made when it is accessed."""
+"""Rows of a report stored by column; a row is made when it is accessed."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def kernels() -> dict[str, str]:
 
 
 def processor(environment: Any) -> str:
-    """Return BLAS and SIMD level of an environment, which decide the order of sums; empty if unknown."""
+    """Return BLAS and SIMD level, which decide the order of sums; empty if unknown."""
     values = environment if isinstance(environment, dict) else {}
     if {"blas", "simd"} - values.keys() or "unknown" in (values["blas"], values["simd"]):
         return ""

@@ -108,7 +108,7 @@ class CheckOptions:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target as it was requested. case: the RoPE setting of the options. note: takes notes about it."""
+    """A requested target. case: the RoPE setting of the options. note: takes notes."""
 
     name: str
     kind: Kind

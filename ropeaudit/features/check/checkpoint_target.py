@@ -57,7 +57,6 @@ def checks(target: Target) -> Iterator[Checked]:
 
 
 def _file_checks(target: Target) -> Iterator[Checked]:
-    """Yield the checks of the config, of stored buffers, and of the rotary class."""
     if (Path(target.name) / "config.json").is_file():
         yield from config_target.checks(target)
     else:
@@ -177,7 +176,6 @@ def _class_findings(target: Target, expected: Expected, own_code: bool) -> Itera
 
 
 def _model_checks(target: Target) -> Iterator[Checked]:
-    """Run the model at shifted positions; yield its checks in float64, then in each dtype."""
     options = target.options
     names = [dtype.name for dtype in options.dtypes] or list(_MODEL_DTYPES)
     asked: dict[str, Any] = {one: getattr(options, one) for one in ("text", "tokens", "seed", "device")}

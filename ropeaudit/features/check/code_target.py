@@ -90,7 +90,6 @@ def checks(target: Target) -> Iterator[Checked]:
 
 
 def _load_code(target: Target) -> Code:
-    """Load the code of a target, with the setting of each layer type of its config."""
     case, options = target.case, target.options
     code = factories.implementation(
         target.name, options.order, device=options.device, arguments=options.arguments

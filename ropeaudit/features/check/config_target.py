@@ -1,4 +1,4 @@
-"""The checks of a named model or a config.json: its setting, its keys, and the range of usual code."""
+"""The checks of a named model or a config.json: setting, keys, and range."""
 
 from __future__ import annotations
 
@@ -144,7 +144,6 @@ def _range_findings(asked: int, maximum: int) -> Iterator[Finding]:
 
 
 def _setting_finding(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
-    """Return the setting of a layer type. config: None for a named model."""
     text = setting_words(case.setting(case.maximum or 1), model.axes, case.served)
     if config is None:
         return judged("config", True, "; ".join([text, *model.notes, f"source: {model.source}"]))
@@ -229,7 +228,6 @@ def _contradicting_lengths(part: Mapping[str, Any], model: ModelRope) -> tuple[s
 
 
 def _layer_checks(target: Target, case: Case) -> Iterator[Checked]:
-    """Yield the checks of a layer type: limits, casts, and frequencies that depend on the length."""
     options, setting = target.options, case.setting(case.maximum or 1)
     if setting.scaling.depends_on_length:  # at every offset, those of its own length
         case = replace(case, length="shifted")

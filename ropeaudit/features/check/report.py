@@ -199,7 +199,6 @@ def warns(one: Checked) -> bool:
 
 
 def _reason(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
-    """Return the reason for the status: how many checks fail, or the smallest limit."""
     if not groups and (margin := _smallest_limit(own)):
         doubt = next((one.finding.where for one in own if warns(one) and one.finding.where), "")
         return f"{doubt}; {margin}" if doubt else margin
@@ -319,7 +318,6 @@ def _two_digits(value: float) -> str:
 
 
 def _measurement_facts(own: Sequence[Checked]) -> Facts:
-    """Return the measured errors: several lines for one dtype, a line each for several."""
     judged, facts = [one for one in own if one.judged], Facts()
     several = len(_dtypes(judged)) > 1 and judged[0].kind in ("code", "case")
     for dtype in _dtypes(judged):
@@ -342,7 +340,6 @@ def _measurement_facts(own: Sequence[Checked]) -> Facts:
 
 
 def _limit_facts(own: Sequence[Checked]) -> Facts:
-    """Return the limits of a config by dtype, and the effect of a cast."""
     dtypes = _dtypes([one for one in own if one.finding.check == LIMIT])
     limits = [_smallest_limit([one for one in own if one.dtype == dtype]) for dtype in dtypes]
     decides = "" if any(one.finding.failed for one in own) else _smallest_limit(own)
@@ -371,7 +368,6 @@ def _smallest_limit(some: Sequence[Checked]) -> str:
 
 
 def _call_facts(target: str, findings: Sequence[str]) -> Facts:
-    """Return how code was called, and notes on that."""
     said = [text.removeprefix(f"{target}: ").rstrip(".") for text in findings]
     called = [text.removeprefix("called as ") for text in said if text.startswith("called as ")]
     others = [text for text in said if not text.startswith(("called as ", NOT_CHECKED))]
@@ -398,7 +394,6 @@ def _assumption_facts(own: Sequence[Checked], case: Case) -> Facts:
 
 
 def _note_facts(own: Sequence[Checked]) -> Facts:
-    """Return notes that do not change the status."""
     noted, facts = [one for one in own if one.finding.status == "info" and not warns(one)], dict[str, str]()
     for one in (one for one in noted if one.finding.check not in ("cast module", LIMIT)):
         several = sum(other.finding.check == one.finding.check for other in noted) > 1
@@ -409,7 +404,6 @@ def _note_facts(own: Sequence[Checked]) -> Facts:
 
 
 def _not_checked_facts(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Facts:
-    """Return what was not checked, with reasons if there is room."""
     beyond = [text.partition(NOT_CHECKED)[2].rstrip(".") for text in findings if NOT_CHECKED in text]
     if limits := [one.finding.detail for one in own if one.finding.check == LIMIT]:
         apart = f"distances over {case.outline()[0].seq_len - 1} (ropeaudit limit --seq-len)"
@@ -434,7 +428,6 @@ def _not_checked_facts(own: Sequence[Checked], case: Case, findings: Sequence[st
 
 
 def _next_steps(one: Checked, groups: dict[str, list[Checked]]) -> str:
-    """Return what to type next."""
     known = [code for code in groups if code in kinds()]
     steps = [f"why: ropeaudit list diagnoses {known[0]}"] if known else []
     steps.append("all rows: -v")

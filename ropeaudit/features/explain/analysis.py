@@ -189,7 +189,6 @@ def _explain_code(
     offsets: Sequence[int] | None,
     accepted: DriftTolerance,
 ) -> CodeExplanation:
-    """Trace code, and explain its drift at the offsets."""
     if factory.code is None:
         raise TypeError(f"{factory.name} is not called")
     case, inputs, setting = vectors
@@ -250,7 +249,6 @@ def _matching_recipe(code: SubjectFactory, vectors: _Vectors, offset: int) -> Re
 def _explain_recipe(
     vectors: _Vectors, recipe: Resolved, offset: int, accepted: DriftTolerance
 ) -> Explanation:
-    """Explain the drift of a recipe at an offset."""
     case, inputs, unshifted = vectors
     setting = case.setting_at(unshifted, inputs.seq_len, offset)
     axes = case.position_axes(setting)

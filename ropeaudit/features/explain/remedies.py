@@ -126,7 +126,9 @@ class Search:
     def _candidates(self, inputs_overflow: bool) -> Iterator[Widths]:
         """Yield sets of wider stages, the cheapest first, and finally all in float64."""
         alone, names = self.design.alone, self.design.names
-        wider = {stage: (FP32, FP64) if self._is_narrow(stage) else (FP64,) for stage in names}
+        own = {stage: formats(self.design.recipe, stage) for stage in names}
+        narrow = {stage for stage in names if min(fmt.precision for fmt in own[stage]) < FP32.precision}
+        wider = {stage: (FP32, FP64) if stage in narrow else (FP64,) for stage in names}
         if inputs_overflow:  # the sample has no finite scores
             yield {"input": FP32}
             yield {"input": FP32} | {stage: some[0] for stage, some in wider.items()}
@@ -158,10 +160,6 @@ class Search:
 
     def _value(self, drift: Statistics) -> float:
         return self.accepted.value(drift, self.design.bench.reference)
-
-    def _is_narrow(self, stage: str) -> bool:
-        own = formats(self.design.recipe, stage)
-        return min(fmt.precision for fmt in own) < FP32.precision
 
     def _remedy(self, widths: Widths, before: Statistics, measured: CellStatistics) -> Remedy:
         variant = remedied(self.design.recipe, widths)

@@ -175,7 +175,7 @@ COLUMNS: Mapping[str, Columns] = {kind: TABLES[name].columns for kind, name in K
 
 
 def check_kind(kind: str, code: bool) -> None:
-    """Raise UsageError or UnknownName if there are no rows of a kind. code: whether code is explained."""
+    """Raise UsageError or UnknownName for an unknown kind of rows, or one of code without code."""
     if kind not in KINDS:
         raise UnknownName("--by", kind, KINDS)
     if kind == "dtypes" and not code:
@@ -298,7 +298,6 @@ def _badness(one: Explanation) -> tuple[bool, float, int]:
 
 
 def _by_offset(some: Sequence[Explanation]) -> Facts:
-    """Return a line for each offset: the drift and the remedy."""
     fixes = ["" if one.good else f"; fix: {_fix_words(one)}" for one in some]
     lines = [f"scores {_drift_words(one, one.drift)}{fix}" for one, fix in zip(some, fixes, strict=True)]
     labels = [f"offset {one.offset:,}" for one in some]
@@ -307,7 +306,6 @@ def _by_offset(some: Sequence[Explanation]) -> Facts:
 
 
 def _cause(one: Explanation) -> Cause:
-    """Return the cause of a drift out of tolerance: stages and remedy."""
     fix = f"fix: {_fix_words(one)}"
     if one.nonfinite:
         first, repairs = one.blames[0], " or ".join(one.nonfinite.repaired_by)
@@ -325,7 +323,6 @@ def _cause(one: Explanation) -> Cause:
 
 
 def _drift_words(one: Explanation, drift: Statistics) -> str:
-    """Return the size of a drift, in the column of the tolerance."""
     if drift.nonfinite:
         return f"{percent(drift.nonfinite / drift.count)} nan or infinite"
     value, accepted = float(one.tolerance.value(drift, one.reference)), one.tolerance
@@ -339,7 +336,6 @@ def _limit_words(one: Explanation) -> str:
 
 
 def _stage_facts(one: Explanation) -> list[tuple[str, str]]:
-    """Return the stages by share, with old and new formats."""
     if one.drift.max <= one.error:
         return [("stages", "no shares: the drift is within the certified error of the reference")]
     if any(math.isnan(blame.share) for blame in one.blames):
@@ -355,7 +351,6 @@ def _stage_facts(one: Explanation) -> list[tuple[str, str]]:
 
 
 def _fix_words(one: Explanation) -> str:
-    """Return the remedy as options and the drift with it, or that there is none."""
     before, best = _drift_words(one, one.drift).removesuffix(" off"), one.remedy
     if best is None:
         left = _drift_words(one, one.remedies[-1].drift)
@@ -373,7 +368,6 @@ def changes(remedy: Remedy) -> str:
 
 
 def _context_facts(one: Explanation) -> list[tuple[str, str]]:
-    """Return the assumptions, and what was not checked."""
     facts = [fact for fact in settings.facts([_common_columns(one)]) if fact[0] != "read"]
     if not one.sample.covers(one.inputs):
         tokens, heads = one.sample.positions.size, len(one.sample.heads)
@@ -430,7 +424,6 @@ def _answer_on_code(one: CodeExplanation) -> Answer:
 
 
 def _likeness_words(trace: Trace) -> str:
-    """Return the recipes that code resembles, and how closely."""
     best, *others = trace.nearest()
     if best.differing and best.equal < _BIT_IDENTICAL:
         seen, right = trace.narrowest(), expected(best.group.resolved)

@@ -227,7 +227,6 @@ def ratio_words(margin: float | None) -> str:
 
 
 def _causes(one: Limit) -> list[Cause]:
-    """Return the diagnosis of code at its first failure, if there is one."""
     record = one.at_failure
     if record is None or not one.misplaced or not record.diagnosis:
         return []
@@ -241,7 +240,6 @@ def _context_facts(
     limits: Sequence[Limit],
     rows: Sequence[Mapping[str, Any]],
 ) -> list[tuple[str, str]]:
-    """Return cause, call, assumptions, what was not checked, and what to type."""
     zero, record, facts = one.at_zero, one.at_failure, list[tuple[str, str]]()
     if one.findings and len(limits) == 1:
         facts.append(("called as", one.findings[0].rpartition(": called as ")[2]))

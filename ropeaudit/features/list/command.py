@@ -57,7 +57,6 @@ def _print(
 
 
 def _plain(kind: str) -> click.Command:
-    """Return the command of a list without options of its own."""
 
     @command(name=kind, help=_PLAIN[kind])
     @screen_options

@@ -225,7 +225,6 @@ class ModelAudit(Result):
         own: tuple[Pass, Pass],
         exact: tuple[Pass, Pass],
     ) -> bool:
-        """Return whether float32 logits have a larger error than rounding explains."""
         near = ACCURATE * change["logits_rms"]
         far = near * max(1.0, (offset + change["tokens"]) / _NEAR_POSITIONS)
         off = change["base_error_rms"] > near or change["error_rms"] > far

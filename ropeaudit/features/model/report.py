@@ -119,7 +119,6 @@ def _change(row: Mapping[str, Any]) -> float:
 
 
 def _wrong_cause(one: Shifted, row: Mapping[str, Any]) -> Cause:
-    """Return the cause of a wrong model in a dtype at an offset."""
     shown = {name: short(value) if isinstance(value, float) else value for name, value in row.items()}
     shown |= {"where": f"in {row['dtype']} at offset {row['offset']:,}"}
     if one.verdict == "wrong_rotation":  # which may be at the first positions
@@ -138,7 +137,6 @@ def _wrong_cause(one: Shifted, row: Mapping[str, Any]) -> Cause:
 def _facts(
     audit: ModelAudit, results: Sequence[Shifted], summary: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, str]]:
-    """Return changes by dtype, settings, what was not checked, and what to type."""
     facts = []
     for dtype in dict.fromkeys(row["dtype"] for row in summary):
         row = max((row for row in summary if row["dtype"] == dtype), key=_change)
@@ -278,7 +276,6 @@ def summary_row(
 
 
 def _scores(heads: Sequence[HeadDrift]) -> dict[str, Any]:
-    """Return columns about the scores of heads; none without heads."""
     if not heads:
         return {}
     count = sum(head.scores for head in heads)

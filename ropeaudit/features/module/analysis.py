@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,7 +129,9 @@ def open_source(spec: str, expected: Expected, unrotated: str) -> ModuleAudit:
     if unrotated:
         found = []
     elif expected.model is None and expected.base is None and kind != "gguf":
-        added = [part for parts in grouped(found) if _is_sinusoid_table(parts) for part in parts]
+        tables = ((parts, dump_of(parts)) for parts in grouped(found))
+        sinusoids = stored_values.sinusoids
+        added = [part for parts, table in tables if table is not None and sinusoids(table) for part in parts]
         found = [one for one in found if one not in added]
         notes += [_SINUSOIDS.format(one.stored.name) for one in added]
         if added and not found:
@@ -137,12 +139,6 @@ def open_source(spec: str, expected: Expected, unrotated: str) -> ModuleAudit:
     return ModuleAudit(
         *(spec, kind, found, count, expected, notes, gguf, unrotated, beside.is_file(), own_code)
     )
-
-
-def _is_sinusoid_table(parts: Sequence[Buffer]) -> bool:
-    """Return whether a table has the sinusoids of absolute positions, which rotate nothing."""
-    dump = dump_of(parts)
-    return dump is not None and stored_values.sinusoids(dump)
 
 
 def _range_key(path: str) -> str:

@@ -159,7 +159,7 @@ def recognised(tensors: Iterable[StoredTensor], dumped: bool = False, lone: bool
 
 
 def is_stranger(tensor: StoredTensor) -> bool:
-    """Return whether a list of values, which fall as frequencies do, has a name that is not about RoPE."""
+    """Return whether a list of numbers has a name that is not about RoPE."""
     return np.squeeze(tensor.values).ndim == 1 and not _ABOUT.search(tensor.name.lower())
 
 

@@ -51,7 +51,6 @@ def report(
 
 
 def _row(one: Buffer) -> dict[str, Any]:
-    """Return the row of a buffer."""
     return {
         "schema": SCHEMA,
         "buffer": one.stored.name,
@@ -175,7 +174,6 @@ def _sort_key(one: Buffer) -> tuple[float, float]:
 
 
 def _score_effect(one: Buffer) -> str:
-    """Return a clause about the effect of a buffer's values on scores."""
     if one.drift_near is None or one.nonfinite or (one.table is not None and one.table.agrees):
         return ""
     far = "" if one.drift_far is None else f", {percent(one.drift_far)} at distance {FAR:,}"
@@ -183,7 +181,6 @@ def _score_effect(one: Buffer) -> str:
 
 
 def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
-    """Return measurements, comparison, what was not checked, and what to type."""
     buffers, facts = audit.buffers, dict[str, str]()
     if audit.unrotated:
         return []
@@ -203,18 +200,14 @@ def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
     if audit.kind == "gguf" and not audit.explicit and not audit.wrong:
         facts["next"] = "put its config.json beside it, or give --config"
     elif not buffers:
-        facts["next"] = _next_for_nothing_stored(audit)
+        facts["next"] = "check the code that was exported: `ropeaudit check FILE.py:NAME`"
+        if audit.kind != "graph":
+            folder = audit.spec if audit.config else "FOLDER"
+            facts["next"] = f"`ropeaudit check {folder}` judges those, by config.json"
     else:
         rows = f"{'pair by pair' if audit.kind == 'dump' else 'all rows'}: -v"
         facts["next"] = f"{rows}    bug report: --ticket FILE" if audit.wrong else rows
     return [fact for fact in facts.items() if fact[1]]
-
-
-def _next_for_nothing_stored(audit: ModuleAudit) -> str:
-    if audit.kind == "graph":
-        return "check the code that was exported: `ropeaudit check FILE.py:NAME`"
-    folder = audit.spec if audit.config else "FOLDER"
-    return f"`ropeaudit check {folder}` judges those, by config.json"
 
 
 def _not_checked(audit: ModuleAudit) -> list[str]:

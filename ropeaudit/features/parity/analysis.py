@@ -1,4 +1,4 @@
-"""`parity`: two subjects on the same q and k: the difference of their scores, and the drift of each."""
+"""`parity`: differences between the scores of two subjects on the same q and k."""
 
 from __future__ import annotations
 
@@ -392,7 +392,6 @@ def _difference_words(one: Mapping[str, Any], where: str = "") -> str:
 
 
 def _case_line(one: Mapping[str, Any]) -> str:
-    """Return the line of one case among several."""
     if not math.isfinite(_distance(one)):
         return _difference_words(one)
     drifts, bits = _error_words(one)

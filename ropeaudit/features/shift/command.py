@@ -442,7 +442,6 @@ _PLAN_LEGEND = (
 
 
 def _print_plan(sweep: Sweep, resume: bool, options: options.ReportOptions) -> int:
-    """Print what would be measured; no file is written."""
     from ropeaudit.audits import records
     from ropeaudit.audits.sweep import START_SECONDS
     from ropeaudit.console import delivery, sweep_file

@@ -143,7 +143,6 @@ def check_free(folder: str) -> None:
 
 
 def _folder_names(specs: Sequence[CaseSpec]) -> list[str]:
-    """Return a different folder name for each case."""
     names, several = list[str](), len({spec.dtype for spec in specs}) > 1
     for spec in specs:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", spec.model).strip(".-") or "case"

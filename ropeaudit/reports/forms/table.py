@@ -175,7 +175,6 @@ def width_of(text: str) -> int:
 
 
 def _styles(name: str, rows: Sequence[Row]) -> list[str]:
-    """Return how each cell of a column looks."""
     if name in ("verdict", "within_tolerance"):  # the colour says whether it is good enough
         held = Rows.of(rows)
         judged = zip(held.column("within_tolerance", UNKNOWN), held.column("verdict"), strict=True)
