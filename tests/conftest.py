@@ -18,8 +18,7 @@ from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.amber import AmberSnapshotExtension
 from syrupy.types import SerializableData
 
-# Before anything loads torch or NumPy: small calls are several times as dear where threads wait for each other,
-# and each of several workers would start as many as there are processors.
+# As the command starts: threads of small sums wait for each other, and spin meanwhile. Children inherit it.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
