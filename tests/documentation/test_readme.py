@@ -31,6 +31,29 @@ def test_shown_output_is_real(block: Block, tmp_path: Path) -> None:
     assert differences(block.output, output) == []
 
 
+def test_what_readme_counts_is_what_the_pages_count() -> None:
+    pages = {path.name: path.read_text(encoding="utf-8") for path in PAGES}
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    bugs, caught = (
+        sum(
+            map(
+                int,
+                re.search(
+                    rf"^\| {row} \| (\d+) \| (\d+) \|$", pages["shipped-bugs.md"], re.MULTILINE
+                ).groups(),
+            )
+        )
+        for row in ("re-enacted", "caught")
+    )
+    assert f"{bugs} RoPE bugs" in text
+    assert f"a command catches {caught} of them" in text
+    [configs] = re.findall(r"^(\d+) config files", pages["fresh-configs.md"], re.MULTILINE)
+    assert f"Of {configs} `config.json` files" in text
+    assert "wrong" not in re.search(r"- Now: (.*)", pages["fresh-configs.md"])[1]
+    [called] = re.findall(r"^- (\d+) implementations were measured", pages["survey.md"], re.MULTILINE)
+    assert f"{called} implementations of" in text
+
+
 def test_links_lead_somewhere() -> None:
     pages = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
     for path in pages:
