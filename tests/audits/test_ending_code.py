@@ -46,8 +46,8 @@ def test_a_process_that_ends_is_refused_rows(jobs, tmp_path, capsys) -> None:
 )
 def test_code_that_cannot_be_called_loses_no_other_row(command, bad, tmp_path, capsys) -> None:
     (tmp_path / "bad.py").write_text(bad)
-    names, at = [f"{tmp_path}/bad.py:f", f"{KERNELS}:right"], ["--offset", "7"]
-    line = [command, "--dtype", "fp32", "--order", "bhsd", "-o", f"{tmp_path}/x.csv", *SMALL[:-3], "-q"]
+    names, at = [f"{tmp_path}/bad.py:f", f"{KERNELS}:right"], ["--offset", "7", "--order", "bhsd"]
+    line = [command, "--dtype", "fp32", "-o", f"{tmp_path}/x.csv", *SMALL[:-3], "-q"]
     line += at if command == "shift" else ["--up-to", "4"]
     assert main([*line, "--impl", names[0]]) == 2
     assert not (tmp_path / "x.csv").exists()
