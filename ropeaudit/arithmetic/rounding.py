@@ -111,7 +111,7 @@ def _round_block(x: FloatArray, fmt: Format, bitwise: _Bitwise, spare: FloatArra
 
 
 class _Bitwise(NamedTuple):
-    """What rounding on a dtype's bits needs; integers as arrays, which is fastest.
+    """The constants for rounding on a dtype's bits; integers as arrays, which is fastest.
 
     narrow: whether its exponents are not the dtype's. left: how far the last kept bit is from the sign's.
     odd, even: what is subtracted where it is 1 or 0. kept: the bits that are.
@@ -199,7 +199,7 @@ class ScaledFormat:
 
 
 def parse_scaled(text: str) -> ScaledFormat:
-    """Return what FORMAT:GROUP says. Raises: UnknownName, UsageError.
+    """Parse FORMAT:GROUP. Raises: UnknownName, UsageError.
 
     >>> str(parse_scaled("e4m3:head"))
     'float8_e4m3:head'

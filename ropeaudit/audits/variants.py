@@ -81,7 +81,7 @@ class Bench:
         self.key_of = [len(heads) + kv_heads.index(head // inputs.group) for head in heads]
         selected = inputs.q[heads][:, at], inputs.k[kv_heads][:, at]
         self.vectors = round_to(np.concatenate(selected), recipe.input)
-        first, last = masks.seen_keys(mask, at, inputs.seq_len)
+        first, last = masks.key_range(mask, at, inputs.seq_len)
         hidden = (at < first[:, None]) | (at > last[:, None])
         self.hidden = hidden if hidden.any() else None
         visible = len(heads) * int((~hidden).sum())

@@ -484,7 +484,7 @@ class _CellBound:
         return not (largest <= self.score.largest).all()
 
     def _relative(self, pair: PairError) -> float:
-        """Return what multiplies |q_i| |k_i|: all relative rounding errors."""
+        """Return the sum of all relative rounding errors, the factor on |q_i| |k_i|."""
         both = (1 + pair.worst) ** 2
         return both - 1 + self.sum_worst * both + self.score.adds / self.score.grows
 

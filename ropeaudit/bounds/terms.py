@@ -391,7 +391,7 @@ _LOWEST, _HIGHEST = -1100, 1100  # exponents of last bits of float64, and more
 
 @dataclass(slots=True)
 class Endings:
-    """How many numbers of q and of k have their last bit at each exponent (2, e).
+    """The count of numbers of q and of k whose last bit is at each exponent (2, e).
 
     numbers: how many there are (2,), those among them that are 0 and have no last bit.
     """

@@ -131,21 +131,21 @@ def _with_line(finding: Finding, code: CodeUnderTest) -> Finding:
         return finding
     if code.tested.engine != "torch":
         return finding
-    if code.seen.line is None:
-        code.seen.line = "", 0
+    if code.shared.line is None:
+        code.shared.line = "", 0
         x = code.vectors(*_LOGGED)[0].astype(code.dtype.carrier)
         with contextlib.suppress(ForeignError):  # of code that takes no call of these sizes
             stages = code.tested.logged(code.setting, code.dtype, x, _LOGGED[1])
             narrow = [one.narrow for name, one in stages.items() if name in _COUNTING and one.narrow]
-            code.seen.line = min(narrow, default=(0, "", 0))[1:]
-    return replace(finding, file=code.seen.line[0], line=code.seen.line[1])
+            code.shared.line = min(narrow, default=(0, "", 0))[1:]
+    return replace(finding, file=code.shared.line[0], line=code.shared.line[1])
 
 
 def _with_remedy(finding: Finding, code: CodeUnderTest) -> Finding:
     """Add the remedy to a failed finding, where its diagnosis has one."""
     if not finding.failed or finding.remedy:
         return finding
-    first, found = code.seen.first_wrong, finding.diagnosis
+    first, found = code.shared.first_wrong, finding.diagnosis
     if first and found and found.code == "wrong-base" and not found.also:
         where = Where(until=0, since=first)
         if found.where in (Where(), replace(where, until=found.where.until, since=found.where.since)):

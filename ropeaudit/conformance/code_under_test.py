@@ -38,8 +38,8 @@ DEAR = 8e-3  # seconds of CPU of a call of one token, above which there are fewe
 
 
 @dataclass(slots=True)
-class Seen:
-    """Results that the checks of one code share.
+class SharedResults:
+    """Intermediate results that the checks of one code share.
 
     wrong_rotation: whether plain calls have a wrong pair. first_wrong: the first wrong position, if those
     before are right. cost: seconds of a token. searches: for diagnoses of its calls. line: file and line of
@@ -80,7 +80,7 @@ class CodeUnderTest:
     negative: bool = False
     environments: Sequence[str] = ()
     each_call: bool = False
-    seen: Seen = field(default_factory=Seen, init=False)
+    shared: SharedResults = field(default_factory=SharedResults, init=False)
 
     @property
     def own(self) -> ForeignOwn | None:
@@ -153,8 +153,8 @@ class CodeUnderTest:
         first, second, _ = next(given.blocks(self.dtype))
         return first, second
 
-    def given(self, length: int) -> Both:
-        """Return q and k with the batch and heads that a call can have. Shapes: -> (b, h, s, d)."""
+    def batched_vectors(self, length: int) -> Both:
+        """Return random q and k with the batch and heads that a call takes. Shapes: -> (b, h, s, d)."""
         batch, heads = self.batch_and_heads(length)
         shape = (batch, heads, length, self.setting.head_dim)
         q, k = (x.astype(self.dtype.carrier).reshape(shape) for x in self.vectors(batch * heads, length))
@@ -169,7 +169,7 @@ class CodeUnderTest:
         held: dict[str, Any] = {
             "new_rotator": self.rotator,
             "rule": self.rule,
-            "searches": self.seen.searches,
+            "searches": self.shared.searches,
         }
         held |= {"each_call": self.each_call} | other
         return verification.judge_calls(blocks, rotator, self.setting, self.dtype, **held)
@@ -184,7 +184,7 @@ class CodeUnderTest:
 
         def judge(number: int, explain: bool) -> Places:
             doing.step(number / len(calls))
-            self.seen.first = int(calls[number][2].min())
+            self.shared.first = int(calls[number][2].min())
             block = make_call(rotator, calls[number])
             return self.judge(rotator, [block], **({"explain": explain} | other))
 
@@ -231,12 +231,12 @@ def some_offsets(code: CodeUnderTest, length: int, count: int) -> list[int]:
 
 def cost(code: CodeUnderTest) -> float:
     """Return the seconds of CPU that one token takes; 0 where it raises."""
-    if code.seen.cost is None:
-        code.seen.cost = 0.0
+    if code.shared.cost is None:
+        code.shared.cost = 0.0
         with contextlib.suppress(ForeignError):
-            [(q, k, at)] = calls_from(code.given(1), [code.up_to - 1])
-            code.seen.cost = seconds_of_a_call(code.rotator(), (q, k), at)
-    return code.seen.cost
+            [(q, k, at)] = calls_from(code.batched_vectors(1), [code.up_to - 1])
+            code.shared.cost = seconds_of_a_call(code.rotator(), (q, k), at)
+    return code.shared.cost
 
 
 def seconds_of_a_call(rotator: Rotator, given: Both, at: np.ndarray) -> float:

@@ -74,7 +74,7 @@ def in_environment(code: CodeUnderTest, environment: Environment) -> CodeUnderTe
     dtype = environment.narrowed(code.dtype)
     rule = code.claimed.recipe.resolve(dtype) if code.claimed else allowance.careful(dtype)
     placed = replace(code, tested=code.tested.under(environment), claimed=rule)
-    placed.seen = code.seen
+    placed.shared = code.shared
     return placed
 
 
@@ -99,7 +99,7 @@ def _under(code: CodeUnderTest, some: Mapping[str, Environment]) -> Iterator[Fin
         if reason := placed.tested.refuses(code.setting, code.dtype):
             yield not_applicable(name, reason)
             continue
-        plain = plain or list(plain_calls(code.rotator(), code.given(length), offsets))
+        plain = plain or list(plain_calls(code.rotator(), code.batched_vectors(length), offsets))
         way = Way(placed, name, placed.rotator(), right_passes=True).repeat_calls(plain)
         if way.raised and name == COMPILED:
             yield not_applicable(name, f"torch.compile does not work: it {way.raised}")
@@ -150,7 +150,7 @@ def _dtype_clause(
     clean = answer_of(code)
     if clean is None or not isinstance(rotator, ForeignRotator):
         return "", True
-    q, k = code.given(min(_SHORT, code.up_to))
+    q, k = code.batched_vectors(min(_SHORT, code.up_to))
     answer = rotator.answer(q, k, np.arange(q.shape[2], dtype=np.int64))
     dtypes = {answer.dtype, answer.keys_dtype} - {clean.dtype, clean.keys_dtype}
     if not dtypes:
@@ -166,11 +166,11 @@ _ONE_CALL, _FIRST = 64, 1  # tokens of a call, its first position: position 0 sh
 
 def answer_of(code: CodeUnderTest) -> Answer | None:
     """Return the result of one call of own code, cached; None for an adapter."""
-    if code.own is not None and code.seen.answer is None:
+    if code.own is not None and code.shared.answer is None:
         length = min(_ONE_CALL, code.up_to)
-        [call] = calls_from(code.given(length), [min(_FIRST, code.up_to - length)])
-        code.seen.answer = code.own_rotator().answer(*call)
-    return code.seen.answer
+        [call] = calls_from(code.batched_vectors(length), [min(_FIRST, code.up_to - length)])
+        code.shared.answer = code.own_rotator().answer(*call)
+    return code.shared.answer
 
 
 def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
@@ -359,7 +359,7 @@ def _calls_after(
 def _after_others(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> Finding:
     """Return the finding of state. others: environments for an earlier call."""
     length = min(_LENGTH, code.up_to)
-    given, ways, refused = code.given(length), dict[tuple[Call, Call], Way](), list[str]()
+    given, ways, refused = code.batched_vectors(length), dict[tuple[Call, Call], Way](), list[str]()
     firsts = list(dict.fromkeys(min(first, code.up_to - length) for first in _OFFSETS))
     for first in firsts[:1] if cost(code) > DEAR else firsts:
         call = Call(code.dtype, first, length, *given[0].shape[:2])
@@ -412,7 +412,7 @@ def outputs_kept(code: CodeUnderTest) -> Iterator[Finding]:
     """
     rotator, both = code.own_rotator(), code.takes_keys
     for length in {min(_LENGTH, code.up_to), 1}:
-        q, k = code.given(length)
+        q, k = code.batched_vectors(length)
         at = np.arange(length, dtype=np.int64) + min(1, code.up_to - length)
         before = rotator.hold_output(q, k if both else None, at)
         for x, other, some in ((k, q, length), (q, k, min(length, _SHORT))):
@@ -461,6 +461,6 @@ def _calls(code: CodeUnderTest, number: int) -> list[CallOf]:
     calls = list[CallOf]()
     for turn in range(_CALLS):
         length = min((_LENGTH, _SHORT, 1)[turn % 3], code.up_to)
-        q, k = (x[:, :1] for x in code.given(length))
+        q, k = (x[:, :1] for x in code.batched_vectors(length))
         calls += calls_from((q, k), [min(code.up_to - length, 1000 * (_THREADS * turn + number))])
     return calls

@@ -75,7 +75,7 @@ def table_end(code: CodeUnderTest) -> Iterator[Finding]:
 def _exception_at(code: CodeUnderTest, position: int) -> str:
     """Return the exception of a new instance for one token at a position; empty if none."""
     try:
-        make_call(code.rotator(), calls_from(code.given(1), [position])[0])
+        make_call(code.rotator(), calls_from(code.batched_vectors(1), [position])[0])
     except ForeignError as error:
         return one_line(error)
     return ""
@@ -100,12 +100,12 @@ def all_positions(code: CodeUnderTest) -> Iterator[Finding]:
             detail += "; not checked: means of errors, of so few"
         yield mean_errors.beyond_rounding(code) or of_worst_pair("rotation", detail, worst)
         return
-    (q, _, at), code.seen.wrong_rotation = calls[wrong[0]], True
+    (q, _, at), code.shared.wrong_rotation = calls[wrong[0]], True
     heads, start, size = q.shape[1], int(at[0]), f"{min(BLOCK, code.up_to)} positions"
     size += f" with {heads} heads" * (heads > 1)
     detail = f"calls of {size}; the first that is wrong is that of positions {start} to {at[-1]}"
     if heads == 1 and start and worst.first > 0:  # in a block from 0 any base is right at first
-        code.seen.first_wrong = worst.first
+        code.shared.first_wrong = worst.first
         detail += f", and position {worst.first} is the first that is wrong"
     yield of_worst_pair("rotation", detail, worst)
 
@@ -180,7 +180,7 @@ def _at_offsets(
         said.append(words)
         worst = max(worst, placed, key=lambda places: places.excess)
         if wrong:
-            worst, code.seen.wrong_rotation = placed, True
+            worst, code.shared.wrong_rotation = placed, True
             break
     return of_worst_pair(check, "; ".join(said), worst)
 
@@ -214,7 +214,7 @@ def head_dims(code: CodeUnderTest) -> Iterator[Finding]:
         try:
             for length in _LENGTHS:
                 firsts = [min(one, max(0, up_to - length)) for one in _FIRSTS]
-                calls += calls_from(sized.given(min(length, up_to)), firsts)
+                calls += calls_from(sized.batched_vectors(min(length, up_to)), firsts)
             places, wrong = sized.judge_until_wrong(sized.rotator(), calls)
         except (UsageError, ForeignError) as error:
             why = one_line(error) if isinstance(error, UsageError) else f"it {did(error)}"
@@ -262,7 +262,7 @@ def follows_length(code: CodeUnderTest) -> bool:
 def _around_border(code: CodeUnderTest, border: int, end: int) -> tuple[Positions, list[FloatArray]]:
     """Return the tokens before `end`; k of them, and as calls up to `end` and past the border rotate it."""
     first, last = max(0, end - _TOKENS), min(border + _TOKENS, code.up_to)
-    (q, k), at = code.given(last - first), np.arange(first, last, dtype=np.int64)
+    (q, k), at = code.batched_vectors(last - first), np.arange(first, last, dtype=np.int64)
     some = slice(0, end - first)
     short = code.rotator().rotate_both(q[:, :, some], k[:, :, some], at[some])[1]
     long = code.rotator().rotate_both(q, k, at)[1]
@@ -279,7 +279,7 @@ def switch(code: CodeUnderTest) -> Iterator[Finding]:
         return
     ends = [end for end in (border - 1, border, border + 1, border) if 0 < end <= code.up_to]
     sizes = itertools.product(ends, (_TOKENS, 1))
-    calls = [calls_from(code.given(min(end, most)), [max(0, end - most)])[0] for end, most in sizes]
+    calls = [calls_from(code.batched_vectors(min(end, most)), [max(0, end - most)])[0] for end, most in sizes]
     rotator = code.rotator()
     worst, wrong = code.judge_until_wrong(rotator, calls)
     if wrong:
@@ -344,7 +344,7 @@ def gradient(code: CodeUnderTest) -> Iterator[Finding]:
         if "numpy() on Tensor that requires grad" in str(error):
             yield not_applicable("gradient", "it goes through NumPy, which autograd does not see")
         else:
-            yield Finding("gradient", "fail", f"it {did(error)}", where=f"offset {code.seen.first}")
+            yield Finding("gradient", "fail", f"it {did(error)}", where=f"offset {code.shared.first}")
     else:
         if rotator.in_place:
             detail += "; it changes its input where it lies: it was given copies of the leaves"

@@ -53,10 +53,10 @@ def beyond_rounding(code: CodeUnderTest) -> Finding | None:
         at = np.arange(length, dtype=np.int64) + offset
         block = CalledBlock(at, (q, k), rotator.rotate_both(q, k, at))
         if not (worst := code.judge(rotator, [block])).excess <= 1:
-            code.seen.wrong_rotation = True
+            code.shared.wrong_rotation = True
             return of_worst_pair("rotation", f"{HEADS} heads, {length} positions from {offset} on", worst)
         if found := _large_mean(code, block) or _large_rms(code, block):
-            code.seen.cause = found.diagnosis
+            code.shared.cause = found.diagnosis
             return found
     return None
 

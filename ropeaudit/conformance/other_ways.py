@@ -201,7 +201,7 @@ class Way:
         def state(rotator: Rotator, block: CalledBlock) -> Diagnosis | None:
             return verification.diagnose_state(rotator, block, code.setting_at(block.at), code.rule)
 
-        if found := verification.diagnose_random(probed, mine, new_rotator, code.seen.searches):
+        if found := verification.diagnose_random(probed, mine, new_rotator, code.shared.searches):
             return found
         both = zip(mine.given, mine.rotated, strict=True)
         if all((excess(code, x, y, mine.at, own) <= 1).all() for x, y in both):
@@ -212,7 +212,7 @@ class Way:
         )
         if all(found := state(rotator, block) for rotator, block in each):
             return found
-        if len(parts) > 1 and (code.seen.wrong_rotation or code.each_call):
+        if len(parts) > 1 and (code.shared.wrong_rotation or code.each_call):
             # a plain call is wrong too: the call that is wrong here shows whether it is so in the same way;
             # or each call is held to frequencies of its own
             rows = next(part for part in parts if row < part.stop)
@@ -224,7 +224,7 @@ class Way:
             off = ~(part <= 1) & wrong  # a pair that only the plain call has out of place is right here
             if wrong.any():  # where none is off, as wrong as a plain call: else the other were alone
                 sides[name] = MisplacedSide.of(off if off.any() else wrong, mine)
-        asked = code.setting_at(mine.at), code.dtype, probed, code.seen.searches
+        asked = code.setting_at(mine.at), code.dtype, probed, code.shared.searches
         return rotation.join_sides(rotation.explained(sides, *asked, each_call=code.each_call))
 
 
@@ -280,16 +280,16 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
 
     words = "one token at a time"
     ways = [_in_pieces(code, words, (1,), code.rotator())]
-    calls_of_all = plain_calls(code.rotator(), code.given(whole), offsets)
+    calls_of_all = plain_calls(code.rotator(), code.batched_vectors(whole), offsets)
     ways[0].repeat_calls(_rows_of(plain, slice(0, length)) for plain in calls_of_all)
     detail = f"{len(offsets)} runs of {length} positions, each a call of its own"
     detail += f", up to position {offsets[-1] + length - 1}{_BY_OWN * code.each_call}"
     if prefill and begin and not ways[0].failed:
         chosen = sorted({prefill, *begin[:: max(1, len(begin) // later_runs)]})
         rotator = code.rotator()
-        rotator.rotate_both(*code.given(prefill), np.arange(prefill, dtype=np.int64))
+        rotator.rotate_both(*code.batched_vectors(prefill), np.arange(prefill, dtype=np.int64))
         ways.append(_in_pieces(code, f"{words} after a prefill of {prefill}", (1,), rotator))
-        ways[1].repeat_calls(plain_calls(code.rotator(), code.given(later), chosen))
+        ways[1].repeat_calls(plain_calls(code.rotator(), code.batched_vectors(later), chosen))
         detail += f"; {len(chosen)} runs of {later} after a prefill of {prefill}"
     yield worst(ways).finding("decode", detail)
 
@@ -341,7 +341,7 @@ def pieces(code: CodeUnderTest) -> Iterator[Finding]:
     words = f"in pieces of {min(lengths)} to {max(lengths)}"
     offsets = some_offsets(code, length, 5)
     way = _in_pieces(code, words, lengths, code.rotator())
-    way.repeat_calls(plain_calls(code.rotator(), code.given(length), offsets))
+    way.repeat_calls(plain_calls(code.rotator(), code.batched_vectors(length), offsets))
     detail = f"{length} positions {words}, at {len(offsets)} offsets up to {offsets[-1]}"
     yield way.finding("chunked-prefill", detail + _BY_OWN * code.each_call)
 
@@ -356,7 +356,7 @@ def alone(code: CodeUnderTest) -> Iterator[Finding]:
     offsets, instance = some_offsets(code, length, 5), code.rotator()
     kinds = {"each row alone": _row_by_row, "rows and heads in reverse order": _in_reverse}
     ways = [Way(code, words, instance, partial(Rearranged, how=how)) for words, how in kinds.items()]
-    calls = list(plain_calls(code.rotator(), code.given(length), offsets))
+    calls = list(plain_calls(code.rotator(), code.batched_vectors(length), offsets))
     for way in ways:
         way.repeat_calls(calls)
     detail = f"{', '.join(kinds)}, of {batch} rows with {heads} heads at {len(offsets)} offsets"
@@ -367,14 +367,14 @@ def strided(code: CodeUnderTest) -> Iterator[Finding]:
     """Check transposed, sliced and expanded views."""
     instance, length = code.own_rotator(), min(_LENGTH, code.up_to)
     offsets = some_offsets(code, length, 3)
-    plain = list(plain_calls(code.rotator(), code.given(length), offsets))
+    plain = list(plain_calls(code.rotator(), code.batched_vectors(length), offsets))
     done, refused = list[Way](), dict[str, list[str]]()
     for strides, (axes, words) in _VIEWS.items():
         if not set(axes) <= set(shapes.axis_letters(instance.fit.convention.order)):
             continue
         calls = plain
         if strides == "expanded":  # plain calls in which all batch elements are the first
-            q, k = (np.repeat(x[:1], len(x), axis=0) for x in code.given(length))
+            q, k = (np.repeat(x[:1], len(x), axis=0) for x in code.batched_vectors(length))
             calls = list(plain_calls(instance, (q, k), offsets))
         way = Way(code, words, instance, methodcaller("with_layout", strides)).repeat_calls(calls)
         if way.raised:

@@ -28,7 +28,12 @@ from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification
 from ropeaudit.recognition.diagnosis import Diagnosis
 from ropeaudit.recognition.known_recipes import CalledBlock
-from ropeaudit.recognition.rotation import Searches, common_diagnosis, explaining_recipe, kept_lengths
+from ropeaudit.recognition.rotation import (
+    Searches,
+    common_diagnosis,
+    explaining_recipe,
+    share_of_right_lengths,
+)
 from ropeaudit.recognition.verification import Places
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
@@ -317,12 +322,12 @@ def consistent_diagnosis(placed: Mapping[int, Places]) -> Diagnosis | None:
 def misread(block: CalledBlock, setting: RopeSetting) -> Diagnosis | None:
     """Diagnose another order of axes, in which pairs of q keep their lengths; else None."""
     x, y = block.given[0], block.rotated[0]
-    if kept_lengths(x, y, setting) >= _ROTATED:
+    if share_of_right_lengths(x, y, setting) >= _ROTATED:
         return None
     sizes = dict(zip(_AXES, y.shape, strict=True))
     for order in (("batch", "seq", "heads"), ("seq", "batch", "heads"), ("heads", "batch", "seq")):
         axes = (*order, "head_dim")
         other = y.reshape([sizes[axis] for axis in axes]).transpose([axes.index(axis) for axis in _AXES])
-        if kept_lengths(x, other, setting) >= _ROTATED:
+        if share_of_right_lengths(x, other, setting) >= _ROTATED:
             return Diagnosis("axes-order", {"order": axes})
     return None

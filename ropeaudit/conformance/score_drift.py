@@ -296,7 +296,7 @@ def scores(code: CodeUnderTest) -> Iterator[Finding]:
             continue
         run = _run(code, heads, min(most, up_to))
         last = up_to - run.inputs.seq_len
-        if not every and not code.seen.wrong_rotation:
+        if not every and not code.shared.wrong_rotation:
             resembled = explaining_recipe(*_called(code, run, last))
         elif resembled and held_to(resembled, *_called(code, run, last)) == math.inf:
             resembled = None
@@ -344,8 +344,8 @@ def _called(
 def _drift_cause(code: CodeUnderTest, run: ScoreRun, drifts: Sequence[MeasuredDrift]) -> Diagnosis | None:
     """Diagnose too large drift, at the last offset that has it."""
     failing = [drift for drift in drifts if drift.fails]
-    if not failing or code.seen.cause:
-        return code.seen.cause
+    if not failing or code.shared.cause:
+        return code.shared.cause
     last = max(failing, key=lambda drift: drift.offset)
     offsets = [last.offset, *(drift.offset for drift in drifts if drift is not last)]
     calls = calls_from(code.batch(run.inputs.heads, run.inputs.seq_len), offsets)

@@ -149,7 +149,7 @@ def calls_of(values: _Values, fits: Fits, together: int = 2) -> list[ServedCall]
     covered = set[tuple[tuple[str, Any], ...]]()
     calls: list[ServedCall] = []
 
-    def known(call: ServedCall) -> int:
+    def covered_parts(call: ServedCall) -> int:
         return len(covered.intersection(parts(call)))
 
     def parts(call: ServedCall) -> Iterable[tuple[tuple[str, Any], ...]]:
@@ -165,7 +165,7 @@ def calls_of(values: _Values, fits: Fits, together: int = 2) -> list[ServedCall]
             for axis in (axis for axis in values if axis not in axes):
                 trials = [replace(base, **{axis: value}) for value in values[axis]]
                 most = max(_USUAL, base.size)
-                base = min((trial for trial in trials if fits(trial, most)), key=known, default=base)
+                base = min((trial for trial in trials if fits(trial, most)), key=covered_parts, default=base)
             calls.append(base)
             covered.update(parts(base))
     return calls
@@ -294,7 +294,7 @@ class _CallSeries:
         return self.code.judge(self.instance.with_layout(*how), [block or self.make_call(call)], **held)
 
     def outcome(self, call: ServedCall) -> _Outcome:
-        """Return what a call comes to."""
+        """Make a call and classify it: right, wrong, raises or writes around its outputs."""
         try:
             block = self.make_call(call)
         except WroteAround:

@@ -150,13 +150,13 @@ def sha256(content: bytes) -> str:
 def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
     """Return the content of manifest.json. digests: of the input files, by name."""
 
-    def given(files: Mapping[str, Entry]) -> dict[str, Entry]:
+    def with_digests(files: Mapping[str, Entry]) -> dict[str, Entry]:
         return {name: {**file, "digest": digests.get(file["file"])} for name, file in files.items()}
 
     def of_call(call: CaseCall) -> dict[str, Any]:
         sizes = {"call": call.key} | {name: getattr(call, name) for name in _SIZES}
         own = sizes if call.served else {"offset": call.key}
-        return own | {"inputs": given(spec.call_inputs(call)), "outputs": spec.outputs(call)}
+        return own | {"inputs": with_digests(spec.call_inputs(call)), "outputs": spec.outputs(call)}
 
     setting, parameters = spec.setting, spec.setting.scaling.parameters().items()
     scaled = {name: list(value) if isinstance(value, tuple) else value for name, value in parameters}
@@ -177,7 +177,7 @@ def manifest(spec: CaseSpec, digests: Mapping[str, str]) -> dict[str, Any]:
         "seed": spec.seed,
         "offsets": list(spec.offsets),
         **({"served": True} if spec.served else {}),
-        "inputs": given(spec.inputs()),
+        "inputs": with_digests(spec.inputs()),
         "calls": [of_call(call) for call in spec.calls],
         "safetensors": {"inputs": TENSORS, "digest": digests.get(TENSORS), "outputs": RETURNED},
     }

@@ -33,7 +33,7 @@ def power(code: CodeUnderTest) -> tuple[float, bool] | None:
     """
     found = list[Power]()
     for tokens in (_TOKENS, _TOKENS // 4):
-        [call] = calls_from(code.given(min(tokens, code.up_to)), [0])
+        [call] = calls_from(code.batched_vectors(min(tokens, code.up_to)), [0])
         block = make_call(code.rotator(), call)
         both = zip(block.given, block.rotated, strict=True)
         q, k = (Vectors(block.at, x[0], y[0], code.setting, code.dtype).power() for x, y in both)

@@ -47,7 +47,7 @@ Heard = Callable[[str], None]  # gets what a function of ours says in the child
 
 
 class Output:
-    """What a child printed to its streams: the first bytes of it, and how many there were."""
+    """The output of a child to its streams: the first bytes, and the number of all."""
 
     def __init__(self, streams: Sequence[IO[bytes]]) -> None:
         self.streams, self.kept, self.size = streams, bytearray(), 0

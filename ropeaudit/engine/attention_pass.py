@@ -117,7 +117,7 @@ def _strips(
     step, rotation = max(1, plan.CACHE_BYTES // one), Rotation(cases, mapped)
     for start in range(0, heads, step):
         batch = range(start, min(start + step, heads))
-        rotated = _whole(rotation, batch)
+        rotated = _rotate_heads(rotation, batch)
         jobs = [(head, *strip) for head in batch for strip in strips]
         strip_of = functools.partial(_strip, cases, options, rotated)
         for part in mapped(strip_of, *zip(*jobs, strict=True)):
@@ -125,7 +125,7 @@ def _strips(
             yield done / (heads * len(strips)), part
 
 
-def _whole(rotation: Rotation, heads: range) -> Heads:
+def _rotate_heads(rotation: Rotation, heads: range) -> Heads:
     """Rotate some heads of q, and the heads of k that they read, at all positions."""
     inputs, size = rotation.plan.inputs, rotation.plan.inputs.seq_len
     kv_heads = sorted({head // inputs.group for head in heads})
@@ -142,7 +142,7 @@ def _whole(rotation: Rotation, heads: range) -> Heads:
 
 
 def _joined(parts: Sequence[Rotated], axis: int) -> Rotated:
-    """Join panels to one. axis: of the positions."""
+    """Join the panels of a head along the axis of positions."""
     if len(parts) == 1:
         return parts[0]
     subjects = {

@@ -63,7 +63,7 @@ class AttentionOptions:
 
 @dataclass(slots=True)
 class CellStatistics:
-    """What was measured of one subject at one offset.
+    """The measured errors of one subject at one offset.
 
     drift: against the reference. self_drift: against the same subject at offset 0.
     reference: the reference's scores. error: the certificate of the reference.

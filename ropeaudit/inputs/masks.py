@@ -42,15 +42,15 @@ def _width(mask: Mask) -> int:
 
 
 def count(mask: Mask, seq_len: int) -> int:
-    """Return how many scores of a head are seen."""
+    """Count the scores of a head that a mask lets through."""
     if mask == "full":
         return seq_len * seq_len
     width = min(_width(mask), seq_len)
     return seq_len * width - width * (width - 1) // 2
 
 
-def seen(mask: Mask, seq_len: int, numbers: Ints) -> tuple[Ints, Ints]:
-    """Return query and key of scores of a head, numbered row by row. Shapes: (n,) -> two of (n,)."""
+def score_indices(mask: Mask, seq_len: int, numbers: Ints) -> tuple[Ints, Ints]:
+    """Return query and key of visible scores, numbered row by row. Shapes: (n,) -> two of (n,)."""
     if mask == "full":
         return numbers // seq_len, numbers % seq_len
     width = min(_width(mask), seq_len)
@@ -66,7 +66,7 @@ def seen(mask: Mask, seq_len: int, numbers: Ints) -> tuple[Ints, Ints]:
     return queries, np.where(first, inside - short * (short + 1) // 2, queries - width + 1 + place)
 
 
-def seen_keys(mask: Mask, queries: Ints, seq_len: int) -> tuple[Ints, Ints]:
+def key_range(mask: Mask, queries: Ints, seq_len: int) -> tuple[Ints, Ints]:
     """Return each query's first and last key. Shapes: (n,) -> two of (n,)."""
     last = np.full_like(queries, seq_len - 1) if mask == "full" else queries
     return np.maximum(queries - _width(mask) + 1, 0), last

@@ -139,7 +139,7 @@ def synthetic(
 
 
 def source(kind: str, sizes: tuple[int, int, int], d: int) -> str:
-    """Return what q and k are called; sizes: h, g and s. See `synthetic`."""
+    """Return the name of the inputs: `kind`, or by row if they are long. sizes: h, g, s. See `synthetic`."""
     (heads, kv_heads, seq_len), long = sizes, kind == "gaussian"
     return BY_ROW if long and (heads + kv_heads) * seq_len * d > STREAMED else kind
 
@@ -258,7 +258,7 @@ def by_size(mask: Mask, q: Array, k: Array, count: int, seed: int) -> Pairs:
 def _numbered(mask: Mask, heads: int, seq_len: int, number: Ints) -> tuple[Ints, Ints, Ints]:
     """Return head, query, key of numbered scores. Shapes: (n,) -> three of (n,)."""
     head, rest = np.divmod(number, masks.count(mask, seq_len))
-    return head, *masks.seen(mask, seq_len, rest)
+    return head, *masks.score_indices(mask, seq_len, rest)
 
 
 class _SizeSums:
@@ -266,7 +266,7 @@ class _SizeSums:
 
     def __init__(self, mask: Mask, q: Array, k: Array) -> None:
         self.seq_len, self.group = q.shape[1], len(q) // len(k)
-        self.first, self.last = masks.seen_keys(mask, np.arange(self.seq_len), self.seq_len)
+        self.first, self.last = masks.key_range(mask, np.arange(self.seq_len), self.seq_len)
         self.keys = np.zeros((len(k), self.seq_len + 1))
         np.cumsum(k, axis=1, out=self.keys[:, 1:])
         self.seen = self.keys[:, self.last + 1] - self.keys[:, self.first]

@@ -358,7 +358,7 @@ class CosSinTable:
                 self.side and fault.turn
             ):  # of cos alone none turns
                 yield fault
-        yield Fault(Diagnosis("positions-reversed"), seen=lambda rows, head: n - 1 - rows)
+        yield Fault(Diagnosis("positions-reversed"), move=lambda rows, head: n - 1 - rows)
         if (begin := int(self.first[self.off].min())) > 1:
             yield from (position_fault("wrap", begin), position_fault("table-ends", begin - 1))
 

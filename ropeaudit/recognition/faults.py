@@ -31,7 +31,9 @@ from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions
 
 Complex: TypeAlias = NDArray[np.complex128]
-Seen: TypeAlias = Callable[[Positions, int], Positions]  # positions (b, s), head -> those that it takes
+PositionMap: TypeAlias = Callable[
+    [Positions, int], Positions
+]  # positions (b, s), head -> those that it takes
 Turn: TypeAlias = Callable[[Complex, Complex], Complex]  # pairs (s, p), their rotations (s, p) -> what comes
 
 ROWS = data.table("candidates.toml")
@@ -71,7 +73,7 @@ class Power:
 class Fault:
     """A known way to be wrong. A field is None where the fault changes nothing.
 
-    change: maps the expected setting to the wrong one. seen: maps positions to the wrong ones. turn: computes
+    change: maps the expected setting to the wrong one. move: maps positions to the wrong ones. turn: computes
     rotated pairs from pairs and their factors. longer: the factor on rotated pairs; times: that on dims which
     are not rotated. recipe: the arithmetic that rounds. crossed: whether q and k are swapped. rounded: the
     format to which vectors are rounded first. fitted: whether its number was fitted to the vectors. mixes:
@@ -81,7 +83,7 @@ class Fault:
 
     diagnosis: Diagnosis
     change: Callable[[RopeSetting], RopeSetting] | None = None
-    seen: Seen | None = None
+    move: PositionMap | None = None
     turn: Turn | None = None
     longer: float = 1.0
     times: float = 1.0
@@ -101,8 +103,8 @@ class Fault:
 
     @property
     def group(self) -> str:
-        """The first thing that it changes: setting, positions, operands or roundings."""
-        if self.change or self.seen:
+        """What it changes first: setting, positions, operands or roundings."""
+        if self.change or self.move:
             return SETTING if self.change else POSITIONS
         return OPERANDS if self.bends or self.crossed else ROUNDINGS
 
@@ -112,7 +114,7 @@ class Fault:
 
     def positions(self, rows: Positions, head: int = 0) -> Positions:
         """Return the positions by which the faulty code rotates. Shapes: (b, s) -> (b, s)."""
-        return self.seen(rows, head) if self.seen else rows
+        return self.move(rows, head) if self.move else rows
 
     def turned(self, pairs: Complex, rotations: Complex) -> Complex:
         """Return pairs as the faulty code rotates them. Shapes: (s, p) twice -> (s, p)."""
@@ -124,14 +126,14 @@ class Fault:
         def change(asked: RopeSetting) -> RopeSetting:
             return other.setting(self.setting(asked))
 
-        def seen(rows: Positions, head: int) -> Positions:
+        def move(rows: Positions, head: int) -> Positions:
             return other.positions(self.positions(rows, head), head)
 
         either: dict[str, Any] = {name: getattr(self, name) or getattr(other, name) for name in _OF_EITHER}
         return Fault(
             join(self.diagnosis, other.diagnosis),
             change=change if self.change or other.change else None,
-            seen=seen if self.seen or other.seen else None,
+            move=move if self.move or other.move else None,
             longer=self.longer * other.longer,
             times=self.times * other.times,
             cost=self.cost + other.cost,
@@ -181,7 +183,7 @@ def of_settings(asked: RopeSetting, shown: Array | None = None) -> Iterator[Faul
             other = replace(asked, length=length)
             yield frequencies_of(other, other_scaling(asked, other), 0.94)
     usual = dict.fromkeys(_other_scalings(asked.scaling))
-    fitted = dict.fromkeys(_shown_scalings(asked, shown) if shown is not None else ())
+    fitted = dict.fromkeys(_fitted_scalings(asked, shown) if shown is not None else ())
     for number, scaling in enumerate(usual | fitted):
         if scaling != asked.scaling:
             yield from _of_scaling(asked, scaling, 1.0 + 1e-4 * number, fitted=scaling not in usual)
@@ -281,15 +283,15 @@ def _fitted_bases(asked: RopeSetting, shown: Array | None) -> list[float]:
     x = 2.0 * np.arange(1, asked.pairs) / asked.rotary_dim
     for _ in range(4 if shown is not None else 0):  # the ramps of a scaling move with the base
         bent = theta(current)[1:] / _plain(current)[1:] * stretch**-x
-        fitted = bases_shown(shown[1:] / bent, x)  # type: ignore[index]
+        fitted = fit_bases(shown[1:] / bent, x)  # type: ignore[index]
         if not fitted:
             break
         current = replace(asked, base=fitted[0])
     return fitted
 
 
-def bases_shown(theta: Array, exponents: Array) -> list[float]:
-    """Fit a base to frequencies: to all, the fast third, the slow third, the slowest.
+def fit_bases(theta: Array, exponents: Array) -> list[float]:
+    """Fit bases to frequencies: to all, the fast third, the slow third, the slowest.
 
     Frequencies that determine no base are left out. Shapes: theta, exponents (p,).
     """
@@ -348,7 +350,7 @@ def _other_scalings(asked: Scaling) -> Iterator[Scaling]:
         yield replace(asked, truncate=asked.truncate is False)
 
 
-def _shown_scalings(asked: RopeSetting, shown: Array) -> Iterator[Scaling]:
+def _fitted_scalings(asked: RopeSetting, shown: Array) -> Iterator[Scaling]:
     """Yield scalings with factors fitted to measured frequencies. Shapes: shown (p,)."""
     scaling, plain = asked.scaling, _plain(replace(asked, scaling=DEFAULT))
     with np.errstate(all="ignore"):
@@ -485,7 +487,7 @@ def position_fault(code: str, number: int | None = None) -> Fault:
     row = _POSITIONS[code]
     by = row.get("number", 0) if number is None else number
     told = Diagnosis(code, {row["value"]: by} if "value" in row else {})
-    return Fault(told, seen=lambda rows, head: MAPS[row["map"]](rows, by, head))
+    return Fault(told, move=lambda rows, head: MAPS[row["map"]](rows, by, head))
 
 
 def of_positions(
@@ -496,7 +498,7 @@ def of_positions(
     first: the number of the first wrong token in the call; position: its position.
     """
     told = Diagnosis("no-rotation")  # without the attention factor too
-    yield Fault(told, seen=lambda rows, head: np.zeros_like(rows), turn=lambda z, turns: z)
+    yield Fault(told, move=lambda rows, head: np.zeros_like(rows), turn=lambda z, turns: z)
     for code, row in _POSITIONS.items():
         for number in row.get("tried", [] if "value" in row else [None]):
             yield position_fault(code, number)

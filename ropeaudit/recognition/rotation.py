@@ -238,7 +238,10 @@ class _SideSearch:
             rounded = {float(round_to(np.array(float(where.position)), fmt)) for fmt in NARROW}
             found = alone if alone and alone.values["seen"] not in rounded else found
         if not (found := found or self._other_position()):
-            lost = self.side.heads.all() and kept_lengths(self.given, self.rotated, self.setting) < _KEPT
+            lost = (
+                self.side.heads.all()
+                and share_of_right_lengths(self.given, self.rotated, self.setting) < _KEPT
+            )
             return Diagnosis("not-a-rotation" if lost else "unexplained", where=where)
         found = self._as_other_length(found)
         return found if found.where.since is not None else replace(found, where=where)
@@ -381,11 +384,11 @@ class _SideSearch:
         alone = self.side.heads.shape[1] == 1  # one head does not tell whether each gets its own
         own, other = (self.block.given[index].shape[1] for index in (self.index, 1 - self.index))
 
-        def seen(rows: Positions, head: int) -> Positions:
+        def move(rows: Positions, head: int) -> Positions:
             taken = np.minimum((np.arange(len(rows)) * own + head) // other, len(rows) - 1)
             return np.asarray(rows[taken])
 
-        by_heads = Fault(Diagnosis("rows-by-other-heads", {"seen": other, "asked": own}), seen=seen)
+        by_heads = Fault(Diagnosis("rows-by-other-heads", {"seen": other, "asked": own}), move=move)
         settings = (fault for fault in faults.of_settings(self.setting) if not fault.fitted)
         factor, operands = attention_factor(self.setting.scaling), faults.of_operands(self.setting)
         positions = faults.of_positions(self.first, int(self.at[self.first]), factor)
@@ -407,12 +410,12 @@ class _SideSearch:
             taken[b] = np.argmin([rms(w - expected) for _, w, expected in came])
         if (moved := np.flatnonzero(taken != np.arange(len(rows)))).size:
             told = {"row": int(moved[0]), "seen": int(taken[moved[0]])}
-            fault = Fault(Diagnosis("rows-mixed-up", told), seen=lambda rows, head: rows[taken])
+            fault = Fault(Diagnosis("rows-mixed-up", told), move=lambda rows, head: rows[taken])
             fit = getattr(self.rotator, "fit", None)
             if fit and fit.convention.takes("mask", "padding"):
                 there = self._probed(self.block.first, np.s_[::-1])  # the longest row is another one
                 code = Diagnosis("padding-counted")
-                padded = Fault(code, seen=lambda at, head: at - at[:, :1] + at[:, 0].max())
+                padded = Fault(code, move=lambda at, head: at - at[:, :1] + at[:, 0].max())
                 fault = padded if there and self._explains(padded, there) else fault
             yield fault
 
@@ -581,7 +584,7 @@ class _SideSearch:
         return Diagnosis("another-position", {"position": found[0][0], "seen": found[0][1]})
 
 
-def kept_lengths(x: FloatArray, y: FloatArray, setting: RopeSetting) -> float:
+def share_of_right_lengths(x: FloatArray, y: FloatArray, setting: RopeSetting) -> float:
     """Return the share of pairs whose length is that of a rotation, but for roundings."""
     before, after = (np.abs(exact_rotation.complex_pairs(vectors, setting)) for vectors in (x, y))
     expected = before * attention_factor(setting.scaling)

@@ -75,7 +75,7 @@ def _bases(theta: Array, setting: RopeSetting) -> list[float]:
     exponents = 2.0 * np.arange(setting.pairs) / setting.rotary_dim
     with np.errstate(all="ignore"):
         theta = theta / theta[0] if 1.5 * theta[0] < 1 else theta  # linear scaling divides all of them
-        shown = faults.bases_shown(theta, exponents)
+        shown = faults.fit_bases(theta, exponents)
     rounded = [float(f"{base:.{digits}e}") for digits in (0, 1, 2, 4, 6) for base in shown]
     usable = (exponents > 0) & (theta > 0)
     logs, weights = np.log(theta[usable]), exponents[usable]

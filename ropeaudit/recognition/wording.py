@@ -43,7 +43,7 @@ def sentence(diagnosis: Diagnosis | None) -> str:
 
 
 def remedy(diagnosis: Diagnosis | None, dtype: Format, up_to: int) -> str:
-    """Return what to change; empty where that is not known, or where alternatives need other changes.
+    """Return the change that mends a fault; empty if unknown, or if alternatives need others.
 
     up_to: the number of positions that the code must serve.
     """

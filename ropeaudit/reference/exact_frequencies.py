@@ -45,7 +45,7 @@ def frequencies(setting: RopeSetting) -> list[Decimal]:
 
 
 def attention_factor(scaling: Scaling) -> Decimal:
-    """Return what multiplies cos and sin, to `doubledouble.DIGITS` digits."""
+    """Return the factor on cos and sin, to `doubledouble.DIGITS` digits."""
     with precise():
         if scaling.attention_factor is not None:
             return Decimal(scaling.attention_factor)

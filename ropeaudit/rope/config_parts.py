@@ -58,7 +58,7 @@ class Part:
         if self.missing:
             return f"{self.path[-1]} is missing, and its class fills in what is not known here"
         if self.axial:
-            ours = model_types.is_one(self.model, "axial_halves")
+            ours = model_types.is_listed(self.model, "axial_halves")
             return "" if ours else "by rows and columns, in a way that is not read"
         known = model_types.is_known(self.model.removesuffix("_text"))
         return "" if known or says_rope(self.given) else f"model_type {shown(self.model)} is not known"

@@ -17,7 +17,7 @@ from ropeaudit.errors import BadInput, RopeAuditError
 from ropeaudit.rope.axes import Axes, Layout
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.hf_json import NotRotated
-from ropeaudit.rope.model_types import is_one
+from ropeaudit.rope.model_types import is_listed
 from ropeaudit.rope.scaled import mscale
 from ropeaudit.rope.scaling import DEFAULT, Scaling
 from ropeaudit.rope.setting import RopeSetting
@@ -51,39 +51,41 @@ class GgufRope:
 def of_file(file: GgufFile, name: str, source: str) -> GgufRope:
     """Return the rotary embedding of a file. Raises: BadInput."""
     try:
-        if is_one(file.architecture, "gguf_no_rope"):
+        if is_listed(file.architecture, "gguf_no_rope"):
             raise NotRotated.because(f"architecture {file.architecture}")
         heads = _needed(file, "attention.head_count")
-        head_dim = _whole(file, "attention.key_length_mla") or _whole(file, "attention.key_length")
+        head_dim = _natural_number(file, "attention.key_length_mla") or _natural_number(
+            file, "attention.key_length"
+        )
         missing = {}
         if head_dim is None:
             head_dim = _needed(file, "embedding_length") // heads
             missing["attention.key_length"] = f"embedding_length / head_count, {head_dim}"
-        rotary_dim = _whole(file, "rope.dimension_count")
+        rotary_dim = _natural_number(file, "rope.dimension_count")
         if rotary_dim is None:
             rotary_dim, missing["rope.dimension_count"] = head_dim, f"all {head_dim} dims"
         base = file.number("rope.freq_base")
         if base is None:
             base, missing["rope.freq_base"] = 10000.0, "10000"
-        context = _whole(file, "context_length")
+        context = _natural_number(file, "context_length")
         scaling = _scaling(file, context, rotary_dim, base, missing)
-        layout: Layout = "interleaved" if is_one(file.architecture, "gguf_neighbours") else "half"
+        layout: Layout = "interleaved" if is_listed(file.architecture, "gguf_neighbours") else "half"
         softmax = file.number("attention.scale") or None
         setting = RopeSetting.of(head_dim, rotary_dim, base, layout, softmax, scaling)
         layers = {_FULL: setting}
         if (sliding := file.number("rope.freq_base_swa")) is not None:  # never scaled
-            dims = _whole(file, "rope.dimension_count_swa") or rotary_dim
+            dims = _natural_number(file, "rope.dimension_count_swa") or rotary_dim
             layers[_SLIDING] = replace(setting, base=sliding, rotary_dim=dims, scaling=DEFAULT)
         axes, sections = None, file.values.get("rope.dimension_sections")
         if isinstance(sections, tuple) and any(sections):  # time, height, width, and one more that is 0
             t, h, w = (int(one) for one in (*sections, 0, 0, 0)[:3])
-            in_turns = is_one(file.architecture, "gguf_sections_in_turns")
+            in_turns = is_listed(file.architecture, "gguf_sections_in_turns")
             axes = Axes((t, h, w), "interleaved" if in_turns else "split")
         model = ModelRope(
             name=name,
             source=source,
             heads=heads,
-            kv_heads=_whole(file, "attention.head_count_kv") or heads,
+            kv_heads=_natural_number(file, "attention.head_count_kv") or heads,
             declared=context,
             layers=layers,
             axes=axes,
@@ -141,8 +143,8 @@ def _scaling(
     return DEFAULT if stretch == 1 else Scaling("linear", factor=stretch, original=original)
 
 
-def _whole(file: GgufFile, key: str) -> int | None:
-    """Return a whole number above 0; None where it is missing or 0. Raises: BadInput."""
+def _natural_number(file: GgufFile, key: str) -> int | None:
+    """Read a whole number above 0; None if it is missing or 0. Raises: BadInput."""
     value = file.number(key)
     if value is not None and (value != int(value) or value < 0):
         raise BadInput(f"{file.architecture}.{key} = {value:g} is no whole number from 0 up")
@@ -151,7 +153,7 @@ def _whole(file: GgufFile, key: str) -> int | None:
 
 def _needed(file: GgufFile, key: str) -> int:
     """Return a whole number. Raises: BadInput where there is none."""
-    value = _whole(file, key)
+    value = _natural_number(file, key)
     if value is None:
         raise BadInput(f"{file.architecture}.{key} is missing; convert the model again")
     return value

@@ -37,7 +37,7 @@ from ropeaudit.rope.model_types import (
     class_default,
     in_its_place,
     is_known,
-    is_one,
+    is_listed,
     of_type,
     takes_fraction,
     unread,
@@ -182,7 +182,7 @@ def _of_part(
         unrotated=unrotated,
         defaults=tuple(dict.fromkeys([*of_bases, *sizes.values()])),
         doubts=tuple(doubts),
-        unjudged=(_BUILT if axes else {}) | dict(_found(whole, _DEPTH)) | beside,
+        unjudged=(_BUILT if axes else {}) | dict(_position_keys(whole, _DEPTH)) | beside,
         still=still,
         kinds=hf_json.kinds_of_layers(part, model),
         count=count(part, hf_json.LAYERS),
@@ -192,7 +192,7 @@ def _of_part(
 def _check_rotates(one: Part, base: float | None) -> None:
     """Raise NotRotated for a part without rotary code, Unjudged if that is not known."""
     part, model = one.given, one.model.removesuffix("_text")
-    reason = one.instead or _said_not_to(part, model)
+    reason = one.instead or _rope_off_by(part, model)
     for key, value in of_type(model, "rotates_if", {}).items():
         if not reason and part.get(key) not in (value if isinstance(value, list) else [value]):
             instead = f", where {in_its_place(model)}" if in_its_place(model) else ""
@@ -217,9 +217,9 @@ def _check_rotates(one: Part, base: float | None) -> None:
         raise Unjudged(f"{_unknown(one.model)}, and no key is about RoPE; {_ITS_CODE}")
 
 
-def _said_not_to(part: Config, model: str) -> str:
+def _rope_off_by(part: Config, model: str) -> str:
     """Return the key that turns RoPE off, for a type that reads it or is unknown; else ""."""
-    if is_known(model) and not is_one(model, "reads_alibi"):
+    if is_known(model) and not is_listed(model, "reads_alibi"):
         return ""  # a stray key of an ancestor
     kind = part.get("position_embedding_type")
     if kind in ("nope", "alibi") or (kind == "absolute" and not config_parts.says_rope(part)):
@@ -256,7 +256,7 @@ def _doubts(one: Part) -> Iterator[Doubt]:
         named[:1] == ["mrope"]
         and not one.astray
         and "class" in class_default(model)
-        and not is_one(model, "reads_mrope")
+        and not is_listed(model, "reads_mrope")
     ):
         raises = f"rope_type = mrope raises KeyError in {model} of transformers {hf_json.VERSION}"
         yield Doubt(f"{raises}; read is default, with mrope_section", 'give rope_type = "default"')
@@ -326,8 +326,8 @@ def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Co
             raise BadInput(f"{times} = {shown(ratio)} is not above 0")
     own_keys: Mapping[str, str] = of_type(model, "bases", {})
     layers = hf_json.by_layer(config, given) or dict.fromkeys(own_keys or [_FULL], given)
-    own_base = config.get(hf_json.LOCAL_BASE) is not None or is_one(model, "local_base")
-    if _SLIDING not in layers and (own_base or (given and is_one(model, "sliding_unscaled"))):
+    own_base = config.get(hf_json.LOCAL_BASE) is not None or is_listed(model, "local_base")
+    if _SLIDING not in layers and (own_base or (given and is_listed(model, "sliding_unscaled"))):
         # another base, or the same, and never scaled
         layers[_SLIDING] = {one: given[one] for one in given if one == "rope_theta" and not own_base}
     layers = hf_json.rotating(config, model, layers)
@@ -397,7 +397,7 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
     rotary_dim = head_dim if kind == "proportional" else _rotary_dim(config, head_dim, fraction, model)
     scale = _scaling(config, rope, kind, fraction)
     declared = flag(config, "rope_interleave")
-    by_code = of_type(model, "layout") == "interleaved" or is_one(model, "interleaved")
+    by_code = of_type(model, "layout") == "interleaved" or is_listed(model, "interleaved")
     interleaved = by_code if declared is None else declared
     softmax = _softmax_scale(config, model, scale)
     layout: Layout = "interleaved" if interleaved else "half"
@@ -446,14 +446,14 @@ def _head_dim(config: Config, layer: str, model: str) -> int:
     named = {_FULL: "global_head_dim", _SLIDING: "swa_head_dim"}.get(layer, "")
     if config.get(named) is not None or (layer == _FULL and model.startswith("gemma4")):
         return needed(config, [named])
-    divided = class_default(model) or is_one(model, "divided_head_dim")
-    if config.get("head_dim") is not None or not (divided or not is_one(model, "own_head_dim")):
+    divided = class_default(model) or is_listed(model, "divided_head_dim")
+    if config.get("head_dim") is not None or not (divided or not is_listed(model, "own_head_dim")):
         return needed(config, ["head_dim"])
     width, heads = needed(config, HIDDEN, 2**24), needed(config, HEADS)
     if width % heads:
         said = f"{first(config, HIDDEN)[0]} = {width} is not a multiple of"
         raise BadInput(f"{said} {first(config, HEADS)[0]} = {heads}; give head_dim")
-    return (2 * width if is_one(model, "double_head_dim") else width) // heads
+    return (2 * width if is_listed(model, "double_head_dim") else width) // heads
 
 
 def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: str) -> int:
@@ -461,7 +461,7 @@ def _rotary_dim(config: Config, head_dim: int, fraction: float | None, model: st
     if config.get("qk_nope_head_dim") is not None:
         dims, fraction = needed(config, ["qk_rope_head_dim"]), None  # of which the fraction is 1
     fraction = of_type(model, "fraction", fraction)
-    if fraction is None and is_one(model, "rotary_dim_unread"):
+    if fraction is None and is_listed(model, "rotary_dim_unread"):
         if dims not in (None, head_dim):
             unless, remedy = "", "leave it out"
             if takes_fraction(model):
@@ -488,16 +488,16 @@ def _softmax_scale(config: Config, model: str, scale: Scaling) -> float | None:
     if (key := of_type(model, "scale_over_dim")) and config.get(key) is not None:
         return number(key, config[key]) / _head_dim(config, _FULL, model)
     key, value = first(config, ("attention_multiplier", "query_pre_attn_scalar"))
-    if is_one(model, "scale_one"):
+    if is_listed(model, "scale_one"):
         return 1.0
-    if is_one(model, "double_head_dim"):
+    if is_listed(model, "double_head_dim"):
         return float((_head_dim(config, _FULL, model) / 2) ** -0.5)
     if value is not None:
         multiplier = number(key, value)
         if multiplier <= 0:
             raise BadInput(f"{key} = {shown(value)} is not above 0")
         return multiplier if key == "attention_multiplier" else float(multiplier**-0.5)
-    latent = config.get("qk_nope_head_dim") is not None and not is_one(model, "scale_without_mscale")
+    latent = config.get("qk_nope_head_dim") is not None and not is_listed(model, "scale_without_mscale")
     if latent and scale.kind == "yarn" and scale.mscale_all_dim:
         return (
             float(_head_dim(config, _FULL, model) ** -0.5) * mscale(scale.stretch, scale.mscale_all_dim) ** 2
@@ -516,8 +516,8 @@ def _axes(rope: Config, setting: RopeSetting, model: str) -> Axes | None:
     if not fits or not all(type(n) is int and 0 <= n <= 2**15 for n in sections):
         example = "three counts of pairs, such as [16, 24, 24]"
         raise BadInput(f"mrope_section = {shown(sections)} is not {example}")
-    by_code = is_one(model, "axes_interleaved")
-    if is_one(model, "axes_otherwise") or (interleaved_key is False and by_code):
+    by_code = is_listed(model, "axes_interleaved")
+    if is_listed(model, "axes_otherwise") or (interleaved_key is False and by_code):
         arranged = "is arranged in a way that is not understood"
         raise BadInput(f"mrope_section of model_type {shown(model)} {arranged}")
     if sum(sections) != setting.pairs:
@@ -538,15 +538,15 @@ _NAMED_SO = re.compile("position.*(shift|offset|delta)|(shift|offset|delta).*pos
 _DEPTH = 3  # objects within one another that are looked into
 
 
-def _found(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
-    """Yield the keys by which code moves positions, and how."""
+def _position_keys(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a config that shift positions, and how they do."""
     for key, value in config.items():
         if not isinstance(key, str) or not value:
             continue
         if key in _MOVES or (len(key) <= 40 and key.isprintable() and _NAMED_SO.search(key)):
             yield key, _MOVES.get(key, "by its name it moves positions")
         elif isinstance(value, Mapping) and depth:
-            yield from _found(value, depth - 1)
+            yield from _position_keys(value, depth - 1)
 
 
 _KINDS = tuple(name for name, rules in KINDS.items() if rules.in_config)

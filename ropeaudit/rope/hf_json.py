@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeaudit.errors import BadInput
-from ropeaudit.rope.model_types import is_one, of_type, unread
+from ropeaudit.rope.model_types import is_listed, of_type, unread
 from ropeaudit.rope.scaling import HF_NAMES
 
 Config = Mapping[str, Any]
@@ -268,9 +268,9 @@ def rotating(config: Config, model: str, layers: dict[str, Config]) -> dict[str,
 
 def sliding_alone(config: Config, model: str) -> bool:
     """Return whether no layer rotates but the sliding ones."""
-    if not is_one(model, "sliding_alone") or config.get("force_rope"):
+    if not is_listed(model, "sliding_alone") or config.get("force_rope"):
         return False
-    return not is_one(model, "all_without_window") or config.get("sliding_window", 1) is not None
+    return not is_listed(model, "all_without_window") or config.get("sliding_window", 1) is not None
 
 
 def kinds_of_layers(config: Config, model: str) -> list[str]:
@@ -316,7 +316,7 @@ def _still(config: Config, model: str) -> tuple[list[int] | None, int, str]:
     Source: transformers 5.23.0, models/smollm3 and models/llama4 (read).
     """
     key = of_type(model, "still", "no_rope_layers")
-    marks, by_code = config.get(key), is_one(model, "no_rope_layers")
+    marks, by_code = config.get(key), is_listed(model, "no_rope_layers")
     if marks is not None and not isinstance(marks, list):
         raise BadInput(f"no_rope_layers = {shown(marks)} is not a list of 0 and 1")
     if marks:
@@ -332,7 +332,7 @@ def _still(config: Config, model: str) -> tuple[list[int] | None, int, str]:
         return [n for n, mark in enumerate(marks) if not mark], len(marks), "no_rope_layers"
     if isinstance(bases := config.get(LAYER_BASES), list):
         return [n for n, base in enumerate(bases) if not base], len(bases), LAYER_BASES
-    if by_code and marks is not None and not is_one(model, "no_rope_layers_empty"):
+    if by_code and marks is not None and not is_listed(model, "no_rope_layers_empty"):
         raise BadInput(
             f"no_rope_layers is empty, and the code of {model} reads it for each layer; leave it out"
         )

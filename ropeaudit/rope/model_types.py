@@ -63,7 +63,7 @@ def is_known(model: str) -> bool:
     >>> is_known("llama"), is_known("baichuan"), is_known("golden_perception")
     (True, True, False)
     """
-    return bool(class_default(model)) or any(is_one(model, fact) for fact in ("own_head_dim", "scale_one"))
+    return bool(class_default(model)) or any(is_listed(model, fact) for fact in ("own_head_dim", "scale_one"))
 
 
 def without_rope(model: str) -> str:
@@ -80,11 +80,11 @@ def in_its_place(model: str) -> str:
     return f"{row['class'].removesuffix('Config')} has {row['positions']}" if "positions" in row else ""
 
 
-def is_one(model: str, fact: str) -> bool:
-    """Return whether a list of data/code_facts.toml has a type, or a prefix of it with *.
+def is_listed(model: str, fact: str) -> bool:
+    """Return whether data/code_facts.toml lists a type under a fact, by name or by a prefix with *.
 
-    >>> is_one("llama4", "interleaved"), is_one("gemma4_assistant", "scale_one"), is_one("llama", "scale_one")
-    (True, True, False)
+    >>> is_listed("llama4", "interleaved"), is_listed("gemma4_assistant", "scale_one")
+    (True, True)
     """
     model = _remote(model).get("like", model)
     names = data.table("code_facts.toml")[fact]

@@ -203,7 +203,7 @@ _BLOCK = 8192  # positions rotated at once
 
 
 class Turns(NamedTuple):
-    """How often stored keys are rotated again, and by how many tokens each time."""
+    """Repeated rotation of stored keys: how often, and by how many tokens each time."""
 
     number: int
     by: int

@@ -32,7 +32,7 @@ def may_hold(shape: tuple[int, ...]) -> bool:
     return 2 <= len(sizes) <= 4 and sizes[0] >= HEAD and _FEWEST <= sizes[1] <= _WIDEST
 
 
-def known(values: Array) -> str:
+def kind_of(values: Array) -> str:
     """Return the kind of a tensor: inv_freq, periods, angles, cos, sin, both, or ""."""
     values = np.squeeze(values)
     if not may_hold(values.shape) or not np.isfinite(values[:HEAD]).all():

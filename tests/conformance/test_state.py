@@ -52,7 +52,7 @@ def test_it_is_what_two_calls_by_hand_give() -> None:
     used, fresh = RotaryEmbedding(128), RotaryEmbedding(128)
     used.rotate_queries_or_keys(torch.ones(1, 1, 1064, 128, dtype=torch.bfloat16))
     count, largest = 0, 0.0
-    for x in code.given(64):
+    for x in code.batched_vectors(64):
         x = torch.from_numpy(x)
         apart = used.rotate_queries_or_keys(x, offset=1000) - fresh.rotate_queries_or_keys(x, offset=1000)
         count, largest = count + int((apart != 0).sum()), max(largest, float(apart.abs().max()))

@@ -26,7 +26,7 @@ MASKS = ["causal", "full", "window:1", "window:20"]
 def every_pair(mask: str, heads: int, size: int) -> sampled_rows.Pairs:
     each = masks.count(mask, size)
     head, number = np.divmod(np.arange(heads * each), each)
-    return sampled_rows.Pairs(head, *masks.seen(mask, size, number), np.ones(head.size))
+    return sampled_rows.Pairs(head, *masks.score_indices(mask, size, number), np.ones(head.size))
 
 
 def times_sampled(some: sampled_rows.Pairs, want: sampled_rows.Pairs, size: int) -> np.ndarray:

@@ -220,7 +220,7 @@ def test_a_fourier_basis_is_no_rope() -> None:
     """Its frequencies are those of no rotary embedding, and its rows are its columns."""
     at = np.arange(64)[:, None] * np.arange(33)[None]
     for values in (np.cos(2 * np.pi * at / 64), np.sin(2 * np.pi * at / 64)):
-        assert rope_values.known(values) == ""
+        assert rope_values.kind_of(values) == ""
 
 
 def test_a_graph_without_rope_says_so(tmp_path, capsys) -> None:

@@ -37,7 +37,7 @@ def test_count_and_hidden_are_the_definition(mask, size) -> None:
 @given(MASKS, SIZES)
 def test_scores_are_numbered_row_by_row(mask, size) -> None:
     numbers = np.arange(masks.count(mask, size))
-    assert np.array_equal(masks.seen(mask, size, numbers), np.nonzero(dense(mask, size)))
+    assert np.array_equal(masks.score_indices(mask, size, numbers), np.nonzero(dense(mask, size)))
 
 
 @pytest.mark.parametrize("mask", ["causal", "full", "window:70001", "window:1"])
@@ -51,7 +51,7 @@ def test_scores_of_long_sequences_are_numbered_exactly(mask) -> None:
         count - 1,
         *(masks.count(mask, n) for n in (70000, 70001, 2**29)),
     ):
-        query, key = (int(part[0]) for part in masks.seen(mask, size, np.array([number])))
+        query, key = (int(part[0]) for part in masks.score_indices(mask, size, np.array([number])))
         before = query * size if mask == "full" else masks.count(mask, query)
         assert number == before + key - masks.columns(mask, slice(query, query + 1), size).start
         assert key < masks.columns(mask, slice(query, query + 1), size).stop

@@ -92,15 +92,15 @@ def test_values_tell_what_a_tensor_holds(base, pairs, kind, dtype, twice) -> Non
     }[kind]
     one = torch.cat([one, one], -1) if twice and kind != "both" else one
     values = one.to(dtype).double().numpy()
-    assert rope_values.known(values) == kind
-    assert rope_values.known(values[:4] if values.ndim == 2 and kind != "angles" else values) == kind
+    assert rope_values.kind_of(values) == kind
+    assert rope_values.kind_of(values[:4] if values.ndim == 2 and kind != "angles" else values) == kind
 
 
 @pytest.mark.parametrize("factor", [2.0, 4.0, 8.5])
 def test_frequencies_over_a_factor_are_frequencies_and_slopes_are_not(factor) -> None:
     theta = 1e4 ** (-np.arange(32) / 32)
-    assert rope_values.known(theta / factor) == "inv_freq"
-    assert rope_values.known(2.0 ** -np.arange(1.0, 9.0)) == ""  # those of ALiBi for eight heads
+    assert rope_values.kind_of(theta / factor) == "inv_freq"
+    assert rope_values.kind_of(2.0 ** -np.arange(1.0, 9.0)) == ""  # those of ALiBi for eight heads
 
 
 def test_the_first_rows_tell_which_tables_belong_together() -> None:

@@ -189,7 +189,7 @@ def _layer_types_finding(asked: CodeUnderTest, case: Case) -> Finding:
         layers = f"{kind} ({counted(counts[kind], 'layer')})" if counts[kind] else kind
         try:
             length = min(_OF_A_TYPE, own.up_to)
-            calls = calls_from(own.given(length), some_offsets(own, length, _CALLS))
+            calls = calls_from(own.batched_vectors(length), some_offsets(own, length, _CALLS))
             places, off = own.judge_until_wrong(own.rotator(), calls)
         except (RopeAuditError, ForeignError) as error:
             said.append(f"not known for {layers}: it {did(error)}")

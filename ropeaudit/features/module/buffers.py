@@ -131,7 +131,7 @@ class Buffer:
 def may_be_buffer(name: str, shape: tuple[int, ...], head: Callable[[], NDArray[Any]]) -> bool:
     """Return whether a tensor may be a RoPE buffer, by its name or by its first rows."""
     return bool(kind_by_name(name, shape)) or (
-        rope_values.may_hold(shape) and bool(rope_values.known(head()))
+        rope_values.may_hold(shape) and bool(rope_values.kind_of(head()))
     )
 
 
@@ -147,8 +147,8 @@ def recognised(tensors: Iterable[StoredTensor], dumped: bool = False, lone: bool
         by_name = (tensor.use and tensor.use.operand) or kind_by_name(tensor.name, tensor.shape)
         if dumped and by_name in ("inv_freq", "both") and by_name != _kind_by_shape(tensor.values):
             by_name = ""
-        by_value = rope_values.known(tensor.values)
-        turned = "" if by_value or not by_name else rope_values.known(tensor.values.squeeze().T)
+        by_value = rope_values.kind_of(tensor.values)
+        turned = "" if by_value or not by_name else rope_values.kind_of(tensor.values.squeeze().T)
         transposed = turned in ("cos", "sin") and not (tensor.use and tensor.use.transposed)
         by_value = turned if transposed else by_value
         named_first = dumped or {by_name, by_value} == {"cos", "sin"}  # swapped: a fault, not another name

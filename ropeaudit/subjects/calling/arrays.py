@@ -342,19 +342,19 @@ def to_engine(table: Any, held: Format | None, engine: Engine, device: Device) -
 def whole_table(key: WholeKey, last: int) -> Any:
     """Return a cached table of all positions from 0 to at least `last`.
 
-    It is made again if code has changed it.
+    It is computed again if code has changed it.
     """
     rows = max(_FEWEST_ROWS, 1 << last.bit_length())
-    result, before = _whole_table(key, rows)
+    result, before = _cached_table(key, rows)
     if fingerprint(result) != before:
-        _whole_table.cache_clear()
-        result, _ = _whole_table(key, rows)
+        _cached_table.cache_clear()
+        result, _ = _cached_table(key, rows)
     return result
 
 
 @functools.lru_cache(maxsize=4)
-def _whole_table(key: WholeKey, rows: int) -> tuple[Any, object]:
-    """Return a table with a number of rows, and its fingerprint."""
+def _cached_table(key: WholeKey, rows: int) -> tuple[Any, object]:
+    """Compute the table of positions 0 to `rows` - 1; return it and its fingerprint."""
     role, width, narrow, engine, device, dtype, setting, changes = key
     at = np.arange(rows, dtype=np.int64)
     if (grid := setting.grid) is not None:  # at its diagonal, each axis counts from 0

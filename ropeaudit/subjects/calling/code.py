@@ -163,7 +163,7 @@ class Code(ABC):
         x: FloatArray,
         length: int,
     ) -> dict[str, StageLog]:
-        """Return what torch does in one call of a new instance from position 0, by stage.
+        """Log the torch operations of one call of a new instance from position 0, by stage.
 
         x: numbers of the dtype that are rotated. Shapes: x (h, length, d). Raises: what the code raises.
         """

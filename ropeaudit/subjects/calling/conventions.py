@@ -60,7 +60,7 @@ def contain_exits() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _CallContext:
-    """What the calls share that make up one answer."""
+    """The function, setting, dtype and changes that are common to the calls of one answer."""
 
     function: Any
     setting: RopeSetting
@@ -70,7 +70,7 @@ class _CallContext:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call returned: q as values (b, h, s, d), and keys. changed: whether it changed q, k or x.
+    """The result of a call: q as values (b, h, s, d), and keys. changed: whether it changed q, k or x.
 
     keys_dtype: of k, or of the values where k is not returned. in_place: it returned nothing, or its input.
     changed_beside: the roles of other arrays that it changed. device: of the returned tensor, empty for
@@ -132,7 +132,7 @@ class Convention:
         return any(role in self.roles for role in roles)
 
     @property
-    def counts(self) -> bool:
+    def takes_lengths(self) -> bool:
         """Whether it takes sequence lengths in place of positions."""
         return any(role == "positions" and name in signatures.LENGTHS for name, role in self.arguments)
 
@@ -153,17 +153,17 @@ class Convention:
         return self.takes(*signatures.TABLES, "sin")
 
     @property
-    def whole(self) -> bool:
-        """Whether tables hold all positions from 0, of which other arguments pick some."""
+    def full_tables(self) -> bool:
+        """Whether tables begin at position 0 and other arguments select rows of them."""
         return self.tables and self.takes("positions", "offset", *signatures.GRID)
 
     @property
     def by_batch(self) -> bool:
-        """Whether positions, or tables, may be given for each batch element."""
+        """Whether each batch element can have positions, or tables, of its own."""
         if "t" in self.order:
             return not self.takes("offset") or self.takes("cu_seqlens")
-        told = self.takes("positions", "offset", "mask") or (self.tables and not self.whole)
-        return "b" in self.order and (self.of_rows or (self.rank >= 2 and told))
+        placed = self.takes("positions", "offset", "mask") or (self.tables and not self.full_tables)
+        return "b" in self.order and (self.of_rows or (self.rank >= 2 and placed))
 
     @property
     def of_rows(self) -> bool:
@@ -179,8 +179,8 @@ class Convention:
     @property
     def padded(self) -> bool:
         """Whether every sequence begins at position 0, as the code takes no positions."""
-        told = self.takes("cu_seqlens") and not self.takes("positions", "offset", *signatures.TABLES)
-        return told or self.unplaced
+        packed = self.takes("cu_seqlens") and not self.takes("positions", "offset", *signatures.TABLES)
+        return packed or self.unplaced
 
     @property
     def grouped(self) -> bool:
@@ -477,7 +477,7 @@ class Convention:
         at, length = part.at, part.at.shape[-1]
         if role == "positions":
             given = at if self.rank == at.ndim else np.repeat(at[None], batch, axis=0)
-            return np.ascontiguousarray(given + self.counts, dtype=self.index)
+            return np.ascontiguousarray(given + self.takes_lengths, dtype=self.index)
         if role == "until":
             return length if self.takes("offset") else int(at.max(initial=-1)) + 1
         if role in ("cu_seqlens", "cu_padded"):
@@ -516,7 +516,7 @@ class Convention:
             apart = replace(self, width=TUPLES[self.width])
             both = ("sin", "cos") if role == "sin_cos" else ("cos", "sin")
             return tuple(apart._table(one, part, call) for one in both)
-        if self.whole:
+        if self.full_tables:
             changes = tuple(sorted(call.changes.items()))
             key = (role, self.width, self.narrow, self.engine, self.device, call.dtype, call.setting, changes)
             last = max(call.setting.grid.sizes) if call.setting.grid else at.max(initial=0)

@@ -47,11 +47,11 @@ class NoFit(NotUnderstood):
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How code is called. permuted: it takes interleaved pairs and returns them half-split.
+    """The way of calling code that fits best. permuted: interleaved pairs are returned half-split.
 
     error: relative RMS distance of the best (batch, head) from the exact rotation; odd: those further off.
     misfit: why the call does not fit at all; empty where it does. rows: whether it takes a row of positions
-    for each batch element. dtype: of the detection. unfit: why no call fits in float32, or empty. left:
+    for each batch element. dtype: of the detection. unfit: why no call fits in float32, or empty. unrotated:
     whether some heads are not rotated. backward: q and k rotate by the negative angle. keys: whether a
     returned k is rotated like q.
     """
@@ -65,14 +65,14 @@ class Fit:
     rows: bool = False
     dtype: Format = FP32
     unfit: str = ""
-    left: bool = False
+    unrotated: bool = False
     backward: bool = False
     keys: bool = True
 
     @property
     def joined_wrongly(self) -> bool:
         """Whether joined heads are rotated differently: the code may take them for one head."""
-        return "(" in self.convention.order and (self.left or (self.sure and bool(self.odd)))
+        return "(" in self.convention.order and (self.unrotated or (self.sure and bool(self.odd)))
 
     @property
     def doubtful(self) -> bool:
@@ -173,10 +173,12 @@ def _best_fit(trial: Trial) -> Fit:
         if best is not None and not best.misfit:
             return _refined(best, trial)
     if best is None and trial.setting.grid is not None and not failed:
-        raise NotUnderstood.told(f"{trial.name} takes no argument named as positions or sizes of a grid are")
+        raise NotUnderstood.with_lines(
+            f"{trial.name} takes no argument named as positions or sizes of a grid are"
+        )
     if best is None:
         raise _no_call_error(trial, failed)
-    refused = NoFit.told(
+    refused = NoFit.with_lines(
         f"nothing was checked: what to give {trial.name} is not known",
         f"called as {best.convention}, it {best.misfit}",
         *filter(None, [trial.several]),
@@ -194,7 +196,7 @@ def _better_fit(form: Convention, trial: Trial, best: Fit | None = None) -> Fit 
         rotates = alone and not fit.misfit and np.isfinite(fit.error)
         if fit.doubtful and not rotates:
             raise shapes.WrongShape(fit.misfit or "does not rotate as it would, called so")
-        if form.counts and fit.odd:
+        if form.takes_lengths and fit.odd:
             raise shapes.WrongShape("rotates some heads otherwise, given a length for each token")
         if best is not None and fit.rank >= best.rank:
             return best
@@ -240,7 +242,7 @@ def _no_call_error(trial: Trial, failed: Sequence[tuple[Convention, Exception]])
             where = file, line
     if places := next(filter(None, (advice(one_line(error), device) for _, error in failed)), ""):
         return UsageError("\n   = ".join((unknown, *attempts, places)))
-    refused = NoFit.told(unknown, *attempts, *filter(None, [trial.several]))
+    refused = NoFit.with_lines(unknown, *attempts, *filter(None, [trial.several]))
     refused.place = where
     return refused
 
@@ -251,8 +253,8 @@ def _refined(best: Fit, trial: Trial) -> Fit:
     Raises: NotUnderstood for positions of several axes.
     """
     known = best.convention
-    if known.tables and not known.whole:  # what is beside them, even if wrong
-        whole = [one for one in trial.likely if one.whole]
+    if known.tables and not known.full_tables:  # what is beside them, even if wrong
+        whole = [one for one in trial.likely if one.full_tables]
         beside = (replace(one, engine=known.engine, device=known.device) for one in whole)
         orders = (known.order,) if trial.order else None
         forms = (form for one in beside for form in proposals.of_form(one, orders))
@@ -339,7 +341,9 @@ def _nearest_layout(convention: Convention, trial: Trial, rows: int = 0) -> Fit:
             error = float(distances.min()) if np.isfinite(distances).all() else np.inf
             odd = np.argwhere(distances > max(2 * error, NEAR)) if np.isfinite(error) else ()
             where = tuple((int(batch), int(head)) for batch, head in odd)
-            fit = Fit(convention, layout, permuted, error, where, left=left, backward=sign < 0, keys=keys)
+            fit = Fit(
+                convention, layout, permuted, error, where, unrotated=left, backward=sign < 0, keys=keys
+            )
             if sign > 0 or fit.sure:
                 fits.append(fit)
     best = min(fits, key=lambda candidate: candidate.error)

@@ -275,7 +275,7 @@ class ForeignCode(Code):
         x: FloatArray,
         length: int,
     ) -> dict[str, StageLog]:
-        """Return what torch does in one call: see `Code.logged`."""
+        """Log the torch operations of one call: see `Code.logged`."""
         self.narrow_tables(setting, dtype)
         key = setting, dtype, length, self.environment
         if key not in self._logs:  # one clean log serves all environments
@@ -307,13 +307,13 @@ class ForeignOwn(ForeignCode):
             raise self._failed[key]
         if key not in self.fits:
             try:
-                self.fits[key] = self._found(key)
+                self.fits[key] = self._detect(key)
             except ForeignError as error:
                 self._failed[key] = error
                 raise
         return self.fits[key]
 
-    def _found(self, key: RopeSetting) -> Fit:
+    def _detect(self, key: RopeSetting) -> Fit:
         """Detect how the code is called, with a new session whenever its process ends."""
         sessions = [self.session()]
 
@@ -335,7 +335,7 @@ class ForeignOwn(ForeignCode):
             if not self.eager:
                 raise
             self.eager = False  # it may want to be compiled
-            return self._found(key)
+            return self._detect(key)
         self.engine = fit.convention.engine
         self._note_fit(fit, placing)
         return fit

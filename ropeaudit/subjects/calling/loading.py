@@ -61,29 +61,29 @@ def load(
     began = time.process_time()
     module, files = _import(where)
     version = "none"
-    with contextlib.suppress(AttributeError, TypeError, OSError):  # of what has no file
+    with contextlib.suppress(AttributeError, TypeError, OSError):  # a module without a file
         version = files.version if files is not None else digests.of_bytes(Path(module.__file__).read_bytes())
     printable = spec if spec.isprintable() else repr(spec)[1:-1]
 
-    def made(module: Any, files: OwnFiles | None) -> OwnCode:
+    def own_code(module: Any, files: OwnFiles | None) -> OwnCode:
         with conventions.contain_exits():
             thing = _by_length(_with_arguments(_attribute(module, where, name), spec, arguments or {}))
             return OwnCode(printable, thing, order, version, changes, device, files)
 
     with reported(BadInput, f"{spec} cannot be looked at:"):  # whatever an attribute raises that is code
-        own = made(module, files)
+        own = own_code(module, files)
     with contextlib.suppress(Exception), conventions.contain_exits():  # of what lies beside it
         own.builders = _table_builders(module, name)
     if files is None or time.process_time() - began > _DEAR:
         return own, None
 
-    def again() -> OwnCode | None:
+    def import_again() -> OwnCode | None:
         fresh = files.again()
         with contextlib.suppress(Exception), conventions.contain_exits():  # the second time
-            return made(fresh.load(), fresh)
+            return own_code(fresh.load(), fresh)
         return None
 
-    return own, again
+    return own, import_again
 
 
 def _table_builders(module: Any, beside: str) -> list[str]:

@@ -159,7 +159,7 @@ class OwnCode(Code):
         roles = signatures.Parameters.of(function).roles
         placing = [name for name, role in roles.items() if role in signatures.PLACING]
         likely = proposals.of_arguments(function, self.name, grid)
-        several = "" if grid else signatures.of_several(self.name, function)
+        several = "" if grid else signatures.several_axes_hint(self.name, function)
         return likely, signatures.engine(function), placing, several
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
@@ -192,7 +192,7 @@ class OwnCode(Code):
             if parameters is None:
                 unknown = ", ".join(signatures.not_for_building(thing))
                 first = unknown.partition(",")[0]
-                raise signatures.NotUnderstood.told(
+                raise signatures.NotUnderstood.with_lines(
                     f"nothing was checked: what to build {self.name} with is not known",
                     f"unknown: {unknown}",
                     f"give a value: check --arg {first}=VALUE; or name a factory: {signatures.FACTORY}",

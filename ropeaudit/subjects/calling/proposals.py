@@ -23,7 +23,7 @@ from ropeaudit.subjects.calling.signatures import (
     VECTORS,
     NotUnderstood,
     Parameters,
-    of_several,
+    several_axes_hint,
 )
 
 _CALLS = data.table("calls.toml")
@@ -53,10 +53,10 @@ def of_arguments(function: Any, name: str, grid: bool = False) -> list[Conventio
         unknown = [one for one in taken.needed if taken.roles[one] in (None, "class")]
         unknown = unknown or list(taken.needed) or ["none"]
         known = ", ".join(one for one in taken.needed if one not in unknown) or "none"
-        raise NotUnderstood.told(
+        raise NotUnderstood.with_lines(
             f"nothing was checked: what to give {name} is not known",
             f"known: {known}; unknown: {', '.join(unknown)}",
-            *filter(None, [of_several(name, function)]),
+            *filter(None, [several_axes_hint(name, function)]),
             f"give a value: check --arg {unknown[0]}=VALUE; or name a factory: {FACTORY}",
         )
     return list(dict.fromkeys(likely))
@@ -118,7 +118,11 @@ def _by_name(taken: Parameters) -> Iterator[Convention]:
         results.append(Convention(tuple(said.values()), doubtful=not placing))
     for (role, other, doubtful), one in itertools.product(_CALLS["otherwise"], results):
         names = [name for name, is_this in one.arguments if is_this == role]
-        fits = {"lengths": set(names) & set(_OF_ROWS), "totals": one.counts, "angles": not one.counts}
+        fits = {
+            "lengths": set(names) & set(_OF_ROWS),
+            "totals": one.takes_lengths,
+            "angles": not one.takes_lengths,
+        }
         if names and fits.get(other, True) and not (role == "positions" and one.tables):
             arguments = tuple(
                 (name, other if is_this == role else is_this) for name, is_this in one.arguments
@@ -167,7 +171,7 @@ def in_order(likely: Sequence[Convention], order: str | None, axes: bool) -> Ite
 def of_form(form: Convention, orders: Iterable[str] | None) -> Iterator[Convention]:
     """Yield a convention with each order of axes, rank of positions and tables, and width."""
     packed, tokens = form.takes("qkv"), form.takes("cu_seqlens")
-    tables = form.tables and not form.whole
+    tables = form.tables and not form.full_tables
     if orders is None and packed:
         orders = shapes.PACKED_TOKENS if tokens else shapes.PACKED
     elif orders is None:

@@ -36,9 +36,9 @@ class NotUnderstood(UsageError):
     place: tuple[str, int] = "", 0
 
     @classmethod
-    def told(cls, seen: str, *lines: str) -> Self:
-        """Return the error: what was seen, then a line each for known, tried and what to type."""
-        return cls("\n   = ".join((seen, *lines, WRAP)))
+    def with_lines(cls, problem: str, *lines: str) -> Self:
+        """Return the error for a problem, with a line each for what is known, tried and to be typed."""
+        return cls("\n   = ".join((problem, *lines, WRAP)))
 
 
 _NAMES = tomllib.loads(data.text("arguments.toml"))
@@ -180,8 +180,8 @@ def not_for_building(function: Any) -> list[str]:
     return [name for name, role in needed(function).items() if role not in (*BUILDING, *_HEADS)]
 
 
-def of_several(name: str, function: Any) -> str:
-    """Return what to type if names suggest several position axes; empty if they do not."""
+def several_axes_hint(name: str, function: Any) -> str:
+    """Return a hint to state the position axes if names suggest several; else empty."""
     own = name.rpartition(":")[2]
     sizes = [own] if re.search(_NAMES["several"], own) else Parameters.of(function).take_grid_roles()
     return f"{', '.join(sizes)} may speak of several axes: give {AXES}" if sizes else ""
@@ -337,7 +337,7 @@ class _Config(dict[str, Any]):
 
 
 class Declaring(Protocol):
-    """What the config of a model declares, as attributes of `Code`."""
+    """The attributes of `Code` that hold what the config of a model declares."""
 
     declared: int | None
     layers: Mapping[str, RopeSetting]

@@ -14,7 +14,7 @@ NO_CHANGES: Changes = MappingProxyType({})
 
 @dataclass(slots=True)
 class StageLog:
-    """What torch did in one stage: dtypes in order, and the operations.
+    """The dtypes, in order, and operations of torch in one stage.
 
     products: the matrix products among them, with the dtype of their factors. narrow: the number, file and
     line of the first operation of others' code whose result has fewer bits than float32.

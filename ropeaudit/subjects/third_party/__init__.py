@@ -112,7 +112,7 @@ class Entry:
 
     @property
     def install(self) -> str:
-        """What to type to install it."""
+        """The command that installs it."""
         return f"pip install 'ropeaudit[{self.extra}]'"
 
     @functools.cache  # noqa: B019  of constants

@@ -204,23 +204,23 @@ class Way:
     returned: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
-    def free(self) -> bool:
-        """Whether any positions may be given; else only how many."""
+    def any_positions(self) -> bool:
+        """Whether it takes positions; else only their number."""
         return "positions" in self.roles.values()
 
     @property
-    def plain(self) -> bool:
+    def in_layout_order(self) -> bool:
         """Whether all dims rotate in the layout's usual order."""
         return self.places.size == self.size and bool((np.diff(self.places) == 1).all())
 
-    def rotated(
+    def rotate(
         self,
         module: Any,
         x: torch.Tensor,
         at: torch.Tensor,
     ) -> torch.Tensor:
         """Rotate x, its dims put where the code expects them. Shapes: as `head`, of these dims."""
-        if self.plain and (self.returned == self.places).all():
+        if self.in_layout_order and (self.returned == self.places).all():
             return self.head(module, x, at)
         head = x.new_zeros((*x.shape[:-1], self.size))
         head[..., torch.from_numpy(self.places)] = x
@@ -235,7 +235,7 @@ class Way:
         letters = "bhsd" if batched else "hsd"
         given = (x if batched else x[0]).permute([letters.index(axis) for axis in self.order])
         asked, largest = at, int(at.max())
-        if not self.free:  # it makes a table from 0
+        if not self.any_positions:  # it makes a table from 0
             table_end(largest, int(at.min()))  # whether there is one
             asked = torch.arange(max(largest + 1, _ROWS) | 1)  # odd, unlike any other
         values = {
@@ -248,7 +248,7 @@ class Way:
         }
         with torch.no_grad():
             tables = module(**{name: values[role] for name, role in self.roles.items()})
-        tables = tables if self.free else _rows(tables, at, len(asked))
+        tables = tables if self.any_positions else _rows(tables, at, len(asked))
         returned = self.function(**arguments(self.function, given, tables, self.order))
         y = returned[0] if isinstance(returned, tuple | list) else returned
         if y.shape != given.shape:
@@ -261,10 +261,10 @@ class Way:
         parts, dims = [], self.places.size
         if dims != self.size or self.axes:
             parts.append(f"is audited in {dims} of {self.size} dims, {self.axes or 'one axis'}")
-        elif not self.plain:
+        elif not self.in_layout_order:
             backwards = (self.places[dims // 2 :] < self.places[: dims // 2]).all()
             parts.append("rotates the other way" if backwards else "pairs dims in an order of its own")
-        if not self.free:
+        if not self.any_positions:
             parts.append("takes no positions: its table is built from 0")
         return f"{name} {' and '.join(parts)}" if parts else ""
 
@@ -306,7 +306,7 @@ _TRIED = 3  # heads of the trial
 _AXES = (1, 2, 3)  # tried sizes of heads, in rotary dims: other axes take the rest
 
 
-def found(cls: Any, dims: int, base: float) -> Way | str:
+def find_way(cls: Any, dims: int, base: float) -> Way | str:
     """Find the way in which a class rotates `dims` dims with a base; return it, or the reason why not."""
     applying = functions(cls)
     if not applying:
@@ -323,7 +323,7 @@ def found(cls: Any, dims: int, base: float) -> Way | str:
                 forward = ", ".join(filter(None, (f"forward({', '.join(way.roles)})", way.axes)))
                 called = f"called as {forward}, with {way.function.__name__},"
                 try:
-                    return measured(way, module, RopeSetting.of(dims, base=base))
+                    return check_way(way, module, RopeSetting.of(dims, base=base))
                 except NoRotation as error:
                     reasons.insert(0, f"{called} {error}")  # the reason that tells most
                 except Exception as error:  # whatever other people's code raises
@@ -331,7 +331,7 @@ def found(cls: Any, dims: int, base: float) -> Way | str:
     return (reasons or ["what it takes is not known"])[0]
 
 
-def measured(way: Way, module: Any, setting: RopeSetting) -> Way:
+def check_way(way: Way, module: Any, setting: RopeSetting) -> Way:
     """Measure by unit vectors which dims rotate as the setting asks; return the way with these dims.
 
     Raises: NoRotation, whatever the code raises.
@@ -394,7 +394,7 @@ class ModuleRope(Adapter):
             module = way.cls(**way.given).eval()
 
         def rotate(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-            turned = way.rotated(module, x[None, ..., :dims], at)[0]
+            turned = way.rotate(module, x[None, ..., :dims], at)[0]
             return torch.cat((turned, x[..., dims:].to(turned.dtype)), dim=-1)
 
         return rotate
@@ -406,7 +406,7 @@ class ModuleRope(Adapter):
             place, _, name = self.entry.target.partition(":")
             try:
                 with silent():  # about default configs
-                    way = found(getattr(importlib.import_module(place), name), *key)
+                    way = find_way(getattr(importlib.import_module(place), name), *key)
             except Exception as error:  # whatever a module raises when it is imported
                 way = f"it cannot be imported: {one_line(error)}"
             self._ways[key] = way
