@@ -114,7 +114,7 @@ def unit_circle(x: Array, w: Words) -> tuple[Pair, Pair]:
     for start in range(0, shape[0], rows):
         block = slice(start, start + rows)
         step, rotate = _reduce(x[block], w)
-        sin, cos = _small_sin_cos(multiply(rotate, _constants()[0]))
+        sin, cos = _small_sin_cos(multiply(rotate, _two_pi_and_sixth()[0]))
         table = _circle_table()[:, step % _STEPS]
         at_cos, at_sin = (table[0], table[1]), (table[2], table[3])
         out[0, block], out[1, block] = subtract(multiply(at_cos, cos), multiply(at_sin, sin))
@@ -142,7 +142,7 @@ def _small_sin_cos(y: Pair) -> tuple[Pair, Pair]:
     cube = multiply(square, y)
     z = square[0]
     tail = 1 / 120 - z * (1 / 5040 - z * (1 / 362880 - z * (1 / 39916800 - z / 6227020800)))
-    third = multiply(cube, _constants()[1])
+    third = multiply(cube, _two_pi_and_sixth()[1])
     s, e = two_sum(y[0], third[0])
     sin = two_sum(s, e + (y[1] + third[1] + cube[0] * z * tail))
     tail = 1 / 24 - z * (1 / 720 - z * (1 / 40320 - z * (1 / 3628800 - z / 479001600)))
@@ -152,7 +152,7 @@ def _small_sin_cos(y: Pair) -> tuple[Pair, Pair]:
 
 
 @functools.cache
-def _constants() -> tuple[Pair, Pair]:
+def _two_pi_and_sixth() -> tuple[Pair, Pair]:
     """Return 2 pi and -1/6."""
     with precise():
         pairs = (words(2 * PI)[:2], words(Decimal(-1) / 6)[:2])

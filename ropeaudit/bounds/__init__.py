@@ -319,7 +319,7 @@ class InputSummation:
         starts, results = range(0, self.blocks.seq_len, PANEL), dict[int, InputSums]()
         for fmt, members in self.members.items():
             panels = list(mapped(functools.partial(self._panel, fmt), starts))
-            results |= dict.fromkeys(members, self._joined(panels))
+            results |= dict.fromkeys(members, self._join_panels(panels))
         return results
 
     @np.errstate(all="ignore")
@@ -356,8 +356,7 @@ class InputSummation:
             weighted[index] = np.moveaxis(most, 2, 0)
         return InputSums(norms[0], norms[1], sums[0], sums[1], largest, weighted, endings)
 
-    def _joined(self, parts: Sequence[InputSums]) -> InputSums:
-        """Return the sums of panels together."""
+    def _join_panels(self, parts: Sequence[InputSums]) -> InputSums:
         fine, coarse = self.blocks.fine, self.blocks.coarse
 
         def joined(name: str, size: int, operation: np.ufunc) -> Array:

@@ -142,7 +142,6 @@ def _with_line(finding: Finding, code: CodeUnderTest) -> Finding:
 
 
 def _with_remedy(finding: Finding, code: CodeUnderTest) -> Finding:
-    """Add the remedy to a failed finding, where its diagnosis has one."""
     if not finding.failed or finding.remedy:
         return finding
     first, found = code.shared.first_wrong, finding.diagnosis

@@ -299,7 +299,7 @@ class Call:
         q, k = given
         if self.kind != SAME:  # the same random numbers in every dtype, rounded to it
             shape = (self.batch, self.heads, self.length, code.setting.head_dim)
-            drawn = (round_to(_random(code.seed, side, shape), self.dtype) for side in (1, 2))
+            drawn = (round_to(_random_numbers(code.seed, side, shape), self.dtype) for side in (1, 2))
             q, k = (x.astype(self.dtype.carrier) for x in drawn)
         placed = code.tested.under(self.environment) if self.environment else code.tested
         if reason := placed.refuses(code.setting, self.dtype):
@@ -312,8 +312,7 @@ class Call:
 
 
 @functools.lru_cache(maxsize=16)
-def _random(seed: int, side: int, shape: tuple[int, ...]) -> FloatArray:
-    """Return cached random numbers of a shape."""
+def _random_numbers(seed: int, side: int, shape: tuple[int, ...]) -> FloatArray:
     return np.random.default_rng([seed, side]).standard_normal(shape)
 
 
@@ -324,13 +323,13 @@ def state(code: CodeUnderTest) -> Iterator[Finding]:
     """
     others = environments.chosen(code.environments)[1:]
     same = [one for one in others if one.kind != "to"]  # in which the same instance can be called
-    yield _after_others(code, "stateless", same if code.own else ())
+    yield _state_finding(code, "stateless", same if code.own else ())
     if tuple(code.environments) == DEFAULT:
         return
     for environment in others:
         placed, name = in_environment(code, environment), f"state {check_name(environment)}"
         reason = placed.tested.refuses(code.setting, code.dtype)
-        yield not_applicable(name, reason) if reason else _after_others(placed, name, ())
+        yield not_applicable(name, reason) if reason else _state_finding(placed, name, ())
 
 
 def _calls_after(
@@ -356,7 +355,7 @@ def _calls_after(
     return after, refused
 
 
-def _after_others(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> Finding:
+def _state_finding(code: CodeUnderTest, name: str, others: Sequence[Environment]) -> Finding:
     """Return the finding of state. others: environments for an earlier call."""
     length = min(_LENGTH, code.up_to)
     given, ways, refused = code.batched_vectors(length), dict[tuple[Call, Call], Way](), list[str]()
@@ -431,7 +430,7 @@ def outputs_kept(code: CodeUnderTest) -> Iterator[Finding]:
 def threads(code: CodeUnderTest) -> Iterator[Finding]:
     """Check that two threads that share an instance both get right results."""
     rotator = code.own_rotator()
-    asked = [_calls(code, number) for number in range(_THREADS)]
+    asked = [_calls_of_thread(code, number) for number in range(_THREADS)]
     told = f"{_THREADS} threads, {_THREADS * _CALLS} calls of one instance"
 
     def placed(results: Iterable[Iterable[Both]]) -> Places:
@@ -456,7 +455,7 @@ def threads(code: CodeUnderTest) -> Iterator[Finding]:
     yield judged("threads", False, text, diagnosis=Diagnosis("threads-meet"))
 
 
-def _calls(code: CodeUnderTest, number: int) -> list[CallOf]:
+def _calls_of_thread(code: CodeUnderTest, number: int) -> list[CallOf]:
     """Return the calls of a thread, at different positions and in three lengths."""
     calls = list[CallOf]()
     for turn in range(_CALLS):

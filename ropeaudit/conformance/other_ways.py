@@ -325,7 +325,6 @@ def _fewer_queries(code: CodeUnderTest) -> Finding | None:
 
 
 def _in_pieces(code: CodeUnderTest, words: str, lengths: Sequence[int], rotator: Rotator) -> Way:
-    """Return the way of calling with a sequence in pieces."""
 
     def how(instance: Rotator, q: FloatArray, k: FloatArray, at: Positions) -> Both:
         parts = [(part.start, part.stop) for part in split_rows(lengths, at.shape[-1])]

@@ -171,7 +171,7 @@ def findings(
     spec = case.spec
     claimed = None if recipe is None else recipes.load(recipe).resolve(spec.dtype)
     returned, named = read_returned(case, output_folder)
-    complete = _written_back(case, returned, named)
+    complete = _judge_written_back(case, returned, named)
     if not all(np.isfinite(x).any() for arrays in returned.values() for x in arrays.values()):
         return [complete]
     rule = claimed or allowance.careful(spec.dtype)
@@ -197,9 +197,9 @@ def findings(
             return at
         return replace(at, diagnosis=misread(blocks[key], spec.setting) or at.diagnosis)
 
-    rotation = _rotation(spec, {offset: places(offset) for offset in spec.offsets})
+    rotation = _judge_rotation(spec, {offset: places(offset) for offset in spec.offsets})
     served = [_served(spec, call, places(call.key), rotation.diagnosis) for call in spec.served_calls]
-    return [complete, rotation, *_drifts(spec, recorded, blocks[spec.offsets[-1]], claimed), *served]
+    return [complete, rotation, *_judge_scores(spec, recorded, blocks[spec.offsets[-1]], claimed), *served]
 
 
 def _sides(spec: CaseSpec, arrays: Mapping[str, FloatArray], prefix: str) -> Both:
@@ -209,7 +209,7 @@ def _sides(spec: CaseSpec, arrays: Mapping[str, FloatArray], prefix: str) -> Bot
     return conjugated(arrays[f"{prefix}q"], spec.setting), conjugated(arrays[f"{prefix}k"], spec.setting)
 
 
-def _written_back(case: VectorCase, returned: Arrays, named: bool) -> Finding:
+def _judge_written_back(case: VectorCase, returned: Arrays, named: bool) -> Finding:
     """Judge whether the results are finite, and differ from the inputs."""
     nonfinite, unchanged, given = [], [], case.vectors()
     for call in case.spec.calls:
@@ -229,7 +229,7 @@ def _written_back(case: VectorCase, returned: Arrays, named: bool) -> Finding:
     return Finding("written back", "fail" if problems else "pass", detail, *sizes)
 
 
-def _rotation(spec: CaseSpec, placed: Mapping[int, Places]) -> Finding:
+def _judge_rotation(spec: CaseSpec, placed: Mapping[int, Places]) -> Finding:
     """Judge the rotation of each pair of q and k, at all offsets."""
     offset = max(placed, key=lambda offset: placed[offset].excess)
     off = [offset for offset, at in placed.items() if at.excess > 1]
@@ -239,10 +239,10 @@ def _rotation(spec: CaseSpec, placed: Mapping[int, Places]) -> Finding:
     detail = f"{count} at {len(placed)} offsets up to {max(placed)}{wrong}"
     name = "gradient" if spec.want == "gradient" else "rotation"
     worst = replace(placed[offset], diagnosis=consistent_diagnosis(placed))
-    return _of_pair(name, detail, worst, f"offset {offset}", spec, spec.end)
+    return _judge_worst_pair(name, detail, worst, f"offset {offset}", spec, spec.end)
 
 
-def _of_pair(
+def _judge_worst_pair(
     name: str,
     detail: str,
     worst: Places,
@@ -269,10 +269,10 @@ def _served(spec: CaseSpec, call: CaseCall, worst: Places, known: Diagnosis | No
     key, worst = str(call.key), replace(worst, diagnosis=found)
     what = data.table("checks.toml")["case"][key]
     detail = f"{what}: {call.heads} and {call.kv_heads} heads, {rows}, {tokens}"
-    return _of_pair(key.replace("-", " "), detail, worst, key, spec, int(call.positions().max()) + 1)
+    return _judge_worst_pair(key.replace("-", " "), detail, worst, key, spec, int(call.positions().max()) + 1)
 
 
-def _drifts(
+def _judge_scores(
     spec: CaseSpec,
     recorded: Recorded,
     last: CalledBlock,

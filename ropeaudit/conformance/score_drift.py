@@ -297,8 +297,8 @@ def scores(code: CodeUnderTest) -> Iterator[Finding]:
         run = _run(code, heads, min(most, up_to))
         last = up_to - run.inputs.seq_len
         if not every and not code.shared.wrong_rotation:
-            resembled = explaining_recipe(*_called(code, run, last))
-        elif resembled and held_to(resembled, *_called(code, run, last)) == math.inf:
+            resembled = explaining_recipe(*_call_at(code, run, last))
+        elif resembled and held_to(resembled, *_call_at(code, run, last)) == math.inf:
             resembled = None
         wanted = yardstick(code.claimed, resembled, code.setting, code.dtype, up_to)
         drifts = run.measured(wanted, sorted({0, min(_MIDDLE, last) if heads > 1 else 0, last}))
@@ -331,7 +331,7 @@ def _run(code: CodeUnderTest, heads: int, length: int) -> ScoreRun:
     return ScoreRun(rotator, called, Inputs(q, k, "gaussian", code.seed), held_to, rows, MASK, tokens)
 
 
-def _called(
+def _call_at(
     code: CodeUnderTest,
     run: ScoreRun,
     offset: int,
@@ -352,7 +352,7 @@ def _drift_cause(code: CodeUnderTest, run: ScoreRun, drifts: Sequence[MeasuredDr
     wrong, _ = code.judge_until_wrong(run.rotator, calls, 1)
     if wrong.diagnosis is not None and wrong.diagnosis.explains:
         return wrong.diagnosis
-    block, setting, dtype = _called(code, run, last.offset)
+    block, setting, dtype = _call_at(code, run, last.offset)
 
     def holds(fmt: Format) -> bool:
         """Return whether drift is within the limits of correct code in a format."""

@@ -173,15 +173,14 @@ def calls_of(values: _Values, fits: Fits, together: int = 2) -> list[ServedCall]
 
 def _bases(values: _Values, chosen: Mapping[str, Any]) -> Iterator[ServedCall]:
     """Yield the smallest calls with some values, then with two rows or more heads."""
-    least = _least(values)
+    least = _smallest_call(values)
     yield replace(least, **chosen)
     rows: dict[str, Any] = {"batch": 2} if 2 in values.get("batch", ()) else {}
     for heads in values.get("heads", (1,)):
         yield replace(least, **(rows | {"heads": heads, **chosen}))
 
 
-def _least(values: _Values) -> ServedCall:
-    """Return the smallest call of some values."""
+def _smallest_call(values: _Values) -> ServedCall:
     least: dict[str, Any] = {axis: 1 if 1 in some else some[0] for axis, some in values.items()}
     return replace(PLAIN, **least)
 
@@ -264,7 +263,7 @@ class _CallSeries:
         if cost(self.code) > DEAR:
             kept, beside = np.unique(np.linspace(0, len(calls) - 1, _FEW).astype(int)), _BESIDE[-1:]
             calls = [calls[i] for i in kept]
-        small = replace(_least(self.values), positions="run")
+        small = replace(_smallest_call(self.values), positions="run")
         long = _TABLE["long_of_jax"] if self.code.tested.engine == "jax" else LONG
         for chosen in beside:
             known = {axis: (*some, *long) for axis, some in self.values.items()} | {"times": _TABLE["large"]}

@@ -144,7 +144,7 @@ class _Child:
             message = read_message(self._read_control)
             header, self.to = message.header, message.header.get("to")
             if "open" in header:
-                self._open(message)
+                self._run_opener(message)
             elif "fork" in header:
                 self._fork([self.passed.pop(0) for _ in range(header["fork"])])
             elif "needed" in header:
@@ -165,7 +165,7 @@ class _Child:
                     self.sessions[number] = Session(self.opened, self._report_call, self.shares)
                 answer(header["function"], self.sessions[number], message, self._reply)
 
-    def _open(self, message: Message) -> None:
+    def _run_opener(self, message: Message) -> None:
         """Run the opener; its result stays in the child, for the sessions."""
 
         def opened(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:

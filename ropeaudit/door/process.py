@@ -131,10 +131,10 @@ class _Worker:
             except OSError:
                 raise Ended(f"ended its process in {self._what}: {self.how_it_ended()}") from None
             except Malformed as error:
-                _kill(self.pid)
+                _kill_tree(self.pid)
                 raise Ended(f"wrote where ropeaudit reads, in {self._what}: {error}") from None
             except KeyboardInterrupt:  # its answer would come to the next question
-                _kill(self.pid)
+                _kill_tree(self.pid)
                 raise
         if "ours" in message.header:
             raise rebuild_error(str(message.header["ours"]), str(message.header.get("text", "")))
@@ -163,7 +163,7 @@ class _Worker:
                             return self.socket.recv_into(room)
                         if not self.output.read(cast(IO[bytes], key.fileobj)):
                             selector.unregister(key.fileobj)
-                _kill(self.pid)
+                _kill_tree(self.pid)
                 self._late = f"has not returned after {self.limit:g} s, in {self._what}"
                 raise Late(self._late)
 
@@ -210,7 +210,7 @@ class _Worker:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.own.wait(patience)
         if not self.shares or "coverage" not in sys.modules:  # else it ends itself
-            _kill(self.pid)
+            _kill_tree(self.pid)
         if self.own is not None:  # of a fork the other takes note
             self.own.wait()
         for stream in () if self.shares else self.output.streams:
@@ -324,7 +324,7 @@ def _started(needed: Sequence[str], limit: float) -> _Worker:
     for _ in range(0 if never_forks() else 2):  # a root may have been ended
         with _starting:
             if _root is None or _root.owner != os.getpid():
-                _root = _spawned(LIMIT)
+                _root = _spawn_python(LIMIT)
                 weakref.finalize(_root, _root.end, _ENDING)
             root = _root
         try:
@@ -336,11 +336,10 @@ def _started(needed: Sequence[str], limit: float) -> _Worker:
             pass
         with _starting:
             _root = None if _root is root else _root
-    return _spawned(limit)
+    return _spawn_python(limit)
 
 
-def _spawned(limit: float) -> _Worker:
-    """Return a new process of Python."""
+def _spawn_python(limit: float) -> _Worker:
     parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
     ours, theirs = _sockets()
     with theirs:
@@ -364,8 +363,7 @@ def _sockets() -> tuple[socket.socket, socket.socket]:
     return pair
 
 
-def _kill(group: int) -> None:
-    """End a process and all that it started."""
+def _kill_tree(group: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 

@@ -136,13 +136,12 @@ def _rotate_heads(rotation: Rotation, heads: range) -> Heads:
         rotation.prepare(panel)
         parts.append(list(rotation.map(rotation.rotated, *zip(*jobs, strict=True), [panel] * len(jobs))))
     return {
-        job: _joined(some, int(job[0] == "k"))
+        job: _join_panels(some, int(job[0] == "k"))
         for job, some in zip(jobs, zip(*parts, strict=True), strict=True)
     }
 
 
-def _joined(parts: Sequence[Rotated], axis: int) -> Rotated:
-    """Join the panels of a head along the axis of positions."""
+def _join_panels(parts: Sequence[Rotated], axis: int) -> Rotated:
     if len(parts) == 1:
         return parts[0]
     subjects = {

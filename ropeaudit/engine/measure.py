@@ -197,10 +197,10 @@ class Tiles(Rotation, Generic[T]):
             for head, q in zip(heads, panels, strict=False)
             for cut in unmasked
         ]
-        of_panels = functools.partial(self._strip, rows.start, cols)
+        of_panels = functools.partial(self._gather_strip, rows.start, cols)
         yield from self.map(of_panels, *zip(*strips, strict=True))
 
-    def _strip(
+    def _gather_strip(
         self,
         first_row: int,
         cols: slice,

@@ -126,21 +126,21 @@ def counts(mask: Mask, queries: tuple[Ints, Ints], keys: tuple[Ints, Ints]) -> I
     """Return how many scores are seen between blocks, each from a first position to an end."""
     (first, last), (left, right) = queries, keys
     return np.asarray(
-        _before(mask, last, right)
-        - _before(mask, first, right)
-        - _before(mask, last, left)
-        + _before(mask, first, left)
+        _count_before(mask, last, right)
+        - _count_before(mask, first, right)
+        - _count_before(mask, last, left)
+        + _count_before(mask, first, left)
     )
 
 
-def _before(mask: Mask, queries: Ints, keys: Ints) -> Ints:
+def _count_before(mask: Mask, queries: Ints, keys: Ints) -> Ints:
     """Return how many scores of the first queries and keys are seen."""
     if mask == "full":
         return np.asarray(queries * keys)
-    return _below(queries, keys) - _below(np.maximum(queries - _width(mask), 0), keys)
+    return _count_below(queries, keys) - _count_below(np.maximum(queries - _width(mask), 0), keys)
 
 
-def _below(queries: Ints, keys: Ints) -> Ints:
+def _count_below(queries: Ints, keys: Ints) -> Ints:
     """Return how many scores of the first queries and keys have n <= m."""
     square = np.minimum(queries, keys)
     return np.asarray(square * (square + 1) // 2 + (queries - square) * square)

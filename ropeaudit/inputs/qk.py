@@ -206,7 +206,7 @@ def from_file(spec: str) -> Inputs:
         return tensorfiles.read(path, {name for names in _NAMES.values() for name in names})
 
     tensors = tensorfiles.guarded(f"--qk {spec!r}", paths[0], read)
-    q, k = (_heads(spec, which, tensors) for which in _NAMES)
+    q, k = (_checked_heads(spec, which, tensors) for which in _NAMES)
     if q.shape[1:] != k.shape[1:]:
         raise BadInput(
             f"--qk {spec!r}: q has shape {q.shape} and k {k.shape}; they must agree in positions and head_dim"
@@ -215,7 +215,7 @@ def from_file(spec: str) -> Inputs:
     return Inputs(q, k, name, None, digests.of_arrays((q, k)))
 
 
-def _heads(spec: str, name: str, tensors: Mapping[str, NDArray[Any]]) -> Array:
+def _checked_heads(spec: str, name: str, tensors: Mapping[str, NDArray[Any]]) -> Array:
     """Check one tensor and bring it to (h, s, d) in float64."""
     from ropeaudit.tensor_files import tensors as tensorfiles
 

@@ -301,7 +301,7 @@ class CosSinTable:
         for fmt in (None, *formats_holding(self.parts[self.sides][:, at])):
             stored = faults.of_cast("table", fmt)
             yield from self._wrong_rows(stored, at)
-            for (factor, told, cost), fault in itertools.product(self._factors(at), every):
+            for (factor, told, cost), fault in itertools.product(self._attention_factors(at), every):
                 own = attention_factor(fault.setting(self.setting).scaling)
                 longer = Fault(told, longer=factor / own, cost=cost)
                 if told.explains and fault.change and abs(factor / own - 1) < _FACTOR:
@@ -332,7 +332,7 @@ class CosSinTable:
                 found = _entries_off("rows", tuple(rows.tolist()), n, stored.diagnosis, Where(sides=of))
                 yield Explanation(found, True, 0.0, 0.0, cost=0.5 + stored.cost)
 
-    def _factors(self, at: Positions) -> list[tuple[float, Diagnosis, float]]:
+    def _attention_factors(self, at: Positions) -> list[tuple[float, Diagnosis, float]]:
         """Return possible attention factors, each with its diagnosis and cost."""
         found = [(self.factor, RIGHT.diagnosis, 0.0)]
         seen = self.factor if self.side else float(np.median(np.abs(self.values[at])))
@@ -381,7 +381,6 @@ class CosSinTable:
 
 
 def _position_blocks(n: int) -> Iterator[Positions]:
-    """Yield the positions of a table in blocks."""
     every = np.arange(n)
     yield from np.split(every, range(_ROWS_AT_ONCE, n, _ROWS_AT_ONCE))
 

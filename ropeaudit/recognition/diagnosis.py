@@ -46,15 +46,14 @@ def kinds() -> Mapping[str, Kind]:
     """Return every kind of diagnosis by its code, in the order of the file."""
     tables = tomllib.loads(data.text("diagnoses.toml"))
     return {
-        code: Kind(code, table.pop("class"), **{name: _tuples(value) for name, value in table.items()})
+        code: Kind(code, table.pop("class"), **{name: _as_tuples(value) for name, value in table.items()})
         for code, table in tables.items()
     }
 
 
-def _tuples(value: Any) -> Any:
-    """Return a value of a row with tuples where the file has lists."""
+def _as_tuples(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _tuples(one) for name, one in value.items()}
+        return {name: _as_tuples(one) for name, one in value.items()}
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -94,7 +94,6 @@ def _precisions(recipe: Resolved) -> dict[str, int]:
 
 
 def _with_exact_scores(recipe: Recipe) -> Recipe:
-    """Return a recipe that forms scores in float64."""
     return replace(recipe, stages=dict(recipe.stages) | {"accumulate": "fp64", "score": "fp64"})
 
 

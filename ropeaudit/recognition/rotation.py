@@ -420,7 +420,6 @@ class _SideSearch:
             yield fault
 
     def _unrotated_pairs(self) -> Iterator[Fault]:
-        """Yield the fault that the wrong pairs are not rotated."""
         off = self.side.pairs[: self.setting.pairs]
         if off.any() and not off.all() and not self.side.pairs[self.setting.pairs :].any():
             told = Diagnosis("pairs-left-out", {"pairs": tuple(np.flatnonzero(off).tolist())})

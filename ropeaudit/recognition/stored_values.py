@@ -197,7 +197,7 @@ def _layer_differences(
     asked: RopeSetting,
 ) -> Iterator[tuple[Diagnosis, str]]:
     """Yield the differences in a layer type, each with the keys of the file."""
-    if not _equal(seen.base, asked.base):
+    if not _same_float32(seen.base, asked.base):
         yield Diagnosis("wrong-base", {"base": seen.base, "asked": asked.base}), "rope.freq_base"
     if seen.head_dim != asked.head_dim:
         dims: dict[str, Value] = {"seen": seen.head_dim, "asked": asked.head_dim}
@@ -215,8 +215,8 @@ def _layer_differences(
         attention_factor(one)
         for one in (seen.scaling, replace(seen.scaling, attention_factor=None), asked.scaling)
     )
-    follows = found and (found.code == "missing-scaling" or _equal(factor, usual))  # from that scaling
-    if not (follows or _equal(factor, right)):
+    follows = found and (found.code == "missing-scaling" or _same_float32(factor, usual))  # from that scaling
+    if not (follows or _same_float32(factor, right)):
         told = Diagnosis("attention-factor", {"seen": factor, "asked": right})
         yield told, "rope.scaling.attn_factor"
 
@@ -224,7 +224,7 @@ def _layer_differences(
 def _scaling(seen: RopeSetting, asked: RopeSetting) -> Diagnosis | None:
     """Diagnose another scaling, with the base set right; None if the frequencies are equal."""
     here, there = seen.scaling, asked.scaling
-    if here.kind == "explicit" and not _equal(seen.base, asked.base):
+    if here.kind == "explicit" and not _same_float32(seen.base, asked.base):
         exponents = 2 * np.arange(seen.pairs) / seen.rotary_dim
         listed = np.array(here.frequencies) * (seen.base / asked.base) ** exponents
         here = replace(here, frequencies=tuple(listed.tolist()))
@@ -254,6 +254,5 @@ def _words(scaling: Scaling) -> str:
     return f"{scaling.kind}(original={scaling.original:g} {' '.join(ends)})" if ends else spelled(scaling)
 
 
-def _equal(first: float, second: float) -> bool:
-    """Return whether numbers are equal in float32."""
+def _same_float32(first: float, second: float) -> bool:
     return math.isclose(first, second, rel_tol=_SAME)

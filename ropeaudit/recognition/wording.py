@@ -54,7 +54,7 @@ def remedy(diagnosis: Diagnosis | None, dtype: Format, up_to: int) -> str:
     wide = FP64 if up_to > FP32.first_inexact_integer else FP32
     texts = set[str]()
     for whole in (diagnosis, *diagnosis.alternatives):
-        told = (_remedy(one, dtype, wide) for one in whole.parts())
+        told = (_remedy_text(one, dtype, wide) for one in whole.parts())
         texts.add("; ".join(dict.fromkeys(filter(None, told))))
     return texts.pop() if len(texts) == 1 else ""
 
@@ -89,22 +89,22 @@ def arithmetic(values: Mapping[str, Any]) -> str:
     values: those of `known_recipes.RecipeGroup`.
     """
     parts = []
-    wide = _format(values, "angle") is FP64  # made of numbers as wide
-    computed = _format(values, "computed")
+    wide = _format_of_stage(values, "angle") is FP64  # made of numbers as wide
+    computed = _format_of_stage(values, "computed")
     for stage in ("position", "frequency", "angle"):
         if stage == "frequency" and computed.precision < FP32.precision:
             parts.append(f"frequencies computed in {computed}")
             continue
-        if wide and stage != "angle" and _format(values, stage) is FP64:
+        if wide and stage != "angle" and _format_of_stage(values, stage) is FP64:
             continue
-        if _format(values, stage).precision != FP32.precision:
+        if _format_of_stage(values, stage).precision != FP32.precision:
             parts.append(f"{values[stage]} {_stage_words(stage)}")
-    if _format(values, "frequency") is FP32 and computed.precision > FP32.precision:
+    if _format_of_stage(values, "frequency") is FP32 and computed.precision > FP32.precision:
         parts.append(f"frequencies computed in {computed}")
     form = str(values.get("form", "inverse_power"))
     if form != "inverse_power":
         parts.append(_FORMS.get(form, f"frequencies by {form}"))
-    table, rotation = _format(values, "table"), _format(values, "rotation")
+    table, rotation = _format_of_stage(values, "table"), _format_of_stage(values, "rotation")
     if table.precision < FP32.precision:
         parts.append("rounded table" if values["table"] == values.get("dtype") else f"{table} table")
     elif table is FP32 and rotation.precision > FP32.precision:
@@ -139,17 +139,17 @@ def _clause(one: Diagnosis) -> str:
 def _text_values(one: Diagnosis) -> dict[str, Any]:
     """Return the values of a diagnosis as its texts use them."""
     named: dict[str, Any] = {
-        name: _listed(value) if isinstance(value, tuple) and value else value
+        name: _short_list(value) if isinstance(value, tuple) and value else value
         for name, value in one.values.items()
     }
     if "layout" in named:
         named["pairing"] = _PAIRED[named["layout"]]
     if one.code in ("missing-scaling", "other-scaling"):
-        named |= {side: _scaling(one.values, side) for side in ("seen", "asked") if side in named}
+        named |= {side: _scaling_words(one.values, side) for side in ("seen", "asked") if side in named}
     return named | {"more": _addition(one)}
 
 
-def _scaling(values: Mapping[str, Value], side: str) -> str:
+def _scaling_words(values: Mapping[str, Value], side: str) -> str:
     """Return the words for the expected ("asked") or the found ("seen") scaling."""
     if f"{side}_divisors" in values:
         return f"the {values[f'{side}_divisors']} divisors"
@@ -173,7 +173,7 @@ def _addition(one: Diagnosis) -> str:
     return ""
 
 
-def _listed(values: tuple[Any, ...]) -> str:
+def _short_list(values: tuple[Any, ...]) -> str:
     """Return numbers, or names, in a few words."""
     if isinstance(values[0], int):
         return runs(values)
@@ -214,7 +214,7 @@ def runs(numbers: Sequence[int]) -> str:
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
-def _remedy(one: Diagnosis, dtype: Format, wide: Format) -> str:
+def _remedy_text(one: Diagnosis, dtype: Format, wide: Format) -> str:
     """Return the remedy. wide: the format of positions, frequencies and angles."""
     values = _text_values(one)
     if one.code in _KEPT:
@@ -229,13 +229,12 @@ def _remedy(one: Diagnosis, dtype: Format, wide: Format) -> str:
 
 
 def _narrow_stages(values: Mapping[str, Value], dtype: Format, wide: Format) -> str:
-    """Return the names of the stages that are too narrow."""
     names = []
     for stage in [one for one in STAGE_CODES if one != "computed"]:
         most = dtype if stage in ("table", "rotation") else wide
-        seen = _format(values, stage)
+        seen = _format_of_stage(values, stage)
         if stage == "frequency":
-            seen = min(seen, _format(values, "computed"), key=lambda fmt: fmt.precision)
+            seen = min(seen, _format_of_stage(values, "computed"), key=lambda fmt: fmt.precision)
         if seen.precision < min(most.precision, FP32.precision):
             names.append(_stage_words(stage) + (_BUFFER if stage == "frequency" else ""))
     return " and ".join([*([", ".join(names[:-1])] if len(names) > 1 else []), *names[-1:]])
@@ -246,7 +245,7 @@ def _stage_words(stage: str) -> str:
     return STAGE_CODES[stage].removeprefix("narrow-")
 
 
-def _format(values: Mapping[str, Value], stage: str) -> Format:
+def _format_of_stage(values: Mapping[str, Value], stage: str) -> Format:
     """Return the format of a stage, by default float32."""
     return parse(str(values.get(stage, "float32")))
 

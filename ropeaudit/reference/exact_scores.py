@@ -117,7 +117,7 @@ def rotated(
 
     Shapes: x (s, d), table of four (s, p) -> Factor of (s, d).
     """
-    (cos, sin), members = table, _members(setting)
+    (cos, sin), members = table, _dims_of_pairs(setting)
     if precision == "double":
         a, b = (x[:, dims] for dims in members)
         whole = np.array(x)
@@ -202,7 +202,7 @@ def certificate(q: Factor, k: Factor) -> float:
     return table + (2 * d + 4) * _U * rests * 1.01 + 2.0**-104 * norms
 
 
-def _members(setting: RopeSetting) -> tuple[slice, slice]:
+def _dims_of_pairs(setting: RopeSetting) -> tuple[slice, slice]:
     """Return the dims that are the real and the imaginary parts of the pairs."""
     d = setting.rotary_dim
     if setting.layout == "interleaved":

@@ -172,7 +172,7 @@ def _library() -> dict[str, AxialRope]:
     return {name: of_table(name, table) for name, table in data.table("axes.toml").items()}
 
 
-def _exact(value: Any) -> Fraction:
+def _exact_number(value: Any) -> Fraction:
     """Return 3, 0.5 (the float64 number) or "8/25" exactly."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f'{value!r} is not a number or a fraction such as "8/25"')
@@ -184,9 +184,9 @@ _OF_AXES: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
     "dims": (int, 0),
     "base": (float, 10000),
     "positions": (str, "index"),
-    "start": (_exact, 0),
-    "unit": (_exact, 1),
-    "extent": (_exact, 1),
+    "start": (_exact_number, 0),
+    "unit": (_exact_number, 1),
+    "extent": (_exact_number, 1),
 }
 
 

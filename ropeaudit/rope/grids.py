@@ -141,7 +141,7 @@ def of_sections(axes: Axes, base: float, head_dim: int, layout: Layout, sizes: s
 @functools.lru_cache(maxsize=64)
 def exact_positions(rope: AxialRope, sizes: tuple[int, ...]) -> tuple[Floats, ...]:
     """Return the nearest float64 positions along each axis. Shapes: -> (n,) each."""
-    ends = _fitted(rope, sizes)
+    ends = _centred_ends(rope, sizes)
     return tuple(
         np.array([float(_position(rope, axis, n, i, ends)) for i in range(n)]) for axis, n in enumerate(sizes)
     )
@@ -168,7 +168,7 @@ def computed_positions(rope: AxialRope, sizes: tuple[int, ...], fmt: Format) -> 
     diffusers 0.42.1, LTXVideoRotaryPosEmbed; "fitted": get_3d_rotary_pos_embed, torch's linspace with a
     fused multiplication and addition. Shapes: -> (n,) each.
     """
-    ends, exact = _fitted(rope, sizes), exact_positions(rope, sizes)
+    ends, exact = _centred_ends(rope, sizes), exact_positions(rope, sizes)
 
     def rounded(values: Floats | float) -> Floats:
         return round_to(np.asarray(values, dtype=np.float64), fmt).astype(np.float64)
@@ -191,7 +191,7 @@ def computed_positions(rope: AxialRope, sizes: tuple[int, ...], fmt: Format) -> 
     return tuple(tables)
 
 
-def _fitted(rope: AxialRope, sizes: tuple[int, ...]) -> dict[int, Ends]:
+def _centred_ends(rope: AxialRope, sizes: tuple[int, ...]) -> dict[int, Ends]:
     """Return the ends of h and w for a grid centred in `extent`."""
     if "fitted" not in rope.positions:
         return {}

@@ -166,7 +166,7 @@ def _of_part(
     part = hf_json.with_usual_names(part, model)
     hf_json.check_keys(part, model)
     part, sizes = _with_sizes(part, model)
-    ropes, of_bases = _ropes(part, model, base)
+    ropes, of_bases = _rope_by_layer(part, model, base)
     layers = {layer: _setting(part, rope, layer, model) for layer, rope in ropes.items()}
     axes = next(filter(None, (_axes(rope, layers[layer], model) for layer, rope in ropes.items())), None)
     still, unrotated = hf_json.unrotated(part, model)
@@ -263,7 +263,7 @@ def _doubts(one: Part) -> Iterator[Doubt]:
     if one.astray:
         usual = class_default(model)["class"]
         told = f"the text's keys stand outside {one.astray}, where transformers {hf_json.VERSION} reads none"
-        means, runs = (_in_short(given, model) for given in (one.given, {"model_type": model}))
+        means, runs = (_part_summary(given, model) for given in (one.given, {"model_type": model}))
         yield Doubt(
             f"{told}: it runs {usual}'s defaults, {runs}; checked is what the file means, {means}",
             f"put them into {one.astray}",
@@ -274,11 +274,10 @@ def _unknown(model: str) -> str:
     return f"model_type {shown(model)} is not known here" if model else "model_type is missing"
 
 
-def _in_short(config: Config, model: str) -> str:
-    """Describe the dims, base and range of a part in short."""
+def _part_summary(config: Config, model: str) -> str:
     try:
         part, _ = _with_sizes(hf_json.with_usual_names(config, model), model)
-        ropes, _ = _ropes(part, model, None)
+        ropes, _ = _rope_by_layer(part, model, None)
         settings = [_setting(part, rope, layer, model) for layer, rope in ropes.items()]
     except BadInput:
         return "which are not read here"
@@ -307,7 +306,7 @@ def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
     return taken, words
 
 
-def _ropes(config: Config, model: str, base: float | None) -> tuple[dict[str, Config], list[str]]:
+def _rope_by_layer(config: Config, model: str, base: float | None) -> tuple[dict[str, Config], list[str]]:
     """Return the RoPE parameters by layer type, and notes about defaults."""
     (key, _), usual = first(config, hf_json.BASES), class_default(model)
     given, defaults = hf_json.rope_dict(config), list[str]()

@@ -85,11 +85,11 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None, part_name:
     kind = one.model.removesuffix("_text")
 
     def used_instead(path: Path) -> list[float]:
-        return [] if path in of_others else _used(path[-1], part, model, kind)
+        return [] if path in of_others else _values_used(path[-1], part, model, kind)
 
     found = [(path, value, used_instead(path)) for path, value in unused]
     every = [other for other in config_parts.parts(config) if not other.instead and not other.unjudged]
-    for path, value in _outside(config, [part, *(other.given for other in every)], ()):
+    for path, value in _stray_keys(config, [part, *(other.given for other in every)], ()):
         if config is not part and value != part.get(path[-1]):  # deeper ones are of images or sound
             found.append((path, value, used_instead(path) if len(path) == 1 else []))
     keys = []
@@ -99,7 +99,7 @@ def unused_keys(config: Mapping[str, Any], base: float | None = None, part_name:
                 keys.append(UnusedKey(path, value, f"{used[0]:g}"))
         elif path == ("head_dim",) and value == part.get("qk_rope_head_dim"):
             continue  # transformers writes it so for latent attention
-        elif path[0] not in model.unjudged and (used or not _agrees(path[-1], value)):
+        elif path[0] not in model.unjudged and (used or not _says_rope_alone(path[-1], value)):
             keys.append(UnusedKey(path, value))
     return keys
 
@@ -129,7 +129,7 @@ def _numbers(setting: RopeSetting, lengths: list[int]) -> list[Any]:
     return [setting.scale, scaled.attention_factor(setting.scaling), of_length]
 
 
-def _agrees(name: str, value: Any) -> bool:
+def _says_rope_alone(name: str, value: Any) -> bool:
     """Return whether a key only says that the model has RoPE."""
     if name == "position_embedding_type":
         return "rope" in str(value) or "rotary" in str(value)
@@ -166,7 +166,7 @@ def _changed(value: Any) -> list[Any]:
     return []
 
 
-def _outside(
+def _stray_keys(
     inner: Mapping[str, Any],
     parts: Sequence[Mapping[str, Any]],
     inside: Path,
@@ -176,12 +176,12 @@ def _outside(
         if any(value is other for other in parts):
             continue
         if isinstance(value, Mapping) and not about_rope(key) and len(inside) < 4:
-            yield from _outside(value, parts, (*inside, key))
+            yield from _stray_keys(value, parts, (*inside, key))
         elif about_rope(key) and value is not None and key in (*hf_json.DICTS, *_BASES):
             yield (*inside, key), value
 
 
-def _used(name: str, part: Mapping[str, Any], model: ModelRope, model_type: str) -> list[float]:
+def _values_used(name: str, part: Mapping[str, Any], model: ModelRope, model_type: str) -> list[float]:
     """Return the values that were used in place of a key with several spellings."""
     settings = list(model.layers.values())
     if name in _BASES:

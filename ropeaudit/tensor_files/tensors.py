@@ -111,7 +111,7 @@ def parts(path: Path, pair: str = "cos sin") -> Iterator[Part]:
     check_declared(path)
     suffix = path.suffix.lower()
     if suffix in (".npy", ".npz"):
-        yield from _numpy(path)
+        yield from _numpy_arrays(path)
     else:
         yield from _torch(path, pair) if suffix in (".pt", ".pth", ".bin") else _safetensors(path)
 
@@ -145,7 +145,7 @@ def listed(tensors: Tensors) -> str:
     return ", ".join(repr(name[:40])[1:-1] for name in sorted(tensors)[:8]) or "nothing"
 
 
-def _numpy(path: Path) -> Iterator[Part]:
+def _numpy_arrays(path: Path) -> Iterator[Part]:
     """Yield the arrays of a .npy file or an .npz archive."""
     with path.open("rb") as file:  # NumPy leaves it open where the archive is damaged
         content = np.load(file, allow_pickle=False)
@@ -198,7 +198,7 @@ def _torch(path: Path, pair: str) -> Iterator[Part]:
         loaded = dict(zip(pair.split(), loaded, strict=True))
     if not isinstance(loaded, dict):
         raise BadInput(f"{str(path)!r}: holds a {type(loaded).__name__}; give a dict of tensors")
-    for name, value in _flat("", loaded):
+    for name, value in _flattened("", loaded):
         if isinstance(value, torch.Tensor):
             yield of_torch(name, value, path)
 
@@ -220,8 +220,7 @@ def of_torch(name: str, tensor: Any, path: Path | None = None) -> Part:
     return Part(name, numbers, tuple(tensor.shape), floats, str(tensor.dtype).removeprefix("torch."))
 
 
-def _constants(path: Path) -> Iterator[Part]:
-    """Yield the constants of an ONNX graph."""
+def _onnx_constants(path: Path) -> Iterator[Part]:
     for one in onnx_graphs.constants(path):
 
         def numbers(index: Any, one: onnx_graphs.Constant = one) -> NDArray[Any]:
@@ -231,11 +230,11 @@ def _constants(path: Path) -> Iterator[Part]:
         yield Part(one.name, numbers, one.shape, one.floats, use=one.use)
 
 
-def _flat(prefix: str, loaded: Mapping[Any, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _flattened(prefix: str, loaded: Mapping[Any, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield names and values of a state dict and of dicts inside it."""
     for name, value in loaded.items():
         if isinstance(value, dict) and depth < 4:
-            yield from _flat(f"{prefix}{name}.", value, depth + 1)
+            yield from _flattened(f"{prefix}{name}.", value, depth + 1)
         else:
             yield f"{prefix}{name}", value
 
@@ -365,7 +364,7 @@ def searched(paths: list[Path], is_requested: IsRequested) -> tuple[list[StoredT
     """Return the requested tensors and the number of all. Raises: BadInput."""
     tensors, count = list[StoredTensor](), 0
     for path in paths:
-        held = _constants(path) if is_graph(path) else parts(path)
+        held = _onnx_constants(path) if is_graph(path) else parts(path)
         reading = functools.partial(chosen, held, is_requested, f"{str(path)!r}: ")
         found = guarded(repr(str(path)), path, reading)
         tensors, count = tensors + found[0], count + found[1]

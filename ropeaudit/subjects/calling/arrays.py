@@ -101,7 +101,7 @@ class VectorBuffer:
             self.buffer = nothing.repeat(2 * end)  # code that mixes up strides reads nan beyond
             for name, numbers in self.views.items():
                 self._places.append((numbers.shape, *lies[name]))
-                view = _view(self.buffer, *self._places[-1])
+                view = _strided_view(self.buffer, *self._places[-1])
                 view[...] = numbers
                 if strides == "expanded" and "b" in order:
                     first = view[(slice(None),) * order.index("b") + (slice(0, 1),)]
@@ -115,7 +115,7 @@ class VectorBuffer:
             return
         after = copied(self.buffer)
         for place in self._places:
-            _view(after, *place)[...] = _view(self._before, *place)
+            _strided_view(after, *place)[...] = _strided_view(self._before, *place)
         if raw_bits(after) != raw_bits(self._before):
             raise WroteAround("it changes what lies around q and k in memory")
 
@@ -181,8 +181,7 @@ def _packed(shapes: dict[str, tuple[int, ...]], order: str) -> tuple[_Offsets, i
     return lies, width * first["s"] * first.get("b", 1) + 2 * _MARGIN
 
 
-def _view(buffer: Any, shape: tuple[int, ...], begin: int, strides: tuple[int, ...]) -> Any:
-    """Return a view of a flat buffer; strides in numbers."""
+def _strided_view(buffer: Any, shape: tuple[int, ...], begin: int, strides: tuple[int, ...]) -> Any:
     if isinstance(buffer, np.ndarray):
         wide = tuple(buffer.itemsize * stride for stride in strides)  # its base is the buffer, as of slices
         return np.ndarray(shape, buffer.dtype, buffer, buffer.itemsize * begin, wide)

@@ -58,8 +58,8 @@ class DispatchLog(DispatchMode):
         """Run an operation and log its results."""
         result = func(*args, **(kwargs or {}))
         name = str(func.overloadpacket).rpartition(".")[2]
-        given = _tensors((args, kwargs or {}))
-        for out in _tensors(result):
+        given = _nested_tensors((args, kwargs or {}))
+        for out in _nested_tensors(result):
             self._note(name.rstrip("_") if name not in _CASTS else name, given, out)
         return result
 
@@ -163,10 +163,9 @@ def _dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    """Return the tensors of nested lists, tuples and dicts, in order."""
+def _nested_tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in _tensors(item)]
+        return [tensor for item in value for tensor in _nested_tensors(item)]
     return [value] if isinstance(value, torch.Tensor) else []
