@@ -145,7 +145,7 @@ def _tensors(
     seen: str,
 ) -> tuple[dict[str, NDArray[Any]], list[str]]:
     """Return a .safetensors file's tensors, and the case that it names. Raises: BadInput."""
-    if wrong := tensorfiles.wrong(path):
+    if wrong := tensorfiles.why_no_content(path):
         raise BadInput(f"{seen}: {wrong}; write it again")
     from safetensors import safe_open
 
@@ -154,7 +154,7 @@ def _tensors(
             about = archive.metadata() or {}
         return dict(tensorfiles.read(path, wanted)), [about["case"]] if "case" in about else []
 
-    return tensorfiles.guarded(seen, path, contents)
+    return tensorfiles.read_or_refuse(seen, path, contents)
 
 
 def findings(

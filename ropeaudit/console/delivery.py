@@ -131,7 +131,7 @@ def deliver(
     if options.verbose:
         from ropeaudit.door import process  # in-function: it loads sockets
 
-        for line in process.printed():
+        for line in process.take_printed():
             say(f"printed by code: {line}")
     failures = list(broken())
     for line in failures:

@@ -73,7 +73,7 @@ class Output:
 _outputs: deque[Output] = deque(maxlen=100)  # of the last doors, oldest first
 
 
-def printed() -> list[str]:
+def take_printed() -> list[str]:
     """Return the lines that the children of all doors printed, and clear them."""
     lines = [line for output in _outputs for line in output.lines()]
     _outputs.clear()
@@ -437,7 +437,7 @@ def in_process(opened: Any, facts: Any) -> Door:
     return Door(_InProcess(opened), facts, IN_PROCESS)
 
 
-def alone(needed: Sequence[str] = ()) -> Session:
+def own_session(needed: Sequence[str] = ()) -> Session:
     """Return a session without others' code; it has no time limit unless one is requested.
 
     Raises: ForeignError.

@@ -190,7 +190,7 @@ def from_file(spec: str) -> Inputs:
 
     paths = tensorfiles.paths(spec)
     for path in paths:
-        if wrong := tensorfiles.wrong(path):
+        if wrong := tensorfiles.why_no_content(path):
             raise BadInput(
                 f"--qk {str(path)!r}: {wrong}; {_REMEDIES.get(wrong, 'give a file that can be read')}"
             )
@@ -205,7 +205,7 @@ def from_file(spec: str) -> Inputs:
             raise BadInput(f"--qk {str(path)!r}: {seen}; {remedy}")
         return tensorfiles.read(path, {name for names in _NAMES.values() for name in names})
 
-    tensors = tensorfiles.guarded(f"--qk {spec!r}", paths[0], read)
+    tensors = tensorfiles.read_or_refuse(f"--qk {spec!r}", paths[0], read)
     q, k = (_checked_heads(spec, which, tensors) for which in _NAMES)
     if q.shape[1:] != k.shape[1:]:
         raise BadInput(
@@ -221,9 +221,9 @@ def _checked_heads(spec: str, name: str, tensors: Mapping[str, NDArray[Any]]) ->
 
     called = next((one for one in _NAMES[name] if one in tensors), None)
     if called is None:
-        seen = f"no tensor called {' or '.join(_NAMES[name])}; it holds {tensorfiles.listed(tensors)}"
+        seen = f"no tensor called {' or '.join(_NAMES[name])}; it holds {tensorfiles.first_names(tensors)}"
         raise BadInput(f"--qk {spec!r}: {seen}")
-    tensor = tensorfiles.real(f"--qk {spec!r}: {name}", tensors[called])
+    tensor = tensorfiles.checked_real(f"--qk {spec!r}: {name}", tensors[called])
     if tensor.ndim not in (3, 4) or 0 in tensor.shape or tensor.shape[-1] % 2:
         raise BadInput(
             f"--qk {spec!r}: {name} has shape {tensor.shape}; give (heads, seq, head_dim) or "

@@ -52,11 +52,11 @@ def is_gguf(path: str | Path) -> bool:
 
 def read(path: Path) -> GgufFile:
     """Read a GGUF file. Raises: BadInput, MissingPackage."""
-    if wrong := tensorfiles.wrong(path):
+    if wrong := tensorfiles.why_no_content(path):
         raise BadInput(f"{str(path)!r}: {wrong}; give a .gguf file")
     if find_spec("gguf") is None:
         raise MissingPackage(f"{str(path)!r} needs gguf to be read; pip install 'ropeaudit[gguf]'")
-    return tensorfiles.guarded(repr(str(path)), path, functools.partial(_read, path))
+    return tensorfiles.read_or_refuse(repr(str(path)), path, functools.partial(_read, path))
 
 
 def _read(path: Path) -> GgufFile:

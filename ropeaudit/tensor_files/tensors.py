@@ -72,7 +72,7 @@ def paths(spec: str) -> list[Path]:
     return [Path(part) for part in spec.split(",")] if spec.endswith(".npy") else [Path(spec)]
 
 
-def wrong(path: Path) -> str:
+def why_no_content(path: Path) -> str:
     """Return why a path is no file with content; empty if it is one."""
     try:
         if path.is_dir():
@@ -84,7 +84,7 @@ def wrong(path: Path) -> str:
         return str(getattr(error, "strerror", None) or error)
 
 
-def guarded(seen: str, path: Path, read: Callable[[], T]) -> T:
+def read_or_refuse(seen: str, path: Path, read: Callable[[], T]) -> T:
     """Call `read`; its errors become BadInput beginning with `seen`."""
     try:
         with warnings.catch_warnings(), required_packages(seen):
@@ -124,7 +124,7 @@ def read(path: Path, wanted: Container[str]) -> Tensors:
     return {one.name: one.read(...) if one.name in wanted else np.zeros(0) for one in parts(path, "q k")}
 
 
-def real(seen: str, tensor: Any) -> NDArray[Any]:
+def checked_real(seen: str, tensor: Any) -> NDArray[Any]:
     """Return a tensor of real numbers. Raises: BadInput that begins with `seen`.
 
     Two-byte elements, as which NumPy's files load bfloat16, are converted back.
@@ -140,7 +140,7 @@ def real(seen: str, tensor: Any) -> NDArray[Any]:
     return np.asarray(tensor)
 
 
-def listed(tensors: Tensors) -> str:
+def first_names(tensors: Tensors) -> str:
     """Return the first names of tensors as text."""
     return ", ".join(repr(name[:40])[1:-1] for name in sorted(tensors)[:8]) or "nothing"
 
@@ -324,7 +324,7 @@ def files(path: Path) -> list[Path]:
     Raises: BadInput for a folder without any, a damaged index, and a missing shard.
     """
     if not path.is_dir():
-        if fault := wrong(path):
+        if fault := why_no_content(path):
             raise BadInput(f"{str(path)!r}: {fault}; {_GIVE}")
         if path.suffix.lower() not in (*_CHECKPOINTS, *_DUMPS, _GRAPH):
             if path.suffix.lower() == ".xml":
@@ -350,7 +350,7 @@ def files(path: Path) -> list[Path]:
         seen = "an empty folder" if not any(path.iterdir()) else "a folder without *.safetensors"
         alone = "; `ropeaudit check` of it judges config.json" if (path / "config.json").is_file() else ""
         raise BadInput(f"{str(path)!r}: {seen}; {_GIVE}{alone}")
-    missing = [shard.name for shard in shards if wrong(shard)]
+    missing = [shard.name for shard in shards if why_no_content(shard)]
     if missing:
         first = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise BadInput(
@@ -360,18 +360,18 @@ def files(path: Path) -> list[Path]:
     return shards
 
 
-def searched(paths: list[Path], is_requested: IsRequested) -> tuple[list[StoredTensor], int]:
+def search_files(paths: list[Path], is_requested: IsRequested) -> tuple[list[StoredTensor], int]:
     """Return the requested tensors and the number of all. Raises: BadInput."""
     tensors, count = list[StoredTensor](), 0
     for path in paths:
         held = _onnx_constants(path) if is_graph(path) else parts(path)
-        reading = functools.partial(chosen, held, is_requested, f"{str(path)!r}: ")
-        found = guarded(repr(str(path)), path, reading)
+        reading = functools.partial(select, held, is_requested, f"{str(path)!r}: ")
+        found = read_or_refuse(repr(str(path)), path, reading)
         tensors, count = tensors + found[0], count + found[1]
     return tensors, count
 
 
-def chosen(
+def select(
     parts: Iterable[Part], is_requested: IsRequested, place: str = ""
 ) -> tuple[list[StoredTensor], int]:
     """Return the requested tensors and the number of all. place: begins an error."""
@@ -385,19 +385,19 @@ def chosen(
             long = [n for n, size in enumerate(part.sizes) if size != 1]
             first = long[0] if len(long) > 1 else None
             rows = (slice(0, HEAD) if n == first else slice(None) for n in range(len(part.sizes)))
-            return stored(part, tuple(rows), place).values
+            return read_unrounded(part, tuple(rows), place).values
 
         called = (part.use and part.use.operand) or name  # an operator's word for it
         if part.floats and is_requested(called, part.sizes, head):
-            tensors.append(replace(stored(part, ..., place), name=name))
+            tensors.append(replace(read_unrounded(part, ..., place), name=name))
     return tensors, names.total()
 
 
-def stored(part: Part, index: Any = ..., place: str = "") -> StoredTensor:
+def read_unrounded(part: Part, index: Any = ..., place: str = "") -> StoredTensor:
     """Return a tensor, or what an index picks, unrounded. Raises: BadInput."""
     array = part.read(index)
     if getattr(array, "dtype", np.dtype("O")).kind != "c":
-        array = real(f"{place}{part.name[:40]}", array)
+        array = checked_real(f"{place}{part.name[:40]}", array)
     wide = np.complex128 if array.dtype.kind == "c" else np.float64
     values = array.astype(wide)
     if part.use is not None:

@@ -97,7 +97,7 @@ def test_an_archive_that_is_packed_too_well(tmp_path, monkeypatch) -> None:
         qk.from_file(str(tmp_path / "x.npz"))
     (tmp_path / "x.npz").rename(tmp_path / "x.safetensors")  # whatever it is called
     with pytest.raises(BadInput, match="more than tensors can be packed"):
-        tensors.searched([tmp_path / "x.safetensors"], lambda *_: True)
+        tensors.search_files([tmp_path / "x.safetensors"], lambda *_: True)
 
 
 def test_tensors_without_room(tmp_path, monkeypatch) -> None:
@@ -117,7 +117,7 @@ def test_tensors_without_room(tmp_path, monkeypatch) -> None:
     with pytest.raises(BadInput, match="are free"):
         qk.from_file(f"{tmp_path}/q.npy,{tmp_path}/q.npy")
     with pytest.raises(BadInput, match="are free"):
-        tensors.searched([tmp_path / "x.pt"], lambda name, shape, head: "inv_freq" in name)
+        tensors.search_files([tmp_path / "x.pt"], lambda name, shape, head: "inv_freq" in name)
 
 
 # ---------------------------------------------------------------------------- numbers

@@ -202,14 +202,14 @@ def test_errors_of_ours_come_home_as_they_are(road, tmp_path) -> None:
 
 
 def test_what_is_printed_is_kept_once(road, tmp_path, capfd) -> None:
-    process.printed()  # of other tests
+    process.take_printed()  # of other tests
     door = opened(
         tmp_path, "print('at import', flush=True)\ndef f(x):\n    print('a call', flush=True)\n    return x\n"
     )
     session = door.session()
     for _ in range(3):
         called(session)
-    assert process.printed() == ["at import", "a call (3 times)"]
+    assert process.take_printed() == ["at import", "a call (3 times)"]
     assert capfd.readouterr() == ("", "")
 
 

@@ -307,7 +307,7 @@ def run_in_child(
     """
     given = {"asked": dict(asked), "columns": list(columns), "by": by, "threshold": threshold}
     try:
-        session = process.alone((_THIS_MODULE, "torch", "transformers"))
+        session = process.own_session((_THIS_MODULE, "torch", "transformers"))
         while True:
             told, arrays = session.ask(
                 f"{_THIS_MODULE}:step", given, heard=lambda text: progress(float(text))

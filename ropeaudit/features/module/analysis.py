@@ -167,12 +167,12 @@ def _file_buffers(spec: str) -> tuple[list[Buffer], int]:
         raise BadInput(f"{spec!r}: names {len(paths)} files; give one, or cos.npy,sin.npy")
     files = [file for path in paths for file in tensorfiles.files(path)]
     dumped = tensorfiles.is_dump(paths[0])
-    tensors, count = tensorfiles.searched(files, (lambda *_: True) if dumped else may_be_buffer)
+    tensors, count = tensorfiles.search_files(files, (lambda *_: True) if dumped else may_be_buffer)
     if len(paths) == 2:
         tensors = [replace(one, name=name) for one, name in zip(tensors, ("cos", "sin"), strict=True)]
     lone = count == 1 and not tensorfiles.is_graph(paths[0]) and not paths[0].is_dir()
     if lone and not tensors:
-        tensors, _ = tensorfiles.searched(files, lambda *_: True)
+        tensors, _ = tensorfiles.search_files(files, lambda *_: True)
     buffers = recognised(tensors, dumped, lone)
     if dumped and not buffers:
         held = ", ".join(f"{one.name[:40]} of shape {one.shape}" for one in tensors[:8]) or "nothing"
