@@ -90,7 +90,7 @@ def in_comments() -> list[str]:
 def calls(command: str) -> Iterator[list[str]]:
     """Split a line of shell into the arguments of each call of ropeaudit in it."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
-    lexer.whitespace_split, results = True, None
+    lexer.whitespace_split, results, before = True, None, ""
     for word in [*lexer, ";"]:
         if word in _ENDS:
             if results is not None:
@@ -98,8 +98,9 @@ def calls(command: str) -> Iterator[list[str]]:
             results = None
         elif results is not None:
             results.append(word)
-        elif word == "ropeaudit" or word.endswith("/ropeaudit"):
+        elif (word == "ropeaudit" and before != "install") or word.endswith("/ropeaudit"):
             results = []
+        before = word
 
 
 def unknown(arguments: list[str]) -> list[str]:
