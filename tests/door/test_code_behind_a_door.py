@@ -92,7 +92,8 @@ def test_a_check_of_right_code_asks_for_few_states(tmp_path, monkeypatch) -> Non
         opened(self, *given, **named)
 
     monkeypatch.setattr(process.Door, "__init__", counted)
-    assert main(["check", f"{KERNELS / 'conformance' / 'faulty_calls.py'}:right", "--up-to", "4096"]) == 0
+    code = f"{KERNELS / 'conformance' / 'faulty_calls.py'}:right"
+    assert main(["check", code, "--up-to", "256", "--head-dim", "16"]) == 0
     assert len(doors) == 1
     assert doors[0].forks <= 60
 

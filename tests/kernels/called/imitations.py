@@ -101,10 +101,6 @@ def wrong_exponent(x, positions):
     return rotate(x.float(), angles.cos(), angles.sin()).to(x.dtype)
 
 
-def too_long(x, positions):
-    return meta(x * 1.1, positions)
-
-
 def unheard_of(x, positions):
     """Frequencies that nothing known gives."""
     bent = torch.linspace(0.5, 1.5, x.shape[-1] // 2) ** 3
