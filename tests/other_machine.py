@@ -24,8 +24,7 @@ FIGURES_MOVE = {
     *("bounds/test_bounds.py", "bounds/test_tightness.py"),
     *("engine/test_attention.py", "engine/test_measure.py", "engine/test_sample.py"),
     "reports/test_round_trip.py",
-    *("subjects/test_axial_classes.py", "subjects/test_implementations.py", "subjects/test_own_code.py"),
-    "subjects/test_torch_native.py",
+    *("subjects/test_axial_classes.py", "subjects/test_torch_native.py"),
 }
 
 

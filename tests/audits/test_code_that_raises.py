@@ -74,13 +74,23 @@ def test_an_exception_whose_text_raises_is_one_of_the_code(base, text, most, tmp
     """Where nothing is found out of how it is called, and in a later call."""
     (tmp_path / "r.py").write_text(SILENT.format(base=base, text=text, most=most))
     line = ["shift", "--impl", f"{tmp_path / 'r.py'}:rope", *SMALL, "--offset", "0,100", "-f", "json"]
+    line += ["--order", "bhsd"]
     assert main(line) == (2 if most < 0 else 0)
     seen = capsys.readouterr()
     assert "Silent" in (seen.err if most < 0 else seen.out)
 
 
-@pytest.mark.parametrize("how", first_fast(["sys.exit(0)", "raise Own('x')", "raise GeneratorExit"]))
-@pytest.mark.parametrize("where", ["in the call", "in what it returns"])
+@pytest.mark.parametrize(
+    ("how", "where"),
+    first_fast(
+        [
+            ("sys.exit(0)", "in the call"),
+            ("raise Own('x')", "in what it returns"),
+            ("raise GeneratorExit", "in the call"),
+        ],
+        2,
+    ),
+)
 def test_code_that_leaves_python_fails_its_checks(how, where, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     then = how if where == "in the call" else "return Returned()"

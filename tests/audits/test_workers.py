@@ -55,10 +55,10 @@ def _large(size: int) -> bytes:
 @posix
 def test_workers_that_are_sending_are_ended_at_once() -> None:
     """Each try left the pool waiting for the rest of a result, in three cases of four."""
-    for _ in range(3):
+    for _ in range(2):
         with workers.Processes(2, 2) as crew:
             assert 2 * crew.threads <= max(2, run_metadata.threads())
-            waiting = {crew.executor.submit(_large, 2_000_000) for _ in range(200)}
+            waiting = {crew.executor.submit(_large, 2_000_000) for _ in range(50)}
             futures.wait(waiting, return_when=futures.FIRST_COMPLETED)
             time.sleep(0.1)
 

@@ -158,9 +158,19 @@ GATED = {
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes")
-@pytest.mark.parametrize("broken", [False, True])
-@pytest.mark.parametrize("reader", first_fast(["head -c 1", "cat", "true"]))
-@pytest.mark.parametrize("name", GATED)
+@pytest.mark.parametrize(
+    ("name", "reader", "broken"),
+    first_fast(
+        [
+            ("shift", "head -c 1", True),
+            ("shift", "true", False),
+            ("limit", "head -c 1", False),
+            ("limit", "true", True),
+            ("limit", "cat", True),
+        ],
+        2,
+    ),
+)
 def test_a_gate_decides_whatever_becomes_of_stdout(name, reader, broken, folder) -> None:
     line, gate, never = GATED[name]
     run = f"{sys.executable} -m ropeaudit {line} -q -f csv --fail-if '{gate if broken else never}' -o x.csv"
@@ -175,15 +185,17 @@ ENDS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 @pytest.mark.slow  # a process each
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-@pytest.mark.parametrize("number", ENDS)
-@pytest.mark.parametrize("name", ["shift", "check", "limit", "explain", "vectors", "report"])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [*(("shift", number) for number in ENDS), *((name, ENDS[-1]) for name in ("check", "vectors", "report"))],
+)
 def test_no_moment_of_a_signal_leaves_a_hidden_file(name, number, folder) -> None:
     line = LINES.get(name, f"{name} --offset 0") + (" -q -o out.json" if name in LINES else " -o out")
     command = [sys.executable, "-m", "ropeaudit", *line.split()]
     began = time.monotonic()
     usual = subprocess.run(command, capture_output=True, timeout=300, check=False).returncode
     whole = time.monotonic() - began
-    for share in (0.1, 0.4, 0.7, 0.9, 0.97):
+    for share in (0.1, 0.5, 0.9, 0.97):
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
             time.sleep(share * whole)
             process.send_signal(number)

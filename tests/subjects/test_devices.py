@@ -136,7 +136,7 @@ def test_a_call_that_mixes_devices_is_refused(capsys, name, command) -> None:
 
 
 def test_code_for_a_gpu_alone_says_so_on_the_cpu(capsys) -> None:
-    message = refused(capsys, "shift", "--impl", own("rotate"))
+    message = refused(capsys, "shift", "--impl", own("rotate"), "--order", "bhsd")
     assert "RuntimeError: Pointer argument cannot be accessed from Triton" in message
     assert "if it computes on another device than the CPU" in message
     assert message.rstrip().endswith("such as --device cuda")

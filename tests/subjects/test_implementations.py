@@ -84,6 +84,7 @@ FAMILIES = {
 OFFSETS = {"fp32": (0, 2**20), "fp16": (0, 1000, 131072), "bf16": (0, 1000, 131072)}
 
 
+@pytest.mark.processor
 @pytest.mark.parametrize(("name", "dtype"), first_fast(FAMILIES, 3))
 def test_it_measures_like_its_family(name: str, dtype: str) -> None:
     rows = shift(OFFSETS[dtype], dtype, implementations=name, mask="full")
