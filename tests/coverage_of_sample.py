@@ -118,7 +118,7 @@ def cell(given: Inputs, drifts: Array, mask: str, count: int, seeds: range) -> C
     """Sample `count` scores with one seed after the other."""
     reference, held, factors = true_rms(drifts, mask), 0, []
     for seed in seeds:
-        some, result = sampled_rows.by_norms(given, mask, count, seed), Statistics(weighted=True)
+        some, result = sampled_rows.draw_by_norms(given, mask, count, seed), Statistics(weighted=True)
         result.add(drifts[some.head, some.query, some.key], Block.pairs(0, some.weight))
         low, high = result.interval()
         held += low <= reference <= high

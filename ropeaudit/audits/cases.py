@@ -120,8 +120,8 @@ class Case:
         count, seed = self.sample or 0, self.seed or 0
         sizes, setting, loaded = self._checked_inputs(in_memory=True)
         if loaded is not None:
-            chosen = sampled_rows.by_norms(loaded, self.mask, count, seed)
-            return sampled_rows.of(loaded, chosen, seed), setting
+            chosen = sampled_rows.draw_by_norms(loaded, self.mask, count, seed)
+            return sampled_rows.take_rows(loaded, chosen, seed), setting
         chosen = sampled_rows.choose(self.qk, sizes, setting.head_dim, self.mask, count, seed)
         return sampled_rows.synthetic(self.qk, sizes, setting, chosen, seed), setting
 

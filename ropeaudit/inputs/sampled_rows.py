@@ -68,13 +68,13 @@ class SampledInputs:
         return all(np.array_equal(round_to(part, fmt), part) for part in parts)
 
 
-def by_norms(inputs: Inputs, mask: Mask, count: int, seed: int) -> Pairs:
+def draw_by_norms(inputs: Inputs, mask: Mask, count: int, seed: int) -> Pairs:
     """Choose `count` scores of q and k that are in memory. Raises: BadShape."""
     q, k = (np.stack([_squares(head) for head in x]) for x in (inputs.q, inputs.k))
-    return by_size(mask, q, k, count, seed)
+    return draw_by_size(mask, q, k, count, seed)
 
 
-def of(inputs: Inputs, chosen: Pairs, seed: int) -> SampledInputs:
+def take_rows(inputs: Inputs, chosen: Pairs, seed: int) -> SampledInputs:
     """Return the sampled rows of q and k that are in memory."""
     q, k = (x.reshape(-1, x.shape[2]) for x in (inputs.q, inputs.k))
     in_q, in_k = _places(chosen, inputs.group, inputs.seq_len)
@@ -95,12 +95,12 @@ def choose(
     """Choose `count` scores of synthetic q and k. sizes: h, g, s. Raises: BadShape."""
     heads, kv_heads, seq_len = sizes
     if kind != "gaussian" or (heads + kv_heads) * seq_len * d > WEIGHED:
-        return evenly(mask, heads, seq_len, count, seed)
+        return draw_evenly(mask, heads, seq_len, count, seed)
     generator, norms = np.random.default_rng(seed), []
     for group in (heads, kv_heads):
         parts = [_squares(on_16_bit_grid(part)) for _, part in _stream(generator, group * seq_len, d)]
         norms.append(np.concatenate(parts).reshape(group, seq_len))
-    return by_size(mask, norms[0], norms[1], count, seed)
+    return draw_by_size(mask, norms[0], norms[1], count, seed)
 
 
 def _squares(rows: Array) -> Array:
@@ -225,14 +225,14 @@ def check_sample(mask: Mask, heads: int, seq_len: int, count: int) -> int:
     return total
 
 
-def evenly(mask: Mask, heads: int, seq_len: int, count: int, seed: int) -> Pairs:
+def draw_evenly(mask: Mask, heads: int, seq_len: int, count: int, seed: int) -> Pairs:
     """Draw `count` of the visible scores, each as likely; one may come twice."""
     total = check_sample(mask, heads, seq_len, count)
     number = np.sort(np.random.default_rng([seed, count]).integers(total, size=count))
     return Pairs(*_numbered(mask, heads, seq_len, number), np.ones(count))
 
 
-def by_size(mask: Mask, q: Array, k: Array, count: int, seed: int) -> Pairs:
+def draw_by_size(mask: Mask, q: Array, k: Array, count: int, seed: int) -> Pairs:
     """Draw `count` of the visible scores by |q|² |k|² and a share of them evenly; one may come twice.
 
     A query is drawn by its size times that of all keys it sees, then one of these by its size. q, k: their
@@ -241,7 +241,7 @@ def by_size(mask: Mask, q: Array, k: Array, count: int, seed: int) -> Pairs:
     heads, seq_len = q.shape
     total, most = check_sample(mask, heads, seq_len, count), (float(q.max()), float(k.max()))
     if not (np.isfinite(most).all() and min(most) > 0):
-        return evenly(mask, heads, seq_len, count, seed)
+        return draw_evenly(mask, heads, seq_len, count, seed)
     generator = np.random.default_rng([seed, count])
     lucky = generator.random(count) >= EVEN
     head, query, key = _numbered(mask, heads, seq_len, generator.integers(total, size=count))

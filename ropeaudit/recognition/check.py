@@ -22,7 +22,7 @@ from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.recognition import allowance, faults, prediction
 from ropeaudit.recognition.diagnosis import Diagnosis, Value, Where, kinds
 from ropeaudit.recognition.faults import CASTS, RIGHT, Fault, position_fault
-from ropeaudit.recognition.solving import recovered, recovered_alone
+from ropeaudit.recognition.solving import recover_frequencies, recover_from_half
 from ropeaudit.reference import exact_frequencies
 from ropeaudit.reference.exact_scores import distance_table
 from ropeaudit.rope.scaled import attention_factor
@@ -283,9 +283,9 @@ class CosSinTable:
         whole = dump.angles or not (self.off.any() and sides.any())
         self.sides = np.ones(2, bool) if whole else sides
         self.side = "" if self.sides.all() else _SIDES[int(sides.argmax())]
-        self.recovered = recovered(self.values)
+        self.recovered = recover_frequencies(self.values)
         if self.side:
-            self.recovered = recovered_alone(self.parts[sides][0] / self.factor, sine=self.side == "sin")
+            self.recovered = recover_from_half(self.parts[sides][0] / self.factor, sine=self.side == "sin")
 
     def where(self) -> Where:
         """Return where pairs are wrong: only in cos or sin, only at one position."""

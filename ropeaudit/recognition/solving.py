@@ -266,7 +266,7 @@ def rules(rotated_as: Mapping[int, int], first: int) -> Iterator[Fault]:
         yield replace(position_fault("positions-off", steps.pop()), fitted=True)
 
 
-def recovered(points: NDArray[np.complex128]) -> Array:
+def recover_frequencies(points: NDArray[np.complex128]) -> Array:
     """Return frequencies from the phases of points, refined from position 1 to ever later ones.
 
     Shapes: (n, p) -> (p,). Coarse angles lose count of turns; then early positions decide.
@@ -276,7 +276,7 @@ def recovered(points: NDArray[np.complex128]) -> Array:
     return _refined(phases[None])
 
 
-def recovered_alone(values: Array, *, sine: bool) -> Array:
+def recover_from_half(values: Array, *, sine: bool) -> Array:
     """Return frequencies from only cos or sin: of two possible phases the one nearer to the prediction.
 
     Shapes: (n, p) -> (p,). Frequencies are below half a turn for cos, a quarter for sin.

@@ -19,7 +19,7 @@ from ropeaudit.recognition import faults, wording
 from ropeaudit.recognition.check import TableFinding, check
 from ropeaudit.recognition.diagnosis import Diagnosis, Value
 from ropeaudit.recognition.faults import spelled
-from ropeaudit.recognition.solving import recovered
+from ropeaudit.recognition.solving import recover_frequencies
 from ropeaudit.reference.exact_scores import distance_table
 from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.rope.hf_config import ModelRope
@@ -41,7 +41,7 @@ _SINUSOIDS = 0.01  # of cos and sin: what float16 leaves of them
 Guess: TypeAlias = tuple[TableFinding, str, RopeSetting]  # what is found, a scaling in words, for what
 
 
-def guessed(dump: Dump, of_base: Callable[[float], RopeSetting]) -> Guess | None:
+def best_guess(dump: Dump, of_base: Callable[[float], RopeSetting]) -> Guess | None:
     """Check a dump with bases fitted to its values; return the best finding, or None.
 
     A guess tells what the values are, not that they are right. of_base: the setting of a base. A scaling that
@@ -53,7 +53,7 @@ def guessed(dump: Dump, of_base: Callable[[float], RopeSetting]) -> Guess | None
     one, faulty, scaled = dump.folded(any_base.pairs), list[Guess](), list[Guess]()
     theta = one.frequencies
     if one.cos is not None and one.sin is not None:
-        theta = recovered(one.cos + 1j * one.sin)
+        theta = recover_frequencies(one.cos + 1j * one.sin)
     for base in _bases(np.abs(theta), any_base) if theta is not None else ():
         setting = of_base(base)
         finding = check(dump, setting)
@@ -148,7 +148,7 @@ def drifts(dump: Dump, setting: RopeSetting, far: int = FAR) -> tuple[float | No
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class Loss:
     """One loss of a conversion. layer: its layer type. keys: of the file. told: details."""
 
     layer: str
@@ -157,25 +157,25 @@ class Lost:
     told: str = ""
 
 
-def lost(file: GgufRope, declared: ModelRope) -> list[Lost]:
+def conversion_losses(file: GgufRope, declared: ModelRope) -> list[Loss]:
     """Return the differences of a GGUF file's rotary embedding from a config's."""
-    own, found = file.model, list[Lost]()
+    own, found = file.model, list[Loss]()
     for layer, asked in declared.layers.items():
         if layer in own.layers:
             named = layer if len(declared.layers) > 1 else ""
-            found += [Lost(named, *one) for one in _layer_differences(file, own.layers[layer], asked)]
+            found += [Loss(named, *one) for one in _layer_differences(file, own.layers[layer], asked)]
     here, there = ("/".join(map(str, one.sections)) if one else "none" for one in (own.axes, declared.axes))
     if declared.axes and here != there:  # M-RoPE's
         told = Diagnosis("other-sections", {"seen": here, "asked": there})
-        found.append(Lost("", told, "rope.dimension_sections"))
+        found.append(Loss("", told, "rope.dimension_sections"))
     ends, served = own.maximum, declared.maximum
     if ends and served and ends < served:
         words = f"context_length is {ends:,} and config.json serves {served:,}: convert it again"
-        found.append(Lost("", Diagnosis("table-ends", {"last": ends - 1}), "context_length", words))
+        found.append(Loss("", Diagnosis("table-ends", {"last": ends - 1}), "context_length", words))
     return found
 
 
-def unseen(file: GgufRope, declared: ModelRope) -> list[str]:
+def not_compared(file: GgufRope, declared: ModelRope) -> list[str]:
     """Return the facts that were not compared, in words."""
     said = [
         f"the file says nothing of {layer} layers (rope.freq_base_swa): not compared"

@@ -245,7 +245,7 @@ def _convention(record: Record, code: Code) -> Convention:
     if fit is None:
         raise NoSnippet("how it is called was not found out")
     convention, order = fit.convention, fit.convention.order
-    unknown = convention.whole or not set(convention.roles) <= _KNOWN or order not in _ORDERS
+    unknown = convention.full_tables or not set(convention.roles) <= _KNOWN or order not in _ORDERS
     _raise_first((unknown, f"the code is called as {convention.called} with axes {order}"))
     return convention
 

@@ -47,7 +47,7 @@ def subject(name: str, dtype: str, setting: RopeSetting, **changes: str) -> Emul
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_visible_score_is_equally_likely(mask) -> None:
     want = every_pair(mask, 3, 5)
-    got = sum(times_sampled(sampled_rows.evenly(mask, 3, 5, 10, seed), want, 5) for seed in range(400))
+    got = sum(times_sampled(sampled_rows.draw_evenly(mask, 3, 5, 10, seed), want, 5) for seed in range(400))
     mean, total = 4000 / want.head.size, want.head.size
     assert ((got - mean) ** 2 / mean).sum() < total + 4 * np.sqrt(2 * total)  # chi squared
 
@@ -66,7 +66,7 @@ def test_weights_are_right_whatever_the_norms_are(mask, seed, exponents) -> None
         generator.exponential(size=(1, 6)) * 10.0 ** np.array(exponents),
     )
     want = every_pair(mask, 2, 6)
-    some = sampled_rows.by_size(mask, q, k, want.head.size // 2, seed)
+    some = sampled_rows.draw_by_size(mask, q, k, want.head.size // 2, seed)
     each = q[want.head, want.query] * k[0, want.key] / k.max()
     share = each / each.sum() if each.sum() else np.full(each.size, 1 / each.size)
     chance = share * (1 - sampled_rows.EVEN) + sampled_rows.EVEN / each.size
@@ -79,8 +79,8 @@ def test_weights_are_right_whatever_the_norms_are(mask, seed, exponents) -> None
 @pytest.mark.parametrize("sizes", [np.zeros((2, 30)), np.full((2, 30), np.inf)])
 def test_without_norms_the_choice_is_even(sizes) -> None:
     with np.errstate(all="raise"):
-        some = sampled_rows.by_size("causal", np.ones((4, 30)), sizes, 100, 5)
-    assert np.array_equal(some.key, sampled_rows.evenly("causal", 4, 30, 100, 5).key)
+        some = sampled_rows.draw_by_size("causal", np.ones((4, 30)), sizes, 100, 5)
+    assert np.array_equal(some.key, sampled_rows.draw_evenly("causal", 4, 30, 100, 5).key)
     assert (some.weight == 1).all()
 
 
@@ -88,10 +88,10 @@ def test_without_norms_the_choice_is_even(sizes) -> None:
 @pytest.mark.parametrize("kind", ["gaussian", "ones", "arange", "diagonal", "previous"])
 def test_synthetic_rows_are_those_of_the_whole(kind, chunk, monkeypatch) -> None:
     monkeypatch.setattr(sampled_rows, "_CHUNK", chunk)
-    some = sampled_rows.evenly("full", 4, 37, 300, 5)
+    some = sampled_rows.draw_evenly("full", 4, 37, 300, 5)
     whole = qk.make(kind, 4, 2, 37, RopeSetting.of(16), 5)
     result = sampled_rows.synthetic(kind, (4, 2, 37), RopeSetting.of(16), some, 5)
-    for rows in (result, sampled_rows.of(whole, some, 5)):
+    for rows in (result, sampled_rows.take_rows(whole, some, 5)):
         assert np.array_equal(rows.q[0:300], whole.q[some.head, some.query])
         assert np.array_equal(rows.k[0:300], whole.k[some.head // 2, some.key])
     assert (result.heads, result.kv_heads, result.seq_len, result.source) == (4, 2, 37, kind)
@@ -101,7 +101,7 @@ def test_synthetic_rows_are_those_of_the_whole(kind, chunk, monkeypatch) -> None
 def test_a_format_leaves_a_sample_alone_only_if_it_leaves_both_sides_alone(rounded) -> None:
     built, fmt = qk.make("gaussian", 2, 2, 40, RopeSetting.of(16)), parse("bf16")
     q, k = (x if name in rounded else x + 2.0**-30 for name, x in (("q", built.q), ("k", built.k)))
-    some = sampled_rows.of(qk.Inputs(q, k, "own", None), every_pair("causal", 2, 40), 0)
+    some = sampled_rows.take_rows(qk.Inputs(q, k, "own", None), every_pair("causal", 2, 40), 0)
     assert some.distinct([fmt]) == {fmt: parse("fp64") if rounded == "qk" else fmt}
 
 
@@ -147,7 +147,7 @@ def test_all_pairs_once_give_the_whole_audit(mask, origin) -> None:
     who = [subject("hf", d, setting, **WHOLE) for d in ("bf16", "fp32", "fp64")]
     offsets = [[0, origin or 1000]] * 3
     whole = measure.measure(Plan(who, offsets, built, setting, mask, origin), 2)
-    some = sampled_rows.of(built, every_pair(mask, 4, 90), 0)
+    some = sampled_rows.take_rows(built, every_pair(mask, 4, 90), 0)
     result = measure.measure_sampled(Plan(who, offsets, some, setting, mask, origin), 2)
     for cell, want in whole.items():
         rel = 1e-9 if cell[0] == 0 else 0.05  # rounded rotations do not hang on the order of sums
@@ -170,7 +170,7 @@ def test_sums_are_as_inexact_as_in_tiles(name, dtype) -> None:
     built, setting = qk.make("gaussian", 1, 1, 60, RopeSetting.of(128)), RopeSetting.of()
     who = [subject(name, dtype, setting)]
     whole = measure.measure(Plan(who, [[0]], built, setting, "full"), 1)[0, 0].drift
-    some = sampled_rows.of(built, every_pair("full", 1, 60), 0)
+    some = sampled_rows.take_rows(built, every_pair("full", 1, 60), 0)
     result = measure.measure_sampled(Plan(who, [[0]], some, setting, "full"), 1)[0, 0].drift
     assert result.rms == pytest.approx(whole.rms, rel=0.05)
     assert result.max == pytest.approx(whole.max, rel=0.3)
@@ -207,7 +207,7 @@ def test_every_column_is_estimated_without_bias(mask) -> None:
     whole = measure.measure(Plan(who, offsets, built, setting, mask), 1)
     samples = []
     for seed in range(60):
-        some = sampled_rows.of(built, sampled_rows.by_norms(built, mask, 90, seed), seed)
+        some = sampled_rows.take_rows(built, sampled_rows.draw_by_norms(built, mask, 90, seed), seed)
         samples.append(measure.measure_sampled(Plan(who, offsets, some, setting, mask), 1))
     columns = [("drift", n) for n in ("squares", "total", "absolute")] + [
         ("self_drift", "squares"),
@@ -239,20 +239,20 @@ def test_the_prediction_of_many_scores_is_that_of_all(mask, recipe, dtype, offse
     setting = RopeSetting.of(64, rotary_dim=48)
     built, who = qk.make("gaussian", 4, 2, 200, setting), subject(recipe, dtype, setting)
     want = bounds.bound(who, built, mask, offset).rms
-    some = sampled_rows.of(built, every_pair(mask, 4, 200), 0)
+    some = sampled_rows.take_rows(built, every_pair(mask, 4, 200), 0)
     assert predicted_rms(who, some, offset) == pytest.approx(
         want, rel=0.02
     )  # blocks of positions count alike
     built.k[:, 7] *= 30
-    want = predicted_rms(who, sampled_rows.of(built, every_pair(mask, 4, 200), 0), offset)
-    some = sampled_rows.of(built, sampled_rows.by_norms(built, mask, 4000, 1), 1)
+    want = predicted_rms(who, sampled_rows.take_rows(built, every_pair(mask, 4, 200), 0), offset)
+    some = sampled_rows.take_rows(built, sampled_rows.draw_by_norms(built, mask, 4000, 1), 1)
     assert predicted_rms(who, some, offset) == pytest.approx(want, rel=0.06)
 
 
 def test_a_prediction_without_a_number_is_inf() -> None:
     setting = RopeSetting.of(16)
     built = qk.make("gaussian", 1, 1, 20, setting)
-    some = sampled_rows.of(built, every_pair("causal", 1, 20), 0)
+    some = sampled_rows.take_rows(built, every_pair("causal", 1, 20), 0)
     assert predicted_rms(subject("uniform", "fp16", setting), some, 10**6) == np.inf
 
 

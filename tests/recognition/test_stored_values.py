@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ropeaudit import RopeSetting
-from ropeaudit.recognition.stored_values import drifts, guessed
+from ropeaudit.recognition.stored_values import best_guess, drifts
 from ropeaudit.rope import scaling
 from ropeaudit.tensor_files import rope_values
 from ropeaudit.tensor_files.rope_values import Dump
@@ -61,12 +61,12 @@ def test_any_base_is_guessed(base, pairs) -> None:
     """From frequencies in float32, in one digit or in seven; and from a table in bfloat16."""
     theta = (base ** (-np.arange(pairs) / pairs)).astype(np.float32).astype(np.float64)
     dump = Dump("x", "inv_freq", frequencies=theta)
-    found, _, setting = guessed(dump, lambda base: RopeSetting.of(2 * pairs, base=base))
+    found, _, setting = best_guess(dump, lambda base: RopeSetting.of(2 * pairs, base=base))
     assert (found.agrees, setting.pairs) == (True, pairs)
     assert setting.base == pytest.approx(base, rel=1e-5)
     noise = 0.004 * np.cos(np.arange(pairs) ** 2)
     noisy = Dump("x", "inv_freq", frequencies=theta * (1 + noise))
-    assert guessed(noisy, lambda base: RopeSetting.of(2 * pairs, base=base)) is None
+    assert best_guess(noisy, lambda base: RopeSetting.of(2 * pairs, base=base)) is None
 
 
 @given(

@@ -80,8 +80,8 @@ def module(
     changed = [setting for _, setting in audit.expected.settings(None) if setting.length == 0]
     rotated = [layer for layer, setting in declared.layers.items() if setting.pairs]
     declared = replace(declared, layers=dict(zip(rotated, changed, strict=True)))
-    audit.notes.extend(stored_values.unseen(file, declared))
-    return replace(audit, lost=stored_values.lost(file, declared))
+    audit.notes.extend(stored_values.not_compared(file, declared))
+    return replace(audit, lost=stored_values.conversion_losses(file, declared))
 
 
 def open_source(spec: str, expected: Expected, unrotated: str) -> ModuleAudit:

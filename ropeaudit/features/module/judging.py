@@ -22,7 +22,7 @@ from ropeaudit.recognition import wording
 from ropeaudit.recognition.check import check
 from ropeaudit.recognition.diagnosis import Diagnosis, kinds
 from ropeaudit.recognition.faults import BY_PAIR
-from ropeaudit.recognition.stored_values import Guess, Lost, drifts, guessed, uninitialised
+from ropeaudit.recognition.stored_values import Guess, Loss, best_guess, drifts, uninitialised
 from ropeaudit.rope.gguf_metadata import GgufRope
 from ropeaudit.rope.hf_config import ModelRope
 from ropeaudit.rope.scaling import DEFAULT, Scaling, Served
@@ -145,7 +145,7 @@ class ModuleAudit(Result):
     config: bool = False
     own_code: bool = False
     buffers: Sequence[Buffer] = ()
-    lost: Sequence[Lost] = ()
+    lost: Sequence[Loss] = ()
 
     @property
     def explicit(self) -> bool:
@@ -217,7 +217,7 @@ def _compare_table(dump: Dump, expected: Expected, misfit: bool, layer: str | No
         tried = [(check(dump, setting, label), label, setting) for label, setting in fitting]
         found = min(tried, key=lambda one: one[0].preference, default=None)
     chosen = found
-    if found is None and (guess := guessed(dump, functools.partial(expected.plain, dump.pairs))):
+    if found is None and (guess := best_guess(dump, functools.partial(expected.plain, dump.pairs))):
         table, other, setting = guess
         words = [expected.words(f"base {setting.base:.8g}"), other]
         chosen = table, ", ".join(filter(None, words)), setting

@@ -361,7 +361,7 @@ def check_way(way: Way, module: Any, setting: RopeSetting) -> Way:
     way = replace(way, layout=layout, places=places, returned=returned[places])
     x = np.random.default_rng(0).standard_normal((_TRIED, PROBE.size, setting.head_dim))
     exact = exact_rotation.rotated(x, PROBE, replace(setting, layout=layout))
-    error = np.sqrt(np.mean((rotate(x, way.rotated) - exact) ** 2))  # of vectors whose RMS is 1
+    error = np.sqrt(np.mean((rotate(x, way.rotate) - exact) ** 2))  # of vectors whose RMS is 1
     if not error <= _NEAR:
         raise NoRotation(f"it is {100 * error:.2g} % off the requested rotation")
     return way
