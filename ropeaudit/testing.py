@@ -135,12 +135,12 @@ def assert_rope(
     with chance.put_back():
         target = Target(own.name, "code", case, options, findings.extend)
         results = list(code_target.checks_of_code(own, target))
-    for one in results:
-        if one.finding.check == "keys":
-            warnings.warn(f"{own.name}: {one.finding.detail}", stacklevel=2)
-    failed = [one for one in results if one.finding.failed]
+    for check in results:
+        if check.finding.check == "keys":
+            warnings.warn(f"{own.name}: {check.finding.detail}", stacklevel=2)
+    failed = [check for check in results if check.finding.failed]
     if failed:
-        found = dict.fromkeys(codes(one.finding.diagnosis) for one in failed if one.finding.diagnosis)
+        found = dict.fromkeys(codes(check.finding.diagnosis) for check in failed if check.finding.diagnosis)
         raise WrongRope(report.text(results, case, findings), "+".join(found), worst(results))
     return results
 
@@ -148,9 +148,11 @@ def assert_rope(
 def worst(results: Iterable[Checked]) -> float:
     """Return the largest error ÷ allowed of checks of code; nan if none has a number."""
     ratios = [
-        (one.finding.measured / one.finding.allowed, one.finding.failed)
-        for one in results
-        if one.finding.status in JUDGED and one.finding.allowed > 0 and not math.isnan(one.finding.measured)
+        (check.finding.measured / check.finding.allowed, check.finding.failed)
+        for check in results
+        if check.finding.status in JUDGED
+        and check.finding.allowed > 0
+        and not math.isnan(check.finding.measured)
     ]
     # a failed count of positions is smaller than the needed one
     return max(

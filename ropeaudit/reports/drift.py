@@ -64,11 +64,11 @@ def report(
     """
     chosen, troubles = columns, list(map(verdicts.trouble, results))
     growth = [
-        math.nan if one.verdict == "refused" else judging.ratio(one.drift_rms, one.floor_rms)
-        for one in results
+        math.nan if record.verdict == "refused" else judging.ratio(record.drift_rms, record.floor_rms)
+        for record in results
     ]
     words = [trouble.words if trouble else "" for trouble in troubles]
-    held = held or {name: [getattr(one, name) for one in results] for name in records.COLUMNS}
+    held = held or {name: [getattr(record, name) for record in results] for name in records.COLUMNS}
     rows = Rows({"growth": growth, "note": words, **held}, len(results), ())
     own = records.distinct(results)
     telling = distinguishing(own)
@@ -102,7 +102,7 @@ def report(
 
 def _screen(results: Sequence[Record], rows: Sequence[Row]) -> list[str]:
     """Return the columns that -v shows; those of grid axes only if their shifts differ."""
-    on_grids = (one for one in results if one.grid is not None)
+    on_grids = (record for record in results if record.grid is not None)
     axes = () if any(map(axes_moved_apart, on_grids)) else ("offset_t", "offset_h", "offset_w")
     subject, dtype, *others = (name for name in _READER_COLUMNS.screen(rows) if name not in axes)
     names = settings.screen(rows, [subject, dtype], others)
@@ -114,7 +114,7 @@ def _screen(results: Sequence[Record], rows: Sequence[Row]) -> list[str]:
 
 def legend(results: Sequence[Record]) -> str:
     """Return the definition of drift, with sizes and seed of q and k if all rows share them."""
-    sizes = {(one.seq_len, one.heads, one.seed) for one in results}
+    sizes = {(record.seq_len, record.heads, record.seed) for record in results}
     drawn = ""
     if len(sizes) == 1:
         seq_len, heads, seed = sizes.pop()

@@ -76,13 +76,13 @@ def listed(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 def facts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return facts about the setting that all rows share, and about their q and k."""
     texts: dict[str, dict[str, None]] = {"assumed": {}, "read": {}, "measured with": {}}
-    for one in rows:
-        read = f"base {setting(one['base'])}, head_dim {one['head_dim']}"
-        read += f", scaling {short_name(one['scaling'])}"
-        texts["assumed" if one["model"] == "none" else "read"][read] = None
-        drawn = "" if one["seed"] is None else f" (seed {one['seed']})"
-        sizes = f"{counted(one['seq_len'], 'token')}, {counted(one['heads'], 'head')}"
-        texts["measured with"][f"{one['source']} q and k{drawn}, {sizes}"] = None
+    for row in rows:
+        read = f"base {setting(row['base'])}, head_dim {row['head_dim']}"
+        read += f", scaling {short_name(row['scaling'])}"
+        texts["assumed" if row["model"] == "none" else "read"][read] = None
+        drawn = "" if row["seed"] is None else f" (seed {row['seed']})"
+        sizes = f"{counted(row['seq_len'], 'token')}, {counted(row['heads'], 'head')}"
+        texts["measured with"][f"{row['source']} q and k{drawn}, {sizes}"] = None
     return [(label, next(iter(some))) for label, some in texts.items() if len(some) == 1]
 
 
@@ -99,8 +99,8 @@ def _cell_words(name: str, value: Any) -> str:
 def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the setting columns that differ between rows of the same model."""
     full = Rows.of(rows).distinct(NAMES)
-    models = {repr(one["model"]) for one in full}
-    of_one = [varying([one for one in full if repr(one["model"]) == name]) for name in models]
+    models = {repr(row["model"]) for row in full}
+    of_one = [varying([row for row in full if repr(row["model"]) == name]) for name in models]
     own = {name for some in of_one for name in some}
     return [name for name in varying(full) if name in own or name == "model"]
 

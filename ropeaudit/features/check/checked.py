@@ -146,11 +146,11 @@ def first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST]) + more
 
 
-def place_of(one: Checked) -> tuple[str, int]:
+def place_of(check: Checked) -> tuple[str, int]:
     """Return file and line of a check; "" and 0 if unknown."""
-    if one.finding.line:
-        return shown_path(Path(one.finding.file)), one.finding.line
-    path = Path(one.target.rpartition(":")[0] if one.kind == "code" else one.target)
-    if one.kind != "code" and path.is_dir():
-        path /= MANIFEST if one.kind == "case" else "config.json"
+    if check.finding.line:
+        return shown_path(Path(check.finding.file)), check.finding.line
+    path = Path(check.target.rpartition(":")[0] if check.kind == "code" else check.target)
+    if check.kind != "code" and path.is_dir():
+        path /= MANIFEST if check.kind == "case" else "config.json"
     return (shown_path(path), 0) if path.is_file() else ("", 0)

@@ -105,25 +105,27 @@ def _buffer_findings(audit: ModuleAudit) -> Iterator[Finding]:
         why = f"none of {audit.tensors} tensors is a RoPE buffer; the code computes them"
         yield not_applicable("stored buffers", why)
     alike: dict[tuple[object, ...], list[Buffer]] = {}
-    for one in audit.buffers:
-        alike.setdefault((one.what, one.cast, one.how, one.agrees, one.finding), []).append(one)
+    for buffer in audit.buffers:
+        alike.setdefault((buffer.what, buffer.cast, buffer.how, buffer.agrees, buffer.finding), []).append(
+            buffer
+        )
     for group in alike.values():
-        one = max(group, key=lambda one: one.error or 0.0)
-        cast = f"stored in {one.cast}; " if one.how == "stored" else f"cast to {one.cast} and back; "
-        found = one.finding if one.ends else one.measured or one.finding
-        detail = f"{cast * (one.cast != 'none')}{found.rstrip('.')}"
-        within = one.ends and one.table is not None and one.table.agrees  # as far as it goes
-        if one.drift_near is not None and not within:
-            detail += f"; drift {percent(one.drift_near)} within {NEAR} tokens"
+        buffer = max(group, key=lambda buffer: buffer.error or 0.0)
+        cast = f"stored in {buffer.cast}; " if buffer.how == "stored" else f"cast to {buffer.cast} and back; "
+        found = buffer.finding if buffer.ends else buffer.measured or buffer.finding
+        detail = f"{cast * (buffer.cast != 'none')}{found.rstrip('.')}"
+        within = buffer.ends and buffer.table is not None and buffer.table.agrees  # as far as it goes
+        if buffer.drift_near is not None and not within:
+            detail += f"; drift {percent(buffer.drift_near)} within {NEAR} tokens"
         far = FAR if expected.positions is None else expected.positions - 1
-        if far >= NEAR and not within and (distant := one.drift_at(far)) is not None:
+        if far >= NEAR and not within and (distant := buffer.drift_at(far)) is not None:
             detail += f", {percent(distant)} at a distance of {far:,}"
-        status: Status = "fail" if one.wrong else "info" if one.agrees is None else "pass"
-        unit = "relative" if one.what in FREQUENCIES else "radians"
-        sizes = math.nan if one.error is None or within else one.error, math.nan, unit
-        where = one.stored.name + (f" and {len(group) - 1} more" if len(group) > 1 else "")
-        fix = remedy(one, audit) if one.wrong else ""
-        yield Finding(f"stored {one.what}", status, detail, *sizes, where, one.diagnosis, remedy=fix)
+        status: Status = "fail" if buffer.wrong else "info" if buffer.agrees is None else "pass"
+        unit = "relative" if buffer.what in FREQUENCIES else "radians"
+        sizes = math.nan if buffer.error is None or within else buffer.error, math.nan, unit
+        where = buffer.stored.name + (f" and {len(group) - 1} more" if len(group) > 1 else "")
+        fix = remedy(buffer, audit) if buffer.wrong else ""
+        yield Finding(f"stored {buffer.what}", status, detail, *sizes, where, buffer.diagnosis, remedy=fix)
 
 
 def _class_findings(target: Target, expected: Expected, own_code: bool) -> Iterator[Finding]:
@@ -148,7 +150,7 @@ def _class_findings(target: Target, expected: Expected, own_code: bool) -> Itera
     for layer, values in made.frequencies.items():
         where = f"{made.name} ({layer})" if layer else made.name
         settings = meant.settings(None, meant.layer_of(layer))
-        orders = [Dump("", where, frequencies=one) for one in (values, np.sort(values)[::-1])]
+        orders = [Dump("", where, frequencies=order) for order in (values, np.sort(values)[::-1])]
         fitting = [
             (check(dump, one, label), one)
             for dump in orders
@@ -156,7 +158,7 @@ def _class_findings(target: Target, expected: Expected, own_code: bool) -> Itera
             if dump.fits(one.pairs)
         ]
         if not fitting:
-            pairs = " or ".join(sorted({str(one.pairs) for _, one in settings})) or "no"
+            pairs = " or ".join(sorted({str(setting.pairs) for _, setting in settings})) or "no"
             said = f"it builds {values.size} pairs, and config.json means {pairs}"
             yield noted(_CLASS, said, where=where)
             continue
@@ -178,7 +180,7 @@ def _class_findings(target: Target, expected: Expected, own_code: bool) -> Itera
 def _model_checks(target: Target) -> Iterator[Checked]:
     options = target.options
     names = [dtype.name for dtype in options.dtypes] or list(_MODEL_DTYPES)
-    asked: dict[str, Any] = {one: getattr(options, one) for one in ("text", "tokens", "seed", "device")}
+    asked: dict[str, Any] = {name: getattr(options, name) for name in ("text", "tokens", "seed", "device")}
     audit = model_analysis.model(target.name, dtypes=names, **asked)
     place, seen = audit.device.label, set[int]()
     try:
@@ -186,9 +188,9 @@ def _model_checks(target: Target) -> Iterator[Checked]:
             wide = [] if seen else list(_decode_findings(shifted, audit.calls))
             wide += [] if shifted.offset in seen else [_structure_finding(shifted)]
             seen.add(shifted.offset)
-            yield from (target.checked(one, "float64", device=place) for one in wide)
+            yield from (target.checked(finding, "float64", device=place) for finding in wide)
             own = (_rotation_finding(shifted), _rounding_finding(shifted))
-            yield from (target.checked(one, shifted.dtype.name, device=place) for one in own)
+            yield from (target.checked(finding, shifted.dtype.name, device=place) for finding in own)
     except NotShifted as error:
         yield target.checked(not_applicable("model structure", error.fault))
     target.note(audit.folder.notes)
@@ -199,11 +201,14 @@ def _decode_findings(shifted: Shifted, calls: Mapping[str, str]) -> Iterator[Fin
 
     calls: way of calling -> why it was not compared; empty if it was.
     """
-    if (one := shifted.decoded) is not None:
-        status: Status = "fail" if one.wrong else "info" if one.differs else "pass"
-        detail = one.words or "decode with a cache, padding on the left and chunks are one pass"
-        sizes, where = (one.change, one.allowed, "logit"), "" if one.layer is None else f"layer {one.layer}"
-        yield Finding(_DECODE, status, detail, *sizes, where, one.wrong)
+    if (cached := shifted.decoded) is not None:
+        status: Status = "fail" if cached.wrong else "info" if cached.differs else "pass"
+        detail = cached.words or "decode with a cache, padding on the left and chunks are one pass"
+        sizes, where = (
+            (cached.change, cached.allowed, "logit"),
+            "" if cached.layer is None else f"layer {cached.layer}",
+        )
+        yield Finding(_DECODE, status, detail, *sizes, where, cached.wrong)
     if unseen := [f"{way} ({why})" for way, why in calls.items() if why]:
         yield noted(_DECODE, f"not compared: {'; '.join(unseen)}")
 
@@ -245,12 +250,12 @@ def _rounding_finding(shifted: Shifted) -> Finding:
 
 def _conversion_findings(audit: ModuleAudit, rope: GgufRope) -> Iterator[Finding]:
     """Yield what a conversion lost, or that it lost nothing, and the metadata of the file."""
-    check, wrong = "conversion", [one for one in audit.buffers if one.wrong]
-    for one in audit.lost:
-        differs = f"{one.layer} layers differ" if one.layer else "the file differs"
-        found = {"where": one.keys, "diagnosis": one.diagnosis}
-        finding = judged(check, False, one.told or f"{differs} from the config", **found)
-        yield finding if one.told else finding.advised(FP32, rope.model.maximum or 1)
+    check, wrong = "conversion", [buffer for buffer in audit.buffers if buffer.wrong]
+    for lost in audit.lost:
+        differs = f"{lost.layer} layers differ" if lost.layer else "the file differs"
+        found = {"where": lost.keys, "diagnosis": lost.diagnosis}
+        finding = judged(check, False, lost.told or f"{differs} from the config", **found)
+        yield finding if lost.told else finding.advised(FP32, rope.model.maximum or 1)
     for buffer in [] if audit.lost else wrong:
         detail = f"its frequencies are not those of {buffer.label}: {buffer.measured or buffer.finding}"
         named = buffer.stored.name
@@ -258,7 +263,7 @@ def _conversion_findings(audit: ModuleAudit, rope: GgufRope) -> Iterator[Finding
     if not audit.explicit:
         yield noted(check, "nothing says what it should be; put config.json beside it, or give --config")
     elif not audit.lost and not wrong:
-        declared = ", ".join(dict.fromkeys(one.label for one in audit.buffers))
+        declared = ", ".join(dict.fromkeys(buffer.label for buffer in audit.buffers))
         yield judged(check, True, f"the file says of RoPE what {declared} says")
     words = setting_words(rope.setting, rope.model.axes, rope.model.served)
     yield noted("metadata", f"architecture {rope.architecture}: {words}")

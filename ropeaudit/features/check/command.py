@@ -197,11 +197,11 @@ def _ours(checked: Sequence[Checked], output: CheckReportOptions) -> int:
     from ropeaudit.console import delivery
     from ropeaudit.console.delivery import say
 
-    faults = [one for one in checked if one.finding.fault]
-    for one in faults:
-        say(f"{one.target}, {one.label}: {one.finding.detail}")
+    faults = [check for check in checked if check.finding.fault]
+    for check in faults:
+        say(f"{check.target}, {check.label}: {check.finding.detail}")
         if output.verbose:
-            click.echo(one.finding.fault, err=True)
+            click.echo(check.finding.fault, err=True)
     if faults:
         say("please report it with the command and `ropeaudit list environment`; -v shows where it is")
     return delivery.OUR_FAULT if faults else delivery.DONE

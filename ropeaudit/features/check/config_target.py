@@ -98,24 +98,29 @@ def _part_checks(target: Target, config: Config, case: Case, path: str) -> Itera
     def named(results: Iterable[Checked]) -> Iterator[Checked]:
         """Add the part to the layer type of checks, if several parts are checked."""
         several = path and not target.name.endswith(f"#{path}")
-        for one in results:
-            layer = path if one.layer in (NONE, FULL) else f"{path}.{one.layer}"
-            yield replace(one, layer=layer) if several else one
+        for check in results:
+            layer = path if check.layer in (NONE, FULL) else f"{path}.{check.layer}"
+            yield replace(check, layer=layer) if several else check
 
-    yield from named(target.checked(_setting_finding(config, model, one, path), case=one) for one in cases)
+    yield from named(
+        target.checked(_setting_finding(config, model, layer_case, path), case=layer_case)
+        for layer_case in cases
+    )
     doubts = [noted(READING, doubt.seen, remedy=doubt.remedy) for doubt in model.doubts]
     yield from named(target.checked(doubt, case=cases[0]) for doubt in doubts)
     if (asked := target.options.up_to) and model.maximum and not case.scaling:
-        yield from named(target.checked(one, case=cases[0]) for one in _range_findings(asked, model.maximum))
+        yield from named(
+            target.checked(finding, case=cases[0]) for finding in _range_findings(asked, model.maximum)
+        )
     yield from named([target.checked(_keys_finding(config, model, case, path))])
-    yield from doing.in_parts([named(_layer_checks(target, one)) for one in cases])
+    yield from doing.in_parts([named(_layer_checks(target, layer_case)) for layer_case in cases])
 
 
-def _axes_checks(target: Target, path: str, one: Part) -> Iterator[Checked]:
+def _axes_checks(target: Target, path: str, part: Part) -> Iterator[Checked]:
     """Yield the setting of a vision part, and the drift of scores on its patches. path: FILE#PART."""
-    layer, options = one.name or one.model, target.options
+    layer, options = part.name or part.model, target.options
     try:
-        rope, size = config_axes.of_part(one, path), config_axes.patches(one)
+        rope, size = config_axes.of_part(part, path), config_axes.patches(part)
     except RopeAuditError as error:
         yield target.checked(Finding("config", "fail", f"{layer}: {error.fault}"), layer=layer)
         return
@@ -123,7 +128,7 @@ def _axes_checks(target: Target, path: str, one: Part) -> Iterator[Checked]:
     said = f"rows turn the first {half} dims, columns the other {half} (dims i and i + {half} a pair)"
     read = f"{layer}: {base}, head_dim {rope.head_dim}, {said}, {size} x {size} patches"
     yield target.checked(judged("config", True, read), layer=layer)
-    names = tuple(one.name for one in options.dtypes) or DTYPES
+    names = tuple(part.name for part in options.dtypes) or DTYPES
     case = Case(axes=path, grid=f"{size}x{size}", heads=min(2, rope.heads), seed=options.seed, mask="full")
     recipe = options.recipe or RECIPE
     for record in Audit((case,), (recipe,), names, (0,), bounded=False).run():

@@ -45,11 +45,11 @@ _OPTIONS = "--config, --model or --base for yours"
 Facts = list[tuple[str, str]]
 
 
-def row(one: Checked) -> dict[str, Any]:
+def row(check: Checked) -> dict[str, Any]:
     """Return the row of a check."""
-    finding, setting = one.finding, one.setting
+    finding, setting = check.finding, check.setting
     values = dict[str, Any].fromkeys(COLUMNS)
-    for part in (setting, finding, one):
+    for part in (setting, finding, check):
         values |= {name: getattr(part, name) for name in COLUMNS if hasattr(part, name)}
     values |= {"schema": SCHEMA, "diagnosis": codes(finding.diagnosis), "remedy": finding.advice}
     values["scaling"] = NONE if setting is None else str(setting.scaling)
@@ -69,9 +69,9 @@ def report(
     findings: on waivers and calls. case: the RoPE setting of the options.
     """
     rows, targets = [row(result) for result in results], dict[str, list[Checked]]()
-    for one in results:
-        targets.setdefault(one.target, []).append(one)
-    seen = {name: {one[name] for one in rows} for name in ("target", "dtype", "layer")}
+    for check in results:
+        targets.setdefault(check.target, []).append(check)
+    seen = {name: {row[name] for row in rows} for name in ("target", "dtype", "layer")}
     seen["layer"].discard(NONE)
     screen = [name for name in COLUMNS.screen(rows) if name not in seen or len(seen[name]) > 1]
     told = findings if len(targets) == 1 else ()  # several targets have no room for calls
@@ -79,7 +79,7 @@ def report(
         *(COLUMNS, SCHEMA, rows, screen, columns, metadata),
         answers=[answer(own, case or Case(), told) for own in targets.values()],
         notes=[*findings, *notes(results)],
-        legend=_MARGIN if any(one.finding.unit == MARGIN for one in results) else "",
+        legend=_MARGIN if any(check.finding.unit == MARGIN for check in results) else "",
         faults=faults_of(results),
         brief=not columns,
     )
@@ -88,12 +88,12 @@ def report(
 def notes(results: Sequence[Checked]) -> list[str]:
     """Return notes on checks that did not pass, on settings, and on checks that were not made."""
     messages, missing = list[str](), dict[str, list[str]]()
-    for one in results:
-        finding = one.finding
+    for check in results:
+        finding = check.finding
         if finding.status in _UNJUDGED:
             missing.setdefault(finding.detail, []).append(finding.check)
         elif finding.status != "pass" or finding.check == "config":
-            messages.append(f"{one.target}, {one.label}: {finding.detail}")
+            messages.append(f"{check.target}, {check.label}: {finding.detail}")
     last = [f"not checked: {', '.join(dict.fromkeys(names))}: {why}" for why, names in missing.items()]
     return list(dict.fromkeys([*messages, *last]))
 
@@ -101,15 +101,15 @@ def notes(results: Sequence[Checked]) -> list[str]:
 def faults_of(results: Sequence[Checked]) -> list[Fault]:
     """Return the failures that are not waived, in order, without errors of our own."""
     faults = []
-    for one in (one for one in results if one.finding.failed and not one.finding.fault):
-        finding, found, behaves = one.finding, one.finding.diagnosis, ""
+    for check in (check for check in results if check.finding.failed and not check.finding.fault):
+        finding, found, behaves = check.finding, check.finding.diagnosis, ""
         if found is not None and found.explains:  # with alternatives and further faults
             nearest = "nothing that was tried explains it; the nearest: "
             behaves = nearest if found.certainty == "resembles" else "behaves like: "
-        words = (one.result_words, behaves + finding.resembles, finding.advice)
+        words = (check.result_words, behaves + finding.resembles, finding.advice)
         message = printable("; ".join(filter(None, words)))
         rule = found.code if found else finding.check.replace(" ", "-")
-        faults.append(Fault(rule, message, printable(one.target), one.label, *place_of(one)))
+        faults.append(Fault(rule, message, printable(check.target), check.label, *place_of(check)))
     return faults
 
 
@@ -122,17 +122,17 @@ def junit(results: Sequence[Checked]) -> bytes:
     """
     root = ElementTree.Element("testsuites", name="ropeaudit check")
     suites: dict[tuple[str, str], list[Checked]] = {}
-    for one in results:
-        suites.setdefault((one.target, one.dtype), []).append(one)
+    for check in results:
+        suites.setdefault((check.target, check.dtype), []).append(check)
     for (target, dtype), checks in suites.items():
         name = printable(target if dtype == NONE else f"{target} {dtype}")
-        tags = [_OF_JUNIT.get(one.finding.status, "skipped") for one in checks]
+        tags = [_OF_JUNIT.get(check.finding.status, "skipped") for check in checks]
         failures, skipped = (str(tags.count(tag)) for tag in ("failure", "skipped"))
         shown = {"name": name, "errors": "0", "failures": failures, "skipped": skipped}
         suite = ElementTree.SubElement(root, "testsuite", shown | {"tests": str(len(checks))})
-        for one, tag in zip(checks, tags, strict=True):
-            finding, measured = one.finding, one.measurement
-            layer = "" if one.layer in (NONE, "full_attention") else f" ({one.layer})"
+        for check, tag in zip(checks, tags, strict=True):
+            finding, measured = check.finding, check.measurement
+            layer = "" if check.layer in (NONE, "full_attention") else f" ({check.layer})"
             case = ElementTree.SubElement(suite, "testcase", classname=name, name=finding.check + layer)
             part, kind = ElementTree.SubElement(case, tag), codes(finding.diagnosis) or tag
             if tag != "system-out":
@@ -153,11 +153,11 @@ def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answe
     case: the RoPE setting of the options. findings: on waivers and calls.
     """
     target = own[0].target
-    for one in own:
-        if one.finding.status == "nothing to check":
-            return Answer("OK", target, f"nothing to check: {one.finding.detail}")
-    groups = _by_cause([one for one in own if one.finding.failed])
-    doubtful = _by_cause([one for one in own if warns(one)])
+    for check in own:
+        if check.finding.status == "nothing to check":
+            return Answer("OK", target, f"nothing to check: {check.finding.detail}")
+    groups = _by_cause([check for check in own if check.finding.failed])
+    doubtful = _by_cause([check for check in own if warns(check)])
     causes = [_cause(code, some) for code, some in groups.items()]
     causes += [replace(_cause(code, some), warning=True) for code, some in doubtful.items()]
     facts = [
@@ -169,9 +169,9 @@ def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answe
     facts += [*_note_facts(own), *_not_checked_facts(own, case, findings)]
     if len(causes) > 1:
         causes[0] = _with_fewer_facts(causes[0], 2)
-        causes[1:] = [replace(_with_fewer_facts(one, 1), file="", source="") for one in causes[1:]]
+        causes[1:] = [replace(_with_fewer_facts(cause, 1), file="", source="") for cause in causes[1:]]
     if rest := causes[_MOST_CAUSES:]:
-        facts.insert(0, ("more", f"{', '.join(one.code for one in rest)}: -v"))
+        facts.insert(0, ("more", f"{', '.join(cause.code for cause in rest)}: -v"))
     if causes:
         facts.append(("next", _next_steps(own[0], groups)))
     status: Status = "FAIL" if groups else "WARN" if causes else "PASS"
@@ -187,12 +187,12 @@ def text(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> str:
 
 def _without_options(results: Sequence[Checked]) -> list[Checked]:
     """Return checks whose findings suggest no option of the command line."""
-    return [replace(one, finding=replace(one.finding, option="")) for one in results]
+    return [replace(check, finding=replace(check.finding, option="")) for check in results]
 
 
-def warns(one: Checked) -> bool:
+def warns(check: Checked) -> bool:
     """Return whether a check that does not fail is a warning."""
-    name, status = one.finding.check, one.finding.status
+    name, status = check.finding.check, check.finding.status
     telling = name in ("config keys", READING, RANGE, "dtype", "setting", "class table", "model decode")
     telling = telling or name.startswith("under ")
     return status == "waived" or (status == "info" and telling)
@@ -200,9 +200,9 @@ def warns(one: Checked) -> bool:
 
 def _reason(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
     if not groups and (margin := _smallest_limit(own)):
-        doubt = next((one.finding.where for one in own if warns(one) and one.finding.where), "")
+        doubt = next((check.finding.where for check in own if warns(check) and check.finding.where), "")
         return f"{doubt}; {margin}" if doubt else margin
-    judged = [one for one in own if one.judged]
+    judged = [check for check in own if check.judged]
     where = [first_names([parse(name).short for name in _dtypes(judged)])]
     for first in judged[:1]:
         if first.setting is not None and first.setting.grid is not None:
@@ -210,8 +210,8 @@ def _reason(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
         elif first.kind in ("code", "case") and first.up_to:
             begin = "positions of its calls up" if first.kind == "case" else "positions 0"
             where.append(f"{begin} to {first.up_to - 1:,}")
-    counts, waived = counted(len(judged), "check"), sum(one.finding.status == "waived" for one in judged)
-    wrong = f"{sum(one.finding.failed for one in judged)} of {counts}"
+    counts, waived = counted(len(judged), "check"), sum(check.finding.status == "waived" for check in judged)
+    wrong = f"{sum(check.finding.failed for check in judged)} of {counts}"
     if groups.keys() == {UNEXPLAINED}:
         counts = f"cause unknown, {wrong}"
     elif INTERRUPTED in groups:
@@ -224,7 +224,7 @@ def _reason(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
 
 
 def _dtypes(some: Sequence[Checked]) -> list[str]:
-    return [name for name in dict.fromkeys(one.dtype for one in some) if name != NONE]
+    return [name for name in dict.fromkeys(check.dtype for check in some) if name != NONE]
 
 
 def _by_cause(some: Sequence[Checked]) -> dict[str, list[Checked]]:
@@ -233,34 +233,34 @@ def _by_cause(some: Sequence[Checked]) -> dict[str, list[Checked]]:
     Of codes that explain a check equally well, the one that most checks share counts. Wrong scores have the
     cause of a wrong rotation, if there is one.
     """
-    shared = Counter(code for one in some for code in _cause_codes(one))
-    own = {id(one): max(_cause_codes(one), key=lambda code: shared[code]) for one in some}
-    rotation = {one.dtype: own[id(one)] for one in some if one.finding.check == "rotation"}
+    shared = Counter(code for check in some for code in _cause_codes(check))
+    own = {id(check): max(_cause_codes(check), key=lambda code: shared[code]) for check in some}
+    rotation = {check.dtype: own[id(check)] for check in some if check.finding.check == "rotation"}
     same: dict[str, str] = {}  # detail -> the first check with it, such as an error that all raise
     groups: dict[str, list[Checked]] = {}
-    for one in some:
-        code, diagnosis = own[id(one)], one.finding.diagnosis
-        if diagnosis is None and one.finding.check in SCORES:
-            code = rotation.get(one.dtype, code)
-        if diagnosis is None and math.isnan(one.finding.measured):
-            code = same.setdefault(one.finding.detail, code)
-        groups.setdefault(code, []).append(one)
+    for check in some:
+        code, diagnosis = own[id(check)], check.finding.diagnosis
+        if diagnosis is None and check.finding.check in SCORES:
+            code = rotation.get(check.dtype, code)
+        if diagnosis is None and math.isnan(check.finding.measured):
+            code = same.setdefault(check.finding.detail, code)
+        groups.setdefault(code, []).append(check)
     return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
 
 
-def _cause_codes(one: Checked) -> list[str]:
+def _cause_codes(check: Checked) -> list[str]:
     """Return the codes that explain a check equally well, else "unexplained" or its name."""
-    found = one.finding.diagnosis
+    found = check.finding.diagnosis
     if found is not None and found.certainty != "resembles":
         return codes(found).split("|")
-    return [UNEXPLAINED if found or one.finding.unit == PAIR else one.finding.check.replace(" ", "-")]
+    return [UNEXPLAINED if found or check.finding.unit == PAIR else check.finding.check.replace(" ", "-")]
 
 
 def _cause(code: str, some: Sequence[Checked]) -> Cause:
     """Return the cause that checks share: title, place, size of the error and remedy."""
-    first = next((one for one in some if code in _cause_codes(one)), some[0])
+    first = next((check for check in some if code in _cause_codes(check)), some[0])
     finding, facts = first.finding, list[str]()
-    pairs = [one for one in some if _excess(one) > 0 and one.dtype == first.dtype]
+    pairs = [check for check in some if _excess(check) > 0 and check.dtype == first.dtype]
     explained = finding.diagnosis is not None and code != UNEXPLAINED
     title = finding.detail if finding.detail and len(finding.detail) <= _SHORT else first.result_words
     if len(title) > _SHORT and "; " in title[:_SHORT]:
@@ -268,7 +268,7 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
     if explained:
         title = finding.resembles
     if pairs:
-        rotated = [one for one in pairs if one.finding.check != "gradient"]
+        rotated = [check for check in pairs if check.finding.check != "gradient"]
         worst = max(rotated or pairs, key=_excess).finding
         noun = "gradient" if worst.check == "gradient" else "rotation"
         size = f"{noun} error up to {_two_digits(worst.measured)} ({_two_digits(worst.allowed)} allowed)"
@@ -278,7 +278,9 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
         facts += [
             text for text in (first.result_words, finding.detail) if text != title and len(text) <= _SHORT
         ]
-    if tolerance := next((one.finding for one in some if one.finding.check == "score-error-limit"), None):
+    if tolerance := next(
+        (check.finding for check in some if check.finding.check == "score-error-limit"), None
+    ):
         off = f"{percent(tolerance.measured)} off (limit {limit_percent(tolerance.allowed)})"
         facts.append(f"scores are {off}: {tolerance.where}")
     if finding.diagnosis is not None and explained:
@@ -286,14 +288,14 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
     elif finding.diagnosis is not None and finding.diagnosis.explains:
         facts.append(f"closest known: {codes(finding.diagnosis)}: {finding.resembles}")
     if len(some) > 1:
-        facts.append(f"checks: {first_names(list(dict.fromkeys(one.finding.check for one in some)))}")
+        facts.append(f"checks: {first_names(list(dict.fromkeys(check.finding.check for check in some)))}")
     if finding.option:
         facts.append(f"if that is meant, give {finding.option}")
     if finding.remedy:
         facts.append(f"fix: {finding.remedy}")
     if title != finding.detail:
         facts += [finding.detail[finding.detail.index(mark) :] for mark in _WAIVERS if mark in finding.detail]
-    placed = list(dict.fromkeys(one.finding.check for one in some))
+    placed = list(dict.fromkeys(check.finding.check for check in some))
     if all(name.startswith("under ") for name in placed):  # and nowhere else
         title = f"{first_names(placed)}: {title}"
     file, line = place_of(first)
@@ -307,9 +309,9 @@ def _with_fewer_facts(cause: Cause, most: int) -> Cause:
     return replace(cause, facts=[*cause.facts[:most], *fixes])
 
 
-def _excess(one: Checked) -> float:
+def _excess(check: Checked) -> float:
     """Return the error of a rotated pair ÷ allowed; 0 for other checks."""
-    finding = one.finding
+    finding = check.finding
     return finding.measured / finding.allowed if finding.unit == PAIR and finding.allowed > 0 else 0.0
 
 
@@ -318,12 +320,12 @@ def _two_digits(value: float) -> str:
 
 
 def _measurement_facts(own: Sequence[Checked]) -> Facts:
-    judged, facts = [one for one in own if one.judged], Facts()
+    judged, facts = [check for check in own if check.judged], Facts()
     several = len(_dtypes(judged)) > 1 and judged[0].kind in ("code", "case")
     for dtype in _dtypes(judged):
-        some, lines = [one for one in judged if one.dtype == dtype], Facts()
-        by_name, worst = {one.finding.check: one.finding for one in some}, max(some, key=_excess)
-        if wrong := sum(one.finding.failed for one in some):
+        some, lines = [check for check in judged if check.dtype == dtype], Facts()
+        by_name, worst = {check.finding.check: check.finding for check in some}, max(some, key=_excess)
+        if wrong := sum(check.finding.failed for check in some):
             by_name, lines = {}, [("", f"{wrong} of {counted(len(some), 'check')} fail")] * several
         elif excess := _excess(worst):
             size = f"{_two_digits(worst.finding.measured)} of {_two_digits(worst.finding.allowed)} allowed"
@@ -340,16 +342,20 @@ def _measurement_facts(own: Sequence[Checked]) -> Facts:
 
 
 def _limit_facts(own: Sequence[Checked]) -> Facts:
-    dtypes = _dtypes([one for one in own if one.finding.check == LIMIT])
-    limits = [_smallest_limit([one for one in own if one.dtype == dtype]) for dtype in dtypes]
-    decides = "" if any(one.finding.failed for one in own) else _smallest_limit(own)
+    dtypes = _dtypes([check for check in own if check.finding.check == LIMIT])
+    limits = [_smallest_limit([check for check in own if check.dtype == dtype]) for dtype in dtypes]
+    decides = "" if any(check.finding.failed for check in own) else _smallest_limit(own)
     facts = [("limit", text) for text in limits if text != decides]
     patches = [
-        f"{parse(one.dtype).short}, {one.finding.detail}" for one in own if one.finding.check == PATCHES
+        f"{parse(check.dtype).short}, {check.finding.detail}"
+        for check in own
+        if check.finding.check == PATCHES
     ]
     facts += [("patches", text) for text in patches]
-    casts = {parse(one.dtype).short: one.finding for one in own if one.finding.check == "cast module"}
-    sizes = [f"{percent(one.measured)} in {dtype}" for dtype, one in casts.items() if one.measured >= 0]
+    casts = {parse(check.dtype).short: check.finding for check in own if check.finding.check == "cast module"}
+    sizes = [
+        f"{percent(finding.measured)} in {dtype}" for dtype, finding in casts.items() if finding.measured >= 0
+    ]
     if sizes:
         off = f"scores {', '.join(sizes)} off at {next(iter(casts.values())).where}"
         facts.append(("inv_freq cast", f"{off}: cast the weights alone, not the module"))
@@ -358,11 +364,11 @@ def _limit_facts(own: Sequence[Checked]) -> Facts:
 
 def _smallest_limit(some: Sequence[Checked]) -> str:
     """Return the smallest limit of a config in words; empty if none was checked."""
-    limits = [one for one in some if one.finding.check == LIMIT]
+    limits = [check for check in some if check.finding.check == LIMIT]
     if not limits:
         return ""
-    least = min(limits, key=lambda one: one.finding.measured)
-    layer = f" of {least.layer}" if len({one.layer for one in limits}) > 1 else ""
+    least = min(limits, key=lambda check: check.finding.measured)
+    layer = f" of {least.layer}" if len({check.layer for check in limits}) > 1 else ""
     where = least.finding.where.replace("offsets to position ", "offsets to ")
     return f"{parse(least.dtype).short}, {where}{layer}"
 
@@ -378,10 +384,10 @@ def _call_facts(target: str, findings: Sequence[str]) -> Facts:
 
 def _assumption_facts(own: Sequence[Checked], case: Case) -> Facts:
     """Return the assumed defaults; of a config, its setting."""
-    setting = next((one.setting for one in reversed(own) if one.setting is not None), None)
+    setting = next((check.setting for check in reversed(own) if check.setting is not None), None)
     if own[0].kind != "code" or setting is None:
-        config = [one.finding for one in own if one.finding.check == "config"]
-        return [("read", one.detail) for one in config if one.status == "pass"][:_MOST_FACTS]
+        config = [check.finding for check in own if check.finding.check == "config"]
+        return [("read", finding.detail) for finding in config if finding.status == "pass"][:_MOST_FACTS]
     if case.axes is not None or (case.model, case.config) != (None, None):  # which give the whole setting
         return []
     usual, given = RopeSetting(), {"head_dim": case.head_dim, "base": case.base}
@@ -394,24 +400,27 @@ def _assumption_facts(own: Sequence[Checked], case: Case) -> Facts:
 
 
 def _note_facts(own: Sequence[Checked]) -> Facts:
-    noted, facts = [one for one in own if one.finding.status == "info" and not warns(one)], dict[str, str]()
-    for one in (one for one in noted if one.finding.check not in ("cast module", LIMIT)):
-        several = sum(other.finding.check == one.finding.check for other in noted) > 1
-        dtype = parse(one.dtype).short if one.dtype != NONE else ""
-        which = ", ".join(filter(None, [dtype, one.finding.where])) if several else ""
-        facts.setdefault(": ".join(filter(None, [which, one.finding.detail])), one.finding.check)
+    noted, facts = (
+        [check for check in own if check.finding.status == "info" and not warns(check)],
+        dict[str, str](),
+    )
+    for check in (check for check in noted if check.finding.check not in ("cast module", LIMIT)):
+        several = sum(other.finding.check == check.finding.check for other in noted) > 1
+        dtype = parse(check.dtype).short if check.dtype != NONE else ""
+        which = ", ".join(filter(None, [dtype, check.finding.where])) if several else ""
+        facts.setdefault(": ".join(filter(None, [which, check.finding.detail])), check.finding.check)
     return [(check, text) for text, check in facts.items()][:_MOST_FACTS]
 
 
 def _not_checked_facts(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Facts:
     beyond = [text.partition(NOT_CHECKED)[2].rstrip(".") for text in findings if NOT_CHECKED in text]
-    if limits := [one.finding.detail for one in own if one.finding.check == LIMIT]:
+    if limits := [check.finding.detail for check in own if check.finding.check == LIMIT]:
         apart = f"distances over {case.outline()[0].seq_len - 1} (ropeaudit limit --seq-len)"
         if all("; distance " in detail for detail in limits):
             apart = "distances between those tested"
         beyond.append(f"{apart}; other q and k")
     reasons: dict[str, dict[str, None]] = {}  # reason -> names of checks, each once
-    for finding in (one.finding for one in own):
+    for finding in (check.finding for check in own):
         if finding.status in ("not checked", "not applicable"):
             why = "--thorough" if finding.status == "not checked" else finding.detail
             reasons.setdefault(why, {})[finding.check] = None
@@ -427,14 +436,14 @@ def _not_checked_facts(own: Sequence[Checked], case: Case, findings: Sequence[st
     return [("not checked", whole)] if whole else []
 
 
-def _next_steps(one: Checked, groups: dict[str, list[Checked]]) -> str:
+def _next_steps(check: Checked, groups: dict[str, list[Checked]]) -> str:
     known = [code for code in groups if code in kinds()]
     steps = [f"why: ropeaudit list diagnoses {known[0]}"] if known else []
     steps.append("all rows: -v")
     if groups and INTERRUPTED not in groups:
         steps.append("bug report: --ticket FILE.md")
-        if one.kind == "code" and any(kinds()[code].group == "precision" for code in known):
-            steps.append(f"by stage: ropeaudit explain {shlex.quote(one.target)}")
+        if check.kind == "code" and any(kinds()[code].group == "precision" for code in known):
+            steps.append(f"by stage: ropeaudit explain {shlex.quote(check.target)}")
     return "    ".join(steps)
 
 
@@ -447,22 +456,22 @@ def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) 
     case: the RoPE setting of the options. Runs a snippet.
     """
     results = _without_options(results)
-    first = next((one for one in results if one.finding.failed and not one.finding.fault), None)
+    first = next((check for check in results if check.finding.failed and not check.finding.fault), None)
     if first is None:
-        if not results or any(one.finding.fault for one in results):
+        if not results or any(check.finding.fault for check in results):
             return None
-        targets = ", ".join(map(file_name, dict.fromkeys(one.target for one in results)))
-        judged = [one for one in results if one.judged]
+        targets = ", ".join(map(file_name, dict.fromkeys(check.target for check in results)))
+        judged = [check for check in results if check.judged]
         first_row, *rows = map(row, judged or results)  # its facts are what all agree on
-        facts = {name: value for name, value in first_row.items() if all(one[name] == value for one in rows)}
+        facts = {name: value for name, value in first_row.items() if all(row[name] == value for row in rows)}
         facts["checks"], why = len(judged), Reproduction(missing="no check fails")
         return Ticket(f"{targets}: no check fails", report(results, None, {}), facts, "No check fails.", why)
-    own = [one for one in results if one.target == first.target]
-    own.sort(key=lambda one: not one.finding.failed)
+    own = [check for check in results if check.target == first.target]
+    own.sort(key=lambda check: not check.finding.failed)
     finding, where = first.finding, "" if first.dtype == NONE else f" in {first.dtype}"
     reproduction = Reproduction(missing=f"no code was called, {first.target} is a {first.kind}")
     if first.kind == "code":
-        reproduction = _drift_snippet([one for one in own if one.finding.failed], case, options)
+        reproduction = _drift_snippet([check for check in own if check.finding.failed], case, options)
     return Ticket(
         f"{file_name(first.target)}: {finding.check}{where} fails{by_code(codes(finding.diagnosis))}",
         report(own, None, {}),
@@ -474,7 +483,7 @@ def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) 
 
 def _drift_snippet(failed: Sequence[Checked], case: Case, options: CheckOptions) -> Reproduction:
     """Return a snippet that prints the drift at the first or last positions, or why there is none."""
-    shown = next((one for one in failed if one.dtype != NONE and one.setting is not None), None)
+    shown = next((check for check in failed if check.dtype != NONE and check.setting is not None), None)
     if shown is None:
         return Reproduction(missing="no number format fails")
     last = max(0, (shown.up_to or options.up_to or _TOKENS) - _TOKENS)
@@ -489,7 +498,7 @@ def _drift_snippet(failed: Sequence[Checked], case: Case, options: CheckOptions)
     if record is None:
         return Reproduction(missing="the drift of the scores is not known")
     # checks of scores may allow less than a row's tolerance
-    if record.within_tolerance is False or any(one.finding.check in SCORES for one in failed):
+    if record.within_tolerance is False or any(check.finding.check in SCORES for check in failed):
         return snippet_of(record, audit.factories())
     off = f"{percent(record.drift_relative)} of their RMS at the first and the last positions"
     within = f"is within {limit_percent(audit.tolerance)}; the check is about something else"

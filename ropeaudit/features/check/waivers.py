@@ -38,12 +38,12 @@ class Waiver:
     dtype: str | None = None
     diagnosis: str | None = None
 
-    def covers(self, one: Checked) -> bool:
+    def covers(self, check: Checked) -> bool:
         """Return whether it applies to a failure."""
-        if self.check != one.finding.check or self.dtype not in (None, one.dtype):
+        if self.check != check.finding.check or self.dtype not in (None, check.dtype):
             return False
-        shown = re.split(r"[+|]", codes(one.finding.diagnosis))
-        return self.diagnosis in (None, *shown) and _is_target(self.target, one)
+        shown = re.split(r"[+|]", codes(check.finding.diagnosis))
+        return self.diagnosis in (None, *shown) and _is_target(self.target, check)
 
     def __str__(self) -> str:
         """Return check, target, dtype and diagnosis."""
@@ -51,13 +51,13 @@ class Waiver:
         return f"{self.check} of {self.target}{alone}" + (f" by {self.diagnosis}" if self.diagnosis else "")
 
 
-def _is_target(target: str, one: Checked) -> bool:
+def _is_target(target: str, check: Checked) -> bool:
     """Return whether a check is of this target, however a path is written."""
-    if target == one.target or one.kind == "model":
-        return target == one.target
-    if one.kind != "code":
-        return paths.same_file(target, one.target)
-    (path, _, name), (other, _, own) = target.rpartition(":"), one.target.rpartition(":")
+    if target == check.target or check.kind == "model":
+        return target == check.target
+    if check.kind != "code":
+        return paths.same_file(target, check.target)
+    (path, _, name), (other, _, own) = target.rpartition(":"), check.target.rpartition(":")
     return name == own and path.endswith(".py") and paths.same_file(path, other)
 
 
@@ -118,21 +118,21 @@ def applied(
     day: datetime.date,
 ) -> Iterator[Checked]:
     """Yield the checks; a failure that is waived on this day gets that status and the reason."""
-    for one in results:
-        applicable = [waiver for waiver in waivers if waiver.covers(one)] if one.finding.failed else []
+    for check in results:
+        applicable = [waiver for waiver in waivers if waiver.covers(check)] if check.finding.failed else []
         if applicable:
             last = max(applicable, key=lambda waiver: waiver.until)
             valid = day <= last.until
             text = f"{'waived until' if valid else 'its waiver ended on'} {last.until}: {last.reason}"
-            detail = f"{one.finding.detail}; {text}"
-            waived = replace(one.finding, status="waived" if valid else "fail", detail=detail)
-            one = replace(one, finding=waived)
-        yield one
+            detail = f"{check.finding.detail}; {text}"
+            waived = replace(check.finding, status="waived" if valid else "fail", detail=detail)
+            check = replace(check, finding=waived)
+        yield check
 
 
 def notes(results: Sequence[Checked], waivers: Sequence[Waiver]) -> list[str]:
     """Return notes on waivers that apply to no failure."""
-    wrong = [one for one in results if one.finding.status in ("fail", "waived")]
+    wrong = [check for check in results if check.finding.status in ("fail", "waived")]
     idle = [waiver for waiver in waivers if not any(map(waiver.covers, wrong))]
     why = "no failure of that check, target, dtype and diagnosis was seen; change the entry or remove it"
     return [f"the waiver of {waiver} waives nothing: {why}" for waiver in idle]

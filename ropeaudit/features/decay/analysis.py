@@ -344,38 +344,38 @@ def report(
     metadata: Mapping[str, Any],
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
-    names = labels([one.case for one in results])
+    names = labels([curves.case for curves in results])
     rows = [
-        {"setting": name, **row, "first_failing": one.failing}
-        for name, one in zip(names, results, strict=True)
-        for row in one.rows
+        {"setting": name, **row, "first_failing": curves.failing}
+        for name, curves in zip(names, results, strict=True)
+        for row in curves.rows
     ]
     varying = [name for name in ("setting", "source") if len({row[name] for row in rows}) > 1]
     shown = [name for name in COLUMNS.screen(rows) if name != "first_failing" or len(results) > 1]
-    some = [answer(name, one) for name, one in zip(names, results, strict=True)]
+    some = [answer(name, curves) for name, curves in zip(names, results, strict=True)]
     screen = [*varying, *shown]
     return tabulated(COLUMNS, SCHEMA, rows, screen, columns, metadata, some)
 
 
-def answer(name: str, one: DecayCurves) -> Answer:
+def answer(name: str, curves: DecayCurves) -> Answer:
     """Return the answer about one setting at all distances."""
-    last, maximum = max(row["distance"] for row in one.rows), one.case.maximum
-    within = one.failing is not None and maximum is not None and one.failing < maximum
+    last, maximum = max(row["distance"] for row in curves.rows), curves.case.maximum
+    within = curves.failing is not None and maximum is not None and curves.failing < maximum
     decides = f"the sum of Men et al. is not negative to distance {last:,}"
-    if one.failing is not None:
-        decides = f"the sum of Men et al. is first negative at {one.failing:,}"
+    if curves.failing is not None:
+        decides = f"the sum of Men et al. is first negative at {curves.failing:,}"
         side = "within" if within else "past"
         decides += f", {side} its {maximum:,} positions" if maximum is not None else ""
-    levels = ", ".join(f"{source} {percent(level)}" for source, level in one.levels.items())
-    (low, least), (top, most) = one.low, one.top
-    bound = f"does not rise to distance {last:,}" if one.setting.pairs else "nothing is rotated"
+    levels = ", ".join(f"{source} {percent(level)}" for source, level in curves.levels.items())
+    (low, least), (top, most) = curves.low, curves.top
+    bound = f"does not rise to distance {last:,}" if curves.setting.pairs else "nothing is rotated"
     if most - least > _ROUNDING * most:
         bound = f"not monotone: largest rise from {short(least)} at {low:,} to {short(most)} at {top:,}"
     facts = [
-        ("scores", f"from distance {one.half:,} on, RMS relative to distance 0: {levels}"),
+        ("scores", f"from distance {curves.half:,} on, RMS relative to distance 0: {levels}"),
         ("RoFormer bound", bound),
     ]
-    drifting, lost = [row for row in one.rows if row["implementation"] is not None], False
+    drifting, lost = [row for row in curves.rows if row["implementation"] is not None], False
     if drifting:
         undefined = [row for row in drifting if math.isnan(row["drift_relative"])]
         lost = bool(undefined)

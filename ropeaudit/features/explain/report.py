@@ -34,87 +34,87 @@ REST = "accumulation and output rounding"  # the part of no pair
 _RECIPES = 4  # that are listed, beside those as near as the nearest
 
 
-def _common_columns(one: Explanation) -> Row:
+def _common_columns(result: Explanation) -> Row:
     return {
         "schema": SCHEMA,
-        "implementation": one.implementation,
-        "dtype": one.recipe.dtype.name,
-        "offset": one.offset,
-        **setting_columns(one.case, one.inputs, one.setting),
-        "sampled_positions": int(one.sample.positions.size),
-        "sampled_heads": len(one.sample.heads),
-        "scores": one.drift.count,
-        "nonfinite": one.drift.nonfinite,
-        "reference_rms": one.reference.rms,
-        "reference_error": one.error,
-        "drift_max": one.drift.max,
-        "drift_rms": one.drift.rms,
-        "drift_relative": ratio(one.drift.rms, one.reference.rms),
+        "implementation": result.implementation,
+        "dtype": result.recipe.dtype.name,
+        "offset": result.offset,
+        **setting_columns(result.case, result.inputs, result.setting),
+        "sampled_positions": int(result.sample.positions.size),
+        "sampled_heads": len(result.sample.heads),
+        "scores": result.drift.count,
+        "nonfinite": result.drift.nonfinite,
+        "reference_rms": result.reference.rms,
+        "reference_error": result.error,
+        "drift_max": result.drift.max,
+        "drift_rms": result.drift.rms,
+        "drift_relative": ratio(result.drift.rms, result.reference.rms),
     }
 
 
-def _stage_rows(one: Explanation) -> list[Row]:
+def _stage_rows(result: Explanation) -> list[Row]:
     names = table("explain-stage")
     return [
-        _common_columns(one) | {name: getattr(blame, name.removesuffix("_rms")) for name in names}
-        for blame in one.blames
+        _common_columns(result) | {name: getattr(blame, name.removesuffix("_rms")) for name in names}
+        for blame in result.blames
     ]
 
 
-def _pair_rows(one: Explanation) -> list[Row]:
+def _pair_rows(result: Explanation) -> list[Row]:
     """Return a row for each frequency pair, and one for the rest."""
-    columns = {name: values.tolist() for name, values in one.pairs.items()}
-    pairs = [*range(one.setting.pairs), REST]
+    columns = {name: values.tolist() for name, values in result.pairs.items()}
+    pairs = [*range(result.setting.pairs), REST]
     return [
-        _common_columns(one) | {"pair": pair, **dict(zip(columns, row, strict=True))}
+        _common_columns(result) | {"pair": pair, **dict(zip(columns, row, strict=True))}
         for pair, *row in zip(pairs, *columns.values(), strict=True)
     ]
 
 
-def _remedy_rows(one: Explanation) -> list[Row]:
+def _remedy_rows(result: Explanation) -> list[Row]:
     return [
-        _common_columns(one)
+        _common_columns(result)
         | {
             "size": len(remedy.widths),
             "set": changes(remedy),
             "left_rms": remedy.drift.rms,
             "left_max": remedy.drift.max,
-            "left_relative": ratio(remedy.drift.rms, one.reference.rms),
+            "left_relative": ratio(remedy.drift.rms, result.reference.rms),
             "left_nonfinite": remedy.drift.nonfinite,
             "removed": remedy.removed,
             "meets": "yes" if remedy.meets else "no",
-            "tolerance": str(one.tolerance),
+            "tolerance": str(result.tolerance),
             "table_bytes": remedy.table_bytes,
             "multiply_bits": remedy.multiply_bits,
         }
-        for remedy in one.remedies
+        for remedy in result.remedies
     ]
 
 
-def _code_columns(one: Trace, like: Likeness | None = None) -> Row:
+def _code_columns(trace: Trace, like: Likeness | None = None) -> Row:
     """Return the first columns of rows about code. like: the recipes of the row."""
     names = "distance", "equal", "profile"
     near = {name: getattr(like, name) if like else math.nan for name in names}
-    called = {"implementation": one.name, "dtype": one.dtype.name}
-    return called | {"environment": one.environment, **near}
+    called = {"implementation": trace.name, "dtype": trace.dtype.name}
+    return called | {"environment": trace.environment, **near}
 
 
-def dtypes_rows(one: Trace) -> list[Row]:
+def dtypes_rows(trace: Trace) -> list[Row]:
     """Return a row for each observed stage of code, beside the nearest recipe."""
-    best = one.nearest()[0] if one.likely else None
+    best = trace.nearest()[0] if trace.likely else None
     formats = expected(best.group.resolved) if best else {}
     names = "layout", "head_dim", "rotary_dim", "base"
-    about = {name: getattr(one.setting, name) for name in names} | {
-        **_code_columns(one, best),
+    about = {name: getattr(trace.setting, name) for name in names} | {
+        **_code_columns(trace, best),
         "schema": SCHEMA,
-        "device": one.device,
-        "nearest": " ".join(one.recipes()) or "none",
-        "behaviour": _arithmetic(best.group, ()) if best else one.fault_words() or "none",
-        "diagnosis": one.diagnosis(),
-        "refused": one.refused or "none",
+        "device": trace.device,
+        "nearest": " ".join(trace.recipes()) or "none",
+        "behaviour": _arithmetic(best.group, ()) if best else trace.fault_words() or "none",
+        "diagnosis": trace.diagnosis(),
+        "refused": trace.refused or "none",
     }
-    results, narrowest = [], one.narrowest()
-    for stage, log in (one.stages or {"none": StageLog(["none"])}).items():
+    results, narrowest = [], trace.narrowest()
+    for stage, log in (trace.stages or {"none": StageLog(["none"])}).items():
         there = formats.get(stage)
         row = {
             "stage": stage,
@@ -127,25 +127,25 @@ def dtypes_rows(one: Trace) -> list[Row]:
     return results
 
 
-def _profile_rows(one: Trace) -> list[Row]:
+def _profile_rows(trace: Trace) -> list[Row]:
     results = []
-    for offset, drift in one.drifts.items():
-        predicted = one.predicted.get(offset, math.nan)
+    for offset, drift in trace.drifts.items():
+        predicted = trace.predicted.get(offset, math.nan)
         row = {"offset": offset, "drift_rms": drift, "predicted_rms": predicted}
         row["ratio"] = drift / predicted if predicted else math.nan
-        results.append(_code_columns(one) | row)
+        results.append(_code_columns(trace) | row)
     return results
 
 
-def _recipe_rows(one: Trace) -> list[Row]:
+def _recipe_rows(trace: Trace) -> list[Row]:
     return [
-        _code_columns(one, like)
+        _code_columns(trace, like)
         | {
             "behaviour": _arithmetic(like.group, ()),
             "recipes": " ".join(like.group.names) or "none",
             "stages_differing": " ".join(like.differing) or "none",
         }
-        for like in one.likely[: max(_RECIPES, len(one.nearest()))]
+        for like in trace.likely[: max(_RECIPES, len(trace.nearest()))]
     ]
 
 
@@ -189,18 +189,18 @@ def report(
     by: str | None = None,
 ) -> Report:
     """Return the report. by: the kind of rows."""
-    codes = [one for one in results if isinstance(one, CodeExplanation)]
-    recipes = [one for one in results if isinstance(one, Explanation)]
-    explained = [*recipes, *(each for one in codes for each in one.explanations)]
+    codes = [result for result in results if isinstance(result, CodeExplanation)]
+    recipes = [result for result in results if isinstance(result, Explanation)]
+    explained = [*recipes, *(each for code in codes for each in code.explanations)]
     kind = by or ("dtypes" if codes else "stage")
     check_kind(kind, bool(codes))
-    traces, tables = [one.trace for one in codes], dict[str, Report]()
+    traces, tables = [code.trace for code in codes], dict[str, Report]()
     for name, of in TABLES.items():
         if (subjects := traces if of.of_code else explained) or name == KINDS[kind]:
             tables[name] = _table(of, subjects, len(explained) > 1)
     main, answered = tables.pop(KINDS[kind]), answers_of(recipes, codes)
-    findings = dict.fromkeys(text for one in codes for text in one.findings)
-    beside = [text for one in codes for text in _code_notes(one)]
+    findings = dict.fromkeys(text for code in codes for text in code.findings)
+    beside = [text for code in codes for text in _code_notes(code)]
     return replace(
         main,
         columns=list(columns or main.columns),
@@ -217,7 +217,7 @@ def report(
 
 def _table(kind: Kind, subjects: Sequence[Any], several: bool) -> Report:
     """Return the table of a kind. several: whether columns tell cases apart."""
-    rows = [row for one in subjects for row in kind.rows(one)]
+    rows = [row for subject in subjects for row in kind.rows(subject)]
     cells = ["implementation", "dtype", "offset"] if several else []
     lead = [] if kind.of_code else settings.screen(rows, cells, [])
     return Report(
@@ -231,15 +231,15 @@ def _table(kind: Kind, subjects: Sequence[Any], several: bool) -> Report:
     )
 
 
-def _code_notes(one: CodeExplanation) -> list[str]:
+def _code_notes(result: CodeExplanation) -> list[str]:
     """Return notes on omitted offsets, and on operations that torch did not show."""
-    trace = one.trace
+    trace = result.trace
     who = " ".join([trace.name, *under(trace.environment), str(trace.dtype)])
     left_out = trace.dropped.items()
     texts = [f"{who}: offset {offset} was left out: {reason}" for offset, reason in left_out]
     if not trace.refused and not trace.stages:
         texts.append(f"{who}: no operation of torch was seen; its numbers alone were compared.")
-    return [*texts, *(f"{reason}; its stages get no shares" for reason in one.unexplained.values())]
+    return [*texts, *(f"{reason}; its stages get no shares" for reason in result.unexplained.values())]
 
 
 _NOTABLE = 0.005  # of the mean square drift: smaller stages are not named
@@ -257,8 +257,8 @@ _CODES = STAGE_CODES | _OTHERS_NARROW  # stage -> code of `list diagnoses`
 def answers_of(recipes: Sequence[Explanation], codes: Sequence[CodeExplanation]) -> list[Answer]:
     """Return an answer for each recipe or code in a dtype, on its worst offset."""
 
-    def target(one: Explanation) -> tuple[Any, ...]:
-        return one.case, one.implementation, one.recipe.dtype
+    def target(result: Explanation) -> tuple[Any, ...]:
+        return result.case, result.implementation, result.recipe.dtype
 
     targets = [list(some) for _, some in groupby(recipes, target)]
     return [*map(_answer_on_recipe, targets), *map(_answer_on_code, codes)]
@@ -276,39 +276,41 @@ def _answer_on_recipe(some: Sequence[Explanation], called: Facts = ()) -> Answer
     if worst.good:
         facts += _stage_facts(worst)
     else:
-        others = _by_offset([one for one in some if one is not worst and not one.good])
+        others = _by_offset([result for result in some if result is not worst and not result.good])
         cause = _cause(worst)
         causes = [replace(cause, facts=[*cause.facts, *(f"{label}: {text}" for label, text in others)])]
         known = causes[0].code in _CODES.values()
         why = f"why: ropeaudit list diagnoses {causes[0].code}    " if known else ""
-    facts += _by_offset([one for one in some if one is not worst and one.good])
+    facts += _by_offset([result for result in some if result is not worst and result.good])
     facts += [*called, *_context_facts(worst), ("next", f"{why}all rows: -v    by pair: --by pair")]
     model = "" if worst.case.model_name == "none" else f"{worst.case.model_name}, "
     target = f"{model}{worst.code or worst.implementation}"
-    few = min(some, key=lambda one: one.drift.count).drift.count
+    few = min(some, key=lambda result: result.drift.count).drift.count
     if few < FEWEST:
         seen = f"{counted(few, 'score')} of the {FEWEST} that are needed; give a longer --seq-len"
         return Answer("WARN", target, f"{worst.recipe.dtype.short}: undecided: {seen}", (), facts)
     return Answer("OK" if worst.good else "FAIL", target, decides, causes, facts)
 
 
-def _badness(one: Explanation) -> tuple[bool, float, int]:
-    value = one.tolerance.value(one.drift, one.reference)
-    return not one.good, math.inf if one.nonfinite or math.isnan(value) else value, abs(one.offset)
+def _badness(result: Explanation) -> tuple[bool, float, int]:
+    value = result.tolerance.value(result.drift, result.reference)
+    return not result.good, math.inf if result.nonfinite or math.isnan(value) else value, abs(result.offset)
 
 
 def _by_offset(some: Sequence[Explanation]) -> Facts:
-    fixes = ["" if one.good else f"; fix: {_fix_words(one)}" for one in some]
-    lines = [f"scores {_drift_words(one, one.drift)}{fix}" for one, fix in zip(some, fixes, strict=True)]
-    labels = [f"offset {one.offset:,}" for one in some]
+    fixes = ["" if result.good else f"; fix: {_fix_words(result)}" for result in some]
+    lines = [
+        f"scores {_drift_words(result, result.drift)}{fix}" for result, fix in zip(some, fixes, strict=True)
+    ]
+    labels = [f"offset {result.offset:,}" for result in some]
     listed = settings.listed(list(zip(labels, lines, strict=True))) if some else []
     return [(label.strip(), text) for label, text in listed]
 
 
-def _cause(one: Explanation) -> Cause:
-    fix = f"fix: {_fix_words(one)}"
-    if one.nonfinite:
-        first, repairs = one.blames[0], " or ".join(one.nonfinite.repaired_by)
+def _cause(result: Explanation) -> Cause:
+    fix = f"fix: {_fix_words(result)}"
+    if result.nonfinite:
+        first, repairs = result.blames[0], " or ".join(result.nonfinite.repaired_by)
         where = f"the stage {first.stage} is"
         where = "q and k are stored" if first.stage == "input" else where
         alone = f"{repairs} alone repairs" if repairs else "no stage alone repairs"
@@ -316,32 +318,32 @@ def _cause(one: Explanation) -> Cause:
         title = f"overflow, first where {where} in {first.format}"
         return Cause("nonfinite", title, facts=[said, fix])
     title = "no stages in wider formats are enough"
-    if one.remedy:
-        title = f"computed too coarsely: {', '.join(one.remedy.changes)}"
-    lines = [f"{label:<5} {text}" for label, text in _stage_facts(one)]
-    return Cause(_CODES.get(one.blames[0].stage, "unexplained"), title, facts=[*lines, fix])
+    if result.remedy:
+        title = f"computed too coarsely: {', '.join(result.remedy.changes)}"
+    lines = [f"{label:<5} {text}" for label, text in _stage_facts(result)]
+    return Cause(_CODES.get(result.blames[0].stage, "unexplained"), title, facts=[*lines, fix])
 
 
-def _drift_words(one: Explanation, drift: Statistics) -> str:
+def _drift_words(result: Explanation, drift: Statistics) -> str:
     if drift.nonfinite:
         return f"{percent(drift.nonfinite / drift.count)} nan or infinite"
-    value, accepted = float(one.tolerance.value(drift, one.reference)), one.tolerance
+    value, accepted = float(result.tolerance.value(drift, result.reference)), result.tolerance
     relative = accepted.column == "drift_relative"
     return f"{distinct_percent(value, accepted.bound) if relative else short(value)} off"
 
 
-def _limit_words(one: Explanation) -> str:
-    accepted = one.tolerance
+def _limit_words(result: Explanation) -> str:
+    accepted = result.tolerance
     return limit_percent(accepted.bound) if accepted.column == "drift_relative" else str(accepted)
 
 
-def _stage_facts(one: Explanation) -> list[tuple[str, str]]:
-    if one.drift.max <= one.error:
+def _stage_facts(result: Explanation) -> list[tuple[str, str]]:
+    if result.drift.max <= result.error:
         return [("stages", "no shares: the drift is within the certified error of the reference")]
-    if any(math.isnan(blame.share) for blame in one.blames):
+    if any(math.isnan(blame.share) for blame in result.blames):
         return [("stages", "no shares: some mixtures of the formats overflow")]
-    widths, facts = one.remedy.widths if one.remedy else {}, []
-    for blame in [blame for blame in one.blames if blame.share >= _NOTABLE][:_STAGES]:
+    widths, facts = result.remedy.widths if result.remedy else {}, []
+    for blame in [blame for blame in result.blames if blame.share >= _NOTABLE][:_STAGES]:
         wider = f" -> {widths[blame.stage]}" if blame.stage in widths else ""
         text = f"{blame.stage:<11} {blame.format}{wider}"
         if blame.stage == shares.REST:
@@ -350,16 +352,16 @@ def _stage_facts(one: Explanation) -> list[tuple[str, str]]:
     return facts
 
 
-def _fix_words(one: Explanation) -> str:
-    before, best = _drift_words(one, one.drift).removesuffix(" off"), one.remedy
+def _fix_words(result: Explanation) -> str:
+    before, best = _drift_words(result, result.drift).removesuffix(" off"), result.remedy
     if best is None:
-        left = _drift_words(one, one.remedies[-1].drift)
-        none = f"none: no set of stages is within {_limit_words(one)}"
+        left = _drift_words(result, result.remedies[-1].drift)
+        none = f"none: no set of stages is within {_limit_words(result)}"
         return f"{none}; {before} -> {left} with every stage in float64"
     change = f"--set {changes(best)}"
-    if one.code:  # it takes no --set: its author changes the stages
+    if result.code:  # it takes no --set: its author changes the stages
         change = ", ".join(f"{stage} in {fmt}" for stage, fmt in best.changes.items())
-    return f"{change}   {before} -> {_drift_words(one, best.drift)} (limit {_limit_words(one)})"
+    return f"{change}   {before} -> {_drift_words(result, best.drift)} (limit {_limit_words(result)})"
 
 
 def changes(remedy: Remedy) -> str:
@@ -367,41 +369,44 @@ def changes(remedy: Remedy) -> str:
     return ",".join(f"{stage}={fmt}" for stage, fmt in remedy.changes.items()) or "nothing"
 
 
-def _context_facts(one: Explanation) -> list[tuple[str, str]]:
-    facts = [fact for fact in settings.facts([_common_columns(one)]) if fact[0] != "read"]
-    if not one.sample.covers(one.inputs):
-        tokens, heads = one.sample.positions.size, len(one.sample.heads)
+def _context_facts(result: Explanation) -> list[tuple[str, str]]:
+    facts = [fact for fact in settings.facts([_common_columns(result)]) if fact[0] != "read"]
+    if not result.sample.covers(result.inputs):
+        tokens, heads = result.sample.positions.size, len(result.sample.heads)
         of = f"; shares of {counted(int(tokens), 'token')}, {counted(heads, 'head')}"
         facts = [(label, f"{text}{of}" if "with" in label else text) for label, text in facts]
-    read = _model_notes([one])  # what a config says
+    read = _model_notes([result])  # what a config says
     texts = [text.partition(": read: ")[2] or text for text in read]
     facts += [("" if number else "read", text) for number, text in enumerate(texts)]
-    rest = f"; other calls, such as one token: ropeaudit check {one.code}" if one.code else ""
-    farther = f"distances over {one.inputs.seq_len - 1} (ropeaudit limit)"
+    rest = f"; other calls, such as one token: ropeaudit check {result.code}" if result.code else ""
+    farther = f"distances over {result.inputs.seq_len - 1} (ropeaudit limit)"
     return [*facts, ("not checked", f"other offsets; {farther}; other q and k{rest}")]
 
 
 def _model_notes(some: Sequence[Explanation]) -> list[str]:
     """Return notes on models; the default offset at their maximum is not past it."""
-    offsets = [one.offset for one in some if one.offset != one.case.maximum]
-    return model_notes([one.case for one in some], offsets)
+    offsets = [result.offset for result in some if result.offset != result.case.maximum]
+    return model_notes([result.case for result in some], offsets)
 
 
-def _answer_on_code(one: CodeExplanation) -> Answer:
+def _answer_on_code(result: CodeExplanation) -> Answer:
     """Return the answer about code: about its explained offsets, or its trace."""
-    trace, status, causes = one.trace, "WARN", list[Cause]()
+    trace, status, causes = result.trace, "WARN", list[Cause]()
     arithmetic = bool(trace.faults) and all(fault.arithmetic for fault in trace.faults.values())
-    resembled = bool(trace.likely) or (arithmetic and bool(one.explanations))
+    resembled = bool(trace.likely) or (arithmetic and bool(result.explanations))
     likeness = _likeness_words(trace) if trace.likely else trace.fault_words()
     called = [("behaves like", likeness)] if resembled else []
-    for text in one.findings[:1]:
+    for text in result.findings[:1]:
         called.append(("called as", text.rpartition(": called as ")[2].rstrip(".")))
     for at, text in list(trace.dropped.items())[:1]:
         called.append(("not compared", f"offset {at:,}: {text}"))
     if resembled:
-        called += [("not explained", reason) for reason in list(one.unexplained.values())[:1]]
-        if one.explanations:
-            answer, unseen = _answer_on_recipe(one.explanations, called), one.unexplained or trace.dropped
+        called += [("not explained", reason) for reason in list(result.unexplained.values())[:1]]
+        if result.explanations:
+            answer, unseen = (
+                _answer_on_recipe(result.explanations, called),
+                result.unexplained or trace.dropped,
+            )
             return replace(answer, status="WARN") if unseen and answer.status == "OK" else answer
     decides = "its stages get no shares"
     if trace.refused:
@@ -415,7 +420,7 @@ def _answer_on_code(one: CodeExplanation) -> Answer:
         title = trace.fault_words() or "no known implementation matches"
         facts = [f"fix: {fix}"] if fix else []
         causes = [Cause(code, title, facts=facts, warning=not trace.faults)]
-    about = [*_by_offset(one.explanations), *called]
+    about = [*_by_offset(result.explanations), *called]
     about.append(("setting", f"head_dim {trace.setting.head_dim}, base {trace.setting.base:g}"))
     about.append(("not checked", "other offsets, other q and k than these"))
     about.append(("next", f"all checks: ropeaudit check {trace.name}    all rows: -v"))

@@ -171,8 +171,8 @@ class Design:
             part = alone.rms, others.rms, removed, shares.get(stage, 0.0), why
             ranked.append(Blame(stage, own[stage], *part))
 
-        def size(one: Blame) -> float:
-            return 0.0 if math.isnan(one.share) else round(one.share, _DIGITS)
+        def size(blame: Blame) -> float:
+            return 0.0 if math.isnan(blame.share) else round(blame.share, _DIGITS)
 
         ranked.sort(key=lambda one: (one.stage != first, -size(one)))
         left = self.rest.rms**2 / rms**2 if defined else 0.0

@@ -26,16 +26,16 @@ def _row(kind: str, one: object, /, **own: Any) -> Row:
     return {name: own[name] if name in own else getattr(one, name) for name in table(f"list-{kind}")}
 
 
-def entry_row(one: Entry) -> Row:
+def entry_row(entry: Entry) -> Row:
     """Return the row of an implementation; a family's layout is known only when called."""
-    several = one.target or one.classes > 1
+    several = entry.target or entry.classes > 1
     return _row(
         "implementations",
-        one,
-        implementation=one.name,
-        layouts="one of two" if several else " ".join(one.layouts),
-        dtypes=" ".join(one.dtypes),
-        runs=one.install if not one.installed else "when called" if one.target else "yes",
+        entry,
+        implementation=entry.name,
+        layouts="one of two" if several else " ".join(entry.layouts),
+        dtypes=" ".join(entry.dtypes),
+        runs=entry.install if not entry.installed else "when called" if entry.target else "yes",
     )
 
 
@@ -48,56 +48,58 @@ def layer_rows() -> Iterator[Row]:
             yield _row("models", setting, scaling=str(setting.scaling), **own)
 
 
-def axes_row(one: AxialRope) -> Row:
+def axes_row(axes: AxialRope) -> Row:
     """Return the row of position axes."""
-    pairs = [pair.axis for pair in one.pairs()]
+    pairs = [pair.axis for pair in axes.pairs()]
     return _row(
         "axes",
-        one,
-        axes=" ".join(one.axes),
-        dims="+".join(str(2 * pairs.count(axis)) for axis in range(len(one.axes))),
-        base=" ".join(dict.fromkeys(f"{base:g}" for base in one.base)),
-        positions=" ".join(dict.fromkeys(one.positions)),
+        axes,
+        axes=" ".join(axes.axes),
+        dims="+".join(str(2 * pairs.count(axis)) for axis in range(len(axes.axes))),
+        base=" ".join(dict.fromkeys(f"{base:g}" for base in axes.base)),
+        positions=" ".join(dict.fromkeys(axes.positions)),
     )
 
 
-def column_row(one: Column) -> Row:
+def column_row(column: Column) -> Row:
     """Return the row of a column of `shift`."""
-    another = comparison.meaning(one.name)
-    return _row("columns", one, column=one.name, group=one.group or "core", another_processor=another)
+    another = comparison.meaning(column.name)
+    return _row(
+        "columns", column, column=column.name, group=column.group or "core", another_processor=another
+    )
 
 
-def diagnosis_row(one: Kind) -> Row:
+def diagnosis_row(kind: Kind) -> Row:
     """Return the row of a diagnosis."""
     templates = ("sentence", "gradient", "remedy", "gradient_remedy", "option")
-    own = {name: wording.template(getattr(one, name)) for name in templates}
-    return _row("diagnoses", one, **own, **{"class": one.group}, bugs=", ".join(one.bugs))
+    own = {name: wording.template(getattr(kind, name)) for name in templates}
+    return _row("diagnoses", kind, **own, **{"class": kind.group}, bugs=", ".join(kind.bugs))
 
 
-def explained(one: Kind) -> dict[str, str]:
+def explained(kind: Kind) -> dict[str, str]:
     """Return the texts of a diagnosis by label, with example values in its sentences."""
-    found = Diagnosis(one.code, one.values)
-    backward = Diagnosis(one.code, one.values, Where(gradient=True))
+    found = Diagnosis(kind.code, kind.values)
+    backward = Diagnosis(kind.code, kind.values, Where(gradient=True))
     texts = {
         "printed as": wording.sentence(found),
-        "of a gradient": wording.sentence(backward) if one.gradient else "",
-        "shows": one.shows,
-        "cause": one.cause,
-        "wrong": one.wrong.rstrip(),
-        "right": one.right.rstrip(),
+        "of a gradient": wording.sentence(backward) if kind.gradient else "",
+        "shows": kind.shows,
+        "cause": kind.cause,
+        "wrong": kind.wrong.rstrip(),
+        "right": kind.right.rstrip(),
         "fix": wording.remedy(found, FP32, _UP_TO),
-        "fix of a gradient": wording.remedy(backward, FP32, _UP_TO) if one.gradient_remedy else "",
+        "fix of a gradient": wording.remedy(backward, FP32, _UP_TO) if kind.gradient_remedy else "",
         "if it is meant": wording.option(found),
-        "shipped in": ", ".join(one.bugs),
+        "shipped in": ", ".join(kind.bugs),
     }
     return {label: text for label, text in texts.items() if text}
 
 
-def explained_rows(one: Kind) -> list[Row]:
+def explained_rows(kind: Kind) -> list[Row]:
     """Return the texts of a diagnosis as rows, a line each, under its code and title."""
     return [
-        {one.code: "" if number else label, one.title: line}
-        for label, text in explained(one).items()
+        {kind.code: "" if number else label, kind.title: line}
+        for label, text in explained(kind).items()
         for number, line in enumerate(text.split("\n"))
     ]
 

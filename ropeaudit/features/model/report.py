@@ -118,20 +118,20 @@ def _change(row: Mapping[str, Any]) -> float:
     return math.inf if math.isnan(row["change_rms"]) else float(row["change_rms"])
 
 
-def _wrong_cause(one: Shifted, row: Mapping[str, Any]) -> Cause:
+def _wrong_cause(shifted: Shifted, row: Mapping[str, Any]) -> Cause:
     shown = {name: short(value) if isinstance(value, float) else value for name, value in row.items()}
     shown |= {"where": f"in {row['dtype']} at offset {row['offset']:,}"}
-    if one.verdict == "wrong_rotation":  # which may be at the first positions
-        place = max((place for place in one.places.values() if place.diagnosis), key=lambda it: it.excess)
+    if shifted.verdict == "wrong_rotation":  # which may be at the first positions
+        place = max((place for place in shifted.places.values() if place.diagnosis), key=lambda it: it.excess)
         shown |= {"where": f"in {row['dtype']}: {place.words}"}
-    shown |= {"calls": one.decoded.words if one.decoded else ""}
-    said = _SAID[one.verdict].format(**shown)
-    if one.diagnosis is None:
-        fix = ["fix: give a wider --dtype"] if one.verdict == "overflow" else []
-        return Cause(one.verdict, said, facts=fix)
-    remedy = wording.remedy(one.diagnosis, FP32, row["offset"] + row["tokens"])
+    shown |= {"calls": shifted.decoded.words if shifted.decoded else ""}
+    said = _SAID[shifted.verdict].format(**shown)
+    if shifted.diagnosis is None:
+        fix = ["fix: give a wider --dtype"] if shifted.verdict == "overflow" else []
+        return Cause(shifted.verdict, said, facts=fix)
+    remedy = wording.remedy(shifted.diagnosis, FP32, row["offset"] + row["tokens"])
     fix = [f"fix: {remedy}"] if remedy else []
-    return Cause(one.diagnosis.code, str(row["resembles"]), facts=[said, *fix])
+    return Cause(shifted.diagnosis.code, str(row["resembles"]), facts=[said, *fix])
 
 
 def _facts(
@@ -210,7 +210,7 @@ def notes(audit: ModelAudit, summary: Sequence[Mapping[str, Any]]) -> list[str]:
 def rows_of(
     kind: str,
     audit: ModelAudit,
-    one: Shifted,
+    shifted: Shifted,
     threshold: float,
     versions: Mapping[str, str],
 ) -> list[dict[str, Any]]:
@@ -218,15 +218,15 @@ def rows_of(
     common = {
         "schema": SCHEMA,
         "model": audit.folder.name,
-        "dtype": one.dtype.name,
+        "dtype": shifted.dtype.name,
         "device": audit.device.label,
-        "offset": one.offset,
+        "offset": shifted.offset,
     }
     if kind == "summary":
-        return [common | summary_row(audit, one, threshold, versions)]
+        return [common | summary_row(audit, shifted, threshold, versions)]
     rows = []
-    for layer in dict.fromkeys(head.layer for head in one.heads):
-        heads, place = [head for head in one.heads if head.layer == layer], one.places.get(layer)
+    for layer in dict.fromkeys(head.layer for head in shifted.heads):
+        heads, place = [head for head in shifted.heads if head.layer == layer], shifted.places.get(layer)
         if kind == "layer":  # its scores, and its worst rotated pair
             scale = audit.scales.get(layer)
             found = place.diagnosis if place else None
@@ -248,29 +248,31 @@ def rows_of(
 
 
 def summary_row(
-    audit: ModelAudit, one: Shifted, threshold: float, versions: Mapping[str, str]
+    audit: ModelAudit, shifted: Shifted, threshold: float, versions: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the summary of a dtype and offset. threshold: score drift that a layer may have."""
-    scores, excess = _scores(one.heads), [place.excess for place in one.places.values()]
+    scores, excess = _scores(shifted.heads), [place.excess for place in shifted.places.values()]
     row = {
         "model_type": str(audit.folder.config.get("model_type") or "none"),
         "transformers": versions["transformers"],
         "torch": versions["torch"],
         "source": audit.tokens.source,
         "seed": audit.tokens.seed,
-        **one.change,
+        **shifted.change,
         "score_drift_max": scores.get("score_drift_max"),
         "score_drift_rms": scores.get("score_drift_rms"),
         "threshold": threshold,
-        "first_layer": min((head.layer for head in one.heads if not head.largest <= threshold), default=None),
+        "first_layer": min(
+            (head.layer for head in shifted.heads if not head.largest <= threshold), default=None
+        ),
         "rotation_excess": max(excess, key=lambda size: math.inf if math.isnan(size) else size, default=None),
-        "diagnosis": codes(one.diagnosis) or None,
-        "resembles": wording.sentence(one.diagnosis) or None,
-        "held": ", ".join(held.name for held in one.held) or None,
-        "layers_compared": len(one.places),
-        "decode_max": one.decoded.change if one.decoded else None,
-        "cause": one.cause,
-        "verdict": one.verdict,
+        "diagnosis": codes(shifted.diagnosis) or None,
+        "resembles": wording.sentence(shifted.diagnosis) or None,
+        "held": ", ".join(held.name for held in shifted.held) or None,
+        "layers_compared": len(shifted.places),
+        "decode_max": shifted.decoded.change if shifted.decoded else None,
+        "cause": shifted.cause,
+        "verdict": shifted.verdict,
     }
     return {name: row[name] for name in COLUMNS["summary"] if name in row}
 

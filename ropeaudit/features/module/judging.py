@@ -160,7 +160,7 @@ class ModuleAudit(Result):
     @property
     def wrong(self) -> bool:
         """Whether a buffer is wrong, or a setting was lost."""
-        return bool(self.lost) or any(one.wrong for one in self.buffers)
+        return bool(self.lost) or any(buffer.wrong for buffer in self.buffers)
 
     @property
     def judged(self) -> bool:
@@ -170,7 +170,7 @@ class ModuleAudit(Result):
         if self.kind == "gguf" and not self.explicit:
             return False
         some = bool(self.buffers) or self.kind == "checkpoint"
-        return some and all(one.judged for one in self.buffers)
+        return some and all(buffer.judged for buffer in self.buffers)
 
 
 def judge_buffers(audit: ModuleAudit) -> Iterator[Buffer]:
@@ -257,7 +257,7 @@ def _judge_buffer(buffer: Buffer, alone: bool, compared: _TableFields) -> Buffer
     cast, how = _cast_format(buffer.stored, spared or (table is not None and table.agrees))
     if spared:
         compared = {**compared, "error": None, "drift_near": None, "drift_far": None}
-    one = replace(
+    judged = replace(
         buffer,
         **compared,
         cast=cast,
@@ -266,44 +266,44 @@ def _judge_buffer(buffer: Buffer, alone: bool, compared: _TableFields) -> Buffer
         lone=alone and buffer.what in ("cos", "sin"),
         spared=spared,
     )
-    agrees, diagnosis, said = _explain_values(one)
-    if one.ends:
-        ended = Diagnosis("table-ends", {"last": (one.rows or 1) - 1})
+    agrees, diagnosis, said = _explain_values(judged)
+    if judged.ends:
+        ended = Diagnosis("table-ends", {"last": (judged.rows or 1) - 1})
         if diagnosis is not None:
             ended = replace(diagnosis, also=(*diagnosis.also, ended))
         diagnosis, known = ended, f"{said[:-1]}; " if agrees is False else ""
-        agrees, said = False, f"{known}{rows_in_words(one)}."
-    one = replace(one, agrees=agrees, finding=said)
-    return replace(one, diagnosis=diagnosis) if one.wrong else one
+        agrees, said = False, f"{known}{rows_in_words(judged)}."
+    judged = replace(judged, agrees=agrees, finding=said)
+    return replace(judged, diagnosis=diagnosis) if judged.wrong else judged
 
 
-def _explain_values(one: Buffer) -> tuple[bool | None, Diagnosis | None, str]:
+def _explain_values(buffer: Buffer) -> tuple[bool | None, Diagnosis | None, str]:
     """Return whether a buffer has the expected values, the diagnosis, and a sentence."""
-    table = one.table
-    cast = None if one.cast == "none" else Diagnosis("buffer-cast", {"format": one.cast})
-    if one.nonfinite:
-        said = f"{one.nonfinite} of {one.stored.values.size} values are nan or infinite."
+    table = buffer.table
+    cast = None if buffer.cast == "none" else Diagnosis("buffer-cast", {"format": buffer.cast})
+    if buffer.nonfinite:
+        said = f"{buffer.nonfinite} of {buffer.stored.values.size} values are nan or infinite."
         return False, Diagnosis("nonfinite"), said
-    if one.what not in ("angles", "periods") and (left := uninitialised(one.values)):
-        sizes = np.abs(one.values)
-        seen = f"{one.values.size} values of size {sizes.min():.2g} to {sizes.max():.2g}"
+    if buffer.what not in ("angles", "periods") and (left := uninitialised(buffer.values)):
+        sizes = np.abs(buffer.values)
+        seen = f"{buffer.values.size} values of size {sizes.min():.2g} to {sizes.max():.2g}"
         return False, left, f"{seen}, which no model has."
-    if one.transposed:
-        beside = None if table is None or one.spared else table.diagnosis_of(one.what)
+    if buffer.transposed:
+        beside = None if table is None or buffer.spared else table.diagnosis_of(buffer.what)
         also = () if beside is None else (beside,)
         found = Diagnosis("axes-order", {"order": ("pairs", "positions")}, also=also)
         said = f"{wording.sentence(found)}: it has columns where its positions should be rows."
         return False, found, said
     if table is None:
-        why = "its partner of cos and sin is missing" if one.lone else "no base explains its values"
-        shown = f"all its values are {one.cast} numbers" if cast else "its values show no cast"
+        why = "its partner of cos and sin is missing" if buffer.lone else "no base explains its values"
+        shown = f"all its values are {buffer.cast} numbers" if cast else "its values show no cast"
         return None, cast, f"{why}, so that it was compared with nothing; {shown}."
-    if one.spared or table.agrees:
+    if buffer.spared or table.agrees:
         said = "its values agree within float32 rounding, and those of its partner do not."
-        return None if one.guessed else True, cast, said if one.spared else wording.of_table(table)
-    if one.guessed and table.best and table.best.another_setting:
-        return None, cast, f"{table.name} is that of {one.label}."
-    own, said = table.diagnosis_of(one.what), wording.of_table(table)
+        return None if buffer.guessed else True, cast, said if buffer.spared else wording.of_table(table)
+    if buffer.guessed and table.best and table.best.another_setting:
+        return None, cast, f"{table.name} is that of {buffer.label}."
+    own, said = table.diagnosis_of(buffer.what), wording.of_table(table)
     if own is not table.diagnosis:  # the rest is in its partner
         said = f"{wording.sentence(own)}."
     return False, own or cast, said
@@ -323,33 +323,35 @@ def _cast_format(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
     return "none", "none"
 
 
-def rows_in_words(one: Buffer) -> str:
+def rows_in_words(buffer: Buffer) -> str:
     """Return a clause about the positions that a table holds, and those that it needs."""
-    last, serves = (one.rows or 1) - 1, one.serves or 0
-    who, key = ("the config", f" ({one.range})") if one.range else (one.label, "")
+    last, serves = (buffer.rows or 1) - 1, buffer.serves or 0
+    who, key = ("the config", f" ({buffer.range})") if buffer.range else (buffer.label, "")
     return f"its {last + 1:,} rows end at position {last:,}, and {who} serves {serves:,} positions{key}"
 
 
-def remedy(one: Buffer, audit: ModuleAudit) -> str:
+def remedy(buffer: Buffer, audit: ModuleAudit) -> str:
     """Return the remedy for a wrong buffer; empty if unknown.
 
     Source: transformers 5.23.0, modeling_utils.py, _adjust_missing_and_unexpected_keys (read).
     """
-    told = [f"write it with {one.serves:,} rows, or serve {one.rows:,} positions"] if one.ends else []
-    parts = [] if one.diagnosis is None else list(one.diagnosis.parts())
+    told = (
+        [f"write it with {buffer.serves:,} rows, or serve {buffer.rows:,} positions"] if buffer.ends else []
+    )
+    parts = [] if buffer.diagnosis is None else list(buffer.diagnosis.parts())
     parts = [part for part in parts if part.code != "table-ends"]
     known = [kinds()[part.code].group == "setting" and part.certainty != "resembles" for part in parts]
     asked = audit.expected.base is not None or audit.expected.scaling is not None
     by_config = audit.kind == "checkpoint" and audit.config and not asked
-    if by_config and known and all(known) and not one.guessed and one.cast == "none":
+    if by_config and known and all(known) and not buffer.guessed and buffer.cast == "none":
         builds = "code that computes the values from config.json does not use it"
-        if one.stored.name.endswith("rotary_emb.inv_freq"):
+        if buffer.stored.name.endswith("rotary_emb.inv_freq"):
             builds = "transformers computes inv_freq from config.json and drops stored ones"
         told.append(
             f"either config.json or the stored tensor is wrong: {builds}, and code that loads the tensor "
             "rotates by it"
         )
-    elif parts and one.diagnosis is not None:
-        whole = replace(one.diagnosis, also=tuple(parts[1:]))
+    elif parts and buffer.diagnosis is not None:
+        whole = replace(buffer.diagnosis, also=tuple(parts[1:]))
         told.append(wording.remedy(whole, FP32, _POSITIONS))
     return "; ".join(filter(None, told))

@@ -40,7 +40,7 @@ def report(
 ) -> Report:
     """Return the report; `columns` chooses and orders what is shown and written."""
     audit = only(results)
-    rows = [_row(one) for one in audit.buffers]
+    rows = [_row(buffer) for buffer in audit.buffers]
     return tabulated(
         *(COLUMNS, SCHEMA, rows, COLUMNS.screen(rows) if rows else [], columns, metadata),
         answers=[Answer(*_status_and_reason(audit), _causes(audit), _facts(audit))],
@@ -50,19 +50,19 @@ def report(
     )
 
 
-def _row(one: Buffer) -> dict[str, Any]:
+def _row(buffer: Buffer) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "buffer": one.stored.name,
-        "dtype": one.stored.dtype,
-        "shape": "x".join(map(str, one.stored.shape)),
-        **{name: getattr(one, name) for name in ("what", "against", "cast", "how", "finding")},
-        "agrees": {None: "unknown", True: "yes", False: "no"}[one.agrees],
-        "largest_error": one.error,
-        "drift_256": one.drift_near,
-        "drift_131072": one.drift_far,
-        "used_by": "none" if one.stored.use is None else one.stored.use.words,
-        "diagnosis": codes(one.diagnosis),
+        "buffer": buffer.stored.name,
+        "dtype": buffer.stored.dtype,
+        "shape": "x".join(map(str, buffer.stored.shape)),
+        **{name: getattr(buffer, name) for name in ("what", "against", "cast", "how", "finding")},
+        "agrees": {None: "unknown", True: "yes", False: "no"}[buffer.agrees],
+        "largest_error": buffer.error,
+        "drift_256": buffer.drift_near,
+        "drift_131072": buffer.drift_far,
+        "used_by": "none" if buffer.stored.use is None else buffer.stored.use.words,
+        "diagnosis": codes(buffer.diagnosis),
     }
 
 
@@ -70,13 +70,13 @@ def _pair_tables(buffers: Sequence[Buffer]) -> dict[str, Report]:
     """Return the reports of pairs and of hypotheses; none if nothing was compared."""
     pairs, hypotheses = list[dict[str, Any]](), list[dict[str, Any]]()
     told = set[int]()
-    for one in buffers:
-        if one.table is None or id(one.table) in told:  # it is shared by cos and its sin
+    for buffer in buffers:
+        if buffer.table is None or id(buffer.table) in told:  # it is shared by cos and its sin
             continue
-        told.add(id(one.table))
-        name = {"buffer": one.stored.name}
-        pairs += [{**name, **each, "setting": one.against} for each in one.table.rows]
-        for each in one.table.hypotheses:
+        told.add(id(buffer.table))
+        name = {"buffer": buffer.stored.name}
+        pairs += [{**name, **each, "setting": buffer.against} for each in buffer.table.rows]
+        for each in buffer.table.hypotheses:
             found = wording.sentence(each.diagnosis) or "what is expected"
             row = {**name, "diagnosis": codes(each.diagnosis), "text": found, "explains": each.explains}
             row |= {"residual": each.residual, "residual_max": each.residual_max}
@@ -108,15 +108,15 @@ def _status_and_reason(audit: ModuleAudit) -> tuple[Status, str, str]:
     elif audit.lost:
         decides = f"{counted(len(audit.lost), 'setting')} lost in conversion"
     elif audit.wrong:
-        cast = sum(one.cast != "none" for one in buffers)
-        counts = {"cast": cast, "off": sum(one.wrong for one in buffers) - cast}
+        cast = sum(buffer.cast != "none" for buffer in buffers)
+        counts = {"cast": cast, "off": sum(buffer.wrong for buffer in buffers) - cast}
         decides = " and ".join(f"{count} of {total} {word}" for word, count in counts.items() if count)
-    elif buffers and audit.judged and all(one.agrees for one in buffers):
+    elif buffers and audit.judged and all(buffer.agrees for buffer in buffers):
         status, decides = "OK", f"{len(buffers)} of {total} within float32 rounding"
     elif buffers and audit.judged:
         status, decides = "WARN", f"no cast shows in {total}; nothing says which values are right"
     elif audit.found:
-        some = audit.kind != "gguf" and any(one.judged for one in buffers)
+        some = audit.kind != "gguf" and any(buffer.judged for buffer in buffers)
         decides = "not all was judged" if some else "nothing was judged"
     elif audit.judged:
         by_class = audit.config and not audit.own_code
@@ -135,10 +135,10 @@ def _causes(audit: ModuleAudit) -> list[Cause]:
         effect = "" if causes or not audit.buffers else _score_effect(max(audit.buffers, key=_sort_key))
         facts = [lost.told or f"{lost.keys} is not what config.json says", *filter(None, [effect])]
         causes.append(Cause(lost.diagnosis.code, title, facts=facts))
-    for one in audit.buffers if not causes else ():
-        if one.wrong:
-            code = one.diagnosis.code if one.diagnosis else one.stored.name.rpartition(".")[2]
-            groups.setdefault(code, []).append(one)
+    for buffer in audit.buffers if not causes else ():
+        if buffer.wrong:
+            code = buffer.diagnosis.code if buffer.diagnosis else buffer.stored.name.rpartition(".")[2]
+            groups.setdefault(code, []).append(buffer)
     return causes + [_cause(audit, code, some) for code, some in groups.items()]
 
 
@@ -156,40 +156,40 @@ def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer]) -> Cause:
     facts = [
         f"{first.stored.name}{more}: {cast or measured or seen}{used}",
         "; ".join(filter(None, [measured if cast else "", _score_effect(first)])),
-        *[f"{one.stored.name}: {_title(one)}" for one in rest if _title(one) != title][:1],
+        *[f"{buffer.stored.name}: {_title(buffer)}" for buffer in rest if _title(buffer) != title][:1],
         f"fix: {fix}" if fix else "",
     ]
     return Cause(code, title, facts=list(filter(None, facts)))
 
 
-def _title(one: Buffer) -> str:
+def _title(buffer: Buffer) -> str:
     """Return the diagnosis of a wrong buffer in words, else its finding."""
-    known = one.diagnosis is not None and one.diagnosis.certainty != "resembles"
-    return wording.sentence(one.diagnosis) if known else one.finding.rstrip(".")
+    known = buffer.diagnosis is not None and buffer.diagnosis.certainty != "resembles"
+    return wording.sentence(buffer.diagnosis) if known else buffer.finding.rstrip(".")
 
 
-def _sort_key(one: Buffer) -> tuple[float, float]:
+def _sort_key(buffer: Buffer) -> tuple[float, float]:
     """Return the sort key of a buffer: drift of scores, then the largest error."""
-    return one.drift_near or 0.0, one.error or 0.0
+    return buffer.drift_near or 0.0, buffer.error or 0.0
 
 
-def _score_effect(one: Buffer) -> str:
-    if one.drift_near is None or one.nonfinite or (one.table is not None and one.table.agrees):
+def _score_effect(buffer: Buffer) -> str:
+    if buffer.drift_near is None or buffer.nonfinite or (buffer.table is not None and buffer.table.agrees):
         return ""
-    far = "" if one.drift_far is None else f", {percent(one.drift_far)} at distance {FAR:,}"
-    return f"these values alone put scores {percent(one.drift_near)} off within {NEAR} tokens{far}"
+    far = "" if buffer.drift_far is None else f", {percent(buffer.drift_far)} at distance {FAR:,}"
+    return f"these values alone put scores {percent(buffer.drift_near)} off within {NEAR} tokens{far}"
 
 
 def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
     buffers, facts = audit.buffers, dict[str, str]()
     if audit.unrotated:
         return []
-    errors = [one for one in buffers if one.error is not None]
+    errors = [buffer for buffer in buffers if buffer.error is not None]
     if errors and not audit.wrong:
-        largest = max(errors, key=lambda one: one.error or 0.0)
+        largest = max(errors, key=lambda buffer: buffer.error or 0.0)
         unit = "relative" if largest.what in FREQUENCIES else "rad"
         facts["largest error"] = f"{largest.error:.2g} {unit} ({largest.stored.name})"
-    given = {one.label: one.guessed for one in buffers if one.table is not None}
+    given = {buffer.label: buffer.guessed for buffer in buffers if buffer.table is not None}
     facts["compared with"] = " and ".join(name for name, guessed in given.items() if not guessed)
     if assumed := " and ".join(name for name, guessed in given.items() if guessed):
         facts["assumed"] = f"{assumed}, from the values (--config, --model or --base says what is right)"
@@ -212,11 +212,11 @@ def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
 
 def _not_checked(audit: ModuleAudit) -> list[str]:
     parts = list[str]()
-    for one in audit.buffers:
-        if one.table is None and not one.wrong:
-            parts.append(f"{one.stored.name} ({one.finding.rstrip('.')})")
-        if one.stored.use is not None and one.stored.use.mixed:
-            parts.append(f"{one.stored.name} as converted, which differs by node")
+    for buffer in audit.buffers:
+        if buffer.table is None and not buffer.wrong:
+            parts.append(f"{buffer.stored.name} ({buffer.finding.rstrip('.')})")
+        if buffer.stored.use is not None and buffer.stored.use.mixed:
+            parts.append(f"{buffer.stored.name} as converted, which differs by node")
     rest = "positions, the order of pairs in tables, and the code that rotates (check FILE:NAME)"
     return [*parts[:3], rest]
 
@@ -225,15 +225,15 @@ def ticket(audit: ModuleAudit) -> Ticket:
     """Return the ticket about the worst buffer, or about a source without a wrong one."""
     said = report([audit], None, {})
     alone = Reproduction(missing="files are read, and no code is called")
-    wrong = [one for one in audit.buffers if one.wrong]
+    wrong = [buffer for buffer in audit.buffers if buffer.wrong]
     if not wrong:
         title = f"RoPE of {file_name(audit.spec)}: {said.answers[0].decides}"
         facts = {"source": audit.spec, "buffers": len(audit.buffers)}
         return Ticket(title, said, facts, "", alone)
-    one = max(wrong, key=_sort_key)
-    held = "is not what it should be" if one.cast == "none" else f"is {one.cast}"
-    name = f"RoPE {audit.noun} {one.stored.name} {held}"
-    fix = remedy(one, audit)
-    expected = _EXPECTED.format(one.against) + (f" {fix[:1].upper()}{fix[1:]}." if fix else "")
-    said = replace(said, headline=f"{one.stored.name}: {one.finding}")
-    return Ticket(f"{name}{by_code(codes(one.diagnosis))}", said, _row(one), expected, alone)
+    buffer = max(wrong, key=_sort_key)
+    held = "is not what it should be" if buffer.cast == "none" else f"is {buffer.cast}"
+    name = f"RoPE {audit.noun} {buffer.stored.name} {held}"
+    fix = remedy(buffer, audit)
+    expected = _EXPECTED.format(buffer.against) + (f" {fix[:1].upper()}{fix[1:]}." if fix else "")
+    said = replace(said, headline=f"{buffer.stored.name}: {buffer.finding}")
+    return Ticket(f"{name}{by_code(codes(buffer.diagnosis))}", said, _row(buffer), expected, alone)

@@ -111,7 +111,8 @@ def make_pairs(
     specs = [a.strip(), b.strip()]
     own = [factories.is_own(spec.partition("[")[0]) for spec in specs]
     coded = [
-        one or third_party.is_known(spec.partition("[")[0]) for one, spec in zip(own, specs, strict=True)
+        is_own or third_party.is_known(spec.partition("[")[0])
+        for is_own, spec in zip(own, specs, strict=True)
     ]
     if device is not None and not any(coded):
         raise UsageError(f"--device {device} is where code is called, and neither {a} nor {b} is code")
@@ -189,10 +190,10 @@ def _default_offsets(case: Case) -> list[int]:
     return list(dict.fromkeys((0, last)))
 
 
-def _setting_in_code_layout(one: SubjectFactory, setting: RopeSetting) -> RopeSetting:
-    if one.code is None or (one.code.fit(setting) is None and setting.layout in one.code.layouts):
+def _setting_in_code_layout(factory: SubjectFactory, setting: RopeSetting) -> RopeSetting:
+    if factory.code is None or (factory.code.fit(setting) is None and setting.layout in factory.code.layouts):
         return setting
-    return replace(setting, layout=one.code.layout(setting))
+    return replace(setting, layout=factory.code.layout(setting))
 
 
 def _compare_pair(
@@ -205,11 +206,11 @@ def _compare_pair(
 ) -> Parity:
     """Compare two subjects at one offset, in their own settings."""
     axes, statistics = case.position_axes(setting), PairStatistics()
-    subjects = [one.make(at, axes) for one, at in zip(pair, own, strict=True)]
-    reasons = [one.refusal(inputs.seq_len, offset) for one in subjects]
+    subjects = [factory.make(at, axes) for factory, at in zip(pair, own, strict=True)]
+    reasons = [subject.refusal(inputs.seq_len, offset) for subject in subjects]
     told = (f"{one.name} refuses: {why}" for one, why in zip(pair, reasons, strict=True) if why)
-    refused, placed = next(told, ""), [_in_case_layout(one, inputs, setting) for one in subjects]
-    wide = max(one.narrowest for one in subjects) > FP32.precision
+    refused, placed = next(told, ""), [_in_case_layout(subject, inputs, setting) for subject in subjects]
+    wide = max(subject.narrowest for subject in subjects) > FP32.precision
     origin = offset if setting.clipped else 0
     plan = Plan(
         *(placed, [[offset], [offset]], inputs, setting, case.mask, origin),
@@ -221,12 +222,12 @@ def _compare_pair(
         except ForeignError as error:
             refused = f"a call fails: {one_line(error)}"
     names = pair[0].name, pair[1].name
-    found = [one.code.fit(at) if one.code else None for one, at in zip(pair, own, strict=True)]
+    found = [factory.code.fit(at) if factory.code else None for factory, at in zip(pair, own, strict=True)]
     return Parity(
         *(case, setting, inputs, names, subjects[0].dtype, offset, statistics, refused),
-        findings=tuple(dict.fromkeys(text for one in pair for text in one.findings)),
+        findings=tuple(dict.fromkeys(text for factory in pair for text in factory.findings)),
         differences=tuple(_difference_notes(names, subjects, own, plan)),
-        devices=tuple(one.device for one in subjects),
+        devices=tuple(subject.device for subject in subjects),
         backward=tuple(fit is not None and fit.backward for fit in found),
     )
 
@@ -257,7 +258,7 @@ def _difference_notes(
                 f"{name} pairs dims in the layout {at.layout}, q and k are {layout}: their dims are "
                 "permuted for it and back, as conversions of weights do; --layout gives both the same ones."
             )
-    formed = [" and ".join(dict.fromkeys((one.accumulate.name, one.score.name))) for one in pair]
+    formed = [" and ".join(dict.fromkeys((subject.accumulate.name, subject.score.name))) for subject in pair]
     if isinstance(first, Called) != isinstance(second, Called) and formed[0] != formed[1]:
         yield (
             f"{first.dtype}: scores of {a} are formed in {formed[0]}, those of {b} in {formed[1]}: parity "
@@ -271,15 +272,15 @@ def _difference_notes(
         )
 
 
-def row(one: Parity) -> dict[str, Any]:
+def row(result: Parity) -> dict[str, Any]:
     """Return the row of two implementations in a case."""
-    statistics, difference = one.statistics, one.statistics.difference
-    winner = None if one.refused else statistics.winner()
+    statistics, difference = result.statistics, result.statistics.difference
+    winner = None if result.refused else statistics.winner()
     place = difference.place if difference.place and not difference.nonfinite else (None, None, None)
-    values: dict[str, Any] = setting_columns(one.case, one.inputs, one.setting) | {
+    values: dict[str, Any] = setting_columns(result.case, result.inputs, result.setting) | {
         "schema": SCHEMA,
-        "dtype": one.dtype.name,
-        "offset": one.offset,
+        "dtype": result.dtype.name,
+        "offset": result.offset,
         "scores": difference.count,
         "reference_rms": statistics.references[0].rms,
         "reference_error": statistics.error,
@@ -287,16 +288,16 @@ def row(one: Parity) -> dict[str, Any]:
         "parity_rms": difference.rms,
         "parity_bias": difference.mean,
         "parity_relative": ratio(difference.rms, statistics.references[0].rms),
-        "nearer": None if winner is None else "equal" if winner < 0 else one.names[winner],
+        "nearer": None if winner is None else "equal" if winner < 0 else result.names[winner],
         "bits_differing": ratio(statistics.differing, statistics.elements),
-        "refused": one.refused or "none",
+        "refused": result.refused or "none",
         **dict(zip(("worst_head", "worst_query", "worst_key"), place, strict=True)),
     }
     for index, side in enumerate("ab"):
         drift = statistics.drifts[index]
         values |= {
-            side: one.names[index],
-            f"{side}_device": one.devices[index],
+            side: result.names[index],
+            f"{side}_device": result.devices[index],
             f"{side}_nonfinite": drift.nonfinite,
             f"{side}_drift_max": drift.max,
             f"{side}_drift_rms": drift.rms,
@@ -315,7 +316,7 @@ def report(
     a, b, dtype, offset, *others = COLUMNS.screen(rows)
     screen = settings.screen(rows, [a, b, dtype, offset], others)
     some = [_answer(results, rows)] if results else []
-    notes = model_notes([one.case for one in results], [one.offset for one in results])
+    notes = model_notes([result.case for result in results], [result.offset for result in results])
     for one in results:
         refused = f"{one.dtype} at offset {one.offset}: {one.refused}."
         notes = [*notes, *one.findings, *([refused] if one.refused else one.differences)]
@@ -329,17 +330,17 @@ def _answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Ans
     shared, own = settings.shared_and_own(rows, ("model", "dtype", "offset"))
     every = sorted(zip(rows, own, strict=True), key=lambda one: _distance(one[0]), reverse=True)
     worst, name = every[0]
-    agree = all(_distance(one) <= TOLERANCE for one in rows)
+    agree = all(_distance(row) <= TOLERANCE for row in rows)
     causes = _direction_causes(results[0]) if agree else []
-    alike = all(one["parity_max"] == one["bits_differing"] == 0 for one in rows)
+    alike = all(row["parity_max"] == row["bits_differing"] == 0 for row in rows)
     decides, facts = f"the same bits in {counted(len(rows), 'case')}", list[tuple[str, str]]()
     if not alike:
         decides = _difference_words(worst, f" ({name})" if name else "")
     if len(rows) > 1 and not alike:
-        facts += settings.listed([(label, _case_line(one)) for one, label in every])
+        facts += settings.listed([(label, _case_line(row)) for row, label in every])
     elif math.isfinite(_distance(worst)) and not alike:
         facts += zip(("off by", "bits"), _error_words(worst), strict=True)
-    findings = dict.fromkeys(text for one in results for text in one.findings if ": called as " in text)
+    findings = dict.fromkeys(text for result in results for text in result.findings if ": called as " in text)
     facts += [("called as", text.replace(": called as ", ": ")) for text in findings]
     facts += settings.facts(rows)
     rest = ", other calls, such as one token: ropeaudit check" if findings else ""
@@ -355,11 +356,11 @@ def _answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Ans
     return Answer("OK" if good else "WARN", target, decides, causes, facts)
 
 
-def _direction_causes(one: Parity) -> list[Cause]:
+def _direction_causes(result: Parity) -> list[Cause]:
     """Return a warning if the two rotate in opposite directions."""
-    if one.backward[0] == one.backward[1]:
+    if result.backward[0] == result.backward[1]:
         return []
-    back, forward = (_file_name(one.names[one.backward.index(which)]) for which in (True, False))
+    back, forward = (_file_name(result.names[result.backward.index(which)]) for which in (True, False))
     title = f"{forward} rotates q and k by theta, {back} by -theta"
     facts = [
         f"{back} gets and gives q and k mirrored here, the second dim of each pair negated: scores agree so",
@@ -368,43 +369,43 @@ def _direction_causes(one: Parity) -> list[Cause]:
     return [Cause("wrong-direction", title, facts=facts, warning=True)]
 
 
-def _distance(one: Mapping[str, Any]) -> float:
+def _distance(row: Mapping[str, Any]) -> float:
     """Return the difference over the scores' RMS; inf if not comparable."""
-    relative, lost = float(one["parity_relative"]), one["a_nonfinite"] + one["b_nonfinite"]
-    if one["parity_max"] == 0:
+    relative, lost = float(row["parity_relative"]), row["a_nonfinite"] + row["b_nonfinite"]
+    if row["parity_max"] == 0:
         return 0.0
-    return math.inf if lost or one["refused"] != "none" or math.isnan(relative) else relative
+    return math.inf if lost or row["refused"] != "none" or math.isnan(relative) else relative
 
 
-def _difference_words(one: Mapping[str, Any], where: str = "") -> str:
+def _difference_words(row: Mapping[str, Any], where: str = "") -> str:
     """Return the difference in words, and which subject is closer to the exact result."""
-    if one["refused"] != "none":
-        return f"{one['refused']}{where}"
+    if row["refused"] != "none":
+        return f"{row['refused']}{where}"
     for side in "ab":
-        if count := one[f"{side}_nonfinite"]:
-            return f"{count:,} of {one['scores']:,} scores of {one[side]} are nan or infinite{where}"
-    if one["parity_max"] == 0:
+        if count := row[f"{side}_nonfinite"]:
+            return f"{count:,} of {row['scores']:,} scores of {row[side]} are nan or infinite{where}"
+    if row["parity_max"] == 0:
         return f"the same scores{where}"
     closer = (
-        "both are equally close" if one["nearer"] == "equal" else f"{_file_name(one['nearer'])} is closer"
+        "both are equally close" if row["nearer"] == "equal" else f"{_file_name(row['nearer'])} is closer"
     )
-    return f"scores {percent(one['parity_relative'])} apart{where}; {closer} to the exact result"
+    return f"scores {percent(row['parity_relative'])} apart{where}; {closer} to the exact result"
 
 
-def _case_line(one: Mapping[str, Any]) -> str:
-    if not math.isfinite(_distance(one)):
-        return _difference_words(one)
-    drifts, bits = _error_words(one)
-    return f"{percent(one['parity_relative'])} apart; off by: {drifts}; {bits}"
+def _case_line(row: Mapping[str, Any]) -> str:
+    if not math.isfinite(_distance(row)):
+        return _difference_words(row)
+    drifts, bits = _error_words(row)
+    return f"{percent(row['parity_relative'])} apart; off by: {drifts}; {bits}"
 
 
-def _error_words(one: Mapping[str, Any]) -> tuple[str, str]:
+def _error_words(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return the drift of each subject, and the share of elements that differ in bits."""
     sizes = [
-        f"{_file_name(one[side])} {percent(ratio(one[f'{side}_drift_rms'], one['reference_rms']))}"
+        f"{_file_name(row[side])} {percent(ratio(row[f'{side}_drift_rms'], row['reference_rms']))}"
         for side in "ab"
     ]
-    return ", ".join(sizes), f"{percent(one['bits_differing'])} of elements differ in bits"
+    return ", ".join(sizes), f"{percent(row['bits_differing'])} of elements differ in bits"
 
 
 def _file_name(name: str) -> str:

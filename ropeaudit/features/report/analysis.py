@@ -208,16 +208,16 @@ _UNDEFINED["within_tolerance"] = UNKNOWN  # None would say that it is undecided
 _FILE = Column("file", str, "the report that the row is from")
 
 
-def row(one: Group) -> dict[str, Any]:
+def row(group: Group) -> dict[str, Any]:
     """Return the row of a group. out_of_tolerance: None if unknown."""
-    counts, qualities = one.verdicts, one.qualities
+    counts, qualities = group.verdicts, group.qualities
     return {
-        "cases": len(one.rows),
-        "undefined": len(one.rows) - len(one.values),
-        "column": one.column,
-        "worst": one.worst[one.column] if one.worst else None,
-        "median": one.median,
-        "worst_at": _place_words(one) if one.worst else "none",
+        "cases": len(group.rows),
+        "undefined": len(group.rows) - len(group.values),
+        "column": group.column,
+        "worst": group.worst[group.column] if group.worst else None,
+        "median": group.median,
+        "worst_at": _place_words(group) if group.worst else "none",
         "out_of_tolerance": qualities["no"] if any(filter(None, qualities)) else None,
         "verdicts": ", ".join(f"{counts[name]} {name}" for name in reversed(VERDICTS) if counts[name]),
         **{f"{verdict}_cases": counts[verdict] for verdict in VERDICTS},

@@ -176,11 +176,11 @@ SCHEMA = 1
 COLUMNS = table("vectors")
 
 
-def row(one: WrittenCase) -> dict[str, Any]:
+def row(case: WrittenCase) -> dict[str, Any]:
     """Return the row of a case that was written."""
-    spec = one.spec
+    spec = case.spec
     values: dict[str, Any] = {
-        name: getattr(of, name) for name in COLUMNS for of in (one, spec, spec.setting) if hasattr(of, name)
+        name: getattr(of, name) for name in COLUMNS for of in (case, spec, spec.setting) if hasattr(of, name)
     }
     return values | {
         "schema": SCHEMA,

@@ -107,7 +107,7 @@ class Shown(NamedTuple):
 
 def _shown(report: Report, rows: Sequence[Row], name: str) -> Shown:
     cells = [report.title(name)] * report.header
-    cells += [report.shown(name, one) for one in column(rows, name)]
+    cells += [report.shown(name, value) for value in column(rows, name)]
     natural, number = max(map(width_of, cells), default=0), report.numeric(name)
     words = (len(word) for cell in cells for word in cell.split())
     least = natural if number else min(max(words, default=1), _LONGEST)
@@ -118,7 +118,7 @@ def fitted(report: Report, rows: Sequence[Row], width: int | None) -> tuple[list
     """Return the columns that fit a terminal, at least one, and the names of those left out."""
     shown, hidden = {name: _shown(report, rows, name) for name in report.screen}, list[str]()
     for name in (*report.dispensable, *reversed(report.screen)):
-        needed = (min(one.natural, max(one.least, _WRAPPED)) + len(_GAP) for one in shown.values())
+        needed = (min(field.natural, max(field.least, _WRAPPED)) + len(_GAP) for field in shown.values())
         if width is None or len(shown) <= 1 or sum(needed) - len(_GAP) <= width:
             break
         if shown.pop(name, None) is not None:
@@ -133,22 +133,22 @@ def _table(
     width: int | None,
 ) -> Iterator[Line]:
     """Yield the lines of a table; its widest texts are wrapped until it fits."""
-    widths = [one.natural for one in shown]
+    widths = [field.natural for field in shown]
     room = sum(widths) if width is None else width - len(_GAP) * (len(shown) - 1)
-    while sum(widths) > room and (loose := [i for i, one in enumerate(shown) if widths[i] > one.least]):
+    while sum(widths) > room and (loose := [i for i, field in enumerate(shown) if widths[i] > field.least]):
         widths[max(loose, key=widths.__getitem__)] -= 1
-    styles = [["bold"] * report.header + _styles(one.name, rows) for one in shown]
+    styles = [["bold"] * report.header + _styles(field.name, rows) for field in shown]
     looks = zip(*styles, strict=True)
-    for cells, look in zip(zip(*(one.cells for one in shown), strict=True), looks, strict=True):
+    for cells, look in zip(zip(*(field.cells for field in shown), strict=True), looks, strict=True):
         parts: Iterable[Sequence[str]] = [cells]  # lines
         if width is not None:
             wrapped = [_wrapped(cell, wide) for cell, wide in zip(cells, widths, strict=True)]
             parts = itertools.zip_longest(*wrapped, fillvalue="")
         for texts in parts:
             line: Line = []
-            for one, text, wide, style in zip(shown, texts, widths, look, strict=True):
+            for field, text, wide, style in zip(shown, texts, widths, look, strict=True):
                 space, gap = " " * (wide - width_of(text)), _GAP * bool(line)
-                before, behind = (space, "") if one.number else ("", space)
+                before, behind = (space, "") if field.number else ("", space)
                 line += [(gap + before, ""), (text, style), (behind, "")]
             yield line if width is None else _cut(line, width)
 
