@@ -354,10 +354,10 @@ def _limit_facts(own: Sequence[Checked]) -> Facts:
     facts += [("patches", text) for text in patches]
     casts = {parse(check.dtype).short: check.finding for check in own if check.finding.check == "cast module"}
     sizes = [
-        f"{percent(finding.measured)} in {dtype}" for dtype, finding in casts.items() if finding.measured >= 0
+        f"{percent(finding.measured)} ({dtype})" for dtype, finding in casts.items() if finding.measured >= 0
     ]
     if sizes:
-        off = f"scores {', '.join(sizes)} off at {next(iter(casts.values())).where}"
+        off = f"scores off by {', '.join(sizes)} at {next(iter(casts.values())).where}"
         facts.append(("inv_freq cast", f"{off}: cast the weights alone, not the module"))
     return facts
 
