@@ -34,7 +34,7 @@ from ropeaudit.rope.hf_config import from_config
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.tensor_files.rope_values import Dump
 
-SMALL = ["--up-to", "512", "--head-dim", "16", "-q"]
+SMALL = ["--up-to", "512", "--head-dim", "16", "--under", "none", "-q"]
 CODE = KERNELS / "called" / "one_position_off.py"
 MARGINS = ("llama-3.1-8b", "gemma-2-27b", "deepseek-v3", "phi-3.5")
 
