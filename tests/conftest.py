@@ -100,7 +100,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         sizes.append(size)
         return pool(size, **rest)
 
-    monkeypatch.setattr(threads, "worth", lambda count, *_: count)
+    monkeypatch.setattr(threads, "useful_threads", lambda count, *_: count)
     monkeypatch.setattr(plan, "TILE_ROWS", 16)
     monkeypatch.setattr(futures, "ThreadPoolExecutor", started)
     yield sizes

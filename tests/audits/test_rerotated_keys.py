@@ -146,7 +146,7 @@ def test_lists_of_turns_are_each_a_case() -> None:
 def test_keys_are_stored_where_positions_are_exact() -> None:
     with pytest.raises(UsageError, match="goes with `ropeaudit shift` alone"):
         limit(cases=Case(rerotate=1))
-    assert Case(rerotate=4, turn=-8).reached([0, 100]) == [0, 100, 32, 132]
+    assert Case(rerotate=4, turn=-8).rotated_offsets([0, 100]) == [0, 100, 32, 132]
     assert cases.LIMIT == 2**53
 
 

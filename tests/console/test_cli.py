@@ -134,7 +134,7 @@ def test_progress_fits_into_the_terminal(width, monkeypatch) -> None:
     monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((width, 24)))
     monkeypatch.delenv("COLUMNS", raising=False)
     progress = Progress(False)
-    progress.begun -= 100
+    progress.started -= 100
     progress.last -= 100
     progress(0.21)
     line = shown.getvalue().removeprefix("\r\033[K")

@@ -25,7 +25,8 @@ from ropeaudit.console.delivery import worst
 from ropeaudit.main import main
 from ropeaudit.reports import numbers
 from ropeaudit.reports.forms import csv as csv_form
-from ropeaudit.reports.forms.sarif import Fault, annotation
+from ropeaudit.reports.answers import Fault
+from ropeaudit.reports.forms.sarif import annotation
 from ropeaudit.runtime import atomic_files
 
 SMALL = "--heads 1 --seq-len 8 --head-dim 8"

@@ -22,7 +22,7 @@ SMALL = ["shift", "--heads", "1", "--seq-len", "3", "--head-dim", "4", "--recipe
 
 
 def test_ten_thousand_million_rows_are_refused_before_any_is_made(capsys, monkeypatch) -> None:
-    monkeypatch.setattr(sweep, "identity", lambda *_: pytest.fail("a cell was made"))
+    monkeypatch.setattr(sweep, "identity_columns", lambda *_: pytest.fail("a cell was made"))
     for more in ([], ["--dry-run"], ["--shard", "3/100"]):
         out, err = ran(capsys, [*SMALL, "--seed", "1-9999+1", "--offset", "1-99999+1", *more], 2)
         assert out == ""

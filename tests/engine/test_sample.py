@@ -320,7 +320,7 @@ def test_sixteen_million_tokens_need_no_room() -> None:
 
 @pytest.mark.parametrize("offset", [0, 1000, -40, 65500])
 def test_positions_are_counted_in_parts(offset, monkeypatch) -> None:
-    monkeypatch.setattr(case_run, "_POSITIONS", 16)
+    monkeypatch.setattr(case_run, "_MOST_POSITIONS", 16)
     for dtype in ("bf16", "fp16", "fp32"):
         numbers = (np.arange(90) + offset).astype(float)
         rounded = round_to(numbers, parse(dtype))

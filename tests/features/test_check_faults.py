@@ -20,7 +20,8 @@ from ropeaudit.console.delivery import marked_incomplete
 from ropeaudit.features.check import config_target
 from ropeaudit.features.check.checked import Checked, place_of
 from ropeaudit.recognition.diagnosis import Diagnosis
-from ropeaudit.reports.forms.sarif import Fault, annotation
+from ropeaudit.reports.answers import Fault
+from ropeaudit.reports.forms.sarif import annotation
 from ropeaudit.subjects.calling import loading, signatures
 
 SCHEMA = Path(__file__).parents[1] / "data" / "sarif-2.1.0.json"  # OASIS's; README beside it says whence

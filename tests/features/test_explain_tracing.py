@@ -123,7 +123,7 @@ def test_a_fault_at_some_offsets_alone_is_said_with_them() -> None:
     assert result.likely == ()
     assert result.faults == {131072: Diagnosis("table-ends", {"last": 65535})}
     assert result.diagnosis() == "table-ends"
-    assert result.told() == "a table that ends at position 65535 at offset 131072"
+    assert result.fault_words() == "a table that ends at position 65535 at offset 131072"
 
 
 def test_offsets_past_a_cache_are_named(tmp_path, capsys) -> None:

@@ -16,7 +16,7 @@ from ropeaudit.reports import drift, settings, verdicts
 
 TINY = {"heads": 1, "seq_len": 16, "head_dim": 16}
 LONG = {"heads": 1, "seq_len": 32, "head_dim": 16}
-WIDER = re.compile(r"keep (positions(?: and angles)?) in (float32|float64)\.")
+WIDER = re.compile(r"compute (positions(?: and angles)?) in (float32|float64)\.")
 
 
 def note_of(record) -> str:
