@@ -132,12 +132,6 @@ def test_a_product_is_named_where_it_does_no_harm_yet() -> None:
     assert finding.detail.endswith(f"{reason}, within what is allowed here")
 
 
-def test_code_of_numpy_is_in_no_environment_of_torch() -> None:
-    some = findings(f"{KERNELS.with_name('faulty_calls.py')}:right_numpy")
-    assert {one.status for one in some} == {"not applicable"}
-    assert some[2].detail == "tf32 is a matter of torch, and this runs in numpy; leave out --under"
-
-
 def test_autocast_is_not_claimed_where_it_is_not_set() -> None:
     environment, fp32 = environments.ENVIRONMENTS["autocast:bf16"], parse("fp32")
     assert "is tried on cpu and cuda alone" in environment.lacking("torch", fp32, "mps")

@@ -119,15 +119,6 @@ def test_margins_are_those_of_limit(name: str) -> None:
     assert all(margin > 0 for margin in seen)
 
 
-def test_a_limit_within_the_maximum_fails() -> None:
-    path = write("gpt-neox-20b")
-    options = CheckOptions((ropeaudit.parse("bf16"),), recipe="uniform")
-    results = by_check(list(analysis.run([path], Case(heads=1, seq_len=32), options, lambda share: None)))
-    assert results["limit"].finding.failed
-    assert results["limit"].finding.measured < 1
-    assert "uniform: fails at distance" in results["limit"].finding.where
-
-
 @pytest.mark.parametrize(
     ("scaling", "where"),
     [

@@ -4,7 +4,6 @@ import math
 import shlex
 import shutil
 import warnings
-from types import SimpleNamespace
 
 import command_line
 import numpy as np
@@ -18,7 +17,7 @@ from safetensors.torch import load_file as load_torch
 from safetensors.torch import save_file
 from tiny_models import add_tokenizer, change_config, split
 
-from ropeaudit.features.model import forward_pass, layers
+from ropeaudit.features.model import layers
 from ropeaudit.features.model import load as model_load
 
 transformers = pytest.importorskip("transformers")
@@ -354,9 +353,3 @@ def test_a_model_that_does_not_read_positions_is_refused(tmp_path, capsys) -> No
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     capsys.readouterr()
     assert "the model does not read position_ids" in refused(capsys, tmp_path)
-
-
-def test_one_learned_table_is_enough_to_be_the_cause() -> None:
-    tables = [{0: (True, [at]), 1: (False, [at])} for at in (0, 1)]
-    passes = [SimpleNamespace(layers={}, frequencies={}, rows=one) for one in tables]
-    assert forward_pass.cause_of(*passes) == "learned positions"

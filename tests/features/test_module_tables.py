@@ -161,13 +161,6 @@ def test_a_table_of_other_dims_is_named_only_where_its_values_show_them(tmp_path
         module(part, base=1e4, head_dim=64)
 
 
-def test_layers_that_differ_are_judged_one_by_one(tmp_path: object) -> None:
-    path = npz(f"{tmp_path}/x.npz", **{"a.inv_freq": RIGHT, "b.inv_freq": BASE})
-    right, wrong = module(path, base=1e6).buffers
-    assert (right.agrees, wrong.agrees) == (True, False)
-    assert codes(wrong.diagnosis) == "wrong-base"
-
-
 def test_a_tensor_that_is_alone_needs_no_name(tmp_path: object) -> None:
     """Neither its name nor its values tell what it is."""
     values = RIGHT * np.random.default_rng(0).uniform(0.5, 1.5, 64)

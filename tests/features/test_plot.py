@@ -243,16 +243,6 @@ def test_limit(folder) -> None:
     assert axes.get_xlabel() == "last position that meets drift_relative ≤ 0.01 (tokens)"
 
 
-def test_limit_shows_what_is_guaranteed_apart_from_what_was_tested(folder) -> None:
-    row, *_ = records(folder / "limit.json")
-    known = {"proved_position": 99, "measured_position": 9999, "measured_offsets": 70}
-    failing = {"first_failure_seen": 10000, "failure_position": 10015}
-    (axes,) = charts.limit([{**row, **known, **failing}], "x").figure.axes
-    assert [bar.get_x() + bar.get_width() for bar in axes.patches] == pytest.approx([99, 9999])
-    assert words(axes) == ["guaranteed up to 99"]
-    assert "tested without a failure, not guaranteed" in axes.get_legend_handles_labels()[1]
-
-
 def heatmap(recipe: str, dtype: str, offset: int, **case):
     resolved = named(recipe).resolve(parse(dtype))
     return plots.heatmap(Case(seq_len=40, **case), resolved, offset, lambda share: None)

@@ -280,13 +280,10 @@ def test_changes_that_reach_nothing_are_errors(name, stage) -> None:
                 "behaves like: positions that restart every 128 [restart]",
                 {},
             ),
-            *(  # all 64 positions from 131072 on are 131072, as at the end of a table of 131073 rows
-                (
-                    lambda at: at.bfloat16(),
-                    "behaves like: bfloat16 positions",
-                    {"dtype": dtype, "offsets": (0, 131072)},
-                )
-                for dtype in ("fp32", "fp16", "bf16")
+            (  # all 64 positions from 131072 on are 131072, as at the end of a table of 131073 rows
+                lambda at: at.bfloat16(),
+                "behaves like: bfloat16 positions",
+                {"dtype": "fp16", "offsets": (0, 131072)},
             ),
             (
                 lambda at: at % 65536,

@@ -101,17 +101,3 @@ def test_frequencies_over_a_factor_are_frequencies_and_slopes_are_not(factor) ->
     theta = 1e4 ** (-np.arange(32) / 32)
     assert rope_values.kind_of(theta / factor) == "inv_freq"
     assert rope_values.kind_of(2.0 ** -np.arange(1.0, 9.0)) == ""  # those of ALiBi for eight heads
-
-
-def test_the_first_rows_tell_which_tables_belong_together() -> None:
-    angles = np.arange(200)[:, None] * 1e4 ** (-np.arange(8) / 8)
-    cos, sin = np.cos(angles), np.sin(angles)
-    sin[150] = np.nan  # which is said of a table that is known
-    assert rope_values.partners(cos, sin)
-    assert not rope_values.partners(cos, 0.5 * sin)
-
-
-def test_shapes_that_may_hold_a_table_and_those_that_hold_none() -> None:
-    right = [(4,), (4096,), (4, 4), (4, 4096), (9, 4, 2), (9, 4, 2, 2), (1, 9, 1, 4)]
-    wrong = [(), (3,), (4097,), (3, 4), (4, 3), (4, 4097), (9, 4, 2, 2, 2), (1, 1)]
-    assert [shape for shape in right + wrong if rope_values.may_hold(shape)] == right

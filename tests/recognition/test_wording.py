@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from ropeaudit import RopeSetting, parse
-from ropeaudit.recognition import known_recipes, wording
+from ropeaudit.recognition import wording
 from ropeaudit.recognition.diagnosis import Diagnosis, Where, codes, kinds
-from ropeaudit.recognition.faults import of_operands, of_positions, of_roundings, of_settings
+from ropeaudit.recognition.faults import of_operands, of_positions, of_settings
 from ropeaudit.rope.scaling import parse as scaling
 
 BF16 = parse("bf16")
@@ -80,14 +80,3 @@ def test_an_option_is_named_where_it_makes_all_right() -> None:
 def test_a_code_that_is_no_row_is_refused() -> None:
     with pytest.raises(KeyError):
         Diagnosis("no-such-code")
-
-
-def test_float64_of_angles_is_not_said_of_positions_too() -> None:
-    [recipe, *_] = known_recipes.groups(parse("fp64"))
-    words = wording.arithmetic(recipe.diagnosis().values)
-    assert "float64 angles" in words
-    assert "float64 positions" not in words
-
-
-def test_inputs_may_be_rounded_to_narrower_formats_alone() -> None:
-    assert {one.rounded for one in of_roundings(parse("fp16"))} == {None, BF16}
