@@ -45,8 +45,7 @@ def switch(findings: list[Finding]) -> list[Finding]:
 
 
 @pytest.mark.slow  # a whole check
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", ["phi3", "dynamic"])
+@pytest.mark.parametrize(("name", "dtype"), [("phi3", "bf16"), ("dynamic", "fp32")])
 def test_what_follows_each_calls_length_passes_and_its_cached_keys_are_noted(name: str, dtype: str) -> None:
     findings, noted = checked(name, dtype)
     assert [one for one in findings if one.failed] == []
