@@ -106,7 +106,7 @@ def test_what_comes_back_elsewhere_is_noted(capsys) -> None:
     assert PLACE in seen.out
 
 
-@pytest.mark.parametrize("name", ["operator", "packet", pytest.param("compiled", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", first_fast(["operator", "packet", "compiled"]))
 def test_operators_and_compiled_functions_are_called_as_they_are(capsys, name) -> None:
     """An operator's schema names its arguments, here in an unusual order. No call falls back to eager."""
     results = rows(capsys, "shift", "--impl", own(name), *SMALL, *TWO)

@@ -83,7 +83,8 @@ def test_a_module_of_ones_own_is_found_where_the_command_runs(capsys, monkeypatc
 
 def test_a_file_may_have_dots_in_its_name(tmp_path) -> None:
     (tmp_path / "rope.v1.2.py").write_bytes(PATH.read_bytes())
-    assert main(["shift", "--impl", f"{tmp_path}/rope.v1.2.py:bhsd", *SMALL, "--dtype", "fp32"]) == 0
+    more = ["--dtype", "fp32", "--offset", "7"]
+    assert main(["shift", "--impl", f"{tmp_path}/rope.v1.2.py:bhsd", *SMALL, *more]) == 0
 
 
 @pytest.mark.processor
@@ -173,7 +174,7 @@ def test_a_dtype_that_raises_is_a_row(capsys) -> None:
 
 
 def test_prints_stay_out_of_the_report(capsys) -> None:
-    code, _, err = run("prints", "--dtype", "fp32", "-v", capsys=capsys)  # the report is JSON
+    code, _, err = run("prints", "--dtype", "fp32", "--offset", "7", "-v", capsys=capsys)  # the report is JSON
     assert code == 0
     assert "hello from the kernel" in err
 
@@ -254,7 +255,7 @@ def test_orders_are_a_closed_list(capsys) -> None:
 
 
 def test_samples_of_own_code(capsys) -> None:
-    more = ("--sample", "200", "--dtype", "fp32", "--seq-len", "5000")
+    more = ("--sample", "200", "--dtype", "fp32", "--seq-len", "500", "--offset", "7")
     code, report, _ = run("interleaved", *more, capsys=capsys)
     assert code == 0
     assert {row["layout"] for row in report["records"]} == {"interleaved"}
