@@ -174,7 +174,8 @@ def test_a_dtype_that_raises_is_a_row(capsys) -> None:
 
 
 def test_prints_stay_out_of_the_report(capsys) -> None:
-    code, _, err = run("prints", "--dtype", "fp32", "--offset", "7", "-v", capsys=capsys)  # the report is JSON
+    more = ("--dtype", "fp32", "--offset", "7", "-v")
+    code, _, err = run("prints", *more, capsys=capsys)  # the report is JSON
     assert code == 0
     assert "hello from the kernel" in err
 
