@@ -31,6 +31,7 @@ def check(work, numbers: range, files: dict[str, bytes]) -> collections.Counter[
     return seen
 
 
+@pytest.mark.slow  # a whole command each; that most changed lines run shows the same, below
 def test_valid_lines_are_accepted(folder) -> None:
     for line in fuzz.VALID:
         assert fuzz.run(line) in ("0", "1"), line

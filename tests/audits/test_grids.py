@@ -2,8 +2,6 @@
 
 import math
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -201,13 +199,6 @@ def test_captured_vectors_have_as_many_tokens_as_the_grid(tmp_path: Path) -> Non
     assert row.within_tolerance is True
     with pytest.raises(UsageError, match="has 16 tokens and the grid 12"):
         list(ropeaudit.shift(0, "fp32", "hf", axes="flux", grid="3x4", qk=str(tmp_path / "qk.npz")))
-
-
-def test_a_sequence_loads_no_grid() -> None:
-    code = "import sys, ropeaudit; list(ropeaudit.shift(0, 'fp32', 'hf', seq_len=4)); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "ropeaudit.rope.setting" in loaded
-    assert "ropeaudit.rope.grids" not in loaded.split()
 
 
 def test_axes_of_a_file_are_told_apart_by_its_content(tmp_path: Path) -> None:

@@ -17,10 +17,8 @@ from ropeaudit.audits.cases import Case
 from ropeaudit.audits.comparison import Pair
 from ropeaudit.console import gates, sweep_file
 from ropeaudit.errors import BadInput
-from ropeaudit.features.model import load as model_load
 from ropeaudit.main import main
 from ropeaudit.rope import hf_config
-from ropeaudit.subjects.calling import signatures
 
 SMALL = ["--heads", "1", "--seq-len", "4", "--head-dim", "8"]
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "rope_theta": 1e4}
@@ -128,34 +126,6 @@ def test_scores_vanish_by_the_product_of_q_k_and_scale(tmp_path) -> None:
                 case.load()
         else:
             assert case.load()[0].q.min() == -q
-
-
-# ---------------------------------------------------------------------------- own code
-
-
-MODULES = {"": False, "import numpy as np": True, "import torch": False, "import torch, numpy": False}
-NOTES = {"": None, ": 'np.ndarray'": True, ": 'torch.Tensor'": False, ": 'float'": None}
-
-
-def test_own_code_gets_numpy_where_it_speaks_of_nothing_else() -> None:
-    for modules, numpy in MODULES.items():
-        for note, says in NOTES.items():
-            space: dict[str, Any] = {}
-            exec(f"{modules}\ndef rope(x{note}, positions):\n    return x", space)  # noqa: S102
-            assert (signatures.engine(space["rope"]) == "numpy") is (numpy if says is None else says), (
-                modules,
-                note,
-            )
-
-
-@pytest.mark.parametrize("most", [2**53, 2**53 + 1])
-def test_a_model_may_declare_every_position_that_is_exact(most, tmp_path) -> None:
-    folder = model_load.Folder(tmp_path, {"max_position_embeddings": most}, [], False)
-    if most <= 2**53:
-        assert folder.maximum == most
-    else:
-        with pytest.raises(BadInput, match="is not an integer from 1 to"):
-            _ = folder.maximum
 
 
 @pytest.mark.skipif(os.name != "posix", reason="such names are none elsewhere")

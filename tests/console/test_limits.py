@@ -43,21 +43,6 @@ def test_shards_in_order_hold_each_cell_once(lengths, offsets, count) -> None:
     assert all(math.fsum(cell.seconds for cell in one) <= fair + largest for one in shards)
 
 
-def guess(mask="causal", stages=None, dims: int = 64, sample: int | None = None, **rest) -> float:
-    case = Case(heads=4, kv_heads=2, seq_len=3000, mask=mask, sample=sample)
-    return sweep.cell_seconds(case, case.outline()[0], dims, stages or {}, **rest)
-
-
-def test_more_work_is_guessed_to_take_longer() -> None:
-    plain = guess(stages={"accumulate": "float32"})
-    assert plain == guess() < guess("full") < guess("full", dims=128)
-    assert guess("window:8") < plain
-    assert plain < guess(attention=True)
-    assert 10 * plain < guess(stages={"accumulate": "bfloat16"})
-    assert guess(sample=10) < guess(sample=10, dims=128) < plain
-    assert guess(cells=2) < plain < 2 * guess(cells=2)
-
-
 # ---------------------------------------------------------------------------- archives
 
 HUGE = (1, 2**25, 128)  # 16 GiB in float32

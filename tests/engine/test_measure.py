@@ -153,27 +153,6 @@ def test_threads_do_not_change_a_bit(pools) -> None:
     assert {2, 5} <= set(pools)
 
 
-THREADS = [  # heads, positions, the rest of the case, and how many of 3 threads it is worth
-    (8, 512, {}, 1),
-    (1, 513, {}, 2),
-    (2, 513, {}, 3),
-    (2, 128, {"changes": {"accumulate": "bf16"}}, 1),
-    (2, 129, {"changes": {"accumulate": "bf16"}}, 2),
-    (1, 2000, {"sample": 50}, 3),
-]
-
-
-def test_a_case_has_threads_where_they_have_something_to_share(monkeypatch) -> None:
-    seen = []
-    for name in ("measure", "measure_sampled"):
-        real = getattr(measure, name)
-        spy = lambda plan, count, *rest, real=real: (seen.append(count), real(plan, count, *rest))[1]  # noqa: E731
-        monkeypatch.setattr(measure, name, spy)
-    for heads, seq_len, case, _ in THREADS:
-        list(shift(0, "fp32", "hf", heads=heads, seq_len=seq_len, head_dim=4, threads=3, **case))
-    assert seen == [threads for *_, threads in THREADS]
-
-
 def test_a_small_cache_does_not_change_a_bit(monkeypatch) -> None:
     whole = run()
     monkeypatch.setattr(plan, "CACHE_BYTES", 200_000)

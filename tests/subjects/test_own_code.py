@@ -26,10 +26,10 @@ from ropeaudit.features.check.checked import CheckOptions, Target
 from ropeaudit.main import main
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import factories
-from ropeaudit.subjects.calling import loading, proposals, signatures
+from ropeaudit.subjects.calling import loading
 from ropeaudit.subjects.calling.foreign import in_process, load
 from ropeaudit.subjects.calling.own_code import OwnCode
-from ropeaudit.subjects.calling.signatures import can_be_copied, copied
+from ropeaudit.subjects.calling.signatures import copied
 
 SETTING = RopeSetting.of(64)
 SMALL = ["--heads", "2", "--seq-len", "32", "--head-dim", "64"]
@@ -262,22 +262,6 @@ def test_samples_of_own_code(capsys) -> None:
     assert {row["layout"] for row in report["records"]} == {"interleaved"}
 
 
-def test_names_are_read_as_people_write_them() -> None:
-    def one(xq, xk, freqs_cis):
-        """Meta's."""
-
-    def two(x, offset=0, position_ids=None):
-        """A shift in one of two places: never in both."""
-
-    def three(*args):
-        """Anything."""
-
-    assert proposals.of_arguments(one, "one")[0].called == "f(xq, xk, freqs_cis)"
-    assert signatures.flag(lambda q, k, cos, sin, interleaved: q) == "half"  # nothing says True
-    assert proposals.of_arguments(two, "two")[0].called == "f(x, position_ids)"
-    assert {len(form.roles) for form in proposals.of_arguments(three, "three")} == {2, 3, 4}
-
-
 def test_a_module_under_audit_keeps_its_state() -> None:
     """Every table gets a copy of an instance, as of any implementation."""
 
@@ -371,12 +355,6 @@ def test_a_module_of_flax_is_called_with_parameters_that_it_makes(monkeypatch) -
     assert in_process(OwnCode("rotary", Rotary)).fit(SETTING).sure
 
 
-def test_code_compiles_where_what_it_names_does() -> None:
-    kernels = loading.load(f"{PATH.parent / 'compiled_inside.py'}:rotate")[0]
-    assert kernels.compiles
-    assert not loading.load(f"{PATH}:wide")[0].compiles
-
-
 def test_a_call_is_told_of_as_many_tokens_as_it_gets() -> None:
     calls, x = [], np.ones((2, 2, 5, 64), np.float32)
     at = np.array([[3], [7]]) + np.arange(5)
@@ -440,33 +418,6 @@ def test_a_torch_without_lazy_copies_copies(monkeypatch) -> None:
     first = Cached()
     copied(first).table.zero_()
     assert first.table.any()
-
-
-def test_objects_are_built_once_a_setting_and_functions_each_time() -> None:
-    built = []
-
-    class Rope:
-        def __init__(self) -> None:
-            built.append(self)
-            self.past = 0
-
-        def __call__(self, x, positions):
-            return x
-
-    def factory():
-        return lambda x, positions: x
-
-    own, setting = OwnCode("Rope", Rope), RopeSetting()
-    first = own.instance(setting)
-    first.past = 1
-    assert own.instance(setting).past == 0
-    assert own.instance(RopeSetting(base=5.0)) is not first
-    assert len(built) == 2
-    bound = Rope()
-    bound.rotate = (lambda given: lambda x: given)(bound)  # a copy would keep it, and call the first
-    assert not can_be_copied(bound)
-    assert can_be_copied(Rope())
-    assert not can_be_copied(factory())
 
 
 # declared, original and served differ
