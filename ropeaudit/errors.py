@@ -234,7 +234,6 @@ def _import_problem(package: str, first: BaseException | None = None) -> str:
 
 
 def _involves(error: BaseException, package: str) -> bool:
-    """Return whether an exception names a package, or was raised within it."""
     import traceback  # in-function: it is needed for errors alone
 
     named = getattr(error, "name", None) if isinstance(error, ImportError) else ""

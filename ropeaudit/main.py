@@ -149,7 +149,6 @@ def _print_error(text: str, code: int) -> int:
 
 
 def _short(line: str) -> str:
-    """Return a line without control characters, cut in the middle if it is very long."""
     if len(line) > _MOST_CHARACTERS:
         line = f"{line[: _MOST_CHARACTERS // 2]} ... {line[-_MOST_CHARACTERS // 2 :]}"
     from ropeaudit.reports.numbers import printable  # in-function: errors are rare

@@ -343,7 +343,6 @@ def _name(function: Any) -> str:
 
 
 def _test_rotation(test: _Test, subject: ForeignOwn, offsets: Sequence[int], whole: bool) -> None:
-    """Test code that rotates: first the pairs, whose failures tell more, then scores."""
     if reason := subject.refuses(test.setting, test.resolved.dtype):
         raise UsageError(reason)
     rotator = subject.rotator(test.setting, test.resolved.dtype)

@@ -193,7 +193,6 @@ class CaseRun:
         return threads.useful_threads(min(self.threads, strips), self.loaded.seq_len, short)
 
     def _set_bounds(self, cells: Sequence[CellResult], at: RopeSetting) -> None:
-        """Set the bound of each cell of a recipe, and the predicted drift of careful code."""
         bounded, wanted = list[CellResult](), list[tuple[Emulated, int]]()
         for cell in cells if self.bounded else ():
             subject = cell.subject  # there is no bound for k that is stored otherwise than q
@@ -258,7 +257,6 @@ class CaseRun:
             )
 
     def _identity(self, subject: Subject, at: RopeSetting) -> Callable[[int], dict[str, Any]]:
-        """Return a function from offsets to the columns that identify a row."""
         if (subject, at) not in self.identities:
             given = self.case, self.loaded, at, subject, self.requested, self.tolerance
             self.identities[subject, at] = identity_columns(*given)

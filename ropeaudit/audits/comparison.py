@@ -207,7 +207,6 @@ def _places_by_case(rows: Rows, which: str) -> dict[str, int]:
 
 
 def _difference_of_all(before: Rows, after: Rows) -> str:
-    """Return a clause about a column that differs between all rows of two reports."""
     names = (name for name in records.IDENTITY if name not in NOT_IN_CASE)
     for name in (name for name in names if before.all_have(name) and after.all_have(name)):
         old, new = (set(map(_nan_as_none, rows.column(name))) for rows in (before, after))

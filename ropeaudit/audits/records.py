@@ -37,8 +37,6 @@ _Fields: Any = make_dataclass(
 
 
 class _CaseRow:
-    """What can be derived from the columns of a row, however these are stored."""
-
     __slots__ = ()
     report_module: ClassVar[str] = "ropeaudit.reports.drift"
 

@@ -81,7 +81,6 @@ class Audit:
         object.__setattr__(self, "cases", distinct(self.cases))
 
     def _problems(self) -> Iterator[str]:
-        """Yield the faults of the arguments; names are looked up last."""
         for offset in self.offsets:
             if not is_whole(offset):
                 yield f"offset {offset!r} is not a whole number of tokens"
@@ -355,7 +354,6 @@ class TaskResult:
 
 
 def _versions_of_code(audit: Audit) -> list[str]:
-    """Return the version of the loaded code of each factory, "" for a recipe."""
     return [factory.code.loaded_version if factory.code else "" for factory in audit.factories()]
 
 

@@ -242,7 +242,6 @@ def refuse_clashes(options: Mapping[str, Any]) -> None:
 
 
 def _output_files(options: Mapping[str, Any]) -> Iterator[_Output]:
-    """Yield the files that options write, with those written beside them; no streams."""
     first = first_file([*_words(options.get("outputs"))])
     for name, flag in _OUTPUT_OPTIONS.items():
         for path in itertools.filterfalse(paths.is_stream, _words(options.get(name))):

@@ -119,7 +119,6 @@ def _listed(text: str, flag: str, read: Callable[[str], list[T]]) -> list[T]:
 
 
 def _integer_or_range(text: str, flag: str) -> list[int]:
-    """Read one whole number, or the numbers of a range with a step."""
     match = _RANGE.fullmatch(text.strip().lower().replace("**", "^"))
     if not match or _POWER.fullmatch(text.strip().lower()):
         _refuse_span(text.strip(), flag)

@@ -119,7 +119,6 @@ def lines(answers: Sequence[Answer], width: int | None = None) -> list[Line]:
 
 
 def _first_line(answer: Answer, width: int | None) -> list[Line]:
-    """Return the first line of an answer; a long target is cut in the middle."""
     target = printable(answer.target)
     room = len(target)
     if width is not None:

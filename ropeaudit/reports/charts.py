@@ -386,7 +386,6 @@ def _line_name(row: Row, columns: Iterable[str]) -> str:
 
 
 def _line(rows: Iterable[Row], x: str, y: str, number: int) -> Line:
-    """Return the line of two columns of rows. number: decides its look."""
     ordered = sorted(rows, key=lambda row: row[x])
     xs, ys = (np.array([value(row, name) for row in ordered]) for name in (x, y))
     return Line(ordered, xs, ys, line_look(number))
@@ -418,7 +417,6 @@ def _legend(figure: Figure, axes: Axes) -> int:
 
 
 def _bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
-    """Label horizontal bars on both sides; return the number of lines of the names."""
     wrapped = [textwrap.fill(name, int(0.6 * _title_characters()), break_on_hyphens=False) for name in names]
     axes.set_yticks(range(len(names)), wrapped)
     axes.set_ylim(len(names) - 0.5, -0.5)
@@ -465,7 +463,6 @@ def _mark_off_scale(axes: Axes, lines: Iterable[Line], lost: str, nothing: str =
 
 
 def _shorten(name: str, number: int) -> str:
-    """Shorten a long name for the legend to its number and both ends."""
     half = min(90, _title_characters()) // 2
     return name if len(name) <= 2 * half + 1 else f"[{number + 1}] {name[:half]}…{name[-half:]}"
 

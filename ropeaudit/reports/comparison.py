@@ -89,7 +89,6 @@ def report(
 
 
 def _processor_words(results: Difference) -> str:
-    """Return how the processors of two reports differ, in words; empty if they do not."""
     before, after = results.processors
     if not before or not after:
         return "on a processor that is not recorded"
@@ -178,8 +177,6 @@ def _sentence(pair: Pair) -> str:
 
 
 def _changed_columns(pair: Pair) -> str:
-    """Return the names of the changed columns, those that grew most first."""
-
     def growth(name: str) -> float:
         times = pair.ratio(name) if name in COMPARED else 0.0
         return -math.inf if math.isnan(times) else -times

@@ -125,7 +125,6 @@ def legend(results: Sequence[Record]) -> str:
 
 
 def _declared(results: Sequence[Record], chosen: Sequence[str], named: Sequence[str]) -> Columns:
-    """Return the declared columns; sentences that were named are written to CSV too."""
     wanted = {
         name: replace(_READER_COLUMNS[name], sentence=False) for name in named if name in _READER_COLUMNS
     }
@@ -181,7 +180,6 @@ def answer(results: Sequence[Record], telling: Telling | None = None) -> Answer:
 
 
 def _reason(results: Sequence[Record], worst: Record, quality: str, telling: Telling) -> str:
-    """Return the reason for the status: the worst row, and which subjects are right there."""
     named = [f"{name}={value}" for name, value in telling(worst).items()]
     where = " ".join(["in", short_format(worst.dtype), *named, f"at offset {worst.offset:,}"])
     limit = "" if math.isnan(worst.tolerance) else f" (limit {limit_percent(worst.tolerance)})"

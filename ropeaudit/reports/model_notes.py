@@ -71,7 +71,6 @@ def _name(case: Case) -> str:
 
 
 def _beyond(cases: Sequence[Case], offsets: Sequence[int]) -> list[str]:
-    """Return a note on the smallest offset past the maximum, if there is one."""
     served, maximum = cases[0].served, cases[0].maximum
     if not maximum or not offsets:
         return []

@@ -192,7 +192,6 @@ def _implied_settings(setting: Row) -> tuple[Row, Row, Callable[[Any], str] | No
 
 
 def _settings(values: Any) -> Row:
-    """Return the settings in metadata; none if they are damaged."""
     try:
         return {name: typed[0] for name, typed in _typed_columns([Rows.of([values or {}])]).items()}
     except (ValueError, TypeError, AttributeError):
@@ -290,7 +289,6 @@ def _parse_file(path: str, parse: Callable[[], T]) -> T:
 
 
 def _check_columns(path: str, held: Columns) -> None:
-    """Raise BadInput unless the columns are those of a report of `shift` in this schema."""
     for name in ("implementation", "offset"):
         if ABSENT in held.setdefault(name, []) or len(held[name]) < max(map(len, held.values())):
             raise BadInput(

@@ -66,7 +66,6 @@ def sha256(text: str) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    """Return the environment of all templates; a missing name in one is an error."""
     # in-function: few runs write pages
     from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
     from markupsafe import Markup

@@ -233,7 +233,6 @@ def snippet(record: Record, subject: Subject | None) -> Reproduction:
 
 
 def _raise_first(*reasons: tuple[object, str]) -> None:
-    """Raise NoSnippet with the first reason whose condition holds."""
     for holds, why in reasons:
         if holds:
             raise NoSnippet(why)

@@ -147,7 +147,6 @@ def table(*names: str) -> Columns:
 
 @cache
 def _section(name: str) -> tuple[Column, ...]:
-    """Return the columns of one table; `like` copies those of another."""
     columns = []
     for column, fields in tomllib.loads(_sections()[name]).items():
         if like := fields.pop("like", ""):

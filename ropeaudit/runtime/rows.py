@@ -93,8 +93,6 @@ class Rows(Sequence[Row]):
 
 
 class _RowView(Mapping[str, Any]):
-    """A row whose values are looked up in columns."""
-
     __slots__ = ("columns", "place")
 
     def __init__(self, columns: Mapping[str, Sequence[Any]], place: int) -> None:

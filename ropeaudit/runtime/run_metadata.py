@@ -133,7 +133,6 @@ def _cpu() -> str:
 
 
 def _torch() -> Iterator[tuple[str, str]]:
-    """Yield torch's devices and the precision of its matrix products, by name."""
     import torch
 
     yield "cpu capability", _text_or_unknown(torch.backends.cpu.get_cpu_capability)

@@ -96,7 +96,6 @@ def _audit_file(target: Target) -> ModuleAudit:
 
 
 def _buffer_findings(audit: ModuleAudit) -> Iterator[Finding]:
-    """Yield one finding for each group of alike RoPE buffers."""
     expected = audit.expected
     if audit.unrotated:
         yield Finding("stored buffers", "nothing to check", audit.unrotated)
@@ -227,7 +226,6 @@ def _rotation_finding(shifted: Shifted) -> Finding:
 
 
 def _structure_finding(shifted: Shifted) -> Finding:
-    """Return whether float64 logits stay the same at shifted positions."""
     most, where = shifted.change["structural_max"], f"offset {shifted.offset:,}"
     allowed = model_analysis.structure_allowed(shifted.change, shifted.offset)
     status: Status = "info" if shifted.cause == "frequencies" else "fail"  # as the scaling means it
@@ -238,7 +236,6 @@ def _structure_finding(shifted: Shifted) -> Finding:
 
 
 def _rounding_finding(shifted: Shifted) -> Finding:
-    """Return a note on the change of logits by rounding, for which there is no limit."""
     change, where, name = shifted.change, f"offset {shifted.offset:,}", "model rounding"
     if bad := change["nonfinite"]:
         return judged(name, False, f"{bad:,} logits are nan or infinite", where=where)

@@ -345,7 +345,6 @@ def _is_usual_value(values: Mapping[str, Any]) -> bool:
 
 
 def _dtype_findings(asked: CodeUnderTest, recipe: str | None) -> Iterator[Finding]:
-    """Yield the findings in one dtype, or that the code does not take it."""
     code, setting = asked.tested, asked.setting
     if reason := code.refusal(setting, asked.dtype):
         yield not_applicable("rotation", reason)

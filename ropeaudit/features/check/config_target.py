@@ -82,7 +82,6 @@ def checks(target: Target) -> Iterator[Checked]:
 
 
 def _part_checks(target: Target, config: Config, case: Case, path: str) -> Iterator[Checked]:
-    """Yield the checks of a part by layer type. config: None for a named model."""
     try:
         model = case.declared()
     except Unjudged:
@@ -140,7 +139,6 @@ def _axes_checks(target: Target, path: str, part: Part) -> Iterator[Checked]:
 
 
 def _range_findings(asked: int, maximum: int) -> Iterator[Finding]:
-    """Yield a finding if --up-to is not the maximum of the model."""
     if asked > maximum:
         served = f"the {maximum:,} positions that it serves ({DECLARED} and scaling)"
         yield noted(RANGE, f"--up-to {asked:,} is past {served}")
@@ -159,7 +157,6 @@ def _setting_finding(config: Config, model: ModelRope, case: Case, path: str) ->
 
 
 def _keys_finding(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
-    """Return whether all RoPE keys of a config are used, without contradictions."""
     if config is None:
         return not_applicable("config keys", "a named model has no config.json")
     unused = unused_keys(config, case.base, path)
@@ -297,7 +294,6 @@ def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> F
 
 
 def _switch_finding(setting: RopeSetting) -> Finding:
-    """Return the number of positions at which the frequencies change."""
     scaling = setting.scaling
     if not scaling.depends_on_length:
         return not_applicable("frequency-switch", "its frequencies do not depend on the number of positions")

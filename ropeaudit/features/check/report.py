@@ -257,7 +257,6 @@ def _cause_codes(check: Checked) -> list[str]:
 
 
 def _cause(code: str, some: Sequence[Checked]) -> Cause:
-    """Return the cause that checks share: title, place, size of the error and remedy."""
     first = next((check for check in some if code in _cause_codes(check)), some[0])
     finding, facts = first.finding, list[str]()
     pairs = [check for check in some if _excess(check) > 0 and check.dtype == first.dtype]
@@ -304,7 +303,6 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
 
 
 def _with_fewer_facts(cause: Cause, most: int) -> Cause:
-    """Return a cause with at most `most` facts, and its remedies."""
     fixes = [fact for fact in cause.facts[most:] if fact.startswith(("fix: ", *_WAIVERS))]
     return replace(cause, facts=[*cause.facts[:most], *fixes])
 

@@ -179,7 +179,6 @@ def run(
 
 
 def _offsets_of(case: Case, offsets: Sequence[int] | None) -> Sequence[int]:
-    """Return the offsets, by default 0 and the maximum of the setting."""
     return (0, case.maximum or MAXIMUM) if offsets is None else offsets
 
 

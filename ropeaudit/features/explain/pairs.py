@@ -80,7 +80,6 @@ def _errors(x: Array, exact: Sequence[Factor]) -> Array:
 
 
 def _error(x: Array, exact: Factor) -> Array:
-    """Return x minus the exact vector, with its bits beyond float64."""
     if exact.head is None or exact.rest is None:
         return np.asarray(x - exact.whole)
     return np.asarray((x - exact.head) - exact.rest)

@@ -149,7 +149,6 @@ class Search:
         yield dict.fromkeys(names, FP64)
 
     def _promising(self, some: Sequence[Widths]) -> Iterator[Widths]:
-        """Yield the sets that are promising on the sample, the smallest drift first."""
         recipe, bench = self.design.recipe, self.design.bench
         drifts = bench.drifts([remedied(recipe, widths) for widths in some])
         values = [self._value(drift) for drift in drifts]

@@ -62,7 +62,6 @@ def _stage_rows(result: Explanation) -> list[Row]:
 
 
 def _pair_rows(result: Explanation) -> list[Row]:
-    """Return a row for each frequency pair, and one for the rest."""
     columns = {name: values.tolist() for name, values in result.pairs.items()}
     pairs = [*range(result.setting.pairs), REST]
     return [
@@ -92,7 +91,6 @@ def _remedy_rows(result: Explanation) -> list[Row]:
 
 
 def _code_columns(trace: Trace, like: Likeness | None = None) -> Row:
-    """Return the first columns of rows about code. like: the recipes of the row."""
     names = "distance", "equal", "profile"
     near = {name: getattr(like, name) if like else math.nan for name in names}
     called = {"implementation": trace.name, "dtype": trace.dtype.name}
@@ -216,7 +214,6 @@ def report(
 
 
 def _table(kind: Kind, subjects: Sequence[Any], several: bool) -> Report:
-    """Return the table of a kind. several: whether columns tell cases apart."""
     rows = [row for subject in subjects for row in kind.rows(subject)]
     cells = ["implementation", "dtype", "offset"] if several else []
     lead = [] if kind.of_code else settings.screen(rows, cells, [])
@@ -232,7 +229,6 @@ def _table(kind: Kind, subjects: Sequence[Any], several: bool) -> Report:
 
 
 def _code_notes(result: CodeExplanation) -> list[str]:
-    """Return notes on omitted offsets, and on operations that torch did not show."""
     trace = result.trace
     who = " ".join([trace.name, *under(trace.environment), str(trace.dtype)])
     left_out = trace.dropped.items()
@@ -265,7 +261,6 @@ def answers_of(recipes: Sequence[Explanation], codes: Sequence[CodeExplanation])
 
 
 def _answer_on_recipe(some: Sequence[Explanation], called: Facts = ()) -> Answer:
-    """Return the answer about the worst of several offsets. called: facts about code."""
     worst = max(some, key=_badness)
     decides = f"{worst.recipe.dtype.short}, offset {worst.offset:,}"
     decides += f": scores {_drift_words(worst, worst.drift)}"
@@ -390,7 +385,6 @@ def _model_notes(some: Sequence[Explanation]) -> list[str]:
 
 
 def _answer_on_code(result: CodeExplanation) -> Answer:
-    """Return the answer about code: about its explained offsets, or its trace."""
     trace, status, causes = result.trace, "WARN", list[Cause]()
     arithmetic = bool(trace.faults) and all(fault.arithmetic for fault in trace.faults.values())
     resembled = bool(trace.likely) or (arithmetic and bool(result.explanations))
@@ -443,7 +437,6 @@ def _likeness_words(trace: Trace) -> str:
 
 
 def _arithmetic(group: RecipeGroup, names: Sequence[str] | None = None) -> str:
-    """Return the roundings of recipes in words, with some of their names."""
     named = _first_names(group.names) if names is None else names
     return wording.arithmetic(group.values() | {"recipes": named})
 

@@ -100,7 +100,6 @@ def status(limit: Limit) -> Status:
 
 
 def _sort_key(limit: Limit) -> tuple[int, float]:
-    """Return the sort key of a limit, the worst first: status, then the first failure."""
     failing = (limit.last_position(limit.first_failure_seen), limit.failing_distance)
     last = min(
         (place / (limit.case.maximum or 1) for place in failing if place is not None), default=math.inf

@@ -114,7 +114,6 @@ class Search:
         return sorted(new)[: max(0, self._left(reserved))]
 
     def _ascending_batches(self, offsets: Sequence[int]) -> Iterator[list[int]]:
-        """Yield offsets in batches, the lowest first, until one fails."""
         before, start, size = self.failing, 0, _CHUNK
         while start < len(offsets) and self.failing == before and self._left() > 0:
             yield self._untested(offsets[start : start + size])

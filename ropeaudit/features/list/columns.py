@@ -22,7 +22,6 @@ _UP_TO = 131072  # positions in the examples of remedies
 
 
 def _row(kind: str, one: object, /, **own: Any) -> Row:
-    """Return a row of a list: its own columns, and attributes of the same names."""
     return {name: own[name] if name in own else getattr(one, name) for name in table(f"list-{kind}")}
 
 

@@ -163,7 +163,6 @@ def report(
 def _recipe_numbers(
     setting: RopeSetting, formats: Sequence[Format], recipes: Sequence[Recipe]
 ) -> dict[str, tuple[Array, list[Decimal]]]:
-    """Return name -> the numbers that a recipe stores, and the frequencies that they represent."""
     numbers = {}
     for recipe in recipes:
         resolved = [(fmt, recipe.resolve(fmt)) for fmt in formats]

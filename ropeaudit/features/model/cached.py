@@ -180,7 +180,6 @@ def _generate_calls(runner: Runner, ids: list[int]) -> list[Calls]:
 
 
 def _chunk_calls(runner: Runner, ids: list[int]) -> list[Calls]:
-    """Return calls that read the tokens in chunks, with the cache of the chunks before."""
     made = list[Calls]()
     for way, (parts, told) in _CHUNKS.items():
         cuts = [0, *(int(part * len(ids)) for part in parts), len(ids)]
@@ -264,7 +263,6 @@ def _distance_moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> _B
 
 
 def _diagnose_moves(steps: _Moves, read: Sequence[range], layer: int, *, padded: bool) -> Diagnosis:
-    """Return the diagnosis of moved q and k of a layer, from the first of these calls on."""
     at = [call[-1] for call in read]
     known = {  # what moves the last token of each call by so much
         "positions-from-0": [-call.start for call in read],

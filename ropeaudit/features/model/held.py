@@ -181,8 +181,6 @@ def _wider(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 class _RequestedDtype(TorchFunctionMode):
-    """Replaces narrower formats by float64 where a tensor is created."""
-
     def __torch_function__(
         self,
         func: Any,

@@ -251,7 +251,6 @@ def _table_of_other_dims(dump: Dump, expected: Expected) -> Guess | None:
 
 
 def _judge_buffer(buffer: Buffer, alone: bool, compared: _TableFields) -> Buffer:
-    """Return a buffer with its judgement. alone: whether it is the whole table."""
     values, table = buffer.values, compared.get("table")
     spared = not alone and table is not None and table.side not in ("", buffer.what)
     cast, how = _cast_format(buffer.stored, spared or (table is not None and table.agrees))
@@ -310,7 +309,6 @@ def _explain_values(buffer: Buffer) -> tuple[bool | None, Diagnosis | None, str]
 
 
 def _cast_format(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
-    """Return the format to which a buffer was cast, and the evidence; else none, none."""
     if tensor.dtype not in _WIDE:
         return tensor.dtype, "stored"
     values = np.ascontiguousarray(tensor.values).view(np.float64).ravel()

@@ -67,7 +67,6 @@ def _row(buffer: Buffer) -> dict[str, Any]:
 
 
 def _pair_tables(buffers: Sequence[Buffer]) -> dict[str, Report]:
-    """Return the reports of pairs and of hypotheses; none if nothing was compared."""
     pairs, hypotheses = list[dict[str, Any]](), list[dict[str, Any]]()
     told = set[int]()
     for buffer in buffers:
@@ -128,7 +127,6 @@ def _status_and_reason(audit: ModuleAudit) -> tuple[Status, str, str]:
 
 
 def _causes(audit: ModuleAudit) -> list[Cause]:
-    """Return a cause for each lost setting, else for each code of wrong buffers."""
     causes, groups = list[Cause](), dict[str, list[Buffer]]()
     for lost in audit.lost:
         title = (f"{lost.layer} layers: " if lost.layer else "") + wording.sentence(lost.diagnosis)
@@ -143,7 +141,6 @@ def _causes(audit: ModuleAudit) -> list[Cause]:
 
 
 def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer]) -> Cause:
-    """Return the cause that buffers share; its facts are those of the worst."""
     first, *rest = sorted(some, key=_sort_key, reverse=True)
     title, cast = _title(first), _HOW[first.how].format(first.cast)
     seen = first.measured if first.measured not in title else ""
@@ -163,13 +160,11 @@ def _cause(audit: ModuleAudit, code: str, some: Sequence[Buffer]) -> Cause:
 
 
 def _title(buffer: Buffer) -> str:
-    """Return the diagnosis of a wrong buffer in words, else its finding."""
     known = buffer.diagnosis is not None and buffer.diagnosis.certainty != "resembles"
     return wording.sentence(buffer.diagnosis) if known else buffer.finding.rstrip(".")
 
 
 def _sort_key(buffer: Buffer) -> tuple[float, float]:
-    """Return the sort key of a buffer: drift of scores, then the largest error."""
     return buffer.drift_near or 0.0, buffer.error or 0.0
 
 

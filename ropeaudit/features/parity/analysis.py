@@ -183,7 +183,6 @@ def run(
 
 
 def _default_offsets(case: Case) -> list[int]:
-    """Return 0 and the offset of the last positions that the model serves."""
     last = MAXIMUM
     if case.maximum is not None:
         last = max(0, case.maximum - case.outline()[0].seq_len)
@@ -204,7 +203,6 @@ def _compare_pair(
     pair: Sequence[SubjectFactory],
     offset: int,
 ) -> Parity:
-    """Compare two subjects at one offset, in their own settings."""
     axes, statistics = case.position_axes(setting), PairStatistics()
     subjects = [factory.make(at, axes) for factory, at in zip(pair, own, strict=True)]
     reasons = [subject.refusal(inputs.seq_len, offset) for subject in subjects]
@@ -233,7 +231,6 @@ def _compare_pair(
 
 
 def _in_case_layout(subject: Subject, inputs: Inputs, setting: RopeSetting) -> Subject:
-    """Return a subject that takes and returns q and k in the layout of the case."""
     if not isinstance(subject, Called):
         return emulated.stored(subject, inputs)
     own, to_half = subject.setting.layout, half_split(setting.rotary_dim, setting.head_dim)
@@ -326,7 +323,6 @@ def report(
 
 
 def _answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Answer:
-    """Return the answer: the largest difference of the two, and that of each case."""
     shared, own = settings.shared_and_own(rows, ("model", "dtype", "offset"))
     every = sorted(zip(rows, own, strict=True), key=lambda one: _distance(one[0]), reverse=True)
     worst, name = every[0]
@@ -357,7 +353,6 @@ def _answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Ans
 
 
 def _direction_causes(result: Parity) -> list[Cause]:
-    """Return a warning if the two rotate in opposite directions."""
     if result.backward[0] == result.backward[1]:
         return []
     back, forward = (_file_name(result.names[result.backward.index(which)]) for which in (True, False))
@@ -378,7 +373,6 @@ def _distance(row: Mapping[str, Any]) -> float:
 
 
 def _difference_words(row: Mapping[str, Any], where: str = "") -> str:
-    """Return the difference in words, and which subject is closer to the exact result."""
     if row["refused"] != "none":
         return f"{row['refused']}{where}"
     for side in "ab":
@@ -400,7 +394,6 @@ def _case_line(row: Mapping[str, Any]) -> str:
 
 
 def _error_words(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the drift of each subject, and the share of elements that differ in bits."""
     sizes = [
         f"{_file_name(row[side])} {percent(ratio(row[f'{side}_drift_rms'], row['reference_rms']))}"
         for side in "ab"

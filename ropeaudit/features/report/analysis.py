@@ -182,7 +182,6 @@ def check_complete(rows: Rows, origins: Sequence[str]) -> None:
 
 
 def _are_compatible(first: Row, second: Row) -> bool:
-    """Return whether two rows have equal values in columns that both have."""
     shared = [name for name in first if name in second and name != "stages"]
     for name in shared:
         one, other = first[name], second[name]

@@ -353,7 +353,6 @@ def _measure_and_deliver(
     conditions: Sequence[Gate],
     earlier: Baseline | None,
 ) -> int:
-    """Measure, storing rows meanwhile, and deliver the report; return the exit code."""
     from ropeaudit.audits import records
     from ropeaudit.audits.comparison import Pair
     from ropeaudit.console import delivery, gates
@@ -420,7 +419,6 @@ def _worker_starter(sweeping: SweepOptions, note: Callable[[str], None]) -> Call
 
 
 def _make_report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: Metadata) -> Report:
-    """Return the report of the rows so far. needed: columns that are written too."""
     from ropeaudit.reports import drift, verdicts
     from ropeaudit.reports.model_notes import model_notes
 

@@ -68,7 +68,6 @@ def _lines(reader: Any, width: int) -> Iterator[list[str]]:
 
 
 def _check_header(names: Sequence[str]) -> None:
-    """Raise ValueError unless the first line of a CSV names columns of a row."""
     if twice := [name for number, name in enumerate(names) if name in names[:number]]:
         raise ValueError(f"its first line has {', '.join(map(repr, dict.fromkeys(twice)))} twice")
     if "implementation" in names and "offset" in names:

@@ -132,7 +132,6 @@ def _table(
     shown: Sequence[Shown],
     width: int | None,
 ) -> Iterator[Line]:
-    """Yield the lines of a table; its widest texts are wrapped until it fits."""
     widths = [field.natural for field in shown]
     room = sum(widths) if width is None else width - len(_GAP) * (len(shown) - 1)
     while sum(widths) > room and (loose := [i for i, field in enumerate(shown) if widths[i] > field.least]):
