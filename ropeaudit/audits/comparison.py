@@ -173,8 +173,12 @@ def compare(
     places += [(place, None) for case, place in earlier.items() if case not in later]
     pairs = Pairs(old, new, places, reordered)
     for name in COMPARED:
-        for number in _changed(pairs, name, ratio):
-            pairs.changed[number] = (*pairs.changed.get(number, ()), name)
+        for number, was, now in pairs.cells(name, differing=True):
+            # any other count is a change, and so is an undefined value
+            other = was is None or now is None or records.COLUMNS[name].kind is int
+            beyond = other or was == 0 or not 1 / ratio <= now / was <= ratio
+            if other or (beyond and not pairs[number].explained(name)):
+                pairs.changed[number] = (*pairs.changed.get(number, ()), name)
     tolerances = [rows.column("tolerance") for rows in (old, new)]
     for name in _JUDGED:
         for number, _, _ in pairs.cells(name, differing=True):
@@ -217,15 +221,6 @@ def _difference_of_all(before: Rows, after: Rows) -> str:
     if before and after:
         return ": what they say does not tell why; measure one of them again"
     return f": the {'later' if before else 'earlier'} one is empty"
-
-
-def _changed(pairs: Pairs, name: str, ratio: float) -> Iterator[int]:
-    for number, old, new in pairs.cells(name, differing=True):
-        # any other count is a change, and so is an undefined value
-        other = old is None or new is None or records.COLUMNS[name].kind is int
-        beyond = other or old == 0 or not 1 / ratio <= new / old <= ratio
-        if other or (beyond and not pairs[number].explained(name)):
-            yield number
 
 
 def _nan_as_none(cell: Any) -> Any:

@@ -46,10 +46,14 @@ class Parsed(click.ParamType, Generic[T]):  # type: ignore[type-arg]  # click be
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return what shell completion offers."""
+        """Return completions of the last element of a list; files for options that take them."""
         if self.names:
             return [CompletionItem(name) for name in self.names if name.startswith(incomplete)]
-        return _complete(ctx, flag(param), incomplete)
+        (earlier, comma, word), option = incomplete.rpartition(","), flag(param)
+        of_columns = option in ("--columns", "--fail-if", "--y")
+        names = _columns(ctx) if of_columns else _names(option)
+        items = [CompletionItem(f"{earlier}{comma}{name}") for name in names if name.startswith(word)]
+        return items + [CompletionItem(incomplete, type="file")] * (option in _FILES and not (comma or items))
 
 
 def flag(param: click.Parameter | None) -> str:
@@ -176,15 +180,6 @@ SHARD = Parsed("shard", _shard)
 CHANGES = Parsed("changes", lambda text, name: _module("recipes").parse_changes([text]))
 ARGUMENT = Parsed("argument", _argument)
 SCALE, SECONDS = number("0.125"), number("120")
-
-
-def _complete(context: click.Context, flag: str, incomplete: str) -> list[CompletionItem]:
-    """Return completions of the last element of a list; files for options that take them."""
-    earlier, comma, word = incomplete.rpartition(",")
-    of_columns = flag in ("--columns", "--fail-if", "--y")
-    names = _columns(context) if of_columns else _names(flag)
-    items = [CompletionItem(f"{earlier}{comma}{name}") for name in names if name.startswith(word)]
-    return items + [CompletionItem(incomplete, type="file")] * (flag in _FILES and not (comma or items))
 
 
 def _names(flag: str) -> list[str]:

@@ -21,8 +21,7 @@ from ropeaudit.reports.numbers import limit_percent, percent, short
 from ropeaudit.rope.scaled import attention_factor
 from ropeaudit.runtime.run_metadata import command_line
 from ropeaudit.subjects import Subject, third_party
-from ropeaudit.subjects.calling.code import Called, Code
-from ropeaudit.subjects.calling.conventions import Convention
+from ropeaudit.subjects.calling.code import Called
 from ropeaudit.subjects.factories import SubjectFactory
 from ropeaudit.subjects.third_party import adapter
 
@@ -204,7 +203,11 @@ def snippet(record: Record, subject: Subject | None) -> Reproduction:
     )
     called, name, file = None, "", ""
     if code.own:
-        called = _convention(record, code)
+        if (fit := code.fit(setting)) is None:
+            raise NoSnippet("how it is called was not found out")
+        called, order = fit.convention, fit.convention.order
+        unknown = called.full_tables or not set(called.roles) <= _KNOWN or order not in _ORDERS
+        _raise_first((unknown, f"the code is called as {called.called} with axes {order}"))
         place, _, name = code.name.rpartition(":")
         lines, file = _import_lines(place)
     else:
@@ -236,17 +239,6 @@ def _raise_first(*reasons: tuple[object, str]) -> None:
     for holds, why in reasons:
         if holds:
             raise NoSnippet(why)
-
-
-def _convention(record: Record, code: Code) -> Convention:
-    """Return the convention by which own code is called. Raises: NoSnippet."""
-    fit = code.fit(record.setting)
-    if fit is None:
-        raise NoSnippet("how it is called was not found out")
-    convention, order = fit.convention, fit.convention.order
-    unknown = convention.full_tables or not set(convention.roles) <= _KNOWN or order not in _ORDERS
-    _raise_first((unknown, f"the code is called as {convention.called} with axes {order}"))
-    return convention
 
 
 def _import_lines(place: str) -> tuple[list[str], str]:

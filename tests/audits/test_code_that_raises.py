@@ -107,7 +107,7 @@ def test_a_check_at_fault_is_ours_and_stops_no_other(tmp_path, monkeypatch, caps
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(code_checks.CHECKS, "decode", code_checks.Check(broken))
-    monkeypatch.setattr(config_target, "_keys_finding", broken)
+    monkeypatch.setattr(config_target, "_config_keys_finding", broken)
     for name in ("r.py", "s.py"):
         (tmp_path / name).write_text(CODE.format(tokens=0, how="pass", then="pass"))
     line = "check r.py:rope llama-3.1-8b s.py:rope --up-to 64 --head-dim 8 --dtype fp32 --under none"

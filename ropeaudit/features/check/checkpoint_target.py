@@ -63,7 +63,7 @@ def _file_checks(target: Target) -> Iterator[Checked]:
         missing = not_applicable("config", "there is no config.json; give the model's folder")
         yield target.checked(missing)
     audit = _audit_file(target)
-    yield from map(target.checked, _buffer_findings(audit))
+    yield from map(target.checked, _stored_buffer_findings(audit))
     if audit.config and not audit.unrotated and Path(target.name).is_dir():
         yield from map(target.checked, _class_findings(target, audit.expected, audit.own_code))
     target.note(audit.notes)
@@ -95,7 +95,7 @@ def _audit_file(target: Target) -> ModuleAudit:
     return module_analysis.module(target.name, **{name: getattr(target.case, name) for name in names})
 
 
-def _buffer_findings(audit: ModuleAudit) -> Iterator[Finding]:
+def _stored_buffer_findings(audit: ModuleAudit) -> Iterator[Finding]:
     expected = audit.expected
     if audit.unrotated:
         yield Finding("stored buffers", "nothing to check", audit.unrotated)

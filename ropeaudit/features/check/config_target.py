@@ -102,16 +102,18 @@ def _part_checks(target: Target, config: Config, case: Case, path: str) -> Itera
             yield replace(check, layer=layer) if several else check
 
     yield from named(
-        target.checked(_setting_finding(config, model, layer_case, path), case=layer_case)
+        target.checked(_config_finding(config, model, layer_case, path), case=layer_case)
         for layer_case in cases
     )
     doubts = [noted(READING, doubt.seen, remedy=doubt.remedy) for doubt in model.doubts]
+    if (asked := target.options.up_to) and (maximum := model.maximum) and not case.scaling:
+        if asked > maximum:
+            served = f"the {maximum:,} positions that it serves ({DECLARED} and scaling)"
+            doubts.append(noted(RANGE, f"--up-to {asked:,} is past {served}"))
+        elif asked < maximum:
+            doubts.append(not_applicable(PARTS, f"positions {asked:,} to {maximum - 1:,} (--up-to)"))
     yield from named(target.checked(doubt, case=cases[0]) for doubt in doubts)
-    if (asked := target.options.up_to) and model.maximum and not case.scaling:
-        yield from named(
-            target.checked(finding, case=cases[0]) for finding in _range_findings(asked, model.maximum)
-        )
-    yield from named([target.checked(_keys_finding(config, model, case, path))])
+    yield from named([target.checked(_config_keys_finding(config, model, case, path))])
     yield from doing.in_parts([named(_layer_checks(target, layer_case)) for layer_case in cases])
 
 
@@ -138,15 +140,7 @@ def _axes_checks(target: Target, path: str, part: Part) -> Iterator[Checked]:
         yield target.checked(finding, record.dtype, layer=layer)
 
 
-def _range_findings(asked: int, maximum: int) -> Iterator[Finding]:
-    if asked > maximum:
-        served = f"the {maximum:,} positions that it serves ({DECLARED} and scaling)"
-        yield noted(RANGE, f"--up-to {asked:,} is past {served}")
-    elif asked < maximum:
-        yield not_applicable(PARTS, f"positions {asked:,} to {maximum - 1:,} (--up-to)")
-
-
-def _setting_finding(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
+def _config_finding(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
     text = setting_words(case.setting(case.maximum or 1), model.axes, case.served)
     if config is None:
         return judged("config", True, "; ".join([text, *model.notes, f"source: {model.source}"]))
@@ -156,7 +150,7 @@ def _setting_finding(config: Config, model: ModelRope, case: Case, path: str) ->
     return judged("config", True, part + "; ".join(filter(None, [text, *said, *model.defaults])))
 
 
-def _keys_finding(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
+def _config_keys_finding(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
     if config is None:
         return not_applicable("config keys", "a named model has no config.json")
     unused = unused_keys(config, case.base, path)
@@ -239,8 +233,8 @@ def _layer_checks(target: Target, case: Case) -> Iterator[Checked]:
         yield target.checked(finding, dtype.name, case)
     for dtype in dtypes:
         if dtype.storage_bits <= 16:
-            yield target.checked(_cast_finding(setting, dtype, case.maximum), dtype.name, case)
-    yield target.checked(_switch_finding(setting), case=case)
+            yield target.checked(_cast_module_finding(setting, dtype, case.maximum), dtype.name, case)
+    yield target.checked(_frequency_switch_finding(setting), case=case)
 
 
 def limits(case: Case, subjects: Sequence[SubjectFactory], up_to: int | None) -> Iterator[Finding]:
@@ -274,7 +268,7 @@ def _range_words(limit: Limit) -> str:
     return f"{text}, {ratio_words(ratio) or f'{ratio:#.2g}'} times its {limit.case.maximum:,} positions"
 
 
-def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> Finding:
+def _cast_module_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> Finding:
     """Return the effect of a cast of the frequencies, which is no fault of the config."""
     far = (maximum or NEAR) - 1
 
@@ -293,7 +287,7 @@ def _cast_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> F
     return Finding("cast module", "info", detail, *sizes, f"distance {far:,}")
 
 
-def _switch_finding(setting: RopeSetting) -> Finding:
+def _frequency_switch_finding(setting: RopeSetting) -> Finding:
     scaling = setting.scaling
     if not scaling.depends_on_length:
         return not_applicable("frequency-switch", "its frequencies do not depend on the number of positions")

@@ -196,7 +196,11 @@ def report(
     for name, of in TABLES.items():
         if (subjects := traces if of.of_code else explained) or name == KINDS[kind]:
             tables[name] = _table(of, subjects, len(explained) > 1)
-    main, answered = tables.pop(KINDS[kind]), answers_of(recipes, codes)
+    targets = groupby(recipes, lambda result: (result.case, result.implementation, result.recipe.dtype))
+    answered = [_answer_on_recipe(list(results)) for _, results in targets] + list(
+        map(_answer_on_code, codes)
+    )
+    main = tables.pop(KINDS[kind])
     findings = dict.fromkeys(text for code in codes for text in code.findings)
     beside = [text for code in codes for text in _code_notes(code)]
     return replace(
@@ -248,16 +252,6 @@ _OTHERS_NARROW = {
     "score": "narrow-accumulator",
 }
 _CODES = STAGE_CODES | _OTHERS_NARROW  # stage -> code of `list diagnoses`
-
-
-def answers_of(recipes: Sequence[Explanation], codes: Sequence[CodeExplanation]) -> list[Answer]:
-    """Return an answer for each recipe or code in a dtype, on its worst offset."""
-
-    def target(result: Explanation) -> tuple[Any, ...]:
-        return result.case, result.implementation, result.recipe.dtype
-
-    targets = [list(some) for _, some in groupby(recipes, target)]
-    return [*map(_answer_on_recipe, targets), *map(_answer_on_code, codes)]
 
 
 def _answer_on_recipe(some: Sequence[Explanation], called: Facts = ()) -> Answer:

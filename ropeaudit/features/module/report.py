@@ -191,7 +191,14 @@ def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
     if audit.gguf is not None and not audit.explicit:
         rope = audit.gguf
         facts["read"] = setting_words(rope.setting, rope.model.axes, rope.model.served)
-    facts["not checked"] = "; ".join(_not_checked(audit))
+    parts = list[str]()
+    for buffer in buffers:
+        if buffer.table is None and not buffer.wrong:
+            parts.append(f"{buffer.stored.name} ({buffer.finding.rstrip('.')})")
+        if buffer.stored.use is not None and buffer.stored.use.mixed:
+            parts.append(f"{buffer.stored.name} as converted, which differs by node")
+    rest = "positions, the order of pairs in tables, and the code that rotates (check FILE:NAME)"
+    facts["not checked"] = "; ".join([*parts[:3], rest])
     if audit.kind == "gguf" and not audit.explicit and not audit.wrong:
         facts["next"] = "put its config.json beside it, or give --config"
     elif not buffers:
@@ -203,17 +210,6 @@ def _facts(audit: ModuleAudit) -> list[tuple[str, str]]:
         rows = f"{'pair by pair' if audit.kind == 'dump' else 'all rows'}: -v"
         facts["next"] = f"{rows}    bug report: --ticket FILE" if audit.wrong else rows
     return [fact for fact in facts.items() if fact[1]]
-
-
-def _not_checked(audit: ModuleAudit) -> list[str]:
-    parts = list[str]()
-    for buffer in audit.buffers:
-        if buffer.table is None and not buffer.wrong:
-            parts.append(f"{buffer.stored.name} ({buffer.finding.rstrip('.')})")
-        if buffer.stored.use is not None and buffer.stored.use.mixed:
-            parts.append(f"{buffer.stored.name} as converted, which differs by node")
-    rest = "positions, the order of pairs in tables, and the code that rotates (check FILE:NAME)"
-    return [*parts[:3], rest]
 
 
 def ticket(audit: ModuleAudit) -> Ticket:

@@ -356,6 +356,8 @@ def _measure_and_deliver(
     from ropeaudit.audits import records
     from ropeaudit.audits.comparison import Pair
     from ropeaudit.console import delivery, gates
+    from ropeaudit.reports import drift, verdicts
+    from ropeaudit.reports.model_notes import model_notes
     from ropeaudit.reports.numbers import counted
 
     chosen, sweeping, needed = asked.output, asked.sweeping, [gate.column for gate in conditions]
@@ -382,7 +384,12 @@ def _measure_and_deliver(
         yield from sweep.run(on_progress, keep=keep, crew=_worker_starter(sweeping, note))
 
     def report(_: object, metadata: Metadata) -> Report:
-        made = _make_report(asked, sweep, needed, metadata)
+        findings, results = sweep.findings(), sweep.results()
+        about = {**metadata, "findings": findings} if findings else metadata
+        notes = [*findings, *verdicts.environment_notes(sweep.audit.factories(), results)]
+        notes += model_notes(sweep.audit.cases, [record.offset for record in results])
+        made = drift.report(results, chosen.columns, about, notes, needed)
+        made = replace(made, header=not asked.no_header)
         return earlier.beside(made) if earlier else made
 
     def broken(_: object) -> list[str]:
@@ -416,18 +423,6 @@ def _worker_starter(sweeping: SweepOptions, note: Callable[[str], None]) -> Call
         return functools.partial(workers.Processes, sweeping.jobs)
     address = sweeping.scheduler
     return lambda tasks: workers.Dask(address, sweeping.jobs, note)
-
-
-def _make_report(asked: ShiftOptions, sweep: Sweep, needed: Sequence[str], metadata: Metadata) -> Report:
-    from ropeaudit.reports import drift, verdicts
-    from ropeaudit.reports.model_notes import model_notes
-
-    audit, findings, results = sweep.audit, sweep.findings(), sweep.results()
-    about = {**metadata, "findings": findings} if findings else metadata
-    notes = [*findings, *verdicts.environment_notes(audit.factories(), results)]
-    notes += model_notes(audit.cases, [one.offset for one in results])
-    report = drift.report(results, asked.output.columns, about, notes, needed)
-    return replace(report, header=not asked.no_header)
 
 
 _PLAN = ("axis", "count", "values")

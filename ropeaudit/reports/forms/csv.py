@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -52,7 +52,13 @@ def _blocks(content: bytes) -> Iterator[Rows]:
     guarded = "'" in text
     reader = csv.reader(io.StringIO(text), strict=True)
     names = next(reader, [])
-    _check_header(names)
+    if twice := [name for number, name in enumerate(names) if name in names[:number]]:
+        raise ValueError(f"its first line has {', '.join(map(repr, dict.fromkeys(twice)))} twice")
+    if "implementation" not in names or "offset" not in names:
+        for mark in ";\t":
+            if "offset" in " ".join(names).split(mark):
+                raise ValueError(f"its cells are parted by {mark!r}; save it with commas and decimal points")
+        raise ValueError("its first line has no implementation and offset" if names else "it is empty")
     lines = (map(restored, cells) if guarded else cells for cells in _lines(reader, len(names)))
     while block := list(islice(lines, BLOCK)):
         yield Rows(dict(zip(names, zip(*block, strict=True), strict=True)), len(block), ())
@@ -65,17 +71,6 @@ def _lines(reader: Any, width: int) -> Iterator[list[str]]:
             raise ValueError(f"line {reader.line_num} has another number of cells than the header")
         if cells and (cells[0] or any(cells)):  # spreadsheets write lines of empty cells
             yield cells
-
-
-def _check_header(names: Sequence[str]) -> None:
-    if twice := [name for number, name in enumerate(names) if name in names[:number]]:
-        raise ValueError(f"its first line has {', '.join(map(repr, dict.fromkeys(twice)))} twice")
-    if "implementation" in names and "offset" in names:
-        return
-    for mark in ";\t":
-        if "offset" in " ".join(names).split(mark):
-            raise ValueError(f"its cells are parted by {mark!r}; save it with commas and decimal points")
-    raise ValueError("its first line has no implementation and offset" if names else "it is empty")
 
 
 def restored(text: str) -> str:
