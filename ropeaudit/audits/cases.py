@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SMALLEST_SCALE, LARGEST_SCALE = 1e-30, 1e30  # squares of scores neither overflow nor vanish
 LIMIT = 2**53  # positions are exact in float64 below it
+USUAL_MAXIMUM = 2**17  # positions, where no model says how many it serves
 SMALLEST_SCORE = 1e-25  # float32 still has a part in 1e12 of it
 FULL = "full_attention"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ropeaudit import recipes
 from ropeaudit.arithmetic.formats import FP32, parse
-from ropeaudit.audits.cases import Case
+from ropeaudit.audits.cases import USUAL_MAXIMUM, Case
 from ropeaudit.conformance import code_checks, every_position, xpos
 from ropeaudit.conformance.code_under_test import CodeUnderTest, calls_from, some_offsets
 from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted
@@ -37,7 +37,7 @@ from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.own_code import NOT_CHECKED, OWN_TABLES
 from ropeaudit.subjects.calling.signatures import NotUnderstood
 
-DTYPES, UP_TO = ("bf16",), 2**17
+DTYPES = ("bf16",)
 _PADDED = 1024  # positions of code that takes the starts of sequences instead of positions
 _MOST_POSITIONS = 2**21  # positions: of a table that is built from 0, see `third_party.adapter.LONGEST_TABLE`
 _FLAG = "--write-wrapper"
@@ -95,7 +95,7 @@ def _load_code(target: Target) -> Code:
         target.name, options.order, device=options.device, arguments=options.arguments
     )
     if len(kinds := case.layers()) > 1:
-        up_to = options.up_to or UP_TO
+        up_to = options.up_to or USUAL_MAXIMUM
         code.layers = {kind: replace(case, layer=kind).setting(up_to) for kind in kinds}
     return code
 
@@ -106,7 +106,7 @@ def checks_of_code(code: Code, target: Target) -> Iterator[Checked]:
     note(notes_beside(case))
     if options.thorough:
         code.eager = False
-    up_to = options.up_to or min(case.maximum or UP_TO, _LARGEST)
+    up_to = options.up_to or min(case.maximum or USUAL_MAXIMUM, _LARGEST)
     if code.own and case.maximum and up_to <= case.maximum:
         model = case.declared()
         code.declared, code.served = model.declared if model else None, case.maximum
@@ -218,7 +218,7 @@ def _table_checks(code: Code, target: Target, fit: Fit) -> Iterator[Checked]:
     [maker] = makers
     try:
         other = factories.implementation(maker, device=options.device)
-        own = other.fit(target.case.setting(options.up_to or UP_TO))
+        own = other.fit(target.case.setting(options.up_to or USUAL_MAXIMUM))
     except (RopeAuditError, ForeignError) as error:
         if options.table is not None:
             raise

@@ -16,7 +16,7 @@ from ropeaudit.arithmetic.doubledouble import Array
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments, variants
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, equal_parts, load_cases, subjects
-from ropeaudit.audits.cases import Case, check_memory
+from ropeaudit.audits.cases import USUAL_MAXIMUM, Case, check_memory
 from ropeaudit.audits.results import Result
 from ropeaudit.audits.variants import Bench, Sample
 from ropeaudit.engine import measure
@@ -38,7 +38,6 @@ from ropeaudit.subjects.calling.code import Called
 from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.factories import SubjectFactory
 
-MAXIMUM = 131072  # the second usual offset, where no model says how many positions it serves
 USUAL = DEFAULT[:1]  # recipes where nothing is named
 NAMING = "name some, such as rope.py:apply_rope"  # how code is named
 _Vectors: TypeAlias = tuple[Case, Inputs, RopeSetting]  # q and k of a case, and how they are rotated
@@ -179,7 +178,7 @@ def run(
 
 
 def _offsets_of(case: Case, offsets: Sequence[int] | None) -> Sequence[int]:
-    return (0, case.maximum or MAXIMUM) if offsets is None else offsets
+    return (0, case.maximum or USUAL_MAXIMUM) if offsets is None else offsets
 
 
 def _explain_code(
@@ -192,7 +191,7 @@ def _explain_code(
         raise TypeError(f"{factory.name} is not called")
     case, inputs, setting = vectors
     compared = tracing.usual_offsets(case) if offsets is None else offsets
-    last = MAXIMUM
+    last = USUAL_MAXIMUM
     if case.maximum:  # a table may end there
         last = max(0, case.maximum - inputs.seq_len)
     with doing.silently():

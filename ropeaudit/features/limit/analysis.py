@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias, Unpack
 from ropeaudit.audits import arguments, judging
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress, equal_parts, load_cases, subjects
 from ropeaudit.audits.case_run import CaseRun
-from ropeaudit.audits.cases import Case, check_memory, straddling
+from ropeaudit.audits.cases import USUAL_MAXIMUM, Case, check_memory, straddling
 from ropeaudit.audits.records import Record
 from ropeaudit.audits.results import Result
 from ropeaudit.bounds import bound_up_to
@@ -33,7 +33,6 @@ from ropeaudit.subjects.emulated import Emulated
 from ropeaudit.subjects.factories import SubjectFactory
 
 RELATIVE = "drift_relative"
-CODE_UP_TO = 2**17  # positions where no model says how many
 TOLERANCE = f"{RELATIVE}=0.01"
 _ERRORS = ("drift_max", "drift_rms", "drift_mean_abs", "drift_bias", RELATIVE)
 SELF = ("change_max", "change_rms")
@@ -311,7 +310,7 @@ def run(
 
 def usual_up_to(case: Case, subject: SubjectFactory) -> int:
     """Return the default of the largest offset: for code the last within the maximum or 128k."""
-    return max(0, (case.maximum or CODE_UP_TO) - (case.seq_len or 256)) if subject.code else UP_TO
+    return max(0, (case.maximum or USUAL_MAXIMUM) - (case.seq_len or 256)) if subject.code else UP_TO
 
 
 class CaseLimits:
@@ -431,7 +430,7 @@ class CaseLimits:
         held: the largest good offset.
         """
         nothing, code = (None, None), self.subject.code is not None
-        last = (self.case.maximum or min(CODE_UP_TO, self.up_to + self.seq_len)) - 1
+        last = (self.case.maximum or min(USUAL_MAXIMUM, self.up_to + self.seq_len)) - 1
         holding = held + self.seq_len - 1
         case = self.case, self.setting, self.inputs, self.subject
         seen = Distances(*case, min(last, holding) if code else last, at_end=holding >= last)

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropeaudit.features.limit.analysis import CODE_UP_TO, RELATIVE, Limit
+from ropeaudit.audits.cases import USUAL_MAXIMUM
+from ropeaudit.features.limit.analysis import RELATIVE, Limit
 from ropeaudit.recognition.diagnosis import NO_CAUSE
 from ropeaudit.reports import Report, drift, settings, tabulated, verdicts
 from ropeaudit.reports.answers import STATUSES, Answer, Cause, Status
@@ -88,9 +89,9 @@ def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer
 
 
 def status(limit: Limit) -> Status:
-    """Return the status within the model's maximum, else within `CODE_UP_TO`."""
+    """Return the status within the model's maximum, else within `USUAL_MAXIMUM`."""
     failing, maximum = limit.last_position(limit.first_failure_seen), limit.case.maximum
-    early = failing is not None and failing < (maximum or CODE_UP_TO)
+    early = failing is not None and failing < (maximum or USUAL_MAXIMUM)
     if limit.fails_at_zero or limit.standing == "fails" or (early and limit.misplaced):
         return "FAIL"
     short = limit.standing in ("partly", "unjudged")

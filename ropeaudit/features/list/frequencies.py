@@ -20,7 +20,7 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import Names, RopeArguments
-from ropeaudit.audits.cases import LIMIT, Case
+from ropeaudit.audits.cases import LIMIT, USUAL_MAXIMUM, Case
 from ropeaudit.audits.results import Result
 from ropeaudit.errors import UnknownName, UsageError
 from ropeaudit.recipes import Recipe, Resolved, load
@@ -34,7 +34,6 @@ from ropeaudit.runtime.columns import table
 Row = dict[str, Any]
 COLUMNS = table("list-frequencies")
 DTYPES = ("fp32", "fp16", "bf16")
-MAXIMUM = 131072  # positions, where no model says how many
 LEGEND = (
     "shared FORMAT: first position whose exact angle, rounded to FORMAT, is the next position's too."
     "\nwavelength in tokens, angle at the maximum position in radians."
@@ -80,7 +79,7 @@ def frequencies(
     formats, chosen = arguments.formats(dtypes), arguments.cases_from(cases, case)
     loaded = [load(name) for name in arguments.as_list(recipes)]
     for one, label in zip(chosen, labels or settings.labels(chosen), strict=True):
-        setting, maximum = one.setting(one.maximum or 0), max_position or one.maximum or MAXIMUM
+        setting, maximum = one.setting(one.maximum or 0), max_position or one.maximum or USUAL_MAXIMUM
         yield FrequencyTable(label, setting, formats, rows(label, setting, maximum, formats, loaded))
 
 

@@ -16,7 +16,7 @@ from ropeaudit.arithmetic.formats import FP32, Format
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
 from ropeaudit.audits.case_run import setting_columns
-from ropeaudit.audits.cases import Case, check_memory, check_positions
+from ropeaudit.audits.cases import USUAL_MAXIMUM, Case, check_memory, check_positions
 from ropeaudit.audits.judging import TOLERANCE, ratio
 from ropeaudit.audits.results import Result
 from ropeaudit.engine.measure import PairStatistics, compare
@@ -35,7 +35,6 @@ from ropeaudit.subjects.calling.code import Called
 from ropeaudit.subjects.exact_rotation import half_split
 from ropeaudit.subjects.factories import SubjectFactory
 
-MAXIMUM = 131072  # positions, where no model says how many
 SCHEMA = 2  # 2: bits_differing, refused
 COLUMNS = table("parity")
 
@@ -183,7 +182,7 @@ def run(
 
 
 def _default_offsets(case: Case) -> list[int]:
-    last = MAXIMUM
+    last = USUAL_MAXIMUM
     if case.maximum is not None:
         last = max(0, case.maximum - case.outline()[0].seq_len)
     return list(dict.fromkeys((0, last)))

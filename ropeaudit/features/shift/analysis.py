@@ -8,7 +8,7 @@ from typing import Unpack
 
 from ropeaudit.audits import arguments, judging
 from ropeaudit.audits.arguments import DTYPES, GridArguments, Names, OnProgress
-from ropeaudit.audits.cases import Case, straddling
+from ropeaudit.audits.cases import USUAL_MAXIMUM, Case, straddling
 from ropeaudit.audits.records import Record
 from ropeaudit.audits.sweep import Audit
 from ropeaudit.engine.plan import AttentionOptions
@@ -90,5 +90,5 @@ def usual_offsets(cases: Sequence[Case], called: bool) -> Sequence[int]:
     if not called:
         return OFFSETS
     return straddling(
-        min(case.maximum or 2**17 for case in cases), max(case.seq_len or 256 for case in cases)
+        min(case.maximum or USUAL_MAXIMUM for case in cases), max(case.seq_len or 256 for case in cases)
     )

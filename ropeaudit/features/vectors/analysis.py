@@ -21,7 +21,7 @@ from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits import arguments
 from ropeaudit.audits.arguments import CaseArguments, Names, OnProgress
-from ropeaudit.audits.cases import Case, check_memory, straddling
+from ropeaudit.audits.cases import USUAL_MAXIMUM, Case, check_memory, straddling
 from ropeaudit.audits.results import Result
 from ropeaudit.conformance import vector_case
 from ropeaudit.conformance.vector_case import BATCH, FLAT, MANIFEST, SEQ_LEN, TENSORS, CaseSpec
@@ -34,7 +34,6 @@ from ropeaudit.runtime import atomic_files, paths
 from ropeaudit.runtime.columns import table
 
 HEADS = 4
-MAXIMUM = 131072  # positions, where no model says how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def _case_spec(
     heads = HEADS if case.heads is None else case.heads
     kv_heads = (heads // 2 if heads % 2 == 0 else heads) if case.kv_heads is None else case.kv_heads
     seq_len = SEQ_LEN if case.seq_len is None else case.seq_len
-    requested = asked or straddling(case.maximum or MAXIMUM, seq_len)
+    requested = asked or straddling(case.maximum or USUAL_MAXIMUM, seq_len)
     powers = [offset for offset in requested if offset >= seq_len and not offset & (offset - 1)]
     twins = [offset - seq_len // 2 - 1 for offset in powers]  # on both sides of one
     offsets = tuple(sorted({0, *requested, *twins}))
