@@ -255,7 +255,6 @@ def _digest_text(value: Any) -> str:
 
 @lru_cache(maxsize=256)
 def _stages(name: str, dtype: str) -> str:
-    """Return the stages of a named recipe; empty for other recipes and for code."""
     bare, _, changes = name.rstrip("]").partition("[")
     try:
         recipe = recipes.named(bare).changed(recipes.parse_changes([changes]) if changes else {})

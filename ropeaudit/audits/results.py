@@ -22,7 +22,6 @@ class Result:
     report_module: ClassVar[str]
 
     def _repr_html_(self) -> str:
-        """Return its report as HTML, for notebooks."""
         return _report_html([self])
 
 

@@ -150,7 +150,6 @@ def broken_since(
 
 
 def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:
-    """Return the message about a gate that `failing` of some cases break, with the first of them."""
     value_seen = "nan" if row[gate.column] is None else row[gate.column]
     seen = f"{gate.column} = {value_seen}{was} ({gate.typed})"
     if gate.of_drift and _is_wrong_rotation(row):

@@ -97,7 +97,6 @@ class Report:
     verbose_screen: Sequence[str] = ()
 
     def _repr_html_(self) -> str:
-        """Return the report as HTML, for notebooks."""
         return cast(str, functions("html").fragment(self))
 
     def for_readers(self) -> Report:

@@ -429,7 +429,6 @@ def _bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
 
 
 def _scale_offsets(axes: Axes, values: Sequence[float]) -> None:
-    """Scale the horizontal axis: for a wide range, logarithmic on both sides of 0."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, SymmetricalLogLocator
 
     sizes = sorted({abs(x) for x in values if x})
@@ -451,7 +450,6 @@ def _write_above(axes: Axes, x: float, text: str) -> None:
 
 
 def _mark_off_scale(axes: Axes, lines: Iterable[Line], lost: str, nothing: str = "") -> None:
-    """Mark values without a place on the scale: nonfinite ones on top, zeros at the bottom."""
     for line in lines:
         look = {"color": line.look["color"], "markeredgecolor": "white", "zorder": 5}
         places = {lost: ~np.isfinite(line.ys), nothing: line.ys == 0}

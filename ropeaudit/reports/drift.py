@@ -212,7 +212,6 @@ def _reason(results: Sequence[Record], worst: Record, quality: str, telling: Tel
 
 
 def _subjects_within(results: Sequence[Record], worst: Record) -> str:
-    """Return a clause that names other subjects within tolerance in the same case."""
     names = [
         verdicts.called(record)
         for record in results

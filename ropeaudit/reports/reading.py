@@ -320,7 +320,6 @@ def _typed_columns(blocks: Iterable[Rows]) -> Columns:
 
 
 def _bad_value(block: Rows, before: int) -> ValueError:
-    """Return the error about the first bad value. before: number of rows in front of these."""
     for number, row in enumerate(block, before + 1):
         for name, value in row.items():
             try:

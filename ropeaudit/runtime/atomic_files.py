@@ -152,7 +152,6 @@ def _empty_folder(folder: Path) -> None:
 
 
 def _permissions(target: Path) -> int:
-    """Return the permissions of a file, or those that a new file gets."""
     try:
         return stat.S_IMODE(os.stat(target).st_mode)
     except OSError:

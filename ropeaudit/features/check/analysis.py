@@ -196,7 +196,6 @@ _CHECKS: dict[Kind, tuple[str, str]] = {
 
 
 def _refuse_misplaced_options(kinds: Sequence[Kind], case: Case, options: CheckOptions) -> None:
-    """Raise UsageError for options that apply to none of the targets."""
     if "case" in kinds:
         says = "the manifest of a case says its"
         if options.returned is None:

@@ -246,7 +246,6 @@ def _rounding_finding(shifted: Shifted) -> Finding:
 
 
 def _conversion_findings(audit: ModuleAudit, rope: GgufRope) -> Iterator[Finding]:
-    """Yield what a conversion lost, or that it lost nothing, and the metadata of the file."""
     check, wrong = "conversion", [buffer for buffer in audit.buffers if buffer.wrong]
     for lost in audit.lost:
         differs = f"{lost.layer} layers differ" if lost.layer else "the file differs"

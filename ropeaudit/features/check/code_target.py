@@ -180,7 +180,6 @@ def checks_of_code(code: Code, target: Target) -> Iterator[Checked]:
 
 
 def _layer_types_finding(asked: CodeUnderTest, case: Case) -> Finding:
-    """Return whether code that takes no layer type is right for all layer types of a config."""
     model, said, wrong = case.declared(), list[str](), list[Places]()
     counts = Counter(model.kinds_of_layers.values() if model else ())
     for kind in case.layers():

@@ -186,7 +186,6 @@ def text(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> str:
 
 
 def _without_options(results: Sequence[Checked]) -> list[Checked]:
-    """Return checks whose findings suggest no option of the command line."""
     return [replace(check, finding=replace(check.finding, option="")) for check in results]
 
 

@@ -248,7 +248,6 @@ def likeness(
 
 
 def _drift_ratio(first: float, second: float) -> float:
-    """Return the ratio of two RMS drifts, at least 1; inf if one is undefined."""
     if math.isnan(first) or math.isnan(second):
         return 1.0 if math.isnan(first) and math.isnan(second) else math.inf
     low, high = sorted((first, second))

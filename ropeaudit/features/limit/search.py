@@ -77,51 +77,50 @@ class Search:
         self.tested |= found
         failures = [offset for offset, good in found.items() if not good]
         known = [] if self.failing is None else [self.failing]
-        self.failing = min([*known, *failures], default=None)
+        self.failing = min([*highest, *failures], default=None)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield batches of offsets; the last offset without a known failure is in one of them."""
-        low, known = self.proved + 1, -2
+        """Yield batches of offsets; the last offset without a highest failure is in one of them."""
+        low, highest = self.proved + 1, -2
         yield [0]
         if self.failing is None:
-            every = self.up_to - max(self.proved, 0) <= self._left()  # 0 is tested already
+            every = self.up_to - max(self.proved, 0) <= self._budget_left()  # 0 is tested already
             yield from self._ascending_batches(
                 range(low, self.up_to + 1) if every else self._initial_offsets()
             )
-        while self.failing != 0 and known != self._top() and self._left() > 0:
-            known = self._top()
+        while self.failing != 0 and highest != self._highest_open() and self._budget_left() > 0:
+            highest = self._highest_open()
             yield from self._narrowing_batches()
-            if known - low < self._left() or self._left() > _MANY:
-                yield from self._ascending_batches(range(low, self._top() + 1))
+            if highest - low < self._budget_left() or self._budget_left() > _MANY:
+                yield from self._ascending_batches(range(low, self._highest_open() + 1))
                 continue
-            power = 1 << (self._top() + self.seq_len).bit_length() - 1
-            binade = range(max(low, self._top() // 2), self._top() + 1)
-            ends = self._top(), power + _BESIDE // 2
+            power = 1 << (self._highest_open() + self.seq_len).bit_length() - 1
+            binade = range(max(low, self._highest_open() // 2), self._highest_open() + 1)
+            ends = self._highest_open(), power + _BESIDE // 2
             near = [end - i for end in ends for i in range(1, _BESIDE + 1)]
             yield self._untested([*near, *thinned(binade, _BELOW)], _LAST)
-            if known == self._top():
-                yield self._untested(spread(low, known, self._left(_LAST)), _LAST)
-            if known == self._top():
-                yield self._untested(thinned(binade, self._left()))
+            if highest == self._highest_open():
+                yield self._untested(spread(low, highest, self._budget_left(_LAST)), _LAST)
+            if highest == self._highest_open():
+                yield self._untested(thinned(binade, self._budget_left()))
         yield from self._narrowing_batches()
-        if 0 <= self._top() <= self.proved and self._top() not in self.tested:
-            yield [self._top()]
+        if 0 <= self._highest_open() <= self.proved and self._highest_open() not in self.tested:
+            yield [self._highest_open()]
 
     def _untested(self, offsets: Iterable[int], reserved: int = 0) -> list[int]:
-        """Return the offsets whose result is unknown, as many as the budget allows."""
-        top = self._top()
-        new = {one for one in offsets if self.proved < one <= top and one not in self.tested}
-        return sorted(new)[: max(0, self._left(reserved))]
+        top = self._highest_open()
+        new = {offset for offset in offsets if self.proved < offset <= top and offset not in self.tested}
+        return sorted(new)[: max(0, self._budget_left(reserved))]
 
     def _ascending_batches(self, offsets: Sequence[int]) -> Iterator[list[int]]:
         before, start, size = self.failing, 0, _CHUNK
-        while start < len(offsets) and self.failing == before and self._left() > 0:
+        while start < len(offsets) and self.failing == before and self._budget_left() > 0:
             yield self._untested(offsets[start : start + size])
             start, size = start + size, min(2 * size, _AT_ONCE)
 
     def _narrowing_batches(self) -> Iterator[list[int]]:
         """Yield offsets that narrow the gap below the lowest failure, until it is closed."""
-        while self.failing is not None and self._left() > 0:
+        while self.failing is not None and self._budget_left() > 0:
             low = max(self.proved, max((x for x in self.tested if x < self.failing), default=-1))
             gap = self.failing - low
             if gap <= 1:
@@ -129,12 +128,10 @@ class Search:
             steps = range(1, _SECTIONS + 1)
             yield self._untested(low + max(1, gap * i // (_SECTIONS + 1)) for i in steps)
 
-    def _left(self, reserved: int = 0) -> int:
-        """Return the number of tests that are left beside reserved ones; may be negative."""
+    def _budget_left(self, reserved: int = 0) -> int:
         return self.most - len(self.tested) - reserved
 
-    def _top(self) -> int:
-        """Return the highest offset below the lowest failing one."""
+    def _highest_open(self) -> int:
         return self.up_to if self.failing is None else self.failing - 1
 
     def _initial_offsets(self) -> list[int]:

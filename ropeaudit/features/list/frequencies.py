@@ -97,7 +97,16 @@ def rows(
     inverse, or the ratio of neighbours. RECIPE_error: relative error of the frequency that this stands for.
     A recipe that stores others for other formats has columns for each: hf_bf16. Raises: NotEmulated.
     """
-    stored = _recipe_numbers(setting, formats, recipes)
+    stored: dict[str, tuple[Array, list[Decimal]]] = {}  # numbers, and the frequencies that they represent
+    for recipe in recipes:
+        resolved = [(fmt, recipe.resolve(fmt)) for fmt in formats]
+        same = len({resolved_recipe.frequency for _, resolved_recipe in resolved}) == 1
+        for fmt, resolved_recipe in resolved[: 1 if same else None]:
+            computed, stored_in = resolved_recipe.frequency
+            ideal = computed_frequencies(setting, recipe.frequency_form, computed)
+            values = round_to(ideal, stored_in).astype(np.float64)
+            name = recipe.name if same else f"{recipe.name}_{fmt.short}"
+            stored[name] = values, _frequencies_of_stored(values, resolved_recipe, setting)
     positions = {f"shared_position_{fmt.short}": first_shared_angle(Decimal(1), fmt) for fmt in formats}
     results = []
     for pair, exact in enumerate(exact_frequencies.frequencies(setting)):
@@ -157,22 +166,6 @@ def report(
         legend=f"{LEGEND}\nPositions themselves are first merged with the next one at {merged}.",
         metadata=metadata,
     )
-
-
-def _recipe_numbers(
-    setting: RopeSetting, formats: Sequence[Format], recipes: Sequence[Recipe]
-) -> dict[str, tuple[Array, list[Decimal]]]:
-    numbers = {}
-    for recipe in recipes:
-        resolved = [(fmt, recipe.resolve(fmt)) for fmt in formats]
-        same = len({resolved_recipe.frequency for _, resolved_recipe in resolved}) == 1
-        for fmt, resolved_recipe in resolved[: 1 if same else None]:
-            computed, stored = resolved_recipe.frequency
-            exact = computed_frequencies(setting, recipe.frequency_form, computed)
-            values = round_to(exact, stored).astype(np.float64)
-            name = recipe.name if same else f"{recipe.name}_{fmt.short}"
-            numbers[name] = values, _frequencies_of_stored(values, resolved_recipe, setting)
-    return numbers
 
 
 def _frequencies_of_stored(values: Array, recipe: Resolved, setting: RopeSetting) -> list[Decimal]:
