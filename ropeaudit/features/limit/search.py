@@ -76,11 +76,11 @@ class Search:
         """Record the results of tests: offset -> whether it is good."""
         self.tested |= found
         failures = [offset for offset, good in found.items() if not good]
-        known = [] if self.failing is None else [self.failing]
-        self.failing = min([*highest, *failures], default=None)
+        lowest = [] if self.failing is None else [self.failing]
+        self.failing = min([*lowest, *failures], default=None)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield batches of offsets; the last offset without a highest failure is in one of them."""
+        """Yield batches of offsets; the last offset without a known failure is in one of them."""
         low, highest = self.proved + 1, -2
         yield [0]
         if self.failing is None:
