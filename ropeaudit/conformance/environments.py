@@ -130,7 +130,7 @@ def _with_cause(code: CodeUnderTest, placed: CodeUnderTest, way: Way, finding: F
     return replace(finding, detail="; ".join(filter(None, said)))
 
 
-def compiled(code: CodeUnderTest) -> Iterator[Finding]:
+def torch_compile(code: CodeUnderTest) -> Iterator[Finding]:
     """Check that compiled code gives the results of eager code."""
     compiler = environments.ENVIRONMENTS["compile"]
     refused = in_environment(code, compiler).tested.refuses(code.setting, code.dtype)
@@ -173,7 +173,7 @@ def answer_of(code: CodeUnderTest) -> Answer | None:
     return code.shared.answer
 
 
-def inputs_unchanged(code: CodeUnderTest) -> Iterator[Finding]:
+def inputs_unmodified(code: CodeUnderTest) -> Iterator[Finding]:
     """Check that inputs are unmodified, but for q and k that are rotated in place."""
     answer = answer_of(code)
     if answer is None:
@@ -316,7 +316,7 @@ def _random_numbers(seed: int, side: int, shape: tuple[int, ...]) -> FloatArray:
     return np.random.default_rng([seed, side]).standard_normal(shape)
 
 
-def state(code: CodeUnderTest) -> Iterator[Finding]:
+def stateless(code: CodeUnderTest) -> Iterator[Finding]:
     """Check that a call gives the same after other calls of the instance, also in environments.
 
     Differences within the allowed error are noted. Earlier calls that the code refuses are left out.

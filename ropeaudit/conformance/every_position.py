@@ -46,7 +46,7 @@ _DRAWN, _ROUNDED = 16, 0.01  # random vectors; the error, relative, that roundin
 _REMEDY = "compute what is returned from what is given, in torch and with gradients on"
 
 
-def table_end(code: CodeUnderTest) -> Iterator[Finding]:
+def max_position(code: CodeUnderTest) -> Iterator[Finding]:
     """Check that the code takes the last position; if not, find the end of its table.
 
     A table that ends silently shows in `all_positions`, as a wrong rotation.
@@ -110,7 +110,7 @@ def all_positions(code: CodeUnderTest) -> Iterator[Finding]:
     yield of_worst_pair("rotation", detail, worst)
 
 
-def short_calls(code: CodeUnderTest) -> Iterator[Finding]:
+def short_sequences(code: CodeUnderTest) -> Iterator[Finding]:
     """Check short calls with heads and batch elements, where positions often break."""
     offsets = straddling(code.up_to, _SHORT)
     where = f"{HEADS} heads, 2 batch elements, {_SHORT} tokens at {len(offsets)} offsets up to {offsets[-1]}"
@@ -135,7 +135,7 @@ def negative_positions(code: CodeUnderTest) -> Iterator[Finding]:
     yield of_worst_pair("negative-positions", where, worst)
 
 
-def batch_rows(code: CodeUnderTest) -> Iterator[Finding]:
+def positions_per_row(code: CodeUnderTest) -> Iterator[Finding]:
     """Check that batch elements with own positions are rotated by these."""
     if why := code.why_no_rows():
         yield not_applicable("positions-per-row", why)
@@ -269,7 +269,7 @@ def _around_border(code: CodeUnderTest, border: int, end: int) -> tuple[Position
     return at[some], [x[:, :, some].astype(np.float64) for x in (k, short, long)]
 
 
-def switch(code: CodeUnderTest) -> Iterator[Finding]:
+def frequency_switch(code: CodeUnderTest) -> Iterator[Finding]:
     """Check that frequencies change exactly at the border, and note how far cached keys then are off.
 
     Nothing for code with the frequencies of one length.

@@ -333,7 +333,7 @@ def _in_pieces(code: CodeUnderTest, words: str, lengths: Sequence[int], rotator:
     return Way(code, words, rotator, lambda instance: Rearranged(instance, how), lengths)
 
 
-def pieces(code: CodeUnderTest) -> Iterator[Finding]:
+def chunked_prefill(code: CodeUnderTest) -> Iterator[Finding]:
     """Check chunked prefill: a sequence in pieces of uneven lengths."""
     lengths = _COMPILED if code.tested.engine == "jax" else _PIECES
     length = min(sum(lengths), code.up_to)
@@ -345,7 +345,7 @@ def pieces(code: CodeUnderTest) -> Iterator[Finding]:
     yield way.finding("chunked-prefill", detail + _BY_OWN * code.each_call)
 
 
-def alone(code: CodeUnderTest) -> Iterator[Finding]:
+def batch_of_one(code: CodeUnderTest) -> Iterator[Finding]:
     """Check that a batch element is rotated alike in a batch of one and in any place."""
     length = min(_LENGTH, code.up_to)
     batch, heads = code.batch_and_heads(length)
@@ -362,7 +362,7 @@ def alone(code: CodeUnderTest) -> Iterator[Finding]:
     yield worst(ways).finding("batch-of-one", detail)
 
 
-def strided(code: CodeUnderTest) -> Iterator[Finding]:
+def memory_layout(code: CodeUnderTest) -> Iterator[Finding]:
     """Check transposed, sliced and expanded views."""
     instance, length = code.own_rotator(), min(_LENGTH, code.up_to)
     offsets = some_offsets(code, length, 3)

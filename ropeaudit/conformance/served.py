@@ -358,7 +358,7 @@ class _CallSeries:
         return replace(outcome, takes=", ".join(takes) or f"a plain call{in_mode}")
 
 
-def served(code: CodeUnderTest) -> Iterator[Finding]:
+def serving_shapes(code: CodeUnderTest) -> Iterator[Finding]:
     """Check calls as servers make them, and that memory around q and k is unchanged.
 
     Calls that raise are noted: an exception passes no wrong numbers on.

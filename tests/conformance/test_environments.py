@@ -100,7 +100,7 @@ def test_a_table_of_the_first_call_is_made_in_the_environment(name, environment,
     [finding] = checks.under(code)
     assert finding.failed
     assert finding.detail.startswith(reason)
-    clean, _ = checks.state(code)
+    clean, _ = checks.stateless(code)
     assert clean.failed
     [size] = re.findall(
         rf"under {environment} \(another environment\): [\d,]+ of [\d,]+ numbers differ by up to ([\d.]+)",

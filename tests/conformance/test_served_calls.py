@@ -30,15 +30,17 @@ TAKES = {
 }
 
 
-def found(function, check=served.served, **rest):
+def found(function, check=served.serving_shapes, **rest):
     return list(check(under_test(function, "fp32", 2**17, **rest)))
 
 
 def test_input_that_some_calls_alone_change_is_seen() -> None:
     code = under_test(served_kernels.overwrites_q_of_one_token, "fp32", 2**17)
-    assert [one.status for one in environments.inputs_unchanged(code)] == ["pass"]  # of a call of many tokens
-    list(served.served(code))
-    (inputs,) = environments.inputs_unchanged(code)
+    assert [one.status for one in environments.inputs_unmodified(code)] == [
+        "pass"
+    ]  # of a call of many tokens
+    list(served.serving_shapes(code))
+    (inputs,) = environments.inputs_unmodified(code)
     assert inputs.failed
     assert "in some calls, and returns another array" in inputs.detail
 
@@ -55,7 +57,7 @@ def test_a_fault_of_one_token_is_named() -> None:
     def rotate(q, k, at):
         return served_kernels.right(q, k, at.clamp(max=500) if q.shape[2] == 1 else at)
 
-    [one] = [one for one in served.served(under_test(rotate, "fp32", 2**12)) if one.failed]
+    [one] = [one for one in served.serving_shapes(under_test(rotate, "fp32", 2**12)) if one.failed]
     assert (one.diagnosis.code, one.diagnosis.values["seen"]) == ("another-position", 500)
 
 

@@ -24,7 +24,7 @@ def own(name):
 def found(name, dtype="fp32", head_dim=32, up_to=20000, under=()):
     """Return the findings on the state of code."""
     layout = "half" if ":" in name else factories.implementation(name).layouts[0]
-    return list(environments.state(under_test(name, dtype, up_to, head_dim, layout, environments=under)))
+    return list(environments.stateless(under_test(name, dtype, up_to, head_dim, layout, environments=under)))
 
 
 def differing(finding):
@@ -57,7 +57,7 @@ def test_it_is_what_two_calls_by_hand_give() -> None:
         x = torch.from_numpy(x)
         apart = used.rotate_queries_or_keys(x, offset=1000) - fresh.rotate_queries_or_keys(x, offset=1000)
         count, largest = count + int((apart != 0).sum()), max(largest, float(apart.abs().max()))
-    [one] = environments.state(code)
+    [one] = environments.stateless(code)
     assert f"(another dtype from 0): {count:,} of 65,536 numbers differ by up to {largest:.3g}" in one.detail
 
 

@@ -419,7 +419,9 @@ def test_an_option_that_is_offered_makes_the_code_right(name: str, given) -> Non
         assert wrong.verdict == "wrong_rotation"
         [(option, value)] = given.items()
         own = foreign.load(spec)
-        (finding,) = every_position.short_calls(CodeUnderTest(own, RopeSetting.of(80), parse("fp32"), 8192))
+        (finding,) = every_position.short_sequences(
+            CodeUnderTest(own, RopeSetting.of(80), parse("fp32"), 8192)
+        )
         offered = f"--{option} {value if option == 'layout' else f'{value:g}'}"
         assert wording.option(finding.diagnosis) == offered
     (right,) = shift(1000, "fp32", implementations=spec, **sizes, **given)

@@ -20,7 +20,7 @@ from pretended_device import NAME, PLACE, alone, only_here
 from ropeaudit import RopeSetting, parse
 from ropeaudit.audits.records import case_digest
 from ropeaudit.conformance.code_under_test import CodeUnderTest
-from ropeaudit.conformance.environments import state
+from ropeaudit.conformance.environments import stateless
 from ropeaudit.errors import UsageError
 from ropeaudit.features.check import config_target
 from ropeaudit.main import main
@@ -188,7 +188,7 @@ def test_parity(capsys) -> None:
 def test_state() -> None:
     for name, status in (("CacheByDtype", "fail"), ("Cached", "pass")):
         code = factories.implementation(own(name), device=NAME)
-        [finding] = state(CodeUnderTest(code, RopeSetting.of(16), parse("fp32"), 64))
+        [finding] = stateless(CodeUnderTest(code, RopeSetting.of(16), parse("fp32"), 64))
         assert finding.status == status
     assert only_here() > 20
 
