@@ -24,8 +24,8 @@ from command_line import ran
 from ropeaudit.console.delivery import worst
 from ropeaudit.main import main
 from ropeaudit.reports import numbers
-from ropeaudit.reports.forms import csv as csv_form
 from ropeaudit.reports.answers import Fault
+from ropeaudit.reports.forms import csv as csv_form
 from ropeaudit.reports.forms.sarif import annotation
 from ropeaudit.runtime import atomic_files
 
