@@ -50,17 +50,17 @@ def shared_and_own(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> t
     names: columns that are always included; settings are where they differ.
     """
     implied = {*names, "scale"} if "head_dim" in varying(rows) else set(names)
-    if all(one["rotary_dim"] == one["head_dim"] for one in rows):
+    if all(row["rotary_dim"] == row["head_dim"] for row in rows):
         implied.add("rotary_dim")
     others = [name for name in independent(rows) if name not in implied]
     words = []
-    for one in rows:
-        always = [_cell_words(name, one[name]) for name in names]
-        words.append(always + [f"{name} {_cell_words(name, one[name])}" for name in others])
+    for row in rows:
+        always = [_cell_words(name, row[name]) for name in names]
+        words.append(always + [f"{name} {_cell_words(name, row[name])}" for name in others])
     alike = [len(set(column)) == 1 for column in zip(*words, strict=True)]
     shared, *own = (
-        ", ".join(word for word, same in zip(one, alike, strict=True) if word and same == (number == 0))
-        for number, one in enumerate([words[0], *words])
+        ", ".join(word for word, same in zip(texts, alike, strict=True) if word and same == (number == 0))
+        for number, texts in enumerate([words[0], *words])
     )
     return shared, own
 
@@ -108,18 +108,18 @@ def independent(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def labels(cases: Sequence[Case]) -> list[str]:
     """Return a label per case: its model and differing settings, or else the base."""
     every = [case.setting(case.maximum or 0) for case in cases]
-    scalings, results = short_names(str(one.scaling) for one in every), []
+    scalings, results = short_names(str(setting.scaling) for setting in every), []
     rows = [
         {name: getattr(own, name) for name in _NAMED}
         | {"model": case.model_name, "scaling": scalings[str(own.scaling)]}
         for case, own in zip(cases, every, strict=True)
     ]
     telling = independent(rows)
-    for one in rows:
-        words = [] if one["model"] == "none" else [one["model"]]
+    for row in rows:
+        words = [] if row["model"] == "none" else [row["model"]]
         for name in _NAMED:
             if name in telling or (not words and name == "base"):
-                text = f"{one[name]:g}" if name in ("base", "clip") else one[name]
+                text = f"{row[name]:g}" if name in ("base", "clip") else row[name]
                 words.append(f"{name}={text}")
         results.append(" ".join(words))
     return results

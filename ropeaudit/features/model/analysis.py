@@ -83,7 +83,7 @@ class Shifted:
     @property
     def wrong_layers(self) -> list[int]:
         """The layers whose rotation is not the config's."""
-        return [layer for layer, one in self.places.items() if one.diagnosis is not None]
+        return [layer for layer, place in self.places.items() if place.diagnosis is not None]
 
 
 @dataclass(slots=True)
@@ -153,8 +153,8 @@ class ModelAudit(Result):
         del runner
         for fmt in self.dtypes:
             runner, held, base = self._load_and_run(fmt, judge_holds)
-            if held and not runner.depends_on([one.name for one in held], ids):
-                names = ", ".join(one.name for one in held)
+            if held and not runner.depends_on([buffer.name for buffer in held], ids):
+                names = ", ".join(buffer.name for buffer in held)
                 self.folder.note(f"{names}: not as the config builds it; no logit is seen to depend on it")
                 held = ()
             step()
@@ -183,7 +183,7 @@ class ModelAudit(Result):
             for n, seen in sorted(own[1].layers.items())
             for head in layers.drifts(n, own[0].layers[n], seen, self.pairs.get(n) or layers.NO_PAIRS)
         ]
-        loaded = diagnosis_with_layers([(one.layer, one.diagnosis) for one in held])
+        loaded = diagnosis_with_layers([(buffer.layer, buffer.diagnosis) for buffer in held])
         known = loaded if loaded is not None and loaded.code in _UNKNOWN else None
 
         def checked(passed: Pass, offset: int) -> dict[int, Places]:
@@ -191,15 +191,15 @@ class ModelAudit(Result):
             return layers.check_layers(self.folder, *rotated, self.pairs, fmt, offset, known)
 
         places = checked(own[1], offset)
-        if offset and not any(one.diagnosis for one in places.values()):  # what is wrong near 0 alone
-            places |= {n: one for n, one in checked(own[0], 0).items() if one.diagnosis}
+        if offset and not any(place.diagnosis for place in places.values()):  # what is wrong near 0 alone
+            places |= {n: place for n, place in checked(own[0], 0).items() if place.diagnosis}
         wrong = {
             "wrong_frequencies": loaded,
             "wrong_rotation": diagnosis_with_layers(
-                [(n, one.diagnosis) for n, one in places.items() if one.diagnosis]
+                [(n, place.diagnosis) for n, place in places.items() if place.diagnosis]
             ),
             "wrong_scale": diagnosis_with_layers(
-                [(n, one.wrong) for n, one in self.scales.items() if one.wrong]
+                [(n, scale.wrong) for n, scale in self.scales.items() if scale.wrong]
             ),
             "wrong_decode": self.decoded.wrong if self.decoded else None,
         }
@@ -256,7 +256,8 @@ class ModelAudit(Result):
             return runner, found, runner.run(self.tokens.ids, 0)
         except BadInput as error:
             wrong = [
-                f"{one.name}, not as its config builds it: {wording.sentence(one.diagnosis)}" for one in found
+                f"{buffer.name}, not as its config builds it: {wording.sentence(buffer.diagnosis)}"
+                for buffer in found
             ]
             wrong += [f"{name}: {load.UNINITIALISED}" for name in load.left_on_meta(runner.model)]
             raise BadInput("; ".join([*wrong[:1], str(error)])) from None
@@ -290,7 +291,7 @@ class ModelAudit(Result):
             step()
             passes[offset], causes[offset] = shifted, cause_of(base, shifted)
             scales = layers.scales(self.folder, shifted.layers, shifted.times, offset)
-            self.scales |= {n: one for n, one in scales.items() if one.wrong}
+            self.scales |= {n: scale for n, scale in scales.items() if scale.wrong}
             for n, vectors in shifted.layers.items() if offset else ():
                 own = base.layers[n]
                 moved = max(layers.relative_error(own.q, vectors.q), layers.relative_error(own.k, vectors.k))

@@ -266,9 +266,9 @@ def _diagnose_moves(steps: _Moves, read: Sequence[range], layer: int, *, padded:
     at = [call[-1] for call in read]
     known = {  # what moves the last token of each call by so much
         "positions-from-0": [-call.start for call in read],
-        "no-rotation": [-one for one in at],
+        "no-rotation": [-place for place in at],
         "rotated-twice": at,
-        "wrong-direction": [-2 * one for one in at],
+        "wrong-direction": [-2 * place for place in at],
         "padding-counted": [_PADDED if padded else 0 for _ in at],
     }
     sides = list[Diagnosis]()
@@ -283,7 +283,7 @@ def _diagnose_moves(steps: _Moves, read: Sequence[range], layer: int, *, padded:
         for code in (code for code, expected in known.items() if moves == expected):
             found = Diagnosis(code)
         sides.append(replace(found, where=Where(sides=(side,), layers=(layer,))))
-    first, *also = sorted(sides, key=lambda one: one.code == "unexplained")
+    first, *also = sorted(sides, key=lambda side: side.code == "unexplained")
     if also and (first.code, first.values) == (also[0].code, also[0].values):
         return replace(first, where=Where(layers=(layer,)))
     return replace(first, also=tuple(also))

@@ -201,11 +201,11 @@ class Pass(TorchFunctionMode):
     @contextlib.contextmanager
     def patched_functions(self, model: Any) -> Iterator[None]:
         """Within the block, record the calls of the rotating functions in a model's files."""
-        files = [vars(sys.modules[name]) for name in {type(one).__module__ for one in model.modules()}]
+        files = [vars(sys.modules[name]) for name in {type(part).__module__ for part in model.modules()}]
         with contextlib.ExitStack() as patches:
             for file in files:
-                rotating = {name: one for name, one in file.items() if name.startswith("apply_rotary")}
-                heard = {name: self._recording(one) for name, one in rotating.items()}
+                rotating = {name: call for name, call in file.items() if name.startswith("apply_rotary")}
+                heard = {name: self._recording(call) for name, call in rotating.items()}
                 patches.enter_context(mock.patch.dict(file, heard))
             yield
 
@@ -238,7 +238,7 @@ class Pass(TorchFunctionMode):
     ) -> Any:
         name, tensors = getattr(func, "__name__", ""), _tensors((args, kwargs or {}))
         if name != "__get__":
-            storages = [one.untyped_storage().data_ptr() for one in tensors]
+            storages = [tensor.untyped_storage().data_ptr() for tensor in tensors]
             self.reads = self.reads or self._positions in storages
         if name in _LOOKUPS:
             self._note_lookup(_tensors(args))
@@ -249,8 +249,8 @@ class Pass(TorchFunctionMode):
 
     def _note_lookup(self, tensors: list[Any]) -> None:
         """Record the rows that an integer tensor looks up in a table of floats."""
-        table = next((one for one in tensors if one.is_floating_point() and one.ndim == 2), None)
-        indices = next((one for one in tensors if one.dtype in (torch.int64, torch.int32)), None)
+        table = next((tensor for tensor in tensors if tensor.is_floating_point() and tensor.ndim == 2), None)
+        indices = next((tensor for tensor in tensors if tensor.dtype in (torch.int64, torch.int32)), None)
         if table is not None and indices is not None:
             by_position = indices.untyped_storage().data_ptr() == self._positions
             name, learned = self._tables.get(table.data_ptr(), ("", False))
@@ -275,7 +275,7 @@ def _matching_turn(whole: Any, turns: list[_Turn]) -> tuple[Array, Array, int, A
     """
     own, near = array(whole), max(_ROUNDING, 4 * torch.finfo(whole.dtype).eps)
     for turn in reversed(turns):
-        for before, after in (turn, tuple(one.swapaxes(0, 1) for one in turn)):
+        for before, after in (turn, tuple(tensor.swapaxes(0, 1) for tensor in turn)):
             heads, rows, dims = after.shape
             fits = heads in (1, len(own)) and rows == own.shape[1] and dims <= own.shape[-1]
             for start in (0, own.shape[-1] - dims) if fits else ():
@@ -299,7 +299,7 @@ def _growth(part: Array, after: Array, near: float) -> Array | None:
 
 
 def _tensors(value: Any) -> list[Any]:
-    return [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def cause_of(base: Pass, shifted: Pass) -> str:

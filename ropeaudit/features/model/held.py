@@ -53,8 +53,8 @@ def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
     If a class cannot be built from a config alone, the setting of config.json is compared.
     """
     rope, found = folder.rope, dict[str, Diagnosis | None]()
-    read = [one for one in rope.layers.values() if one.pairs] if rope else []
-    settings = [some for one in read for some in one.short_and_long()]
+    read = [layer for layer in rope.layers.values() if layer.pairs] if rope else []
+    settings = [some for layer in read for some in layer.short_and_long()]
     for name, module in rotary_modules(model).items():
         built = build_module(module, model.config)
         expected = {} if built is None else frequencies(built)
@@ -71,7 +71,7 @@ def compare(model: Any, folder: Folder) -> tuple[Held, ...]:
             other = right is not None and right.shape == table.shape and not tables_agree(table, right)
             if other or not np.isfinite(values).all():
                 found[f"{name}.{key}"] = _impossible_values(values) or Diagnosis("unexplained")
-    return tuple(Held(name.lstrip("."), one) for name, one in found.items() if one is not None)
+    return tuple(Held(name.lstrip("."), fault) for name, fault in found.items() if fault is not None)
 
 
 def ignored_frequencies(model: Any, files: Sequence[Path]) -> str:
@@ -81,7 +81,7 @@ def ignored_frequencies(model: Any, files: Sequence[Path]) -> str:
     for part in itertools.chain.from_iterable(map(tensors.parts, files)):
         if part.name.endswith("inv_freq"):
             values = np.asarray(part.read(...), np.float64).reshape(-1)
-            names += [] if any(_are_alike(values, one) for one in held) else [part.name]
+            names += [] if any(_are_alike(values, other) for other in held) else [part.name]
     if not names:
         return ""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -96,7 +96,7 @@ def diagnosis_with_layers(found: Sequence[tuple[int | None, Diagnosis]]) -> Diag
     if not found:
         return None
     first = found[0][1]
-    layers = {layer for layer, one in found if one == first}
+    layers = {layer for layer, diagnosis in found if diagnosis == first}
     own = tuple(sorted(layer for layer in layers if layer is not None))
     return replace(first, where=replace(first.where, layers=own if None not in layers else ()))
 
@@ -136,7 +136,7 @@ def _frequency_fault(
     settings: list[RopeSetting],
 ) -> Diagnosis | None:
     """Return the diagnosis of frequencies that differ from the built ones; None if they agree."""
-    asked = [(one, allowance.frequencies(one)) for one in settings]
+    asked = [(setting, allowance.frequencies(setting)) for setting in settings]
     if any(
         _are_alike(values, right) for right in ([theta for _, theta in asked] if built is None else [built])
     ):
@@ -144,7 +144,7 @@ def _frequency_fault(
     if found := _impossible_values(values):
         return found
     alike = [theta.shape == values.shape if built is None else _are_alike(theta, built) for _, theta in asked]
-    setting = next((one for (one, _), fits in zip(asked, alike, strict=True) if fits), None)
+    setting = next((setting for (setting, _), fits in zip(asked, alike, strict=True) if fits), None)
     try:
         if setting is None and built is not None:
             setting = of_frequencies(RopeSetting.of(2 * values.size), built)

@@ -63,7 +63,7 @@ def report(
         raise UnknownName("--by", kind, KINDS)
     measured = list(audit) if shifted is None else shifted
     rows = {
-        name: [row for one in measured for row in rows_of(name, audit, one, threshold, versions)]
+        name: [row for result in measured for row in rows_of(name, audit, result, threshold, versions)]
         for name in ("summary", "layer", kind)
     }
     plural = {"summary": "summary", "layer": "layers"}
@@ -93,7 +93,7 @@ def answer(
     wrong = [pair for pair in zip(results, summary, strict=True) if pair[0].verdict in _SAID]
     causes = list[Cause]()
     for cause in (_wrong_cause(*pair) for pair in wrong):  # the first of a code stands for it
-        causes += [] if cause.code in [one.code for one in causes] else [cause]
+        causes += [] if cause.code in [other.code for other in causes] else [cause]
     worst = max(summary, key=_change)
     structural = [row for row in summary if row["cause"] in _STRUCTURE]
     if structural and not wrong:
@@ -150,7 +150,7 @@ def _facts(
             parts.append(f"score drift exceeds {row['threshold']:g} first in layer {row['first_layer']}")
         facts.append((dtype, "; ".join(parts)))
     excesses = [row["rotation_excess"] for row in summary if row["rotation_excess"] is not None]
-    if excesses and not any(one.wrong_layers for one in results):
+    if excesses and not any(result.wrong_layers for result in results):
         layers = counted(max(row["layers_compared"] for row in summary), "layer")
         rotation = f"{layers} as config.json says, error {short(max(excesses))} of what is allowed"
         facts.append(("rotation", rotation))
@@ -171,7 +171,7 @@ def _facts(
     given = count if audit.tokens.source == "ids" else f"{count} of {audit.tokens.source}"
     facts.append(("assumed", random) if audit.tokens.source == "random" else ("read", given))
     facts.append(("stored", audit.ignored))
-    said, compared = audit.folder.notes, {layer for one in results for layer in one.places}
+    said, compared = audit.folder.notes, {layer for result in results for layer in result.places}
     parts = ["scores and q and k by layer, which are not seen"] if NO_QK_SEEN in said else []
     if NO_ROTATION_SEEN in said:
         parts.append("how layers rotate (no q and k are seen before and after it)")
@@ -329,9 +329,9 @@ def step(session: Session, asked: Header, arrays: Arrays) -> tuple[Header, Array
         state.update(audit=audit, run=iter(audit), results=[])
     results = state["results"]
     with doing.reporting_to(lambda share: session.say(repr(share))):
-        one = next(state["run"], None)
-    if one is None:
+        result = next(state["run"], None)
+    if result is None:
         return {"report": None}, {}
-    results.append(one)
+    results.append(result)
     made = report([state["audit"]], asked["columns"], {}, asked["by"], results, asked["threshold"])
-    return {"verdict": one.verdict, "report": VALUES.packed(made, held)}, held
+    return {"verdict": result.verdict, "report": VALUES.packed(made, held)}, held

@@ -104,9 +104,10 @@ def open_source(spec: str, expected: Expected, unrotated: str) -> ModuleAudit:
     else:
         found, count = _file_buffers(spec)
     if kind == "checkpoint" and count > 1:
-        strange = [one for one in found if is_stranger(one.stored)]
-        found = [one for one in found if not is_stranger(one.stored)]
-        notes += [f"{one.stored.name} falls as frequencies do; by its name it is none" for one in strange]
+        strange = [buffer for buffer in found if is_stranger(buffer.stored)]
+        found = [buffer for buffer in found if not is_stranger(buffer.stored)]
+        names = [buffer.stored.name for buffer in strange]
+        notes += [f"{name} falls as frequencies do; by its name it is none" for name in names]
     own_code = False
     if expected.model is None and not unrotated and beside.is_file():
         data, name = hf_json.load(str(beside)), path.name if gguf is None else beside.name
@@ -132,8 +133,8 @@ def open_source(spec: str, expected: Expected, unrotated: str) -> ModuleAudit:
         tables = ((parts, dump_of(parts)) for parts in grouped(found))
         sinusoids = stored_values.sinusoids
         added = [part for parts, table in tables if table is not None and sinusoids(table) for part in parts]
-        found = [one for one in found if one not in added]
-        notes += [_SINUSOIDS.format(one.stored.name) for one in added]
+        found = [buffer for buffer in found if buffer not in added]
+        notes += [_SINUSOIDS.format(buffer.stored.name) for buffer in added]
         if added and not found:
             unrotated = _SINUSOIDS.format(added[0].stored.name)
     return ModuleAudit(
@@ -169,13 +170,13 @@ def _file_buffers(spec: str) -> tuple[list[Buffer], int]:
     dumped = tensorfiles.is_dump(paths[0])
     tensors, count = tensorfiles.search_files(files, (lambda *_: True) if dumped else may_be_buffer)
     if len(paths) == 2:
-        tensors = [replace(one, name=name) for one, name in zip(tensors, ("cos", "sin"), strict=True)]
+        tensors = [replace(tensor, name=name) for tensor, name in zip(tensors, ("cos", "sin"), strict=True)]
     lone = count == 1 and not tensorfiles.is_graph(paths[0]) and not paths[0].is_dir()
     if lone and not tensors:
         tensors, _ = tensorfiles.search_files(files, lambda *_: True)
     buffers = recognised(tensors, dumped, lone)
     if dumped and not buffers:
-        held = ", ".join(f"{one.name[:40]} of shape {one.shape}" for one in tensors[:8]) or "nothing"
+        held = ", ".join(f"{tensor.name[:40]} of shape {tensor.shape}" for tensor in tensors[:8]) or "nothing"
         raise BadInput(
             f"{spec!r}: no inv_freq, cos and sin, or freqs_cis; it holds {held}; give frequencies on one "
             "axis, or cos and sin of (positions, pairs), side by side or apart, for 2 positions at least"

@@ -94,7 +94,7 @@ class Buffer:
             return self.wrong or self.agrees is not None
         best = self.table.best
         parts = () if best is None or best.diagnosis is None else best.diagnosis.parts()
-        return not any(kinds()[one.code].group == "positions" for one in parts)
+        return not any(kinds()[part.code].group == "positions" for part in parts)
 
     @property
     def against(self) -> str:
@@ -189,8 +189,8 @@ def grouped(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
         return 2.0 if name == last.replace("cos", "sin") else rope_values.partners(cos.values, sine.values)
 
     left = {id(buffer): buffer for buffer in buffers}
-    for buffer in [one for one in buffers if one.what == "cos"]:
-        likely = {key: likeness(buffer, one) for key, one in left.items() if one.what == "sin"}
+    for buffer in [buffer for buffer in buffers if buffer.what == "cos"]:
+        likely = {key: likeness(buffer, other) for key, other in left.items() if other.what == "sin"}
         best = max(likely, key=likely.__getitem__, default=None)
         if best is not None and likely[best]:
             del left[id(buffer)]

@@ -84,7 +84,7 @@ def groups(listed: Sequence[Row], by: Sequence[str] = BY, column: str = COLUMN) 
     for place, key in enumerate(keys):
         places.setdefault(key, []).append(place)
     verdicts = rows.column("verdict")
-    sizes = [badness({column: one}, column) for one in rows.column(column)]
+    sizes = [badness({column: value}, column) for value in rows.column(column)]
     results = []
     for some in places.values():
         measured = [place for place in some if verdicts[place] != "refused"]
@@ -153,7 +153,7 @@ def merge_rows(sources: Iterable[Source]) -> tuple[Rows, list[str]]:
     said, kept = dict[int, Row](), list[int]()
     for place, cell in enumerate(cells):
         row, held = rows[place], seen.setdefault(cell, [])
-        same = next((one for one in held if _are_compatible(said.get(one, rows[one]), row)), None)
+        same = next((other for other in held if _are_compatible(said.get(other, rows[other]), row)), None)
         if same is None:
             held.append(place)
             kept.append(place)
@@ -247,7 +247,7 @@ def report(
     told = {name for group in results for name in reading.telling_columns(group.rows)}
     known = [name for name in records.ALL_COLUMNS if name in told]
     column = [group.column for group in results[:1]]
-    rows = [{name: one.get(name) for name in (*known, *(columns or ()))} for one in whole]
+    rows = [{name: row.get(name) for name in (*known, *(columns or ()))} for row in whole]
     first = dict.fromkeys([*by, "implementation", "dtype", "offset", *settings.independent(rows)])
     screen = [name for name in (*first, *column, "verdict") if name in known]
     return tabulated(records.COLUMNS, records.SCHEMA, rows, screen, columns, about, some, (), known)
@@ -335,7 +335,8 @@ def merged(
         metadata={
             **described.metadata,
             "sources": [
-                {"file": one.path, "rows": len(one.rows), **run_metadata_of(one.about)} for one in sources
+                {"file": source.path, "rows": len(source.rows), **run_metadata_of(source.about)}
+                for source in sources
             ],
         },
         declared={**described.declared, "file": _FILE},

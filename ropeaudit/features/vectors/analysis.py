@@ -131,7 +131,7 @@ def check_free(folder: str) -> None:
     try:
         if path.is_dir():
             cases = [path] if (path / MANIFEST).exists() else list(path.iterdir())
-            if all(one.is_dir() and vector_case.holds_only_case(one) for one in cases):
+            if all(case.is_dir() and vector_case.holds_only_case(case) for case in cases):
                 return
         taken = path.exists() or path.is_symlink()
     except (OSError, ValueError) as error:
@@ -203,8 +203,8 @@ def report(
     texts = list(dict.fromkeys(printable(f"{text}.") for result in results for text in result.notes))
     some = []
     if rows:
-        calls, last = sum(one["calls"] for one in rows), max(one["last_position"] for one in rows)
-        size = sum(one["size"] for one in rows) / 2**20
+        calls, last = sum(row["calls"] for row in rows), max(row["last_position"] for row in rows)
+        size = sum(row["size"] for row in rows) / 2**20
         folder, typed, cases = rows[0]["folder"], shlex.quote(printable(rows[0]["folder"])), ""
         if len(rows) > 1:
             folder, typed, cases = str(Path(folder).parent), "CASE", f"{len(rows)} cases, "
